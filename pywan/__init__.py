@@ -1,5 +1,8 @@
-"""pywan: consistent regions over several sites. Names here are loaded when first used, so that a Spark executor
-that imports `pywan` pays for nothing it does not touch."""
+"""pywan keeps regions consistent over several sites.
+
+The names of this package are loaded when they are first used. So a Spark executor that imports `pywan` loads only what
+it needs.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Owns the client's connection to a member: the rows of one task, sent in bulk and applied as one. Imported by Spark's
-executors, so it imports no more than that takes."""
+"""Owns a client's connection to a member: the rows of one task are sent in bulk and applied together.
+
+Spark's executors import this module, so it imports only what that needs.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +25,15 @@ from pywan.transport.sockets import connect
 
 @of_one_process(lambda connection: f"the connection to the member at {connection.place}", nothing_in_child=("close",))
 class DataConnection:
-    """One task's rows on their way to a member of a site. Not for use by several threads.
+    """The connection over which the rows of one task go to a member of a site. Only one thread may use it.
 
-    Rows are staged at the member; nothing is applied before `commit`, and what has the same (run_id, task) is applied
-    once, whatever order its rows come in. Leaving without `commit` drops them.
+    The member stages the rows. It applies none of them before `commit`. Rows with the same (run_id, task) are applied
+    once, in whatever order they come. A connection that is closed without `commit` drops its rows. It is a context
+    manager, which closes the connection.
+
+    Attributes:
+        place: `host:port` of the member.
+        region: The name of the region.
     """
 
     def __init__(self, sock: socket.socket, place: str, region: str, timeout: float) -> None:
@@ -37,8 +44,24 @@ class DataConnection:
 
     @classmethod
     def open(cls, locators: str, *, region: str, run_id: bytes, task: int, timeout: float = 60.0) -> DataConnection:
-        """Asks the locators for the site's members and connects to one. NoLocatorError, ConnectivityError or the member's
-        refusal (RegionNotFoundError and the like, by its words), after `timeout` seconds at the latest."""
+        """Asks the locators for the site's members, and connects to one of them.
+
+        Args:
+            locators: The site's locators, as `host[port],host[port]`.
+            region: The name of the region.
+            run_id: 16 bytes that tell this run of the job from all others.
+            task: The number of the task in the run.
+            timeout: The limit in seconds for this call, and later for each answer of the member.
+
+        Returns:
+            The connection.
+
+        Raises:
+            NoLocatorError: No locator answers, or none knows a member.
+            ConnectivityError: No member can be reached.
+            RegionNotFoundError: The member has no such region.
+            PywanError: The member refuses the connection for another reason.
+        """
         deadline = time.monotonic() + timeout
         region = region.strip("/")
         members = _members(locators, deadline)
@@ -68,23 +91,56 @@ class DataConnection:
         raise ConnectivityError(f"no member of the site behind {locators} can be reached: {trouble}; nothing was sent")
 
     def put_columns(self, keys: Any, values: Any, operations: Any = None) -> None:
-        """One row per key, from columns (see Region.put_columns). A null key or one over the limit refuses the call."""
+        """Sends one row for each key, from columns. See `Region.put_columns`.
+
+        Args:
+            keys: A column of keys.
+            values: A column of values.
+            operations: A column of operations. None: each row is an update.
+
+        Raises:
+            SerializationError: A key is null, or a key or value cannot be carried. No row of the call was sent.
+            EventTooLargeError: A key or value is over its limit.
+            ConnectivityError: The connection broke. Nothing will be applied.
+        """
         self._checked(self._sender.put_columns, keys, values, operations)
 
     def put_rows(self, keys: Any, names: Sequence[str], columns: Sequence[Any], operations: Any = None) -> None:
-        """One row per key; its value is a dict of the columns under `names`."""
+        """Sends one row for each key. Its value is a dict of the columns' values.
+
+        Args:
+            keys: A column of keys.
+            names: The names of the columns: the keys of each dict.
+            columns: The columns.
+            operations: A column of operations. None: each row is an update.
+        """
         self._checked(self._sender.put_rows, keys, names, columns, operations)
 
     def put_pairs(self, pairs: Iterable[tuple[Any, Any]]) -> None:
-        """One row per (key, value) of Python objects."""
+        """Sends one row for each pair.
+
+        Args:
+            pairs: Pairs of a key and a value, which are Python objects.
+        """
         self._checked(self._sender.put_pairs, pairs)
 
     def commit(self) -> dict[str, Any]:
-        """Returns when the member has applied all rows: rows, bytes, and whether an earlier attempt of the task had done so."""
+        """Waits until the member has applied all rows.
+
+        Returns:
+            A map with "rows" (sent), "bytes" (sent), "applied" and "missing" (rows that destroy a key that is not
+                there), and "duplicate": whether an earlier attempt of the task had been applied.
+
+        Raises:
+            QueueFullError: A sender's queue at the member had no room. The rows that are left go in when the same task
+                is tried again there.
+            DiskError: A disk of the member failed.
+            ConnectivityError: The connection broke.
+        """
         self._checked(self._sender.commit)
         try:
             done = gateway.decode(self._sender.answer, Committed)
-        except DiskError as refusal:  # The member's, not ours.
+        except DiskError as refusal:  # The text must say that it is the member's disk.
             raise type(refusal)(f"member at {self.place}: {refusal}") from None
         return {
             "rows": done.rows,
@@ -95,6 +151,7 @@ class DataConnection:
         }
 
     def close(self) -> None:
+        """Closes the connection. Rows that were not committed are dropped."""
         self._sock.close()
 
     def __enter__(self) -> DataConnection:
@@ -110,7 +167,8 @@ class DataConnection:
             raise self._reason(error) from error
 
     def _reason(self, error: Exception) -> PywanError:
-        """The member says why it gave up before it closes; that says more than a broken pipe."""
+        """Returns the error to raise. A member says why it gives up before it closes; that says more than a broken
+        pipe."""
         try:
             if self._sender.answer is not None:
                 gateway.decode(self._sender.answer, Committed)

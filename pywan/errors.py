@@ -1,4 +1,5 @@
-"""Owns the tree of errors. Split by who is at fault; every message names the thing, the value and the remedy."""
+"""Owns the tree of errors. They are grouped by who is at fault. Every message names the thing, the value and the
+remedy."""
 
 from __future__ import annotations
 
@@ -6,30 +7,31 @@ from typing import Any
 
 
 class PywanError(Exception):
-    """Anything pywan raises on purpose."""
+    """The base of all errors that pywan raises on purpose."""
 
 
 # The caller's fault: a wrong value, a wrong name, a wrong state.
 
 
 class ConfigurationError(PywanError, ValueError):
-    """A value in the configuration or in a call that cannot be used."""
+    """A value in the configuration or in a call cannot be used."""
 
 
 class GatewaySenderConfigurationError(ConfigurationError):
-    """A sender's attributes contradict each other, the region it is attached to, or the site."""
+    """A sender's attributes contradict each other, the region that it is attached to, or the site."""
 
 
 class AsyncEventQueueConfigurationError(ConfigurationError):
-    """The same for an asynchronous event queue."""
+    """The attributes of an asynchronous event queue cannot be used."""
 
 
 class CacheXmlError(ConfigurationError):
-    """A configuration file cannot be used; the message starts with `file:line:`."""
+    """A configuration file cannot be used. The message begins with `file:line:`."""
 
 
 class IllegalStateError(PywanError, RuntimeError):
-    """The call does not fit the state of the object: already there, not running, closed, still attached."""
+    """The call does not fit the state of the object: it exists already, is not running, is closed, or is still
+    attached."""
 
 
 class GatewaySenderError(IllegalStateError):
@@ -37,34 +39,34 @@ class GatewaySenderError(IllegalStateError):
 
 
 class GatewayReceiverError(IllegalStateError):
-    """A gateway receiver cannot do this now, or cannot listen where it was told to."""
+    """A gateway receiver cannot do this now, or cannot listen where its attributes say."""
 
 
 class IncompatibleSystemError(PywanError):
-    """Two processes of one site disagree about what the site is (its distributed-system-id, a sender's attributes)."""
+    """Two processes of one site disagree about the site: its distributed-system-id, or a sender's attributes."""
 
 
 class NotFoundError(PywanError, LookupError):
-    """No region, sender, member or disk store of that name."""
+    """There is no region, sender, member or disk store of that name."""
 
 
 class RegionNotFoundError(NotFoundError):
-    """No region of that name on the member."""
+    """The member has no region of that name."""
 
 
 class SerializationError(PywanError, TypeError):
-    """A key or value cannot be turned into bytes, or bytes cannot be turned back."""
+    """A key or value cannot be turned into bytes, or bytes cannot be turned back into an object."""
 
 
 class EventTooLargeError(PywanError, ValueError):
-    """A key, value or callback argument is over its limit; nothing was stored."""
+    """A key, value or callback argument is over its limit. Nothing was stored."""
 
 
 # The world's fault: network, disk, the other side.
 
 
 class ConnectivityError(PywanError, ConnectionError):
-    """No connection, or it broke; says where to and what became of the data."""
+    """There is no connection, or it broke. The message says where to, and what became of the data."""
 
 
 class NoLocatorError(ConnectivityError):
@@ -72,35 +74,40 @@ class NoLocatorError(ConnectivityError):
 
 
 class PortInUseError(ConnectivityError):
-    """Somebody listens on that port already."""
+    """Another process listens on that port already."""
 
 
 class ProtocolError(PywanError):
-    """The other side sent bytes that are not of this protocol, or are damaged."""
+    """The other side sent bytes that are not of this protocol, or that are damaged."""
 
 
 class RemoteError(PywanError):
-    """The other side understood the request and refused it; its words are the message."""
+    """The other side understood the request and refused it. The message holds its words."""
 
 
 class QueueFullError(PywanError):
-    """A queue could not take an event in time (disk full, or a limit); the operation did not happen."""
+    """A queue could not take an event in time: the disk is full, or a limit is reached. The operation did not
+    happen."""
 
 
 class DiskError(PywanError, OSError):
-    """A file operation under a queue or store failed; names the file and the reason."""
+    """An operation on a file of a queue or store failed. The message names the file and the reason."""
 
 
 class DiskAccessError(QueueFullError, DiskError):
-    """A log is not written, and not since its disk is full; the operation did not happen."""
+    """A log cannot be written at present, for example because its disk is full. The operation did not happen."""
 
 
 class OutOfMemoryError(PywanError, MemoryError):
-    """A process had no memory for what it was asked; part of it may have been done."""
+    """A process had no memory for what it was asked to do. A part of it may have been done."""
 
 
 class BatchError(PywanError):
-    """Some rows of a bulk operation failed; `failures` lists (row, reason), the others were done."""
+    """Some rows of a bulk operation failed. All others were done.
+
+    Attributes:
+        failures: The (row, reason) of each row that failed. Rows count from 0.
+    """
 
     def __init__(self, message: str, failures: list[tuple[int, str]] | None = None):
         super().__init__(message)
@@ -111,7 +118,11 @@ class BatchError(PywanError):
 
 
 class DataLossError(PywanError):
-    """The ledger of a sender does not balance: events are unaccounted for. `ledger` holds all of its entries."""
+    """The ledger of a sender does not balance: events are unaccounted for.
+
+    Attributes:
+        ledger: All entries of the ledger.
+    """
 
     def __init__(self, message: str, ledger: dict[str, Any] | None = None):
         super().__init__(message)
@@ -119,4 +130,4 @@ class DataLossError(PywanError):
 
 
 class InternalError(PywanError):
-    """An invariant of pywan itself does not hold; please report it."""
+    """An invariant of pywan itself does not hold. Please report it."""

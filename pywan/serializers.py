@@ -1,5 +1,7 @@
-"""Owns the registry of user serializers, and how single objects that are neither containers, text, numbers nor bytes are tagged. docs/types.md
-is the table for users; docs/wire_format.md has the bytes."""
+"""Owns the registry of user serializers, and how other objects than containers, text, numbers and bytes are tagged.
+
+docs/types.md is the table for users. docs/wire_format.md describes the bytes.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +28,10 @@ _DAYS_TO_1970 = datetime.date(1970, 1, 1).toordinal()
 _NAIVE_1970 = datetime.datetime(1970, 1, 1)
 _SECOND = datetime.timedelta(seconds=1)
 _BILLION = 10**9
-_ZONED_HEAD = struct.Struct(">Iqi")  # Nanoseconds, seconds since 1970, seconds east of UTC; then the zone's name.
+# Nanoseconds, seconds since 1970, seconds east of UTC. The zone's name follows.
+_ZONED_HEAD = struct.Struct(">Iqi")
 
-# Carried without asking: a serializer for one of these would never be called.
+# These are carried without a serializer, so a serializer for one of them would never be called.
 _PLAIN = frozenset(
     {
         bytes,
@@ -57,9 +60,18 @@ _by_name: dict[str, Callable[[bytes], Any]] = {}
 def register_serializer(
     cls: type, dumps: Callable[[Any], bytes], loads: Callable[[bytes], Any], *, name: str | None = None
 ) -> None:
-    """Teach pywan to carry instances of `cls` (exactly this class) as keys, as values, and within containers.
+    """Makes pywan carry instances of `cls` (of exactly this class) as keys, as values, and within containers.
 
-    `dumps` gives bytes, `loads` takes them back; both sites must register the same `name` (default: module:qualname).
+    Both sites must register the same name.
+
+    Args:
+        cls: The class.
+        dumps: Turns an instance into bytes.
+        loads: Turns these bytes back into an instance.
+        name: The name that travels with the bytes. By default it is `module:qualname` of the class.
+
+    Raises:
+        ConfigurationError: An argument is of the wrong kind, or pywan carries instances of `cls` already.
     """
     if not isinstance(cls, type) or not callable(dumps) or not callable(loads):
         raise ConfigurationError(
@@ -75,7 +87,7 @@ def register_serializer(
         _by_name[name] = loads
 
 
-# Writing. What is worth the same as a plain object is written as that, so that it is the same key.
+# Writing. An object that equals a plain object is written as the plain one, so that both are the same key.
 
 
 def _tag(obj: Any, is_key: bool) -> tuple[int | None, Any]:
@@ -136,14 +148,15 @@ def _tag_datetime(moment: datetime.datetime, is_key: bool) -> tuple[int, Any]:
         moment.year, moment.month, moment.day, moment.hour, moment.minute, moment.second, moment.microsecond
     )
     seconds, rest = divmod(wall - _NAIVE_1970, _SECOND)
-    nanoseconds = rest.microseconds * 1000 + getattr(moment, "nanosecond", 0)  # Those of pandas.
+    nanoseconds = rest.microseconds * 1000 + getattr(moment, "nanosecond", 0)  # pandas' times have nanoseconds.
     offset = moment.utcoffset()
     if offset is None:
         return _NAIVE, (seconds, nanoseconds)
     east, fraction = divmod(offset, _SECOND)
     if fraction:
         raise SerializationError(
-            f"{moment!r} is a fraction of a second away from UTC, which cannot be carried; use whole seconds (nothing was stored)"
+            f"{moment!r} is a fraction of a second away from UTC, which cannot be carried; use whole seconds"
+            " (nothing was stored)"
         )
     if is_key or nanoseconds % 1000 or (isinstance(moment.tzinfo, datetime.timezone) and not east):
         return _INSTANT, (seconds - east, nanoseconds)
@@ -151,14 +164,14 @@ def _tag_datetime(moment: datetime.datetime, is_key: bool) -> tuple[int, Any]:
 
 
 def _zone_name(moment: datetime.datetime) -> str:
-    """The name by which other processes find the zone; "" where its distance from UTC has to do."""
+    """Returns the name by which other processes find the zone. "": the zone's distance from UTC must do."""
     zone = moment.tzinfo
-    name = getattr(zone, "key", None) or getattr(zone, "zone", None)  # Of zoneinfo; of pytz.
+    name = getattr(zone, "key", None) or getattr(zone, "zone", None)  # The attribute of zoneinfo, or of pytz.
     if not isinstance(name, str):
         return ""
     try:
         zone_by_name = zoneinfo.ZoneInfo(name)
-    except (KeyError, ValueError, OSError):  # Not found, a broken name, a file that is no zone.
+    except (KeyError, ValueError, OSError):  # There is no such zone, the name is broken, or its file is no zone.
         return ""
     if isinstance(zone, zoneinfo.ZoneInfo) or moment.replace(tzinfo=zone_by_name).utcoffset() == moment.utcoffset():
         return name
@@ -189,7 +202,7 @@ def _tag_time(time: datetime.time, is_key: bool) -> tuple[int, Any]:
 
 def _tag_decimal(number: Decimal, is_key: bool) -> tuple[int, Any]:
     sign, digits, exponent = number.as_tuple()
-    if not isinstance(exponent, int):  # Infinite, or not a number.
+    if not isinstance(exponent, int):  # The number is infinite, or not a number.
         return _DECIMAL, str(number).encode()
     return _DECIMAL, f"{'-' * sign}{''.join(map(str, digits))}E{exponent}".encode()
 
@@ -202,7 +215,8 @@ def _tag_enum(member: enum.Enum, is_key: bool) -> tuple[int, Any]:
     if _imported(path) is not cls:
         raise _cannot(
             member,
-            "its class is not found by that name, so no other process could; define it at the top of a module, or pass its value",
+            "its class is not found by that name, so no other process could; define it at the top of a module, or"
+            " pass its value",
         )
     return _ENUM, [path, member.name]
 
@@ -251,7 +265,7 @@ _TAG_OF: tuple[tuple[Any, Callable[[Any, bool], tuple[int | None, Any]]], ...] =
 )
 
 
-# Reading. What is wrong here is told by an exception; the core makes an Undecodable of it.
+# Reading. If one of these raises an exception, the core makes an Undecodable of the object.
 
 
 def _untag(tag: int, content: Any) -> Any:
@@ -275,7 +289,10 @@ def _load(content: list[Any]) -> Any:
 
 
 def _imported(path: str) -> Any:
-    """The class of that module:qualname, if its module is imported already. Runs nothing: no import, no attribute of anybody's making."""
+    """Returns the class of that module:qualname, if its module is imported already.
+
+    It runs no code of anybody: it imports nothing, and calls no user's attribute access.
+    """
     module, _, names = path.partition(":")
     named: Any = sys.modules.get(module)
     for name in names.split("."):
@@ -300,9 +317,8 @@ def _zoned(content: bytes) -> datetime.datetime:
         raise ValueError(f"{nanoseconds} nanoseconds")
     name = content[_ZONED_HEAD.size :].decode()
     offset = datetime.timedelta(seconds=east)
-    wall = _NAIVE_1970 + datetime.timedelta(
-        seconds=seconds + east, microseconds=nanoseconds // 1000
-    )  # The instant itself may be beyond the years 1 to 9999.
+    # The local time is computed directly: the instant itself may be outside the years 1 to 9999.
+    wall = _NAIVE_1970 + datetime.timedelta(seconds=seconds + east, microseconds=nanoseconds // 1000)
     if not name:
         return wall.replace(tzinfo=datetime.timezone(offset))
     try:
@@ -313,9 +329,8 @@ def _zoned(content: bytes) -> datetime.datetime:
         moment = wall.replace(tzinfo=zone, fold=fold)
         if moment.utcoffset() == offset:
             return moment
-    return (
-        (wall - offset).replace(tzinfo=datetime.UTC).astimezone(zone)
-    )  # The zone has changed since; the instant has not.
+    # The zone's rules have changed since. The instant stays the same.
+    return (wall - offset).replace(tzinfo=datetime.UTC).astimezone(zone)
 
 
 def _time(content: bytes) -> datetime.time:
@@ -327,7 +342,8 @@ def _time(content: bytes) -> datetime.time:
 
 
 def _far_moment(kind: str) -> Callable[[tuple[int, int]], Any]:
-    """For what Python's own class does not hold: numpy's, in nanoseconds or in seconds."""
+    """Returns a reader for times that Python's own class cannot hold. It gives numpy's, in nanoseconds or in
+    seconds."""
 
     def read(content: tuple[int, int]) -> Any:
         seconds, nanoseconds = content

@@ -1,4 +1,4 @@
-"""Owns what the counters mean to people: Geode's statistics in snake_case, and the ledger that must balance."""
+"""Owns what the counters mean to people: Geode's statistics in snake_case, and the ledger, which must balance."""
 
 from __future__ import annotations
 
@@ -8,18 +8,24 @@ from typing import Any, NamedTuple
 from pywan import _core
 from pywan.errors import DataLossError
 
-Counter = tuple[int, str, str, str, str, str]  # Number, field, statistic, entry, part of, about: as in wan_counts.h.
+Counter = tuple[int, str, str, str, str, str]  # Number, field, statistic, entry, part of, about (see wan_counts.h).
 
 
 class Gauge(NamedTuple):
-    """A statistic that is no counter: what is there now."""
+    """A statistic that is not a counter: a measure of the present state.
+
+    Attributes:
+        name: The statistic's name.
+        about: What it measures.
+        read: Computes it from a sender at work and the counters of its queue.
+    """
 
     name: str
     about: str
-    read: Callable[[Any, Mapping[str, int]], int]  # Of a sender at work, and the counters of its queue.
+    read: Callable[[Any, Mapping[str, int]], int]
 
 
-# Counters are in csrc/session/wan_counts.h.
+# The counters are listed in csrc/session/wan_counts.h.
 SENDER_GAUGES = (
     Gauge(
         "event_queue_size",
@@ -68,7 +74,7 @@ SENDER_GAUGES = (
 
 
 def _counted(rows: Iterable[Counter], counts: Mapping[str, int]) -> dict[str, int]:
-    """The statistics of counters; several may count into one."""
+    """Returns the statistics that the counters make. Several counters may count into one statistic."""
     statistics: dict[str, int] = {}
     for _, field, statistic, _, _, _ in rows:
         if statistic:
@@ -77,18 +83,18 @@ def _counted(rows: Iterable[Counter], counts: Mapping[str, int]) -> dict[str, in
 
 
 def sender_statistics(sender: Any, counts: Mapping[str, int]) -> dict[str, int]:
-    """GatewaySenderStatistics."""
+    """Returns GatewaySenderStatistics."""
     gauges = {gauge.name: gauge.read(sender, counts) for gauge in SENDER_GAUGES}
     return {**_counted(_core.queue_counter_rows(), counts), **gauges}
 
 
 def receiver_statistics(counts: Mapping[str, int]) -> dict[str, int]:
-    """GatewayReceiverStatistics."""
+    """Returns GatewayReceiverStatistics."""
     return _counted(_core.receiver_counter_rows(), counts)
 
 
 def ledger(counts: Mapping[str, int]) -> dict[str, Any]:
-    """What became of every event of a sender, with both sums of the ledger and whether they balance."""
+    """Returns what became of every event of a sender, with both sums of the ledger and whether they balance."""
     entry: dict[str, Any] = {}
     left = {"received": counts["received"], "queued": counts["queued"] - counts["conflated"] - counts["events"]}
     for _, field, _, name, part_of, _ in _core.queue_counter_rows():
@@ -100,7 +106,7 @@ def ledger(counts: Mapping[str, int]) -> dict[str, Any]:
                 entry[whole] = entry.get(whole, 0) + counts[field]
         if part_of:
             left[part_of] -= counts[field]
-    entry["conflated"] += counts["conflated"]  # In the queue, which counts them itself.
+    entry["conflated"] += counts["conflated"]  # These were conflated in the queue, which counts them itself.
     entry["in_queue"] = counts["events"]
     entry["unexplained"] = sum(abs(rest) for rest in left.values())
     entry["balanced"] = entry["unexplained"] == 0
@@ -108,7 +114,7 @@ def ledger(counts: Mapping[str, int]) -> dict[str, Any]:
 
 
 def check_ledger(sender_id: str, entry: Mapping[str, Any]) -> None:
-    """DataLossError with the whole ledger if it does not balance."""
+    """Raises DataLossError, which has the whole ledger, if it does not balance."""
     if not entry["balanced"]:
         raise DataLossError(
             f"gateway sender {sender_id!r}: {entry['unexplained']} events are unaccounted for: {dict(entry)}",
@@ -117,7 +123,7 @@ def check_ledger(sender_id: str, entry: Mapping[str, Any]) -> None:
 
 
 def volatile_text(events: Mapping[str, Mapping[str, int]]) -> str:
-    """What `Cache.volatile_events` gives, in words."""
+    """Returns what `Cache.volatile_events` gives, in words."""
     return "; ".join(
         f"sender {id}: {' and '.join(f'{count:,} {what}' for what, count in counts.items())}"
         for id, counts in sorted(events.items())

@@ -1,1 +1,1 @@
-"""What every other package may use: names, addresses, files, threads, clocks, what is said in the log."""
+"""What every other package may use: names, addresses, files, threads, clocks, and helpers for logs."""

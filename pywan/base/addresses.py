@@ -1,8 +1,9 @@
-"""Owns how hosts and ports are written, parsed and looked up. Layer 2: opens no connection.
+"""Owns how hosts and ports are written, parsed and looked up. It opens no connection (layer 2).
 
-The grammar is Geode's: `host[port]`, or `host@address[port]` where the part behind the @ is what to connect to.
-`host:port` is taken too. Names are looked up in `PYWAN_HOSTS` first (`ny_host=127.0.0.1,ln_host=127.0.0.2`, or the
-path of a file in the form of hosts(5)), so that several sites can live on one machine under their own names.
+The grammar is Geode's: `host[port]`, or `host@address[port]`, where the part behind the @ is the address to connect to.
+`host:port` is accepted too. Names are looked up in `PYWAN_HOSTS` first. It holds pairs
+(`ny_host=127.0.0.1,ln_host=127.0.0.2`), or the path of a file in the form of hosts(5). So several sites can run on one
+machine under their own names.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from pywan.errors import ConfigurationError, ConnectivityError
 from pywan.forks import in_child
 
 HOSTS_VARIABLE = "PYWAN_HOSTS"
-MAX_LOCATORS = 64  # In one list; a longer one is a mistake.
+MAX_LOCATORS = 64  # The limit for one list. A longer list is a mistake.
 MAX_HOSTS_FILE_BYTES = 1 << 20
-LOOKUP_CACHE_S = 30.0  # How long the system's answer for a name is believed.
-FAILED_LOOKUP_CACHE_S = 3.0  # How long a name that could not be found is not asked for again.
+LOOKUP_CACHE_S = 30.0  # The system's answer for a name is used for so long.
+FAILED_LOOKUP_CACHE_S = 3.0  # A name that was not found is not looked up again for so long.
 
-WILDCARDS = ("", "0.0.0.0", "::")  # To listen on: every interface. To connect to: nothing, or this very machine.
+WILDCARDS = ("", "0.0.0.0", "::")  # To listen on: every interface. To connect to: invalid, or this machine itself.
 
 _BRACKETS = re.compile(r"^(?P<host>[^\[\]]*)\[(?P<port>[^\[\]]*)\]$")
 
@@ -44,7 +45,8 @@ class Address(NamedTuple):
 
 
 def check_port(port: object, what: str, *, lowest: int = 1) -> int:
-    """`port` as an int between `lowest` (0 where any free port will do) and 65535."""
+    """Returns `port` as an int. ConfigurationError if it is not between `lowest` (0 if any free port will do) and
+    65535."""
     try:
         number = int(str(port))
     except ValueError:
@@ -55,7 +57,7 @@ def check_port(port: object, what: str, *, lowest: int = 1) -> int:
 
 
 def parse_address(text: str) -> Address:
-    """One `host[port]`, `host@address[port]` or `host:port`."""
+    """Parses one `host[port]`, `host@address[port]` or `host:port`. ConfigurationError if it has another form."""
     entry = text.strip()
     match = _BRACKETS.match(entry)
     if match:
@@ -74,7 +76,7 @@ def parse_address(text: str) -> Address:
 
 
 def parse_locators(text: str | Iterable[str] | None) -> list[Address]:
-    """The addresses of a comma-separated list (or of an iterable of entries), in order, each once.
+    """Returns the addresses of a comma-separated list (or of an iterable of entries), in order, each once.
 
     Names are not looked up here: one unknown host in a list must not make the others useless.
     """
@@ -88,7 +90,7 @@ def parse_locators(text: str | Iterable[str] | None) -> list[Address]:
 
 
 def is_number(host: str) -> bool:
-    """Whether `host` is an IP address rather than a name."""
+    """Returns whether `host` is an IP address and not a name."""
     try:
         ipaddress.ip_address(host)
     except ValueError:
@@ -97,6 +99,7 @@ def is_number(host: str) -> bool:
 
 
 def is_loopback(ip: str) -> bool:
+    """Returns whether `ip` is an address by which a machine reaches only itself."""
     try:
         return ipaddress.ip_address(ip).is_loopback
     except ValueError:
@@ -104,7 +107,8 @@ def is_loopback(ip: str) -> bool:
 
 
 def check_told_host(host: str | None, what: str) -> str | None:
-    """`host`, which others are told to connect to; None or "" if none was given. ConfigurationError if nobody can."""
+    """Returns `host`, which others are told to connect to. None if it is None or "". ConfigurationError if nobody can
+    connect to it."""
     if not host:
         return None
     try:
@@ -113,15 +117,16 @@ def check_told_host(host: str | None, what: str) -> str | None:
         raise ConfigurationError(f"{what}: {host!r} is not a host name or address that others can connect to") from None
     if host in WILDCARDS:
         raise ConfigurationError(
-            f"{what}: {host} means every interface of a machine, so others cannot connect to it; name the address by which they reach this machine, or leave it out"
+            f"{what}: {host} means every interface of a machine, so others cannot connect to it; name the address by"
+            " which they reach this machine, or leave it out"
         )
     return host
 
 
 def resolve(host: str, timeout: float | None = None) -> str:
-    """The IP address of `host`: `PYWAN_HOSTS` first, then the system's resolver.
+    """Returns the IP address of `host`. It asks `PYWAN_HOSTS` first, then the system's resolver.
 
-    Waits at most `timeout` seconds for the resolver. ConnectivityError if the name is unknown or the answer is late,
+    It waits at most `timeout` seconds for the resolver. ConnectivityError if the name is unknown or the answer is late.
     ConfigurationError if `PYWAN_HOSTS` itself cannot be used.
     """
     mapped = _hosts().get(host.lower())
@@ -133,7 +138,7 @@ def resolve(host: str, timeout: float | None = None) -> str:
 
 
 def _hosts() -> dict[str, str]:
-    """The table behind PYWAN_HOSTS; read again when the variable or the file has changed."""
+    """Returns the table of PYWAN_HOSTS. It is read again when the variable or the file has changed."""
     global _hosts_cache
     setting = os.environ.get(HOSTS_VARIABLE, "").strip()
     if not setting:
@@ -186,26 +191,30 @@ _hosts_cache: tuple[str, object, dict[str, str]] = ("", None, {})
 
 
 class _Lookup:
-    """One question to the system's resolver, and its answer once `done` is set."""
+    """One question to the system's resolver. The answer is there when `done` is set."""
 
     def __init__(self) -> None:
         self.done = threading.Event()
         self.ip: str | None = None
         self.problem = ""
-        self.believed_until = float("inf")  # time.monotonic() seconds.
+        self.believed_until = float("inf")  # In seconds of time.monotonic().
 
 
 class _Lookups:
-    """Asks the system's resolver, which has no time limit of its own, in a thread per name: never two for one name,
-    and a caller waits no longer than it wants to."""
+    """Asks the system's resolver in threads, because the resolver itself has no time limit.
 
-    LIMIT = 256  # Names kept.
+    There is never more than one thread for a name. A caller waits no longer than its own limit.
+    """
+
+    LIMIT = 256  # The number of names that are remembered.
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._by_host: dict[str, _Lookup] = {}
 
     def find(self, host: str, timeout: float | None) -> str:
+        """Returns the IP address of `host`. ConnectivityError if it is unknown, or if there is no answer within
+        `timeout` seconds."""
         now = time.monotonic()
         with self._lock:
             lookup = self._by_host.get(host)
@@ -224,7 +233,8 @@ class _Lookups:
             raise ConnectivityError(f"host {host!r}: no answer from the name service within {timeout:.1f} s")
         if lookup.ip is None:
             raise ConnectivityError(
-                f"host {host!r} is unknown ({lookup.problem}); check the name, or map it with {HOSTS_VARIABLE}={host}=<IP address>"
+                f"host {host!r} is unknown ({lookup.problem}); check the name, or map it with"
+                f" {HOSTS_VARIABLE}={host}=<IP address>"
             )
         return lookup.ip
 
@@ -247,4 +257,4 @@ class _Lookups:
         lookup.done.set()
 
 
-_lookups = in_child(_Lookups(), _Lookups.__init__)  # A child asks anew: the threads that asked are its parent's.
+_lookups = in_child(_Lookups(), _Lookups.__init__)  # A child asks again: the threads that were asking are its parent's.

@@ -1,4 +1,4 @@
-"""Owns how a file that somebody named is found and read: only a regular one, and only so much of it."""
+"""Owns how a file that a user or a setting named is opened: only a regular file, and only up to a limit of bytes."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from pywan.errors import ConfigurationError
 
 
 class FileError(Exception):
-    """Why a file was not read, in words that go on behind its name."""
+    """The reason why a file was not read. The text continues a sentence that begins with the file's name."""
 
 
 def given_path(path: str | os.PathLike[str]) -> Path:
-    """The path that somebody wrote, with `~` for a home. ConfigurationError if no file can have that name."""
+    """Returns the path that a user wrote, with `~` replaced by a home. ConfigurationError if no file can have that
+    name."""
     try:
         usable = b"\0" not in os.fsencode(path)
     except UnicodeEncodeError:
@@ -33,13 +34,23 @@ def given_path(path: str | os.PathLike[str]) -> Path:
 
 
 class Read(NamedTuple):
+    """What was read from a file.
+
+    Attributes:
+        data: The bytes of the file.
+        identity: Its device and number. They are the same under every name of the file.
+    """
+
     data: bytes
-    identity: tuple[int, int]  # Device and number of the file: the same under every name.
+    identity: tuple[int, int]
 
 
 def read_regular(path: str | os.PathLike[str], limit: int, *, follow: bool = True) -> Read:
-    """The whole file. FileError if it is none that is regular (a FIFO or a device would wait for ever), has more than `limit` bytes, or
-    cannot be read; with `follow` false also if it is a symbolic link."""
+    """Reads a whole file.
+
+    FileError if it is not a regular file (a FIFO or a device could make the caller wait for ever), if it has more than
+    `limit` bytes, or if it cannot be read. With `follow` false, also if it is a symbolic link.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW))
     except OSError as error:
@@ -65,7 +76,10 @@ def read_regular(path: str | os.PathLike[str], limit: int, *, follow: bool = Tru
 
 
 def open_own(file: str | os.PathLike[str], flags: int) -> int:
-    """A regular file of the program's own, for its owner alone. No link is followed elsewhere, and no pipe or device is waited for: OSError says so."""
+    """Opens a regular file of the program's own, for its owner alone. Returns the descriptor.
+
+    It follows no link, and waits for no pipe or device: OSError says that it is one.
+    """
     file = Path(file)
     try:
         descriptor = os.open(file, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)

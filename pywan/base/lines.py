@@ -1,4 +1,4 @@
-"""Owns lines of a log that others cause: a flood of connections, or of events, must not become a flood of lines."""
+"""Owns lines of a log that others cause. A flood of connections or events must not become a flood of lines."""
 
 from __future__ import annotations
 
@@ -6,23 +6,24 @@ import logging
 import threading
 import time
 
-LINES_AT_ONCE = 20  # Lines of one kind ...
-LINES_PERIOD_S = 10.0  # ... in this time. The next line says how many were left out.
+LINES_AT_ONCE = 20  # The limit for lines of one kind in one period.
+LINES_PERIOD_S = 10.0  # The length of a period. The first line after it says how many lines were left out.
 
 
 class Lines:
-    """Lines of one kind. Thread-safe."""
+    """Lines of one kind. Any thread may use it."""
 
     def __init__(self, log: logging.Logger) -> None:
         self._log = log
         self._lock = threading.Lock()
-        self._since, self._count, self._left_out = float("-inf"), 0, 0  # Guarded by _lock.
+        self._since, self._count, self._left_out = float("-inf"), 0, 0  # `_lock` guards these.
 
     def warning(self, text: str, *values: object) -> None:
+        """Logs a warning."""
         self._write(logging.WARNING, text, values)
 
     def exception(self, text: str, *values: object) -> None:
-        """With the traceback of what is being handled."""
+        """Logs an error with the traceback of the exception that is being handled."""
         self._write(logging.ERROR, text, values, True)
 
     def _write(self, level: int, text: str, values: tuple[object, ...], traceback: bool = False) -> None:
@@ -37,6 +38,7 @@ class Lines:
             left_out, self._left_out = self._left_out, 0
         if left_out:
             self._log.log(level, "%d lines like the next were left out", left_out)
-        # As text: a handler that keeps its records would keep the frames of an error, and the memory and sockets in them.
+        # Errors are logged as text. A handler that keeps its records would keep the frames of an error, with their
+        # memory and sockets.
         said = (str(value) if isinstance(value, BaseException) else value for value in values)
         self._log.log(level, text, *said, exc_info=traceback)

@@ -1,4 +1,4 @@
-"""Owns which names there may be, and how text that others wrote is shown in logs and on terminals."""
+"""Owns the rule for names, and how text from others is shown in logs and on terminals."""
 
 from __future__ import annotations
 
@@ -10,19 +10,24 @@ from pywan.errors import ConfigurationError, PywanError
 
 MAX_NAME_CHARACTERS = 255
 MAX_HOST_CHARACTERS = 255
-SHOWN_CHARACTERS = 80  # Of a value from outside, where an error quotes it.
+SHOWN_CHARACTERS = 80  # An error quotes so much of a value from outside.
 
 _NAME = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.\-]*")
 _HOST = re.compile(r"[A-Za-z0-9_.:%\-]+")
-# Characters that a terminal or a reader of logs obeys instead of showing: controls (ESC, newline, C1), what changes the direction of
-# writing or has no width, line separators, and halves of surrogate pairs, which cannot even be written.
+# Characters that a terminal or a reader of logs obeys instead of showing them: controls (ESC, newline, C1), characters
+# that change the direction of writing or have no width, line separators, and halves of surrogate pairs, which cannot
+# even be written.
 _OBEYED = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
 _OBEYED_BUT_LINES = re.compile(_OBEYED.pattern.replace("\x00-\x1f", "\x00-\x08\x0b-\x1f"))
 
 
 def is_name(value: Any) -> TypeGuard[str]:
-    """Whether `value` can name a thing: letters, digits, `_`, `.` and `-` of ASCII, not `-` first, not `.` or `..`: it becomes part
-    of file names, messages and lines of logs. One rule for members, locators, senders, regions, disk stores."""
+    """Returns whether `value` can name a thing. There is one rule for members, locators, senders, regions and disk
+    stores.
+
+    A name holds ASCII letters, digits, `_`, `.` and `-`. It does not begin with `-`, and is not `.` or `..`, because it
+    becomes a part of file names, messages and lines of logs.
+    """
     return (
         isinstance(value, str)
         and len(value) <= MAX_NAME_CHARACTERS
@@ -32,16 +37,17 @@ def is_name(value: Any) -> TypeGuard[str]:
 
 
 def check_name(value: Any, what: str, error: type[PywanError] = ConfigurationError) -> str:
-    """`value`, if it is a name."""
+    """Returns `value` if it is a name. Otherwise it raises `error`."""
     if not is_name(value):
         raise error(
-            f"{what}: {quoted(value)} is not a name (letters, digits, _ . and -, not first -, at most {MAX_NAME_CHARACTERS})"
+            f"{what}: {quoted(value)} is not a name (letters, digits, _ . and -, not first -, at most"
+            f" {MAX_NAME_CHARACTERS})"
         )
     return value
 
 
 def is_host(value: Any) -> TypeGuard[str]:
-    """Whether `value` has the form of a host name or an IP address."""
+    """Returns whether `value` has the form of a host name or an IP address."""
     return isinstance(value, str) and len(value) <= MAX_HOST_CHARACTERS and _HOST.fullmatch(value) is not None
 
 
@@ -49,25 +55,32 @@ class _Cut(reprlib.Repr):
     def repr_int(self, value: int, level: int) -> str:
         try:
             return super().repr_int(value, level)
-        except ValueError:  # Python writes no decimal numbers of so many digits.
+        except ValueError:  # Python writes no decimal numbers with so many digits.
             return f"{'-' if value < 0 else ''}0x{abs(value) >> (value.bit_length() - 64):x}..."
 
 
 def quoted(value: Any, limit: int = SHOWN_CHARACTERS) -> str:
-    """A value from outside, as an error quotes it: on one line, without characters that a terminal obeys, and cut. Never fails."""
-    cut = _Cut()  # It makes no more of megabytes than is shown.
+    """Returns a value from outside as an error quotes it: on one line, without characters that a terminal obeys, and
+    cut.
+
+    It never fails.
+    """
+    cut = _Cut()  # It reads no more of a large value than is shown.
     cut.maxstring = cut.maxother = cut.maxlong = limit
     cut.maxdict = cut.maxlist = cut.maxtuple = 8
     return printable(f"{cut.repr(value):.{limit}}")
 
 
 def printable(text: str, *, lines: bool = False) -> str:
-    """`text` with every character that a terminal would obey written as `\\xNN` or `\\uNNNN`; line ends and tabs too, unless `lines` are kept."""
+    r"""Returns `text` with every character that a terminal would obey written as `\\xNN` or `\\uNNNN`.
+
+    That includes the ends of lines and tabs, unless `lines` are kept.
+    """
     return (_OBEYED_BUT_LINES if lines else _OBEYED).sub(_escaped, text)
 
 
 def printable_json(text: str) -> str:
-    """The same for JSON that was made, which stays the same JSON."""
+    """Does the same for JSON text. The result means the same JSON."""
     return _OBEYED.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 

@@ -1,4 +1,5 @@
-"""Owns starting threads: what the system refuses is an error, in our words where a member cannot do without; none is waited for that never begins."""
+"""Owns the start of threads. If the system refuses a thread, there is an error. No caller waits for a thread that never
+begins."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ BEGIN_TIMEOUT_S = 5.0
 
 
 class _Begun(threading.Event):
-    """What `Thread.start` of the standard library waits for, there without a limit."""
+    """The event for which the standard library's `Thread.start` waits. There it waits without a limit; here there is
+    one."""
 
     def wait(self, timeout: float | None = None) -> bool:
         if super().wait(BEGIN_TIMEOUT_S if timeout is None else timeout) or timeout is not None:
@@ -21,8 +23,10 @@ class _Begun(threading.Event):
 
 
 class Thread(threading.Thread):
-    """A daemon thread. RuntimeError from `start` if there is none left, or if it does not begin: one that finds no memory for its first steps ends
-    without a word, and who started it would wait for ever."""
+    """A daemon thread. `start` raises RuntimeError if the system has no thread left, or if the thread does not begin.
+
+    A thread that finds no memory for its first steps ends silently. Without the limit its starter would wait for ever.
+    """
 
     def __init__(self, run: Callable[..., object], *args: Any, name: str) -> None:
         super().__init__(target=run, args=args, name=name, daemon=True)
@@ -32,17 +36,22 @@ class Thread(threading.Thread):
         try:
             super().start()
         except BaseException:
-            getattr(threading, "_limbo", {}).pop(self, None)  # Or it counts as one that is about to begin, for ever.
+            # Without this, it would count for ever as a thread that is about to begin.
+            getattr(threading, "_limbo", {}).pop(self, None)
             raise
 
 
 def start_thread(what: str, name: str, run: Callable[..., object], *args: Any) -> threading.Thread:
-    """Runs `run(*args)` in a thread. IllegalStateError, which names `what` needs it, if the system has no thread left."""
+    """Runs `run(*args)` in a thread, and returns it.
+
+    IllegalStateError if the system has no thread left. Its text begins with `what`, which says what the thread is for.
+    """
     thread = Thread(run, *args, name=name)
     try:
         thread.start()
     except (RuntimeError, MemoryError) as error:
         raise IllegalStateError(
-            f"{what}: the system gives this process no more threads ({error or 'no memory'}); end other processes, or raise the limit (ulimit -u), and try again"
+            f"{what}: the system gives this process no more threads ({error or 'no memory'}); end other processes,"
+            " or raise the limit (ulimit -u), and try again"
         ) from error
     return thread

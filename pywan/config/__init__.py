@@ -1,1 +1,1 @@
-"""Attributes of what a member makes, their forms in files, and a site's cluster configuration."""
+"""The attributes of what a member creates, their forms in files, and a site's cluster configuration."""

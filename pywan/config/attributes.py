@@ -1,8 +1,8 @@
-"""Owns what can be configured: the attributes of senders, receivers, regions and disk stores, with Geode's names (in
-snake_case), units, defaults and rules.
+"""Owns what can be configured: the attributes of senders, receivers, regions and disk stores.
 
-Each class is a table with a row an attribute. A row is all there is to say of it: keyword arguments, cache.xml, options
-of commands, their help and docs/configuration.md are made from the rows (see docs/recipes.md).
+They have Geode's names (in snake_case), units, defaults and rules. Each class is a table with a row for each attribute.
+A row holds all there is to say about it: keyword arguments, cache.xml, options of commands, their help and
+docs/configuration.md are made from the rows (see docs/recipes.md).
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from pywan.errors import ConfigurationError, GatewayReceiverError, GatewaySender
 
 log = logging.getLogger("pywan.config")
 
-MIN_SOCKET_READ_TIMEOUT_MS = 30_000  # Geode raises what is set below to this.
+MIN_SOCKET_READ_TIMEOUT_MS = 30_000  # A smaller value is raised to this, as in Geode.
 MAX_DISTRIBUTED_SYSTEM_ID = 255
 MAX_DISPATCHER_THREADS = 1024
-BUCKETS = 113  # Of a region that says nothing.
+BUCKETS = 113  # The default number of buckets of a region.
 MAX_BUCKETS = 4_096
-MIN_SEND_BUFFER_BYTES = 1_000  # The system makes less than 4,608 to that; 0 is its own choice.
-MIN_RECEIVE_BUFFER_BYTES = 16_384  # With less a loopback's packets do not fit, and 5,000 events take 20 s.
-MIN_TIME_BETWEEN_PINGS_MS = 100  # A sender pings three times in it.
+MIN_SEND_BUFFER_BYTES = 1_000  # The system raises less than 4,608 to that. 0 leaves the choice to the system.
+MIN_RECEIVE_BUFFER_BYTES = 16_384  # With less, packets of a loopback do not fit, and 5,000 events take 20 s.
+MIN_TIME_BETWEEN_PINGS_MS = 100  # A sender pings three times in this time.
 INT_MAX = 2**31 - 1
 RESERVED_SENDER_PREFIX = "AsyncEventQueue_"
-DEFAULT_STORE = "DEFAULT"  # The disk store that is there without being made.
+DEFAULT_STORE = "DEFAULT"  # The disk store that is created when it is first needed.
 _SYSTEMS_CHOICE = {0: "the system's own choice"}
 
 REGION_TYPES = (
@@ -54,20 +54,22 @@ Directory = str | os.PathLike[str] | tuple[str | os.PathLike[str], int | None]
 
 
 def to_region_type(value: Any, what: str) -> str:
-    """One of Geode's region shortcuts; of those that are not in this version the error says what to take."""
+    """Reads one of Geode's region shortcuts. For shortcuts that are not in this version, the error names the one to
+    take instead."""
     word = value.strip().upper() if isinstance(value, str) else ""
     for suffix in ("_OVERFLOW", "_HEAP_LRU"):
         without_suffix = word.removesuffix(suffix)
         if without_suffix != word and without_suffix in REGION_TYPES:
             raise ConfigurationError(
-                f"{what}: {word} is not in this version: entries stay in memory and are not evicted; take {without_suffix}"
+                f"{what}: {word} is not in this version: entries stay in memory and are not evicted; take"
+                f" {without_suffix}"
             )
     return to_word(value, what, REGION_TYPES, upper=True)
 
 
 @dataclass(kw_only=True)
 class SenderChanges:
-    """The attributes of a sender that it can be given while it is there (Geode's alter gateway-sender)."""
+    """The attributes of a sender that can be changed while it exists (Geode's alter gateway-sender)."""
 
     batch_size: Annotated[
         int,
@@ -114,7 +116,7 @@ class SenderChanges:
 
 @dataclass
 class SenderAttributes(Attributes, SenderChanges):
-    """What a gateway sender is told."""
+    """The attributes of a gateway sender."""
 
     kind, title, error = "gateway-sender", "gateway sender", GatewaySenderConfigurationError
 
@@ -165,8 +167,8 @@ class SenderAttributes(Attributes, SenderChanges):
             "an enqueue is done when it is on the disk; `written`: when it is in the log, which is synced later",
             words=DISK_LEVELS,
             read=to_disk_level,
-            more="`written` survives the end of the process, and not a loss of power: what Geode calls synchronous, which"
-            " does not sync by default. `false`: a kill takes the last milliseconds too",
+            more="`written` survives the end of the process, and not a loss of power: what Geode calls synchronous,"
+            " which does not sync by default. `false`: a kill takes the last milliseconds too",
         ),
     ] = True
     full_policy: Annotated[
@@ -174,13 +176,10 @@ class SenderAttributes(Attributes, SenderChanges):
         Attribute(
             "what an enqueue does that finds no room",
             words=("block", "refuse", "drop-oldest", "drop-newest"),
-            more="`block` for `full-timeout-ms`, then refuse; what is dropped is counted in the ledger. The oldest are"
-            " dropped only"
-            " for an event that is queued: not for a put that another sender's queue or the region refuses. Until"
-            " then the"
-            " queue takes up to a segment (2 MiB) of memory beyond its limit. A disk that is only slow is waited for,"
-            " up to"
-            " 10 s an event, unless with `refuse`",
+            more="`block` for `full-timeout-ms`, then refuse; what is dropped is counted in the ledger. The oldest"
+            " are dropped only for an event that is queued: not for a put that another sender's queue or the region"
+            " refuses. Until then the queue takes up to a segment (2 MiB) of memory beyond its limit. A disk that is"
+            " only slow is waited for, up to 10 s an event, unless with `refuse`",
         ),
     ] = "block"
     full_timeout_ms: Annotated[int, Attribute("how long `block` blocks", unit="ms", lowest=0, highest=INT_MAX)] = 1000
@@ -203,11 +202,10 @@ class SenderAttributes(Attributes, SenderChanges):
             lowest=1,
             highest=INT_MAX,
             also={0: "30 s"},
-            more="With batches on their way and no progress (an acknowledgement, or word that it applies events) for so"
-            " long, what"
-            " was on its way is sent again, to another receiver where there is one. Below 30000 is raised to it, with"
-            " a warning."
-            " Longer than the slowest callback at the remote site. Geode waits for ever with 0",
+            more="With batches on their way and no progress (an acknowledgement, or word that it applies events) for"
+            " so long, what was on its way is sent again, to another receiver where there is one. Below 30000 is"
+            " raised to it, with a warning. Longer than the slowest callback at the remote site. Geode waits for"
+            " ever with 0",
         ),
     ] = 0
     retry_interval_ms: Annotated[
@@ -217,8 +215,8 @@ class SenderAttributes(Attributes, SenderChanges):
             unit="ms",
             lowest=1,
             highest=INT_MAX,
-            more="The first comes after 50 ms, each next one after twice as long, up to this; again from 50 ms on after a"
-            " connection that worked",
+            more="The first comes after 50 ms, each next one after twice as long, up to this; again from 50 ms on"
+            " after a connection that worked",
         ),
     ] = 1000
     compression: Annotated[str | None, Attribute("of batches", words=("lz4",))] = None
@@ -232,13 +230,12 @@ class SenderAttributes(Attributes, SenderChanges):
     ] = None
 
     def check(self) -> None:
-        """Raises a too short read timeout, as Geode does."""
+        """Raises ConfigurationError for contradictions, and raises a read timeout that is too short, as Geode does."""
         what = self.what
         if self.id.startswith(RESERVED_SENDER_PREFIX):
             raise ConfigurationError(
-                f"{what}: ids that begin with {RESERVED_SENDER_PREFIX} belong to asynchronous"
-                " event queues;"
-                " take another id"
+                f"{what}: ids that begin with {RESERVED_SENDER_PREFIX} belong to asynchronous event queues; take"
+                " another id"
             )
         if self.parallel and self.order_policy == "thread":
             raise ConfigurationError(
@@ -246,17 +243,13 @@ class SenderAttributes(Attributes, SenderChanges):
             )
         if self.group_transaction_events:
             raise ConfigurationError(
-                f"{what}: group_transaction_events has no effect in this version (it has no"
-                " transactions);"
-                " set it to false, or leave it out"
+                f"{what}: group_transaction_events has no effect in this version (it has no transactions); set it to"
+                " false, or leave it out"
             )
         if self.disk_store_name is not None and not self.enable_persistence:
             raise ConfigurationError(
-                f"{what}: disk_store_name {self.disk_store_name!r} has no effect without"
-                " enable_persistence;"
-                " set that to true, or name overflow_directory for what is beyond the memory of a"
-                " queue"
-                " that is not persistent"
+                f"{what}: disk_store_name {self.disk_store_name!r} has no effect without enable_persistence; set that"
+                " to true, or name overflow_directory for what is beyond the memory of a queue that is not persistent"
             )
         if 0 < self.socket_read_timeout < MIN_SOCKET_READ_TIMEOUT_MS:
             log.warning(
@@ -276,18 +269,17 @@ class SenderAttributes(Attributes, SenderChanges):
         return made
 
     def check_site(self, own_distributed_system_id: int) -> None:
-        """GatewaySenderConfigurationError if it would send to its own site."""
+        """Raises GatewaySenderConfigurationError if the sender would send to its own site."""
         if self.remote_distributed_system_id == own_distributed_system_id:
             raise self.error(
-                f"{self.what}: remote_distributed_system_id {self.remote_distributed_system_id} is this"
-                " site's own"
+                f"{self.what}: remote_distributed_system_id {self.remote_distributed_system_id} is this site's own"
                 " id; name the other site's"
             )
 
 
 @dataclass(kw_only=True)
 class ReceiverAttributes(Attributes):
-    """What a gateway receiver is told. A member can have one."""
+    """The attributes of a gateway receiver. A member can have one."""
 
     kind, title = "gateway-receiver", "gateway receiver"
 
@@ -328,29 +320,26 @@ class ReceiverAttributes(Attributes):
     def check(self) -> None:
         if self.start_port > self.end_port:
             raise ConfigurationError(
-                f"gateway receiver: start_port {self.start_port} is above end_port"
-                f" {self.end_port}; the range"
-                " is from start to end, both included"
+                f"gateway receiver: start_port {self.start_port} is above end_port {self.end_port}; the range is from"
+                " start to end, both included"
             )
         if self.start_port == 0 and self.end_port != 0:
             raise ConfigurationError(
-                f"gateway receiver: start_port 0 means any free port, and goes with end_port 0"
-                " only, not"
+                "gateway receiver: start_port 0 means any free port, and goes with end_port 0 only, not"
                 f" {self.end_port}; begin the range with 1 or more"
             )
 
     def port_range_error(self, host: str, reason: str) -> GatewayReceiverError:
-        """What a receiver raises when no port of its range can be used."""
+        """Returns the error of a receiver that can use no port of its range."""
         return GatewayReceiverError(
             f"gateway receiver: no port from {self.start_port} to {self.end_port} can be used on"
-            f" {host or 'any address'}: {reason};"
-            " choose another start_port and end_port, or another bind_address"
+            f" {host or 'any address'}: {reason}; choose another start_port and end_port, or another bind_address"
         )
 
 
 @dataclass(kw_only=True)
 class RegionChanges:
-    """The attributes of a region that it can be given while it is there (Geode's alter region)."""
+    """The attributes of a region that can be changed while it exists (Geode's alter region)."""
 
     gateway_sender_ids: Annotated[
         Collection[str],
@@ -374,7 +363,7 @@ class RegionChanges:
 
 @dataclass
 class RegionAttributes(Attributes, RegionChanges):
-    """What a region is told."""
+    """The attributes of a region."""
 
     kind, title = "region", "region"
 
@@ -454,7 +443,8 @@ class RegionAttributes(Attributes, RegionChanges):
 
     @property
     def feeds_gateways(self) -> bool:
-        """Whether events of this region are queued for senders; of others they are counted as received, not queued."""
+        """Whether events of this region are queued for senders. Otherwise they are counted as received, and
+        not queued."""
         return self.is_partitioned or self.is_replicated
 
     def check(self) -> None:
@@ -465,15 +455,13 @@ class RegionAttributes(Attributes, RegionChanges):
             for name, default in (("redundant_copies", 0), ("total_num_buckets", BUCKETS), ("colocated_with", None)):
                 if getattr(self, name) != default:
                     raise ConfigurationError(
-                        f"{what}: {name} {getattr(self, name)!r} is for partitioned regions only,"
-                        " and its"
-                        f" type is {self.type}"
+                        f"{what}: {name} {getattr(self, name)!r} is for partitioned regions only, and its type is"
+                        f" {self.type}"
                     )
         if self.disk_store_name is not None and not self.is_persistent:
             raise ConfigurationError(
-                f"{what}: disk_store_name {self.disk_store_name!r} has no effect with type"
-                f" {self.type};"
-                " take a type that is persistent, or leave it out"
+                f"{what}: disk_store_name {self.disk_store_name!r} has no effect with type {self.type}; take a type"
+                " that is persistent, or leave it out"
             )
         if self.async_event_queue_ids:
             raise ConfigurationError(
@@ -488,7 +476,7 @@ _SHORTENED = "logs are shortened by themselves, as soon as they are mostly histo
 
 @dataclass
 class DiskStoreAttributes(Attributes):
-    """A disk store: where files of queues and regions lie."""
+    """The attributes of a disk store: where files of queues and regions are."""
 
     kind, title = "disk-store", "disk store"
     refused: ClassVar[Mapping[str, str]] = {
@@ -528,24 +516,27 @@ class DiskStoreAttributes(Attributes):
     ] = 1000
 
     def places(self) -> list[tuple[Path, int | None]]:
-        """Each directory with the MB that it may take (None: no limit)."""
+        """Returns each directory with its limit in MB (None: no limit)."""
         return [(Path(path), size) for path, size in to_directories(self.directories, f"{self.what}: directories")]
 
 
-# What a member makes of what its site wants, in the order in which it makes them: each needs those before it.
+# The kinds of things that a site's configuration can hold, in the order in which a member makes them. Each kind may
+# need those before it.
 THINGS: dict[str, type[Attributes]] = {
     cls.kind: cls for cls in (DiskStoreAttributes, SenderAttributes, RegionAttributes, ReceiverAttributes)
 }
 
-# Attributes that name classes of the user's, and the methods that those need.
+# The attributes that name classes of the user's, and the methods that these classes need.
 CALLBACK_METHODS: dict[str, tuple[str, ...]] = {
     row.name: row.attribute.methods for cls in THINGS.values() for row in table(cls) if row.attribute.methods
 } | {"gateway_conflict_resolver": ("on_event",)}
 
 
 def check_callbacks_allowed(attributes: Mapping[str, Any], allowed: tuple[str, ...], what: str) -> None:
-    """ConfigurationError if `attributes`, which came over the network, name a class that `allowed` does not, or hold
-    no name where one should be: before anything is imported."""
+    """Checks the classes that attributes name which came over the network, before anything is imported.
+
+    ConfigurationError if one of them is not `allowed`, or if there is no name where one should be.
+    """
     for attribute in CALLBACK_METHODS:
         value = attributes.get(attribute)
         if value is not None and not removes_all(value):
@@ -553,5 +544,5 @@ def check_callbacks_allowed(attributes: Mapping[str, Any], allowed: tuple[str, .
 
 
 def rows_of(kind: str) -> tuple[Row, ...]:
-    """The attributes of a kind of thing."""
+    """Returns the attributes of a kind of thing."""
     return table(THINGS[kind])

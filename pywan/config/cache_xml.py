@@ -1,8 +1,8 @@
-"""Owns cache.xml: Geode's elements for senders, receivers, regions and disk stores, into attributes; and a cluster
-configuration as such a file.
+"""Owns cache.xml: it reads Geode's elements for senders, receivers, regions and disk stores into attributes, and writes
+a cluster configuration as such a file.
 
-The document is hostile until read: no DTD, no entities, a size limit. What is not understood is an error that names
-the line, never a silence.
+The file may be hostile: there is no DTD and no entity, and its size has a limit. Whatever is not understood is an error
+that names the line. Nothing is skipped silently.
 """
 
 from __future__ import annotations
@@ -38,8 +38,11 @@ MAX_FILE_BYTES = 1024 * 1024
 
 @dataclass
 class CacheConfiguration:
-    """What a cache.xml asks for, in the order in which it is to be made: disk stores, senders, regions, the receiver
-    last, so that what it receives finds its regions."""
+    """What a cache.xml asks for. A member makes the disk stores first, then senders, then regions, and the receiver
+    last.
+
+    So what the receiver gets finds its regions.
+    """
 
     senders: list[SenderAttributes] = field(default_factory=list)
     receiver: ReceiverAttributes | None = None
@@ -47,17 +50,20 @@ class CacheConfiguration:
     disk_stores: list[DiskStoreAttributes] = field(default_factory=list)
     conflict_resolver: ClassReference | None = None
     source: str = ""
-    lines: dict[tuple[str, str], int] = field(default_factory=dict)  # ("region", "data") -> its line in the file.
+    # The line of each thing in the file, for example of ("region", "data").
+    lines: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def where(self, kind: str, name: str) -> str:
-        """`file:line` of a thing, to stand before what is said about it."""
+        """Returns `file:line` of a thing, with which an error about it begins."""
         return f"{self.source}:{self.lines.get((kind, name), 1)}"
 
 
 def parse(path: str | os.PathLike[str], *, for_this_member: bool = True) -> CacheConfiguration:
-    """The configuration in the file; CacheXmlError `file:line: ...` if there is anything wrong in it.
+    """Returns the configuration in the file. CacheXmlError, which begins with `file:line:`, if there is anything wrong
+    in it.
 
-    A file that is not `for_this_member`, but for those of a site, may name classes and disk stores that only they have.
+    A file that is not `for_this_member` but for the members of a site may name classes and disk stores that only they
+    have.
     """
     name = os.fspath(path)
     try:
@@ -68,6 +74,7 @@ def parse(path: str | os.PathLike[str], *, for_this_member: bool = True) -> Cach
 
 
 def parse_bytes(data: bytes, source: str = "cache.xml", *, for_this_member: bool = True) -> CacheConfiguration:
+    """Does the same with the bytes of a file, which errors call `source`."""
     from defusedxml import DefusedXmlException, sax as safe_sax
 
     if len(data) > MAX_FILE_BYTES:
@@ -75,9 +82,9 @@ def parse_bytes(data: bytes, source: str = "cache.xml", *, for_this_member: bool
     reader = _Reader(source, for_this_member)
     parser = safe_sax.make_parser()
     parser.setContentHandler(reader)
-    reader.setDocumentLocator(parser)  # feed(), unlike parse(), does not do it.
+    reader.setDocumentLocator(parser)  # `feed` needs this; `parse` would do it itself.
     parser.setErrorHandler(xml.sax.handler.ErrorHandler())
-    # The parser answers a DTD, an entity or an external reference with an exception.
+    # The parser raises an exception for a DTD, an entity or an external reference.
     parser.forbid_dtd = parser.forbid_entities = parser.forbid_external = True
     try:
         parser.feed(data)
@@ -101,7 +108,7 @@ def parse_bytes(data: bytes, source: str = "cache.xml", *, for_this_member: bool
 
 @dataclass
 class _Element:
-    """One open element: its attributes, and what its children have left in it."""
+    """An open element: its attributes, and what its children have left in it."""
 
     name: str
     line: int
@@ -111,8 +118,8 @@ class _Element:
 
 
 class _Reader(xml.sax.handler.ContentHandler):
-    """Walks the elements; each has one rule that says which parents, attributes and text it may have, and what it
-    makes."""
+    """Reads the elements. Each has a rule: the parents, attributes and text that it may have, and the method that
+    handles it."""
 
     def __init__(self, source: str, for_this_member: bool) -> None:
         super().__init__()
@@ -120,7 +127,7 @@ class _Reader(xml.sax.handler.ContentHandler):
         self.result = CacheConfiguration(source=source)
         self._source = source
         self._stack: list[_Element] = []
-        self._locator: Any = None  # Has getLineNumber().
+        self._locator: Any = None  # It has getLineNumber().
 
     def setDocumentLocator(self, locator: Any) -> None:
         self._locator = locator
@@ -178,7 +185,7 @@ class _Reader(xml.sax.handler.ContentHandler):
     def _fail(self, line: int, message: str) -> NoReturn:
         raise CacheXmlError(f"{self._source}:{line}: {message}")
 
-    # One method an element: what it leaves in its parent or in the result.
+    # One method for each element. It leaves something in its parent or in the result.
 
     def nothing(self, element: _Element, parent: _Element) -> None:
         pass
@@ -199,7 +206,7 @@ class _Reader(xml.sax.handler.ContentHandler):
         parent.values.setdefault("parameters", {})[element.attributes["name"]] = element.values["string"].strip()
 
     def reference(self, element: _Element, parent: _Element) -> None:
-        """A callback class: by <class-name> inside, with <parameter>s for its constructor."""
+        """Reads a callback class: a <class-name>, with <parameter>s for its constructor."""
         if "class" not in element.values:
             self._fail(element.line, f"<{element.name}> needs <class-name>package.module:Class</class-name> inside")
         named = ClassReference(element.values["class"], element.values.get("parameters"))
@@ -214,7 +221,7 @@ class _Reader(xml.sax.handler.ContentHandler):
             self.result.lines["conflict-resolver", ""] = element.line
 
     def thing(self, element: _Element, parent: _Element) -> None:
-        """A sender, a receiver or a disk store."""
+        """Reads a sender, a receiver or a disk store."""
         made = THINGS[element.name].make(**_snake(element.attributes), **_inside(element))
         name = naming(type(made))
         self._once(element.name, getattr(made, name) if name is not None else "", element)
@@ -267,15 +274,14 @@ class _Reader(xml.sax.handler.ContentHandler):
         scope: str | None,
         partitioned: bool,
     ) -> str:
-        """The shortcut that stands for refid, data-policy and scope together."""
+        """Returns the region type that refid, data-policy and scope mean together."""
         if policy is not None:
             policy = to_word(policy, "data-policy", _DATA_POLICIES)
         if policy == "preloaded":
             self._fail(
                 element.line,
-                "data-policy 'preloaded' is not in this version: there are no other members from"
-                " which"
-                " entries could be loaded; take normal or replicate",
+                "data-policy 'preloaded' is not in this version: there are no other members from which entries could"
+                " be loaded; take normal or replicate",
             )
         if scope is not None:
             scope = to_word(scope, "scope", _SCOPES)
@@ -288,7 +294,7 @@ class _Reader(xml.sax.handler.ContentHandler):
         if policy is None:
             type_ = from_refid or ("PARTITION" if partitioned else "NORMAL")
         elif from_refid is not None and from_refid.startswith(_DATA_POLICIES[policy]):
-            type_ = from_refid  # They say the same.
+            type_ = from_refid  # Both say the same.
         elif from_refid is not None:
             self._fail(element.line, f"data-policy {policy!r} contradicts refid {refid!r}; give one of them")
         else:
@@ -312,7 +318,7 @@ class _Reader(xml.sax.handler.ContentHandler):
             self._check_disk_store(stores, region.disk_store_name, "region", region.name)
             try:
                 for sender_id in region.gateway_sender_ids:
-                    if sender_id in senders:  # One that is made later is accepted: events skip it until then.
+                    if sender_id in senders:  # A sender that is made later is accepted. Events skip it until then.
                         validate_attachment(region, senders[sender_id])
                 validate_colocation(region, done, senders)
             except PywanError as error:
@@ -341,7 +347,7 @@ def _snake(attributes: Mapping[str, str]) -> dict[str, str]:
 
 
 def _inside(element: _Element) -> dict[str, Any]:
-    """The attributes of a thing that are elements inside its own."""
+    """Returns the attributes of a thing that are elements inside its own element."""
     values = {}
     for row in rows_of(_KIND_OF.get(element.name, element.name)):
         value = element.values.get(row.attribute.element)
@@ -351,7 +357,7 @@ def _inside(element: _Element) -> dict[str, Any]:
 
 
 def _names(kind: str, element: str = "") -> tuple[str, ...]:
-    """The attributes that an element of a thing can have: its own (""), or one inside it."""
+    """Returns the attributes that an element of a thing can have: its own element (""), or one inside it."""
     return tuple(row.name.replace("_", "-") for row in rows_of(kind) if row.attribute.element == element)
 
 
@@ -365,7 +371,7 @@ class _Rule:
     attributes: tuple[str, ...] = ()
     required: tuple[str, ...] = ()
     has_text: bool = False
-    refused: tuple[str, ...] = ()  # Attributes that config refuses by name, with the reason.
+    refused: tuple[str, ...] = ()  # Attributes that are refused by name, with the reason.
 
 
 _SCOPES = ("local", "distributed-no-ack", "distributed-ack", "global")
@@ -418,7 +424,7 @@ _RULES: dict[str, _Rule] = {
 }
 
 
-# A cluster configuration as a file.
+# A cluster configuration as a file
 
 _HEAD = """<?xml version="1.0" encoding="UTF-8"?>
 <cache xmlns="http://geode.apache.org/schema/cache" version="1.0">
@@ -426,11 +432,10 @@ _HEAD = """<?xml version="1.0" encoding="UTF-8"?>
 
 
 def to_things(configuration: CacheConfiguration) -> list[Thing]:
-    """What a file asks for as a cluster configuration holds it: the attributes that are not the default."""
+    """Returns what a file asks for as a cluster configuration holds it: the attributes that are not the default."""
     if configuration.conflict_resolver is not None:
         raise CacheXmlError(
-            f"{configuration.where('conflict-resolver', '')}: <gateway-conflict-resolver> is not kept"
-            " in a cluster"
+            f"{configuration.where('conflict-resolver', '')}: <gateway-conflict-resolver> is not kept in a cluster"
             " configuration; name it in the cache.xml of each member"
         )
     receivers = [configuration.receiver] if configuration.receiver is not None else []
@@ -454,7 +459,7 @@ def to_things(configuration: CacheConfiguration) -> list[Thing]:
 
 
 def to_xml(things: list[Thing]) -> str:
-    """The things of a cluster configuration in Geode's grammar, as `parse` reads it."""
+    """Returns the things of a cluster configuration in Geode's grammar, as `parse` reads it."""
     elements = []
     for thing in sorted(things, key=lambda thing: _SCHEMA_ORDER.index(thing["kind"])):
         name, given = thing["name"], thing["attributes"]
@@ -469,7 +474,7 @@ def to_xml(things: list[Thing]) -> str:
 
 
 def _attributes_text(attributes: Attributes, rows: Iterable[Row]) -> str:
-    """Attributes that an element has."""
+    """Returns the attributes of an element as text."""
     parts = []
     for row in rows:
         value = getattr(attributes, row.name)
@@ -495,7 +500,7 @@ def _element(head: str, inside: str, indent: str) -> str:
 
 
 def _inside_text(attributes: Attributes, rows: Iterable[Row], indent: str) -> str:
-    """The elements inside a thing's own."""
+    """Returns the elements inside a thing's own element."""
     parts: dict[str, str] = {}
     for row in rows:
         element, value = row.attribute.element, getattr(attributes, row.name)
@@ -532,4 +537,4 @@ def _region_text(name: str, attributes: RegionAttributes, rows: list[Row]) -> st
     return _element(f"region name={quoteattr(name)}{refid}", inner, "  ")
 
 
-_SCHEMA_ORDER = ("gateway-sender", "gateway-receiver", "disk-store", "region")  # Geode's.
+_SCHEMA_ORDER = ("gateway-sender", "gateway-receiver", "disk-store", "region")  # The order in Geode's schema.

@@ -1,5 +1,6 @@
-"""Owns classes of the user's that are named: `package.module:Class` in a file or on a command line, what they must
-have, and which of them may be named over the network.
+"""Owns users' classes that are named `package.module:Class` in a file or on a command line.
+
+It checks the methods that they need, and which of them may be named over the network.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _CLASS_NAME = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
 class ClassReference(str):
-    """`package.module:Class` as written in a file, with the parameters given to its constructor."""
+    """A name `package.module:Class` as a file holds it, with the parameters for the constructor."""
 
     parameters: dict[str, str]
 
@@ -29,7 +30,8 @@ class ClassReference(str):
 
 
 def to_class_references(value: Any, what: str) -> tuple[Any, ...]:
-    """Classes, instances or `package.module:Class` names, from an iterable or a comma-separated string."""
+    """Returns classes, instances or names, given in an iterable or in a comma-separated string. ConfigurationError for
+    others."""
     if value is None:
         return ()
     if isinstance(value, ClassReference):
@@ -44,7 +46,10 @@ def to_class_references(value: Any, what: str) -> tuple[Any, ...]:
 
 
 def _to_class_reference(value: Any, what: str) -> Any:
-    """Also of its plain form, `{"class": "package.module:Class", "parameters": {"name": "value"}}` (see `to_plain`)."""
+    """Checks one reference. A name may also have its plain form (see `to_plain`):
+
+    `{"class": "package.module:Class", "parameters": {"name": "value"}}`.
+    """
     if value is None:
         raise ConfigurationError(f"{what}: None is not a class, an instance or a name package.module:Class")
     if isinstance(value, dict):
@@ -66,13 +71,14 @@ def _to_class_reference(value: Any, what: str) -> Any:
 
 
 def import_class(name: str, what: str = "class") -> type:
-    """The class called `package.module:Class`. ConfigurationError says which half of the name is wrong, and why."""
+    """Returns the class called `package.module:Class`. ConfigurationError says which half of the name is wrong, and
+    why."""
     if not isinstance(name, str) or not _CLASS_NAME.fullmatch(name):
         raise ConfigurationError(f"{what}: {name!r} does not name a class; write package.module:Class")
     module_name, _, class_name = name.partition(":")
     try:
         module = importlib.import_module(module_name)
-    except BaseException as error:  # The module's own code runs here: whatever it raises is the user's to see.
+    except BaseException as error:  # The module's own code runs here. The user must see whatever it raises.
         let_through(error)
         raise ConfigurationError(
             f"{what}: {name!r} cannot be imported: {type(error).__name__}: {error} (is the directory of"
@@ -81,15 +87,18 @@ def import_class(name: str, what: str = "class") -> type:
     named: Any = module
     for part in class_name.split("."):
         named = getattr(named, part, None)
-        if not isinstance(named, type):  # At each step: a name does not lead through modules that this one imports.
+        # Checked at each step, so that a name does not lead through modules that this one imports.
+        if not isinstance(named, type):
             raise ConfigurationError(f"{what}: module {module_name!r} has no class {class_name!r}")
     cls: type = named
     return cls
 
 
 def make_instance(value: Any, what: str, methods: Iterable[str] = ()) -> Any:
-    """The object behind a class reference, a class or an instance; it must have `methods`. A class is asked for them
-    before it is called: calling a class that is none of ours may do anything."""
+    """Returns the object for a class reference, a class or an instance. It must have `methods`.
+
+    A class is checked for them before it is called: calling a class that is not a callback may do anything.
+    """
     cls = import_class(value, what) if isinstance(value, str) else value
     parameters = value.parameters if isinstance(value, ClassReference) else {}
     _check_methods(cls, what, methods)
@@ -114,20 +123,27 @@ def _check_methods(value: Any, what: str, methods: Iterable[str]) -> None:
 
 
 def let_through(error: BaseException) -> None:
-    """Of what user code raised, raises again what was not its own: Ctrl-C, which reaches the main thread. A SystemExit
-    is an error like any other."""
+    """Raises an error of user code again if it is not the code's own: Ctrl-C, which reaches the main thread.
+
+    A SystemExit is an error like any other.
+    """
     if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
         raise error
 
 
-# Which classes may be named from outside.
+# The classes that may be named from outside
 
 _CALLBACK_PATTERN = re.compile(r"\*|[A-Za-z_]\w*(\.[A-Za-z_]\w*)*(\.\*|:[A-Za-z_][\w.]*)?")
 
 
 def to_callback_patterns(value: Any, what: str) -> tuple[str, ...]:
-    """`package.module:Class` (that class), `package.module` (its classes), `package.*` (those of the package and of
-    all below it) or `*` (any), from an iterable or a comma-separated string."""
+    """Returns the patterns of an iterable or a comma-separated string.
+
+    - `package.module:Class` allows that class.
+    - `package.module` allows the module's classes.
+    - `package.*` allows the classes of the package and of all below it.
+    - `*` allows any class.
+    """
     patterns = to_words(value, what)
     for pattern in patterns:
         if not _CALLBACK_PATTERN.fullmatch(pattern):
@@ -146,8 +162,10 @@ def _is_allowed(name: str, pattern: str) -> bool:
 
 
 def check_allowed(references: Iterable[Any], allowed: tuple[str, ...], what: str) -> None:
-    """ConfigurationError if one of `references`, which came over the network, is not among the `allowed` classes, or
-    is no name: before anything is imported."""
+    """Checks references that came over the network, before anything is imported.
+
+    ConfigurationError if one of them is not among the `allowed` classes, or is not a name.
+    """
     for reference in references:
         if not isinstance(reference, ClassReference):
             raise ConfigurationError(
@@ -163,5 +181,5 @@ def check_allowed(references: Iterable[Any], allowed: tuple[str, ...], what: str
 
 
 def removes_all(value: Any) -> bool:
-    """gfsh's marker for "no filters"."""
+    """Returns whether a value says "no filters". gfsh writes CLEAR for that."""
     return isinstance(value, str) and value.strip() in ("", "CLEAR")

@@ -1,9 +1,9 @@
-"""Owns a site's cluster configuration: the things that its members are to have, one entry each, and how the copies of
-the site's locators become one.
+"""Owns a site's cluster configuration: the things that its members are to have, and how the copies of the site's
+locators become one.
 
-A *thing* is a disk store, a gateway sender, a region or the gateway receiver, with the attributes that it was given;
-what was not given is the default. An *entry* is a thing with the revision that it was last changed in. A thing that was
-removed leaves an entry without attributes, so that a locator that was away does not bring it back.
+A *thing* is a disk store, a gateway sender, a region or the gateway receiver, with the attributes that it was given.
+All other attributes have their defaults. An *entry* is a thing with the revision of its last change. A removed thing
+leaves an entry without attributes, so that a locator that was away does not bring it back.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from pywan.errors import ConfigurationError, ProtocolError
 
 KINDS = tuple(THINGS)
 MAX_THINGS = 4096
-MAX_REMOVED = 1024  # Removed things that are remembered; the oldest are forgotten first.
-MAX_THING_BYTES = 64 * 1024  # As JSON.
-MAX_BYTES = 1024 * 1024  # Of all entries, as JSON: they must fit into one control message.
-MAX_REVISION = 2**53 - 1  # What every reader of JSON takes.
-MAX_STEP = 2**32  # How far a neighbour's revisions may be ahead: so no message can use up the numbers.
+MAX_REMOVED = 1024  # The limit of removed things that are remembered. The oldest are forgotten first.
+MAX_THING_BYTES = 64 * 1024  # The limit for one thing as JSON.
+MAX_BYTES = 1024 * 1024  # The limit for all entries as JSON. They must fit into one control message.
+MAX_REVISION = 2**53 - 1  # Every reader of JSON accepts numbers up to this.
+MAX_STEP = 2**32  # A neighbour's revisions may be so far ahead. So no message can use up the numbers.
 VERSION = 2
 
 Thing = dict[str, Any]  # {"kind", "name", "attributes"}
@@ -32,7 +32,8 @@ Entry = dict[str, Any]  # A thing with "revision" and "id"; its attributes are N
 
 
 def make_attributes(kind: Any, name: str, attributes: Mapping[str, Any]) -> Attributes:
-    """The attributes of a thing as the member that makes it has them; ConfigurationError if they cannot be."""
+    """Returns the attributes of a thing as a member that makes it has them. ConfigurationError if they cannot
+    be used."""
     cls = THINGS.get(kind) if isinstance(kind, str) else None
     if cls is None:
         raise ConfigurationError(
@@ -45,8 +46,8 @@ def make_attributes(kind: Any, name: str, attributes: Mapping[str, Any]) -> Attr
 
 
 def check_thing(kind: Any, name: Any, attributes: Any) -> Thing:
-    """The thing with the attributes that it was given, each in its type; ConfigurationError if no member could make
-    it."""
+    """Returns the thing with the attributes that it was given, each in its type. ConfigurationError if no member could
+    make it."""
     if not (
         isinstance(kind, str)
         and isinstance(name, str)
@@ -55,7 +56,7 @@ def check_thing(kind: Any, name: Any, attributes: Any) -> Thing:
     ):
         raise ConfigurationError("a thing of the cluster configuration needs a kind, a name and a map of attributes")
     given = {key: value for key, value in attributes.items() if value is not None and key not in ("id", "name")}
-    for attribute in CALLBACK_METHODS:  # By name: what is a class in a program cannot be kept.
+    for attribute in CALLBACK_METHODS:  # Classes must be given by name: a class object of a program cannot be stored.
         check_callbacks_allowed({attribute: given.get(attribute)}, ("*",), f"{kind} {quoted(name)}")
     made = make_attributes(kind, name, given)
     plain = to_plain(made)
@@ -66,12 +67,11 @@ def check_thing(kind: Any, name: Any, attributes: Any) -> Thing:
 
 
 def _check_printable(value: Any, what: str) -> None:
-    """What is kept is shown, and written as XML."""
+    """Checks that a value can be shown, and be written as XML."""
     if isinstance(value, str) and printable(value) != value:
         raise ConfigurationError(
-            f"{what}: {quoted(value)} holds a character that cannot be shown, so it is not kept"
-            " in the"
-            " cluster configuration"
+            f"{what}: {quoted(value)} holds a character that cannot be shown, so it is not kept in the cluster"
+            " configuration"
         )
     inside = [*value.keys(), *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else []
     for item in inside:
@@ -79,7 +79,7 @@ def _check_printable(value: Any, what: str) -> None:
 
 
 def in_order_of_making(things: Iterable[Thing]) -> list[Thing]:
-    """Each thing behind those that it needs: kind by kind, a colocated region behind its parent."""
+    """Returns each thing behind those that it needs: kind by kind, and a colocated region behind its parent."""
     things = list(things)
     parents = {thing["name"]: _parent(thing) for thing in things if thing["kind"] == "region"}
     depths: dict[str, int] = {}
@@ -87,7 +87,7 @@ def in_order_of_making(things: Iterable[Thing]) -> list[Thing]:
         path: list[str] = []
         ancestor: str | None = name
         while ancestor is not None and ancestor in parents and ancestor not in depths:
-            depths[ancestor] = 0  # Regions that wait for each other end here: a member says what is wrong with them.
+            depths[ancestor] = 0  # Regions that wait for each other end here. A member reports that as an error.
             path.append(ancestor)
             ancestor = parents[ancestor]
         depth = depths.get(ancestor or "", -1)
@@ -108,17 +108,20 @@ def _parent(region: Thing) -> str | None:
 
 
 class ClusterConfiguration:
-    """The entries of one locator. Two with the same entries are equal in all that they tell. Not thread-safe."""
+    """The entries of one locator. It is not thread-safe.
+
+    Two configurations with the same entries are equal in all that they tell others.
+    """
 
     def __init__(self) -> None:
         self._entries: dict[tuple[str, str], Entry] = {}
-        self._sizes: dict[tuple[str, str], int] = {}  # As JSON; of things that are there, not of removed ones.
-        self._bytes = 0  # Their sum.
-        self._revision = 0  # The highest that was ever seen.
+        self._sizes: dict[tuple[str, str], int] = {}  # The size of each thing as JSON. Removed things are not in it.
+        self._bytes = 0  # The sum of the sizes.
+        self._revision = 0  # The highest revision that was ever seen.
         self._digest = ""
 
     def things(self) -> list[Thing]:
-        """What a member is to have, in the order in which it makes it."""
+        """Returns what a member is to have, in the order in which it makes it."""
         return in_order_of_making(
             {"kind": entry["kind"], "name": entry["name"], "attributes": entry["attributes"]}
             for entry in self._entries.values()
@@ -126,23 +129,25 @@ class ClusterConfiguration:
         )
 
     def find(self, kind: str, name: str) -> dict[str, Any] | None:
-        """The attributes of a thing; None if it is not there."""
+        """Returns the attributes of a thing. None: it is not there."""
         entry = self._entries.get((kind, name))
         return entry["attributes"] if entry is not None else None
 
     def entries(self) -> list[Entry]:
+        """Returns all entries, the oldest change first."""
         return sorted(self._entries.values(), key=_age)
 
     def digest(self) -> str:
+        """Returns a text that is the same for the same entries only."""
         if not self._digest:
             lines = [f"{entry['revision']} {entry['id']} {entry['kind']} {entry['name']}\n" for entry in self.entries()]
             self._digest = hashlib.blake2b("".join(lines).encode(), digest_size=12).hexdigest()
         return self._digest
 
-    # Changes. Each says whether it changed anything.
+    # Changes. Each one returns whether it changed anything.
 
     def put(self, kind: Any, name: Any, attributes: Any, id: str) -> bool:
-        """The thing is wanted with these attributes, whatever it had before."""
+        """Makes the thing have these attributes, whatever it had before."""
         thing = check_thing(kind, name, attributes)
         if self.find(kind, thing["name"]) == thing["attributes"]:
             return False
@@ -152,8 +157,8 @@ class ClusterConfiguration:
         return True
 
     def alter(self, kind: Any, name: Any, changes: Any, id: str) -> bool:
-        """Some attributes of a thing are wanted otherwise. A thing that is not there is a member's own: nothing
-        changes."""
+        """Changes some attributes of a thing. A thing that is not there belongs to a member alone: nothing changes
+        then."""
         if not isinstance(kind, str) or not isinstance(name, str) or not isinstance(changes, dict):
             raise ConfigurationError(
                 "an alteration of the cluster configuration needs a kind, a name, a map of attributes"
@@ -167,6 +172,7 @@ class ClusterConfiguration:
         return self.put(kind, name, {**before, **changes}, id)
 
     def remove(self, kind: Any, name: Any, id: str) -> bool:
+        """Removes a thing."""
         if not isinstance(kind, str) or not isinstance(name, str):
             raise ConfigurationError("a removal from the cluster configuration needs a kind and a name")
         if self.find(kind, name) is None:
@@ -176,7 +182,7 @@ class ClusterConfiguration:
         return True
 
     def replace(self, things: Any, id: str) -> bool:
-        """These things are wanted, and no others. Nothing changes if one of them cannot be."""
+        """Makes these things the only ones. Nothing changes if one of them cannot be used."""
         if not isinstance(things, list) or not all(isinstance(thing, dict) for thing in things):
             raise ConfigurationError("the cluster configuration is replaced by a list of things")
         wanted = {}
@@ -194,8 +200,10 @@ class ClusterConfiguration:
         return bool(changed or gone)
 
     def merge(self, entries: Any) -> bool:
-        """Takes in another locator's entries, all or none: of each thing the newest counts. Says whether anything
-        changed."""
+        """Takes in another locator's entries, all of them or none. For each thing the newest entry counts.
+
+        Returns whether anything changed. ProtocolError or ConfigurationError if the entries cannot be used.
+        """
         if not isinstance(entries, list) or len(entries) > MAX_THINGS + MAX_REMOVED:
             raise ProtocolError(f"a cluster configuration is a list of at most {MAX_THINGS + MAX_REMOVED} entries")
         checked = [_check_entry(entry) for entry in entries]
@@ -203,8 +211,7 @@ class ClusterConfiguration:
             if entry["revision"] > self._revision + MAX_STEP:
                 raise ProtocolError(
                     f"{entry['kind']} {entry['name']!r} of the cluster configuration has revision {entry['revision']},"
-                    " and"
-                    f" {self._revision} is the highest known here: so many changes there cannot have been"
+                    f" and {self._revision} is the highest known here: so many changes there cannot have been"
                 )
         before = self.digest()
         newer: dict[tuple[str, str], Entry] = {}
@@ -229,7 +236,7 @@ class ClusterConfiguration:
 
     @classmethod
     def from_json(cls, text: str) -> ClusterConfiguration:
-        """ConfigurationError if `text` is not what `to_json` wrote."""
+        """Reads what `to_json` wrote. ConfigurationError if `text` is something else."""
         try:
             value = json.loads(text)
             if value["version"] != VERSION:
@@ -247,9 +254,8 @@ class ClusterConfiguration:
     def _next(self, thing: Thing, id: str) -> Entry:
         if self._revision >= MAX_REVISION:
             raise ConfigurationError(
-                "the cluster configuration has used up its revisions; export it, stop the site's"
-                " locators,"
-                " move their files away, and import it"
+                "the cluster configuration has used up its revisions; export it, stop the site's locators, move"
+                " their files away, and import it"
             )
         return {**thing, "revision": self._revision + 1, "id": id}
 
@@ -280,13 +286,15 @@ def _check_limits(things: int, size: int) -> None:
     if things > MAX_THINGS or size > MAX_BYTES:
         raise ConfigurationError(
             f"the cluster configuration has no room for {things} things of {size} bytes; the limits are {MAX_THINGS}"
-            " and"
-            f" {MAX_BYTES}: destroy what is not needed"
+            f" and {MAX_BYTES}: destroy what is not needed"
         )
 
 
 def _age(entry: Entry) -> tuple[int, str]:
-    """Of two changes of one thing made by two locators at once, either may count, but everywhere the same."""
+    """Returns the order of changes of one thing.
+
+    If two locators change a thing at once, either change may count, but it must be the same one everywhere.
+    """
     return entry["revision"], entry["id"]
 
 
@@ -304,7 +312,10 @@ def _size(entry: Entry) -> int:
 
 
 def _check_entry(entry: Any) -> Entry:
-    """What a member can do with the attributes is its own to say: another locator may be of a newer version."""
+    """Checks the form of an entry, and returns it.
+
+    It does not check the attributes, since another locator may be of a newer version. The members do.
+    """
     if not isinstance(entry, dict):
         raise ProtocolError(f"{quoted(entry, 120)} is not an entry of a cluster configuration")
     kind, name, attributes, revision, id = (entry.get(key) for key in ("kind", "name", "attributes", "revision", "id"))
@@ -322,8 +333,10 @@ def _check_entry(entry: Any) -> Entry:
 
 
 def _is_flat(value: Any, levels: int) -> bool:
-    """Whether it is plain, with at most so many maps and lists in each other: entries travel inside other messages,
-    which have a limit."""
+    """Returns whether a value is plain, with at most `levels` maps and lists in each other.
+
+    Entries travel inside other messages, which have a limit.
+    """
     if isinstance(value, dict):
         return levels > 0 and all(isinstance(key, str) and _is_flat(item, levels - 1) for key, item in value.items())
     if isinstance(value, list):

@@ -1,5 +1,7 @@
-"""Owns what a command that members carry out is: its options, what it keeps, and how answers are shown to people. The
-methods of member/management.py have one each; the command line is made of them.
+"""Owns what a command that members carry out consists of: its options, what it stores, and how answers are shown to
+people.
+
+Methods of member/management.py are such commands. The command line is made from them.
 """
 
 from __future__ import annotations
@@ -17,17 +19,17 @@ Answer = dict[str, Any]
 
 @dataclass(frozen=True)
 class Option:
-    """One option. `field` is its name in the values (its own in snake_case if not given)."""
+    """One option. `field` is its name in the values: by default its own name in snake_case."""
 
     name: str
     help: str = ""
     required: bool = False
-    flag: bool = False  # May stand without a value, which means true.
-    many: bool = False  # May be there several times: the value is a list.
+    flag: bool = False  # It may be given without a value, which means true.
+    many: bool = False  # It may be given several times. Its value is a list.
     field: str = ""
-    hidden: bool = False  # An older or second name.
-    variable: str = ""  # The environment variable that gives the value where the command line does not.
-    words: tuple[str, ...] = ()  # The values that it can have, for completion; (): they are not known beforehand.
+    hidden: bool = False  # It is an older or second name of another option.
+    variable: str = ""  # The environment variable that gives the value if the command line does not.
+    words: tuple[str, ...] = ()  # The values that it can have, for completion. (): they are not known beforehand.
 
     @property
     def key(self) -> str:
@@ -36,24 +38,27 @@ class Option:
 
 @dataclass(frozen=True)
 class Shown:
-    """How the answers of members are shown: a table with a row for each answer, or for each item of a list in it."""
+    """How the answers of members are shown: in a table, with a row for each answer, or for each item of a
+    list in it."""
 
-    columns: Mapping[str, str | Callable[[Answer], Any]] = field(default_factory=dict)  # {}: as many as the items have.
-    items: str | Callable[[Answer], list[Answer]] = ""  # The list in an answer, or what makes it; "": the answer.
-    none: str = ""  # What is said where there is no row.
-    line: Callable[[Answer], str] | None = None  # In place of the table: a line for each answer.
-    fault: Callable[[Answer], str] | None = None  # What makes an answer a failure; "": nothing.
+    # {}: the columns are those of the items.
+    columns: Mapping[str, str | Callable[[Answer], Any]] = field(default_factory=dict)
+    # The list in an answer, or a function that returns it. "": the answer itself.
+    items: str | Callable[[Answer], list[Answer]] = ""
+    none: str = ""  # The text if there is no row.
+    line: Callable[[Answer], str] | None = None  # If given, there is no table, but this line for each answer.
+    fault: Callable[[Answer], str] | None = None  # Returns why an answer counts as a failure. "": it does not.
 
 
 @dataclass(frozen=True)
 class MemberCommand:
-    """What a method that answers a command says of it."""
+    """What a method that carries out a command tells about it."""
 
     group: str
     help: str
     options: tuple[Option, ...] = ()
     more: str = ""  # What the documents add.
-    keeps: str = ""  # put, alter or remove: what becomes of the thing in the cluster configuration.
+    keeps: str = ""  # "put", "alter" or "remove": what happens to the thing in the cluster configuration.
     shown: Shown | None = None  # None: a row for each member, with the `status` of its answer.
 
 
@@ -65,7 +70,7 @@ def command(
     keeps: str = "",
     shown: Shown | None = None,
 ) -> Callable[[Method], Method]:
-    """Makes a command of a method `on_VERB_THING`: `verb thing`. Its options are the method's parameters."""
+    """Makes a method `on_VERB_THING` the command `verb thing`. The options are the method's parameters."""
     whole = tuple(option for each in options for option in (each if isinstance(each, tuple) else (each,)))
 
     def decorate(method: Method) -> Method:
@@ -76,17 +81,18 @@ def command(
 
 
 def name_of(method: str) -> str:
-    """What the method `on_list_parked_events` answers: `list parked-events`."""
+    """Returns the command that a method carries out: `list parked-events` for `on_list_parked_events`."""
     return method.removeprefix("on_").replace("_", " ", 1).replace("_", "-")
 
 
 def commands_of(cls: type) -> dict[str, MemberCommand]:
-    """Those of a class, by name, in the order in which they stand there."""
+    """Returns the commands of a class by name, in the order in which they are defined."""
     return {name_of(name): method.command for name, method in vars(cls).items() if hasattr(method, "command")}
 
 
 def attribute_options(kind: str, changes: type | None = None) -> tuple[Option, ...]:
-    """The attributes of a kind of thing; with `changes`, its name and those that can be altered."""
+    """Returns an option for each attribute of a kind of thing. With `changes`: its name, and the attributes that can be
+    altered."""
     cls = THINGS[kind]
     named = [row for row in table(cls) if row.name == naming(cls)]
     options = []

@@ -1,4 +1,4 @@
-"""Owns which regions and senders go together."""
+"""Owns the rules which regions and senders go together."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from pywan.errors import GatewaySenderConfigurationError, IllegalStateError
 
 
 def validate_attachment(region: RegionAttributes, sender: SenderAttributes) -> None:
-    """Whether events of `region` may go to `sender` (checked when either is created, and when the region is
-    altered)."""
+    """Raises GatewaySenderConfigurationError if events of `region` cannot go to `sender`.
+
+    It is called when either is created, and when the region is altered.
+    """
     if sender.parallel and not region.is_partitioned:
         raise GatewaySenderConfigurationError(
             f"gateway sender {sender.id!r} is parallel and cannot be used with region {region.name!r} of type"
-            f" {region.type};"
-            " use a serial sender (parallel=false) or a partitioned region"
+            f" {region.type}; use a serial sender (parallel=false) or a partitioned region"
         )
     if sender.parallel and region.is_persistent and not sender.enable_persistence:
         raise GatewaySenderConfigurationError(
             f"gateway sender {sender.id!r} is not persistent and cannot be used with the persistent region"
-            f" {region.name!r};"
-            " create it with enable_persistence=true"
+            f" {region.name!r}; create it with enable_persistence=true"
         )
 
 
@@ -30,8 +30,11 @@ def validate_colocation(
     others: Iterable[RegionAttributes],
     senders: Mapping[str, SenderAttributes],
 ) -> None:
-    """A region is colocated with a partitioned region of as many buckets. A parallel sender is shared only by regions
-    that are colocated: its buckets are theirs."""
+    """Raises IllegalStateError if a region cannot be colocated, or cannot share a sender, with the other regions.
+
+    A region is colocated with a partitioned region that has as many buckets. A parallel sender is shared only by
+    colocated regions, because it has one partition for each of their buckets.
+    """
     others = [other for other in others if other.name != region.name]
     table = {other.name: other.colocated_with for other in others} | {region.name: region.colocated_with}
     if region.colocated_with is not None and region.colocated_with not in table:
@@ -42,15 +45,13 @@ def validate_colocation(
     parent = next((other for other in others if other.name == region.colocated_with), None)
     if parent is not None and not parent.is_partitioned:
         raise IllegalStateError(
-            f"region {region.name!r}: it cannot be colocated with {parent.name!r}, which is of"
-            f" type {parent.type}"
-            " and has no buckets; name a partitioned region"
+            f"region {region.name!r}: it cannot be colocated with {parent.name!r}, which is of type {parent.type} and"
+            " has no buckets; name a partitioned region"
         )
     if parent is not None and parent.total_num_buckets != region.total_num_buckets:
         raise IllegalStateError(
             f"region {region.name!r}: its total_num_buckets {region.total_num_buckets} differ from"
-            f" {parent.total_num_buckets} of"
-            f" {parent.name!r}, with which it is to be colocated; give both the same"
+            f" {parent.total_num_buckets} of {parent.name!r}, with which it is to be colocated; give both the same"
         )
     for other in others:
         for sender_id in region.gateway_sender_ids:
@@ -58,8 +59,7 @@ def validate_colocation(
             if shared and _leader(region.name, table) != _leader(other.name, table):
                 raise IllegalStateError(
                     f"regions {other.name!r} and {region.name!r} cannot share the parallel gateway sender"
-                    f" {sender_id!r}, as they are not colocated;"
-                    " use another sender, or colocated_with"
+                    f" {sender_id!r}, as they are not colocated; use another sender, or colocated_with"
                 )
 
 

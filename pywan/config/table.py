@@ -1,8 +1,8 @@
-"""Owns how the tables of attributes (attributes.py) are read: what a row says, how a thing's attributes are made of
-what a user gave, checked, altered and shown, and how a method gets typed keyword arguments from a table.
+"""Owns how the tables of attributes (attributes.py) are read.
 
-A table is a dataclass whose fields are `name: Annotated[type, Attribute(...)] = default`. Nothing else lists its
-attributes: keyword arguments, cache.xml, the command line and the documents are made from the rows.
+It reads what users gave, checks it, alters attributes, shows them, and gives methods typed keyword arguments. A table
+is a dataclass with fields of the form `name: Annotated[type, Attribute(...)] = default`. Attributes are listed nowhere
+else: keyword arguments, cache.xml, the command line and the documents are made from the rows.
 """
 
 from __future__ import annotations
@@ -41,31 +41,31 @@ Called = TypeVar("Called", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class Attribute:
-    """What a row says besides name, type and default."""
+    """What a row of a table says besides name, type and default."""
 
-    about: str  # What it does, in a few words: the command line's help and the documents.
+    about: str  # What it does, in a few words. The command line's help and the documents show it.
     _: dataclasses.KW_ONLY
     more: str = ""  # What the documents add.
     unit: str = ""
     lowest: int | None = None
     highest: int | None = None
-    also: Mapping[int, str] = field(default_factory=dict)  # Numbers with a meaning of their own, beside the range.
-    words: tuple[str, ...] = ()  # It is one of them.
-    unset: str = "none"  # What it is called where it is not given and has no default.
-    read: Callable[[Any, str], Any] | None = None  # (value, what) -> value; None: as its type says.
-    methods: tuple[str, ...] = ()  # It names classes of the user's, which need these methods.
-    option: str = ""  # On the command line, where that is not the name.
-    aliases: tuple[str, ...] = ()  # Other names there.
-    element: str = ""  # In a cache.xml: the element that holds it, where not its thing's own.
+    also: Mapping[int, str] = field(default_factory=dict)  # Numbers outside the range that have a meaning of their own.
+    words: tuple[str, ...] = ()  # If given, the value is one of these words.
+    unset: str = "none"  # The words for "not given", if there is no default.
+    read: Callable[[Any, str], Any] | None = None  # (value, what) -> value. None: the type says how it is read.
+    methods: tuple[str, ...] = ()  # If given, the attribute names classes of the user's, which need these methods.
+    option: str = ""  # Its name on the command line, if that is another one.
+    aliases: tuple[str, ...] = ()  # Other names on the command line.
+    element: str = ""  # The element of a cache.xml that holds it, if it is not the element of its thing.
 
 
 @dataclass(frozen=True)
 class Row:
     """An attribute of a thing."""
 
-    name: str  # In Python.
+    name: str  # The name in Python.
     type: Any
-    default: Any  # `dataclasses.MISSING`: it has to be given.
+    default: Any  # `dataclasses.MISSING`: the attribute must be given.
     is_positional: bool
     attribute: Attribute
 
@@ -75,12 +75,12 @@ class Row:
 
     @property
     def geode_name(self) -> str:
-        """In a cache.xml."""
+        """The name in a cache.xml."""
         return self.attribute.element if self.attribute.methods else self.name.replace("_", "-")
 
     @property
     def option(self) -> str:
-        """On the command line."""
+        """The name on the command line."""
         return self.attribute.option or self.geode_name
 
     @property
@@ -89,7 +89,7 @@ class Row:
 
     @property
     def is_one_class(self) -> bool:
-        """It names a class of the user's, and not several."""
+        """Whether it names one class of the user's, and not several."""
         return bool(self.attribute.methods) and get_origin(self.type) is None
 
     @property
@@ -101,7 +101,7 @@ class Row:
         return get_args(self.type) if get_origin(self.type) in (Union, types.UnionType) else (self.type,)
 
     def read(self, value: Any, what: str) -> Any:
-        """`value` in the attribute's type, also from text; ConfigurationError where it cannot be."""
+        """Returns `value`, which may be text, in the attribute's type. ConfigurationError if it cannot be used."""
         a = self.attribute
         if value is None and self.may_be_none:
             return None
@@ -121,7 +121,7 @@ class Row:
         return to_text(value, what) or (None if self.may_be_none else "")
 
     def _read_classes(self, value: Any, what: str) -> Any:
-        """Several (a tuple), or one where the type says no list."""
+        """Reads a tuple of classes, or one class if the type is not a list."""
         references = () if removes_all(value) else to_class_references(value, what)
         if not self.is_one_class:
             return references
@@ -130,7 +130,7 @@ class Row:
         return references[0] if references else None
 
     def limits(self) -> str:
-        """What the value may be, for people; "" where the type says it."""
+        """Returns what the value may be, in words. "": the type says it."""
         a = self.attribute
         if a.words:
             return ", ".join(a.words)
@@ -140,7 +140,7 @@ class Row:
         return "; ".join(numbers)
 
     def help(self) -> str:
-        """For the command line: what it does, what else it may be, its default."""
+        """Returns the help of the command line: what it does, what else it may be, and its default."""
         a = self.attribute
         words = f": {', '.join(a.words)}" if a.words else ""
         parts = [a.about + words, *(f"{number}: {meaning}" for number, meaning in a.also.items())]
@@ -149,7 +149,7 @@ class Row:
         return f"{'; '.join(parts)} ({self.shown_default()})"
 
     def shown_default(self) -> str:
-        """The default, for people."""
+        """Returns the default in words."""
         value = self.default
         if self.is_required:
             return "required"
@@ -159,17 +159,17 @@ class Row:
 
 
 class Attributes:
-    """What is common to the attributes of senders, receivers, regions and disk stores. The dataclass below is the
-    table."""
+    """The base of the attributes of senders, receivers, regions and disk stores. The derived dataclass is the table."""
 
-    kind: ClassVar[str]  # As commands and cache.xml call the thing.
-    title: ClassVar[str]  # As errors call it.
+    kind: ClassVar[str]  # The word for the thing in commands and in cache.xml.
+    title: ClassVar[str]  # The words for the thing in errors.
     error: ClassVar[type[ConfigurationError]] = ConfigurationError
-    refused: ClassVar[Mapping[str, str]] = {}  # Geode's that have no effect here, and why: refused by name.
+    # Geode's attributes that are refused by name, each with the reason why it has no effect here.
+    refused: ClassVar[Mapping[str, str]] = {}
 
     @classmethod
     def make(cls, /, *named: Any, **given: Any) -> Self:
-        """Attributes of what was given, values as typed or as text; checked. `error` if they cannot be."""
+        """Returns checked attributes. The values may be typed, or be text. Raises `error` if they cannot be used."""
         values = {**dict(zip((row.name for row in table(cls) if row.is_positional), named, strict=False)), **given}
         what = _title(cls, values)
         try:
@@ -181,10 +181,12 @@ class Attributes:
         return made
 
     def check(self) -> None:
-        """ConfigurationError where attributes contradict each other. Fills in what follows from others."""
+        """Raises ConfigurationError if attributes contradict each other. It also fills in attributes that follow from
+        others."""
 
     def altered(self, changes: type, /, **given: Any) -> Self:
-        """A copy with what was given changed; checked. `changes`: the table of those that can be altered."""
+        """Returns a checked copy with the given attributes changed. `changes` is the table of those that can be
+        altered."""
         what, allowed = self.what, tuple(row.name for row in table(changes))
         if not given:
             raise self.error(f"{what}: nothing to alter; name one of {', '.join(allowed)}")
@@ -237,7 +239,7 @@ _tables: dict[type, tuple[Row, ...]] = {}
 
 
 def table(cls: type) -> tuple[Row, ...]:
-    """The rows of a table, those that have to be given first."""
+    """Returns the rows of a table. Those that must be given come first."""
     if cls not in _tables:
         _tables[cls] = _rows(cls)
     return _tables[cls]
@@ -255,14 +257,14 @@ def _rows(cls: type) -> tuple[Row, ...]:
 
 
 def naming(cls: type) -> str | None:
-    """The attribute that names the thing; None where a member has one of it."""
+    """Returns the attribute that names the thing. None: a member has only one such thing."""
     return next((row.name for row in table(cls) if row.is_positional), None)
 
 
 def takes(
     cls: Callable[P, Made],
 ) -> Callable[[Callable[[Owner, Made], Result]], Callable[Concatenate[Owner, P], Result]]:
-    """Gives a method the arguments of a table, typed; it is called with the attributes, made and checked."""
+    """Gives a method the typed arguments of a table. The method is called with the attributes, made and checked."""
 
     def decorate(method: Callable[[Owner, Made], Result]) -> Callable[Concatenate[Owner, P], Result]:
         made_of: Any = cls
@@ -279,7 +281,7 @@ def takes(
 def takes_changes(
     cls: Callable[P, Any],
 ) -> Callable[[Callable[[Owner, dict[str, Any]], Result]], Callable[Concatenate[Owner, P], Result]]:
-    """The same for a method that changes something that is there: it is called with what was given, as it was given."""
+    """Does the same for a method that changes a thing. The method is called with what was given, as it was given."""
 
     def decorate(method: Callable[[Owner, dict[str, Any]], Result]) -> Callable[Concatenate[Owner, P], Result]:
         @functools.wraps(method)
@@ -292,7 +294,7 @@ def takes_changes(
 
 
 def _with_signature(call: Called, cls: Any) -> Called:
-    """So that `help` and editors that look at the running program show the arguments."""
+    """Gives a function the signature that `help` shows, and editors that look at the running program."""
     own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
     shown = [
         inspect.Parameter(
@@ -308,7 +310,8 @@ def _with_signature(call: Called, cls: Any) -> Called:
 
 
 def to_plain(attributes: Any) -> dict[str, Any]:
-    """Attributes as a map of plain values (for messages, tables and JSON); classes and instances by their name."""
+    """Returns attributes as a map of plain values, for messages, tables and JSON. Classes and instances
+    become names."""
     return {each.name: _plain(getattr(attributes, each.name)) for each in dataclasses.fields(attributes)}
 
 

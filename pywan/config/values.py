@@ -1,7 +1,7 @@
-"""Owns how what a user wrote (in Python, in a file, on a command line) becomes a value of its type, and what is said
-where it does not.
+"""Owns how a value that a user wrote (in Python, in a file, on a command line) gets its type.
 
-Each function takes the value and `what`: the thing and the attribute, as an error names them.
+Each function takes the value and `what`: the thing and the attribute, as an error names them. It returns the value in
+its type, and raises ConfigurationError if it cannot.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from pywan.errors import ConfigurationError
 MAX_WAIT_S = 2**31 - 1
 WRITTEN: Literal["written"] = "written"
 DISK_LEVELS = ("true", WRITTEN, "false")
-DiskLevel = bool | Literal["written"]  # What a change waits for: the disk, that its log has it, or nothing.
+# What a change waits for: that it is on the disk, that it is in its log, or nothing.
+DiskLevel = bool | Literal["written"]
 _DIRECTORY_MB = 1, 2**31 - 1
 
 
 def to_bool(value: Any, what: str) -> bool:
-    """`true` or `false`, as a bool or in any case of letters."""
+    """Reads `true` or `false`, given as a bool or in any case of letters."""
     if isinstance(value, bool):
         return value
     word = value.strip().lower() if isinstance(value, str) else None
@@ -33,7 +34,7 @@ def to_bool(value: Any, what: str) -> bool:
 
 
 def to_disk_level(value: Any, what: str) -> DiskLevel:
-    """`true`, `false` or `written`."""
+    """Reads `true`, `false` or `written`."""
     if isinstance(value, bool):
         return value
     word = to_word(value, what, DISK_LEVELS)
@@ -43,7 +44,7 @@ def to_disk_level(value: Any, what: str) -> DiskLevel:
 def to_int(
     value: Any, what: str, lowest: int | None = None, highest: int | None = None, also: Mapping[int, str] | None = None
 ) -> int:
-    """A whole number within the range, or one of `also`: numbers with a meaning of their own."""
+    """Reads a whole number within the range, or one of `also`: numbers with a meaning of their own."""
     number: int | None = None
     if isinstance(value, int) and not isinstance(value, bool):
         number = value
@@ -68,7 +69,7 @@ def _range(lowest: int | None, highest: int | None, also: Mapping[int, str] | No
 
 
 def to_wait_time(value: Any, what: str) -> float:
-    """Seconds to wait: a number of at least 0, or -1 (given back as infinity): until it is done."""
+    """Reads a number of seconds of at least 0. -1 means "until it is done", and is returned as infinity."""
     number: Any = value
     if isinstance(value, str):
         try:
@@ -84,7 +85,7 @@ def to_wait_time(value: Any, what: str) -> float:
 
 
 def to_word(value: Any, what: str, words: Iterable[str], *, upper: bool = False) -> str:
-    """One of `words`, in any case of letters."""
+    """Reads one of `words`, in any case of letters."""
     word = value.strip() if isinstance(value, str) else ""
     word = word.upper() if upper else word.lower()
     if word not in words:
@@ -99,24 +100,24 @@ def to_text(value: Any, what: str) -> str:
 
 
 def to_host(value: Any, what: str) -> str:
-    """A host's name or address; "" for none."""
+    """Reads a host's name or address. "": none is given."""
     if to_text(value, what) and not is_host(value):
         raise ConfigurationError(f"{what}: {value!r} is not a host name or address")
     return str(value)
 
 
 def to_region_name(value: Any, what: str) -> str:
-    """Of a region, with or without the slash that Geode's paths begin with."""
+    """Reads a region's name, with or without the slash with which Geode's paths begin."""
     return check_name(value.lstrip("/") if isinstance(value, str) else value, what)
 
 
 def to_names(value: Any, what: str) -> tuple[str, ...]:
-    """Ids from a comma-separated string or an iterable; each once, the order kept."""
+    """Reads ids from a comma-separated string or an iterable. Returns each once, in order."""
     return tuple(check_name(word, what) for word in to_words(value, what))
 
 
 def to_words(value: Any, what: str) -> tuple[str, ...]:
-    """Texts from a comma-separated string or an iterable; each once, the order kept."""
+    """Reads texts from a comma-separated string or an iterable. Returns each once, in order."""
     if value is None:
         return ()
     if not isinstance(value, Iterable):
@@ -136,8 +137,10 @@ def to_words(value: Any, what: str) -> tuple[str, ...]:
 
 
 def to_directories(value: Any, what: str) -> tuple[tuple[str, int | None], ...]:
-    """(path, MB that it may take or None) pairs: from gfsh's `path#MB,path`, one path, or an iterable of paths and
-    pairs."""
+    """Reads pairs of a path and its limit in MB (None: no limit).
+
+    They are given as gfsh's `path#MB,path`, as one path, or as an iterable of paths and pairs.
+    """
     if isinstance(value, os.PathLike):
         return (_to_directory(value, what),)
     parts = value.split(",") if isinstance(value, str) else value if isinstance(value, Iterable) else [value]
@@ -155,9 +158,8 @@ def _to_directory(part: Any, what: str) -> tuple[str, int | None]:
         path = os.fspath(path)
     except (TypeError, ValueError):
         raise ConfigurationError(
-            f"{what}: {part!r} is not a directory; write a path, or a pair of a path and its size"
-            " in MB"
-            " (None: no limit)"
+            f"{what}: {part!r} is not a directory; write a path, or a pair of a path and its size in MB (None: no"
+            " limit)"
         ) from None
     if not isinstance(path, str) or not path or "\0" in path:
         raise ConfigurationError(f"{what}: {path!r} is not the name of a directory")

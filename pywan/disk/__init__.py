@@ -1,1 +1,1 @@
-"""Disk stores: who may open one, where the logs in it stand, and what can be saved of a damaged one."""
+"""Disk stores: their folders and locks, and the salvage of damaged ones."""

@@ -1,5 +1,8 @@
-"""Owns the saving of what is whole in a damaged disk store: each log is read past its damage and written anew elsewhere; the
-damaged one is only read."""
+"""Owns the salvage of a damaged disk store: it reads each log past its damage, and writes what is whole to another
+folder.
+
+The damaged store is only read.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +19,23 @@ from pywan.errors import ConfigurationError, DiskError, PywanError, QueueFullErr
 
 
 def salvage_store(store: str | Path, to: str | Path) -> list[dict[str, Any]]:
-    """Reads every log below `store` (a `disk-store-NAME` folder, not open in a member) and writes what is whole below `to`, an
-    empty folder or none. One entry a log: what it is of, events or entries saved, and the damage that was met ("" for none).
+    """Reads every log below `store`, and writes what is whole below `to`.
 
-    A saved queue is a new one (another incarnation): the remote site may see events again that it has applied, and knows
-    them by their version. A log that cannot be read at all is told in its entry, and the others are saved.
+    A saved queue is a new one (another incarnation). The remote site may get events again that it has applied, and
+    knows them by their version. If a log cannot be read at all, its entry says so, and the other logs are saved.
+
+    Args:
+        store: The folder of a disk store (`disk-store-NAME`) that no member has open.
+        to: An empty folder, or one that does not exist.
+
+    Returns:
+        One entry for each log: "log" (its name), "kind" ("queue", "parked" or "region"), "saved" (the number of events
+            or entries) and "damage" ("" if there is none).
+
+    Raises:
+        ConfigurationError: `store` holds no log, or `to` cannot be used.
+        IllegalStateError: A member has the store open.
+        DiskError: `to` cannot be written.
     """
     store, to = Path(store), Path(to)
     folders = sorted(
@@ -30,7 +45,8 @@ def salvage_store(store: str | Path, to: str | Path) -> list[dict[str, Any]]:
     )
     if not folders:
         raise ConfigurationError(
-            f"{store} holds no log of a queue or region; name the folder of a disk store (disk-store-NAME below a member's folder)"
+            f"{store} holds no log of a queue or region; name the folder of a disk store (disk-store-NAME below a"
+            " member's folder)"
         )
     if store.resolve() in to.resolve().parents:
         raise ConfigurationError(f"{to} is inside of {store}; name a folder elsewhere")
@@ -49,6 +65,7 @@ def salvage_store(store: str | Path, to: str | Path) -> list[dict[str, Any]]:
 
 
 def _salvage(folder: Path, to: Path) -> dict[str, Any]:
+    """Salvages one log. Returns its entry."""
     entry = {"log": folder.name, "kind": "unknown", "saved": 0, "damage": ""}
     try:
         owner = read_owner(folder)
@@ -57,17 +74,17 @@ def _salvage(folder: Path, to: Path) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError, OSError):
         return {
             **entry,
-            "damage": f"{folder / OWNER_NAME} is gone or damaged, so nothing of {folder} was saved; start the member: its error says what "
-            "to write into it; then begin again",
+            "damage": f"{folder / OWNER_NAME} is gone or damaged, so nothing of {folder} was saved; start the member:"
+            " its error says what to write into it; then begin again",
         }
     except (PywanError, MemoryError) as error:
         return {**entry, "damage": f"nothing was saved: {error}"}
     to.mkdir(mode=0o700)
     new, _ = _open(to, owner, salvage=False)
-    with replacing_file(new) as write:
+    with _RunningCommitter(new) as write:
         if entry["kind"] == "region":
             cursor = old.copy_into(new)
-            while cursor is not None:  # We are faster than the disk.
+            while cursor is not None:  # This loop is faster than the disk.
                 new.wait_durable()
                 cursor = old.copy_into(new, cursor)
         else:
@@ -78,6 +95,7 @@ def _salvage(folder: Path, to: Path) -> dict[str, Any]:
 
 
 def _describe(damages: list[dict[str, Any]]) -> str:
+    """Returns the damages in words."""
     if not damages:
         return ""
     first = damages[0]
@@ -86,8 +104,10 @@ def _describe(damages: list[dict[str, Any]]) -> str:
 
 
 def _open(folder: Path, owner: dict[str, Any], *, salvage: bool) -> tuple[Any, list[dict[str, Any]]]:
-    """The queue or region in `folder`, and what is damaged. With `salvage` it is only read; else it is a new one, with an incarnation that
-    no receiver has heard of."""
+    """Opens the queue or region in `folder`. Returns it with its damages.
+
+    With `salvage` the log is only read. Otherwise it is a new log, with an incarnation that no receiver knows.
+    """
     log_id = secrets.randbits(63) | 1
     if owner["kind"] == "region":
         region = _core.RegionCore(owner["region"], _core.Clock(), site=owner["site"], member=0)
@@ -103,8 +123,11 @@ def _open(folder: Path, owner: dict[str, Any], *, salvage: bool) -> tuple[Any, l
     return queue, queue.recovery()["damages"]
 
 
-class replacing_file:
-    """Runs the committer of a queue or region, and ends when all is on the disk. Gives the way of writing: `write(call, ...)`."""
+class _RunningCommitter:
+    """Runs the committer of a queue or region in a thread. It ends when all is on the disk.
+
+    The context gives a function `write(call, ...)`, which calls `call` and waits for the disk if the log has no room.
+    """
 
     def __init__(self, owner: Any) -> None:
         self._owner = owner
@@ -116,7 +139,7 @@ class replacing_file:
     def _write(self, call: Callable[..., object], *args: Any, **more: Any) -> None:
         try:
             call(*args, **more)
-        except QueueFullError:  # We are faster than the disk.
+        except QueueFullError:  # The caller is faster than the disk.
             self._owner.wait_durable()
             call(*args, **more)
 
@@ -126,5 +149,6 @@ class replacing_file:
         failing = self._owner.log_state()["failing"]
         if failing:
             raise DiskError(
-                f"what was saved could not be written: {failing}; put that right (on a full disk free space) and begin again with an empty folder"
+                f"what was saved could not be written: {failing}; put that right (on a full disk free space) and"
+                " begin again with an empty folder"
             )

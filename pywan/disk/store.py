@@ -1,4 +1,4 @@
-"""Owns the folders of a disk store: who may open it (one process), and where each queue's and region's log lies in it."""
+"""Owns the folders of a disk store: one process may open it, and each log of a queue or region has its folder in it."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ log = logging.getLogger("pywan.disk_store")
 LOCK_NAME = "LOCK"
 OWNER_NAME = "owner.json"
 OWNER_BYTES_MAX = 65536
-DESTROYED = ".destroyed-"  # What the folder of a log is called while it is removed.
-CLOSE_LIMIT_S = 60.0  # For so long a store that is closed waits for its logs to be written to their ends;
-CLOSE_SAYS_S = 5.0  # after so long it says for which.
+DESTROYED = ".destroyed-"  # A log's folder is renamed to this, with a number, before it is removed.
+CLOSE_LIMIT_S = 60.0  # A store that is closed waits so long for its logs to be written to their ends.
+CLOSE_SAYS_S = 5.0  # After so long it logs the names of the logs that it waits for.
 
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """The store in `path`, to be read, for this process alone. IllegalStateError while a member has it open."""
+    """Locks the store in `path` for this process alone, to be read. IllegalStateError if a member has it open."""
     descriptors = _lock_to_read(path)
     try:
         yield
@@ -44,7 +44,7 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def _lock_to_read(path: Path) -> list[int]:
-    """Also on a disk that is read-only, as one becomes that fails."""
+    """Locks the store also on a read-only disk: a disk that fails can become read-only."""
     try:
         return _lock(path, str(path))
     except DiskError:
@@ -58,6 +58,7 @@ def _lock_to_read(path: Path) -> list[int]:
 
 
 def _lock(path: Path, what: str) -> list[int]:
+    """Creates the store's folder if need be, and takes its locks. Returns the descriptors that hold them."""
     descriptors = []
     try:
         _make_folder(path)
@@ -66,10 +67,11 @@ def _lock(path: Path, what: str) -> list[int]:
     except OSError as error:
         _close(descriptors)
         raise DiskError(
-            f"{what}: the directory {path} cannot be used: {error.strerror}; {_remedy(error, 'make it writable, or name another')}"
+            f"{what}: the directory {path} cannot be used: {error.strerror};"
+            f" {_remedy(error, 'make it writable, or name another')}"
         ) from error
     _taken(descriptors, path, what)
-    with contextlib.suppress(OSError):  # A full disk: who holds the lock is not told then, and it holds all the same.
+    with contextlib.suppress(OSError):  # On a full disk the number is not written. The lock holds all the same.
         os.ftruncate(descriptors[0], 0)
         os.pwrite(descriptors[0], str(os.getpid()).encode(), 0)
     return descriptors
@@ -87,7 +89,11 @@ def _remedy(error: OSError, otherwise: str) -> str:
 
 
 def _make_folder(path: Path) -> None:
-    """Makes it with its parents, each for its owner alone. The name is on the disk when this returns: what is written and synced in it later would be lost without."""
+    """Makes the folder and its parents, for their owner alone.
+
+    The names are on the disk when this returns. Without that, files written and synced in the folder later could be
+    lost.
+    """
     missing = []
     while not path.is_dir():
         missing.append(path)
@@ -98,7 +104,7 @@ def _make_folder(path: Path) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """What was made, renamed or removed in it is so on the disk."""
+    """Puts on the disk what was created, renamed or removed in the folder."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -107,23 +113,27 @@ def sync_folder(path: Path) -> None:
 
 
 def _taken(descriptors: list[int], path: Path, what: str) -> list[int]:
-    """With the locks on them: on the file, and on the directory, since somebody may take the file for one that was left behind, and remove it."""
+    """Takes the locks: on the lock file, and on the directory. Returns the descriptors.
+
+    The directory is locked too, because somebody may think that the lock file was left behind, and remove it.
+    """
     for descriptor in descriptors:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             if error.errno != errno.EWOULDBLOCK and descriptor != descriptors[0]:
-                continue  # A file system that locks no directories.
+                continue  # This file system does not lock directories.
             holder = _holder(path)
             _close(descriptors)
             raise IllegalStateError(
-                f"{what}: {path} is open in {'process ' + holder if holder else 'another process'}; stop that one, or name another directory"
+                f"{what}: {path} is open in {'process ' + holder if holder else 'another process'}; stop that one,"
+                " or name another directory"
             ) from None
     return descriptors
 
 
 def _holder(path: Path) -> str:
-    """Who has the store open, as far as its lock tells: a number."""
+    """Returns the number of the process that has the store open, as the lock file tells. "": it does not tell."""
     with contextlib.suppress(OSError, ValueError):
         descriptor = open_own(path / LOCK_NAME, os.O_RDONLY)
         try:
@@ -134,17 +144,20 @@ def _holder(path: Path) -> str:
 
 
 def _close(descriptors: list[int]) -> None:
-    for descriptor in descriptors:  # Gives its lock up.
+    for descriptor in descriptors:  # Closing a descriptor gives up its lock.
         os.close(descriptor)
 
 
 def holds_log(folder: Path) -> bool:
-    """Whether a log was written in `folder`, whatever is left of it."""
+    """Returns whether a log was written in `folder`, even if only a part of it is left."""
     return (folder / "MANIFEST").exists() or any(folder.glob("*.seg"))
 
 
 def read_owner(folder: Path) -> dict[str, Any]:
-    """What the log in `folder` was made for. ValueError if that cannot be read: why, in words that go on behind the file's name."""
+    """Returns the identity of the log in `folder`: what it was made for.
+
+    ValueError if it cannot be read. The error's text continues a sentence that begins with the file's name.
+    """
     try:
         if (folder / OWNER_NAME).is_symlink():
             raise ValueError("is a symbolic link, which is not followed")
@@ -159,31 +172,40 @@ def read_owner(folder: Path) -> dict[str, Any]:
 
 
 def is_own_folder(path: Path) -> bool:
-    """Whether there is a folder, and no link to one: a log lies in its store, and nowhere else."""
+    """Returns whether there is a folder, and not a link to one: a log is in its store, and nowhere else."""
     return path.is_dir() and not path.is_symlink()
 
 
 class _Directory:
-    """One of a store's directories: its path, and what the logs in it may take together (None: what the disk has)."""
+    """One directory of a store. `size_mb` is the limit for all logs in it together. None: the disk is the
+    only limit."""
 
     def __init__(self, path: Path, size_mb: int | None) -> None:
         self.path, self.size_mb = path, size_mb
         self.budget: _core.LogBudget | None = None
 
     def measure(self) -> None:
+        """Makes the budget of the directory from its limit and from what its logs take now."""
         if self.size_mb is not None:
             self.budget = _core.LogBudget(
                 self.size_mb << 20, sum(_log_bytes(folder) for folder in self.path.iterdir() if is_own_folder(folder))
             )
 
     def free_bytes(self) -> int:
+        """Returns how many more bytes logs may take here."""
         status = os.statvfs(self.path)
         free = status.f_bavail * status.f_frsize
         return free if self.budget is None else min(free, self.budget.limit - self.budget.used)
 
 
 class LogPlace(NamedTuple):
-    """Where a log lies, what it and others may take there (None: no limit), and how many bytes of it that counts already."""
+    """Where a log is.
+
+    Attributes:
+        folder: Its folder.
+        budget: The bytes that it and other logs may take there. None: no limit.
+        known: The bytes of this log that the budget counts already.
+    """
 
     folder: str
     budget: _core.LogBudget | None
@@ -196,9 +218,11 @@ def _log_bytes(folder: Path) -> int:
 
 @of_one_process(lambda store: f"disk store {store.attributes.name!r}", nothing_in_child=("close",))
 class StoreCore:
-    """One disk store of a member: open from construction to `close`. Its directories are made if they are not there.
+    """One disk store of a member. It is open from its construction to `close`, and makes the directories that do not
+    exist.
 
-    DiskError names a directory that cannot be used; IllegalStateError if another process, or another store of this one, has it open.
+    DiskError names a directory that cannot be used. IllegalStateError: another process, or another store of this
+    process, has it open.
     """
 
     def __init__(self, attributes: DiskStoreAttributes, default_directory: str | os.PathLike[str]) -> None:
@@ -210,17 +234,17 @@ class StoreCore:
         if len({each.path for each in self._directories}) != len(self._directories):
             raise ConfigurationError(f"disk store {self.name!r}: a directory is named twice; name each once")
         self._locks: list[int] = []
-        self._guard = threading.Condition()  # Of what follows.
-        self._writers: dict[
-            str, threading.Thread
-        ] = {}  # By owner: who writes its log. While there is one, the locks are held.
-        self._is_closing = False  # The last writer to end gives the locks up.
-        in_child(self, StoreCore._give_up)  # A lock lasts until every copy of its descriptor is closed.
+        self._guard = threading.Condition()  # Guards the fields below.
+        # For each owner of a log: the thread that writes it. The locks are held while there is such a thread.
+        self._writers: dict[str, threading.Thread] = {}
+        self._is_closing = False  # If set, the last thread that ends gives up the locks.
+        # A lock lasts until every copy of its descriptor is closed, also in a child.
+        in_child(self, StoreCore._give_up)
         try:
             for each in self._directories:
                 self._locks += _lock(each.path, f"disk store {self.name!r}")
                 self._check_size(each.path, each.size_mb)
-                for gone in each.path.glob(f"{DESTROYED}*"):  # A process ended while it removed them.
+                for gone in each.path.glob(f"{DESTROYED}*"):  # A process ended while it was removing them.
                     shutil.rmtree(gone, ignore_errors=True)
                 each.measure()
         except BaseException:
@@ -232,7 +256,8 @@ class StoreCore:
         disk = status.f_blocks * status.f_frsize >> 20
         if size is not None and size > disk:
             raise ConfigurationError(
-                f"disk store {self.name!r}: {path} may take {size} MB, and its disk has {disk} MB in all; name a smaller size, or none for no limit"
+                f"disk store {self.name!r}: {path} may take {size} MB, and its disk has {disk} MB in all; name a"
+                " smaller size, or none for no limit"
             )
 
     @property
@@ -244,26 +269,30 @@ class StoreCore:
         return [each.path for each in self._directories]
 
     def log_place(self, owner: str, identity: dict[str, Any]) -> LogPlace:
-        """Where the log of `owner` ("queue-ln", "region-data") lies, made if it is new. `identity` is what it was made for:
-        ConfigurationError if the folder holds the log of something else. IllegalStateError while that log is written."""
+        """Returns where the log of `owner` ("queue-ln", "region-data") is. Its folder is made if it is new.
+
+        `identity` is what the log was made for. ConfigurationError if the folder holds the log of something else.
+        IllegalStateError while that log is still being written.
+        """
         folder = self._directories[0].path / owner
         with self._guard:
             if owner in self._writers:
                 raise IllegalStateError(
-                    f"disk store {self.name!r}: the log {owner} is still being written by this process; wait until the disk has taken what it has"
+                    f"disk store {self.name!r}: the log {owner} is still being written by this process; wait until"
+                    " the disk has taken what it has"
                 )
         try:
             for each in self._directories:
                 if (each.path / owner).is_symlink():
                     raise DiskError(
-                        f"disk store {self.name!r}: {each.path / owner} is a symbolic link, and a log lies in its store alone; put the folder itself there, or give "
-                        "the disk store another directory"
+                        f"disk store {self.name!r}: {each.path / owner} is a symbolic link, and a log lies in its"
+                        " store alone; put the folder itself there, or give the disk store another directory"
                     )
             with_log = [each for each in self._directories if is_own_folder(each.path / owner)]
             if len(with_log) > 1:
                 raise ConfigurationError(
-                    f"disk store {self.name!r}: a log lies in {with_log[0].path / owner} and another one in {with_log[1].path / owner}; "
-                    "move away the one that is out of date"
+                    f"disk store {self.name!r}: a log lies in {with_log[0].path / owner} and another one in"
+                    f" {with_log[1].path / owner}; move away the one that is out of date"
                 )
             place = with_log[0] if with_log else max(self._directories, key=_Directory.free_bytes)
             folder = place.path / owner
@@ -274,11 +303,13 @@ class StoreCore:
             raise
         except OSError as error:
             raise DiskError(
-                f"disk store {self.name!r}: {folder} cannot be used: {error.strerror}; {_remedy(error, 'repair its rights')}"
+                f"disk store {self.name!r}: {folder} cannot be used: {error.strerror};"
+                f" {_remedy(error, 'repair its rights')}"
             ) from error
 
     def made_for(self, owner: str) -> dict[str, Any]:
-        """What the log of `owner` was made for; empty where there is none, or where that cannot be read: `log_place` says why."""
+        """Returns the identity of the log of `owner`. It is empty if there is no log, or if it cannot be read;
+        `log_place` raises the reason."""
         for each in self._directories:
             if is_own_folder(each.path / owner):
                 with contextlib.suppress(ValueError, OSError):
@@ -286,12 +317,17 @@ class StoreCore:
         return {}
 
     def _check_owner(self, folder: Path, identity: dict[str, Any]) -> None:
+        """Checks that the log in `folder` has this identity. A new log gets it."""
         file = folder / OWNER_NAME
-        should_say = f"it should say {json.dumps(identity, sort_keys=True)}: write that into it if this is whose log it is, or move the folder away"
+        should_say = (
+            f"it should say {json.dumps(identity, sort_keys=True)}: write that into it if this is whose log"
+            " it is, or move the folder away"
+        )
         if not os.path.lexists(file):
             if holds_log(folder):
                 raise ConfigurationError(
-                    f"disk store {self.name!r}: {file} is gone, so it cannot be told whose log {folder} is; {should_say}"
+                    f"disk store {self.name!r}: {file} is gone, so it cannot be told whose log {folder} is;"
+                    f" {should_say}"
                 )
             fresh = folder / (OWNER_NAME + ".new")
             fresh.unlink(missing_ok=True)
@@ -312,16 +348,20 @@ class StoreCore:
         if different:
             key = different[0]
             raise ConfigurationError(
-                f"disk store {self.name!r}: {folder} was written with {key} {recorded.get(key)!r}, and is opened with {identity[key]!r}; "
-                "configure it as it was, or take another directory (its events stay in the old one)"
+                f"disk store {self.name!r}: {folder} was written with {key} {recorded.get(key)!r}, and is opened"
+                f" with {identity[key]!r}; configure it as it was, or take another directory (its events stay in"
+                " the old one)"
             )
 
     def forget(self, owner: str) -> None:
-        """Removes the log of an owner that was destroyed: by its name at once, so that no half of it is left by a process that ends meanwhile. Its
-        writer was told to end before."""
+        """Removes the log of an owner that was destroyed. Its writer was told to end before.
+
+        The folder is renamed first. So a process that ends meanwhile leaves no half of a log behind.
+        """
         if self._wait_for_writers({owner}):
             raise DiskError(
-                f"disk store {self.name!r}: {owner} is destroyed, and its log is still being written after {CLOSE_LIMIT_S:.0f} s, since the disk does not answer; its"
+                f"disk store {self.name!r}: {owner} is destroyed, and its log is still being written after"
+                f" {CLOSE_LIMIT_S:.0f} s, since the disk does not answer; its"
                 " files stay, remove them by hand when this member has ended"
             )
         for each in self._directories:
@@ -332,17 +372,18 @@ class StoreCore:
             try:
                 freed = _log_bytes(folder)
                 folder.rename(gone)
-                sync_folder(each.path)  # From here on it does not come back.
+                sync_folder(each.path)  # From here on the log does not come back.
                 shutil.rmtree(gone)
             except OSError as error:
                 raise DiskError(
-                    f"disk store {self.name!r}: {owner} is destroyed, and its files cannot be removed: {error}; remove them by hand"
+                    f"disk store {self.name!r}: {owner} is destroyed, and its files cannot be removed: {error};"
+                    " remove them by hand"
                 ) from error
             if each.budget is not None:
                 each.budget.give(freed)
 
     def contents(self) -> list[dict[str, Any]]:
-        """For each directory: its path, what it may take in MB (None: no limit), the logs in it and their bytes."""
+        """Returns for each directory its path, its limit in MB (None: no limit), the logs in it, and their bytes."""
         listed = []
         for each in self._directories:
             logs = sorted(
@@ -361,21 +402,25 @@ class StoreCore:
         return listed
 
     def destroy(self) -> None:
-        """Gives the store up and removes its folders. IllegalStateError while a log lies in it."""
+        """Gives the store up and removes its folders. IllegalStateError while a log is in it."""
         logs = [log for each in self.contents() for log in each["logs"]]
         if logs:
             raise IllegalStateError(
-                f"disk store {self.name!r} holds {', '.join(logs)}; destroy first what they belong to, and move the folder of a log away whose owner is gone"
+                f"disk store {self.name!r} holds {', '.join(logs)}; destroy first what they belong to, and move the"
+                " folder of a log away whose owner is gone"
             )
         for each in self._directories:
             (each.path / LOCK_NAME).unlink(missing_ok=True)
-            with contextlib.suppress(OSError):  # Somebody else's files stay.
+            with contextlib.suppress(OSError):  # Files that are not the store's stay.
                 each.path.rmdir()
         self.close()
 
     def start_writer(self, owner: str, thread_name: str, write: Callable[[], None]) -> None:
-        """Runs `write`, which writes the log of `owner` until that is told to end, in a thread. Until then nobody else opens the store."""
-        with self._guard:  # The thread takes itself out under it.
+        """Runs `write` in a thread. It writes the log of `owner` until the log is told to end.
+
+        Until then no other process can open the store.
+        """
+        with self._guard:  # The thread removes itself under the same lock.
             self._writers[owner] = start_thread(
                 f"disk store {self.name!r}: nobody writes {owner}", thread_name, self._write, owner, write
             )
@@ -391,7 +436,8 @@ class StoreCore:
                     self._give_up()
 
     def _wait_for_writers(self, owners: set[str] | None = None) -> list[str]:
-        """Until the writers of these logs (None: all) have ended. Returns those that have not, within CLOSE_LIMIT_S."""
+        """Waits until the writers of these logs (None: of all) have ended, CLOSE_LIMIT_S at most. Returns those that
+        have not."""
         began, said = time.monotonic(), False
 
         def left() -> list[str]:
@@ -411,8 +457,11 @@ class StoreCore:
             return left()
 
     def close(self) -> None:
-        """Gives the store up, once nobody writes in it: its logs were told to end. DiskError if one does not within CLOSE_LIMIT_S; then the store
-        stays locked until that has ended, or the process."""
+        """Gives the store up when all writers of its logs have ended. The caller has told the logs to end.
+
+        DiskError if one does not end within CLOSE_LIMIT_S. The store stays locked then, until that writer or the
+        process ends.
+        """
         left = self._wait_for_writers()
         with self._guard:
             self._is_closing = True
@@ -420,7 +469,8 @@ class StoreCore:
                 self._give_up()
                 return
         raise DiskError(
-            f"disk store {self.name!r}: {', '.join(left)} did not end within {CLOSE_LIMIT_S:.0f} s, since the disk does not answer; the store stays locked until"
+            f"disk store {self.name!r}: {', '.join(left)} did not end within {CLOSE_LIMIT_S:.0f} s, since the disk"
+            " does not answer; the store stays locked until"
             " it has, or this process has ended. What was acknowledged is on the disk"
         )
 

@@ -1,4 +1,5 @@
-"""Owns what a member has applied of every queue of other sites, and so what it recognises when that is sent again."""
+"""Owns the memory of what a member has applied of every queue of other sites. By it the member recognises events that
+are sent again."""
 
 from __future__ import annotations
 
@@ -17,55 +18,61 @@ log = logging.getLogger("pywan.receiver")
 
 
 class _Source:
-    """The memory of one queue, and how many connections each of its dispatchers has now, all of one mount."""
+    """The memory of one queue, and the number of connections that each of its dispatchers has now. All are of one
+    mount."""
 
     def __init__(self, partitions: int) -> None:
         self.mount = 0
-        self.known: list[gateway.Known] = []  # What it knew when that mount came.
+        self.known: list[gateway.Known] = []  # What was known of other mounts when this mount first connected.
         self.memory = _core.SourceMemory(partitions)
         self.newest: dict[int, Any] = {}  # The session of each dispatcher's newest connection.
         self.connections: collections.Counter[int] = collections.Counter()
 
 
 class AppliedMemory:
-    """What this member has applied of every queue of every other site: outlives the receiver's stops and starts, so
-    that what is sent again is recognised. Bounded: queues without a connection, not heard of for longest, are
-    forgotten first.
+    """What this member has applied of every queue of every other site.
 
-    Nothing is lost by that: a sender that comes back begins with what it has not heard of, and what failed then fails
-    again.
+    It outlives the receiver's stops and starts, so that events that are sent again are recognised. It is bounded: the
+    queues without a connection that were not heard of for longest are forgotten first. Nothing is lost by that. A
+    sender that comes back begins with the events that have no acknowledgement, and events that failed then fail again.
     """
 
-    LIMIT = 10_000  # Queues.
-    PARTITIONS_LIMIT = 4_000_000  # Their partitions: 56 bytes each.
-    # Failed events: with more, queues without a connection that have some go. Connected ones may have twice as many.
+    LIMIT = 10_000  # The number of queues.
+    PARTITIONS_LIMIT = 4_000_000  # The number of their partitions. Each takes 56 bytes.
+    # The number of failed events. With more, queues without a connection that have failed events are forgotten.
+    # Connected queues may have twice as many.
     FAILURES_LIMIT = 2_000_000
-    # Connections of one dispatcher: the newest, and those before it that still apply what they brought.
+    # The connections of one dispatcher: the newest, and older ones that still apply what they brought.
     WAITING_LIMIT = 4
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._sources: dict[tuple[int, str, int], _Source] = {}  # Heard of last comes last.
+        self._sources: dict[tuple[int, str, int], _Source] = {}  # The one that was heard of last comes last.
         self._partitions = 0
 
     @contextlib.contextmanager
     def connected(self, hello: gateway.SenderHello) -> Iterator[tuple[Any, list[gateway.Known]]]:
-        """The memory of the queue that opens a connection, for as long as that lasts, and what in it came from other
-        mounts. A new incarnation is logged. ProtocolError if there is no room for it, or another mount of it is
-        connected."""
+        """Gives the memory of a queue that opens a connection, for as long as the connection lasts, with what is known
+        of other mounts.
+
+        A new incarnation is logged. ProtocolError if there is no room for the queue, or if another mount of it is
+        connected.
+        """
         source = self._enter(hello)
         try:
             yield source.memory, source.known
         finally:
             with self._lock:
                 source.connections[hello.dispatcher] -= 1
-                source.connections += collections.Counter()  # Without those that are 0.
+                source.connections += collections.Counter()  # This drops the counts that are 0.
                 if not source.connections[hello.dispatcher]:
                     source.newest.pop(hello.dispatcher, None)
 
     def take_over(self, hello: gateway.SenderHello, session: Any) -> None:
-        """A dispatcher's newest connection has opened: what an older one still applies, it sends again. The older one
-        ends after the event in work."""
+        """Makes a session the newest one of its dispatcher. The older one ends after the event that it is applying.
+
+        The sender sends again what the older connection has not acknowledged.
+        """
         with self._lock:
             newest = self._sources[hello.site, hello.sender, hello.incarnation].newest
             older, newest[hello.dispatcher] = newest.get(hello.dispatcher), session
@@ -73,6 +80,7 @@ class AppliedMemory:
             older.stop()
 
     def _enter(self, hello: gateway.SenderHello) -> _Source:
+        """Counts a new connection in, and returns the memory of its queue."""
         key = hello.site, hello.sender, hello.incarnation
         with self._lock:
             self._forget_failures(key)
@@ -99,8 +107,8 @@ class AppliedMemory:
                     session.contest()
                 raise ProtocolError(
                     f"sender {hello.sender!r} of {hello.member!r}: its queue {hello.incarnation:x} is connected from"
-                    " another opening of its disk store; if the store was copied, stop one of the two members. Otherwise"
-                    " the old connection ends within seconds"
+                    " another opening of its disk store; if the store was copied, stop one of the two members."
+                    " Otherwise the old connection ends within seconds"
                 )
             elif source.connections[hello.dispatcher] >= self.WAITING_LIMIT:
                 raise ProtocolError(
@@ -113,7 +121,7 @@ class AppliedMemory:
             self._sources[key] = source
             if source.mount != hello.mount:
                 source.memory.forget_passed_over()
-                # Nobody applies anything of this queue now.
+                # No session applies events of this queue now.
                 source.known = [gateway.Known(*each) for each in source.memory.known(hello.mount)]
                 source.mount = hello.mount
             source.known = [each for each in source.known if source.memory.mount_of(each.partition) != hello.mount]
@@ -121,7 +129,11 @@ class AppliedMemory:
             return source
 
     def _forget_failures(self, but: tuple[int, str, int]) -> None:
-        """Who finds no room to note a failed event closes the connection; its sender comes back, and comes by here."""
+        """Forgets failed events when there are too many, but not those of the queue `but`.
+
+        A session that finds no room to note a failed event closes its connection. Its sender connects again, which
+        leads here.
+        """
         for key in list(self._sources):
             if _core.remembered_failures() < self.FAILURES_LIMIT:
                 return
@@ -130,6 +142,8 @@ class AppliedMemory:
                 self._partitions -= self._sources.pop(key).memory.partitions
 
     def _make_room(self, hello: gateway.SenderHello) -> None:
+        """Forgets queues without a connection until there is room for one more. ProtocolError if there is none."""
+
         def is_full() -> bool:
             return len(self._sources) >= self.LIMIT or self._partitions + hello.partitions > self.PARTITIONS_LIMIT
 

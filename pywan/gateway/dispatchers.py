@@ -1,4 +1,4 @@
-"""Owns the dispatchers of one gateway sender: their threads, and each one's connection to a receiver, from its
+"""Owns the dispatchers of one gateway sender: their threads, and the connection of each one to a receiver, from its
 opening to its end."""
 
 from __future__ import annotations
@@ -26,27 +26,30 @@ from pywan.transport.sockets import connect, shut
 
 log = logging.getLogger("pywan.sender")
 
-FIRST_RETRY_S = 0.05  # After a connection that worked; then twice as long each time, up to retry-interval-ms.
+# The wait before the first attempt after a connection that worked. It doubles each time, up to retry-interval-ms.
+FIRST_RETRY_S = 0.05
 JOIN_TIMEOUT_S = 15.0
 
 
 class Connected(NamedTuple):
+    """A connection that a receiver has welcomed."""
+
     sock: socket.socket
     place: ReceiverPlace
 
 
 class Dispatcher:
-    """One of them. Its thread changes what is here; others look."""
+    """One dispatcher of a sender. Only its own thread changes the fields; other threads read them."""
 
     def __init__(self, index: int, session: _core.DispatcherSession) -> None:
         self.index, self.session = index, session
-        self.connecting: socket.socket | None = None  # A connection that is not welcome yet.
+        self.connecting: socket.socket | None = None  # A connection that the receiver has not welcomed yet.
         self.connection: Connected | None = None
-        # Why the last connection was given up, or refused, until a receiver shows progress.
+        # Why the last connection was given up or refused. None again when a receiver shows progress.
         self.given_up: str | None = None
 
     def end(self) -> None:
-        """What it does on the network ends. From any thread."""
+        """Ends its connection and its work. Any thread may call it."""
         self.session.stop()
         connection = self.connection
         for sock in (self.connecting, connection.sock if connection is not None else None):
@@ -55,21 +58,25 @@ class Dispatcher:
 
     @property
     def hung_reason(self) -> str | None:
+        """Why the last connection was given up, as long as no receiver shows progress."""
         return self.given_up if not self.session.has_progressed else None
 
     def times(self) -> dict[str, int]:
-        """Microseconds so far, of which `Lag` makes shares."""
+        """Returns the microseconds spent so far in each kind of work or waiting. `Lag` makes shares of them."""
         connection = self.connection
         held_back = data.held_back_us(connection.sock) if connection is not None else 0
         return {**self.session.times(time.monotonic_ns() // 1000), "held_back": held_back}
 
     def flow(self) -> dict[str, int]:
-        """What is on its way, and how."""
+        """Returns how many batches and bytes are on their way, and how fast they are acknowledged."""
         return {**self.session.flow(time.monotonic_ns() // 1000), "batches_in_flight": self.session.in_flight}
 
     def is_left_waiting(self, is_held_back: bool) -> bool:
-        """Whether its receiver says nothing for longer than the link takes, though its host has all that was sent, or
-        no room for more (`is_held_back`)."""
+        """Returns whether the receiver has been silent for longer than the link takes.
+
+        It is not counted as silent while its host has not taken all bytes, unless that host has no room for more
+        (`is_held_back`).
+        """
         flow, connection = self.flow(), self.connection
         if connection is None or flow["unanswered_us"] <= max(1_000_000, 4 * flow["link_us"]):
             return False
@@ -77,7 +84,7 @@ class Dispatcher:
 
 
 class Dispatchers:
-    """All of one sender, from `begin` and `start` to `end`."""
+    """All dispatchers of one sender. They run from `begin` and `start` to `end`."""
 
     def __init__(
         self,
@@ -100,9 +107,9 @@ class Dispatchers:
         self._stopping = threading.Event()
         self._stopping.set()
         self.trouble: str | None = None  # Why the last attempt to connect failed; None while connected.
-        self._repeats = Repeats()  # Of troubles, until a receiver shows progress.
+        self._repeats = Repeats()  # Limits the log lines about troubles, until a receiver shows progress.
         self._flushes_lock = threading.Lock()
-        self._flushes = 0  # Callers that wait until the queue is flushed.
+        self._flushes = 0  # The number of callers that wait until the queue is flushed.
         data.warn_if_buffer_too_large(attributes.socket_buffer_size, socket.SO_SNDBUF, self._what)
 
     # What they do
@@ -120,29 +127,30 @@ class Dispatchers:
 
     @property
     def receiver_place(self) -> ReceiverPlace | None:
-        """Of a receiver that one of them is connected to."""
+        """The address of a receiver that one of the dispatchers is connected to. None: no dispatcher is connected."""
         return next((connection.place for each in self._each if (connection := each.connection) is not None), None)
 
     @property
     def is_sending(self) -> bool:
-        """Whether something is in flight."""
+        """Whether a batch is on its way."""
         return any(each.session.in_flight for each in self._each)
 
     def wait_stopping(self, seconds: float) -> bool:
-        """Whether they are told to end within so many seconds."""
+        """Waits until the dispatchers are told to end, `seconds` at most. Returns whether they were."""
         return self._stopping.wait(seconds)
 
     def is_own_thread(self) -> bool:
-        """Whether one of them calls: a filter, say."""
+        """Returns whether the calling thread is one of the dispatchers, for example in a filter."""
         return threading.current_thread() in self._threads
 
     def late_threads(self) -> str:
-        """Names of those that were told to end and have not."""
+        """Returns the names of the threads that were told to end and have not, apart from the caller's."""
         return ", ".join(t.name for t in self._threads if t.is_alive() and t is not threading.current_thread())
 
     # What they are told
 
     def configure(self, attributes: SenderAttributes, filters: SenderFilters) -> None:
+        """Gives all dispatchers the attributes and filters that hold from now on."""
         a = attributes
         for each in self._each:
             each.session.configure(
@@ -157,34 +165,38 @@ class Dispatchers:
                 filters.choose if filters.decides_transmit else None,
                 filters.tell_acknowledged if filters.hears_acknowledgements else None,
             )
-        self._queue.events.wake()  # One that waits for a batch to fill goes by what holds now.
+        self._queue.events.wake()  # A dispatcher that waits for a full batch must look at the new attributes.
 
     def pause(self, is_paused: bool) -> None:
+        """Pauses all dispatchers, or ends their pause."""
         for each in self._each:
             each.session.pause(is_paused)
 
     def ask_to_flush(self, by: int) -> None:
-        """1: one more caller waits for an empty queue, -1: one less. While there are any, they send without waiting for
-        full batches."""
+        """Counts the callers that wait for an empty queue: `by` is 1 or -1.
+
+        As long as there is such a caller, the dispatchers send without waiting for full batches.
+        """
         with self._flushes_lock:
             self._flushes += by
             for each in self._each:
                 each.session.flush(self._flushes > 0)
 
     def begin(self) -> None:
-        """They count as running from now on; `start` follows."""
+        """Makes the dispatchers count as running. `start` follows."""
         self._stopping.clear()
         self.pause(False)
         self._threads = []
 
     def start(self) -> None:
-        """IllegalStateError if the system has no thread for one of them; call `end` then."""
+        """Starts the threads. IllegalStateError if the system has not enough of them; the caller must call
+        `end` then."""
         for each in self._each:
             name = f"sender-{self._attributes.id}-{each.index}"
             self._threads.append(start_thread(f"{self._what} is not started", name, self._dispatch, each))
 
     def end(self) -> None:
-        """GatewaySenderError if one does not end in time."""
+        """Ends the threads. GatewaySenderError if one of them does not end in time."""
         self._stopping.set()
         for each in self._each:
             each.end()
@@ -199,7 +211,7 @@ class Dispatchers:
             )
         self._threads = []
 
-    # One of them, in its own thread
+    # The work of one dispatcher, in its own thread
 
     def _dispatch(self, own: Dispatcher) -> None:
         longest = self._attributes.retry_interval_ms / 1000
@@ -209,9 +221,9 @@ class Dispatchers:
                 if self._serve_connection(own, longest):
                     retry = min(FIRST_RETRY_S, longest)
             except Exception as error:
-                with contextlib.suppress(MemoryError):  # Not even for the line.
+                with contextlib.suppress(MemoryError):  # There may be no memory even for the line of the log.
                     if isinstance(error, (PywanError, OSError, MemoryError)):
-                        self._note_trouble(str(error) or "out of memory: the process has none for a connection")
+                        self._note_trouble(str(error) or "out of memory: the process cannot get any for a connection")
                     else:
                         log.exception(
                             "gateway sender %s: dispatcher %d failed to connect", self._attributes.id, own.index
@@ -220,8 +232,10 @@ class Dispatchers:
             retry = min(2 * retry, longest)
 
     def _serve_connection(self, own: Dispatcher, long_s: float) -> bool:
-        """One connection from its opening to its end. Whether it worked: the receiver showed progress, or it stood for
-        longer than `long_s`."""
+        """Serves one connection from its opening to its end.
+
+        Returns whether it worked: the receiver showed progress, or the connection lasted longer than `long_s`.
+        """
         session = own.session
         try:
             connection, welcome = self._connect(own)
@@ -234,7 +248,7 @@ class Dispatchers:
             )
             own.connection = connection
             self.trouble = None
-            if self._stopping.is_set():  # `end` may have come between: `connected` clears what it told the session.
+            if self._stopping.is_set():  # `end` may have stopped the session just before `connected` cleared that.
                 session.stop()
             outcome = session.run(connection.sock.fileno())
         finally:
@@ -302,18 +316,18 @@ class Dispatchers:
         return welcome
 
     def _note_connecting(self, own: Dispatcher, sock: socket.socket) -> None:
-        """So that `end` need not wait for what does not answer."""
+        """Remembers the socket, so that `end` can close it and need not wait for a host that does not answer."""
         own.connecting = sock
         if self._stopping.is_set():
             raise GatewaySenderError(f"{self._what} is stopping")
 
     def _note_trouble(self, reason: str) -> None:
-        """In the log when it is new, and every minute while it lasts."""
+        """Logs a trouble when it is new, and every minute while it lasts."""
         if self._stopping.is_set():
             return
         if self._repeats.is_due(reason):
             log.warning(
-                "gateway sender %s: %s; %d events wait in the queue; trying again, every %d ms in the end",
+                "gateway sender %s: %s; %d events wait in the queue; it tries again, in the end every %d ms",
                 self._attributes.id,
                 reason,
                 len(self._queue.events),

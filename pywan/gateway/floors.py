@@ -1,6 +1,8 @@
-"""Owns floors: below which stamp a gateway sender has no event left, what a member has heard of that from other
-sites, and so which tombstones nobody needs any more. Stamps that callers give are not spoken of. Time, positions and
-bytes come in as arguments."""
+"""Owns floors. The floor of a gateway sender is the stamp below which it has no event left. This module computes the
+sender's floors, remembers those that other sites told, and so knows which tombstones are not needed any more.
+
+Floors do not cover stamps that callers give themselves. Time, positions and bytes come in as arguments.
+"""
 
 from __future__ import annotations
 
@@ -20,19 +22,25 @@ from pywan.errors import ConfigurationError, NotFoundError, ProtocolError
 
 log = logging.getLogger("pywan.floors")
 
-FLOOR = struct.Struct("<QB7x32s")  # As wan_floor of csrc/record/wan_frame.h.
-NONE_COMES = (1 << 64) - 1  # Instead of a stamp: no event of that site comes this way.
-# Of a queue. With more, the one between its nearest neighbours goes: the floor rises in larger steps then.
+FLOOR = struct.Struct("<QB7x32s")  # The layout of wan_floor in csrc/record/wan_frame.h.
+NONE_COMES = (1 << 64) - 1  # Stands for a stamp: no event of that site comes this way.
+# The limit for one queue. With more checkpoints, the one between its nearest neighbours is dropped. The floor rises in
+# larger steps then.
 CHECKPOINTS_MAX = 32
-SOURCES_MAX = 10_000  # That a member remembers; one more is an error of its connection.
-FILE_BYTES_MAX = 512 << 20  # Of what is read: all sources with floors of every site take less.
+SOURCES_MAX = 10_000  # The senders that a member remembers. The connection of one more is refused.
+FILE_BYTES_MAX = 512 << 20  # The largest file that is read. SOURCES_MAX senders with floors of all sites take less.
 
 
 class Floor(NamedTuple):
-    """No event of some site of origin with a lower stamp comes any more."""
+    """A promise about one site of origin: no event with a lower stamp comes any more.
+
+    Attributes:
+        stamp: The stamp.
+        reached: The sites that these events reach without being forwarded by the site that gets them.
+    """
 
     stamp: int
-    reached: frozenset[int]  # Sites that these events reach without the help of whoever gets them.
+    reached: frozenset[int]
 
 
 Floors = dict[int, Floor]  # By site of origin.
@@ -56,25 +64,27 @@ def decode_floors(data: bytes) -> Floors:
 
 
 def _lower(floors: Floors, other: Mapping[int, Floor]) -> None:
-    """Makes `floors` hold for the events of both."""
+    """Lowers `floors` so that they hold for the events of both."""
     for origin, floor in other.items():
         mine = floors.get(origin, floor)
         floors[origin] = Floor(min(mine.stamp, floor.stamp), mine.reached & floor.reached)
 
 
-# Of a queue from which nothing comes any more, of whatever origin.
+# The floors of a queue from which no event of any site comes any more.
 GOODBYE = encode_floors({origin: Floor(NONE_COMES, frozenset()) for origin in range(256)})
 
 
 class QueueFloors:
-    """What one sender can promise. Not by looking at its events: what is put into the queue after a checkpoint is not
-    below the stamps that could still come then, so when all from before it has left, that is the floor. One caller at
-    a time."""
+    """Computes the floors that one sender can promise. It is used by one caller at a time.
+
+    It does not look at the events. Events that enter the queue after a checkpoint are not below the stamps that could
+    still come at that time. So when all events from before the checkpoint have left, those stamps are the floor.
+    """
 
     def __init__(self, own_site: int, opened: int) -> None:
-        """`opened`: a stamp that nothing queued here since the queue was opened is below, but for copies."""
+        """`opened` is a stamp. No event that was queued here since the queue was opened is below it, except copies."""
         self._own_site, self._opened = own_site, opened
-        # (the last sequence of each partition, what can come behind), oldest first.
+        # (the last sequence of each partition, the floors of what can come behind them), the oldest first.
         self._checkpoints: list[tuple[list[int], Floors]] = []
 
     def look(
@@ -84,10 +94,16 @@ class QueueFloors:
         copied: Mapping[int, int],
         still_coming: Floors,
     ) -> Floors:
-        """`positions` of the queue; the lowest stamps of what is `parked`, and of what was `copied` into the queue
-        since the last look, both read after that in this order: an event on its way between the two is then seen in
-        one of them. `still_coming`: what else can be queued from now on, found before `positions` were read; of other
-        sites since the look before this."""
+        """Returns the floors of the queue now.
+
+        `positions` are those of the queue. `still_coming` are the floors of what can still be queued from now on; the
+        caller found them before it read `positions`. For events of other sites they cover what came since the look
+        before this one.
+
+        `parked` and `copied` are the lowest stamps of parked events, and of events that were copied into the queue
+        since the last look. The caller read them after `positions`, and in this order. So an event that moves between
+        the two is seen in one of them.
+        """
         own = still_coming[self._own_site]
         if not self._checkpoints:
             self._checkpoints.append(
@@ -115,10 +131,10 @@ class _Source:
 
     def __init__(self, site: int, member: str, sender: str, incarnation: int) -> None:
         self.site, self.member, self.sender, self.incarnation = site, member, sender, incarnation
-        self.floors: Floors = {site: Floor(0, frozenset())}  # Until it says more, anything may come.
-        self.before: Floors = {}  # As of the last look: what has come since is not below these.
-        self.latest: Floors = {}  # As of this one.
-        self.clock = 0  # The newest stamp that it told of its own site.
+        self.floors: Floors = {site: Floor(0, frozenset())}  # Until it tells more, any event may come.
+        self.before: Floors = {}  # Its floors at the last look. Events that came since are not below them.
+        self.latest: Floors = {}  # Its floors at this look.
+        self.clock = 0  # The newest stamp that it told for its own site.
 
     @property
     def key(self) -> tuple[int, str, str]:
@@ -132,9 +148,11 @@ class _Source:
 
 
 class SourceFloors:
-    """The senders that feed this member, also those that are away, and their floors. Kept in `file` over restarts, if
-    there is one. `now_ms`: this member's time; no floor is believed to be above the time when it was heard, since the
-    clock that it is of may be ahead, and put right later."""
+    """The senders that feed this member, also those that are away, and their floors.
+
+    They are kept in `file` over restarts, if there is one. `now_ms()` is this member's time. A floor counts as not
+    above the time when it was heard, because the clock that made it may be ahead, and may be put right later.
+    """
 
     def __init__(self, own_site: int, file: Path | None, now_ms: Callable[[], int] | None = None) -> None:
         self._own_site = own_site
@@ -145,7 +163,7 @@ class SourceFloors:
         self._load()
 
     def opened(self, site: int, member: str, sender: str, incarnation: int) -> None:
-        """A sender opens a connection: from now on it is waited for, over restarts too."""
+        """Notes that a sender opens a connection. From now on its floors count, over restarts too."""
         key = site, member, sender
         with self._lock:
             source = self._sources.get(key)
@@ -155,12 +173,13 @@ class SourceFloors:
                 (other for other in self._sources.values() if other.site == site and other.incarnation == incarnation),
                 None,
             )
-            # Its queue is on the disk, and another member has opened that.
+            # The same incarnation under another name: another member has opened the queue from the disk.
             if source is None and moved is not None:
                 del self._sources[moved.key]
             elif source is None and len(self._sources) >= SOURCES_MAX:
                 raise ProtocolError(
-                    f"sender {sender!r}: {SOURCES_MAX} senders are remembered already; those that are gone for good can be forgotten (`forget site`)"
+                    f"sender {sender!r}: {SOURCES_MAX} senders are remembered already; those that are gone for good"
+                    " can be forgotten (`forget site`)"
                 )
             fresh = _Source(site, member, sender, incarnation)
             before = source or moved
@@ -170,13 +189,16 @@ class SourceFloors:
             self._save()
 
     def hear(self, site: int, member: str, sender: str, data: bytes) -> None:
-        """What a sender says now. Of a site that it does not speak of the last word stands: it may have restarted,
-        and not heard of it yet. One from which nothing at all comes any more was destroyed, and is not waited for."""
+        """Takes the floors that a sender tells now.
+
+        For sites that it does not name, its last floors stay: it may have restarted, and may not have heard of them
+        yet. A sender that tells that nothing at all comes any more was destroyed, and is forgotten.
+        """
         floors = decode_floors(data)
         with self._lock:
             source = self._sources.get((site, member, sender))
             if source is None:
-                return  # Forgotten meanwhile: it comes back with its next connection.
+                return  # It was forgotten meanwhile. Its next connection brings it back.
             known = set(source.floors)
             if floors.get(site, Floor(NONE_COMES, frozenset())).stamp != NONE_COMES:
                 source.clock = floors[site].stamp
@@ -185,11 +207,12 @@ class SourceFloors:
                 del source.floors[origin]
             if not source.floors:
                 del self._sources[source.key]
-                log.info("%s says that nothing more comes from it: destroyed keys are no longer kept for it", source)
+                log.info("%s tells that no more events come from it: destroyed keys are no longer kept for it", source)
             if set(source.floors) != known:
                 self._save()
 
     def _believed(self, floors: Floors) -> Floors:
+        """Returns the floors, none of them above this member's time."""
         if self._now_ms is None:
             return floors
         most = (self._now_ms() << 16) | 0xFFFF
@@ -199,7 +222,10 @@ class SourceFloors:
         }
 
     def lowest(self) -> tuple[int, str]:
-        """(the stamp below which nothing comes from any of them, who holds it there). NONE_COMES: there are none."""
+        """Returns the stamp below which no event comes from any source, and the name of the source that holds it there.
+
+        NONE_COMES: there is no source.
+        """
         with self._lock:
             return min(
                 ((source.lowest(self._own_site), str(source)) for source in self._sources.values()),
@@ -207,21 +233,21 @@ class SourceFloors:
             )
 
     def clocks(self) -> list[int]:
-        """What the clocks of those senders' members said when they told their floors last, or a while before: with an
-        empty queue it is seconds old."""
+        """Returns, for each source that told one, the newest stamp of its member's clock. With an empty queue it is
+        seconds old."""
         with self._lock:
             return [source.clock for source in self._sources.values() if source.clock]
 
     def begin_look(self) -> None:
-        """Queues are about to be looked at: from here on `forwarded` speaks of what came since this was called the
-        last time, and of what will."""
+        """Begins a look at all queues. From here on, `forwarded` covers what came since the call before this one, and
+        what will come."""
         with self._lock:
             for source in self._sources.values():
                 source.before, source.latest = source.latest, dict(source.floors)
 
     def forwarded(self, to_site: int, reached: frozenset[int]) -> Floors:
-        """What can have come from them since the last look, or can still come, and go on to `to_site`. `reached`:
-        whom this member's own events reach."""
+        """Returns the floors of the events that may have come from the sources since the last look, or may still come,
+        and that go on to `to_site`. `reached` are the sites that this member's own events reach."""
         floors: Floors = {}
         with self._lock:
             for source in self._sources.values():
@@ -235,8 +261,10 @@ class SourceFloors:
         return floors
 
     def forget(self, site: int) -> list[str]:
-        """A site that is gone for good is not waited for any more, nor what others forward of it. Returns the senders
-        that were forgotten."""
+        """Forgets a site that is gone for good, and what others forward of it. Returns the senders that were forgotten.
+
+        NotFoundError if nothing was heard of that site.
+        """
         with self._lock:
             gone = [source for source in self._sources.values() if source.site == site]
             for source in gone:
@@ -252,6 +280,7 @@ class SourceFloors:
         return [str(source) for source in gone]
 
     def view(self) -> list[dict[str, Any]]:
+        """Returns the sources and their floors as plain values."""
         with self._lock:
             return [
                 {"site": s.site, "member": s.member, "sender": s.sender, "floor": s.lowest(self._own_site)}
@@ -259,7 +288,7 @@ class SourceFloors:
             ]
 
     def save(self) -> None:
-        """The floors, as they are now: after a restart nothing has to be kept for what is below."""
+        """Writes the floors as they are now. After a restart, no tombstone below them is needed."""
         with self._lock:
             self._save()
 
@@ -310,14 +339,15 @@ class SourceFloors:
             os.replace(fresh, self._file)
         except OSError as error:
             log.error(
-                "%s cannot be written: %s; after a restart, keys that were destroyed may not be remembered for a sender that was away",
+                "%s cannot be written: %s; after a restart, keys that were destroyed may not be remembered for a"
+                " sender that was away",
                 self._file,
                 error,
             )
 
 
 def format_stamp(stamp: int) -> str:
-    """A stamp as people read it; "any time" for a sender that has not said anything yet."""
+    """Returns a stamp as people read it: a time, or "any time" for a sender that has not told anything yet."""
     if stamp >> 16 == 0:
         return "any time"
     moment = (

@@ -1,4 +1,4 @@
-"""Owns how far the remote site of one gateway sender is behind, and the words for why."""
+"""Owns how far the remote site of one gateway sender is behind, and the words for the reason."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from pywan.base.clocks import clock_trouble
 from pywan.gateway.dispatchers import Dispatchers
 from pywan.gateway.status import SenderStatus
 
-DISK_SLOW_S = 0.1  # Events that wait for longer than this, most of them for the disk, do so since it is slow.
-LOOK_S = 0.2  # A shorter while says no more than the one before.
+DISK_SLOW_S = 0.1  # The disk is called slow if events wait for longer than this, and most of them wait for the disk.
+LOOK_S = 0.2  # The shortest time over which shares are computed. Over a shorter one they would be noise.
 
-Times = list[dict[str, int]]  # Of each dispatcher, in microseconds since it was made.
+Times = list[dict[str, int]]  # For each dispatcher: microseconds since it was made, by kind of work or waiting.
 
 
 class Lag:
-    """Asked by any thread. `status()` is the sender's."""
+    """Measures the lag of one sender. Any thread may ask. `status()` returns the sender's status."""
 
     def __init__(
         self,
@@ -32,12 +32,12 @@ class Lag:
         self._queue, self._dispatchers, self._clock, self._status = queue, dispatchers, clock, status
         self._batch_time_interval = batch_time_interval
         self._lock = threading.Lock()
-        # Guarded by _lock: the last look, the times then, and the shares that it found.
+        # `_lock` guards these three: the time of the last look, the dispatchers' times then, and the shares found.
         self._looked_at, self._times = time.monotonic(), self._measure()
         self._stopped_time_shares = dict.fromkeys(("filter", "blocked", "receiver", "held_back"), 0.0)
 
     def measure(self) -> dict[str, Any]:
-        """Events, bytes, seconds (age of the oldest event), and the cause."""
+        """Returns "events", "bytes", "seconds" (the age of the oldest event), and "cause": why events wait."""
         counts = self._queue.counts()
         oldest = self._queue.oldest_ms()
         seconds = max(0.0, time.time() - oldest / 1000) if oldest is not None else 0.0
@@ -57,7 +57,7 @@ class Lag:
         log_state = self._queue.log_state()
         trouble = clock_trouble(self._clock)
         if log_state and log_state["failing"]:
-            return f"disk: {log_state['failing']}"  # It takes no event now, whatever else there is.
+            return f"disk: {log_state['failing']}"  # The queue takes no event now, so no other cause matters.
         if events == 0:
             return f"clock: {trouble.text}" if trouble else "none"
         if status.is_paused:
@@ -78,7 +78,7 @@ class Lag:
         return self._busy_cause(seconds)
 
     def _busy_cause(self, seconds: float) -> str:
-        """Events go, or could."""
+        """Returns the cause when events are being sent, or could be."""
         shares = self._time_shares()
         if shares["filter"] > max(0.3, shares["blocked"]):
             return "filter slow"
@@ -91,9 +91,11 @@ class Lag:
         return "in flight" if is_sending else "waiting for a batch to fill"
 
     def _time_shares(self) -> dict[str, float]:
-        """Which part of the time since it was last asked the busiest dispatcher spent in callbacks ("filter") and
-        waiting with events to send ("blocked"), its receiver worked ("receiver"), and its receiver's host had no room
-        for more ("held_back")."""
+        """Returns the shares of the time since the last look that the busiest dispatcher spent in four ways.
+
+        "filter": it was in callbacks. "blocked": it waited with events to send. "receiver": its receiver worked.
+        "held_back": its receiver's host had no room for more.
+        """
         with self._lock:
             now = time.monotonic()
             if now - self._looked_at >= LOOK_S:

@@ -1,4 +1,4 @@
-"""Owns where the logs of one gateway sender stand: its queue's and that of its parked events, in a disk store."""
+"""Owns where the logs of one gateway sender are in a disk store: the queue's log, and the log of its parked events."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pywan import _core
 from pywan.config.attributes import SenderAttributes
 from pywan.disk.store import StoreCore
 
-# Without disk-synchronous: an event is sent only when it is on the disk, so that delay is kept short.
+# The longest delay of a write without disk-synchronous. It is short, because events are sent only from the disk.
 FLUSH_LIMIT_MS = 10
 
 
 class SenderLogs:
-    """The logs of one sender; without a disk store (`store` is None) there are none, and its events end with the
+    """The logs of one sender. Without a disk store (`store` is None) there are none, and the events end with the
     process."""
 
     def __init__(self, attributes: SenderAttributes, store: StoreCore | None, site: int) -> None:
@@ -26,14 +26,15 @@ class SenderLogs:
         return self._store.name if self._store is not None else ""
 
     def partitions(self, kind: str) -> int | None:
-        """How many partitions the log of that kind has; None: there is no log."""
+        """Returns how many partitions the log of that kind has. None: there is no log."""
         partitions = self._store.made_for(self._owner(kind)).get("partitions") if self._store is not None else None
         return (
             partitions if isinstance(partitions, int) and not isinstance(partitions, bool) and partitions > 0 else None
         )
 
     def options(self, kind: str, partitions: int) -> dict[str, Any]:
-        """What a queue of this `kind` ("queue", "parked") is opened with, so that it finds its log."""
+        """Returns the options with which a queue of this `kind` ("queue" or "parked") is opened, so that it finds its
+        log."""
         a, store = self._attributes, self._store
         if store is None:
             return {}
@@ -48,7 +49,7 @@ class SenderLogs:
                 "site": self._site,
             },
         )
-        # Events that failed find room also in a full store: until they are kept apart, the queue cannot go on.
+        # Failed events find room also in a full store: the queue cannot go on until they are parked.
         return {
             "log_directory": place.folder,
             "log_id": secrets.randbits(63) | 1,
@@ -60,7 +61,8 @@ class SenderLogs:
         }
 
     def start(self, queues: dict[str, _core.EventQueue]) -> None:
-        """The disk store writes the logs of these queues, by their kind, from now on. If one cannot be, none is."""
+        """Starts the threads of the disk store that write the logs of these queues, by their kind. If one cannot start,
+        none does."""
         if self._store is None:
             return
         self._queues_with_writer = list(queues.values())
@@ -72,18 +74,18 @@ class SenderLogs:
             raise
 
     def stop(self) -> None:
-        """They end with what was enqueued. The disk store waits for that."""
+        """Tells the logs to end when all that was enqueued is written. The disk store waits for that."""
         for queue in self._queues_with_writer:
             queue.stop_log()
 
     def forget(self) -> None:
-        """The sender is destroyed: its logs go."""
+        """Removes the logs of a sender that is destroyed."""
         if self._store is not None:
             for kind in ("queue", "parked"):
                 self._store.forget(self._owner(kind))
 
     def trouble(self) -> str | None:
-        """Why one of them is not written now; None: they are."""
+        """Returns why one of the logs is not written now. None: they are written."""
         for queue in self._queues_with_writer:
             failing: str | None = queue.log_state().get("failing")
             if failing:

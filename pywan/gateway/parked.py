@@ -14,12 +14,12 @@ from pywan.gateway.logs import SenderLogs
 
 log = logging.getLogger("pywan.sender")
 
-NOT_PARKED = 0xFFFF  # In place of a reason: the parked queue had no room.
+NOT_PARKED = 0xFFFF  # Stands for a reason: the parked queue had no room.
 MEMORY_LIMIT = 4 << 20
 
 
 class ParkedEvents:
-    """They are kept, in `queue`, until they are replayed or dropped."""
+    """The parked events. `queue` keeps them until they are replayed or dropped."""
 
     def __init__(self, attributes: SenderAttributes, logs: SenderLogs, *, directory: str) -> None:
         self._id, self._remote_site = attributes.id, attributes.remote_distributed_system_id
@@ -31,14 +31,14 @@ class ParkedEvents:
             **logs.options("parked", _core.PARK_PARTITIONS),
         )
         self.queue.running = True
-        self.lock = threading.Lock()  # One replay, drop or repair at a time.
+        self.lock = threading.Lock()  # A replay, drop or repair holds it.
         self._failures_logged = 0
 
     def __len__(self) -> int:
         return len(self.queue)
 
     def note_failure(self, partition: int, sequence: int, reason: int) -> None:
-        """A line of the log for the first failures, and for some of the others."""
+        """Logs the first failures, and some of the later ones."""
         self._failures_logged += 1
         if self._failures_logged > 10 and self._failures_logged % 10000:
             return
@@ -60,7 +60,7 @@ class ParkedEvents:
             )
 
     def shown(self, limit: int) -> list[dict[str, Any]]:
-        """Up to `limit` of them, with the reason."""
+        """Returns up to `limit` parked events as plain values, each with the reason why it failed."""
         limit = to_int(limit, f"gateway sender {self._id!r}: parked: limit", 0, 2**31 - 1)
         listed = []
         for reason, _, record in self.queue.records(limit):
@@ -78,12 +78,12 @@ class ParkedEvents:
         return listed
 
     def replay_into(self, queue: _core.EventQueue, *, force: bool) -> int:
-        """Queues every event that is parked now again, behind what waits. Returns how many."""
+        """Queues every event again that is parked now, behind the events that wait. Returns how many."""
         with self.lock:
-            self.queue.wait_durable(10.0)  # What was parked just now can be replayed once it is on the disk.
+            self.queue.wait_durable(10.0)  # An event can be replayed only when it is on the disk.
             return self.queue.replay_into(queue, force)
 
     def drop(self) -> int:
-        """Forgets every one; they stay counted as parked. Returns how many."""
+        """Forgets every parked event. They stay counted as parked. Returns how many there were."""
         with self.lock:
             return self.queue.clear()

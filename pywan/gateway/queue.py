@@ -17,7 +17,8 @@ log = logging.getLogger("pywan.sender")
 
 
 def overflow_directory(attributes: SenderAttributes, directory: str) -> str:
-    """Where records go that find no room in memory. GatewaySenderConfigurationError if nothing can be written there."""
+    """Returns the folder for records that find no room in memory. GatewaySenderConfigurationError if it cannot be
+    written to."""
     overflow = attributes.overflow_directory or directory
     if not os.access(overflow, os.W_OK | os.X_OK):
         raise GatewaySenderConfigurationError(
@@ -28,13 +29,13 @@ def overflow_directory(attributes: SenderAttributes, directory: str) -> str:
 
 
 class SenderQueue:
-    """What waits for the remote site (`events`), under one identity.
+    """The events that wait for the remote site (`events`), under one identity.
 
-    That of a parallel sender has a partition for each bucket of the regions that feed it: `buckets` of them, or as many as
-    its log has. Before a region says so these are as many as a region has that says nothing.
+    The queue of a parallel sender has a partition for each bucket of the regions that feed it: `buckets` of them, or as
+    many as its log has. Before a region feeds it, it has the default number of buckets.
 
-    Receivers skip a sequence that they have. So a queue whose sequences were given twice, since its disk store is an
-    older copy or has one, takes another identity.
+    Receivers skip the sequences that they know. If a disk store is an older copy, or was copied, the same sequences
+    were given twice. The queue takes another identity then.
     """
 
     def __init__(
@@ -62,25 +63,28 @@ class SenderQueue:
             **logs.options("queue", partitions),
         )
         self.events.set_full_policy(a.full_policy, a.full_timeout_ms)
-        self._own_identity = secrets.randbits(63) | 1  # Without persistence: the sequences start afresh here.
-        self.renewals = 0  # How often it took another identity, in this process.
+        self._own_identity = secrets.randbits(63) | 1  # Used without persistence: the sequences start anew then.
+        self.renewals = 0  # How often the queue took another identity, in this process.
         if self.events.persistent:
             self._say_recovered()
 
     @property
     def incarnation(self) -> int:
-        """With persistence it outlives the process, as its sequences do."""
+        """The identity of the queue. With persistence it outlives the process, as the sequences do."""
         return self.events.incarnation or self._own_identity
 
     @property
     def mount(self) -> int:
-        """Of its disk store: which opening of it this is."""
+        """The mount of the queue's disk store: one opening of it."""
         return self.events.mount or self._own_identity
 
     def check_past(self, incarnation: int, place: str, known: list[Known]) -> None:
-        """What the receiver has of other mounts was sent by this queue, before. If not, the disk store is an older
-        copy, or there is another one: sequences were given twice, or events settled that are queued here, and the
-        receiver would take them for known. Then the queue goes on under another identity, and connects again."""
+        """Checks that this queue has sent what a receiver knows of its other mounts.
+
+        If not, the disk store is an older copy, or it was copied. Then sequences were given twice, or events are
+        settled there and queued here, and the receiver would take new events for known ones. So the queue takes another
+        identity, and its dispatchers connect again.
+        """
         is_past = self.events.is_past
         foreign = next(
             (each for each in known if not is_past(each.mount, each.partition, each.last, each.settled)), None
@@ -96,7 +100,7 @@ class SenderQueue:
             f" restored from a copy, or is a copy. Its queue goes on as {renewed:x}, in place of {incarnation:x};"
             " what is queued is sent as possible duplicates, and what only the other copy had is not here"
         )
-        if renewed == fresh:  # Else another dispatcher came first, and has said it.
+        if renewed == fresh:  # Otherwise another dispatcher came first, and has logged it.
             self.renewals += 1
             log.error("gateway sender %s: %s", self._id, problem)
         raise GatewaySenderError(problem)
@@ -105,7 +109,7 @@ class SenderQueue:
         recovery = self.events.recovery()
         if recovery["cut_bytes"]:
             log.warning(
-                "gateway sender %s: the log ended with what was not synced, and is not whole; %d bytes were cut",
+                "gateway sender %s: the end of its log was not synced, and is not whole; %d bytes were cut",
                 self._id,
                 recovery["cut_bytes"],
             )
@@ -118,5 +122,5 @@ class SenderQueue:
             )
         try:
             check_ledger(self._id, ledger(self.events.counts()))
-        except DataLossError as error:  # What is there can be sent all the same.
+        except DataLossError as error:  # The events that are there can be sent all the same.
             log.error("after recovery: %s", error)

@@ -10,34 +10,45 @@ from pywan.errors import ProtocolError
 from pywan.site.membership import Membership
 
 CONNECT_TIMEOUT_S = 5.0
-AVOID_S = 60.0  # A receiver that did not answer is not chosen for so long where there is another one.
+AVOID_S = 60.0  # A receiver that did not answer is avoided for so long, if there is another one.
 
 
 class ReceiverPlace(NamedTuple):
+    """The address of a receiver.
+
+    Attributes:
+        host: The host name or address.
+        port: The port.
+        member: The id of the receiver's member.
+    """
+
     host: str
     port: int
-    member: int  # Its id.
+    member: int
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"
 
 
 class RemoteReceivers:
-    """The receivers of one remote site, as the locators tell them. For any thread."""
+    """The receivers of one remote site, as the locators tell them. Any thread may use it."""
 
     def __init__(self, membership: Membership, site: int) -> None:
         self._membership, self._site = membership, site
         self._lock = threading.Lock()
-        # Members whose receiver did not answer -> until when. Guarded by _lock.
+        # For each member whose receiver did not answer: until when it is avoided. `_lock` guards it.
         self._avoided: dict[int, float] = {}
 
     def avoid(self, place: ReceiverPlace) -> None:
+        """Notes that a receiver did not answer."""
         with self._lock:
             self._avoided[place.member] = time.monotonic() + AVOID_S
 
     def find(self) -> ReceiverPlace:
-        """The least loaded receiver; one that did not answer only where there is no other. ProtocolError if none is
-        known."""
+        """Returns the receiver with the lowest load. One that did not answer is returned only if there is no other.
+
+        ProtocolError if no receiver is known.
+        """
         now = time.monotonic()
         with self._lock:
             self._avoided = {member: until for member, until in self._avoided.items() if until > now}

@@ -1,5 +1,4 @@
-"""Owns the life cycle of one gateway sender, and puts its parts together: queue, parked events, filters,
-dispatchers."""
+"""Owns the life cycle of one gateway sender. Puts its parts together: queue, parked events, filters and dispatchers."""
 
 from __future__ import annotations
 
@@ -31,11 +30,11 @@ log = logging.getLogger("pywan.sender")
 
 
 class SenderCore:
-    """A sender as its member works with it: what a `GatewaySender` has.
+    """A sender as its member works with it: the core of a `GatewaySender`.
 
-    `buckets`: of the regions that feed a parallel sender; None: none does yet.
-    `on_state(core)` is called after each start and stop, so that regions stamp only sites that will be reached;
-    `on_destroy(core)` refuses while a region refers to the sender.
+    `buckets` is the number of buckets of the regions that feed a parallel sender. None: no region feeds it yet.
+    `on_state(core)` is called after each start and stop, so that regions stamp events only with sites that will be
+    reached. `on_destroy(core)` refuses while a region refers to the sender.
     """
 
     def __init__(
@@ -54,7 +53,7 @@ class SenderCore:
     ) -> None:
         self.attributes = attributes
         self.id = attributes.id
-        self.filters = SenderFilters(attributes)  # What can be wrong with them is said before a log is opened.
+        self.filters = SenderFilters(attributes)  # An error in them is raised before a log is opened.
         self._on_state, self._on_destroy = on_state, on_destroy
         overflow = overflow_directory(attributes, directory)
         self.logs = SenderLogs(attributes, store, site)
@@ -78,11 +77,11 @@ class SenderCore:
             parked=self.parked,
             dispatchers=self.dispatchers,
         )
-        # Guards the life cycle: what follows, and that of the dispatchers.
+        # Guards the life cycle of the sender and of its dispatchers, and the fields below.
         self._lock = LifeCycleLock(f"gateway sender {self.id!r}", self._is_waited_for)
         self._is_paused = False
         self._is_destroyed = False
-        # Last: a sender that could not be made leaves nobody behind who writes its logs.
+        # The logs start last: if the constructor fails before, no thread is left that writes them.
         self.logs.start({"queue": self.queue, "parked": self.parked.queue})
 
     # What it is
@@ -93,7 +92,7 @@ class SenderCore:
 
     @property
     def buckets(self) -> int | None:
-        """Of a parallel sender: how many its regions have to have. None: of any number."""
+        """The number of buckets that the regions of a parallel sender must have. None: any number."""
         return self.queue.partitions if self.attributes.parallel else None
 
     @property
@@ -102,32 +101,36 @@ class SenderCore:
 
     @property
     def is_draining(self) -> bool:
-        """Whether events are queued that it sends, or tries to."""
+        """Whether events are queued that the sender sends, or tries to send."""
         return self.is_running and not self._is_paused and len(self.queue) > 0
 
     @property
     def queue_size(self) -> int:
+        """The number of queued events. A stopped serial sender shows 0."""
         if not self.is_running and not self.attributes.parallel:
             return 0
         return len(self.queue)
 
     def statistics(self) -> dict[str, int]:
+        """Returns GatewaySenderStatistics, in snake_case."""
         return sender_statistics(self, self.queue.counts())
 
     def flows(self) -> list[dict[str, int]]:
-        """What is on its way, of each dispatcher."""
+        """Returns for each dispatcher how much is on its way."""
         return [each.flow() for each in self.dispatchers]
 
     @property
     def renewals(self) -> int:
+        """How often the queue took another identity, in this process."""
         return self.outgoing.renewals
 
     def volatile_events(self) -> dict[str, int]:
+        """Counts the events that would be lost with the process."""
         counts = {} if self.queue.persistent else {"queued": len(self.queue), "parked": len(self.parked)}
         return {what: count for what, count in counts.items() if count}
 
     def say_unwritten(self) -> None:
-        """After its logs have ended: why some of its events could not be written."""
+        """Logs why some events could not be written. It is called after the logs have ended."""
         failing = self.queue.log_state().get("failing")
         if failing:
             log.error("gateway sender %s: the newest events could not be written: %s", self.id, failing)
@@ -135,6 +138,7 @@ class SenderCore:
     # Life cycle
 
     def start(self, *, clean_queues: bool = False) -> None:
+        """Starts the sender. See `GatewaySender.start`."""
         with self._lock:
             self._check_alive()
             if self.is_running:
@@ -173,16 +177,16 @@ class SenderCore:
         log.info("gateway sender %s started", self.id)
 
     def stop(self) -> None:
+        """Stops the sender. See `GatewaySender.stop`."""
         with self._lock:
             if not self.is_running:
                 return
-            # First nobody stamps events as reaching the remote site through here, so that others relay them; then
-            # none is
-            # taken.
+            # First, regions stop stamping events as reaching the remote site through this sender, so that other sites
+            # relay them. Then the queue takes no more events.
             self.queue.reachable = False
             try:
                 self._on_state(self)
-            except BaseException:  # Ctrl-C, while a region's callbacks were waited for: it runs on as before.
+            except BaseException:  # Ctrl-C came while a region's callbacks were waited for. The sender runs on.
                 self.queue.reachable = True
                 raise
             self.queue.running = False
@@ -198,6 +202,7 @@ class SenderCore:
                 self.dispatchers.pause(is_paused)
 
     def destroy(self) -> None:
+        """Ends the sender, and drops its events and logs."""
         with self._lock:
             self._on_destroy(self)
             self.floors.say_goodbye()
@@ -213,8 +218,10 @@ class SenderCore:
             self.logs.forget()
 
     def retire(self, wanted: str) -> None:
-        """Ends it, for one that takes its place, and removes its logs. IllegalStateError, which begins with what is
-        `wanted`, while it holds events: nothing was changed."""
+        """Ends the sender and removes its logs, because another one takes its place.
+
+        IllegalStateError, whose text begins with `wanted`, if the sender holds events. Then nothing was changed.
+        """
         with self._lock:
             self._check_alive()
             queued, parked = len(self.queue), len(self.parked)
@@ -228,7 +235,7 @@ class SenderCore:
             self.logs.forget()
 
     def close(self) -> None:
-        """Ends it, and its logs with what was enqueued: its disk store waits for that."""
+        """Ends the sender, and its logs when all that was enqueued is written. Its disk store waits for that."""
         with self._lock:
             self._is_destroyed = True
             try:
@@ -237,6 +244,7 @@ class SenderCore:
                 self.logs.stop()
 
     def alter(self, **attributes: Any) -> None:
+        """Changes attributes. See `GatewaySender.alter`."""
         with self._lock:
             self._check_alive()
             altered = self.attributes.altered(**attributes)
@@ -246,6 +254,7 @@ class SenderCore:
         self._on_state(self)
 
     def wait_until_flushed(self, timeout: float | None) -> bool:
+        """Waits for an empty queue. See `GatewaySender.wait_until_flushed`."""
         is_number = isinstance(timeout, (int, float)) and not isinstance(timeout, bool)
         if timeout is not None and not (is_number and timeout >= 0):
             raise ConfigurationError(
@@ -262,7 +271,7 @@ class SenderCore:
 
     @contextlib.contextmanager
     def flushing(self) -> Iterator[None]:
-        """Meanwhile it sends without waiting for full batches."""
+        """A context in which the sender sends without waiting for full batches."""
         self.dispatchers.ask_to_flush(1)
         try:
             yield
@@ -274,5 +283,5 @@ class SenderCore:
             raise GatewaySenderError(f"gateway sender {self.id!r} was destroyed; create it again")
 
     def _is_waited_for(self) -> bool:
-        """Whether this thread is a dispatcher of its own that was told to end."""
+        """Returns whether the calling thread is a dispatcher of this sender that was told to end."""
         return not self.is_running and self.dispatchers.is_own_thread()

@@ -1,4 +1,4 @@
-"""Owns the words for the state of gateway senders and receivers: Geode's."""
+"""Owns the words for the state of gateway senders and receivers. They are Geode's."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ NOT_RUNNING = "Not running"
 
 
 class SenderStatus(NamedTuple):
-    """What a sender does, at one moment."""
+    """What a sender does at one moment."""
 
     is_running: bool
     is_paused: bool
-    is_connected: bool  # To a receiver, with one dispatcher at least.
+    is_connected: bool  # Whether at least one dispatcher is connected to a receiver.
 
     @property
     def text(self) -> str:
-        """As `list gateways` shows it."""
+        """The state in words, as `list gateways` shows it."""
         if not self.is_running:
             return NOT_RUNNING
         if self.is_paused:
@@ -25,4 +25,5 @@ class SenderStatus(NamedTuple):
 
 
 def receiver_status(is_running: bool) -> str:
+    """Returns the state of a receiver in words."""
     return "Running" if is_running else NOT_RUNNING

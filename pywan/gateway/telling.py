@@ -1,5 +1,5 @@
-"""Owns what one gateway sender tells its receivers about destroyed keys: below which stamps nothing comes from it any
-more, and, when it is destroyed, that nothing comes at all."""
+"""Owns what one gateway sender tells its receivers about destroyed keys: its floors, and, when it is destroyed, that no
+more events come from it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from pywan.gateway.parked import ParkedEvents
 
 log = logging.getLogger("pywan.sender")
 
-GOODBYE_S = 2.0  # How long a sender that is destroyed waits for its receivers to hear it.
+GOODBYE_S = 2.0  # How long a sender that is destroyed waits until its receivers have heard of it.
 
 
 class FloorTelling:
-    """`tell` belongs to the member's housekeeper; after `say_goodbye` it says nothing."""
+    """Tells floors to receivers. Only the member's housekeeper calls `tell`. After `say_goodbye` it does nothing."""
 
     def __init__(
         self,
@@ -34,11 +34,12 @@ class FloorTelling:
         self._id, self._site, self._remote_site = id, site, remote_site
         self._queue, self._parked, self._dispatchers = queue, parked, dispatchers
         self._floors = QueueFloors(site, low)
-        self._lock = threading.Lock()  # One word to the receivers at a time.
+        self._lock = threading.Lock()  # Held while the receivers are told something.
         self._is_over = False
 
     def tell(self, still_coming: Floors) -> None:
-        """`still_coming`: of what can still be queued, by site of origin."""
+        """Tells the receivers the floors of the queue. `still_coming` are the floors of what can still be queued, by
+        site of origin."""
         positions = self._queue.positions()
         parked = self._parked.queue.lowest_copied(until_empty=True)
         floors = self._floors.look(positions, parked, self._queue.lowest_copied(), still_coming)
@@ -48,8 +49,11 @@ class FloorTelling:
                     each.session.tell_floors(encode_floors(floors))
 
     def say_goodbye(self) -> None:
-        """The receivers that it is connected to hear that nothing more comes from here: they keep no destroyed keys for
-        it. Others need `forget site`."""
+        """Tells the connected receivers that no more events come from this sender, so that they keep no destroyed keys
+        for it.
+
+        Receivers that are not connected need the command `forget site`.
+        """
         self._dispatchers.pause(True)
         with self._lock:
             self._is_over = True
@@ -60,9 +64,8 @@ class FloorTelling:
             left = deadline - time.monotonic()
             if left <= 0 or self._dispatchers.wait_stopping(min(left, 0.005)):
                 log.warning(
-                    "gateway sender %s is destroyed, and its receiver did not answer that it knows: destroyed"
-                    " keys may be kept for it at site %d until that is told to forget this one (forget site"
-                    " --distributed-system-id=%d)",
+                    "gateway sender %s is destroyed, and its receiver did not answer: site %d may keep destroyed keys"
+                    " for it until it is told to forget this site (forget site --distributed-system-id=%d)",
                     self._id,
                     self._remote_site,
                     self._site,

@@ -337,9 +337,8 @@ class MemberCore:
         lost = self.senders.volatile_events()
         if lost:
             log.warning(
-                "cache %s: events are lost as it closes, since their senders have no persistence: %s. To keep"
-                " such events, give the senders enable-persistence; to send them first, give"
-                " maximum-shutdown-wait-time",
+                "cache %s: events are lost as it closes, since their senders have no persistence: %s. To keep such"
+                " events, give the senders enable-persistence; to send them first, give maximum-shutdown-wait-time",
                 self.name,
                 volatile_text(lost),
             )

@@ -1,7 +1,8 @@
-"""Owns what can be asked of a running member from outside: the operations behind the command line, on a member's control port.
+"""Owns what can be asked of a running member from outside: the operations behind the command line.
 
-A request's `op` is the command's name in gfsh ("create gateway-sender"), its other fields are the command's options in
-snake_case. What the site wants its members to have (protocol/configuration.py) is made by `apply_configuration`.
+Requests arrive on the member's control port. A request's `op` is the command's name in gfsh ("create gateway-sender").
+Its other fields are the command's options in snake_case. `apply_configuration` makes what the site's cluster
+configuration says that members are to have.
 """
 
 from __future__ import annotations
@@ -47,14 +48,15 @@ if TYPE_CHECKING:
 log = logging.getLogger("pywan.management")
 
 MAX_SCAN_ENTRIES = 100_000
-MAX_SCAN_BYTES = 12 * 1024 * 1024  # Of one answer: a control message holds 16 MiB.
+MAX_SCAN_BYTES = 12 * 1024 * 1024  # The limit for one answer. A control message holds 16 MiB.
 MAX_PARKED_SHOWN = 10_000
-SHOWN_VALUE_CHARACTERS = 200  # Of each key and value in a list of parked events.
-PLAIN_DEPTH = 24  # Containers in each other; a control message has room for 32, with what they are in.
+SHOWN_VALUE_CHARACTERS = 200  # The limit for each key and value in a list of parked events.
+# The depth of containers in each other. A control message has room for 32, with those around the value.
+PLAIN_DEPTH = 24
 PROGRESS_S = 1.0
 REPAIR_TIMEOUT_S = 60.0
 
-# Fields of a request that are about the request, not options of the command.
+# Fields of a request that are not options of its command.
 _ENVELOPE = ("op",)
 
 # Options that name a thing.
@@ -80,14 +82,14 @@ def _ledger_fault(answer: Answer) -> str:
 def _lag_text(answer: Answer) -> str:
     events, cause = answer["lag"].get("events") or 0, answer["lag"].get("cause")
     if not events:
-        return cause or "none"  # A stopped one has none either, and drops what comes.
+        return cause or "none"  # A stopped sender has no cause either, and drops new events.
     cause = f", {cause}" if cause else ""
     size, age = answer["lag"].get("bytes") or 0, answer["lag"].get("seconds") or 0
     return f"{events:,} event{'s' if events != 1 else ''}, {size_text(size)}, {duration_text(age)}{cause}"
 
 
 def _directories(answer: Answer) -> list[Answer]:
-    """A row for each directory of each store."""
+    """Returns a row for each directory of each store."""
     stores = answer.get("disk_stores", [answer])
     return [{"store": store["name"], **each} for store in stores for each in store["directories"]]
 
@@ -103,7 +105,7 @@ _DIRECTORIES: dict[str, str | Callable[[Answer], Any]] = {
 
 
 class ManagementService:
-    """Answers requests about one member. Any thread may call `handle`; the member's own parts do the locking."""
+    """Answers requests about one member. Any thread may call `handle`. The member's own parts do the locking."""
 
     def __init__(self, member: MemberCore) -> None:
         self._member = member
@@ -116,7 +118,11 @@ class ManagementService:
         return tuple(sorted(self._operations))
 
     def handle(self, request: Mapping[str, Any], peer: Any = None) -> dict[str, Any] | Iterator[dict[str, Any]]:
-        """The reply's fields; of a long operation a generator of what is told meanwhile, which returns them. Raises the PywanError that says why not; `peer` is only there to fit a control server."""
+        """Carries out a request, and returns the reply's fields. It raises a PywanError that says why it cannot.
+
+        For a long operation it returns a generator of progress reports, which returns the reply. `peer` is the address
+        of the other side; it is not used.
+        """
         op = request.get("op")
         operation = self._operations.get(op) if isinstance(op, str) else None
         if operation is None or not isinstance(op, str):
@@ -141,7 +147,7 @@ class ManagementService:
         return reply
 
     def _steps(self, replies: Iterator[dict[str, Any]]) -> Generator[dict[str, Any], None, dict[str, Any]]:
-        """What is told of a long operation, once a second; the last of it is the reply."""
+        """Yields the reports of a long operation, one each second. The last report is the reply."""
         reported_at = time.monotonic()
         for reply in replies:
             if time.monotonic() - reported_at >= PROGRESS_S:
@@ -152,9 +158,10 @@ class ManagementService:
     # --- the cluster configuration ---
 
     def apply_configuration(self, things: Iterable[Any]) -> list[str]:
-        """Makes the things that are not there yet, and changes none that is: what the member's own cache.xml defines stays
-        as the file says. One that cannot be made does not keep the others from it: it is logged, and told by what is
-        returned.
+        """Makes the things that do not exist yet, and changes none that does.
+
+        A thing that the member's own cache.xml defines stays as the file says. A thing that cannot be made is logged,
+        and the others are made all the same. Returns the problems.
         """
         problems = []
         for thing in things:
@@ -172,7 +179,7 @@ class ManagementService:
         return problems
 
     def _make(self, thing: Any, what: str) -> str | None:
-        """Makes the thing; or says how the one that is there differs."""
+        """Makes the thing. If it exists already, returns how it differs from what is wanted; None: it does not."""
         if (
             not isinstance(thing, dict)
             or not isinstance(thing.get("name"), str)
@@ -204,7 +211,7 @@ class ManagementService:
         return None
 
     def on_apply_configuration(self, things: Any) -> Answer:
-        """Of a running member: what it does with the cluster configuration as it joins."""
+        """Does what a joining member does with the cluster configuration, on a running member."""
         if not isinstance(things, list):
             raise ConfigurationError("apply configuration: things is a list")
         problems = self.apply_configuration(things)
@@ -257,7 +264,8 @@ class ManagementService:
         store = self._member.stores.all().get(name)
         if store is None:
             raise NotFoundError(
-                f"disk store {name!r} is not on member {self._member.name}; there are {', '.join(sorted(self._member.stores.all())) or 'none'}"
+                f"disk store {name!r} is not on member {self._member.name}; there are"
+                f" {', '.join(sorted(self._member.stores.all())) or 'none'}"
             )
         return {"name": name, "time_interval": store.attributes.time_interval, "directories": store.contents()}
 
@@ -295,10 +303,11 @@ class ManagementService:
         }
 
     def _missing_senders(self, region: str) -> str:
-        """A note about ids of gateway senders that the member does not have."""
+        """Returns a note about gateway senders that a region names and that the member does not have."""
         missing = [id for id in self._region(region).gateway_sender_ids if id not in self._member.senders.by_id()]
         return (
-            f"; note: it has no gateway sender {', '.join(missing)}, and events are not queued for that until it is created"
+            f"; note: it has no gateway sender {', '.join(missing)}, and events are not queued for that until it is"
+            " created"
             if missing
             else ""
         )
@@ -347,8 +356,8 @@ class ManagementService:
         }
 
     def on_query_size(self, region: str) -> Answer:
-        found = self._region(region)
-        return {"region": found.name, "size": len(found)}
+        target = self._region(region)
+        return {"region": target.name, "size": len(target)}
 
     def on_get(self, region: str, key: Any) -> Answer:
         missing = object()
@@ -358,37 +367,38 @@ class ManagementService:
         return {"found": True, "value": to_plain_value(value), "value_type": type(value).__name__}
 
     def on_put(self, region: str, key: Any, value: Any, if_not_exists: Any = False) -> Answer:
-        found = self._region(region)
+        target = self._region(region)
         if not values.to_bool(if_not_exists, "if-not-exists"):
-            found.put(key, value)
-        elif not self._member.regions.get(found.name).change_if("absent", 1, key, value)[0]:
+            target.put(key, value)
+        elif not self._member.regions.get(target.name).change_if("absent", 1, key, value)[0]:
             return {"done": False, "status": "the key is there already"}
         return {"done": True}
 
     def on_remove(self, region: str, key: Any = None, all: Any = False) -> Answer:
-        found = self._region(region)
+        target = self._region(region)
         if values.to_bool(all, "all"):
-            return {"done": True, "count": found.remove_all(list(found))}
+            return {"done": True, "count": target.remove_all(list(target))}
         try:
-            found.destroy(key)
+            target.destroy(key)
         except KeyError:
             return {"done": False, "count": 0, "status": "the key is not there"}
         return {"done": True, "count": 1}
 
     def on_scan_region(self, region: str, cursor: int = 0, limit: int = 10_000) -> Answer:
-        """A run of entries, as `Region.scan` gives them, and the cursor for the next one (None at the end)."""
-        found = self._member.regions.get(self._region(region).name)
+        """Returns a run of entries, as `Region.scan` gives them, and the cursor for the next one (None at the end)."""
+        target = self._member.regions.get(self._region(region).name)
         cursor = values.to_int(cursor, "scan region: cursor", 0)
         limit = values.to_int(limit, "scan region: limit", 1, MAX_SCAN_ENTRIES)
         while True:
-            following, run = found.scan(cursor, limit)
+            following, run = target.scan(cursor, limit)
             if len(run) <= MAX_SCAN_BYTES:
                 return {"next": following, "entries": bytes(run)}
             if limit == 1:
                 raise IllegalStateError(
-                    f"region {found.name!r}: one entry of {len(run)} bytes does not fit into an answer"
+                    f"region {target.name!r}: one entry of {len(run)} bytes does not fit into an answer"
                 )
-            limit = max(1, limit * MAX_SCAN_BYTES // (2 * len(run)))  # Keys are long here: fewer at once.
+            # The keys are long here, so fewer entries are read at once.
+            limit = max(1, limit * MAX_SCAN_BYTES // (2 * len(run)))
 
     # --- senders ---
 
@@ -398,7 +408,8 @@ class ManagementService:
             if values.to_bool(if_not_exists, "if-not-exists"):
                 return {"status": f'GatewaySender "{id}" exists already; skipped', "changed": False}
             raise IllegalStateError(
-                f"a gateway sender with id {id!r} is already defined in member {self._member.name}; destroy it first, or choose another id"
+                f"a gateway sender with id {id!r} is already defined in member {self._member.name}; destroy it"
+                " first, or choose another id"
             )
         self._member.create_gateway_sender(SenderAttributes.make(id, **attributes))
         return {"status": f'GatewaySender "{id}" created on "{self._member.name}"', "changed": True}
@@ -516,7 +527,8 @@ class ManagementService:
                     "changed": False,
                 }
             raise IllegalStateError(
-                f"member {self._member.name} has a gateway receiver already, and can have one; destroy it first, or use --if-not-exists"
+                f"member {self._member.name} has a gateway receiver already, and can have one; destroy it first, or"
+                " use --if-not-exists"
             )
         receiver = self._member.create_gateway_receiver(ReceiverAttributes.make(**attributes))
         where = (
@@ -592,7 +604,7 @@ class ManagementService:
             "receivers": [_receiver_view(receiver)] if receiver is not None else [],
         }
 
-    # --- what other sites may still send ---
+    # --- sites that are gone ---
 
     @command(
         GATEWAYS,
@@ -626,8 +638,10 @@ class ManagementService:
         return {"pid": os.getpid(), **_plain_map(self._member.status())}
 
     def on_stop_member(self, maximum_shutdown_wait_time: Any = None) -> Answer:
-        """The reply goes out first, with what would be lost if the queues were not waited for; whoever runs the cache waits for
-        `shutdown_requested` and closes it. Asked again, it waits no longer."""
+        """Asks the program that runs the cache to close it. A second request ends the waiting for queues.
+
+        The reply goes out first. It says what would be lost if the queues were not waited for.
+        """
         wait = self._member.maximum_shutdown_wait_time
         if maximum_shutdown_wait_time is not None:
             wait = maximum_shutdown_wait_time
@@ -672,7 +686,10 @@ class ManagementService:
 
 
 def to_plain_value(value: Any, depth: int = PLAIN_DEPTH) -> Any:
-    """`value` if it is made of plain values only, and containers at most `depth` deep; else its text: a control message holds nothing that names code."""
+    """Returns `value` if it consists of plain values in containers at most `depth` deep, and its text if not.
+
+    A control message holds nothing that names code.
+    """
     if value is None or isinstance(value, (str, bytes, bool, float)):
         return value
     if isinstance(value, int):
@@ -689,12 +706,12 @@ def to_plain_value(value: Any, depth: int = PLAIN_DEPTH) -> Any:
 def _text(value: Any) -> str:
     try:
         return repr(value)
-    except Exception:  # A class of the user's, or a number of more digits than Python writes.
+    except Exception:  # The value is of a user's class that fails, or a number with more digits than Python writes.
         return quoted(value)
 
 
 def shown_value(value: Any) -> Any:
-    """For a list of many: of a long value the beginning."""
+    """Returns a value as a list of many shows it: of a long value only the beginning."""
     if (
         value is None
         or isinstance(value, (bool, float))
@@ -706,7 +723,7 @@ def shown_value(value: Any) -> Any:
 
 
 def _plain_map(value: Any) -> dict[str, Any]:
-    """Statistics and the like: a mapping or a named tuple."""
+    """Returns a mapping or a named tuple, such as statistics, as a map of plain values."""
     plain: dict[str, Any] = to_plain_value(value._asdict() if hasattr(value, "_asdict") else dict(value))
     return plain
 
@@ -721,7 +738,7 @@ def _region_view(region: Any) -> dict[str, Any]:
 
 
 def _ledger(sender: Any) -> dict[str, Any]:
-    """Balanced or not: `balanced` says it."""
+    """Returns the ledger, balanced or not. Its entry `balanced` says which."""
     try:
         entry: dict[str, Any] = sender.ledger()
         return entry
@@ -765,7 +782,7 @@ def _region_name(name: Any) -> str:
 
 
 def _title(thing: Any) -> str:
-    """What a message calls a thing of the cluster configuration."""
+    """Returns the words for a thing of the cluster configuration in a message."""
     if not isinstance(thing, dict):
         return quoted(thing)
     return printable(
@@ -774,7 +791,8 @@ def _title(thing: Any) -> str:
 
 
 def _parameters(operation: Any) -> tuple[list[str], list[str], bool]:
-    """The options an operation takes, those it needs, and whether it takes others (attributes, checked by config)."""
+    """Returns the options that an operation takes, those that it needs, and whether it takes others (attributes, which
+    config checks)."""
     code = operation.__func__.__code__
     names = list(code.co_varnames[1 : code.co_argcount])
     needed = names[: len(names) - len(operation.__func__.__defaults__ or ())]

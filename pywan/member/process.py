@@ -1,7 +1,8 @@
 """Owns member processes: a locator or a server as a process of its own, started detached and stopped by its name.
 
-`<dir>/<name>/` holds what belongs to a member: `<name>.pid` (first line: pid and the process's start time; second line: JSON,
-where it listens) and `<name>.log`. A pid file is believed only if a process of that pid and that start time is there.
+The folder `<dir>/<name>/` holds what belongs to a member. `<name>.pid` has the pid and the process's start time in its
+first line, and JSON in its second: where it listens. `<name>.log` is its log. A pid file is believed only if a process
+with that pid and that start time exists.
 """
 
 from __future__ import annotations
@@ -41,12 +42,13 @@ from pywan.forks import in_child
 log = logging.getLogger("pywan.process")
 
 START_TIMEOUT_S = 60.0
-STOP_TIMEOUT_S = 30.0  # For a clean stop; then the process is told by signal, then killed.
+STOP_TIMEOUT_S = 30.0  # The limit for a stop by request. After it, the process gets a signal, and then it is killed.
 SIGNAL_TIMEOUT_S = 10.0
 ASK_TIMEOUT_S = 5.0
 LOCK_TIMEOUT_S = 2.0
 MAX_REPORT_BYTES = 65536
-MAX_PROBLEMS_TOLD = 20  # Of a member that starts; the others are in its log and its status.
+# The number of problems that a starting member reports. All of them are in its log and its status.
+MAX_PROBLEMS_TOLD = 20
 LOG_TAIL_LINES = 12
 PID_FILE_LENGTH_MAX = 65536
 LOG_FORMAT = "%(asctime)s.%(msecs)03d %(levelname)s [%(threadName)s] %(name)s: %(message)s"
@@ -67,13 +69,15 @@ LOG_LEVELS = {
 
 @dataclass(frozen=True)
 class MemberFiles:
-    """Where a member keeps its files."""
+    """The files of a member, by its name."""
 
-    directory: Path  # Of all members; the member's own folder is in it.
+    directory: Path  # The folder of all members. The member's own folder is in it.
     name: str
 
     @classmethod
     def of(cls, directory: str | os.PathLike[str] | None, name: str) -> MemberFiles:
+        """Returns the files of the member `name` in `directory` (None: the current one). ConfigurationError if these
+        cannot be names."""
         check_name(name, "--name")
         return cls(given_path(directory or ".").absolute(), name)
 
@@ -87,7 +91,7 @@ class MemberFiles:
 
     @property
     def lock_file(self) -> Path:
-        """Held by the member's process while it lives."""
+        """The file that the member's process keeps locked while it lives."""
         return self.folder / f".{self.name}.lock"
 
     @property
@@ -97,7 +101,7 @@ class MemberFiles:
 
 @dataclass(frozen=True)
 class Recorded:
-    """What a pid file says of a process that is there."""
+    """What a pid file says about a process that exists."""
 
     pid: int
     start_time: str
@@ -108,7 +112,7 @@ class Recorded:
 
     @property
     def where(self) -> str:
-        """For people."""
+        """The process in words."""
         return f"pid {self.pid}, {self.host}[{self.port}]" if self.port else f"pid {self.pid}"
 
 
@@ -116,7 +120,10 @@ class Recorded:
 
 
 def start_time_of(pid: int) -> str | None:
-    """When the process started, in the system's own words; None if there is none (or only its body, not yet collected)."""
+    """Returns when the process started, in the system's own words.
+
+    None if there is no such process, or if it has ended and was not collected yet.
+    """
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except FileNotFoundError:
@@ -128,12 +135,13 @@ def start_time_of(pid: int) -> str | None:
         return None if not shown or shown.startswith("Z") else shown.split(None, 1)[1].replace(" ", "_")
     except OSError:
         return None
-    fields = stat.rpartition(")")[2].split()  # The command's name, in brackets, may hold anything.
+    fields = stat.rpartition(")")[2].split()  # The command's name is in brackets, and may hold any character.
     return None if fields[0] in "ZX" and not _has_other_threads(pid) else fields[19]
 
 
 def _has_other_threads(pid: int) -> bool:
-    """Whether a process that was killed still has threads that end: its files and locks are open until the last of them has."""
+    """Returns whether a killed process still has threads that are ending. Its files and locks are open until the last
+    one has ended."""
     try:
         return len(os.listdir(f"/proc/{pid}/task")) > 1
     except OSError:
@@ -141,14 +149,18 @@ def _has_other_threads(pid: int) -> bool:
 
 
 def recorded(files: MemberFiles) -> Recorded | None:
-    """The member that runs there; None if there is none, whatever an old pid file says. One whose pid file is damaged or gone is known by
-    the lock that it holds; where it listens is unknown then (port 0). IllegalStateError if this user may not see who runs there."""
+    """Returns the member that runs there. None: no member runs there, whatever an old pid file says.
+
+    A member whose pid file is damaged or gone is known by the lock that it holds. Then it is unknown where it listens
+    (port 0). IllegalStateError if this user may not see who runs there.
+    """
     try:
         with open(open_own(files.pid_file, os.O_RDONLY)) as file:
             problem, text = "is damaged", file.read(PID_FILE_LENGTH_MAX)
     except PermissionError as error:
         raise IllegalStateError(
-            f"{files.pid_file} cannot be read: {error.strerror}; it belongs to another user, who can say what runs there"
+            f"{files.pid_file} cannot be read: {error.strerror}; it belongs to another user, who can say what runs"
+            " there"
         ) from None
     except (OSError, ValueError) as error:
         problem, text = f"cannot be read ({getattr(error, 'strerror', None) or error})", ""
@@ -172,12 +184,13 @@ def recorded(files: MemberFiles) -> Recorded | None:
 
 
 def _holder(files: MemberFiles, problem: str) -> Recorded | None:
-    """The process that holds the name's lock; None if nobody does."""
+    """Returns the process that holds the name's lock. None: no process holds it."""
     try:
         descriptor = open_own(files.lock_file, os.O_RDONLY)
     except PermissionError as error:
         raise IllegalStateError(
-            f"{files.lock_file} cannot be opened: {error.strerror}; it belongs to another user, who can say what runs there"
+            f"{files.lock_file} cannot be opened: {error.strerror}; it belongs to another user, who can say what"
+            " runs there"
         ) from None
     except OSError:
         return None
@@ -191,7 +204,8 @@ def _holder(files: MemberFiles, problem: str) -> Recorded | None:
     start_time = start_time_of(pid) if pid else None
     if start_time is None:
         raise IllegalStateError(
-            f"a process holds {files.lock_file}, so {files.name!r} runs, but {files.pid_file} {problem}; find that process with `fuser`, and stop it by its pid"
+            f"a process holds {files.lock_file}, so {files.name!r} runs, but {files.pid_file} {problem}; find that"
+            " process with `fuser`, and stop it by its pid"
         )
     return Recorded(
         pid,
@@ -200,36 +214,36 @@ def _holder(files: MemberFiles, problem: str) -> Recorded | None:
         "",
         0,
         {
-            "problem": f"{files.pid_file} {problem}; process {pid} holds the lock of the name, and where it listens is unknown"
+            "problem": f"{files.pid_file} {problem}; process {pid} holds the lock of the name, and where it listens"
+            " is unknown"
         },
     )
 
 
 def _pid_with_lock(file: os.stat_result) -> int:
-    """The process that has an flock on a file, as the system lists it; 0 if it does not."""
+    """Returns the process that has an flock on a file, as the system lists it. 0: the system does not list it."""
     try:
         lines = Path("/proc/locks").read_text().splitlines()
     except OSError:
         return 0
     wanted = f"{os.major(file.st_dev):02x}:{os.minor(file.st_dev):02x}:{file.st_ino}"
     for line in lines:
-        fields = (
-            line.split()
-        )  # "1: FLOCK  ADVISORY  WRITE 4711 08:01:1234 0 EOF"; with "->" behind the number: one that waits.
+        # A line is "1: FLOCK  ADVISORY  WRITE 4711 08:01:1234 0 EOF". With "->" behind the first number, it waits.
+        fields = line.split()
         if len(fields) >= 6 and fields[1] == "FLOCK" and fields[5] == wanted and fields[4].isdigit():
             return int(fields[4])
     return 0
 
 
 def wait_until_gone(member: Recorded, timeout: float) -> bool:
-    """Whether the process ends within `timeout` seconds."""
+    """Returns whether the process ends within `timeout` seconds."""
     deadline = time.monotonic() + timeout
     try:
         descriptor = os.pidfd_open(member.pid)
     except (AttributeError, OSError):
         descriptor = None
     try:
-        # Only if the number still belongs to the process that was recorded is the descriptor the right one.
+        # The descriptor is the right one only if the pid still belongs to the process that was recorded.
         while start_time_of(member.pid) == member.start_time:
             left = deadline - time.monotonic()
             if left <= 0:
@@ -247,7 +261,7 @@ def wait_until_gone(member: Recorded, timeout: float) -> bool:
 
 
 def send_signal(member: Recorded, number: int) -> None:
-    """To that very process: a number that was used again by another process is left alone."""
+    """Sends a signal to that very process. If another process has its pid now, that one gets no signal."""
     try:
         descriptor = os.pidfd_open(member.pid)
     except AttributeError:
@@ -267,7 +281,7 @@ def send_signal(member: Recorded, number: int) -> None:
             os.close(descriptor)
 
 
-# --- from outside: start, stop, status ---
+# --- called from outside: start, stop, status ---
 
 
 def start(
@@ -278,15 +292,16 @@ def start(
     directory: str | os.PathLike[str] | None = None,
     timeout: float = START_TIMEOUT_S,
 ) -> dict[str, Any]:
-    """Starts a member in a session of its own; returns when it is ready, with `pid`, `host`, `port` and `log_file`.
+    """Starts a member in a session of its own. Returns when it is ready, with `pid`, `host`, `port` and `log_file`.
 
-    What the member could not do is raised here in its own words, and no process is left then.
+    If the member cannot start, its own error is raised here, and no process is left.
     """
     files = MemberFiles.of(directory, name)
     running = recorded(files)
     if running is not None:
         raise IllegalStateError(
-            f"{kind} {name!r} is running already ({running.where}) in {files.folder}; stop it first, or choose another name or --dir"
+            f"{kind} {name!r} is running already ({running.where}) in {files.folder}; stop it first, or choose"
+            " another name or --dir"
         )
     spec = {
         "kind": kind,
@@ -300,7 +315,7 @@ def start(
     package_home = str(Path(__file__).resolve().parent.parent)
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [package_home, environment.get("PYTHONPATH")]))
     try:
-        # The safe path: the current directory is no place from which a member's own modules should come.
+        # With -P, a member does not import modules from the current directory.
         child = subprocess.Popen(
             [sys.executable, "-P", "-m", "pywan.member.process", kind, name, str(write_end)],
             stdin=subprocess.PIPE,
@@ -330,7 +345,10 @@ def start(
     if report is None or "error" in report:
         if report is None and child.poll() is None:
             child.kill()
-            reason = f"it was not ready within {timeout:.0f} s and was ended; if its log shows that it was still reading its disk stores, give it a larger --timeout"
+            reason = (
+                f"it was not ready within {timeout:.0f} s and was ended; if its log shows that it was still"
+                " reading its disk stores, give it a larger --timeout"
+            )
         else:
             reason = None
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -346,13 +364,13 @@ def start(
             raise known(f"{kind} {name!r} did not start: {reason}")
         reason = reason or f"its process ended with status {child.returncode}"
         raise PywanError(f"{kind} {name!r} did not start: {reason}; log: {files.log_file}{_log_tail(files)}")
-    # Whoever lives on after the member must collect it; a program that ends leaves that to init.
+    # If this program lives longer than the member, it must collect it. If it ends before, init does that.
     threading.Thread(target=child.wait, name=f"collect-{name}", daemon=True).start()
     return {**report, "log_file": str(files.log_file), "folder": str(files.folder)}
 
 
 def _read_report(descriptor: int, deadline: float) -> dict[str, Any] | None:
-    """What the child says; None if it says nothing in time or ends."""
+    """Returns what the child reports. None: it reports nothing in time, or ends before."""
     data = b""
     while len(data) < MAX_REPORT_BYTES:
         left = deadline - time.monotonic()
@@ -374,7 +392,7 @@ def _log_tail(files: MemberFiles) -> str:
 
 
 def _log_lines(files: MemberFiles, begin: int, words: tuple[str, ...] = ("",)) -> list[str]:
-    """The newest lines of a member's log, from byte `begin` on, that have one of the words."""
+    """Returns the newest lines of a member's log, from byte `begin` on, that have one of the words."""
     try:
         with open(open_own(files.log_file, os.O_RDONLY), errors="replace") as file:
             file.seek(begin)
@@ -396,11 +414,13 @@ def stop(
     maximum_shutdown_wait_time: float | None = None,
     on_reply: Callable[[dict[str, Any]], None] = lambda reply: None,
 ) -> dict[str, Any]:
-    """Stops the member of that name: by request, else by SIGTERM, else by SIGKILL; says `how` and which pid it was.
-    NotFoundError if none runs there. One that could not be asked `said` in its log what was wrong, such as events that are lost.
+    """Stops the member of that name: by request, or else by SIGTERM, or else by SIGKILL.
 
-    A server is given the time that it waits for its queues (`maximum_shutdown_wait_time`, else its own) and `timeout` seconds
-    more. `told` is given its answer at once: what it would lose, and how long it waits.
+    A server is given the time that it waits for its queues (`maximum_shutdown_wait_time`, or its own) and `timeout`
+    seconds more. `on_reply` is called with its answer before that, which says how long it waits.
+
+    Returns "name", "pid", and "how" it was stopped. "said" holds what a member that could not be asked wrote to its
+    log, such as events that are lost. NotFoundError if no such member runs there.
     """
     files = MemberFiles.of(directory, name)
     member = recorded(files)
@@ -451,7 +471,10 @@ def stop(
 
 
 def status(kind: str, name: str, *, directory: str | os.PathLike[str] | None = None) -> dict[str, Any]:
-    """`state` is online, not responding, stopped, or unknown where this user may not see it; with the member's own status where it answers."""
+    """Returns the member's state: "online", "not responding", "stopped", or "unknown" if this user may not see it.
+
+    If the member answers, its own status is in "status".
+    """
     files = MemberFiles.of(directory, name)
     try:
         member = recorded(files)
@@ -487,7 +510,7 @@ def _ask(member: Recorded, op: str, **fields: Any) -> dict[str, Any]:
     return {key: value for key, value in reply.items() if key != "ok"}
 
 
-# --- inside the member's process ---
+# --- called inside the member's process ---
 
 
 def run_locator(
@@ -498,13 +521,16 @@ def run_locator(
     ready: Callable[[dict[str, Any]], None] = lambda report: None,
     on_hangup: Callable[[], None] | None = None,
 ) -> None:
-    """Runs a locator in this process until a signal or a request stops it. `options` are those that `pywan.Locator` takes.
-    SIGHUP calls `on_hangup`. Without it, SIGHUP stops the locator as SIGTERM does."""
+    """Runs a locator in this process until a signal or a request stops it. `options` are those that `pywan.Locator`
+    takes.
+
+    SIGHUP calls `on_hangup`. Without it, SIGHUP stops the locator as SIGTERM does.
+    """
     from pywan.site.locator import Locator
 
     files = MemberFiles.of(directory, name)
     with _own(files, "locator") as record:
-        # Without a bind address the locator's own entry among `locators` tells it.
+        # Without a bind address, the locator's own entry among `locators` tells where to listen.
         locator = Locator(name, dir=files.directory, **{"bind_address": None, **options})
         with _stopping_by_signal(locator.shutdown_requested.set, on_hangup), locator:
             ready(record(locator.host, locator.port, locator.bind_address))
@@ -521,12 +547,14 @@ def run_server(
     on_hangup: Callable[[], None] | None = None,
 ) -> None:
     """Runs a server in this process until a signal or a request stops it. `options` are those that `pywan.Cache` takes.
-    SIGHUP calls `on_hangup`. Without it, SIGHUP stops the server as SIGTERM does."""
+
+    SIGHUP calls `on_hangup`. Without it, SIGHUP stops the server as SIGTERM does.
+    """
     from pywan.member.cache import Cache
 
     files = MemberFiles.of(directory, name)
     with _own(files, "server") as record:
-        early = threading.Event()  # A signal that comes before there is a cache to stop.
+        early = threading.Event()  # Set by a signal that comes before there is a cache to stop.
         with _stopping_by_signal(early.set, on_hangup) as watch, Cache(name, dir=files.folder, **options) as cache:
             watch(cache.request_shutdown)
             report = record(cache.host, cache.port, options.get("bind_address") or "127.0.0.1")
@@ -551,7 +579,10 @@ def _open_in(files: MemberFiles, file: Path, flags: int) -> int:
 
 @contextlib.contextmanager
 def _own(files: MemberFiles, kind: str) -> Iterator[Callable[[str, int, str], dict[str, Any]]]:
-    """Holds the member's name in its directory: the pid file, locked while the process lives and removed at its end."""
+    """Holds the member's name in its directory. It locks the name's lock file, and removes the pid file in the end.
+
+    The context gives a function that writes the pid file.
+    """
     pid = os.getpid()
     files.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     descriptor = _open_in(files, files.lock_file, os.O_RDWR | os.O_CREAT)
@@ -565,7 +596,8 @@ def _own(files: MemberFiles, kind: str) -> Iterator[Callable[[str, int, str], di
             except BlockingIOError:
                 if time.monotonic() > deadline:
                     raise IllegalStateError(
-                        f"another process runs {files.name!r} in {files.folder}; stop it first, or choose another name or --dir"
+                        f"another process runs {files.name!r} in {files.folder}; stop it first, or choose another"
+                        " name or --dir"
                     ) from None
                 threading.Event().wait(0.05)
 
@@ -589,7 +621,7 @@ def _own(files: MemberFiles, kind: str) -> Iterator[Callable[[str, int, str], di
         try:
             yield record
         finally:
-            if os.getpid() == pid:  # Not in a child.
+            if os.getpid() == pid:  # A child leaves the file alone.
                 with contextlib.suppress(OSError):
                     files.pid_file.unlink()
     finally:
@@ -597,7 +629,7 @@ def _own(files: MemberFiles, kind: str) -> Iterator[Callable[[str, int, str], di
 
 
 class _TakenSignals:
-    """Signals that go to a descriptor, until they are given back to whom they went before."""
+    """Signals that are written to a descriptor, until their former handlers are put back."""
 
     def __init__(self, numbers: Iterable[int], descriptor: int) -> None:
         self._before = {number: signal.signal(number, lambda *_: None) for number in numbers}
@@ -609,7 +641,8 @@ class _TakenSignals:
             signal.signal(number, handler)
 
     def give_back_in_child(self) -> None:
-        """The descriptor is the parent's too: what a child is sent would stop its parent."""
+        """Puts the handlers back in a child. The descriptor belongs to the parent too, so a signal to the child would
+        stop the parent."""
         self._descriptor = -1
         self.give_back()
 
@@ -618,9 +651,12 @@ class _TakenSignals:
 def _stopping_by_signal(
     stop: Callable[[], None], on_hangup: Callable[[], None] | None
 ) -> Iterator[Callable[[Callable[[], None]], None]]:
-    """Each SIGTERM and SIGINT calls `stop`, from a thread: a handler runs between any two steps of the main thread, which may
-    hold locks that `stop` takes. `watch(other)` makes them call `other` too, also for a signal that came before. SIGHUP
-    calls `on_hangup` in the same way; without it, SIGHUP stops too."""
+    """Makes each SIGTERM and SIGINT call `stop`, from a thread.
+
+    A handler would run between any two steps of the main thread, which may hold locks that `stop` takes. The context
+    gives a function `watch(other)`, which makes the signals call `other` too, also for a signal that came before.
+    SIGHUP calls `on_hangup` in the same way. Without it, SIGHUP stops too.
+    """
     actions = [stop]
     came = False
     pid = os.getpid()
@@ -664,7 +700,7 @@ RUNNERS: dict[str, Callable[..., None]] = {"locator": run_locator, "server": run
 
 
 class _Printable(logging.Formatter):
-    """Lines in which nothing is obeyed by a terminal, whatever others wrote; a message is one line, a traceback several."""
+    """Formats lines so that a terminal obeys nothing in them. A message is one line; a traceback has several."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         return printable(super().formatMessage(record))
@@ -674,6 +710,7 @@ class _Printable(logging.Formatter):
 
 
 def configure_logging(level: str = "info", stream: Any = None) -> None:
+    """Sends this process's log to `stream` (None: standard error). ConfigurationError if the level is unknown."""
     word = values.to_word(level, "log-level", LOG_LEVELS)
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(_Printable(LOG_FORMAT, datefmt="%Y-%m-%d %H:%M:%S"))
@@ -690,10 +727,11 @@ def run_foreground(
     ready: Callable[[dict[str, Any]], None] = lambda report: None,
     on_hangup: Callable[[], None] | None = None,
 ) -> None:
-    """Runs the member in this process. Its log goes to standard error. `options` may hold `log_level` and `classpath` besides.
+    """Runs the member in this process. Its log goes to standard error. `options` may also hold `log_level` and
+    `classpath`.
 
-    SIGHUP calls `on_hangup`. Without it, SIGHUP stops a member whose log goes to a terminal (the terminal was closed), and
-    does nothing to another one.
+    SIGHUP calls `on_hangup`. Without it, SIGHUP stops a member whose log goes to a terminal (the terminal was closed),
+    and does nothing to another one.
     """
     options = dict(options)
     configure_logging(options.pop("log_level", None) or "info")
@@ -710,7 +748,8 @@ def _say_no_log_file() -> None:
 
 
 def _open_log(files: MemberFiles) -> None:
-    """Opens the member's log file, makes it if it is not there, and lets standard output and standard error go to it. Raises OSError."""
+    """Opens the member's log file, creates it if need be, and sends standard output and standard error to it. Raises
+    OSError."""
     descriptor = open_own(files.log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.set_blocking(descriptor, True)
     for standard in (1, 2):
@@ -719,7 +758,8 @@ def _open_log(files: MemberFiles) -> None:
 
 
 def _open_log_again(files: MemberFiles) -> None:
-    """Goes on in a new log file after the old one was renamed. If that fails, the member goes on in the old one, and says so there."""
+    """Goes on in a new log file after the old one was renamed. If that fails, the member goes on in the old one, and
+    logs that."""
     try:
         _open_log(files)
     except OSError as error:
@@ -731,11 +771,14 @@ def _open_log_again(files: MemberFiles) -> None:
 
 
 def _child(kind: str, name: str, descriptor: int) -> int:
-    """The detached process: its standard streams become the log, its first word on `descriptor` is ready or an error."""
+    """Runs the detached process. Its standard streams go to the log. It writes one report to `descriptor`: ready, or an
+    error."""
     os.set_inheritable(descriptor, False)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # One that comes before the member listens to signals must not end it.
+    # A SIGHUP that comes before the member handles signals must not end it.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
-    said: list[Mapping[str, Any]] = []  # At most one: then the descriptor's number may be another file's.
+    # It holds at most one report. After that, the descriptor's number may belong to another file.
+    said: list[Mapping[str, Any]] = []
 
     def say(report: Mapping[str, Any]) -> None:
         if said:
@@ -744,7 +787,8 @@ def _child(kind: str, name: str, descriptor: int) -> int:
         try:
             os.write(descriptor, json.dumps(report).encode()[:MAX_REPORT_BYTES])
         except BrokenPipeError:
-            # Whoever wanted this member was ended before it was ready: nobody knows of it, so it must not stay.
+            # The process that wanted this member has ended before the member was ready. Nobody knows of it, so it must
+            # not stay.
             raise IllegalStateError(f"{kind} {name}: the process that started it is gone") from None
         os.close(descriptor)
 

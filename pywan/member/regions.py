@@ -104,7 +104,8 @@ class Regions:
             return region
 
     def destroy(self, name: str) -> None:
-        """Destroys a region of this member, with its log. IllegalStateError while other regions are colocated with it."""
+        """Destroys a region of this member, with its log. IllegalStateError while another region is colocated
+        with it."""
         with self._state.lock:
             region = self.get(name)
             children = sorted(other.name for other in self.all() if other.attributes.colocated_with == region.name)

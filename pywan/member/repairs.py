@@ -56,9 +56,8 @@ class ClockRepairs:
             held_ms = clock.held_ms
             if held_ms and not dry_run:
                 raise IllegalStateError(
-                    f"the clock of member {member!r} jumped ahead, and is {held_ms // 1000} s ahead"
-                    " the time that has passed; nothing was changed. Put it right first; if it is"
-                    " right by now, restart the member"
+                    f"the clock of member {member!r} jumped ahead, and is {held_ms // 1000} s ahead the time that has"
+                    " passed; nothing was changed. Put it right first; if it is right by now, restart the member"
                 )
             with self._tombstones.repairing():
                 repair = ClockRepair(
@@ -75,7 +74,8 @@ class ClockRepairs:
                 )
                 if not dry_run:
                     log.warning(
-                        "member %s: its stamps are %d s ahead of its clock; entries and events ahead of it are stamped anew",
+                        "member %s: its stamps are %d s ahead of its clock; entries and events ahead of it are"
+                        " stamped anew",
                         member,
                         repair.report.ahead_ms // 1000,
                     )

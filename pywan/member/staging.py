@@ -69,7 +69,8 @@ class _Progress:
 
 @of_one_process(lambda stages: f"the row connections of member {stages._member_name!r}", nothing_in_child=("stop",))
 class RowStages:
-    """Serves the connections of clients that send rows. A commit applies all rows of a task, once for each (run, task)."""
+    """Serves the connections of clients that send rows. A commit applies the rows of a task, once for each
+    (run, task)."""
 
     def __init__(self, *, site: int, member_name: str, directory: str, find_region: Callable[[str], Any]) -> None:
         self._site, self._member_name, self._directory = site, member_name, directory

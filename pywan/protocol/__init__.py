@@ -1,1 +1,2 @@
-"""Sans-IO protocol logic: bytes, messages and `now` in; bytes and actions out. Never sockets, threads or clocks."""
+"""The logic of the protocols without input or output: bytes, messages and `now` come in, and bytes and actions go out.
+There are no sockets, threads or clocks."""

@@ -20,22 +20,28 @@ from pywan.errors import ProtocolError, PywanError, RemoteError, SerializationEr
 MAGIC = b"PWC1"
 HEADER = struct.Struct("<4sIII")
 MAX_PAYLOAD_BYTES = 16 * 1024 * 1024
-MAX_DEPTH = 32  # Of maps and lists in each other.
-MAX_VALUES = 1 << 19  # Of one message, keys among them: decoded, a value takes up to a hundred times its bytes.
-MAX_ERROR_CHARACTERS = 4000  # Of an error's words in a reply: they may quote what was asked for.
+MAX_DEPTH = 32  # The limit for the depth of maps and lists in each other.
+# The limit for one message, keys included. Once decoded, a value takes up to a hundred times its bytes.
+MAX_VALUES = 1 << 19
+MAX_ERROR_CHARACTERS = 4000  # The limit for the text of an error in a reply: it may quote what was asked for.
 
 _PLAIN = (str, bytes, bytearray, memoryview, int, float, bool, type(None))
 
 
 class Message(NamedTuple):
-    """One decoded frame: who asked (the reply carries the same number), and the map."""
+    """One decoded frame.
+
+    Attributes:
+        request_id: The number of the request. The reply carries the same number.
+        body: The map.
+    """
 
     request_id: int
     body: dict[str, Any]
 
 
 def encode(request_id: int, body: dict[str, Any]) -> bytes:
-    """The frame for `body`. SerializationError if it holds anything that is not plain, or is over the limit."""
+    """Returns the frame for `body`. SerializationError if it holds a value that is not plain, or is over the limit."""
     if not isinstance(body, dict):
         raise SerializationError(f"a control message is a map, not {type(body).__name__}")
     _check_plain(body, 0, "message", SerializationError)
@@ -45,18 +51,21 @@ def encode(request_id: int, body: dict[str, Any]) -> bytes:
         raise SerializationError(f"control message {body.get('op', '')!s:.80} cannot be encoded: {error}") from None
     if len(payload) > MAX_PAYLOAD_BYTES:
         raise SerializationError(
-            f"control message {body.get('op', 'reply')!s:.80} is {len(payload)} bytes; the limit is {MAX_PAYLOAD_BYTES}: ask for less at a time"
+            f"control message {body.get('op', 'reply')!s:.80} is {len(payload)} bytes; the limit is"
+            f" {MAX_PAYLOAD_BYTES}: ask for less at a time"
         )
     values, refused = measure_message(payload, MAX_VALUES, MAX_DEPTH)
     if refused is not None:
         raise SerializationError(
-            f"control message {body.get('op', 'reply')!s:.80} has more than {values - 1} values; the limit is {MAX_VALUES}: ask for less at a time"
+            f"control message {body.get('op', 'reply')!s:.80} has more than {values - 1} values; the limit is"
+            f" {MAX_VALUES}: ask for less at a time"
         )
     return HEADER.pack(MAGIC, len(payload), crc32c(payload), request_id) + payload
 
 
 class Decoder:
-    """Bytes as they arrive in, whole messages out. After a ProtocolError the stream is useless: close it."""
+    """Takes bytes as they arrive, and returns whole messages. After a ProtocolError the stream is useless, and must be
+    closed."""
 
     def __init__(self, max_payload_bytes: int = MAX_PAYLOAD_BYTES) -> None:
         self._buffer = bytearray()
@@ -64,15 +73,15 @@ class Decoder:
 
     @property
     def buffered(self) -> int:
-        """Bytes of a frame that is not whole yet; 0 between messages."""
+        """The number of bytes of a frame that is not whole yet. 0 between messages."""
         return len(self._buffer)
 
     def feed(self, data: bytes) -> list[Message]:
-        """The messages that `data` completes, in order."""
+        """Returns the messages that `data` completes, in order."""
         self._buffer += data
         messages: list[Message] = []
         while True:
-            # A wrong magic is told from its first bytes: what is not ours may never send sixteen.
+            # A wrong magic is reported at its first bytes: another protocol may never send sixteen.
             if bytes(self._buffer[:4]) != MAGIC[: len(self._buffer)]:
                 raise ProtocolError(f"not a control message: {describe(bytes(self._buffer[:64]))}")
             if len(self._buffer) < HEADER.size:
@@ -90,7 +99,8 @@ class Decoder:
             actual = crc32c(payload)
             if actual != checksum:
                 raise ProtocolError(
-                    f"control message {request_id} of {length} bytes is damaged: checksum {checksum:#010x}, computed {actual:#010x}"
+                    f"control message {request_id} of {length} bytes is damaged: checksum {checksum:#010x}, computed"
+                    f" {actual:#010x}"
                 )
             messages.append(Message(request_id, _decode_payload(payload)))
 
@@ -104,7 +114,7 @@ _REFUSED = {
 
 
 def _decode_payload(payload: bytes) -> dict[str, Any]:
-    # Before any object is made: 16 MiB of empty lists are a gigabyte of objects.
+    # This comes before any object is made: 16 MiB of empty lists would become a gigabyte of objects.
     _, refused = measure_message(payload, MAX_VALUES, MAX_DEPTH)
     if refused is not None:
         raise ProtocolError(f"control message {_REFUSED[refused]}")
@@ -140,12 +150,13 @@ def _check_plain(value: Any, depth: int, where: str, error: type[PywanError]) ->
                 _check_plain(item, depth + 1, where, error)
     else:
         raise error(
-            f"{printable(where[:SHOWN_CHARACTERS])}: a {type(value).__name__} cannot travel in a control message; only plain values can"
+            f"{printable(where[:SHOWN_CHARACTERS])}: a {type(value).__name__} cannot travel in a control message;"
+            " only plain values can"
         )
 
 
 def error_reply(error: BaseException) -> dict[str, Any]:
-    """What a server answers when handling a request raised `error`."""
+    """Returns what a server answers when the handling of a request raised `error`."""
     if isinstance(error, PywanError):
         kind = next((c.__name__ for c in type(error).__mro__ if getattr(errors, c.__name__, None) is c), "RemoteError")
         return {"ok": False, "kind": kind, "error": cut(str(error))}
@@ -155,12 +166,13 @@ def error_reply(error: BaseException) -> dict[str, Any]:
 
 
 def out_of_memory(error: MemoryError) -> str:
-    """Words for an error that mostly has none."""
+    """Returns words for a MemoryError, which mostly has none."""
     return f"out of memory: {error or 'the process has none left for this'}; part of what was asked may have been done"
 
 
 def cut(text: str) -> str:
-    """The words of an error, which may quote megabytes of what was asked for, at a length that can be logged and answered."""
+    """Returns the text of an error at a length that can be logged and answered. It may quote megabytes of what was
+    asked for."""
     return (
         text
         if len(text) <= MAX_ERROR_CHARACTERS
@@ -169,7 +181,8 @@ def cut(text: str) -> str:
 
 
 def error_of(reply: dict[str, Any]) -> PywanError | None:
-    """The error a reply stands for, of the class the server named (RemoteError if there is no such class here)."""
+    """Returns the error that a reply holds, of the class that the server named (RemoteError if there is no such class
+    here)."""
     if reply.get("ok") is True:
         return None
     kind = reply.get("kind")
@@ -206,7 +219,7 @@ _LOOKS: tuple[tuple[re.Pattern[bytes], str], ...] = tuple(
 
 
 def describe(first_bytes: bytes) -> str:
-    """What a stream that starts like this seems to be, in words for a log line."""
+    """Returns what a stream with these first bytes seems to be, in words for a log line."""
     if not first_bytes:
         return "nothing was sent"
     for pattern, name in _LOOKS:

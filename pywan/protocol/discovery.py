@@ -1,10 +1,10 @@
-"""Owns what a locator knows of all sites' locators, and decides whom to ask, when, and what an answer changes.
+"""Owns what a locator knows of all sites' locators. It decides which locators to ask, when, and what an answer changes.
 
-A locator believes of an address only what the address itself answered. What others tell of it is a reason to ask there, and no
-more: such a candidate is told to nobody, and forgotten if it never answers. What a locator knows it takes from answers to its own
-requests; a request that shows that the asker knows something else is a reason to ask back. So every locator ends with the same
-set, whatever the order of start, and an invented address stays with those to whom it was told. A locator that knows the same costs
-one ping with a digest. Time comes in as `now_ms` and never goes back.
+A locator believes about an address only what that address itself answered. What others tell about it is only a reason
+to ask there. Such a candidate is told to nobody, and is forgotten if it never answers. A locator learns only from
+answers to its own requests. If a request shows that the asker knows something else, the locator asks back. So every
+locator ends with the same set, whatever the order of start, and an invented address stays with the locators that it was
+told to. A locator that knows the same costs one ping with a digest. Time comes in as `now_ms`, and never goes back.
 """
 
 from __future__ import annotations
@@ -19,29 +19,39 @@ from pywan.base.names import is_host, is_name, quoted
 from pywan.errors import IncompatibleSystemError, ProtocolError
 
 MAX_LOCATORS_PER_SITE = 64
-MAX_LOCATORS = 1024  # Of all sites together.
-MAX_CANDIDATES = 256  # Addresses of which others told, and that have not answered yet.
-CANDIDATES_AT_ONCE = 4  # So many of them are asked at a time: known locators do not wait behind invented ones.
-CANDIDATE_MS = 600_000  # One that never answered for so long is forgotten.
-DIFFERENCE_MS = 60_000  # Between joins with a locator that keeps knowing something else: it reaches others than we do.
+MAX_LOCATORS = 1024  # The limit for all sites together.
+MAX_CANDIDATES = 256  # The limit of addresses that others told, and that have not answered yet.
+CANDIDATES_AT_ONCE = 4  # So many candidates are asked at a time. So known locators do not wait behind invented ones.
+CANDIDATE_MS = 600_000  # A candidate that never answered for so long is forgotten.
+# The time between joins with a locator that keeps knowing something else, because it reaches other locators than we do.
+DIFFERENCE_MS = 60_000
 LOWEST_SYSTEM_ID, HIGHEST_SYSTEM_ID = -1, 255
 
-LOCAL, REMOTE, LEARNED = "local", "remote", "learned"  # Why we know an address; what we may expect there.
+# The reason why we know an address. It says what we may expect there.
+LOCAL, REMOTE, LEARNED = "local", "remote", "learned"
 
 
 @dataclass(frozen=True)
 class Timings:
-    """Milliseconds between one contact of a locator and the next."""
+    """The milliseconds between one contact of a locator and the next.
 
-    ping_ms: int = 5_000  # With a locator that has answered.
-    retry_ms: int = 500  # After the first failure; grows by half each time ...
-    retry_max_ms: int = 10_000  # ... up to this.
-    change_delay_ms: int = 30  # News wait this long, so that several travel together.
-    conflict_ms: int = 60_000  # With a locator that contradicts our configuration.
+    Attributes:
+        ping_ms: With a locator that has answered.
+        retry_ms: After the first failure. It grows by half each time.
+        retry_max_ms: The limit of that growth.
+        change_delay_ms: News wait this long, so that several travel together.
+        conflict_ms: With a locator that contradicts our configuration.
+    """
+
+    ping_ms: int = 5_000
+    retry_ms: int = 500
+    retry_max_ms: int = 10_000
+    change_delay_ms: int = 30
+    conflict_ms: int = 60_000
 
 
 class LocatorProfile(NamedTuple):
-    """A locator as others are to reach it."""
+    """A locator, and how others are to reach it."""
 
     distributed_system_id: int
     host: str
@@ -57,7 +67,7 @@ class LocatorProfile(NamedTuple):
 
     @classmethod
     def from_map(cls, value: Any) -> LocatorProfile:
-        """ProtocolError unless every field is there, of its type and in its range."""
+        """Reads a profile. ProtocolError unless every field is there, of its type and in its range."""
         try:
             profile = cls(*(value[name] for name in cls._fields))
         except (TypeError, KeyError):
@@ -75,7 +85,7 @@ class LocatorProfile(NamedTuple):
 
 
 class Contact(NamedTuple):
-    """An action: send `request` to `address`, then call `heard` or `failed`."""
+    """An action for the caller: send `request` to `address`, then call `heard` or `failed`."""
 
     address: Address
     request: dict[str, Any]
@@ -88,18 +98,19 @@ class _Target:
     due_ms: int = 0
     in_flight: bool = False
     attempted: bool = False
-    failures: int = 0  # In a row.
-    joined: bool = False  # It has had our set once since it (or the link) last failed.
-    asked_ms: int = 0  # When it was last contacted,
-    joined_ms: int = 0  # and when it last gave us its set.
+    failures: int = 0  # The number of failures in a row.
+    joined: bool = False  # Whether it has got our set since it (or the link) last failed.
+    asked_ms: int = 0  # The time of the last contact.
+    joined_ms: int = 0  # The time when it last gave us its set.
     peer_uid: str = ""
-    digests: tuple[str, str] = ("", "")  # Its and ours after that: while both are the same, another join tells nothing.
-    profile: LocatorProfile | None = None  # Who answered there; None: nobody so far.
-    news: bool = False  # Something changed while it was being contacted.
+    # Its digest and ours after that. While both stay the same, another join tells nothing.
+    digests: tuple[str, str] = ("", "")
+    profile: LocatorProfile | None = None  # The locator that answered there. None: no locator has.
+    news: bool = False  # Whether something changed while it was being contacted.
     problem: str = ""
     conflict: bool = False
     is_self: bool = False
-    since_ms: int = 0  # When we first heard of it.
+    since_ms: int = 0  # The time when we first heard of it.
 
     @property
     def is_candidate(self) -> bool:
@@ -108,11 +119,11 @@ class _Target:
 
 @dataclass
 class LocatorState:
-    """One locator's view. Not thread-safe: its owner calls it under one lock.
+    """One locator's view. It is not thread-safe: its owner calls it under one lock.
 
-    `me` is our own profile, `uid` a random name for this run. `extra_digest` and `extra` stand for what the locators of
-    one site share besides addresses: what `extra()` gives travels with each exchange inside the site, what comes in
-    goes to `merge_extra`, which says whether it changed anything.
+    `me` is our own profile, and `uid` a random name for this run. `extra` and `extra_digest` are what the locators of
+    one site share besides addresses. The result of `extra()` travels with each exchange inside the site. What comes in
+    goes to `merge_extra`, which returns whether it changed anything.
     """
 
     me: LocatorProfile
@@ -136,7 +147,7 @@ class LocatorState:
     # --- what it knows ---
 
     def known_sites(self) -> dict[int, list[Address]]:
-        """Every site's locators, ourselves too; those that answered last come first."""
+        """Returns every site's locators, ourselves included. Those that answered last come first."""
         sites: dict[int, list[Address]] = {}
         failures = self._failures()
         for profile in sorted(self._known.values(), key=lambda p: (failures.get(p.address, 0), p.address)):
@@ -147,26 +158,27 @@ class LocatorState:
         return self.known_sites().get(distributed_system_id, [])
 
     def digest(self, distributed_system_id: int | None = None) -> str:
-        """Equal at two locators when they know the same, as far as it concerns a locator of the given site."""
+        """Returns a text that is equal at two locators if they know the same, as far as it concerns a locator of the
+        given site."""
         text = repr(sorted((p.host, p.port, p.distributed_system_id) for p in self._known.values()))
         if distributed_system_id == self.me.distributed_system_id:
             text += self.extra_digest()
         return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
 
     def problems(self) -> list[str]:
-        """What keeps configured locators from being joined, in words."""
+        """Returns what keeps configured locators from being joined, in words."""
         return [t.problem for t in self._targets.values() if t.problem and t.role != LEARNED]
 
     def conflicts(self) -> list[str]:
-        """Contradictions about who is of which site. They do not pass by waiting."""
+        """Returns contradictions about the sites of locators. They do not pass by waiting."""
         return [t.problem for t in self._targets.values() if t.conflict and t.role != LEARNED]
 
     def first_round_done(self) -> bool:
-        """Whether every configured locator has been tried once."""
+        """Returns whether every configured locator has been tried once."""
         return all(t.attempted for t in self._targets.values() if t.role != LEARNED)
 
     def is_candidate(self, address: Address) -> bool:
-        """Whether others told of the address, and nobody has answered there."""
+        """Returns whether others told the address, and nobody has answered there."""
         target = self._targets.get(address)
         return target is not None and target.is_candidate
 
@@ -183,17 +195,17 @@ class LocatorState:
         ]
 
     def _failures(self) -> dict[Address, int]:
-        """How often in a row each address did not answer, under whatever name it was asked."""
+        """Returns how often in a row each address did not answer, under whatever name it was asked."""
         failures: dict[Address, int] = {}
         for target in self._targets.values():
             for address in {target.address, target.profile.address if target.profile else target.address}:
                 failures[address] = min(target.failures, failures.get(address, target.failures))
         return failures
 
-    # --- whom to contact ---
+    # --- which locators to contact ---
 
     def due(self, now_ms: int) -> list[Contact]:
-        """Contacts to make now. Each is in flight until `heard` or `failed` is called for its address."""
+        """Returns the contacts to make now. Each is in flight until `heard` or `failed` is called for its address."""
         self._forget_candidates(now_ms)
         contacts = []
         places = self._places_for_candidates()
@@ -208,7 +220,7 @@ class LocatorState:
         return contacts
 
     def next_due_ms(self) -> int | None:
-        """When `due` will next have something; None if only a message can change that."""
+        """Returns when `due` will next have something. None: only a message can change that."""
         places = self._places_for_candidates()
         return min(
             (t.due_ms for t in self._active() if not t.in_flight and (places > 0 or not t.is_candidate)), default=None
@@ -218,7 +230,8 @@ class LocatorState:
         return CANDIDATES_AT_ONCE - sum(t.in_flight and t.is_candidate for t in self._targets.values())
 
     def _active(self) -> list[_Target]:
-        # A locator configured by one name and advertised by another is contacted once, by the name we were given.
+        # A locator may be configured by one name and advertised by another. It is contacted once, by the configured
+        # name.
         covered = {t.profile.address for t in self._targets.values() if t.role != LEARNED and t.profile and t.joined}
         return [
             t
@@ -242,7 +255,7 @@ class LocatorState:
         return {"digest": self.digest(), "digest_in_site": self.digest(self.me.distributed_system_id)}
 
     def _both_digests(self, message: dict[str, Any], peer_site: int) -> tuple[str, str]:
-        """(theirs, ours) of what both are to know the same of."""
+        """Returns (its, our) digest of the part that both are to know the same."""
         same_site = peer_site == self.me.distributed_system_id
         theirs = message.get("digest_in_site" if same_site else "digest")
         return theirs if isinstance(theirs, str) else "", self.digest(peer_site)
@@ -250,10 +263,10 @@ class LocatorState:
     def _sites_map(self) -> list[dict[str, Any]]:
         return [profile.to_map() for profile in self._known.values()]
 
-    # --- what comes in ---
+    # --- messages that come in ---
 
     def on_ping(self, request: dict[str, Any]) -> dict[str, Any]:
-        """The answer to a ping; changes nothing."""
+        """Returns the answer to a ping. It changes nothing."""
         return {
             "uid": self.uid,
             "name": self.me.name,
@@ -262,9 +275,9 @@ class LocatorState:
         }
 
     def on_join(self, request: dict[str, Any], now_ms: int) -> dict[str, Any]:
-        """The answer to a locator that asks what we know. Of the asker itself nothing is believed: it is asked in its turn, if it
-        is new to us or knows something else.
+        """Returns the answer to a locator that asks what we know.
 
+        Nothing is believed about the asker itself. It is asked in its turn, if it is new to us or knows something else.
         IncompatibleSystemError if it expects another site here than this one is.
         """
         if request.get("uid") == self.uid:
@@ -297,7 +310,10 @@ class LocatorState:
         }
 
     def _ask_soon(self, target: _Target, now_ms: int) -> None:
-        """Not at once again where it was asked a moment ago: requests of others must not make us send as many."""
+        """Makes a locator's contact due soon, but not at once if it was asked a moment ago.
+
+        Requests of others must not make us send as many.
+        """
         if target.in_flight:
             target.news = True
         else:
@@ -307,8 +323,11 @@ class LocatorState:
             )
 
     def heard(self, address: Address, request: dict[str, Any], reply: dict[str, Any], now_ms: int) -> None:
-        """`address` answered `request`. ProtocolError or IncompatibleSystemError if the answer cannot be right: call
-        `failed` then, as for no answer."""
+        """Takes the answer of `address` to `request`.
+
+        ProtocolError or IncompatibleSystemError if the answer cannot be right. The caller calls `failed` then, as for
+        no answer.
+        """
         target = self._targets.get(address)
         if target is None:
             return
@@ -322,7 +341,7 @@ class LocatorState:
             target.due_ms = min(target.due_ms, now_ms + self.timings.change_delay_ms)
 
     def failed(self, address: Address, reason: str, now_ms: int, *, conflict: bool = False) -> int:
-        """`address` did not answer, or refused; gives how often in a row."""
+        """Notes that `address` did not answer, or refused. Returns how often that happened in a row."""
         target = self._targets.get(address)
         if target is None:
             return 0
@@ -337,7 +356,7 @@ class LocatorState:
         return target.failures
 
     def extra_changed(self, now_ms: int) -> None:
-        """What the site's locators share was changed here: tell them."""
+        """Notes that what the site's locators share was changed here. They will be told."""
         self._spread(now_ms, only_site=self.me.distributed_system_id)
 
     def _heard_ping(self, target: _Target, reply: dict[str, Any], now_ms: int) -> None:
@@ -354,7 +373,8 @@ class LocatorState:
         if reply.get("self") is True or reply.get("uid") == self.uid:
             if target.role == REMOTE:
                 raise IncompatibleSystemError(
-                    f"remote-locators names {target.address}, which is this locator itself; remote-locators holds other sites' locators"
+                    f"remote-locators names {target.address}, which is this locator itself; remote-locators holds"
+                    " other sites' locators"
                 )
             target.is_self = True
             return
@@ -372,16 +392,18 @@ class LocatorState:
 
     @staticmethod
     def _check_role(role: Any, here: LocatorProfile, asker: LocatorProfile) -> None:
-        """Refuses what `asker`'s configuration says of `here` when it is not so."""
+        """Raises an error if `asker`'s configuration says of `here` what is not so."""
         if role == LOCAL and here.distributed_system_id != asker.distributed_system_id:
             raise IncompatibleSystemError(
-                f"locator {here.name} at {here.address} has distributed-system-id {here.distributed_system_id}, locator {asker.name} at "
+                f"locator {here.name} at {here.address} has distributed-system-id {here.distributed_system_id},"
+                f" locator {asker.name} at "
                 f"{asker.address} has {asker.distributed_system_id}: the locators of one site must agree"
             )
         if role == REMOTE and here.distributed_system_id == asker.distributed_system_id:
             raise IncompatibleSystemError(
                 f"locator {here.name} at {here.address}, named in the remote-locators of {asker.name}, has the same "
-                f"distributed-system-id {here.distributed_system_id}: each site needs its own, and a site is not remote to itself"
+                f"distributed-system-id {here.distributed_system_id}: each site needs its own, and a site is not"
+                " remote to itself"
             )
 
     @staticmethod
@@ -392,7 +414,8 @@ class LocatorState:
         return [LocatorProfile.from_map(value) for value in sites]
 
     def _believe(self, target: _Target, peer: LocatorProfile, now_ms: int) -> None:
-        """`peer` is what answered at the target's address. ProtocolError if it cannot be that, or if there is no room for it."""
+        """Notes that `peer` answered at the target's address. ProtocolError if it cannot be that, or if there is no
+        room for it."""
         if peer.address == self.me.address:
             raise ProtocolError(
                 f"what answers at {target.address} tells this locator's own address {peer.address} as its own"
@@ -432,7 +455,8 @@ class LocatorState:
         worst = max(choices, key=lambda p: failures.get(p.address, 0))
         if not failures.get(worst.address, 0):
             raise ProtocolError(
-                f"locator {peer.name} at {peer.address} of site {peer.distributed_system_id}: there is no room for another one; at most {MAX_LOCATORS_PER_SITE} of a site and "
+                f"locator {peer.name} at {peer.address} of site {peer.distributed_system_id}: there is no room for"
+                f" another one; at most {MAX_LOCATORS_PER_SITE} of a site and "
                 f"{MAX_LOCATORS} of all are kept, and all that are kept answer"
             )
         del self._known[worst.address]
@@ -440,10 +464,14 @@ class LocatorState:
         if target is not None and target.role == LEARNED:
             del self._targets[worst.address]
 
-    # --- candidates: addresses of which others told ---
+    # --- candidates: addresses that others told ---
 
     def _add_candidates(self, addresses: Iterable[Address], now_ms: int) -> None:
-        """Where all places are taken those go that failed, the most often first; then the new ones are left out. They will be told again."""
+        """Adds addresses that others told.
+
+        If all places are taken, candidates that failed are dropped, those with the most failures first. If there are
+        none, the new ones are left out. They will be told again.
+        """
         fresh = {address for address in addresses if address not in self._targets and address not in self._known}
         candidates = [t for t in self._targets.values() if t.is_candidate] if fresh else []
         failed = sorted((t for t in candidates if t.failures and not t.in_flight), key=lambda t: t.failures)
@@ -472,7 +500,8 @@ class LocatorState:
             self.extra_changed(now_ms)
 
     def _spread(self, now_ms: int, *, only_site: int | None = None) -> None:
-        """What we know has changed: those that know something else are told by our asking them."""
+        """Makes contacts due after what we know has changed. Those that know something else learn it because we ask
+        them."""
         for target in self._targets.values():
             if target.profile is None or only_site not in (None, target.profile.distributed_system_id):
                 continue

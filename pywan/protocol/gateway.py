@@ -1,5 +1,7 @@
-"""Owns the opening of a data connection: what a sender or a client says first, and what it is answered. Bytes in, bytes
-and values out; docs/wire_format.md has the same, byte by byte."""
+"""Owns the opening of a data connection: what a sender or a client says first, and what it is answered.
+
+Bytes come in, and bytes and values go out. docs/wire_format.md describes the same, byte by byte.
+"""
 
 from __future__ import annotations
 
@@ -15,51 +17,51 @@ from pywan.base.names import check_name, printable, quoted
 from pywan.errors import ProtocolError
 from pywan.protocol.control import describe
 
-VERSION = _core.RECORD_FORMAT  # That is a part of it, and changes with it.
+VERSION = _core.RECORD_FORMAT  # The format of records is a part of the protocol, and changes with it.
 HEADER_BYTES = 32
 MAGIC = b"PWD1"
-HELLO_BYTES_MAX = 65536  # Names and numbers only; a longer one is somebody else's.
+HELLO_BYTES_MAX = 65536  # An opening holds names and numbers only. A longer one is of another protocol.
 
 
 @dataclass(frozen=True)
 class SenderHello:
-    """A gateway sender's dispatcher opens its connection."""
+    """The first message of a gateway sender's dispatcher."""
 
     kind: ClassVar[str] = "gateway"
     site: int
-    remote_site: int  # The site the sender is configured for.
+    remote_site: int  # The site that the sender is configured for.
     member: str
     sender: str
     dispatcher: int
     incarnation: (
         int  # Of the queue: new whenever it is created afresh, so that its sequences are not taken for older ones.
     )
-    mount: int  # Of this opening of its disk store, or of this process without one.
+    mount: int  # One opening of the queue's disk store. Without a disk store: one process.
     partitions: int
     version: int = VERSION
 
 
 @dataclass(frozen=True)
 class ClientHello:
-    """A client is about to send the rows of one task."""
+    """The first message of a client that sends the rows of one task."""
 
     kind: ClassVar[str] = "rows"
     region: str
-    run_id: bytes  # With `task`: what may be applied once.
+    run_id: bytes  # With `task` it names what may be applied once.
     task: int
     version: int = VERSION
 
 
 @dataclass(frozen=True)
 class Welcome:
-    """The other side takes the connection."""
+    """The answer to an opening that is accepted."""
 
     kind: ClassVar[str] = "welcome"
     site: int
     member: str
     credit_events: int
     credit_bytes: int
-    maximum_time_between_pings: int = 60000  # ms; a sender that is silent for longer is disconnected.
+    maximum_time_between_pings: int = 60000  # In ms. A sender that is silent for longer is disconnected.
     known: int = (
         0  # Partitions of which it has events from other mounts of the queue's disk store: their `Known` follow.
     )
@@ -68,17 +70,24 @@ class Welcome:
 
 @dataclass(frozen=True)
 class Committed:
-    """A task's rows are applied."""
+    """The answer when a task's rows are applied."""
 
     kind: ClassVar[str] = "committed"
     rows: int
-    applied: int  # Rows with an effect now: 0 if `duplicate`.
-    missing: int  # Destroys of keys that were not there.
-    duplicate: bool  # An earlier attempt of the same task had been applied.
+    applied: int  # The rows that had an effect now. 0 if `duplicate`.
+    missing: int  # The rows that destroy a key that was not there.
+    duplicate: bool  # Whether an earlier attempt of the same task had been applied.
 
 
 class Known(NamedTuple):
-    """Up to where the receiver has a partition, the mount that the newest of it came from, and up to where the sender's disk knew all to be settled."""
+    """What a receiver knows of one partition.
+
+    Attributes:
+        partition: The partition's number.
+        last: The last sequence that the receiver has.
+        mount: The mount that the newest of these events came from.
+        settled: The sequence up to which the sender's disk knew all events to be settled.
+    """
 
     partition: int
     last: int
@@ -86,7 +95,8 @@ class Known(NamedTuple):
     settled: int = 0
 
 
-_KNOWN = struct.Struct("<IIQQ")  # Partition, how much of `last` is not settled and 1 (0: nobody knows), `last`, mount.
+# The partition, how much of `last` is not settled plus 1 (0: unknown), `last`, and the mount.
+_KNOWN = struct.Struct("<IIQQ")
 KNOWN_OF_FRAME = HELLO_BYTES_MAX // _KNOWN.size
 _INT_LIMITS = {
     "known": 65536,
@@ -103,12 +113,12 @@ M = TypeVar("M", SenderHello, ClientHello, Welcome, Committed)
 
 
 def encode(message: Any, frame_type: int) -> bytes:
-    """The whole frame of one message."""
+    """Returns the whole frame of one message."""
     return _core.pack_frame(frame_type, msgpack.packb({"kind": message.kind, **asdict(message)}))
 
 
 def encode_known(known: list[Known]) -> bytes:
-    """Frames with each of these, behind the welcome that told their number."""
+    """Returns frames with each of these. They follow the welcome that told their number."""
 
     def packed(each: Known) -> bytes:
         unsettled = each.last - each.settled + 1 if each.settled else 0
@@ -121,7 +131,7 @@ def encode_known(known: list[Known]) -> bytes:
 
 
 def decode_known(frame: bytes) -> list[Known]:
-    """What one such frame tells."""
+    """Returns what one such frame holds."""
     frame_type, _, _, payload = _core.check_frame(frame)
     if frame_type == _core.FRAME_ERROR:
         raise error_of(payload)
@@ -136,13 +146,13 @@ def decode_known(frame: bytes) -> list[Known]:
 
 
 def encode_error(error: Exception) -> bytes:
-    """An error frame: the kind of a pywan error in brackets, then its text."""
+    """Returns the payload of an error frame: the kind of a pywan error in brackets, then its text."""
     kind = type(error).__name__ if isinstance(error, errors.PywanError) else "ProtocolError"
     return _core.pack_frame(_core.FRAME_ERROR, f"[{kind}] {error}".encode(errors="replace")[:1000])
 
 
 def error_of(payload: bytes) -> errors.PywanError:
-    """The error behind an error frame's payload; a ProtocolError where it names no kind of ours."""
+    """Returns the error in an error frame's payload. It is a ProtocolError if no kind of ours is named."""
     text = payload.rstrip(b"\0").decode("utf-8", "replace")
     text = printable(text)
     named = re.match(r"\[(\w+)\] ", text)
@@ -153,13 +163,14 @@ def error_of(payload: bytes) -> errors.PywanError:
 
 
 def check_magic(first: bytes) -> None:
-    """ProtocolError unless a frame of ours can begin with these bytes."""
+    """Raises ProtocolError unless a frame of ours can begin with these bytes."""
     if first[: len(MAGIC)] != MAGIC:
         raise ProtocolError(f"what came is not of this protocol: {describe(first)}")
 
 
 def header(data: bytes) -> tuple[int, int]:
-    """(frame type, bytes that follow) of a header. ProtocolError for another protocol, or too long an opening."""
+    """Returns (frame type, bytes that follow) of a header. ProtocolError for another protocol, or for an opening that
+    is too long."""
     frame_type, padded, _ = _core.check_frame_header(data)
     if padded > HELLO_BYTES_MAX:
         raise ProtocolError(f"an opening of {padded} bytes; at most {HELLO_BYTES_MAX} are possible")
@@ -167,7 +178,8 @@ def header(data: bytes) -> tuple[int, int]:
 
 
 def decode(frame: bytes, *expected: type[M]) -> M:
-    """The message in a whole frame; one of the `expected` kinds. An error frame raises ProtocolError with its text."""
+    """Returns the message in a whole frame, which is of one of the `expected` kinds. An error frame raises
+    its error."""
     frame_type, _, _, payload = _core.check_frame(frame)
     if frame_type == _core.FRAME_ERROR:
         raise error_of(payload)
@@ -192,7 +204,7 @@ def decode(frame: bytes, *expected: type[M]) -> M:
     version = getattr(message, "version", VERSION)
     if version != VERSION:
         raise ProtocolError(
-            f"protocol version {version}, with record format {version}; this side speaks version {VERSION}, with record format {VERSION}: "
-            "upgrade the older one"
+            f"protocol version {version}, with record format {version}; this side speaks version {VERSION}, with"
+            f" record format {VERSION}: upgrade the older one"
         )
     return message

@@ -1,4 +1,5 @@
-"""Owns a locator's table of its site's members: who is alive, where their receivers are, which one is least loaded."""
+"""Owns a locator's table of its site's members: which are alive, where their receivers are, and which receiver has the
+lowest load."""
 
 from __future__ import annotations
 
@@ -10,15 +11,18 @@ from pywan.base.names import check_name, is_host, quoted
 from pywan.errors import ConfigurationError, ProtocolError
 
 MAX_MEMBERS = 1024
-MAX_RECEIVERS = 16  # Of one member; Geode has one.
-LEASE_MS = 5_000  # A member that was not heard for so long is dead.
+MAX_RECEIVERS = 16  # The limit for one member. Geode has one.
+LEASE_MS = 5_000  # A member that was not heard for so long counts as dead.
 MIN_LEASE_MS, MAX_LEASE_MS = 100, 600_000_000
 
 
 @dataclass
 class Member:
-    """One live member. `handed_out` counts, per receiver, the senders sent there since its last heartbeat: they are on
-    their way and not in its load yet."""
+    """One live member.
+
+    `handed_out` counts, for each receiver, the senders that were sent there since the member's last heartbeat. They are
+    on their way, and not in its load yet.
+    """
 
     profile: dict[str, Any]
     heard_ms: int
@@ -35,10 +39,11 @@ class Member:
 
 
 class MemberTable:
-    """Not thread-safe: its owner calls it under one lock, with `now_ms` that never goes back."""
+    """The members by name. It is not thread-safe: its owner calls it under one lock, with `now_ms` that never goes
+    back."""
 
     def __init__(self, lease_ms: int = LEASE_MS) -> None:
-        """`lease_ms`: a member that was not heard for so long is taken off; MIN_LEASE_MS to MAX_LEASE_MS."""
+        """A member that was not heard for `lease_ms` is taken off. It is from MIN_LEASE_MS to MAX_LEASE_MS."""
         self.lease_ms = lease_ms
         self._members: dict[str, Member] = {}
         self._turn = 0
@@ -47,7 +52,7 @@ class MemberTable:
         return self._members.get(name)
 
     def join(self, value: Any, now_ms: int) -> dict[str, Any]:
-        """Takes a member in, in place of an earlier run of the same name; gives the checked profile."""
+        """Takes a member in, in place of an earlier run of the same name. Returns the checked profile."""
         profile = check_profile(value)
         if profile["name"] not in self._members and len(self._members) >= MAX_MEMBERS:
             raise ConfigurationError(
@@ -57,7 +62,8 @@ class MemberTable:
         return profile
 
     def heartbeat(self, request: dict[str, Any], now_ms: int) -> bool:
-        """Whether the member is known; if not, it has to join (again). Its load replaces what was guessed."""
+        """Returns whether the member is known. If not, it has to join (again). Its load replaces the count of those
+        handed out."""
         name = request.get("name")
         member = self._members.get(name) if isinstance(name, str) else None
         if member is None or member.member_id != request.get("member_id"):
@@ -76,7 +82,7 @@ class MemberTable:
         return True
 
     def expire(self, now_ms: int) -> list[Member]:
-        """Removes and gives the members whose lease has run out."""
+        """Removes and returns the members whose lease has run out."""
         dead = [m for m in self._members.values() if now_ms - m.heard_ms > self.lease_ms]
         for member in dead:
             del self._members[member.name]
@@ -86,7 +92,7 @@ class MemberTable:
         return min((m.heard_ms + self.lease_ms + 1 for m in self._members.values()), default=None)
 
     def least_loaded(self, exclude: Iterable[int] = ()) -> dict[str, Any] | None:
-        """The receiver with the fewest senders, counting those just sent to it; equal ones take turns."""
+        """Returns the receiver with the fewest senders, those just sent to it included. Equal ones take turns."""
         excluded = set(exclude)
         choices = [
             (
@@ -122,12 +128,13 @@ class MemberTable:
         return [dict(m.profile) for m in sorted(self._members.values(), key=lambda m: m.name)]
 
     def servers(self) -> list[dict[str, Any]]:
-        """Members as clients see them: where to connect, and never a gateway receiver."""
+        """Returns the members as clients see them: where to connect, and no gateway receivers."""
         return [{k: v for k, v in profile.items() if k != "receivers"} for profile in self.members()]
 
 
 def check_profile(value: Any) -> dict[str, Any]:
-    """A member's profile with every field in its type and range, and nothing else; ProtocolError says which is not."""
+    """Returns a member's profile with every field in its type and range, and nothing else. ProtocolError says what is
+    wrong."""
     if not isinstance(value, dict):
         raise ProtocolError(f"a member's profile is a map, not {quoted(value)}")
     profile: dict[str, Any] = {
@@ -156,7 +163,7 @@ def check_profile(value: Any) -> dict[str, Any]:
 
 
 def check_servers(reply: dict[str, Any]) -> list[dict[str, Any]]:
-    """The site's members in a locator's answer, as `MemberTable.servers` gave them."""
+    """Returns the site's members in a locator's answer, as `MemberTable.servers` gave them."""
     servers = reply.get("servers")
     if not isinstance(servers, list) or len(servers) > MAX_MEMBERS:
         raise ProtocolError(f"a locator's answer has no list of at most {MAX_MEMBERS} members: {quoted(servers)}")
@@ -164,7 +171,7 @@ def check_servers(reply: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def check_receiver(value: Any) -> dict[str, Any]:
-    """A receiver as `MemberTable.least_loaded` gives it."""
+    """Returns a receiver, as `MemberTable.least_loaded` gave it."""
     if not isinstance(value, dict):
         raise ProtocolError(f"a receiver is a map, not {quoted(value)}")
     return {

@@ -1,1 +1,1 @@
-"""Regions as Python sees them, and what changes their entries: callers, callbacks, the repair of the clock."""
+"""A region: what users see of it, its way through user code, and the locks on that way."""

@@ -1,5 +1,9 @@
-"""Owns the order between the locks of life cycles (senders, caches) and those under which a region's callbacks run: the
-first are taken before the second, and a callback that would take them the other way round is told so instead of waiting for ever."""
+"""Owns the order between two kinds of locks: those of life cycles (senders, caches), and those under which a region's
+callbacks run.
+
+A life cycle's lock is taken before a callback lock. A callback that would take them the other way round gets an error
+instead of waiting for ever.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +12,12 @@ from collections.abc import Callable
 
 from pywan.errors import IllegalStateError
 
-_held = threading.local()  # .regions: names of the regions whose callback lock this thread has, innermost last.
+# `.regions`: the names of the regions whose callback lock this thread holds, the innermost last.
+_held = threading.local()
 
 
 class CallbackLock:
-    """A region's callbacks run under it, one change at a time. Re-entrant."""
+    """A region's callbacks run under it, so they handle one change at a time. It is re-entrant."""
 
     def __init__(self, region: str) -> None:
         self._region = region
@@ -26,7 +31,7 @@ class CallbackLock:
         self._lock.acquire()
         try:
             held.append(self._region)
-        except BaseException:  # No memory: `__exit__` is not called then.
+        except BaseException:  # There was no memory. `__exit__` is not called then.
             self._lock.release()
             raise
 
@@ -36,20 +41,20 @@ class CallbackLock:
 
 
 def check_no_callback(what: str) -> None:
-    """IllegalStateError if this thread runs a callback of a region."""
+    """Raises IllegalStateError if this thread runs a callback of a region."""
     regions = getattr(_held, "regions", None)
     if regions:
         raise IllegalStateError(
-            f"{what} cannot be started, stopped, paused, altered, destroyed or closed by a"
-            f" callback of region {regions[-1]!r}, since that waits "
-            "for the region's callbacks to end; do it in another thread"
+            f"{what} cannot be started, stopped, paused, altered, destroyed or closed by a callback of region"
+            f" {regions[-1]!r}, since that waits for the region's callbacks to end; do it in another thread"
         )
 
 
 class LifeCycleLock:
-    """Guards what is created, started, stopped and destroyed, and is held while regions learn of it. Re-entrant.
+    """Guards what is created, started, stopped and destroyed. It is held while regions are told of that. It is
+    re-entrant.
 
-    `is_waited_for()`: whether who has the lock waits for this very thread to end.
+    `is_waited_for()` returns whether the holder of the lock waits for the calling thread to end.
     """
 
     def __init__(self, what: str, is_waited_for: Callable[[], bool] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Owns the way of a region's changes through user code: filters of its senders, the conflict resolver, listeners."""
+"""Owns the route of a region's changes through user code: filters of its senders, the conflict resolver, listeners."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ log = logging.getLogger("pywan.region")
 
 _DONE = ("created", "updated", "destroyed")
 
-Found = tuple[Any, int, int, bool]  # What there is under a key: value, stamp, site, whether it is live.
-Verdicts = dict[_core.EventQueue, Any]  # What the filters of attached queues said, of those that were asked.
+Found = tuple[Any, int, int, bool]  # The entry of a key: value, stamp, site, whether it is live.
+Verdicts = dict[_core.EventQueue, Any]  # The answers of the filters that were asked, by the attached queue.
 
 
 class Origin(NamedTuple):
-    """Who made an event, and whom it has reached: what `RegionCore.change` takes."""
+    """The site that made an event, and the sites that it has reached. `RegionCore.change` takes it."""
 
     site: int
     recipients: bytes
@@ -38,20 +38,20 @@ class Origin(NamedTuple):
 
 
 class Change(NamedTuple):
-    """One change, in the bytes in which it came, whatever user code makes of its objects."""
+    """One change, in the bytes in which it came. They stay the same whatever user code does with its objects."""
 
     operation: int
     key: Encoded
     value: Encoded
     argument: Encoded
-    origin: Origin  # By one identity at every place where it is seen.
-    version: tuple[int, int] | None = None  # (stamp, site) of a remote one.
+    origin: Origin  # The event has the same identity wherever it is seen.
+    version: tuple[int, int] | None = None  # The (stamp, site) of a remote change. None: the change is made here.
     timestamp_ms: int = 0
     condition: _core.Condition | None = None
 
     @property
     def made_ms(self) -> int:
-        """When it was made, by the clock of the site that made it."""
+        """The time of the change in milliseconds since 1970, by the clock of the site that made it."""
         if self.version is not None:
             return self.version[0] >> 16
         now_ms = time.time_ns() // 1_000_000
@@ -59,8 +59,10 @@ class Change(NamedTuple):
 
 
 class CallbackPath:
-    """Changes that meet user code go one at a time, under `lock`, so that a filter, resolver or listener sees them in
-    the order of the queue."""
+    """The changes of one region that meet user code. They go one at a time, under `lock`.
+
+    So a filter, resolver or listener sees them in the order of the queue.
+    """
 
     def __init__(
         self,
@@ -71,13 +73,13 @@ class CallbackPath:
     ) -> None:
         self._region, self._site = region, site
         self.lock = CallbackLock(region.name)
-        # Guarded by the lock:
+        # The lock guards the fields below.
         self._listeners = tuple(listeners)
         self._resolver = resolver
-        self._senders: dict[_core.EventQueue, Any] = {}  # Attached queue -> SenderCore.
-        self._lines = Lines(log)  # About callbacks and events that fail.
+        self._senders: dict[_core.EventQueue, Any] = {}  # The SenderCore of each attached queue.
+        self._lines = Lines(log)  # Limits the log lines about callbacks and events that fail.
 
-    # Who is on the way. Each of these says, under the lock, whether changes have to come by here from now on.
+    # The callbacks. The caller of each of these holds the lock, and then asks `is_needed`.
 
     def set_senders(self, senders: dict[_core.EventQueue, Any]) -> None:
         self._senders = senders
@@ -90,6 +92,7 @@ class CallbackPath:
 
     @property
     def is_needed(self) -> bool:
+        """Whether changes must go through this path, because there are callbacks."""
         return (
             bool(self._listeners)
             or self._resolver is not None
@@ -109,7 +112,10 @@ class CallbackPath:
         *,
         event_id: tuple[int, int, int] | None = None,
     ) -> str:
-        """What became of it, in the words of `RegionCore.change`. `event_id`: of one that has an identity already."""
+        """Makes a change of this site. Returns the outcome, in the words of `RegionCore.change`.
+
+        `event_id` is given for an event that has an identity already.
+        """
         change = Change(
             operation,
             _core.encoded_key(key),
@@ -122,12 +128,15 @@ class CallbackPath:
         with self.lock:
             return self._make(change)
 
-    def apply_record(self, record: bytes, place: tuple[int, int, bool]) -> int:
-        """A remote change, from the receiver; `place`: partition and sequence at its sender, and whether it may have been
-        applied before. APPLY_DONE; APPLY_LOST: a later version stands; or a reason of failure.
-        QueueFullError, DiskError: one of our queues or logs does not take it now."""
+    def apply_record(self, record: bytes, position: tuple[int, int, bool]) -> int:
+        """Applies a remote change, which the receiver got.
+
+        `position` is (partition, sequence at its sender, whether it may have been applied before). Returns APPLY_DONE,
+        APPLY_LOST (a later version stays), or a reason of failure. QueueFullError or DiskError if a queue or log of
+        this member cannot take it now.
+        """
         fields = _core.record_fields(record)
-        origin = Origin(fields["origin_site"], fields["recipients"], fields["event_id"], place[2], fields["flags"])
+        origin = Origin(fields["origin_site"], fields["recipients"], fields["event_id"], position[2], fields["flags"])
         change = Change(
             fields["operation"],
             Encoded(*fields["key"]),
@@ -143,7 +152,7 @@ class CallbackPath:
         except (QueueFullError, DiskError):
             raise
         except MemoryError:
-            return _core.FAILED_NO_MEMORY  # The receiver says it.
+            return _core.FAILED_NO_MEMORY  # The receiver logs it.
         except RegionNotFoundError:
             return _core.FAILED_REGION_NOT_FOUND
         except Exception:
@@ -156,6 +165,8 @@ class CallbackPath:
         return Origin(self._site, b"", event_id or self._region.next_event_id())
 
     def _make(self, change: Change) -> str:
+        """Asks the callbacks, makes the change, and tells the listeners. Returns the outcome. The caller holds the
+        lock."""
         region, operation, key, version = self._region, change.operation, change.key, change.version
         old = region.lookup(key) if self._listeners or self._resolver is not None else None
         is_remote = version is not None
@@ -165,28 +176,27 @@ class CallbackPath:
         outcome = region.decide(operation, key, version, may_ask, value if is_remote else None, change.condition, flags)
         if outcome == "ask":
             helper = self._resolve(change, old)
-            if helper is None:  # Without a decision the later version wins.
+            if helper is None:  # The resolver failed, so the later version wins.
                 outcome = region.decide(operation, key, version, _core.ASK_NOBODY, value, flags=flags)
             else:
                 if helper.is_disallowed:
                     return "lost"
                 if helper.is_changed:
                     value = _core.encoded_value(helper.value)
-                ask = _core.ASK_DECIDED  # So it is applied.
+                ask = _core.ASK_DECIDED  # The resolver has decided that the change is applied.
                 outcome = "destroyed" if operation == _core.DESTROY else "updated"
         if outcome in ("missing", "unmet", "forgotten"):
             return outcome
         if outcome == "lost":
             return region.change(operation, key, value, change.argument, (), version, origin)
-        # "same": it was applied before and may have to be forwarded again.
+        # "same": the change was applied before, and may have to be forwarded again.
         name = {"created": "create", "updated": "update", "destroyed": "destroy", "same": OPERATIONS[operation]}[
             outcome
         ]
         verdicts: Verdicts = {}
         outcome = "slow"
-        while (
-            outcome == "slow"
-        ):  # A sender that starts meanwhile is asked, too: what it was not asked about does not enter.
+        while outcome == "slow":
+            # A sender may start meanwhile. Its filters are asked too: without their answer the event does not enter.
             self._ask(name, change, value, verdicts)
             outcome = region.change(
                 operation,
@@ -205,8 +215,8 @@ class CallbackPath:
         return outcome
 
     def _ask(self, operation: str, change: Change, value: Encoded, verdicts: Verdicts) -> None:
-        """The filters of each queue that the event would enter, if they were not asked yet. Which these are is the
-        core's decision."""
+        """Asks the filters of each queue that the event would enter, if they were not asked yet. The core tells which
+        queues these are."""
         event = None
         for queue in self._region.unasked(change.origin, verdicts):
             if event is None:
@@ -224,12 +234,12 @@ class CallbackPath:
             verdicts[queue] = self._senders[queue].filters.decide_enqueue(event)
 
     def _resolve(self, change: Change, old: Found | None) -> GatewayConflictHelper | None:
-        """What the resolver decided; None: it failed."""
+        """Returns what the resolver decided. None: it failed."""
         assert change.version is not None and self._resolver is not None
         helper = GatewayConflictHelper()
         old_value, old_stamp, old_site, _ = old if old is not None else (None, 0, 0, False)
         stamp, site = change.version
-        # There is an entry, whatever the change was where it comes from.
+        # An entry exists, so for the resolver this is an update or a destroy, whatever it was at its own site.
         name = "destroy" if change.operation == _core.DESTROY else "update"
         event = TimestampedEntryEvent(
             self._region.face,
@@ -285,8 +295,11 @@ class CallbackPath:
     # Repair of the clock
 
     def restamp(self, repair: _core.ClockRepair, key: Encoded) -> bool:
-        """The entry, or tombstone, of a key is changed to what it is, with a stamp of now. Filters are asked;
-        listeners are not told, since nothing changes for them. False: there is none."""
+        """Gives the entry or tombstone of a key the present stamp, and changes nothing else. Returns False if there is
+        none.
+
+        Filters are asked. Listeners are not told, since nothing changes for them.
+        """
         region = self._region
         with self.lock:
             old = region.lookup(key)
@@ -307,9 +320,12 @@ class CallbackPath:
             return done
 
     def remake(self, repair: _core.ClockRepair, record: bytes) -> bool:
-        """An event is queued whose stamp is ahead, and of its key there is an older version: that of a repair that was
-        killed, or another site's which came after a restart without entries. What the event says is made again; what is
-        there, if it is this site's. False: it was changed meanwhile."""
+        """Makes a change again from a queued event whose stamp is ahead. Returns False if the key was changed
+        meanwhile.
+
+        The entry of its key has an older version than the event. Either a repair was killed, or the entry came from
+        another site after a restart without entries. If the entry is this site's, it only gets a new stamp.
+        """
         region, fields = self._region, _core.record_fields(record)
         key = Encoded(*fields["key"])
         entry = region.lookup(key)

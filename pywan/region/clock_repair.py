@@ -1,6 +1,8 @@
-"""Owns the way of a repair of a member's clock: what is ahead of the time, in its regions and in its senders' queues,
-is stamped anew and sent again, in rounds until nothing is found. The cache says what there is, and how floors are
-told."""
+"""Owns the steps of a repair of a member's clock.
+
+Entries of its regions and events in its senders' queues that are ahead of the time are stamped anew and sent again, in
+rounds, until none is found. The member gives the regions and senders, and tells the floors.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +13,19 @@ from typing import Any
 
 from pywan import _core
 
-IN_FLIGHT_LOOK_S = 0.02  # Between two looks at events that are on their way: they will be parked, or taken.
+IN_FLIGHT_LOOK_S = 0.02  # The time between two looks at events that are on their way: they will be parked, or taken.
 
 
 class ClockRepairReport:
-    """What was found so far, or stamped anew."""
+    """The numbers of entries and events that were found so far, or stamped anew."""
 
     def __init__(self, regions: Iterable[Any], senders: Iterable[Any], ahead_ms: int, dry_run: bool) -> None:
-        self.ahead_ms = ahead_ms  # By which the highest stamp was ahead of the member's clock.
-        self.now_ms = time.time_ns() // 1_000_000  # That clock, for whoever compares it with another one.
+        self.ahead_ms = ahead_ms  # By how much the highest stamp was ahead of the member's clock.
+        # The time of that clock, so that it can be compared with another clock.
+        self.now_ms = time.time_ns() // 1_000_000
         self.dry_run = dry_run
         self.rounds = 0
-        self.left = 0  # Events that were on their way all the time, and stay ahead.
+        self.left = 0  # The number of events that were on their way all the time, and stay ahead.
         self.regions = {region.name: {"entries": 0, "tombstones": 0} for region in regions}
         self.senders = {sender.id: {"queued": 0, "parked": 0} for sender in senders}
 
@@ -31,6 +34,7 @@ class ClockRepairReport:
         return sum(count for counts in (*self.regions.values(), *self.senders.values()) for count in counts.values())
 
     def to_dict(self) -> dict[str, Any]:
+        """Returns the report as plain values."""
         return {
             "ahead_ms": self.ahead_ms,
             "now_ms": self.now_ms,
@@ -44,10 +48,13 @@ class ClockRepairReport:
 
 
 class ClockRepair:
-    """One repair, one thread at a time. `regions` are repaired, and their events in the queues of `senders`; `others`
-    of the member's regions are not. `begin(core)` has to call `core.begin()`, and to tell no floor above `core.began`
-    from then on until the repair ends; `pause` waits for a moment, and says whether to give up. Under `floors_lock` no
-    tombstones go."""
+    """One repair. One thread uses it.
+
+    `regions` are repaired, with their events in the queues of `senders`. `others` are the member's regions that are not
+    repaired. `begin(core)` must call `core.begin()`; from then on until the repair ends, it must tell no floor above
+    `core.began`. `pause` waits for a moment, and returns whether to give up. While `floors_lock` is held, no tombstones
+    are dropped.
+    """
 
     def __init__(
         self,
@@ -69,7 +76,7 @@ class ClockRepair:
         self.report = ClockRepairReport(self._regions, self._senders, clock.ahead_ms, dry_run)
 
     def run(self) -> Iterator[ClockRepairReport]:
-        """Gives the report whenever there is more to tell."""
+        """Yields the report whenever it has changed."""
         if self.report.dry_run:
             self._count()
             yield self.report
@@ -97,8 +104,8 @@ class ClockRepair:
             queues |= {id for id, counts in report.senders.items() if any(counts.values())}
             if not report.left:
                 self._settle(restamped, queues)
-            # A change that had taken its stamp before may have come meanwhile. What regions that are left out do to the
-            # clock stays.
+            # A change that had taken its stamp before may have come meanwhile. Regions that are left out may push the
+            # clock ahead again.
             is_ahead = core.begin() and not self._others
             if report.left or (not is_ahead and not any(sum(core.count_entries(region)) for region in self._regions)):
                 yield report
@@ -121,7 +128,7 @@ class ClockRepair:
         core.begin()
         for sender in self._senders:
             waiting += core.count_events(sender.queue) + core.count_events(sender.parked.queue)
-        # Events first: what is made of an entry after that is later, and stays.
+        # The events' turn comes first: an entry that changes after that gets a later stamp, which stays.
         for region in self._regions:
             report.regions[region.name]["entries"] += core.restamp_invalid(region)
         core.give_stamps()
@@ -149,7 +156,7 @@ class ClockRepair:
         return waiting
 
     def _restamp(self, region: Any, shard: int) -> int | None:
-        """From a shard on. Returns where to go on."""
+        """Stamps entries anew, beginning with a shard. Returns the shard to go on with. None: all are done."""
         counts = self.report.regions[region.name]
         entries, tombstones, following, is_slow = self._core.restamp_entries(region, shard)
         counts["entries"] += entries
@@ -162,22 +169,22 @@ class ClockRepair:
         return following
 
     def _feeding(self, sender: Any) -> set[str]:
-        """The regions whose changes get into the sender's queue."""
+        """Returns the names of the regions whose changes enter the sender's queue."""
         return {region.name for region in self._regions if self._core.is_fed(sender.queue, region)}
 
     def _settle(self, regions: set[str], queues: set[str]) -> None:
-        """A restart does not make the clock run ahead again."""
+        """Makes logs forget stamps that were ahead, so that a restart does not make the clock run ahead again."""
         for region in self._regions:
             if region.name in regions:
                 with self._floors_lock:
                     self._core.settle_region(region)
                 region.wait_durable()
         for sender in self._senders:
-            if sender.id in queues and not self._others:  # Else it may have events that are ahead.
+            if sender.id in queues and not self._others:  # With other regions the queue may hold events that are ahead.
                 self._core.settle_queue(sender.queue)
 
 
 def _drops(sender: Any) -> int:
-    """How many events the queue did not take: of these there may be one that a repair made."""
+    """Returns how many events the queue did not take. An event that a repair made may be among them."""
     counts: Mapping[str, int] = sender.queue.counts()
     return counts["dropped_stopped"] + counts["dropped_newest"] + counts["dropped_oldest"]

@@ -1,4 +1,4 @@
-"""Owns a region as its member works with it: its log, the senders that take its events, its end."""
+"""Owns a region as its member works with it: its log, the senders that take its events, and its end."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ log = logging.getLogger("pywan.region")
 
 
 class MemberRegion(_core.RegionCore):
-    """What a `Region` has. The table, the put path and the log are compiled (see pywan._core).
+    """The core of a `Region`. The table, the path of a put and the log are compiled (see pywan._core).
 
-    `alter(region, changes)` is how the member changes its attributes.
+    The member changes its attributes through `alter(region, changes)`.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class MemberRegion(_core.RegionCore):
         self.callbacks = CallbackPath(self, site, listeners, resolver)
         self.face: Region[Any, Any] = Region(self)
         self._alter = alter
-        self.set_slow(self._way())
+        self.set_slow(self._route())
 
     @property
     def gateway_sender_ids(self) -> tuple[str, ...]:
@@ -60,13 +60,15 @@ class MemberRegion(_core.RegionCore):
         start_writer: Callable[[str, Callable[[], None]], None],
         **room: Any,
     ) -> None:
-        """Recovers what the log in `directory` holds and logs every change from now on, within the `room` of its disk
-        store, which runs its writer in a thread (by name) with `start_writer`, and waits for it. Before the region is
-        used."""
+        """Recovers the entries that the log in `directory` holds, and logs every change from now on.
+
+        It is called before the region is used. `room` is what the disk store lets the log take. `start_writer` is the
+        store's function that runs the log's writer in a thread; the store waits for that thread in the end.
+        """
         recovery = self.open_log(directory, log_id=log_id, synchronous=synchronous, flush_ms=flush_ms, **room)
         if recovery["cut_bytes"]:
             log.warning(
-                "region %s: the log ended with what was not synced, and is not whole; %d bytes were cut",
+                "region %s: the end of its log was not synced, and is not whole; %d bytes were cut",
                 self.name,
                 recovery["cut_bytes"],
             )
@@ -77,49 +79,52 @@ class MemberRegion(_core.RegionCore):
         start_writer(f"region-{self.name}-log", self.commit_loop)
 
     def log_trouble(self) -> str | None:
-        """Why its log is not written now; None: it is."""
+        """Returns why its log is not written now. None: it is written."""
         return self.log_state().get("failing")
 
     def say_unwritten(self) -> None:
-        """After its log has ended: why some of it could not be written."""
+        """Logs why some changes could not be written. It is called after the log has ended."""
         failing = self.log_state().get("failing")
         if failing:
             log.error("region %s: the newest changes could not be written: %s", self.name, failing)
 
     def close(self) -> None:
-        """Every operation is refused from now on, and the log of a persistent region ends with what was changed: who
-        runs its writer waits for that. In a child that was forked: nothing."""
+        """Refuses every operation from now on. The log of a persistent region ends when all changes are written.
+
+        The disk store waits for the log's writer. In a forked child this does nothing.
+        """
         if self.is_inherited:
             return
         super().close()
         self.stop_log()
         self.release_entries()
 
-    # What is on the way of its changes
+    # Callbacks and senders on the route of its changes
 
     def attach_senders(self, senders: Iterable[Any]) -> None:
-        """The member says which senders (SenderCore) take this region's events."""
+        """Connects the region to the senders (SenderCore) that take its events. The member calls it."""
         by_queue = {sender.queue: sender for sender in senders}
         with self.callbacks.lock:
             self.callbacks.set_senders(by_queue)
             self.attach(
-                by_queue, self._way(), [queue for queue, sender in by_queue.items() if sender.filters.decides_enqueue]
+                by_queue, self._route(), [queue for queue, sender in by_queue.items() if sender.filters.decides_enqueue]
             )
 
     def add_listener(self, listener: CacheListener) -> None:
         self.check_usable()
         with self.callbacks.lock:
             self.callbacks.add_listener(listener)
-            self.set_slow(self._way())
+            self.set_slow(self._route())
 
     def set_resolver(self, resolver: GatewayConflictResolver | None) -> None:
         self.check_not_inherited()
         with self.callbacks.lock:
             self.callbacks.set_resolver(resolver)
-            self.set_slow(self._way())
+            self.set_slow(self._route())
 
-    def _way(self) -> Callable[..., str] | None:
-        """How changes go from now on: through the user's callbacks, where there are any."""
+    def _route(self) -> Callable[..., str] | None:
+        """Returns the route of changes from now on: the function that asks the user's callbacks. None: there are no
+        callbacks."""
         return self.callbacks.change_locally if self.callbacks.is_needed else None
 
     def alter(self, changes: dict[str, Any]) -> None:
@@ -127,16 +132,21 @@ class MemberRegion(_core.RegionCore):
         self.check_not_inherited()
         self._alter(self, changes)
 
-    # Whether it can be used
+    # Checks
 
     def check_not_inherited(self) -> None:
-        """Before a lock is taken: in a forked child it may be held by a thread of the parent."""
+        """Raises IllegalStateError in a forked child. It is called before a lock is taken: a thread of the parent may
+        hold the lock."""
         if self.is_inherited:
             raise forks.error(f"region {self.name!r}")
 
     def check_usable(self) -> None:
-        """Before what changes, reads or waits: with nothing to do it would answer as if the region were there. What
-        describes it answers always."""
+        """Raises an error if the region was destroyed or inherited. It is called by everything that changes, reads or
+        waits.
+
+        Without it, a call that has nothing to do would answer as if the region were there. Calls that only describe the
+        region always answer.
+        """
         self.check_not_inherited()
         if self.is_closed:
             raise RegionNotFoundError(f"region {self.name!r} was destroyed, or its cache closed; nothing was changed")

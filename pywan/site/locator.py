@@ -1,5 +1,5 @@
-"""Owns a locator process's part of a site: it serves members, senders and other locators, and keeps the exchange with
-the locators of all sites going."""
+"""Owns a locator: it serves members, senders and other locators, and exchanges addresses with the locators of all
+sites."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ log = logging.getLogger("pywan.locator")
 
 DEFAULT_PORT = 10334
 DEFAULT_BIND_ADDRESS = "127.0.0.1"
-CONTACT_TIMEOUT_S = 5.0  # For one exchange with another locator.
-CONTACTS_AT_ONCE = 8  # More wait their turn.
-FIRST_ROUND_S = 3.0  # How long start() waits to learn whether a configured locator contradicts us.
-PROBE_TIMEOUT_S = 1.0  # For asking whether the member that holds a name is still there.
+CONTACT_TIMEOUT_S = 5.0  # The limit for one exchange with another locator.
+CONTACTS_AT_ONCE = 8  # More contacts wait for their turn.
+FIRST_ROUND_S = 3.0  # start() waits at most so long to learn whether a configured locator contradicts us.
+PROBE_TIMEOUT_S = 1.0  # The limit for asking whether the member that holds a name is still there.
 FRESH_MS = 2_000  # A member without a port of its own counts as alive for so long after a heartbeat.
 CONFIGURATION_FILE = "cluster_config.json"
-MAX_CONFIGURATION_BYTES = 16 * 1024 * 1024  # Of that file: several times what a configuration may hold.
+MAX_CONFIGURATION_BYTES = 16 * 1024 * 1024  # The limit for that file: several times what a configuration may hold.
 
 
 def _now_ms() -> int:
@@ -68,8 +68,11 @@ def _now_ms() -> int:
 
 
 def choose_bind_address(bind_address: str | None, port: int, locators: list[Address]) -> str:
-    """Where to listen. If nobody says, the one entry of `locators` that has our port and is an address of this machine's
-    loopback tells; else 127.0.0.1: nothing listens to the outside unless told to."""
+    """Returns the address on which to listen.
+
+    If no `bind_address` is given, it is the one entry of `locators` that has our port and is a loopback address of this
+    machine. Otherwise it is 127.0.0.1: a locator listens to other machines only if it is told to.
+    """
     if bind_address is not None:
         return bind_address
     ours = []
@@ -86,12 +89,26 @@ def choose_bind_address(bind_address: str | None, port: int, locators: list[Addr
 
 @of_one_process(lambda locator: f"locator {locator.name!r}", nothing_in_child=("stop",))
 class Locator(Face):
-    """One locator. Makes nothing but checks at construction; `start()` opens the port, `stop()` ends every thread.
+    """One locator of a site. Members, senders and other locators find each other through it.
 
-    `distributed_system_id` is the site's, -1 (a site that takes no part in WAN) to 255. `locators` are those of the own
-    site (it may name this one), `remote_locators` those of other sites: unknown or silent ones are retried for ever.
-    `hostname_for_clients` is the name told to everyone; the bind address if none. With `dir`, the cluster configuration is
-    kept in `<dir>/<name>/cluster_config.json`.
+    The constructor only checks its arguments. `start` opens the port, and `stop` ends every thread. A locator is a
+    context manager: the `with` block starts it, and stops it in the end.
+
+    Args:
+        name: The locator's name.
+        distributed_system_id: The site's id, from 0 to 255. -1: the site takes no part in a WAN.
+        bind_address: The address on which to listen. None: the locator's own entry among `locators` tells it.
+        port: The port. 0 means any free port.
+        locators: The locators of the own site, as `host[port],host[port]`. This one may be among them.
+        remote_locators: The locators of other sites. Unknown or silent ones are tried for ever.
+        hostname_for_clients: The host name that other processes are given. By default it is the bind address; if that
+            is every interface, it is the address towards the other locators.
+        dir: The cluster configuration is kept in `<dir>/<name>/cluster_config.json`. None: it is kept in memory only.
+        member_timeout_ms: A member that was not heard for so many milliseconds counts as dead.
+        timings: The times of the exchange with other locators.
+
+    Raises:
+        ConfigurationError: An argument cannot be used.
     """
 
     def __init__(
@@ -111,7 +128,8 @@ class Locator(Face):
         check_name(name, "locator")
         if type(distributed_system_id) is not int or not LOWEST_SYSTEM_ID <= distributed_system_id <= HIGHEST_SYSTEM_ID:
             raise ConfigurationError(
-                f"locator {name}: distributed-system-id {distributed_system_id!r} is not a number from {LOWEST_SYSTEM_ID} to {HIGHEST_SYSTEM_ID}"
+                f"locator {name}: distributed-system-id {distributed_system_id!r} is not a number from"
+                f" {LOWEST_SYSTEM_ID} to {HIGHEST_SYSTEM_ID}"
             )
         self.name = name
         self.distributed_system_id = distributed_system_id
@@ -153,10 +171,16 @@ class Locator(Face):
     # --- life cycle ---
 
     def start(self) -> Locator:
-        """Listens, and has tried each configured locator once (for at most FIRST_ROUND_S) when it returns.
+        """Listens, and tries each configured locator once, for 3 s at most.
 
-        IncompatibleSystemError if one of them says that the site's id is wrong; PortInUseError (a ConnectivityError)
-        or ConfigurationError if the port cannot be had.
+        Returns:
+            The locator itself.
+
+        Raises:
+            IncompatibleSystemError: A configured locator says that the site's id is wrong.
+            PortInUseError: Another process listens on the port.
+            ConfigurationError: The port or the file of the cluster configuration cannot be used.
+            IllegalStateError: The locator was started before. A new one can be made.
         """
         with self._life:
             if self._server is not None:
@@ -168,7 +192,8 @@ class Locator(Face):
             if self._host in WILDCARDS:
                 self._host = reachable_address(self.bind_address, [*self._remote_locators, *self._locators])
                 log.info(
-                    "locator %s listens on every interface, and is known to others as %s; another name can be given by hostname-for-clients",
+                    "locator %s listens on every interface, and is known to others as %s; another name can be given"
+                    " by hostname-for-clients",
                     self.name,
                     self._host,
                 )
@@ -215,7 +240,10 @@ class Locator(Face):
         return self
 
     def stop(self) -> None:
-        """Closes the port and ends every thread. Stopping again, or what never started, is no error; in a child that was forked nothing happens."""
+        """Closes the port and ends every thread.
+
+        It is no error to stop a locator again, or one that never started. In a forked child it does nothing.
+        """
         with self._life:
             with self._changed:
                 self._running = False
@@ -235,7 +263,14 @@ class Locator(Face):
             self._stopped.set()
 
     def wait_until_stopped(self, timeout: float | None = None) -> bool:
-        """Whether the locator was stopped, here or by a request from outside, within `timeout` seconds."""
+        """Waits until the locator is stopped, here or by a request from outside.
+
+        Args:
+            timeout: How many seconds to wait at most. None: no limit.
+
+        Returns:
+            Whether the locator was stopped in time.
+        """
         return self._stopped.wait(timeout)
 
     def __enter__(self) -> Locator:
@@ -248,39 +283,48 @@ class Locator(Face):
 
     @property
     def is_running(self) -> bool:
+        """Whether the locator was started, and not stopped since."""
         return self._running
 
     @property
     def port(self) -> int:
-        """Where it listens; before start() the port asked for."""
+        """The port on which the locator listens. Before `start` it is the port that was asked for."""
         return self._server.port if self._server is not None else self._wanted_port
 
     @property
     def host(self) -> str:
-        """The name or address told to members and to other locators. Where it listens on every interface, that is the address towards them, once it was started."""
+        """The host name or address that members and other locators are given.
+
+        If the locator listens on every interface, `start` sets it to the address towards the other locators.
+        """
         return self._host
 
     @property
     def address(self) -> Address:
+        """Host and port as others are told, written `host[port]`."""
         return Address(self.host, self.port)
 
     def known_sites(self) -> dict[int, list[Address]]:
-        """The locators of every site this one has heard of, its own included."""
+        """Returns the locators of every site that this one has heard of, its own site included, by the site's id."""
         with self._lock:
             return self._state.known_sites() if self._state else {}
 
     def members(self) -> list[dict[str, Any]]:
-        """Profiles of the members alive now, their receivers included."""
+        """Returns the profiles of the members that are alive now, with their receivers."""
         with self._lock:
             self._expire()
             return self._members.members()
 
     def cluster_configuration(self) -> list[dict[str, Any]]:
-        """The things that members are to have, in the order in which they make them."""
+        """Returns the things that members are to have, in the order in which they make them.
+
+        Each is a map with "kind", "name" and "attributes".
+        """
         with self._lock:
             return self._configuration.things()
 
     def status(self) -> dict[str, Any]:
+        """Returns the locator's name, state, addresses, members, known sites and problems as plain values."""
         with self._lock:
             return {
                 "name": self.name,
@@ -302,7 +346,7 @@ class Locator(Face):
 
     @property
     def _exchange(self) -> LocatorState:
-        """What it knows of other locators, and tells them: from `start` on."""
+        """What it knows of other locators. It exists from `start` on."""
         assert self._state is not None, "the locator was not started"
         return self._state
 
@@ -353,8 +397,8 @@ class Locator(Face):
         theirs = profile["distributed_system_id"]
         if theirs is not None and theirs != self.distributed_system_id:
             raise IncompatibleSystemError(
-                f"member {profile['name']} belongs to distributed-system-id {theirs}, locator {self.name} at {self.address} to "
-                f"{self.distributed_system_id}: a member's locators must all be of its own site"
+                f"member {profile['name']} belongs to distributed-system-id {theirs}, locator {self.name} at"
+                f" {self.address} to {self.distributed_system_id}: a member's locators must all be of its own site"
             )
         self._refuse_second_of_a_name(profile)
         profile["distributed_system_id"] = self.distributed_system_id
@@ -378,7 +422,10 @@ class Locator(Face):
             }
 
     def _refuse_second_of_a_name(self, profile: dict[str, Any]) -> None:
-        """A name belongs to one live process. A member killed a moment ago still has its lease, so ask its port."""
+        """Raises IllegalStateError if a live process has that name already.
+
+        A member that was killed a moment ago still has its lease, so its port is asked.
+        """
         with self._lock:
             self._expire()
             held = self._members.get(profile["name"])
@@ -390,8 +437,8 @@ class Locator(Face):
             return  # One port has one listener: the earlier one is gone.
         if self._is_alive(held, heard_ms_ago):
             raise IllegalStateError(
-                f"a member named {old['name']} is alive in site {self.distributed_system_id} (pid {old['pid']}, {old['host']}[{old['port']}]); "
-                f"stop it first, or choose another name"
+                f"a member named {old['name']} is alive in site {self.distributed_system_id} (pid {old['pid']},"
+                f" {old['host']}[{old['port']}]); stop it first, or choose another name"
             )
 
     @staticmethod
@@ -439,7 +486,7 @@ class Locator(Face):
     def _on_stop(self, request: dict[str, Any], peer: tuple[Any, ...]) -> dict[str, Any]:
         def after() -> None:
             self.shutdown_requested.set()
-            # Not in this thread, which is one of those that stop() waits for.
+            # stop() waits for the threads of connections, and this is one of them.
             threading.Thread(target=self.stop, name=f"locator {self.name}-stop", daemon=True).start()
 
         log.info("locator %s: asked to stop by %s", self.name, peer[0])
@@ -477,7 +524,7 @@ class Locator(Face):
         return {str(site): [str(a) for a in addresses] for site, addresses in self.known_sites().items()}
 
     def _sites_reply(self, digest: Any) -> dict[str, Any]:
-        """The sites for a member, if it does not have them yet."""
+        """Returns the sites for a member, if it does not have them yet."""
         current = self._exchange.digest()
         return {"digest": current} if digest == current else {"digest": current, "sites": self._sites()}
 
@@ -502,7 +549,7 @@ class Locator(Face):
                 try:
                     pool.submit(self._contact, contact)
                 except (RuntimeError, MemoryError) as error:
-                    # It is being stopped; or there is no thread for it now, which another attempt may find.
+                    # The locator is being stopped, or there is no thread now. A later attempt may find one.
                     self._note_failure(contact.address, error)
 
     def _contact(self, contact: Contact) -> None:
@@ -539,7 +586,8 @@ class Locator(Face):
                 return
             is_candidate = self._exchange.is_candidate(address)
             failures = self._exchange.failed(address, str(error), _now_ms(), conflict=conflict)
-        # One line at the first, second, fourth ... failure: for ever is long. Candidates may be invented, and many.
+        # There is one line at the first, second, fourth ... failure, because attempts never end. Candidates may be
+        # invented, and many.
         if conflict or failures & (failures - 1) == 0:
             log.log(
                 logging.DEBUG if is_candidate else logging.ERROR if conflict else logging.WARNING,
@@ -559,7 +607,7 @@ class Locator(Face):
             )
 
     def _without_self(self, addresses: list[Address]) -> list[Address]:
-        """`locators` without the entry that is this locator under a name of its own."""
+        """Returns `locators` without the entry that is this locator, which may have another name there."""
         rest = []
         for address in addresses:
             same = address == self.address
@@ -573,7 +621,7 @@ class Locator(Face):
                         == (self.bind_address if is_number(self.bind_address) else resolve(self.bind_address, 2.0))
                     )
                 except (ConnectivityError, ConfigurationError):
-                    pass  # Unknown here: trying it will show.
+                    pass  # The name is unknown here. Contacting it will show what it is.
             if not same:
                 rest.append(address)
         return rest
@@ -584,7 +632,7 @@ class Locator(Face):
         try:
             changed = self._configuration.merge(entries)
         except (ConfigurationError, ProtocolError) as error:
-            # The locators go on as neighbours, and meet every few seconds: this is told when it changes.
+            # The locators stay neighbours, and meet every few seconds. So this is logged only when it changes.
             if str(error) != self._merge_problem:
                 self._merge_problem = str(error)
                 log.error(
@@ -609,13 +657,13 @@ class Locator(Face):
             self._configuration = ClusterConfiguration.from_json(text)
         except ConfigurationError as error:
             raise ConfigurationError(
-                f"locator {self.name}: {self._file}: {error}; repair the file, or move it away: the locator then starts with the"
-                " configuration of the site's other locators, or with none, and `import cluster-configuration` brings back what was"
-                " exported"
+                f"locator {self.name}: {self._file}: {error}; repair the file, or move it away: the locator then"
+                " starts with the configuration of the site's other locators, or with none, and `import"
+                " cluster-configuration` brings back what was exported"
             ) from None
 
     def _save_configuration(self) -> None:
-        """Replaces the file whole, so that a crash leaves the old or the new one."""
+        """Replaces the whole file, so that a crash leaves the old one or the new one."""
         if self._file is None:
             return
         temporary = self._file.with_suffix(".new")
@@ -634,7 +682,7 @@ class Locator(Face):
                 os.close(folder)
             self._save_problem = None
         except OSError as error:
-            # It holds in memory and at the other locators; the next change tries again.
+            # The configuration is in memory and at the other locators. The next change tries to write it again.
             self._save_problem = f"the cluster configuration could not be written to {self._file}: {error.strerror}"
             log.error("locator %s: %s; it holds until the locator stops", self.name, self._save_problem)
 

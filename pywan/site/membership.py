@@ -1,5 +1,8 @@
-"""Owns a member's place in its site: it joins the site's locators, tells them every second that it lives and what load
-its receiver has, and asks them for other members and for other sites' receivers."""
+"""Owns a member's part in its site.
+
+It joins the site's locators. Every second it tells them that the member lives and what load its receiver has. It asks
+them for other members, and for other sites' receivers.
+"""
 
 from __future__ import annotations
 
@@ -31,12 +34,13 @@ from pywan.transport.control import ControlClient, call_once
 log = logging.getLogger("pywan.membership")
 
 HEARTBEAT_S = 1.0
-HEARTBEATS_A_LEASE = 4  # At least: a locator with a short lease is told more often.
-REQUEST_TIMEOUT_S = 3.0  # To one locator: less than a lease, so that one hung answer does not cost membership.
+HEARTBEATS_A_LEASE = 4  # At least so many. A locator with a short lease is told more often.
+# The limit for a request to one locator. It is less than a lease, so that a hung locator does not cost membership.
+REQUEST_TIMEOUT_S = 3.0
 LEAVE_TIMEOUT_S = 1.0
-MAX_LINKS = 16  # Locators of the own site that are kept told.
+MAX_LINKS = 16  # The limit of locators of the own site that are told about the member.
 MAX_DIGEST_CHARACTERS = 64
-MAX_SITES = 257  # -1 to 255.
+MAX_SITES = 257  # The ids from -1 to 255.
 AVOID_S = 5.0  # A remote locator that failed is asked last for so long.
 
 
@@ -44,7 +48,7 @@ _SITE = re.compile(r"-1|[0-9]{1,3}")
 
 
 def new_profile(name: str, host: str, port: int) -> dict[str, Any]:
-    """A member's profile with a fresh random id, no receiver and no load."""
+    """Returns a member's profile with a fresh random id, no receiver and no load."""
     return {
         "name": name,
         "member_id": secrets.randbits(32),
@@ -59,10 +63,10 @@ def new_profile(name: str, host: str, port: int) -> dict[str, Any]:
 
 @of_one_process(lambda membership: f"the membership of {membership._profile['name']!r}", nothing_in_child=("leave",))
 class Membership:
-    """A member's side. `join()` once, then any thread may ask; `leave()` ends its threads.
+    """A member's side of its membership. `join()` is called once. Then any thread may ask. `leave()` ends its threads.
 
-    Has one thread per locator of the site, so that a hung one delays no other. `on_reconnect(address)` is called in such
-    a thread when a locator that had been lost has taken the member in again.
+    It has a thread for each locator of the site, so that a hung locator delays no other. `on_reconnect(address)` is
+    called in such a thread when a locator that had been lost has taken the member in again.
     """
 
     def __init__(
@@ -101,14 +105,15 @@ class Membership:
 
     @property
     def distributed_system_id(self) -> int:
-        """The site's id, as its locator says."""
+        """The site's id, as its locator told it."""
         if self._distributed_system_id is None:
             raise IllegalStateError(f"member {self.name} has not joined a site yet")
         return self._distributed_system_id
 
     @property
     def cluster_configuration(self) -> list[dict[str, Any]]:
-        """The things that the site wants its members to have, as the locator told at the last join, in the order in which they are made."""
+        """The things that the site wants its members to have, in the order in which they are made. The locator told
+        them at the last join."""
         with self._lock:
             return list(self._cluster_configuration)
 
@@ -121,11 +126,11 @@ class Membership:
     # --- life cycle ---
 
     def join(self, timeout: float = 10.0) -> Membership:
-        """Returns once a locator has taken the member in; the others follow in the background.
+        """Returns when a locator has taken the member in. The others follow in the background.
 
-        NoLocatorError names every address and what happened there, after `timeout` seconds, or at once if what answers
-        is no locator. IncompatibleSystemError if the locators are of different sites, IllegalStateError if the name is
-        taken by a live member.
+        NoLocatorError names every address and what happened there. It comes after `timeout` seconds, or at once if the
+        other side is no locator. IncompatibleSystemError if the locators are of different sites. IllegalStateError if a
+        live member has the name.
         """
         with self._changed:
             if self._stopping:
@@ -136,11 +141,12 @@ class Membership:
                 self._add_link(address)
             if not self._links:
                 raise IllegalStateError(
-                    f"member {self.name}: the system gives this process no thread to ask the locators with; end other processes, or raise the limit (ulimit -u)"
+                    f"member {self.name}: the system gives this process no thread to ask the locators with; end"
+                    " other processes, or raise the limit (ulimit -u)"
                 )
             self._changed.wait_for(self._joined_or_hopeless, timeout)
             if any(link.joined for link in self._links.values()):
-                # The others usually answer as fast, and one that says another site must not go unnoticed.
+                # The other locators usually answer as fast. One that tells another site must not go unnoticed.
                 self._changed.wait_for(lambda: all(link.attempts for link in self._links.values()), min(1.0, timeout))
             links = list(self._links.values())
             incompatible = next((link.error for link in links if isinstance(link.error, IncompatibleSystemError)), None)
@@ -153,7 +159,7 @@ class Membership:
         raise self._why_not(links)
 
     def leave(self) -> None:
-        """Tells the locators and ends every thread. Leaving again is no error."""
+        """Tells the locators that the member leaves, and ends every thread. It is no error to leave again."""
         self._close(goodbye=True)
 
     def __enter__(self) -> Membership:
@@ -191,7 +197,7 @@ class Membership:
         if links:
             links[0].end(goodbye)
         for thread in threads:
-            thread.join()  # Bounded: `end` has its own limit.
+            thread.join()  # This ends: `end` has its own limit.
 
     def _add_link(self, address: Address) -> None:
         if address not in self._links and len(self._links) < MAX_LINKS and not self._stopping:
@@ -199,7 +205,7 @@ class Membership:
             try:
                 link.thread.start()
             except (RuntimeError, MemoryError) as error:
-                log.warning("member %s: locator %s is not kept told: %s", self.name, address, error or "no memory")
+                log.warning("member %s: locator %s cannot be told of it: %s", self.name, address, error or "no memory")
                 return
             self._links[address] = link
 
@@ -208,8 +214,10 @@ class Membership:
     def update(
         self, *, receivers: list[dict[str, Any]] | None = None, load: int | None = None, timeout: float = 0.0
     ) -> bool:
-        """Changes what the locators know, at once rather than at the next heartbeat. With a `timeout`, waits until every
-        connected locator has it; whether they all do."""
+        """Changes what the locators know, at once and not at the next heartbeat.
+
+        With a `timeout`, it waits until every connected locator has the change. Returns whether all have it.
+        """
         with self._changed:
             changes = {k: v for k, v in (("receivers", receivers), ("load", load)) if v is not None}
             new = check_profile({**self._profile, **changes})
@@ -230,8 +238,11 @@ class Membership:
     # --- asking ---
 
     def remote_locators(self, distributed_system_id: int, timeout: float = REQUEST_TIMEOUT_S) -> list[Address]:
-        """The locators of another site, [] if it is unknown so far. Answered from what the locators told at the last
-        heartbeat; only a site they did not know then is asked for."""
+        """Returns the locators of another site. [] if the site is unknown so far.
+
+        The answer is what the locators told at the last heartbeat. They are asked only for a site that they did not
+        know then.
+        """
         with self._lock:
             known = self._sites.get(distributed_system_id)
         if known:
@@ -253,7 +264,7 @@ class Membership:
         return []
 
     def peers(self) -> list[Address]:
-        """The locators that are known, those of other sites first."""
+        """Returns all known locators, those of other sites first."""
         with self._lock:
             own = self._distributed_system_id
             others = [
@@ -264,8 +275,11 @@ class Membership:
     def find_receiver(
         self, distributed_system_id: int, exclude: Iterable[int] = (), timeout: float = 5.0
     ) -> dict[str, Any] | None:
-        """The least loaded receiver of another site as {host, port, member, member_id}, but none of the members in
-        `exclude`; None if the site, its locators or such a receiver cannot be found now."""
+        """Returns the receiver of another site with the lowest load, as {host, port, member, member_id}.
+
+        Receivers of the members in `exclude` are left out. None if the site, its locators or such a receiver cannot be
+        found now.
+        """
         deadline = time.monotonic() + timeout
         addresses = self.remote_locators(distributed_system_id, timeout)
         now = time.monotonic()
@@ -283,7 +297,7 @@ class Membership:
         return None
 
     def servers(self, timeout: float = REQUEST_TIMEOUT_S) -> list[dict[str, Any]]:
-        """Profiles of the site's live members. NoLocatorError if no locator answers."""
+        """Returns the profiles of the site's live members. NoLocatorError if no locator answers."""
         deadline = time.monotonic() + timeout
         addresses = self._own_locators()
         for address, until in _shares(addresses, deadline):
@@ -293,7 +307,7 @@ class Membership:
         raise NoLocatorError(f"member {self.name}: no locator answers at {', '.join(map(str, addresses))}")
 
     def _own_locators(self) -> list[Address]:
-        """Those that count us in first."""
+        """Returns the own site's locators, first those that count this member in."""
         with self._lock:
             links = sorted(self._links.values(), key=lambda link: not link.joined)
             return [link.address for link in links] or list(self._configured)
@@ -335,7 +349,8 @@ class Membership:
 
 
 def _shares(addresses: list[Address], deadline: float) -> Iterator[tuple[Address, float]]:
-    """Each address with the time until which it may take: a silent one must leave time for the rest."""
+    """Yields each address with the time until which a request to it may take. A silent one must leave time for the
+    rest."""
     for at, address in enumerate(addresses):
         now = time.monotonic()
         yield address, max(now + (deadline - now) / (len(addresses) - at), now + 0.02)
@@ -351,7 +366,8 @@ def _texts(value: Any) -> list[str]:
 
 
 class _Link:
-    """One locator of the own site and the thread that keeps it told. State is guarded by the membership's lock."""
+    """One locator of the own site, and the thread that tells it about the member. The membership's lock guards the
+    state."""
 
     def __init__(self, owner: Membership, address: Address) -> None:
         self.address = address
@@ -369,7 +385,7 @@ class _Link:
 
     @property
     def hopeless(self) -> bool:
-        """Something answers, and waiting will not change what it says."""
+        """Whether something answers there, and waiting will not change what it answers."""
         return self.error is not None and not isinstance(self.error, ConnectivityError)
 
     def end(self, goodbye: bool) -> None:
@@ -420,7 +436,7 @@ class _Link:
             with owner._changed:
                 owner._take_site_id(self.address, reply)
         except IncompatibleSystemError:
-            # It counts us in by now, and would send other sites' senders to us.
+            # The locator counts this member in by now, and would send other sites' senders to it.
             self._client.call("member-leave", _timeout=LEAVE_TIMEOUT_S, name=owner.name, member_id=owner.member_id)
             raise
         with owner._changed:
@@ -438,13 +454,13 @@ class _Link:
             neighbours = list(owner._sites.get(owner.distributed_system_id, []))
             known = list(owner._links)
             owner._changed.notify_all()
-        # Its neighbours are to know us too, or they could not help once it is gone.
+        # The locator's neighbours must know this member too. Otherwise they could not help when this locator is gone.
         fresh = [a for a in neighbours if not any(_same_place(a, other) for other in known)]
         with owner._changed:
             for address in fresh:
                 owner._add_link(address)
         if again:
-            log.info("member %s: locator %s has it back", owner.name, self.address)
+            log.info("member %s: locator %s has taken it in again", owner.name, self.address)
             if owner._on_reconnect is not None:
                 owner._on_reconnect(self.address)
         return False
@@ -479,11 +495,11 @@ class _Link:
             failures, stopping = self.failures, owner._stopping
             owner._changed.notify_all()
         if not stopping and failures & (failures - 1) == 0:
-            log.warning("member %s: %s (attempt %d, goes on)", owner.name, error, failures)
+            log.warning("member %s: %s (attempt %d; it tries again)", owner.name, error, failures)
 
 
 def _same_place(one: Address, other: Address) -> bool:
-    """Whether two addresses are one listener, as far as can be told without waiting for a name service."""
+    """Returns whether two addresses are one listener, as far as that is known without waiting for a name service."""
     if one.port != other.port or one == other:
         return one == other
     try:

@@ -1,4 +1,4 @@
-"""Tools for tests: two sites in one process, a network that misbehaves on purpose, waiting for a condition."""
+"""Tools for tests: two sites in one process, a network that fails on command, and waiting for a condition."""
 
 from pywan.testing.sites import TestSite, TwoSites, two_sites
 from pywan.testing.waiting import eventually

@@ -1,4 +1,5 @@
-"""Owns a TCP proxy that makes a link slow, narrow, silent, broken or wrong, on command and while connections are open."""
+"""Owns a TCP proxy that makes a link slow, narrow, silent, broken or wrong, on command and while connections
+are open."""
 
 from __future__ import annotations
 
@@ -22,22 +23,23 @@ log = logging.getLogger("pywan.fault_proxy")
 
 TO_TARGET, TO_CLIENT = "to_target", "to_client"
 CHUNK_BYTES = 256 * 1024
-IN_FLIGHT_BYTES = 64 * 1024 * 1024  # What one direction of one connection holds for its delay; then it reads no more.
+# So many bytes of one direction of one connection wait for their delay. After that, no more are read.
+IN_FLIGHT_BYTES = 64 * 1024 * 1024
 CONNECT_TIMEOUT_S = 5.0
 COMMAND_TIMEOUT_S = 10.0
 MAX_CONNECTIONS = 1024
-SLICE_S = 0.01  # With a narrow bandwidth, no piece is longer than this.
+SLICE_S = 0.01  # With a narrow bandwidth, no piece takes longer than this.
 
 
 @dataclass
 class _Faults:
-    """What is wrong with one direction, over all connections."""
+    """The faults of one direction, over all connections."""
 
-    bandwidth: float = 0.0  # Bytes a second; 0 is no limit.
-    free_at: float = 0.0  # When the line, which has that width, has carried all it was given.
-    corrupt: int = 0  # Chunks still to be damaged.
-    cut_after: int | None = None  # Bytes until the connection that carries them is cut.
-    carried: int = 0  # Bytes so far.
+    bandwidth: float = 0.0  # In bytes a second. 0: no limit.
+    free_at: float = 0.0  # The time when a line of that width has carried all that it was given.
+    corrupt: int = 0  # The number of chunks that are still to be damaged.
+    cut_after: int | None = None  # After so many bytes, the connection that carries more is cut. None: it is not.
+    carried: int = 0  # The bytes so far.
 
 
 @of_one_process(lambda proxy: "a fault proxy", nothing_in_child=("stop",))
@@ -59,7 +61,7 @@ class FaultProxy:
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._port = listen_port
-        # Below: touched in the loop's thread only.
+        # Only the loop's thread uses the fields below.
         self._faults = {TO_TARGET: _Faults(), TO_CLIENT: _Faults()}
         self._latency_s = 0.0
         self._links: set[_Connection] = set()
@@ -76,7 +78,7 @@ class FaultProxy:
         return Address(self.listen_host, self._port)
 
     def start(self) -> FaultProxy:
-        """Listens; PortInUseError if it cannot."""
+        """Listens. PortInUseError if it cannot."""
         if self._thread is not None:
             raise IllegalStateError("the fault proxy was started already")
         self._listen()
@@ -87,7 +89,7 @@ class FaultProxy:
         return self
 
     def stop(self) -> None:
-        """Breaks all connections and ends the thread. Stopping again is no error."""
+        """Breaks all connections and ends the thread. It is no error to stop it again."""
         if self._thread is None or not self._thread.is_alive():
             return
         self._do(self._shut())
@@ -108,21 +110,23 @@ class FaultProxy:
         self._do(self._shut())
 
     def hang(self) -> None:
-        """A black hole: connections stay open, new ones are accepted, nothing gets through until `restore`."""
+        """Becomes a black hole: connections stay open, new ones are accepted, and no byte gets through until
+        `restore`."""
         self._do(self._call(self._running_clear))
 
     def restore(self) -> None:
-        """Undoes `cut` and `hang`: listens again on the same port; what hung goes on. Latency and bandwidth stay."""
+        """Undoes `cut` and `hang`: it listens again on the same port, and bytes that waited go on. Latency and
+        bandwidth stay."""
         self._do(self._open())
 
     def set_latency_ms(self, one_way: float) -> None:
-        """Every chunk arrives this much later, in each direction; 0 for none."""
+        """Makes every chunk arrive so many milliseconds later, in each direction. 0: no delay."""
         if one_way < 0:
             raise ConfigurationError(f"latency {one_way} ms is negative")
         self._do(self._call(lambda: setattr(self, "_latency_s", one_way / 1000)))
 
     def set_bandwidth(self, bytes_per_s: float) -> None:
-        """The width of the link in each direction; 0 for no limit."""
+        """Sets the width of the link in each direction. 0: no limit."""
         if bytes_per_s < 0:
             raise ConfigurationError(f"bandwidth {bytes_per_s} bytes/s is negative")
 
@@ -133,19 +137,20 @@ class FaultProxy:
         self._do(self._call(change))
 
     def corrupt_next(self, direction: str = TO_TARGET) -> None:
-        """Turns over one bit in the middle of the next chunk that passes in this direction."""
+        """Flips one bit in the middle of the next chunk that passes in this direction."""
         faults = self._direction(direction)
         self._do(self._call(lambda: setattr(faults, "corrupt", faults.corrupt + 1)))
 
     def cut_after_bytes(self, direction: str, n: int) -> None:
-        """Lets exactly `n` more bytes pass in this direction, then resets the connection that has more. Once."""
+        """Lets exactly `n` more bytes pass in this direction. Then it resets the connection that carries more. This
+        happens once."""
         faults = self._direction(direction)
         if n < 0:
             raise ConfigurationError(f"cut_after_bytes: {n} is negative")
         self._do(self._call(lambda: setattr(faults, "cut_after", n)))
 
     def statistics(self) -> dict[str, int]:
-        """connections open, connections accepted so far, and bytes carried in each direction."""
+        """Returns the open connections, the connections accepted so far, and the bytes carried in each direction."""
         counts: dict[str, int] = self._do(
             self._call(
                 lambda: {
@@ -229,7 +234,7 @@ class FaultProxy:
 
 
 class _CutShort(ConnectionAbortedError):
-    """The wanted number of bytes has passed to `sink`. A reset there could throw away the last of them."""
+    """The wanted number of bytes has passed to `sink`. A reset there could throw the last of them away."""
 
     def __init__(self, sink: socket.socket) -> None:
         super().__init__("cut after the wanted number of bytes")
@@ -253,7 +258,7 @@ class _Connection:
         await asyncio.gather(self.task, return_exceptions=True)
 
     async def run(self) -> None:
-        gentle: set[socket.socket] = set()  # To be closed with an end rather than a reset.
+        gentle: set[socket.socket] = set()  # These are closed with an end and not with a reset.
         tasks: list[asyncio.Task[None]] = []
         try:
             await self._proxy._running.wait()
@@ -277,7 +282,7 @@ class _Connection:
             for sock in (self._client, self._target):
                 if sock is not None:
                     if sock not in gentle:
-                        # With no time to linger, closing is a reset: the peer sees a break, not an end.
+                        # With no time to linger, closing is a reset: the peer sees a break and not an end.
                         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                     sock.close()
             self._proxy._links.discard(self)
@@ -293,7 +298,7 @@ class _Connection:
 
 
 class _Pipe:
-    """One direction of one connection: what was read waits for its time, then is written."""
+    """One direction of one connection. Bytes that were read wait for their time. Then they are written."""
 
     def __init__(self, proxy: FaultProxy, direction: str, source: socket.socket, sink: socket.socket) -> None:
         self._proxy = proxy
@@ -321,7 +326,8 @@ class _Pipe:
             self._moved.set()
             if not data:
                 return
-            # A narrow line holds what fits into its delay and a little; more would be a buffer no real link has.
+            # A narrow line holds what fits into its delay and a little more. A larger buffer would be unlike a real
+            # link.
             limit = IN_FLIGHT_BYTES
             if faults.bandwidth:
                 limit = min(limit, int(faults.bandwidth * (self._proxy._latency_s + 5 * SLICE_S)) + 1)

@@ -18,7 +18,7 @@ from pywan.testing.waiting import eventually
 class TestSite:
     """One site: its locator, its only member, and the sender to the other site."""
 
-    __test__ = False  # Its name begins as those of pytest's test classes do.
+    __test__ = False  # pytest would take it for a class of tests, because of its name.
 
     def __init__(self, name: str, locator: Locator, cache: Cache, sender: GatewaySender) -> None:
         self.name = name
@@ -27,13 +27,13 @@ class TestSite:
         self.sender = sender
 
     def create_region(self, name: str, **attributes: Any) -> Region[Any, Any]:
-        """A region whose changes go to the other site. It takes the attributes of `Cache.create_region`."""
+        """Creates a region whose changes go to the other site. It takes the attributes of `Cache.create_region`."""
         return self.cache.create_region(
             name, **{"type": "PARTITION", "gateway_sender_ids": [self.sender.id], **attributes}
         )
 
     def region(self, name: str) -> Region[Any, Any]:
-        """The region of that name; KeyError if there is none."""
+        """Returns the region of that name. KeyError if there is none."""
         return self.cache.regions()[name]
 
     def __repr__(self) -> str:
@@ -50,11 +50,11 @@ class TwoSites:
         self.ln = ln
 
     def create_region(self, name: str, **attributes: Any) -> tuple[Region[Any, Any], Region[Any, Any]]:
-        """The region in both sites: (in ny, in ln)."""
+        """Creates the region in both sites. Returns (the one in ny, the one in ln)."""
         return self.ny.create_region(name, **attributes), self.ln.create_region(name, **attributes)
 
     def settle(self, timeout: float = 10.0) -> None:
-        """Returns when each change of either site has been applied at the other one.
+        """Returns when each change of either site has been applied at the other site.
 
         TimeoutError after `timeout` seconds for each direction.
         """

@@ -1,1 +1,1 @@
-"""Sockets and the threads around them: the thin layer between protocol logic and the network."""
+"""Sockets and the threads around them: the thin layer between the protocols' logic and the network."""

@@ -1,6 +1,6 @@
-"""Owns the sockets and threads of control connections: a server that answers requests, a client that asks them.
+"""Owns the sockets and threads of control connections: a server that answers requests, and a client that asks them.
 
-One listening port serves control connections and, told apart by their first four bytes, other protocols.
+One listening port serves control connections and other protocols. The first four bytes tell them apart.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from pywan.transport.openings import MAX_CONNECTIONS, OPENING_TIMEOUT_S, STOP_TI
 
 log = logging.getLogger("pywan.control")
 
-FIRST_BYTES = 4  # Enough to tell protocols apart.
-FRAME_TIMEOUT_S = 30.0  # A frame that has begun is whole within this time; a reply is taken within it.
-IDLE_TIMEOUT_S = 600.0  # A control connection that asks nothing for so long is closed.
+FIRST_BYTES = 4  # So many bytes tell the protocols apart.
+FRAME_TIMEOUT_S = 30.0  # A frame that has begun is whole within this time. A reply is taken within it.
+IDLE_TIMEOUT_S = 600.0  # A control connection without a request for so long is closed.
 RECEIVE_BYTES = 1 << 16
-FREE_BYTES = 1 << 16  # Of a request that is not whole yet; what is beyond counts to the next.
-MAX_UNFINISHED_BYTES = 256 << 20  # Of all requests of a port that are not whole yet.
+FREE_BYTES = 1 << 16  # So many bytes of an unfinished request do not count to MAX_UNFINISHED_BYTES.
+MAX_UNFINISHED_BYTES = 256 << 20  # The limit for all unfinished requests of a port together.
 
 Handler = Callable[
     [dict[str, Any], tuple[Any, ...]],
@@ -37,7 +37,7 @@ OtherProtocol = Callable[[Connection, bytes], None]
 
 
 class Reply(dict[str, Any]):
-    """A reply after which something is to be done: `after()` runs once the reply has been sent (or could not be)."""
+    """A reply that is followed by an action: `after()` runs when the reply has been sent, or could not be."""
 
     def __init__(self, *args: Any, after: Callable[[], None] | None = None, **fields: Any) -> None:
         super().__init__(*args, **fields)
@@ -46,13 +46,16 @@ class Reply(dict[str, Any]):
 
 @of_one_process(lambda server: server.name, nothing_in_child=("stop",))
 class ControlServer:
-    """Listens from construction; `start()` begins to answer, `stop()` ends every connection and thread.
+    """A server that listens from its construction. `start()` begins to answer, and `stop()` ends every connection and
+    thread.
 
-    `handler(request, peer)` is called in the connection's own thread and returns the reply's fields (`ok` is added),
-    raises a PywanError to refuse, or is a generator: what it yields is sent as progress, what it returns is the reply.
-    `other_protocols[first four bytes](connection, first_bytes)` owns such a connection until it returns: it calls `opened` when its
-    opening is done, returns when the socket is shut from outside, and does not detach it. A client that does wrong loses its
-    connection; the log gets one line.
+    `handler(request, peer)` is called in the connection's own thread. It returns the reply's fields (`ok` is added), or
+    raises a PywanError to refuse. It may also be a generator: what it yields is sent as progress, and what it returns
+    is the reply.
+
+    `other_protocols[first four bytes](connection, first_bytes)` handles a connection of another protocol until it
+    returns. It calls `opened` when the opening is done, returns when the socket is shut from outside, and does not
+    detach the socket. A client that breaks the protocol loses its connection, and the log gets one line.
     """
 
     def __init__(
@@ -91,8 +94,10 @@ class ControlServer:
         return self
 
     def stop(self, timeout: float = STOP_TIMEOUT_S) -> None:
-        """Closes the port and every connection, and waits for their threads. May be called twice, and from a handler
-        (whose own thread then ends when the handler returns)."""
+        """Closes the port and every connection, and waits for their threads.
+
+        It may be called twice. A handler may call it too; the handler's own thread ends when the handler returns.
+        """
         self._acceptor.stop(timeout)
 
     def __enter__(self) -> ControlServer:
@@ -144,18 +149,18 @@ class ControlServer:
         sock = connection.sock
         decoder = wire.Decoder()
         if first != wire.MAGIC:
-            # A little more of it says much better what it is; take only what is there already.
+            # With a few more bytes the error can say better what this is. Only bytes that are there already are taken.
             sock.settimeout(0.05)
             with contextlib.suppress(OSError):
                 first += sock.recv(60)
         data = first
         is_open = False
-        counted = 0  # Of this connection, in _unfinished_bytes.
+        counted = 0  # The bytes of this connection that are counted in _unfinished_bytes.
         frame_deadline = time.monotonic() + self._frame_timeout
         try:
             while True:
                 for message in decoder.feed(data):
-                    # The opening of a control connection is its first whole request.
+                    # The opening of a control connection ends with its first whole request.
                     try:
                         connection.works() if is_open else connection.opened()
                     except ConnectivityError as error:
@@ -168,7 +173,8 @@ class ControlServer:
                 if is_open:
                     connection.waits()
                 if decoder.buffered:
-                    # The whole frame has one limit, so that a byte a second does not hold a thread for ever.
+                    # One limit holds for the whole frame. So a client that sends a byte a second does not hold a thread
+                    # for ever.
                     if not frame_deadline:
                         frame_deadline = time.monotonic() + self._frame_timeout
                     left = frame_deadline - time.monotonic()
@@ -192,12 +198,13 @@ class ControlServer:
             self._count_unfinished(counted, 0)
 
     def _count_unfinished(self, before: int, now: int) -> int:
-        """Requests that are not whole yet take memory: that of all connections together has a limit."""
+        """Counts the memory of unfinished requests. There is a limit for all connections together."""
         if now != before:
             with self._lock:
                 if now > before and self._unfinished_bytes + now - before > MAX_UNFINISHED_BYTES:
                     raise ProtocolError(
-                        f"requests that are not whole yet take {self._unfinished_bytes} bytes, at most {MAX_UNFINISHED_BYTES} are possible; ask again later"
+                        f"requests that are not whole yet take {self._unfinished_bytes} bytes, at most"
+                        f" {MAX_UNFINISHED_BYTES} are possible; ask again later"
                     )
                 self._unfinished_bytes += now - before
         return now
@@ -257,9 +264,10 @@ class ControlServer:
 
 @of_one_process(lambda client: f"the connection to {client._what} {client.address}", nothing_in_child=("close",))
 class ControlClient:
-    """Asks one server. Connects when first used and again after a break; one request at a time, any thread.
+    """Asks one server. It connects when it is first used, and again after a break. Any thread may use it; requests go
+    one at a time.
 
-    `timeout` seconds bound each call as a whole: name, connection, request and reply.
+    `timeout` seconds are the limit for each call as a whole: name lookup, connection, request and reply.
     """
 
     def __init__(self, address: Address | tuple[str, int], timeout: float = 10.0, *, what: str = "") -> None:
@@ -280,9 +288,12 @@ class ControlClient:
         _progress: Callable[[dict[str, Any]], None] | None = None,
         **fields: Any,
     ) -> dict[str, Any]:
-        """The reply to `op`. Raises what the server raised, by name (RemoteError if unknown here), ConnectivityError if
-        there is no answer in time (whether the request was carried out is then unknown), ProtocolError if what answers
-        is no control server. `_progress` is given each reply that comes before the last one."""
+        """Returns the reply to `op`. `_progress` is called with each reply that comes before the last one.
+
+        It raises the error that the server raised, by its name (RemoteError if the name is unknown here).
+        ConnectivityError if there is no answer in time; it is unknown then whether the request was carried out.
+        ProtocolError if the other side is no control server.
+        """
         limit = self.timeout if _timeout is None else _timeout
         deadline = time.monotonic() + limit
         if not self._lock.acquire(timeout=max(0.0, limit)):
@@ -318,7 +329,7 @@ class ControlClient:
         return reply
 
     def close(self) -> None:
-        """Ends the connection; a call under way fails with ConnectivityError, later ones too."""
+        """Ends the connection. A call that is under way fails with ConnectivityError, and so do later ones."""
         self._closed = True
         sockets.shut(self._sock)
         if self._lock.acquire(timeout=1.0):  # Whoever holds it closes the socket itself.
@@ -355,11 +366,13 @@ class ControlClient:
 
     @staticmethod
     def _is_whole(sock: socket.socket) -> bool:
-        """Whether the server has left the connection open: what it closed while idle can be replaced without doubt
-        whether a request was carried out."""
+        """Returns whether the server has left the connection open.
+
+        A connection that the server closed while it was idle can be replaced: no request can have been carried out.
+        """
         try:
             sock.setblocking(False)
-            sock.recv(1, socket.MSG_PEEK)  # Its end, or what nobody asked for.
+            sock.recv(1, socket.MSG_PEEK)  # This reads the connection's end, or bytes that nobody asked for.
             return False
         except BlockingIOError:
             return True
@@ -400,7 +413,8 @@ class ControlClient:
 
 
 def dispatch(handlers: Mapping[str, Callable[[dict[str, Any], tuple[Any, ...]], Any]], who: str) -> Handler:
-    """A handler that calls `handlers[op](request, peer)`; an unknown op is refused with the known ones."""
+    """Returns a handler that calls `handlers[op](request, peer)`. An unknown op is refused with the list of
+    known ones."""
 
     def handle(request: dict[str, Any], peer: tuple[Any, ...]) -> Any:
         operation = handlers.get(request["op"])
@@ -412,7 +426,7 @@ def dispatch(handlers: Mapping[str, Callable[[dict[str, Any], tuple[Any, ...]], 
 
 
 def call_once(address: Address | tuple[str, int], op: str, *, timeout: float = 5.0, **fields: Any) -> dict[str, Any]:
-    """One request over a connection of its own."""
+    """Makes one request over a connection of its own, and returns the reply."""
     with ControlClient(address, timeout) as client:
         return client.call(op, **fields)
 

@@ -1,4 +1,5 @@
-"""Owns the opening exchange on a data connection's socket, and its options; afterwards compiled code moves the bytes."""
+"""Owns the opening exchange on a data connection's socket, and the socket's options. After that, compiled code moves
+the bytes."""
 
 from __future__ import annotations
 
@@ -16,16 +17,19 @@ from pywan.protocol import gateway
 
 log = logging.getLogger("pywan.transport")
 
-_HELD_BACK_OFFSET = 176  # tcpi_rwnd_limited in struct tcp_info.
-REFUSE_TIMEOUT_S = 2.0  # For the words why a connection is not taken.
-KEEPALIVE_IDLE_S = 60  # After so long without a byte the kernel asks whether the other one is there,
-KEEPALIVE_INTERVAL_S = 15  # so often,
-KEEPALIVE_PROBES = 6  # and so many times.
-DEFAULT_SOCKET_BUFFER = 524288  # As configured by nobody: the kernel's own tuning is left alone.
+_HELD_BACK_OFFSET = 176  # The offset of tcpi_rwnd_limited in struct tcp_info.
+REFUSE_TIMEOUT_S = 2.0  # The time for telling the other side why its connection is refused.
+KEEPALIVE_IDLE_S = 60  # After so long without a byte, the kernel asks whether the other side is there.
+KEEPALIVE_INTERVAL_S = 15  # The time between two such questions.
+KEEPALIVE_PROBES = 6  # The number of questions without an answer after which the connection breaks.
+DEFAULT_SOCKET_BUFFER = 524288  # The default of the attribute. With it the kernel's own tuning is left alone.
 
 
 def receive_exactly(sock: socket.socket, count: int, first: bytes = b"", deadline: float | None = None) -> bytes:
-    """`count` bytes, `first` among them. ConnectivityError if the connection ends before, or `deadline` (of time.monotonic) comes."""
+    """Returns `count` bytes, which begin with `first`.
+
+    ConnectivityError if the connection ends before, or at `deadline` (in seconds of time.monotonic).
+    """
     limit = sock.gettimeout()
     data = bytearray(first)
     try:
@@ -54,12 +58,15 @@ def _deadline(sock: socket.socket) -> float | None:
 
 
 def receive_message(sock: socket.socket, *expected: type[gateway.M], first: bytes = b"") -> gateway.M:
-    """The next opening message. The socket's time limit holds for the whole message: a byte now and then does not prolong it."""
+    """Returns the next opening message, which is of one of the `expected` types.
+
+    The socket's time limit holds for the whole message. A byte now and then does not prolong it.
+    """
     return gateway.decode(_receive_frame(sock, first, _deadline(sock)), *expected)
 
 
 def _receive_frame(sock: socket.socket, first: bytes, deadline: float | None) -> bytes:
-    # Another protocol is known by its first bytes: its client may wait for us to speak, and send no more.
+    # The first bytes are checked first. A client of another protocol may send no more, and wait for us to speak.
     first = receive_exactly(sock, len(gateway.MAGIC), first, deadline)
     gateway.check_magic(first)
     head = receive_exactly(sock, gateway.HEADER_BYTES, first, deadline)
@@ -68,7 +75,7 @@ def _receive_frame(sock: socket.socket, first: bytes, deadline: float | None) ->
 
 
 def receive_known(sock: socket.socket, count: int) -> list[gateway.Known]:
-    """The positions that a welcome announced. The socket's time limit holds for all of them."""
+    """Returns the positions that a welcome announced. The socket's time limit holds for all of them together."""
     known: list[gateway.Known] = []
     deadline = _deadline(sock)
     while len(known) < count:
@@ -81,25 +88,28 @@ def receive_known(sock: socket.socket, count: int) -> list[gateway.Known]:
 
 
 def refuse(sock: socket.socket, reason: Exception) -> None:
-    """Says why the connection is not taken, as far as the other side listens."""
+    """Tells the other side why its connection is refused, if it still listens."""
     try:
         sock.settimeout(REFUSE_TIMEOUT_S)
         sock.sendall(gateway.encode_error(reason))
     except OSError:
-        pass  # It hears it as a closed connection.
+        pass  # The other side sees that the connection is closed.
 
 
 def set_socket_options(sock: socket.socket, buffer_bytes: int, option: int) -> None:
-    """No delay for acknowledgements, and the socket buffer (SO_SNDBUF, SO_RCVBUF) if the user set one."""
+    """Turns off the delay of small packets, and sets the socket's buffer (SO_SNDBUF or SO_RCVBUF) if the user
+    set one."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if buffer_bytes and buffer_bytes != DEFAULT_SOCKET_BUFFER:
         sock.setsockopt(socket.SOL_SOCKET, option, buffer_bytes)
 
 
 def keep_alive(sock: socket.socket) -> None:
-    """The kernels at both ends ask each other whether they are there, also while neither program says anything: a
-    connection to a machine that is gone breaks within three minutes, and what forgets idle connections on the way
-    does not forget this one."""
+    """Makes the kernels at both ends ask each other whether they are there, also while neither program sends anything.
+
+    A connection to a machine that is gone breaks within three minutes. Devices on the way that forget idle connections
+    do not forget this one.
+    """
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in (
         ("TCP_KEEPIDLE", KEEPALIVE_IDLE_S),
@@ -111,7 +121,8 @@ def keep_alive(sock: socket.socket) -> None:
 
 
 def untaken_bytes(sock: socket.socket) -> int:
-    """Bytes given to the kernel that the other side's kernel has not taken yet; 0 for a closed socket."""
+    """Returns how many bytes the other side's kernel has not taken yet of those given to our kernel. 0 for a closed
+    socket."""
     waiting = array.array("i", [0])
     try:
         fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, waiting)
@@ -121,7 +132,11 @@ def untaken_bytes(sock: socket.socket) -> int:
 
 
 def held_back_us(sock: socket.socket) -> int:
-    """For how long so far the other side's kernel had no room for what we had to send: its program does not read. 0 where the kernel does not tell."""
+    """Returns for how many microseconds so far the other side's kernel had no room for our bytes, because its program
+    did not read.
+
+    0 if the kernel does not tell.
+    """
     try:
         tcp_info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _HELD_BACK_OFFSET + 8)
     except OSError:
@@ -130,7 +145,7 @@ def held_back_us(sock: socket.socket) -> int:
 
 
 def warn_if_buffer_too_large(buffer_bytes: int, option: int, what: str) -> bool:
-    """Warns that the system's maximum is below what is configured. Returns whether it was."""
+    """Warns if the system's maximum is below the configured size. Returns whether it is."""
     if not buffer_bytes or buffer_bytes == DEFAULT_SOCKET_BUFFER:
         return False
     name = "wmem_max" if option == socket.SO_SNDBUF else "rmem_max"
@@ -141,7 +156,8 @@ def warn_if_buffer_too_large(buffer_bytes: int, option: int, what: str) -> bool:
     if buffer_bytes <= maximum:
         return False
     log.warning(
-        "%s: socket-buffer-size %d is above the system's maximum %d (net.core.%s), which is used instead; raise it with sysctl",
+        "%s: socket-buffer-size %d is above the system's maximum %d (net.core.%s), which is used instead; raise it"
+        " with sysctl",
         what,
         buffer_bytes,
         maximum,

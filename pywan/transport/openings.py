@@ -1,8 +1,8 @@
-"""Owns a listening port: takes connections in, gives each a thread, bounds how many there are and how long their openings take.
+"""Owns a listening port. It takes connections in, gives each one a thread, and limits their number and the time of
+their openings.
 
-A connection is *half open* until its opening is done (`Connection.opened`). Half-open connections have places of their own, a share
-for each address among them, and a deadline. So who opens connections and says nothing takes no place of those that are open, and
-none of the half-open ones of other addresses.
+A connection is *half open* until its opening is done (`Connection.opened`). Half-open connections have places of their
+own. Each address has a share of them, so one address can take none of the half-open places of other addresses.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from pywan.errors import ConnectivityError, IllegalStateError
 from pywan.forks import end_strayed_child, is_inherited, of_one_process
 from pywan.transport import sockets
 
-OPENING_TIMEOUT_S = 10.0  # From accept to the end of the opening, all of it.
-MAX_OPENINGS = 512  # Half-open connections of a port.
-MAX_OPENINGS_OF_ADDRESS = 128  # The share of one address among them.
-YOUNG_S = 1.0  # A half-open connection that is younger does not make room: honest ones need no longer.
-MAX_CONNECTIONS = 1024  # Open connections of a port.
+OPENING_TIMEOUT_S = 10.0  # The time from the accept to the end of the whole opening.
+MAX_OPENINGS = 512  # The limit of half-open connections of a port.
+MAX_OPENINGS_OF_ADDRESS = 128  # The share of one address in them.
+YOUNG_S = 1.0  # A half-open connection that is younger does not make room: honest clients do not need longer.
+MAX_CONNECTIONS = 1024  # The limit of open connections of a port.
 STOP_TIMEOUT_S = 10.0
-ACCEPT_PAUSE_S = 0.05  # After an accept that failed: a descriptor may be free by then.
+ACCEPT_PAUSE_S = 0.05  # The pause after an accept that failed. A descriptor may be free then.
 
 
 class Connection:
-    """One connection that came in, from accept to close. Its own thread calls the methods."""
+    """One connection that came in, from its accept to its close. Its own thread calls the methods."""
 
     def __init__(self, owner: Acceptor, sock: socket.socket, peer: tuple[Any, ...]) -> None:
         self.sock = sock
@@ -45,31 +45,35 @@ class Connection:
         self._stop: Callable[[], None] | None = None  # What ends the work on it, besides shutting the socket.
 
     def time_left(self) -> float:
-        """Seconds until the opening must be done, for `settimeout`."""
+        """Returns the seconds until the opening must be done, for `settimeout`."""
         return max(0.001, self.began + self._owner.opening_timeout - time.monotonic())
 
     def opened(self, stop: Callable[[], None] | None = None, *, waiting: bool = False) -> None:
-        """The opening is done: the connection takes a place among the open ones. `stop` is called, from another thread, when it is to end.
+        """Says that the opening is done. The connection takes a place among the open ones.
 
-        `waiting` says that nothing is under way on it (see `waits`). ConnectivityError if there is no place, or if its time was over.
+        `stop` is called, from another thread, when the connection is to end. `waiting` says that nothing is under way
+        on it (see `waits`). ConnectivityError if there is no place, or if its time was over.
         """
         self._owner._opened(self, stop, waiting)
 
     def waits(self) -> None:
-        """Nothing is under way: this connection makes room when there is no other place. The one that waits for longest goes first."""
+        """Says that nothing is under way. This connection makes room when there is no other place. The one that has
+        waited longest goes first."""
         self._owner._waits(self)
 
     def works(self) -> None:
-        """Something is under way: the connection keeps its place. ConnectivityError if it has made room by now."""
+        """Says that something is under way. The connection keeps its place. ConnectivityError if it has made room
+        already."""
         self._owner._works(self)
 
     def warning(self, text: str, *values: object) -> None:
-        """A line of the log about this connection. None if it was given up, for then there was one."""
+        """Logs a warning about this connection. If the connection was given up, that was logged already, and nothing
+        more is."""
         if not self.given_up:
             self._owner.lines.warning(text, *values)
 
     def end(self) -> None:
-        """Ends it, from any thread."""
+        """Ends the connection. Any thread may call it."""
         if self._stop is not None:
             self._stop()
         sockets.shut(self.sock)
@@ -77,11 +81,11 @@ class Connection:
 
 @of_one_process(lambda acceptor: acceptor.name, nothing_in_child=("stop",))
 class Acceptor:
-    """Takes connections of `listener`, which it owns, from `start` to `stop`.
+    """Takes the connections of `listener` from `start` to `stop`. It owns the listener.
 
-    `serve(connection)` runs in a thread for each connection. It returns when the socket is shut from outside. The socket is
-    closed here, behind it, and `ended(connection)` is called then. Nothing that a client does, and no want of threads, memory or
-    descriptors, ends the accepting thread: the connection is refused, with a line in the log.
+    `serve(connection)` runs in a thread for each connection. It returns when the socket is shut from outside. Then the
+    acceptor closes the socket and calls `ended(connection)`. Nothing that a client does ends the accepting thread, and
+    neither does a lack of threads, memory or descriptors. The connection is refused then, with a line in the log.
     """
 
     def __init__(
@@ -127,8 +131,10 @@ class Acceptor:
                 self._thread = start_thread(f"{self.name} takes no connections", f"{self.name}-accept", self._accept)
 
     def stop(self, timeout: float = STOP_TIMEOUT_S) -> None:
-        """Closes the port and every connection, and waits for their threads. May be called twice, and from a connection's own
-        thread (which ends when `serve` returns)."""
+        """Closes the port and every connection, and waits for their threads.
+
+        It may be called twice. A connection's own thread may call it too; that thread ends when `serve` returns.
+        """
         with self._lock:
             self._stopping = True
             connections = [*self._open, *(each for share in self._openings.values() for each in share)]
@@ -157,7 +163,8 @@ class Acceptor:
                 sock, peer = sockets.accept(self._listener)
                 self._admit(sock, peer)
             except (OSError, MemoryError, RuntimeError) as error:
-                # Out of descriptors, memory or threads, or the client was gone before we came: the port itself is whole.
+                # There are no more descriptors, memory or threads, or the client has left already. The port itself
+                # works.
                 if sock is not None:
                     sock.close()
                 if self._stopping:
@@ -187,7 +194,7 @@ class Acceptor:
                 self._openings.setdefault(connection.address, {})[connection] = None
                 self._opening_count += 1
                 try:
-                    thread.start()  # Under the lock: who stops us joins only what was started.
+                    thread.start()  # Under the lock, so that `stop` joins only threads that were started.
                     return
                 except BaseException:
                     self._threads.discard(thread)
@@ -197,12 +204,16 @@ class Acceptor:
         self.lines.warning("%s: refused a connection from %s: %s", self.name, connection.place, refusal)
 
     def _make_place(self, connection: Connection) -> str:
-        """Why there is no place for another half-open connection of that address; "" if there is one now."""
+        """Makes a place for one more half-open connection of that address. Returns why there is none; "" if there is
+        one."""
         share = self._openings.get(connection.address, {})
         if len(share) >= self._max_openings_of_address:
             oldest = next(iter(share))
             if connection.began - oldest.began < YOUNG_S:
-                return f"{len(share)} connections of {connection.address} are half open, the most that one address may have"
+                return (
+                    f"{len(share)} connections of {connection.address} are half open, the most that one address"
+                    " may have"
+                )
             self._give_up(
                 oldest,
                 f"{len(share)} connections of {connection.address} are half open, and a newer one takes its place",
@@ -216,7 +227,7 @@ class Acceptor:
         return ""
 
     def _oldest_of_most(self) -> Connection | None:
-        """The oldest half-open connection of the address that has most of them."""
+        """Returns the oldest half-open connection of the address that has most of them."""
         share = max(self._openings.values(), key=len, default=None)
         return next(iter(share)) if share else None
 
@@ -225,7 +236,7 @@ class Acceptor:
     def _give_up(self, connection: Connection, reason: str) -> None:
         connection.given_up = reason
         self._forget(connection)
-        sockets.shut(connection.sock)  # Its thread wakes, and ends.
+        sockets.shut(connection.sock)  # Its thread wakes up and ends.
         self.lines.warning("%s: gave up the connection from %s: %s", self.name, connection.place, reason)
 
     def _forget(self, connection: Connection) -> None:
@@ -270,7 +281,8 @@ class Acceptor:
             if len(self._open) >= self._max_connections:
                 if not self._waiting:
                     raise ConnectivityError(
-                        f"{self.name}: {len(self._open)} connections are open already, the most that this port has; try again later"
+                        f"{self.name}: {len(self._open)} connections are open already, the most that this port has;"
+                        " try again later"
                     )
                 self._give_up(
                     next(iter(self._waiting)),
@@ -295,7 +307,8 @@ class Acceptor:
 
 
 def share_of(host: str) -> str:
-    """The address whose share a connection counts to: of IPv6 the first 64 bits, for one machine has all that begin so."""
+    """Returns the address whose share a connection counts to. For IPv6 it is the first 64 bits, because one machine has
+    all of them."""
     if ":" not in host or host.lower().startswith("::ffff:"):
         return host
     packed = socket.inet_pton(socket.AF_INET6, host.partition("%")[0])

@@ -1,4 +1,4 @@
-"""Owns opening TCP sockets, listening and connecting, with errors that say which host, which port and what to do."""
+"""Owns opening TCP sockets, to listen and to connect. Errors say which host, which port and what to do."""
 
 from __future__ import annotations
 
@@ -21,26 +21,30 @@ def _family(ip: str) -> socket.AddressFamily:
 
 
 def _own(sock: socket.socket) -> socket.socket:
-    """Closed in a child that is forked: the other side would not see that we closed it, nor our successor get the port."""
+    """Makes a forked child close the socket.
+
+    Otherwise the other side would not see that the parent closed it, and the parent's successor would not get the port.
+    """
     return in_child(sock, socket.socket.close)
 
 
 def accept(listener: socket.socket) -> tuple[socket.socket, tuple[Any, ...]]:
-    """The next connection, and where it comes from."""
+    """Returns the next connection, and the address that it comes from."""
     sock, peer = listener.accept()
     return _own(sock), peer
 
 
 def listen(host: str, port: int, *, what: str = "listener", backlog: int = BACKLOG) -> socket.socket:
-    """A listening socket on `host` (a name or number; "" is every interface) and `port` (0 takes a free one).
+    """Returns a listening socket on `host` (a name or number; "" is every interface) and `port` (0 takes a free one).
 
-    PortInUseError if the port is taken, ConfigurationError if it can never work here.
+    PortInUseError if the port is taken. ConfigurationError if it can never work here.
     """
     port = check_port(port, what, lowest=0)
     ip = resolve(host, 5.0) if host else "0.0.0.0"
     sock = _own(socket.socket(_family(ip), socket.SOCK_STREAM))
     try:
-        # So that a restart does not wait for the last run's connections to fade; Linux still refuses a live listener.
+        # So a restart need not wait until the last run's connections have faded. Linux still refuses a second live
+        # listener.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind((ip, port))
         sock.listen(backlog)
@@ -68,10 +72,11 @@ def connect(
     what: str = "",
     on_socket: Callable[[socket.socket], None] | None = None,
 ) -> socket.socket:
-    """A connected socket to `address`, within `timeout` seconds; ConnectivityError says where to and why not.
+    """Returns a socket connected to `address`. ConnectivityError, if that takes longer than `timeout` seconds or fails,
+    says why.
 
-    The socket keeps the time limit; set another with `settimeout`. `on_socket` is given the socket before it connects,
-    so that another thread can break off the attempt with `shutdown`.
+    The socket keeps the time limit; `settimeout` sets another one. `on_socket` is called with the socket before it
+    connects, so that another thread can break off the attempt with `shutdown`.
     """
     host, port = address
     place = f"{what} {host}[{port}]".strip()
@@ -86,7 +91,7 @@ def connect(
             on_socket(sock)
         sock.settimeout(max(0.001, deadline - time.monotonic()))
         sock.connect((ip, port))
-        # On loopback a connection to a free ephemeral port can meet itself: nobody listens there.
+        # On loopback, a connection to a free ephemeral port can connect to itself. Nobody listens there.
         if sock.getsockname() == sock.getpeername():
             raise ConnectionRefusedError(errno.ECONNREFUSED, "connection refused")
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -108,14 +113,17 @@ def connect(
     return sock
 
 
-_ELSEWHERE = ("192.0.2.1", "2001:db8::1")  # Addresses of nobody (RFC 5737, 3849), behind the default route.
+_ELSEWHERE = ("192.0.2.1", "2001:db8::1")  # Addresses that nobody has (RFC 5737, 3849), behind the default route.
 
 
 def reachable_address(
     bind_address: str, towards: Iterable[Address | tuple[str, int]] = (), timeout: float = 2.0
 ) -> str:
-    """The address to tell others of a port that listens on `bind_address`: that itself, unless it is every interface. Then the address of
-    the interface from which packets leave for one of `towards`, or by the default route; a loopback one only if there is no other. Sends nothing."""
+    """Returns the address to tell others for a port that listens on `bind_address`. It sends nothing.
+
+    It is `bind_address` itself, unless that is every interface. Then it is the address of the interface from which
+    packets leave for one of `towards`, or by the default route. A loopback address is taken only if there is no other.
+    """
     if bind_address not in WILDCARDS:
         return bind_address
     deadline = time.monotonic() + timeout
@@ -124,14 +132,14 @@ def reachable_address(
         try:
             candidates.append((resolve(host, max(0.001, deadline - time.monotonic())), port))
         except ConnectivityError:
-            continue  # Unknown for now: another one may tell.
+            continue  # The name is unknown for now. Another one may help.
     addresses = [
         address
         for address in (_own_address(ip, port) for ip, port in [*candidates, *((ip, 9) for ip in _ELSEWHERE)])
         if address is not None
     ]
     if bind_address != "::":
-        addresses = [address for address in addresses if ":" not in address]  # It listens on IPv4 only.
+        addresses = [address for address in addresses if ":" not in address]  # The port listens on IPv4 only.
     return next(
         (address for address in addresses if not is_loopback(address)),
         addresses[0] if addresses else "::1" if bind_address == "::" else "127.0.0.1",
@@ -139,7 +147,7 @@ def reachable_address(
 
 
 def is_own_address(ip: str) -> bool:
-    """Whether it is an address of this machine."""
+    """Returns whether `ip` is an address of this machine."""
     with socket.socket(_family(ip), socket.SOCK_DGRAM) as probe:
         try:
             probe.bind((ip, 0))
@@ -149,7 +157,7 @@ def is_own_address(ip: str) -> bool:
 
 
 def _own_address(ip: str, port: int) -> str | None:
-    """The address that this machine uses towards `ip`; None if there is no way there."""
+    """Returns the address that this machine uses towards `ip`. None: there is no route."""
     with socket.socket(_family(ip), socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((ip, port or 9))
@@ -159,7 +167,7 @@ def _own_address(ip: str, port: int) -> str | None:
 
 
 def shut(sock: socket.socket | None) -> None:
-    """Ends both directions, which wakes whoever waits on the socket. Closing stays with its owner."""
+    """Ends both directions, which wakes the thread that waits on the socket. Its owner still has to close it."""
     if sock is None:
         return
     with contextlib.suppress(OSError):  # The connection may be gone already, which is what we want.
