@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from pywan import _core
+from pywan.base.faces import html_table
 from pywan.errors import DataLossError
 
 Counter = tuple[int, str, str, str, str, str]  # Number, field, statistic, entry, part of, about (see wan_counts.h).
@@ -91,6 +92,18 @@ def sender_statistics(sender: Any, counts: Mapping[str, int]) -> dict[str, int]:
 def receiver_statistics(counts: Mapping[str, int]) -> dict[str, int]:
     """Returns GatewayReceiverStatistics."""
     return _counted(_core.receiver_counter_rows(), counts)
+
+
+class Ledger(dict[str, Any]):
+    """The ledger of a sender: a map that prints as one line, and shows itself as a table in a notebook."""
+
+    def __repr__(self) -> str:
+        counts = {name: sum(value.values()) if isinstance(value, dict) else value for name, value in self.items()}
+        words = ", ".join(f"{name} {count:,}" for name, count in counts.items() if name != "balanced" and count)
+        return f"<Ledger {'balanced' if self.get('balanced') else 'not balanced'}: {words or 'no events'}>"
+
+    def _repr_html_(self) -> str:
+        return html_table("Ledger", self)
 
 
 def ledger(counts: Mapping[str, int]) -> dict[str, Any]:

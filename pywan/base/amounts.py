@@ -10,7 +10,10 @@ _UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def duration_text(seconds: float) -> str:
-    """`0.25 s`, `27.7 s`, `1 min 5 s`, `2 h 3 min`, `1 d 2 h 3 min`: the longer it is, the fewer small units it shows."""
+    """Returns a duration as `0.25 s`, `27.7 s`, `1 min 5 s`, `2 h 3 min` or `1 d 2 h 3 min`.
+
+    The longer it is, the fewer small units it shows.
+    """
     if not math.isfinite(seconds):
         return "without limit"
     if seconds < 0:
@@ -27,7 +30,7 @@ def duration_text(seconds: float) -> str:
 
 
 def size_text(count: float) -> str:
-    """A number of bytes: `144 B`, `1.5 MiB`."""
+    """Returns a number of bytes as `144 B` or `1.5 MiB`."""
     if abs(count) < 1024:
         return f"{count:g} B"
     amount = float(count)
@@ -39,8 +42,10 @@ def size_text(count: float) -> str:
 
 
 def moment_text(ms: float) -> str:
-    """Milliseconds since 1970 as ISO local time, with the distance to UTC: `2026-11-22T20:55:08.047+01:00`. One that the
-    calendar cannot show stays a number of milliseconds."""
+    """Returns milliseconds since 1970 as ISO local time, with the distance to UTC: `2026-11-22T20:55:08.047+01:00`.
+
+    A time that the calendar cannot show stays a number of milliseconds.
+    """
     try:
         moment = datetime.datetime.fromtimestamp(ms / 1000, datetime.UTC).astimezone()
     except (OverflowError, ValueError, OSError):

@@ -133,6 +133,11 @@ class ClusterConfiguration:
         entry = self._entries.get((kind, name))
         return entry["attributes"] if entry is not None else None
 
+    @property
+    def count(self) -> int:
+        """The number of things. Removed ones are not counted."""
+        return len(self._sizes)
+
     def entries(self) -> list[Entry]:
         """Returns all entries, the oldest change first."""
         return sorted(self._entries.values(), key=_age)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pywan.base.faces import Face
+from pywan.base.faces import Described
 from pywan.config.attributes import DiskStoreAttributes
 from pywan.disk.store import StoreCore
+from pywan.forks import is_inherited
 
 
-class DiskStore(Face):
+class DiskStore(Described):
     """The folders in which queues and regions of a member are kept.
 
     A disk store is made by `Cache.create_disk_store`, and closed with the cache.
@@ -43,5 +44,14 @@ class DiskStore(Face):
         """
         return self._core.contents()
 
-    def __repr__(self) -> str:
-        return f"<DiskStore {self._core.name}>"
+    # How it shows itself
+
+    def _line(self) -> str:
+        core = self._core
+        return f"{core.attributes.name}, {'of the parent process' if is_inherited(core) else core.state_text()}"
+
+    def _facts(self) -> dict[str, object]:
+        core = self._core
+        if is_inherited(core):
+            return {"name": core.attributes.name, "state": "of the parent process"}
+        return {"name": core.attributes.name, "state": core.state_text(), **core.usage()}

@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pywan import _core
+from pywan.base.amounts import size_text
+from pywan.base.faces import counted
 from pywan.base.files import FileError, open_own, read_regular
 from pywan.base.threads import start_thread
 from pywan.config.attributes import DiskStoreAttributes
@@ -400,6 +402,21 @@ class StoreCore:
                 }
             )
         return listed
+
+    # These two say how the store is shown. They neither wait for a lock nor read a disk.
+
+    def state_text(self) -> str:
+        """Returns the state of the store in words: whether it is open, and how many logs are being written in it."""
+        return f"open, {counted(len(self._writers), 'log')} being written" if self._locks else "closed"
+
+    def usage(self) -> dict[str, object]:
+        """Returns for each directory the bytes of its logs and their limit. Without a limit they are not counted."""
+        return {
+            str(each.path): "no limit"
+            if each.budget is None
+            else f"{size_text(each.budget.used)} of {size_text(each.budget.limit)}"
+            for each in self._directories
+        }
 
     def destroy(self) -> None:
         """Gives the store up and removes its folders. IllegalStateError while a log is in it."""

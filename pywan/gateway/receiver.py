@@ -11,11 +11,12 @@ from typing import Any
 
 from pywan import _core
 from pywan.base.addresses import WILDCARDS, check_told_host
-from pywan.base.faces import Face
+from pywan.base.amounts import size_text
+from pywan.base.faces import Described, counted
 from pywan.base.repeats import Repeats
 from pywan.config.attributes import ReceiverAttributes
 from pywan.errors import GatewayReceiverError, IllegalStateError, PortInUseError, ProtocolError, PywanError
-from pywan.forks import of_one_process
+from pywan.forks import is_inherited, of_one_process
 from pywan.gateway.applied import AppliedMemory
 from pywan.gateway.floors import SourceFloors
 from pywan.protocol import gateway
@@ -34,7 +35,7 @@ CREDIT_BYTES = 256 << 20
 
 
 @of_one_process(lambda receiver: f"the gateway receiver of member {receiver._member_name!r}")
-class GatewayReceiver(Face):
+class GatewayReceiver(Described):
     """Takes batches from the gateway senders of other sites, and applies their events to this member's regions.
 
     A receiver is made by `Cache.create_gateway_receiver`.
@@ -110,6 +111,35 @@ class GatewayReceiver(Face):
         """The number of connections that dispatchers of senders have opened."""
         with self._lock:
             return len(self._senders)
+
+    # How it shows itself
+
+    def _line(self) -> str:
+        if is_inherited(self):
+            return f"of member {self._member_name}, of the parent process"
+        if not self.is_running:
+            return f"of member {self._member_name}, stopped"
+        return (
+            f"of member {self._member_name}, running on {self._host}[{self._port}],"
+            f" {counted(len(self._senders), 'connection')}"
+        )
+
+    def _facts(self) -> dict[str, object]:
+        facts: dict[str, object] = {"member": self._member_name}
+        if is_inherited(self):
+            return {**facts, "state": "of the parent process"}
+        counts = self._counts.counts()
+        return {
+            **facts,
+            "state": "running" if self.is_running else "stopped",
+            "address": f"{self._host}[{self._port}]" if self.is_running else "none",
+            "connections": len(self._senders),
+            "senders": sorted(set(dict(self._senders).values())),
+            "events received": counts["events_received"],
+            "bytes received": size_text(counts["bytes_received"]),
+        }
+
+    # Life cycle
 
     def start(self) -> None:
         """Listens on a free port of the range. The search begins at a random port. If the receiver runs, it only logs a

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from pywan.base.faces import Face
+from pywan.base.amounts import size_text
+from pywan.base.faces import Described
 from pywan.config.attributes import SenderAttributes, SenderChanges
 from pywan.config.table import takes_changes
-from pywan.forks import of_one_process
+from pywan.forks import is_inherited, of_one_process
 from pywan.gateway.sender_core import SenderCore
-from pywan.stats import check_ledger, ledger
+from pywan.stats import Ledger, check_ledger, ledger
 
 
 @of_one_process(lambda sender: f"gateway sender {sender._core.id!r}")
-class GatewaySender(Face):
+class GatewaySender(Described):
     """Sends the events of the regions that it is attached to, to one remote site.
 
     A sender is made by `Cache.create_gateway_sender`.
@@ -83,7 +84,7 @@ class GatewaySender(Face):
         """The sender's statistics: Geode's GatewaySenderStatistics in snake_case (docs/operations.md lists them)."""
         return self._core.statistics()
 
-    def ledger(self) -> dict[str, Any]:
+    def ledger(self) -> Ledger:
         """Accounts for every event that ever entered the sender.
 
         Returns:
@@ -95,7 +96,7 @@ class GatewaySender(Face):
         """
         entry = ledger(self._core.queue.counts())
         check_ledger(self._core.id, entry)
-        return entry
+        return Ledger(entry)
 
     def lag(self) -> dict[str, Any]:
         """Measures how far the remote site is behind.
@@ -225,5 +226,28 @@ class GatewaySender(Face):
         """
         return self._core.parked.drop()
 
-    def __repr__(self) -> str:
-        return f"<GatewaySender {self._core.id} to site {self._core.attributes.remote_distributed_system_id}>"
+    # How it shows itself
+
+    def _line(self) -> str:
+        core = self._core
+        words = f"{core.id} to site {core.attributes.remote_distributed_system_id}"
+        if is_inherited(self):
+            return f"{words}, of the parent process"
+        return f"{words}, {core.status.text}, {len(core.queue):,} queued, {len(core.parked):,} parked"
+
+    def _facts(self) -> dict[str, object]:
+        core, attributes = self._core, self._core.attributes
+        facts: dict[str, object] = {"id": core.id, "remote site": str(attributes.remote_distributed_system_id)}
+        if is_inherited(self):
+            return {**facts, "state": "of the parent process"}
+        return {
+            **facts,
+            "state": core.status.text,
+            "receiver": str(core.dispatchers.receiver_place or "none"),
+            "queued events": len(core.queue),
+            "queued bytes": size_text(core.queue.bytes),
+            "parked events": len(core.parked),
+            "parallel": attributes.parallel,
+            "persistent": attributes.enable_persistence,
+            "dispatcher threads": attributes.dispatcher_threads,
+        }

@@ -10,7 +10,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from pywan.base.faces import Face
+from pywan.base.faces import Described, counted
 from pywan.config.attributes import DiskStoreAttributes, ReceiverAttributes, RegionAttributes, SenderAttributes
 from pywan.config.table import takes
 from pywan.disk.disk_store import DiskStore
@@ -18,6 +18,7 @@ from pywan.errors import ConfigurationError
 from pywan.forks import is_inherited, of_one_process
 from pywan.gateway.receiver import GatewayReceiver
 from pywan.gateway.sender import GatewaySender
+from pywan.gateway.status import receiver_status
 from pywan.member.core import MemberCore
 from pywan.region.region import Region
 
@@ -29,7 +30,7 @@ _open: weakref.WeakSet[Cache] = weakref.WeakSet()  # Open caches, which are clos
 
 
 @of_one_process(lambda cache: f"cache {cache._core.name!r}", nothing_in_child=("close",))
-class Cache(Face):
+class Cache(Described):
     """A member of a site, with its regions, gateway senders, gateway receiver and disk stores.
 
     The constructor joins the site's locators and starts the member. A cache is a context manager: `close` is called at
@@ -161,8 +162,35 @@ class Cache(Face):
         """
         return self._core.senders.volatile_events()
 
-    def __repr__(self) -> str:
-        return f"<Cache {self._core.name}>"
+    # How it shows itself
+
+    def _line(self) -> str:
+        core = self._core
+        if is_inherited(self):
+            return f"{core.name}, of the parent process"
+        if core.state.closed.is_set():
+            return f"{core.name}, closed"
+        things = f"{counted(len(core.regions.all()), 'region')}, {counted(len(core.senders.cores()), 'gateway sender')}"
+        return f"{core.name} of site {core.state.distributed_system_id} on {core.host}[{core.port}], {things}"
+
+    def _facts(self) -> dict[str, object]:
+        core = self._core
+        facts: dict[str, object] = {"name": core.name}
+        if is_inherited(self):
+            return {**facts, "state": "of the parent process"}
+        receiver = core.receiving.receiver
+        return {
+            **facts,
+            "state": "closed" if core.state.closed.is_set() else "open",
+            "site": str(core.state.distributed_system_id),
+            "address": f"{core.host}[{core.port}]",
+            "directory": core.folder.path,
+            "regions": sorted(region.name for region in core.regions.all()),
+            "gateway senders": {sender.id: sender.status.text for sender in core.senders.cores()},
+            "gateway receiver": receiver_status(receiver.is_running) if receiver is not None else "none",
+            "disk stores": sorted(core.stores.all()),
+            "configuration problems": len(core.configuration_problems),
+        }
 
     # Regions
 

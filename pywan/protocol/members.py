@@ -48,6 +48,11 @@ class MemberTable:
         self._members: dict[str, Member] = {}
         self._turn = 0
 
+    @property
+    def count(self) -> int:
+        """The number of members, which may include some whose lease has run out."""
+        return len(self._members)
+
     def get(self, name: str) -> Member | None:
         return self._members.get(name)
 

@@ -7,8 +7,9 @@ from collections.abc import ItemsView, Iterable, Iterator, Mapping, MutableMappi
 from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
 from pywan import _core
-from pywan.base.faces import Face
-from pywan.config.attributes import RegionAttributes, RegionChanges
+from pywan.base.amounts import size_text
+from pywan.base.faces import Described, counted
+from pywan.config.attributes import DEFAULT_STORE, RegionAttributes, RegionChanges
 from pywan.config.table import takes_changes
 from pywan.errors import (
     BatchError,
@@ -35,7 +36,7 @@ def core_of(region: Region[Any, Any]) -> MemberRegion:
     return cast("MemberRegion", _core.core_of_face(region))
 
 
-class Region(_core.RegionFace, Face, MutableMapping[K, V]):
+class Region(_core.RegionFace, Described, MutableMapping[K, V]):
     """A mapping of keys to values on this member, which gateway senders keep consistent with other sites.
 
     Creates, updates and destroys are sent to other sites. Reads, `invalidate`, `local_destroy` and `clear` are not. A
@@ -141,13 +142,34 @@ class Region(_core.RegionFace, Face, MutableMapping[K, V]):
         """
         core_of(self).add_listener(listener)
 
-    def __repr__(self) -> str:
+    # How it shows itself
+
+    def _line(self) -> str:
         core = core_of(self)
         if core.is_inherited:
             state = "of the parent process"
         else:
-            state = "closed" if core.is_closed else f"with {len(self)} entries"
-        return f"<Region {self.name} {self.type} {state}>"
+            state = "closed" if core.is_closed else f"with {counted(len(self), 'entry')}"
+        return f"{core.name} {core.attributes.type} {state}"
+
+    def _facts(self) -> dict[str, object]:
+        core = core_of(self)
+        facts: dict[str, object] = {"name": core.name, "type": core.attributes.type}
+        if core.is_inherited:
+            return {**facts, "state": "of the parent process"}
+        if core.is_closed:
+            return {**facts, "state": "closed"}
+        return {
+            **facts,
+            "state": "open",
+            "entries": len(self),
+            "tombstones": self.tombstones,
+            "memory": size_text(self.memory_bytes),
+            "gateway senders": core.gateway_sender_ids,
+            "disk store": (core.attributes.disk_store_name or DEFAULT_STORE)
+            if core.attributes.is_persistent
+            else "none",
+        }
 
     # The mapping
 

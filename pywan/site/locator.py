@@ -23,7 +23,7 @@ from pywan.base.addresses import (
     parse_locators,
     resolve,
 )
-from pywan.base.faces import Face
+from pywan.base.faces import Described, counted
 from pywan.base.files import FileError, read_regular
 from pywan.base.names import check_name
 from pywan.base.threads import start_thread
@@ -37,7 +37,7 @@ from pywan.errors import (
     ProtocolError,
     PywanError,
 )
-from pywan.forks import of_one_process
+from pywan.forks import is_inherited, of_one_process
 from pywan.protocol.discovery import (
     HIGHEST_SYSTEM_ID,
     LOWEST_SYSTEM_ID,
@@ -88,7 +88,7 @@ def choose_bind_address(bind_address: str | None, port: int, locators: list[Addr
 
 
 @of_one_process(lambda locator: f"locator {locator.name!r}", nothing_in_child=("stop",))
-class Locator(Face):
+class Locator(Described):
     """One locator of a site. Members, senders and other locators find each other through it.
 
     The constructor only checks its arguments. `start` opens the port, and `stop` ends every thread. A locator is a
@@ -343,6 +343,34 @@ class Locator(Face):
                 "cluster_configuration_things": len(self._configuration.things()),
                 "cluster_configuration_problem": self._save_problem,
             }
+
+    # These neither wait for the locator's lock nor look for members that are gone.
+
+    def _line(self) -> str:
+        words = f"{self.name} of site {self.distributed_system_id}"
+        if is_inherited(self):
+            return f"{words}, of the parent process"
+        return f"{words}, {self._state_text()}, {counted(self._members.count, 'member')}"
+
+    def _facts(self) -> dict[str, object]:
+        facts: dict[str, object] = {
+            "name": self.name,
+            "site": str(self.distributed_system_id),
+        }
+        if is_inherited(self):
+            return {**facts, "state": "of the parent process"}
+        return {
+            **facts,
+            "state": self._state_text(),
+            "members": self._members.count,
+            "things in the cluster configuration": self._configuration.count,
+            "problem of the cluster configuration": self._save_problem,
+        }
+
+    def _state_text(self) -> str:
+        if self._running:
+            return f"running on {self.host}[{self.port}]"
+        return "stopped" if self._stopped.is_set() else "not started"
 
     @property
     def _exchange(self) -> LocatorState:
