@@ -1,4 +1,4 @@
-"""Builds pywan._core: the C primitives and all Cython units as one shared object. Metadata is in pyproject.toml."""
+"""Builds pywan._core: the C primitives and all Cython units as one shared object. The metadata is in pyproject.toml."""
 
 import glob
 import os
@@ -13,8 +13,8 @@ from Cython.Build import cythonize
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
-# PYWAN_SANITIZE=address,undefined (or thread) builds the extension for a sanitizer run; PYWAN_DEBUG=1 keeps
-# WAN_CHECK's expensive half (positions after every step) and symbols.
+# PYWAN_SANITIZE=address,undefined (or thread) builds the extension for a sanitizer run. PYWAN_DEBUG=1 keeps symbols and
+# the expensive half of WAN_CHECK (positions after every step).
 sanitize = os.environ.get("PYWAN_SANITIZE", "")
 debug = bool(os.environ.get("PYWAN_DEBUG")) or bool(sanitize)
 
@@ -35,9 +35,9 @@ if sanitize:
 
 CORE = "pywan._core"
 UNITS = sorted(Path(path).stem for path in glob.glob("pywan/_core/*.pyx"))
-# What Cython would otherwise put into every unit that takes a buffer. Generated; a unit like the others.
+# A generated unit with code that Cython would otherwise put into every unit that takes a buffer.
 SHARED = "_shared"
-GENERATED = "build/cython"  # By Cython; the same for every way of compiling.
+GENERATED = "build/cython"  # Cython's output. It is the same for every way of compiling.
 
 core = Extension(
     f"{CORE}._units",
@@ -47,7 +47,7 @@ core = Extension(
 
 
 def rows_of(header, macro):
-    """The words of each row `X(word, word, "...")` of a table, without numbers."""
+    """Returns the words of each row `X(word, word, "...")` of a table in a C header, without its numbers."""
     text = Path("csrc", header).read_text().partition(f"#define {macro}(")[2].partition("\n")[2]
     rows = []
     for line in text.splitlines():
@@ -59,7 +59,7 @@ def rows_of(header, macro):
 
 
 def declare_tables():
-    """What Cython has to know of the tables in C headers: a row that is added there is declared by this."""
+    """Declares to Cython the tables in C headers. A row that is added there is declared by this."""
     queue, receiver, failures = (
         [row[0] for row in rows_of(*table)]
         for table in (
@@ -120,12 +120,13 @@ cdef extern from "record/wan_record.h" nogil:
 
 
 class BuildCore(build_ext):
-    """All units are compiled on their own, several at a time, only what changed, and linked together.
+    """Compiles each unit on its own, several at a time and only those that changed, and links them together.
 
     Python finds each unit's init function in the one file by the unit's name: see pywan/_core/__init__.py.
     """
 
-    def generate(self, sources):  # With what Cython is to know of all units together.
+    def generate(self, sources):
+        """Lets Cython translate all units together. Returns all C files."""
         declare_tables()
         units = [Extension(f"{CORE}.{unit}", [f"pywan/_core/{unit}.pyx"]) for unit in UNITS]
         made = cythonize(
@@ -147,7 +148,7 @@ class BuildCore(build_ext):
         sources = self.generate(extension.sources)
         command = [*self.compiler.compiler_so, *compile_args, *(f"-I{path}" for path in self.compiler.include_dirs)]
         jobs = {Path(self.build_temp, source).with_suffix(".o"): source for source in sources}
-        # The longest first, so that none of them is begun last.
+        # The longest sources come first, so that none of them is begun last.
         late = sorted(
             (target for target in jobs if self.force or is_late(target, command)),
             key=lambda target: -os.path.getsize(jobs[target]),
@@ -164,7 +165,7 @@ class BuildCore(build_ext):
 
 
 def is_late(target, command):
-    """Whether an object is older than anything that it was made of, or was made in another way."""
+    """Returns whether an object is older than a file that it was made of, or was made by another command."""
     try:
         when = target.stat().st_mtime
         if target.with_suffix(".command").read_text() != shlex.join(command):
@@ -176,11 +177,10 @@ def is_late(target, command):
 
 
 def compile_one(command, source, target):
-    """Returns what the compiler said of a source that it took."""
+    """Compiles a source. Returns the compiler's warnings."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.with_suffix(".command").unlink(
-        missing_ok=True
-    )  # Without it the object counts as late: the compiler may be interrupted.
+    # Without this file the object counts as late. So an interrupted compilation is done again.
+    target.with_suffix(".command").unlink(missing_ok=True)
     done = subprocess.run(
         [*command, "-c", source, "-o", str(target), "-MMD", "-MF", str(target.with_suffix(".d"))],
         stderr=subprocess.PIPE,

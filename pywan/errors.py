@@ -10,7 +10,7 @@ class PywanError(Exception):
     """The base of all errors that pywan raises on purpose."""
 
 
-# The caller's fault: a wrong value, a wrong name, a wrong state.
+# The caller is at fault: a wrong value, a wrong name, a wrong state.
 
 
 class ConfigurationError(PywanError, ValueError):
@@ -62,7 +62,7 @@ class EventTooLargeError(PywanError, ValueError):
     """A key, value or callback argument is over its limit. Nothing was stored."""
 
 
-# The world's fault: network, disk, the other side.
+# The surroundings are at fault: the network, a disk, the other side.
 
 
 class ConnectivityError(PywanError, ConnectionError):
@@ -114,7 +114,7 @@ class BatchError(PywanError):
         self.failures = failures or []
 
 
-# Our fault.
+# pywan is at fault.
 
 
 class DataLossError(PywanError):

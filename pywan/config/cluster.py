@@ -28,7 +28,7 @@ MAX_STEP = 2**32  # A neighbour's revisions may be so far ahead. So no message c
 VERSION = 2
 
 Thing = dict[str, Any]  # {"kind", "name", "attributes"}
-Entry = dict[str, Any]  # A thing with "revision" and "id"; its attributes are None once it was removed.
+Entry = dict[str, Any]  # A thing with "revision" and "id". Its attributes are None after it was removed.
 
 
 def make_attributes(kind: Any, name: str, attributes: Mapping[str, Any]) -> Attributes:

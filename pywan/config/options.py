@@ -57,9 +57,9 @@ class MemberCommand:
     group: str
     help: str
     options: tuple[Option, ...] = ()
-    more: str = ""  # What the documents add.
+    more: str = ""  # Text that only the documents show.
     keeps: str = ""  # "put", "alter" or "remove": what happens to the thing in the cluster configuration.
-    shown: Shown | None = None  # None: a row for each member, with the `status` of its answer.
+    shown: Shown | None = None  # None: there is a row for each member, with the `status` of its answer.
 
 
 def command(

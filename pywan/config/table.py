@@ -45,7 +45,7 @@ class Attribute:
 
     about: str  # What it does, in a few words. The command line's help and the documents show it.
     _: dataclasses.KW_ONLY
-    more: str = ""  # What the documents add.
+    more: str = ""  # Text that only the documents show.
     unit: str = ""
     lowest: int | None = None
     highest: int | None = None

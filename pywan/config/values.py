@@ -18,7 +18,7 @@ from pywan.errors import ConfigurationError
 MAX_WAIT_S = 2**31 - 1
 WRITTEN: Literal["written"] = "written"
 DISK_LEVELS = ("true", WRITTEN, "false")
-# What a change waits for: that it is on the disk, that it is in its log, or nothing.
+# A change waits for the disk, for its log, or for nothing.
 DiskLevel = bool | Literal["written"]
 _DIRECTORY_MB = 1, 2**31 - 1
 

@@ -106,13 +106,14 @@ class Dispatchers:
         self._threads: list[threading.Thread] = []
         self._stopping = threading.Event()
         self._stopping.set()
-        self.trouble: str | None = None  # Why the last attempt to connect failed; None while connected.
+        # The reason why the last attempt to connect failed. None while a dispatcher is connected.
+        self.trouble: str | None = None
         self._repeats = Repeats()  # Limits the log lines about troubles, until a receiver shows progress.
         self._flushes_lock = threading.Lock()
         self._flushes = 0  # The number of callers that wait until the queue is flushed.
         data.warn_if_buffer_too_large(attributes.socket_buffer_size, socket.SO_SNDBUF, self._what)
 
-    # What they do
+    # State
 
     def __iter__(self) -> Iterator[Dispatcher]:
         return iter(self._each)
@@ -147,7 +148,7 @@ class Dispatchers:
         """Returns the names of the threads that were told to end and have not, apart from the caller's."""
         return ", ".join(t.name for t in self._threads if t.is_alive() and t is not threading.current_thread())
 
-    # What they are told
+    # Orders
 
     def configure(self, attributes: SenderAttributes, filters: SenderFilters) -> None:
         """Gives all dispatchers the attributes and filters that hold from now on."""

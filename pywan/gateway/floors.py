@@ -43,7 +43,7 @@ class Floor(NamedTuple):
     reached: frozenset[int]
 
 
-Floors = dict[int, Floor]  # By site of origin.
+Floors = dict[int, Floor]  # The floors by site of origin.
 
 
 def encode_floors(floors: Mapping[int, Floor]) -> bytes:

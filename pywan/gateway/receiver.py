@@ -39,6 +39,9 @@ class GatewayReceiver(Described):
     """Takes batches from the gateway senders of other sites, and applies their events to this member's regions.
 
     A receiver is made by `Cache.create_gateway_receiver`.
+
+    Attributes:
+        attributes: The attributes that the receiver was created with.
     """
 
     def __init__(

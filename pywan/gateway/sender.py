@@ -27,7 +27,7 @@ class GatewaySender(Described):
         """Makes this object show another core: the one that replaced its first one."""
         self._core = core
 
-    # What it is
+    # State
 
     @property
     def id(self) -> str:
@@ -166,8 +166,8 @@ class GatewaySender(Described):
     def alter(self, changes: dict[str, Any]) -> None:
         """Changes attributes of the sender, which may be running. Either all changes are made or none.
 
-        Args:
-            **changes: The attributes to change, as keyword arguments (docs/configuration.md says which can be).
+        Keyword Args:
+            **changes (Any): The attributes to change (docs/configuration.md says which ones can be changed).
 
         Raises:
             GatewaySenderConfigurationError: An attribute cannot be used.

@@ -84,7 +84,7 @@ class SenderCore:
         # The logs start last: if the constructor fails before, no thread is left that writes them.
         self.logs.start({"queue": self.queue, "parked": self.parked.queue})
 
-    # What it is
+    # State
 
     @property
     def is_running(self) -> bool:

@@ -101,7 +101,7 @@ class Cache(Described):
             self.close()
             raise
 
-    # What it is
+    # State
 
     @property
     def name(self) -> str:
@@ -198,9 +198,9 @@ class Cache(Described):
     def create_region(self, attributes: RegionAttributes) -> Region[Any, Any]:
         """Creates a region.
 
-        Args:
-            name: The region's name.
-            **attributes: The attributes of a region, as keyword arguments (docs/configuration.md lists them).
+        Keyword Args:
+            name (str): The region's name. It may be given by its position too.
+            **attributes (Any): The attributes of a region (docs/configuration.md lists them).
 
         Raises:
             ConfigurationError: An attribute cannot be used.
@@ -250,9 +250,9 @@ class Cache(Described):
     def create_gateway_sender(self, attributes: SenderAttributes) -> GatewaySender:
         """Creates a gateway sender, and starts it unless `manual_start` is true.
 
-        Args:
-            id: The sender's id.
-            **attributes: The attributes of a gateway sender, as keyword arguments (docs/configuration.md lists them).
+        Keyword Args:
+            id (str): The sender's id. It may be given by its position too.
+            **attributes (Any): The attributes of a gateway sender (docs/configuration.md lists them).
                 `remote_distributed_system_id` is required.
 
         Raises:
@@ -278,8 +278,8 @@ class Cache(Described):
     def create_gateway_receiver(self, attributes: ReceiverAttributes) -> GatewayReceiver:
         """Creates the member's gateway receiver, and starts it unless `manual_start` is true. A member has at most one.
 
-        Args:
-            **attributes: The attributes of a gateway receiver, as keyword arguments (docs/configuration.md lists them).
+        Keyword Args:
+            **attributes (Any): The attributes of a gateway receiver (docs/configuration.md lists them).
 
         Raises:
             ConfigurationError: An attribute cannot be used.
@@ -316,10 +316,10 @@ class Cache(Described):
     def create_disk_store(self, attributes: DiskStoreAttributes) -> DiskStore:
         """Creates a disk store, or opens one that is on the disk already.
 
-        Args:
-            name: The store's name.
-            directories: Pairs of a path and a limit in MB (None: no limit). By default the store is in the member's
-                folder.
+        Keyword Args:
+            name (str): The store's name. It may be given by its position too.
+            directories (list[tuple[str, int | None]]): Pairs of a path and a limit in MB (None: no limit). By default
+                the store is in the member's folder.
 
         Raises:
             ConfigurationError: An attribute cannot be used, or the member has no folder that stays.

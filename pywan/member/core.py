@@ -196,7 +196,7 @@ class MemberCore:
         for region in configuration.regions:
             making("region", region.name, functools.partial(self.create_region, region))
 
-    # What it has
+    # Regions, senders, receiver, disk stores
 
     def create_region(self, attributes: RegionAttributes) -> Region[Any, Any]:
         return self.regions.create(attributes).face
@@ -230,7 +230,7 @@ class MemberCore:
             "cluster_configuration_problems": list(self.configuration_problems),
         }
 
-    # What comes in
+    # Requests
 
     def _handle(self, request: dict[str, Any], peer: tuple[Any, ...]) -> Any:
         if request.get("op") == "ping":

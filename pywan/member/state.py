@@ -42,7 +42,7 @@ class MemberState:
         self.lock = LifeCycleLock(f"cache {name!r}")
         self.closed = threading.Event()
         self.clock = _core.Clock()
-        self.bell = _core.Bell()  # Calls the housekeeper.
+        self.bell = _core.Bell()  # It wakes the housekeeper.
         self._membership: Membership | None = None
 
     @property

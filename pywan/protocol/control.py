@@ -1,7 +1,7 @@
 """Owns the bytes of a control message: how a request or reply is framed, bounded, checked and refused.
 
 A frame is 16 bytes (all little-endian: magic `PWC1`, u32 payload length, u32 CRC32C of the payload, u32 request id)
-and then one msgpack map with string keys. Only plain values travel: nothing in it can name code.
+and then one msgpack map with string keys. It holds only plain values, so nothing in it can name code.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def _decode_payload(payload: bytes) -> dict[str, Any]:
         body = msgpack.unpackb(payload, raw=False, strict_map_key=True, ext_hook=_refuse_extension)
     except ProtocolError:
         raise
-    except Exception as error:  # msgpack raises half a dozen kinds, some of them its own; all mean the same here.
+    except Exception as error:  # msgpack raises half a dozen kinds, some of them its own. All mean the same here.
         raise ProtocolError(f"control message is not msgpack: {str(error) or type(error).__name__}") from None
     if not isinstance(body, dict):
         raise ProtocolError(f"control message is a {type(body).__name__}, not a map")

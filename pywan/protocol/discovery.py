@@ -424,9 +424,8 @@ class LocatorState:
             raise ProtocolError(f"what answers at {target.address} tells another address as its own, {peer.address}")
         direct = self._targets.get(peer.address)
         if direct is not None and direct is not target and direct.profile is not None and not direct.failures:
-            peer = (
-                direct.profile
-            )  # What answers at the address itself is believed before what answers elsewhere in its name.
+            # The answer at the address itself counts more than an answer elsewhere in its name.
+            peer = direct.profile
         before = target.profile
         if self._known.get(peer.address) != peer:
             known = self._known.get(peer.address)

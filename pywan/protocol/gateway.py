@@ -33,9 +33,9 @@ class SenderHello:
     member: str
     sender: str
     dispatcher: int
-    incarnation: (
-        int  # Of the queue: new whenever it is created afresh, so that its sequences are not taken for older ones.
-    )
+    # The queue's incarnation. A queue that is created anew has another one, so that its sequences are not taken for
+    # older ones.
+    incarnation: int
     mount: int  # One opening of the queue's disk store. Without a disk store: one process.
     partitions: int
     version: int = VERSION
@@ -62,9 +62,8 @@ class Welcome:
     credit_events: int
     credit_bytes: int
     maximum_time_between_pings: int = 60000  # In ms. A sender that is silent for longer is disconnected.
-    known: int = (
-        0  # Partitions of which it has events from other mounts of the queue's disk store: their `Known` follow.
-    )
+    # The number of partitions of which it has events from other mounts of the queue's disk store. Their `Known` follow.
+    known: int = 0
     version: int = VERSION
 
 

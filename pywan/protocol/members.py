@@ -82,7 +82,7 @@ class MemberTable:
     def leave(self, name: Any, member_id: Any) -> bool:
         member = self._members.get(name) if isinstance(name, str) else None
         if member is None or member.member_id != member_id:
-            return False  # An earlier run's goodbye must not remove its successor.
+            return False  # The goodbye of an earlier run must not remove its successor.
         del self._members[name]
         return True
 

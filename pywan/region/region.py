@@ -60,7 +60,31 @@ class Region(_core.RegionFace, Described, MutableMapping[K, V]):
         """Compares by identity: two regions with the same contents are not equal."""
         return self is other
 
-    if TYPE_CHECKING:  # These methods are compiled: see pywan._core.
+    if TYPE_CHECKING:  # These are compiled: see pywan._core.
+
+        @property
+        def name(self) -> str:
+            """The region's name."""
+
+        @property
+        def is_closed(self) -> bool:
+            """Whether the region was destroyed, or its cache was closed."""
+
+        @property
+        def applied(self) -> int:
+            """The number of remote changes that took effect."""
+
+        @property
+        def conflicts(self) -> int:
+            """The number of remote changes that lost against a later version."""
+
+        @property
+        def memory_bytes(self) -> int:
+            """The bytes that are allocated for entries and tombstones."""
+
+        @property
+        def tombstones(self) -> int:
+            """The number of tombstones: destroyed keys that are remembered."""
 
         def put(self, key: K, value: V, callback_argument: Any = None) -> None:
             """Stores `value` under `key`, and gives the event to the region's senders.
@@ -103,7 +127,34 @@ class Region(_core.RegionFace, Described, MutableMapping[K, V]):
                 KeyError: The key is not there.
             """
 
-    # What it is
+        def put_columns(
+            self, keys: Any, values: Any | None, *, operations: Any | None = None, timestamps: Any | None = None
+        ) -> int:
+            """Changes the region row by row from columns, in one call without the GIL.
+
+            A column is an Arrow array, a fixed-width numpy array, a pair of offsets and data, or a list of bytes or
+            str.
+
+            Args:
+                keys: The column of keys.
+                values: The column of values. None: all rows are destroys, as `operations` must say too.
+                operations: The column of operations: create, update or destroy. None: all rows are updates.
+                timestamps: The column of times in milliseconds since 1970. None: the present time.
+
+            Returns:
+                The number of rows that took effect. A destroy of a key that is not there has no effect.
+
+            Raises:
+                BatchError: Some rows were refused. All others were done.
+            """
+
+        def wait_durable(self) -> None:
+            """Waits until all changes and events so far are on the disk, synced.
+
+            It does not wait where `disk_synchronous` is false, or where there is no disk store.
+            """
+
+    # State
 
     @property
     def attributes(self) -> RegionAttributes:
@@ -125,8 +176,8 @@ class Region(_core.RegionFace, Described, MutableMapping[K, V]):
     def alter(self, attributes: dict[str, Any]) -> None:
         """Changes attributes of the region. Either all changes are made or none.
 
-        Args:
-            **attributes: `gateway_sender_ids`: the ids of the senders that get the region's events from now on.
+        Keyword Args:
+            gateway_sender_ids (Collection[str]): The ids of the senders that get the region's events from now on.
 
         Raises:
             ConfigurationError: An attribute cannot be used.
@@ -219,7 +270,7 @@ class Region(_core.RegionFace, Described, MutableMapping[K, V]):
         core.check_usable()
         failures: list[tuple[int, str]] = []
         put, row = self.put, -1
-        with core.one_wait():  # A synchronous region's disk is waited for once.
+        with core.one_wait():  # This waits once for the disk of a synchronous region.
             for row, (key, value) in enumerate(self._pairs(entries)):
                 try:
                     put(key, value, callback_argument)
@@ -233,7 +284,7 @@ class Region(_core.RegionFace, Described, MutableMapping[K, V]):
                     raise type(error)(
                         f"put_all stopped at entry {row}: {error} (the entries before it were stored{others})"
                     ) from error
-                except (TypeError, ValueError) as error:  # A key or value that cannot be carried.
+                except (TypeError, ValueError) as error:  # The key or value cannot be carried.
                     reason = str(error).removesuffix(" (nothing was stored)").removesuffix("; nothing was stored")
                     failures.append((row, reason))
         if failures:

@@ -107,6 +107,13 @@ class Locator(Described):
         member_timeout_ms: A member that was not heard for so many milliseconds counts as dead.
         timings: The times of the exchange with other locators.
 
+    Attributes:
+        name: The locator's name.
+        distributed_system_id: The id of its site.
+        bind_address: The address on which it listens.
+        shutdown_requested: An event that is set when somebody asks the locator to stop. The program that runs the
+            locator waits for it, and then calls `stop`.
+
     Raises:
         ConfigurationError: An argument cannot be used.
     """
@@ -149,16 +156,18 @@ class Locator(Described):
         self._host = check_told_host(hostname_for_clients, f"locator {name}: hostname_for_clients") or self.bind_address
         self._file = Path(dir) / name / CONFIGURATION_FILE if dir is not None else None
         self._timings = timings
+        # `_lock` guards the table, and everything below that changes.
         self._members = MemberTable(
             to_int(member_timeout_ms, f"locator {name}: member_timeout_ms", MIN_LEASE_MS, MAX_LEASE_MS)
-        )  # Guarded by _lock, like everything that changes below.
+        )
         self._configuration = ClusterConfiguration()
-        self._merge_problem = ""  # Why another locator's configuration could not be taken over last.
-        self._save_problem: str | None = None  # Why the file does not hold the newest configuration.
+        self._merge_problem = ""  # The reason why another locator's configuration could not be taken over last.
+        self._save_problem: str | None = None  # The reason why the file does not hold the newest configuration.
         self._state: LocatorState | None = None
         self._server: ControlServer | None = None
         self._lock = threading.RLock()
-        self._changed = threading.Condition(self._lock)  # Something may be due, or the first round may be over.
+        # Notified when something may be due, or when the first round may be over.
+        self._changed = threading.Condition(self._lock)
         self._life = threading.Lock()  # Held by start and stop, so that they do not overlap.
         self._contacting: set[ControlClient] = set()
         self._running = False
@@ -462,7 +471,7 @@ class Locator(Described):
             heard_ms_ago = _now_ms() - held.heard_ms
         old = held.profile
         if (old["host"], old["port"]) == (profile["host"], profile["port"]) and old["port"]:
-            return  # One port has one listener: the earlier one is gone.
+            return  # One port has one listener, so the earlier member is gone.
         if self._is_alive(held, heard_ms_ago):
             raise IllegalStateError(
                 f"a member named {old['name']} is alive in site {self.distributed_system_id} (pid {old['pid']},"
@@ -478,7 +487,7 @@ class Locator(Described):
         except (ConnectivityError, ProtocolError):
             return False
         except PywanError:
-            return True  # It answers, be it with a refusal.
+            return True  # It answers, even if it refuses.
         return bool(
             reply.get("member_id", member.member_id) == member.member_id
             and reply.get("name", member.name) == member.name

@@ -86,14 +86,14 @@ class Membership:
         self._heartbeat_s = heartbeat_s
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
-        self._profile = check_profile(profile)  # Guarded by _lock, like everything below.
-        self._version = 1  # Of the profile; grows with each update.
+        self._profile = check_profile(profile)  # `_lock` guards it, and everything below.
+        self._version = 1  # The version of the profile. It grows with each update.
         self._links: dict[Address, _Link] = {}
         self._sites: dict[int, list[Address]] = {}
         self._distributed_system_id: int | None = self._profile["distributed_system_id"]
         self._cluster_configuration: list[dict[str, Any]] = []
         self._stopping = False
-        self._avoid: dict[Address, float] = {}  # Remote locators that failed, until when.
+        self._avoid: dict[Address, float] = {}  # For each remote locator that failed: until when it is asked last.
 
     @property
     def name(self) -> str:
@@ -192,7 +192,7 @@ class Membership:
             try:
                 thread.start()
                 threads.append(thread)
-            except RuntimeError:  # The interpreter ends, and starts no thread any more: one after another then.
+            except RuntimeError:  # The interpreter is ending and starts no threads. So the links end one after another.
                 link.end(goodbye)
         if links:
             links[0].end(goodbye)
@@ -373,12 +373,12 @@ class _Link:
         self.address = address
         self.joined = False
         self.attempts = 0
-        self.failures = 0  # In a row.
-        self.told_version = 0  # The version of the profile this locator has.
+        self.failures = 0  # The number of failures in a row.
+        self.told_version = 0  # The version of the profile that this locator has.
         self.error: PywanError | None = None
         self._owner = owner
         self._digest = ""
-        self._heartbeat_s = owner._heartbeat_s  # Shorter where the locator's lease is.
+        self._heartbeat_s = owner._heartbeat_s  # It is shorter if the locator's lease is short.
         self._was_joined = False
         self._client = ControlClient(address, REQUEST_TIMEOUT_S, what="locator")
         self.thread = Thread(self._run, name=f"{owner.name}-locator-{address}")
@@ -480,7 +480,8 @@ class _Link:
             owner._take_sites(reply)
             self.failures = 0
             if reply.get("known") is not True:
-                self.joined, self._digest = False, ""  # It was restarted, or gave us up: join at once.
+                # The locator was restarted, or gave the member up. It joins at once.
+                self.joined, self._digest = False, ""
                 return True
             self.told_version = version
             owner._changed.notify_all()

@@ -44,11 +44,11 @@ class _Faults:
 
 @of_one_process(lambda proxy: "a fault proxy", nothing_in_child=("stop",))
 class FaultProxy:
-    """Forwards `listen_host`[`port`] to `target`. Every command may be given at any time, from any thread, and has
-    taken effect when it returns.
+    """Forwards `listen_host`[`port`] to `target`, with faults on command.
 
-    Directions are "to_target" (what clients send) and "to_client". Latency and bandwidth are of the link: latency holds
-    for each chunk, bandwidth is shared by all connections of a direction.
+    Every command may be given at any time, from any thread. It has taken effect when it returns. The directions are
+    "to_target" (bytes that clients send) and "to_client". Latency holds for each chunk. All connections of a direction
+    share its bandwidth.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class FaultProxy:
         self._latency_s = 0.0
         self._links: set[_Connection] = set()
         self._acceptor: asyncio.Task[None] | None = None
-        self._running = asyncio.Event()  # Clear while the link hangs.
+        self._running = asyncio.Event()  # It is clear while the link hangs.
         self._accepted = 0
 
     @property
@@ -305,9 +305,10 @@ class _Pipe:
         self._faults = proxy._faults[direction]
         self._source = source
         self._sink = sink
-        self._waiting: collections.deque[tuple[float, bytes]] = collections.deque()  # (when to write, b"" = the end)
+        # (time to write, bytes; b"" is the end)
+        self._waiting: collections.deque[tuple[float, bytes]] = collections.deque()
         self._bytes = 0
-        self._moved = asyncio.Event()  # Something was put in or taken out.
+        self._moved = asyncio.Event()  # Set when something was put in or taken out.
 
     async def read(self) -> None:
         loop = asyncio.get_running_loop()

@@ -70,15 +70,22 @@ class TwoSites:
 
 @contextlib.contextmanager
 def two_sites(*regions: str, dir: str | PathLike[str] | None = None, **sender: Any) -> Iterator[TwoSites]:
-    """Two sites in this process, on loopback addresses and free ports, until the block ends.
+    """Makes two sites in this process, on loopback addresses and free ports. They end with the block.
 
-    `regions` are created in both sites. `sender` are attributes of both gateway senders, as
-    `Cache.create_gateway_sender` takes them. Disk stores are below `dir`. Use it as a pytest fixture:
+    Use it as a pytest fixture:
 
         @pytest.fixture
         def sites(tmp_path):
             with two_sites("orders", dir=tmp_path) as sites:
                 yield sites
+
+    Args:
+        *regions: The names of regions that are created in both sites.
+        dir: The folder for disk stores. None: there can be none without directories of their own.
+        **sender: Attributes of both gateway senders, as `Cache.create_gateway_sender` takes them.
+
+    Yields:
+        Both sites.
     """
     attributes: dict[str, Any] = {"batch_time_interval": 10, **sender}
     ids = {"ny": 1, "ln": 2}
@@ -108,7 +115,8 @@ def two_sites(*regions: str, dir: str | PathLike[str] | None = None, **sender: A
         sites = {}
         for name, other in (("ny", "ln"), ("ln", "ny")):
             made = caches[name].create_gateway_sender(other, remote_distributed_system_id=ids[other], **attributes)
-            stack.callback(made.stop)  # Before either receiver ends: neither sender complains of that.
+            # The sender stops before either receiver, so that neither sender logs a broken connection.
+            stack.callback(made.stop)
             sites[name] = TestSite(name, locators[name], caches[name], made)
         pair = TwoSites(**sites)
         for region in regions:

@@ -1,4 +1,4 @@
-"""Waiting for what another thread or process makes true."""
+"""Owns waiting for a condition that another thread or process makes true."""
 
 from __future__ import annotations
 
@@ -8,7 +8,16 @@ from collections.abc import Callable
 
 
 def eventually(condition: Callable[[], object], timeout: float = 10.0, what: str = "the condition") -> None:
-    """Returns as soon as `condition()` is true; AssertionError if it is not within `timeout` seconds."""
+    """Returns as soon as `condition()` is true.
+
+    Args:
+        condition: A function without arguments.
+        timeout: How many seconds to wait at most.
+        what: The words for the condition in the error.
+
+    Raises:
+        AssertionError: The condition did not come true in time.
+    """
     deadline = time.monotonic() + timeout
     while not condition():
         if time.monotonic() >= deadline:

@@ -77,7 +77,7 @@ class ControlServer:
         self._frame_timeout = frame_timeout
         self._idle_timeout = idle_timeout
         self._lock = threading.Lock()
-        self._unfinished_bytes = 0  # Guarded by _lock.
+        self._unfinished_bytes = 0  # `_lock` guards it.
         listener = sockets.listen(host, port, what=name)
         self.host, self.port = listener.getsockname()[:2]
         self._acceptor = Acceptor(
@@ -113,7 +113,7 @@ class ControlServer:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             first = self._first_bytes(connection)
             if not first:
-                return  # A port scan, or a health check: nothing to say about it.
+                return  # This was a port scan or a health check. There is nothing to log about it.
             other = self._other_protocols.get(first)
             if other is not None:
                 other(connection, first)
@@ -189,7 +189,7 @@ class ControlServer:
                 except TimeoutError:
                     if decoder.buffered:
                         raise
-                    return  # Idle: the client connects again when it has something to ask.
+                    return  # The connection is idle. The client connects again when it has something to ask.
                 if not data:
                     if decoder.buffered and not connection.given_up:
                         raise ProtocolError(f"it ended inside a message, {decoder.buffered} bytes into it")
@@ -223,7 +223,7 @@ class ControlServer:
         except PywanError as error:
             frame = wire.encode(message.request_id, wire.error_reply(error))
         except OSError:
-            raise  # Our own connection broke while progress was sent.
+            raise  # The client's connection broke while progress was sent.
         except MemoryError as error:
             frame = wire.encode(message.request_id, wire.error_reply(error))
             connection.warning(
@@ -332,7 +332,7 @@ class ControlClient:
         """Ends the connection. A call that is under way fails with ConnectivityError, and so do later ones."""
         self._closed = True
         sockets.shut(self._sock)
-        if self._lock.acquire(timeout=1.0):  # Whoever holds it closes the socket itself.
+        if self._lock.acquire(timeout=1.0):  # The thread that holds the lock closes the socket itself.
             try:
                 self._drop()
             finally:

@@ -40,9 +40,10 @@ class Connection:
         self.place = f"{peer[0]}:{peer[1]}"
         self.address = share_of(peer[0])
         self.began = time.monotonic()
-        self.given_up = ""  # Why its place was taken away, once it was. The log has a line about it then.
+        self.given_up = ""  # The reason why its place was taken away. The log has a line about it then.
         self._owner = owner
-        self._stop: Callable[[], None] | None = None  # What ends the work on it, besides shutting the socket.
+        # It ends the work on the connection, besides the shutting of the socket.
+        self._stop: Callable[[], None] | None = None
 
     def time_left(self) -> float:
         """Returns the seconds until the opening must be done, for `settimeout`."""
@@ -113,13 +114,13 @@ class Acceptor:
         )
         self._log = log
         self._lock = threading.Lock()
-        self._openings: dict[
-            str, dict[Connection, None]
-        ] = {}  # Address -> its half-open ones, the oldest first. Guarded by _lock, like all below.
+        # For each address: its half-open connections, the oldest first. `_lock` guards it, and all below.
+        self._openings: dict[str, dict[Connection, None]] = {}
         self._opening_count = 0
         self._open: dict[Connection, None] = {}
-        self._waiting: dict[Connection, None] = {}  # Those of _open that wait, the longest first.
-        self._threads: set[threading.Thread] = set()  # Of all connections; some done with theirs, and not gone yet.
+        self._waiting: dict[Connection, None] = {}  # The connections of `_open` that wait, the longest first.
+        # The threads of all connections. Some are done with theirs, and have not ended yet.
+        self._threads: set[threading.Thread] = set()
         self._stopping = False
         self._thread: threading.Thread | None = None
 
@@ -169,7 +170,7 @@ class Acceptor:
                     sock.close()
                 if self._stopping:
                     return
-                with contextlib.suppress(MemoryError):  # Not even for the line.
+                with contextlib.suppress(MemoryError):  # There may be no memory even for the line of the log.
                     self.lines.warning("%s: could not take a connection: %s", self.name, error or type(error).__name__)
                     if sock is None:
                         self._make_descriptor(error)
@@ -266,9 +267,8 @@ class Acceptor:
                 end_strayed_child(self.name)
             with self._lock:
                 self._forget(connection)
-                self._threads = {
-                    thread for thread in self._threads if thread.is_alive()
-                }  # This one stays until the next ends.
+                # This thread itself stays in the set until the next one ends.
+                self._threads = {thread for thread in self._threads if thread.is_alive()}
             connection.sock.close()
             self._ended(connection)
 
