@@ -1,6 +1,6 @@
-/* Owns a disk that hangs or fails, for a real process: loaded before the C library. While the file named by FAULTY_DISK
- * is there it holds up every sync if it is empty; else it names calls and the error each of them has, "fdatasync 5
- * pwrite 28", for the files of disk stores and overflow. */
+/* Owns a disk that hangs or fails, for a real process: the process loads it before the C library. It acts while the
+ * file named by FAULTY_DISK is there. If that file is empty, every sync hangs. Otherwise the file names calls and the
+ * error of each, such as "fdatasync 5 pwrite 28". It acts on the files of disk stores and overflow only. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -14,7 +14,7 @@
 #    define MADV_POPULATE_READ 22
 #endif
 
-/* The error that `call` is to have: 0 none, -1 it is to hang. */
+/* The error that `call` has to return. 0: none. -1: the call hangs. */
 static int fault(const char *call)
 {
     const char *file = getenv("FAULTY_DISK");

@@ -1,5 +1,5 @@
-/* Owns what the bare reference programs share: the event's sizes, the record as the core lays it out, and a hash table
- * with nothing around it. Sizes are constants here, as nobody's but a benchmark's can be. */
+/* Owns what the bare reference programs share: the sizes of an event, the record as the core writes it, and a hash
+ * table with nothing around it. The sizes are constants here, which only a benchmark can afford. */
 #ifndef BARE_H
 #define BARE_H
 #include <stdint.h>
@@ -12,7 +12,7 @@
 
 #define KEY_BYTES    16
 #define VALUE_BYTES  100
-#define RECORD_BYTES 160 /* 40 of header, key, value, one recipient, padding. */
+#define RECORD_BYTES 160 /* 40 bytes of head, the key, the value, one recipient, padding. */
 
 _Static_assert(RECORD_BYTES == (sizeof(wan_record) + KEY_BYTES + VALUE_BYTES + 1 + 7) / 8 * 8,
                "the same bytes as the core's");
@@ -45,7 +45,8 @@ static inline void lay_out(uint8_t *to, const uint8_t *key, const uint8_t *value
     to[sizeof *record + KEY_BYTES + VALUE_BYTES] = 2;
 }
 
-/* Open addressing, everything of an entry in one place; stamp 0: free. Never more than half full. */
+/* A hash table with open addressing. An entry is in one place. A stamp of 0: the slot is free. It is never more than
+ * half full. */
 typedef struct {
     uint64_t hash, stamp;
     uint8_t key[KEY_BYTES];

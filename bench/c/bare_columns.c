@@ -1,7 +1,7 @@
-/* The bare copy of two columns into laid-out records: no queue, no lock, no partition, no hash. */
+/* Copies two columns into records: no queue, no lock, no partition, no hash. */
 #include "bare.h"
 
-/* Rows into a ring of `capacity` records, from position `at` on. Returns the position behind the last. */
+/* Writes rows into a ring of `capacity` records, from position `at` on. Returns the position behind the last one. */
 uint64_t bare_columns(const uint8_t *keys, const uint8_t *values, uint64_t rows, uint8_t *ring, uint64_t capacity,
                       uint64_t at)
 {

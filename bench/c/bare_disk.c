@@ -1,10 +1,11 @@
-/* One thread that writes and syncs: blocks of `bytes`, one fdatasync each, into a file whose room was reserved. */
+/* One thread that writes and syncs: blocks of `bytes` bytes, with one fdatasync each, into a file whose room was
+ * reserved. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdint.h>
 #include <unistd.h>
 
-/* 0, or errno. */
+/* Returns 0 or errno. */
 int bare_write_sync(const char *path, const uint8_t *block, uint64_t bytes, uint64_t blocks)
 {
     int file = open(path, O_CREAT | O_TRUNC | O_RDWR, 0600), reason = 0;

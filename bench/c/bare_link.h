@@ -1,5 +1,5 @@
-/* Owns what the bare pairs share: the connection of two processes over loopback, frames one way, acknowledgements the
- * other. */
+/* Owns what the bare pairs share: the connection of two processes over loopback, with frames in one direction and
+ * acknowledgements in the other. */
 #ifndef BARE_LINK_H
 #define BARE_LINK_H
 #include <errno.h>
@@ -51,7 +51,7 @@ static void read_all(int file, void *to, size_t bytes)
     }
 }
 
-/* Forks the receiver: *child is 0 in it. Each has its end of the connection. */
+/* Forks the receiver. *child is 0 in the receiver. Returns this process's end of the connection. */
 static int open_link(pid_t *child)
 {
     int listener = socket(AF_INET, SOCK_STREAM, 0), one = 1, file;
@@ -68,21 +68,21 @@ static int open_link(pid_t *child)
     return file;
 }
 
-/* `told`: the receiver's processor time so far. */
-static void send_acknowledgement(int file, uint64_t id, uint64_t told)
+/* `used_ns` is the processor time that the receiver has used so far. */
+static void send_acknowledgement(int file, uint64_t id, uint64_t used_ns)
 {
     struct {
         wan_frame frame;
         wan_ack ack;
     } answer = {.frame = {.magic = WAN_FRAME_MAGIC, .type = WAN_FRAME_ACK, .length = sizeof(wan_ack), .id = id},
-                .ack.credit_bytes = told};
+                .ack.credit_bytes = used_ns};
     answer.frame.crc = wan_frame_crc(&answer.frame, &answer.ack, sizeof answer.ack);
     if (send(file, &answer, sizeof answer, MSG_NOSIGNAL) != (ssize_t)sizeof answer) stop("send");
 }
 
-static uint64_t last_told_ns;
+static uint64_t last_used_ns;
 
-/* How many batches were acknowledged. With MSG_DONTWAIT perhaps none. */
+/* Returns how many batches were acknowledged. With MSG_DONTWAIT it may be none. */
 static uint64_t acknowledged(int file, int flags)
 {
     static uint8_t bytes[65536];
@@ -95,7 +95,7 @@ static uint64_t acknowledged(int file, int flags)
     for (; have - at >= each; at += each, count++) {
         const wan_frame *frame = (const wan_frame *)(bytes + at);
         if (wan_frame_crc(frame, frame + 1, frame->length) != frame->crc) refuse("bad acknowledgement");
-        last_told_ns = ((const wan_ack *)(frame + 1))->credit_bytes;
+        last_used_ns = ((const wan_ack *)(frame + 1))->credit_bytes;
     }
     left = have - at;
     memmove(bytes, bytes + at, left);
@@ -128,7 +128,7 @@ static void send_batch(int file, uint64_t id, uint8_t *payload, uint32_t count, 
     }
 }
 
-/* %016d of each row; values of letters. */
+/* A key is %016d of its row; values are letters. */
 static inline void fill_columns(uint8_t *keys, uint8_t *values, uint64_t rows)
 {
     for (uint64_t n = 0; n < rows; n++) {

@@ -1,8 +1,8 @@
-/* Two processes end to end with nothing of a queue: the sender lays records out in a ring, frames runs of them with a
- * CRC32C and sends them over loopback; the receiver verifies, applies to a hash table (later version wins) and
- * acknowledges each batch.
+/* Two processes, end to end, with nothing of a queue. The sender writes records into a ring, makes frames of runs of
+ * them with a CRC32C, and sends them over loopback. The receiver checks them, applies them to a hash table (the later
+ * version wins), and acknowledges each batch.
  *
- *   bare_pair EVENTS BATCH KEYS       runs once for every line on stdin; prints events per second */
+ *   bare_pair EVENTS BATCH KEYS       runs once for every line on stdin, and prints events per second */
 #include "bare.h"
 #include "bare_link.h"
 

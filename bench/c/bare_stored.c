@@ -1,16 +1,15 @@
-/* Two processes end to end that store at both ends, with nothing of a queue or of order: the sender puts rows with
- * keys in random order into its hash table and lays them out in a ring, frames runs of them with a CRC32C and sends
- * them over loopback; the receiver verifies, stores into its own table (later version wins) and acknowledges each
- * batch. Both fetch entries ahead in groups.
+/* Two processes, end to end, that store at both ends, without a queue and without an order. The sender puts rows with
+ * keys in random order into its hash table, writes them into a ring, makes frames of runs of them with a CRC32C, and
+ * sends them over loopback. The receiver checks them, stores them in its own table (the later version wins), and
+ * acknowledges each batch. Both fetch entries ahead in groups.
  *
- *   bare_stored EVENTS BATCH KEYS     runs once for every line on stdin; prints events per second and, of the
- * processor time in
- *                                     nanoseconds an event, the sender's and the receiver's */
+ *   bare_stored EVENTS BATCH KEYS     runs once for every line on stdin. It prints events per second, and the
+ *                                     processor time of the sender and of the receiver in nanoseconds for one event */
 #include "bare.h"
 #include "bare_link.h"
 
 #define GROUP       32
-#define EVENT_BYTES 152 /* 36 of head, key, value. The core's records name recipients too. */
+#define EVENT_BYTES 152 /* 36 bytes of head, the key, the value. The records of the core also name recipients. */
 
 typedef struct {
     uint64_t stamp, event_sequence;
@@ -85,7 +84,7 @@ int main(int count, char **words)
     uint64_t id = 0, settled = 0, stamp = 0;
     while (fgets(line, sizeof line, stdin)) {
         double started = now_s();
-        uint64_t own_before = own_cpu_ns(), their_before = last_told_ns;
+        uint64_t own_before = own_cpu_ns(), their_before = last_used_ns;
         for (uint64_t sent = 0; sent < events; sent += batch, id++) {
             while (id - settled >= ring_batches) settled += acknowledged(file, 0);
             uint8_t *at = ring + id % ring_batches * batch * EVENT_BYTES;
@@ -111,7 +110,7 @@ int main(int count, char **words)
         while (settled < id) settled += acknowledged(file, 0);
         printf("%.0f %.1f %.1f\n", (double)events / (now_s() - started),
                (double)(own_cpu_ns() - own_before) / (double)events,
-               (double)(last_told_ns - their_before) / (double)events);
+               (double)(last_used_ns - their_before) / (double)events);
         fflush(stdout);
     }
     close(file);

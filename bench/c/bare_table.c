@@ -1,5 +1,5 @@
-/* The bare hash table: upsert of a column with a version check, slots fetched ahead in groups. No locks, no shards, no
- * growth. */
+/* The bare hash table: it inserts or updates the rows of a column, with a check of versions, and fetches slots ahead in
+ * groups. It has no locks, no shards and no growth. */
 #include "bare.h"
 
 #define GROUP 64

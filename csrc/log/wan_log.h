@@ -221,9 +221,10 @@ wan_status wan_log_sync(wan_log *log);
  * long, and it reads nothing of the log that changes. The segment stays open meanwhile. Between the first and the last
  * step only `wan_log_write` may be called, with a block for which `wan_log_takes` is true. */
 typedef struct {
-    uint64_t commit, number, bytes;
-    int file;
-    /* What one sync covers: all blocks up to `commit`, in segment `number`, which are `bytes` bytes of `unsynced`. */
+    uint64_t commit; /* The sync covers all blocks up to this one. */
+    uint64_t number; /* The number of their segment. */
+    uint64_t bytes;  /* Their bytes in `unsynced`. */
+    int file;        /* The handle of their segment. */
 } wan_log_syncing;
 /* WAN_EMPTY: everything is synced already. */
 wan_status wan_log_begin_sync(wan_log *log, wan_log_syncing *sync);

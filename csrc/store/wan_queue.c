@@ -205,8 +205,7 @@ void wan_queue_conflate_with(wan_queue *queue, wan_partition *partition, uint64_
                 queue->superseded,
                 &(wan_hole){(uint32_t)(partition - queue->partitions), WAN_HOLE_CONFLATED, slot->sequence},
                 sizeof(wan_hole));
-            /* Both reach the disk in one block, or this one does later. */
-        } else {
+        } else { /* The disk gets both in one block, or the newer one later. */
             make_hole(queue, partition, slot->sequence, WAN_HOLE_CONFLATED);
             queue->conflated++;
         }

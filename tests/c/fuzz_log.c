@@ -1,11 +1,13 @@
-/* Fuzzes the opening of a log: a store that was written as a log writes it, then damaged, then opened.
+/* Fuzzes the opening of a log. A run writes a store as a log writes it, damages it, and opens it. There are three kinds
+ * of runs:
  *
- * Damaged as disks and hands do it (bits, ranges, lengths, files and blocks in each other's place, an older manifest):
- * opening gives everything that was durable, or it refuses and changes nothing. Only what leaves no trace may be
- * missed: when no head says that it was synced, and the manifest knows of none of it, the store is what a crash before
- * those blocks could have left. Salvage gives every block whose bytes are as they were. After a power cut: it opens,
- * with everything that was synced, and nothing that has a gap before it. Damaged behind checksums that hold: nothing
- * that is read leads out of bounds, and what opens can be written and opened again. */
+ * - Damage as disks and people cause it: bits, ranges, lengths, files and blocks in each other's place, an older
+ *   manifest. The opening gives back everything that was durable, or it refuses and changes nothing. It may miss only
+ *   what leaves no trace: no head says that it was synced, and the manifest does not know it. Then the store is what a
+ *   crash before those blocks could have left. Salvage gives back every block whose bytes are unchanged.
+ * - A power cut. The log opens, with everything that was synced, and without an item behind a gap.
+ * - Damage behind checksums that hold. Nothing that is read leads outside the bytes, and what opens can be written and
+ *   opened again. */
 #include "fuzz.h"
 #include "log_owner.h"
 #include "base/wan_crc32c.h"
@@ -17,12 +19,12 @@ enum { BLOCKS = 512, OLD_MANIFESTS = 4, MANIFEST_HEAD = 72 };
 typedef struct {
     char file[64];
     uint64_t at, end, commit;
-} block_place;
+} block_range;
 
 static struct {
     memory_disk disk;
     log_owner owner;
-    block_place blocks[BLOCKS]; /* All that live, in order. */
+    block_range blocks[BLOCKS]; /* All live blocks, in order. */
     uint32_t count;
     uint8_t *manifests[OLD_MANIFESTS];
     uint64_t manifest_bytes[OLD_MANIFESTS];
@@ -46,7 +48,7 @@ static uint32_t block_crc(const wan_block_head *head)
     return wan_crc32c(wan_crc32c(0, &head->length, offsetof(wan_block_head, seal) - 8), head + 1, head->length);
 }
 
-/* Of what stands at `at`, with the secret that the file has now. */
+/* The seal of the head that stands at `at`, with the secret that the file has now. */
 static uint64_t block_seal(const memory_file *file, uint64_t at)
 {
     uint8_t sealed[8 + offsetof(wan_block_head, seal)];
@@ -77,7 +79,7 @@ static void keep_manifest(random_source *source)
     store.manifest_bytes[n] = manifest->size;
 }
 
-/* Where every block lies, read by the format's description. */
+/* Finds where every block lies. It reads the files by the description of the format. */
 static void find_blocks(void)
 {
     const memory_file *manifest = memory_disk_find(&store.disk, "MANIFEST");
@@ -94,8 +96,8 @@ static void find_blocks(void)
             if (memcmp(head, "PWBK", 4) != 0) break;
             FUZZ_CHECK(head->segment == number && head->crc == block_crc(head) && head->seal == block_seal(file, at)
                        && store.count < BLOCKS);
-            block_place *place = &store.blocks[store.count++];
-            *place = (block_place){.at = at, .end = at + sizeof *head + head->length, .commit = head->commit};
+            block_range *place = &store.blocks[store.count++];
+            *place = (block_range){.at = at, .end = at + sizeof *head + head->length, .commit = head->commit};
             memcpy(place->file, name, sizeof name);
             at = place->end;
         }
@@ -112,7 +114,7 @@ static void make_store(random_source *source)
     owner_init(o, &store.disk);
     o->limit = (random_below(source, 2) ? 8u : 32u) << 20;
     FUZZ_CHECK(owner_open(o) == WAN_OK);
-    const uint32_t writes = random_below(source, 3); /* None, all or some items are synced later. */
+    const uint32_t writes = random_below(source, 3); /* No, all or some items are synced later. */
     for (uint32_t step = 1 + random_below(source, 60); step; step--) {
         o->writes = writes == 2 ? random_below(source, 2) : writes;
         if (writes && !random_below(source, 6)) FUZZ_CHECK(owner_sync(o) == WAN_OK);
@@ -129,7 +131,8 @@ static void make_store(random_source *source)
         if (!random_below(source, 4)) keep_manifest(source);
     }
     find_blocks();
-    if (!random_below(source, 4)) { /* The last attempt failed somewhere. */
+    /* The last attempt to write fails somewhere. */
+    if (!random_below(source, 4)) {
         store.disk.fail_at = store.disk.calls + 1 + random_below(source, 5);
         store.disk.short_writes = (int)random_below(source, 3);
         owner_write(o, random_below(source, 5000));
@@ -162,19 +165,19 @@ static memory_file *some_file(random_source *source, memory_disk *disk, int segm
     return count ? there[random_below(source, count)] : NULL;
 }
 
-/* Somewhere in a file: mostly where something lies. */
-static uint64_t some_place(random_source *source, const memory_file *file)
+/* An offset in a file, mostly where something was written. */
+static uint64_t some_offset(random_source *source, const memory_file *file)
 {
     if (!file->size) return 0;
     uint32_t how = random_below(source, 4);
     if (how == 0) return random_below(source, (uint32_t)file->size);
     if (how == 1 && store.count) {
-        const block_place *place = &store.blocks[random_below(source, store.count)];
+        const block_range *place = &store.blocks[random_below(source, store.count)];
         uint64_t at = (random_below(source, 2) ? place->end : place->at) + random_below(source, 64) - 32;
         if (strcmp(place->file, file->name) == 0 && at < file->size) return at;
     }
     if (how == 2 && store.count) {
-        const block_place *last = &store.blocks[store.count - 1];
+        const block_range *last = &store.blocks[store.count - 1];
         if (strcmp(last->file, file->name) == 0 && last->end <= file->size)
             return random_below(source, (uint32_t)last->end);
     }
@@ -190,7 +193,7 @@ static void overwrite(memory_file *file, uint64_t at, const uint8_t *bytes, uint
 static void splice_block(random_source *source, memory_disk *disk)
 {
     if (!store.count) return;
-    const block_place *from = &store.blocks[random_below(source, store.count)],
+    const block_range *from = &store.blocks[random_below(source, store.count)],
                       *to = &store.blocks[random_below(source, store.count)];
     const memory_file *file = memory_disk_find(disk, from->file);
     memory_file *into = memory_disk_find(disk, to->file);
@@ -199,8 +202,8 @@ static void splice_block(random_source *source, memory_disk *disk)
     uint8_t *copy = fuzz_exact(file->bytes + from->at, length);
     uint32_t how = random_below(source, 4);
     if (how == 0 && to->end <= into->size)
-        memmove(into->bytes + to->at, into->bytes + to->end, into->size - to->end); /* Taken out. */
-    else overwrite(into, how == 1 ? to->at : how == 2 ? to->end : some_place(source, into) & ~7ull, copy, length);
+        memmove(into->bytes + to->at, into->bytes + to->end, into->size - to->end); /* The block is taken out. */
+    else overwrite(into, how == 1 ? to->at : how == 2 ? to->end : some_offset(source, into) & ~7ull, copy, length);
     free(copy);
 }
 
@@ -208,7 +211,7 @@ static void damage(random_source *source, memory_disk *disk)
 {
     memory_file *file = some_file(source, disk, random_below(source, 4) != 0), *second = some_file(source, disk, 1);
     if (!file || !second) return;
-    uint64_t at = some_place(source, file), left = file->size - at;
+    uint64_t at = some_offset(source, file), left = file->size - at;
     switch (random_below(source, 12)) {
     case 0:
     case 1:
@@ -228,7 +231,7 @@ static void damage(random_source *source, memory_disk *disk)
     case 6:
         if (left) fuzz_mutate(source, file->bytes + at, left < 200 ? left : 200);
         break;
-    case 7: { /* In each other's place. */
+    case 7: { /* Two files change places. */
         uint8_t *bytes = file->bytes;
         uint64_t size = file->size;
         file->bytes = second->bytes;
@@ -237,7 +240,8 @@ static void damage(random_source *source, memory_disk *disk)
         second->size = size;
         break;
     }
-    case 8: /* A second time, in another's place or as one more. */
+    /* A copy of a segment takes another one's place, or is one more. */
+    case 8:
         if (random_below(source, 2)) {
             overwrite(file, 0, second->bytes, second->size);
             break;
@@ -268,7 +272,7 @@ static void damage(random_source *source, memory_disk *disk)
     }
 }
 
-/* What opening says of it. */
+/* What the opening says about the damage. */
 
 static int is_same_disk(const memory_disk *a, const memory_disk *b)
 {
@@ -317,7 +321,8 @@ static int is_left(const memory_disk *disk, const char *name)
 static void check_opened(log_owner *o, const memory_disk *damaged)
 {
     FUZZ_CHECK(o->wrong == 0);
-    if (!is_left(damaged, "MANIFEST") && !is_left(damaged, NULL)) { /* Nothing at all is a new log. */
+    /* A directory with nothing in it is a new log. */
+    if (!is_left(damaged, "MANIFEST") && !is_left(damaged, NULL)) {
         FUZZ_CHECK(o->last == 0);
     } else {
         uint64_t last = o->last ? o->last : o->log.commit;
@@ -334,7 +339,7 @@ static void check_opened(log_owner *o, const memory_disk *damaged)
         const memory_file *file = memory_disk_find(o->disk, name);
         for (uint64_t at = o->log.segments[n].used; at < file->size; at++) FUZZ_CHECK(file->bytes[at] == 0);
     }
-    /* What is written now is found. */
+    /* An item that is written now is found. */
     o->accepted = o->durable = o->log.commit;
     o->dropped = o->first ? o->first - 1 : o->durable;
     wan_status status = owner_write(o, 300);
@@ -346,7 +351,7 @@ static void check_opened(log_owner *o, const memory_disk *damaged)
 static void check_salvaged(const log_owner *o, const memory_disk *damaged)
 {
     for (uint32_t n = 0; n < store.count; n++) {
-        const block_place *place = &store.blocks[n];
+        const block_range *place = &store.blocks[n];
         const memory_file *was = memory_disk_find(&store.disk, place->file),
                           *is = memory_disk_find((memory_disk *)damaged, place->file);
         if (is && is->size >= place->end
@@ -387,7 +392,8 @@ static void open_damaged(random_source *source)
     memory_disk_close(&damaged);
 }
 
-/* A power cut: of what was not synced, some is there. The store is no more. */
+/* Opens the store after a power cut. The disk has some of the bytes that were not synced. The store cannot be used
+ * afterwards. */
 static void open_after_power_cut(random_source *source)
 {
     static log_owner owner;
@@ -407,7 +413,7 @@ static void open_after_power_cut(random_source *source)
     owner_close(&owner);
 }
 
-/* Behind the checksums. */
+/* Damage behind checksums that hold. */
 
 static void seal_manifest(memory_file *file)
 {
@@ -426,7 +432,8 @@ static void lie_in_manifest(random_source *source, memory_file *file)
     else
         for (size_t at = 24; at < file->size && at < 200; at++)
             if (!random_below(source, 3)) file->bytes[at] = (uint8_t)random_next(source);
-    if (random_below(source, 2)) { /* So that the sums fit. */
+    /* The lengths are changed so that their sums fit. */
+    if (random_below(source, 2)) {
         uint32_t segments = random_below(source, (uint32_t)((file->size - MANIFEST_HEAD) / 16 + 1));
         uint64_t state = random_below(source, (uint32_t)(file->size - MANIFEST_HEAD - 16 * segments) + 1);
         memcpy(file->bytes + 48, &segments, 4);
@@ -445,7 +452,7 @@ static void lie_in_block(random_source *source, memory_file *file, uint64_t at)
     case 0: fuzz_mutate(source, (uint8_t *)&head->length, sizeof *head - 8); break;
     case 1: fuzz_mutate(source, (uint8_t *)(head + 1), sizeof(wan_part_head)); break;
     case 2: fuzz_mutate(source, (uint8_t *)&head->length, 64); break;
-    default: { /* One of parts at random. */
+    default: { /* A block of random parts. */
         uint64_t end = 8 * random_below(source, 40), filled = 0;
         head->magic = 0x4b425750;
         head->length = (uint32_t)end;
@@ -483,7 +490,7 @@ static void lie(random_source *source, memory_disk *disk)
     }
     default: {
         if (!store.count) break;
-        const block_place *place =
+        const block_range *place =
             &store.blocks[random_below(source, 3) ? random_below(source, store.count) : store.count - 1];
         memory_file *in = memory_disk_find(disk, place->file);
         if (in) lie_in_block(source, in, random_below(source, 4) ? place->at : place->end);
@@ -499,7 +506,7 @@ typedef struct {
     uint32_t kept_count;
 } believer;
 
-/* Every second mapping is kept, as a queue keeps its records where they lie. */
+/* Keeps every second mapping, as a queue keeps its records where they lie. */
 static int keep_mapping(void *context, uint32_t index, const char *path, const uint8_t *base, uint64_t bytes)
 {
     believer *b = context;
@@ -520,7 +527,8 @@ static wan_status read_part(void *context, uint32_t index, uint64_t commit, cons
     believer *b = context;
     FUZZ_CHECK(index < b->owner.log.count && head->kind > 0 && head->kind < WAN_PART_KIND_COUNT
                && head->length % 8 == 0);
-    FUZZ_CHECK(b->salvage || commit >= b->commit); /* A block without parts is not heard of. */
+    /* The reader does not hear of a block without parts. */
+    FUZZ_CHECK(b->salvage || commit >= b->commit);
     b->blocks += commit != b->commit;
     b->commit = commit;
     fuzz_touch(bytes, head->length);

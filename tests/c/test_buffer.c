@@ -1,4 +1,4 @@
-/* Owns the tests of the buffer that grows: as a pile of items, and as what is put in behind and taken out in front. */
+/* Owns the tests of the buffer that grows: as a pile of items, and as a queue of bytes. */
 #include "base/wan_buffer.h"
 #include "harness.h"
 
@@ -38,7 +38,8 @@ static void what_is_taken_from_the_front_makes_room_behind(void)
         }
         if (buffer.capacity > most) most = buffer.capacity;
     }
-    EXPECT(put > 1000000 && most <= 1 << 18); /* It goes round in what it needed once. */
+    /* It goes round in the memory that it needed once. */
+    EXPECT(put > 1000000 && most <= 1 << 18);
     EXPECT_EQUAL((uintptr_t)buffer.bytes % 16, 0);
     wan_buffer_close(&buffer);
 }
@@ -77,7 +78,8 @@ static void one_that_rests_keeps_what_it_needed_of_late(void)
     wan_buffer_rest(&buffer, &use, 5 << 20, 10 * WAN_BUFFER_LATE_US);
     EXPECT(buffer.capacity == 16 << 20);
     wan_buffer_rest(&buffer, &use, 0, 11 * WAN_BUFFER_LATE_US);
-    EXPECT(buffer.capacity == 16 << 20); /* In the time before this one. */
+    /* It was in use in the period before. */
+    EXPECT(buffer.capacity == 16 << 20);
     wan_buffer_rest(&buffer, &use, 0, 12 * WAN_BUFFER_LATE_US);
     EXPECT(buffer.capacity == 0);
 }

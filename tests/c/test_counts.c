@@ -1,4 +1,4 @@
-/* Owns the tests of what is counted: counters as they lie in a log's state; and of the order of new stamps. */
+/* Owns the tests of counters as they lie in the state of a log, and of the order of new stamps. */
 #include "harness.h"
 #include "region/wan_new_stamp.h"
 #include "session/wan_counts.h"

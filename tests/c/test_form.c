@@ -1,4 +1,4 @@
-/* The check of keys: every object has one way to be written, and what is written otherwise is no key. */
+/* Owns the tests of the check of keys. Every object can be written in one way only, and any other way is no key. */
 #include "harness.h"
 #include "record/wan_form.h"
 
@@ -18,7 +18,7 @@ static void expect_all(const sample *samples, size_t count, uint8_t form)
         if (is_key != samples[n].is_key) printf("%s (form %u)\n", samples[n].what, form);
         EXPECT_EQUAL(is_key, samples[n].is_key);
         if (!samples[n].is_key || form != WAN_FORM_TAGGED) continue;
-        /* Neither cut nor with more behind it. */
+        /* A key that is cut, or has more bytes behind it, is no key. */
         uint8_t more[256];
         memcpy(more, samples[n].bytes, samples[n].length);
         more[samples[n].length] = 0xc0;
@@ -184,7 +184,7 @@ static void a_users_key_is_a_name_and_bytes(void)
     EXPECT_ALL(samples, WAN_FORM_USER);
 }
 
-/* `depth` tuples, each in the one before it; returns the length. */
+/* Writes `depth` tuples, each inside the one before. Returns the length. */
 static size_t nested(uint8_t *to, unsigned depth)
 {
     uint8_t inner[4096];

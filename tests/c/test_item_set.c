@@ -1,4 +1,4 @@
-/* Owns the tests of a choice among staged items, and of the positions of records, against a plain array. */
+/* Owns the tests of the choice among items, and of the positions of records, compared with a plain array. */
 #include "harness.h"
 #include "record/wan_item_set.h"
 #include "record/wan_position.h"

@@ -1,5 +1,5 @@
-/* Owns the tests of the lock and of the role: nobody gets in beside its holder, and nobody sleeps on when it is free.
- */
+/* Owns the tests of the lock and of the role: no thread gets in while another one holds it, and no thread goes on
+ * sleeping when it is free. */
 #include <pthread.h>
 
 #include "harness.h"
@@ -9,7 +9,7 @@
 #include "base/wan_thread.h"
 
 #define TEST_US     500000u
-#define PATIENCE_US 20000000u /* Longer than any processor is taken away. */
+#define PATIENCE_US 20000000u /* Longer than a thread ever waits for a processor. */
 
 static wan_lock lock;
 static uint64_t counted, rounds;
@@ -21,7 +21,7 @@ static void *count_alone(void *context)
         wan_lock_take(&lock);
         uint64_t seen = counted;
         for (volatile uint64_t hold = 0; hold < (n % 64 ? 10 : 20000); hold++) {
-        } /* Now and then so long that the others go to sleep. */
+        } /* Now and then the lock is held so long that the others go to sleep. */
         counted = seen + 1;
         wan_lock_release(&lock);
         wan_add_shared(&rounds, 1);
@@ -40,7 +40,7 @@ static void no_two_threads_are_in_at_once(void)
     EXPECT(lock.state == 0 && lock.sleepers == 0);
 }
 
-static uint64_t offered, taken; /* Rounds. */
+static uint64_t offered, taken; /* Rounds that were offered, and taken. */
 static int over;
 
 static void *take_what_is_offered(void *context)
@@ -56,8 +56,8 @@ static void *take_what_is_offered(void *context)
     }
 }
 
-/* The holder lets go at just about the time when the other has spun enough and goes to sleep, and then leaves the lock
- * alone: a wake that is lost then is lost for good. */
+/* The holder releases the lock just when the other thread has spun enough and goes to sleep, and does not touch the
+ * lock again. A wake that is lost then is lost for good. */
 static void who_goes_to_sleep_as_the_lock_becomes_free_is_woken(void)
 {
     pthread_t other;
@@ -83,8 +83,9 @@ static void who_goes_to_sleep_as_the_lock_becomes_free_is_woken(void)
 }
 
 static wan_role role;
-static uint32_t released;   /* What those sleep on who asked for the role in vain. */
-static uint64_t longest_us; /* Somebody slept for it. */
+/* The word that threads sleep on after they asked for the role in vain. */
+static uint32_t released;
+static uint64_t longest_us; /* The longest sleep for the role. */
 
 static void *play_the_role(void *context)
 {
@@ -116,7 +117,8 @@ static void one_thread_has_the_role_and_its_release_wakes_the_others(void)
     EXPECT(rounds > 0);
     EXPECT_EQUAL(counted, rounds);
     EXPECT_EQUAL(role.state, WAN_ROLE_FREE);
-    EXPECT(longest_us < PATIENCE_US / 2); /* A wake that is lost costs all of the patience. */
+    /* A wake that is lost costs the whole patience. */
+    EXPECT(longest_us < PATIENCE_US / 2);
 }
 
 static void the_release_of_a_role_that_nobody_asked_for_wakes_nobody(void)

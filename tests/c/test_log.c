@@ -1,4 +1,4 @@
-/* The log on a disk that misbehaves: cut anywhere, any call failing, full, going down at any moment. */
+/* Owns the tests of the log on a disk that misbehaves: cut anywhere, any call failing, full, stopping at any moment. */
 #include "log_owner.h"
 
 #include "base/wan_crc32c.h"
@@ -50,7 +50,7 @@ static void a_log_with_a_failed_check_is_not_written_any_more(void)
     EXPECT(strstr(wan_detail, "wan_log.c") && strstr(wan_detail, "drop <= log->writing"));
     EXPECT_EQUAL(wan_log_drop_first(&owner.log, 0, NULL, 0), WAN_BROKEN);
     EXPECT_EQUAL(wan_log_seal(&owner.log, NULL, 0), WAN_BROKEN);
-    EXPECT_EQUAL(reopen(), WAN_OK); /* As after a crash. */
+    EXPECT_EQUAL(reopen(), WAN_OK); /* This is as after a crash. */
     EXPECT(owner_is_whole(&owner));
     EXPECT_EQUAL(owner.last, 10);
     end();
@@ -75,8 +75,8 @@ static void a_block_longer_than_a_segment_gets_one_of_its_own(void)
     begin();
     owner.limit = 0;
     EXPECT_EQUAL(reopen(), WAN_OK);
-    write_items(3, 3u << 20);  /* The third needs the segments that are made ahead. */
-    write_items(1, 20u << 20); /* Longer than any of them. */
+    write_items(3, 3u << 20);  /* The third item needs the segments that are made ahead. */
+    write_items(1, 20u << 20); /* This item is longer than any of them. */
     write_items(2, 100);
     EXPECT_EQUAL(reopen(), WAN_OK);
     EXPECT(owner_is_whole(&owner));
@@ -113,8 +113,8 @@ static void files_that_no_manifest_names_are_cleared_away(void)
     memcpy(bytes, old->bytes, size);
     EXPECT_EQUAL(owner_drop(&owner, 100), WAN_OK);
     int file;
-    EXPECT_EQUAL(disk.env.create(&disk.env, "log/000000000001.seg", size, &file),
-                 WAN_OK); /* The crash came before it was removed. */
+    /* As if a crash had come before this file was removed. */
+    EXPECT_EQUAL(disk.env.create(&disk.env, "log/000000000001.seg", size, &file), WAN_OK);
     disk.env.write(&disk.env, file, "log/000000000001.seg", 0, bytes, size);
     disk.env.close(&disk.env, file);
     free(bytes);
@@ -124,11 +124,11 @@ static void files_that_no_manifest_names_are_cleared_away(void)
     end();
 }
 
-/* Cut points. */
+/* Where the log is cut. */
 
 enum { TRUNCATED, ZEROED, FLIPPED };
 
-/* Where each block of the newest segment ends, with the number of the item in it. */
+/* For each block of the newest segment: its end, and the number of the item in it. */
 typedef struct {
     uint64_t end[OWNER_ITEMS], item[OWNER_ITEMS];
     uint32_t count;
@@ -143,7 +143,7 @@ static void damage_file(memory_file *file, uint64_t at, int how)
 
 #define NEVER_OPENS UINT64_MAX
 
-/* Opens a copy of the disk with one file damaged. `whole_items`: those that must be found if it opens at all. */
+/* Opens a copy of the disk with one file damaged. If it opens at all, the items up to `whole_items` must be found. */
 static int open_damaged(const char *name, uint64_t at, int how, uint64_t whole_items, int may_refuse)
 {
     memory_disk_copy(&other, &disk);
@@ -156,13 +156,15 @@ static int open_damaged(const char *name, uint64_t at, int how, uint64_t whole_i
     wan_status status = owner_open(&again);
     if (status == WAN_OK) {
         good = whole_items != NEVER_OPENS && owner_is_whole(&again);
-        for (uint32_t n = again.log.writing; good && n < again.log.count; n++) { /* Nothing is left behind the cut, */
+        /* Nothing is left behind the cut. */
+        for (uint32_t n = again.log.writing; good && n < again.log.count; n++) {
             char left[64];
             snprintf(left, sizeof left, "%012" PRIu64 ".seg", again.log.segments[n].number);
             const memory_file *file = memory_disk_find(&other, left);
             for (uint64_t k = again.log.segments[n].used; k < file->size && good; k++) good = file->bytes[k] == 0;
         }
-        if (good) { /* and what is written there is found. */
+        /* An item that is written there is found. */
+        if (good) {
             again.accepted = again.durable = again.last;
             good = owner_write(&again, 300) == WAN_OK;
             owner_close(&again);
@@ -170,8 +172,9 @@ static int open_damaged(const char *name, uint64_t at, int how, uint64_t whole_i
         }
         owner_close(&again);
     } else {
+        /* A flipped bit in the version may say that it is newer. */
         good = (may_refuse && status == WAN_CORRUPT && again.damage.file[0] && again.damage.reason[0])
-               || (how == FLIPPED && status == WAN_INVALID); /* A flipped version says that it is newer. */
+               || (how == FLIPPED && status == WAN_INVALID);
         if (!good) printf("    opening says %d: %s\n", status, wan_detail);
     }
     if (!good)
@@ -187,10 +190,11 @@ static int open_damaged(const char *name, uint64_t at, int how, uint64_t whole_i
 static void a_written_store_cut_anywhere_gives_all_before_the_cut_or_says_what_is_wrong(void)
 {
     begin();
-    write_items(75, 20000); /* Two segments, */
+    /* These need two segments. */
+    write_items(75, 20000);
     EXPECT_EQUAL(owner_drop(&owner, 60), WAN_OK);
     write_items(120, 1500);
-    write_items(12, 40); /* and small blocks at its end. */
+    write_items(12, 40); /* Small blocks at the end of the segment. */
     char newest[64];
     snprintf(newest, sizeof newest, "%012" PRIu64 ".seg", owner.log.segments[owner.log.writing].number);
     static block_ends blocks;
@@ -206,7 +210,7 @@ static void a_written_store_cut_anywhere_gives_all_before_the_cut_or_says_what_i
     }
     EXPECT(blocks.count > 12);
     EXPECT_EQUAL(blocks.item[blocks.count - 1], owner.durable);
-    uint64_t known; /* The newest block that the manifest knows of. */
+    uint64_t known; /* The newest block that the manifest knows. */
     memcpy(&known, memory_disk_find(&disk, "MANIFEST")->bytes + 32, 8);
     EXPECT(known > blocks.item[0] && known < owner.durable - 100);
     uint64_t before = blocks.item[0] - 1, dense = blocks.end[blocks.count - 4];
@@ -214,9 +218,9 @@ static void a_written_store_cut_anywhere_gives_all_before_the_cut_or_says_what_i
         for (uint64_t at = 0; at < used && expectations_failed < 5; at += at >= dense ? 1 : 1 + (at * 7919) % 6007) {
             uint64_t whole = before;
             for (uint32_t n = 0; n < blocks.count && blocks.end[n] <= at; n++) whole = blocks.item[n];
-            /* Only the tail is torn: nothing that was synced before may be missed, and nothing is refused. With a bit
-             * flipped only the last block can be taken for torn; and what the manifest knows of is never missed
-             * silently. A file that is shorter than it was made is never a torn tail. */
+            /* Only the tail is torn: no item that was synced before may be missed, and nothing is refused. With a
+             * flipped bit only the last block can be taken for torn. What the manifest knows is never missed silently.
+             * A file that is shorter than it was made is never a torn tail. */
             if (how == FLIPPED) whole = at < blocks.end[blocks.count - 2] ? owner.durable : owner.durable - 1;
             EXPECT(open_damaged(newest, at, how,
                                 how == TRUNCATED ? NEVER_OPENS
@@ -225,7 +229,7 @@ static void a_written_store_cut_anywhere_gives_all_before_the_cut_or_says_what_i
                                 how != ZEROED || at < WAN_LOG_PAGE || whole < known));
         }
     }
-    /* Elsewhere: the older segments, those made ahead, the manifest. */
+    /* The other files: older segments, those made ahead, the manifest. */
     for (int n = 0; n < MEMORY_FILES; n++) {
         const memory_file *each = &disk.files[n];
         if (!each->name[0] || each->gone || strcmp(each->name, newest) == 0 || strcmp(each->name, "MANIFEST.new") == 0)
@@ -235,7 +239,7 @@ static void a_written_store_cut_anywhere_gives_all_before_the_cut_or_says_what_i
                  at += 1 + (at < 100 ? 0 : (at * 7919) % 70001))
                 EXPECT(open_damaged(each->name, at, how, owner.durable, 1));
     }
-    /* After a regular end the manifest knows the last block: now nothing at all is taken for a torn tail. */
+    /* After a regular end the manifest knows the last block. Now nothing is taken for a torn tail. */
     EXPECT_EQUAL(wan_log_seal(&owner.log, (const uint8_t *)&owner.state, 8), WAN_OK);
     for (int how = ZEROED; how <= FLIPPED; how++)
         for (uint64_t at = WAN_LOG_PAGE; at < used && expectations_failed < 5;
@@ -244,10 +248,10 @@ static void a_written_store_cut_anywhere_gives_all_before_the_cut_or_says_what_i
     end();
 }
 
-/* Failing calls. */
+/* Calls that fail. */
 
-/* The work during which something goes wrong: commits of all sizes and drops, and syncs where items are only written.
- * Gives what the last call that failed said; with `give_up` nothing comes after that one. */
+/* The work during which a call fails: commits of all sizes, drops, and syncs if items are only written. Returns the
+ * status of the last call that failed. With `give_up` the work ends there. */
 static wan_status work(log_owner *o, int give_up)
 {
     static const uint64_t lengths[] = {15000, 300, 37000, 20, 22000, 60000, 1700};
@@ -304,10 +308,12 @@ static void fail_each_call(int writes)
             for (int part = 0; part < 2; part++) {
                 uint64_t durable = owner.durable;
                 status = work(&owner, give_up || kind == 5);
-                if (kind == 5 && status != WAN_OK)
-                    EXPECT_EQUAL(owner_write(&owner, 100000), WAN_OK); /* A longer one next, and then it is closed. */
-                else if (!give_up) EXPECT(owner.durable >= durable + 28); /* It goes on by itself. */
-                if (writes && part == 1) { /* Whatever failed before: what is said to be synced is. */
+                /* The next item is longer, and then the log is closed. */
+                if (kind == 5 && status != WAN_OK) EXPECT_EQUAL(owner_write(&owner, 100000), WAN_OK);
+                /* The log goes on by itself. */
+                else if (!give_up) EXPECT(owner.durable >= durable + 28);
+                /* Whatever failed before: what the log says is synced is on the disk. */
+                if (writes && part == 1) {
                     owner_close(&owner);
                     memory_disk_crash(&disk, kind % 2 ? LOSE_UNSYNCED : TEAR_PAGES, &source);
                     owner_lose_power(&owner);
@@ -388,7 +394,7 @@ static void a_crash_keeps_every_acknowledged_block_whatever_else_it_takes(void)
     end();
 }
 
-/* Written, and synced later. */
+/* Items that are written now and synced later. */
 
 static void a_kill_keeps_what_was_written_and_a_power_cut_what_was_synced(void)
 {
@@ -399,7 +405,7 @@ static void a_kill_keeps_what_was_written_and_a_power_cut_what_was_synced(void)
     EXPECT_EQUAL(owner_open(&owner), WAN_OK);
     for (int n = 0; n < 250 && !expectations_failed; n++) {
         for (uint32_t k = random_below(&source, 30); k; k--) {
-            owner.writes = random_below(&source, 8) != 0; /* Some that are synced at once are among them. */
+            owner.writes = random_below(&source, 8) != 0; /* Some of them are synced at once. */
             EXPECT_EQUAL(owner_write(&owner, random_below(&source, random_below(&source, 4) ? 3000 : 90000)), WAN_OK);
             if (!random_below(&source, 10)) EXPECT_EQUAL(owner_sync(&owner), WAN_OK);
         }
@@ -432,12 +438,12 @@ static void whole_blocks_behind_one_that_was_never_synced_are_the_lost_end(void)
                               + owner_item_length(4, 303) + owner_item_length(5, 304);
     EXPECT_EQUAL(((const wan_block_head *)(file->bytes + end_of_5))->commit, 6);
     EXPECT_EQUAL(((const wan_block_head *)(file->bytes + end_of_5))->synced, 5);
-    file->bytes[end_of_5 + 100] ^= 1; /* Of the sixth. */
+    file->bytes[end_of_5 + 100] ^= 1; /* A byte of the sixth item. */
     owner.durable = 5;
     EXPECT_EQUAL(reopen(), WAN_OK);
     EXPECT(owner_is_whole(&owner) && owner.last == 5 && owner.cut_bytes > 1000);
     owner.accepted = owner.durable = 5;
-    write_items(3, 200); /* In its place. */
+    write_items(3, 200); /* They take its place. */
     EXPECT_EQUAL(reopen(), WAN_OK);
     EXPECT(owner_is_whole(&owner) && owner.last == 8 && owner.cut_bytes == 0);
     end();
@@ -450,7 +456,8 @@ static void a_damaged_block_that_a_later_one_says_to_be_synced_is_damage(void)
     write_items(5, 300);
     EXPECT_EQUAL(owner_sync(&owner), WAN_OK);
     write_items(3, 300);
-    EXPECT_EQUAL(owner_sync(&owner), WAN_OK); /* Nothing comes behind them that says so. */
+    /* No later block says that they are synced. */
+    EXPECT_EQUAL(owner_sync(&owner), WAN_OK);
     memory_file *file = memory_disk_find(&disk, "000000000001.seg");
     file->bytes[WAN_LOG_PAGE + 100] ^= 1;
     expect_refusal(WAN_CORRUPT, "a damaged block, which was synced: one that was begun later says so");
@@ -464,7 +471,7 @@ static void a_manifest_knows_only_what_is_synced(void)
 {
     begin();
     owner.writes = 1;
-    write_items(150, 20000); /* Several segments. */
+    write_items(150, 20000); /* These need several segments. */
     EXPECT(owner.log.writing >= 2 && owner.synced < owner.durable);
     EXPECT_EQUAL(owner_drop(&owner, 60), WAN_OK);
     EXPECT_EQUAL(owner.synced, owner.durable);
@@ -497,8 +504,8 @@ static void blocks_are_written_while_the_disk_syncs(void)
         EXPECT_EQUAL(wan_log_end_sync(&owner.log, &sync, ran), ran);
         EXPECT_EQUAL(owner.log.synced_commit, fails ? 0 : 4);
         EXPECT_EQUAL(wan_log_takes(&owner.log, 5000), !fails);
-        if (fails)
-            EXPECT_EQUAL(owner_sync(&owner), WAN_OK); /* From our own memory: the system's has nothing to write. */
+        /* The log writes it from its own memory, because the system's memory has nothing to write. */
+        if (fails) EXPECT_EQUAL(owner_sync(&owner), WAN_OK);
         else EXPECT_EQUAL(wan_log_begin_sync(&owner.log, &sync), WAN_OK);
         owner.synced = owner.log.synced_commit;
         EXPECT_EQUAL(owner.synced, fails ? 8 : 4);
@@ -523,10 +530,11 @@ static void any_sync_that_fails_is_followed_by_writing_again(void)
     EXPECT(owner.synced < owner.durable);
     disk.fail_at = disk.calls + 1;
     disk.short_writes = 2;
-    EXPECT_EQUAL(owner_write(&owner, 100), WAN_IO); /* Leaves a block behind the last one, */
+    /* This leaves a block behind the last one. */
+    EXPECT_EQUAL(owner_write(&owner, 100), WAN_IO);
     disk.fail_at = disk.calls + 2;
-    EXPECT_EQUAL(owner_write(&owner, 1030000),
-                 WAN_IO); /* which a longer one for the next segment clears away first: a write and a sync. */
+    /* A longer block goes to the next segment. First the log clears the left block away, by a write and a sync. */
+    EXPECT_EQUAL(owner_write(&owner, 1030000), WAN_IO);
     EXPECT(strcmp(disk.failed_what, "sync") == 0);
     EXPECT_EQUAL(owner_sync(&owner), WAN_OK);
     EXPECT_EQUAL(owner.synced, owner.durable);
@@ -540,24 +548,27 @@ static void any_sync_that_fails_is_followed_by_writing_again(void)
 static void only_what_needs_one_write_is_taken(void)
 {
     begin();
-    EXPECT(!wan_log_takes(&owner.log, 100)); /* No segment yet, */
+    EXPECT(!wan_log_takes(&owner.log, 100)); /* There is no segment yet. */
     owner.writes = 1;
     write_items(1, 100);
     EXPECT(wan_log_takes(&owner.log, 100));
-    EXPECT(!wan_log_takes(&owner.log, 1u << 20)); /* a new one, */
+    /* This needs another segment. */
+    EXPECT(!wan_log_takes(&owner.log, 1u << 20));
     disk.fail_at = disk.calls + 1;
     disk.short_writes = 2;
-    EXPECT_EQUAL(owner_write(&owner, 100), WAN_IO); /* what failed left something, */
+    /* The attempt that failed left bytes behind the last block. */
+    EXPECT_EQUAL(owner_write(&owner, 100), WAN_IO);
     EXPECT(!wan_log_takes(&owner.log, 100));
     write_items(1, 50);
     EXPECT(wan_log_takes(&owner.log, 100));
     EXPECT_EQUAL(reopen(), WAN_OK);
-    EXPECT(!wan_log_takes(&owner.log, 100)); /* the manifest comes first. */
+    /* A manifest has to be written first. */
+    EXPECT(!wan_log_takes(&owner.log, 100));
     EXPECT(owner_is_whole(&owner) && owner.last == 2);
     end();
 }
 
-/* Full. */
+/* No room. */
 
 static void a_full_disk_refuses_and_goes_on_when_room_returns(void)
 {
@@ -588,7 +599,7 @@ static void a_log_on_a_disk_without_a_byte_left_can_be_shortened(void)
     EXPECT_EQUAL(reopen(), WAN_OK);
     disk.capacity = 25u << 20;
     while (owner_write(&owner, 1u << 20) == WAN_OK) {}
-    disk.capacity = 1; /* Somebody else took all the rest. */
+    disk.capacity = 1; /* Other files took all the rest. */
     EXPECT_EQUAL(owner_write(&owner, 1u << 20), WAN_FULL);
     uint32_t segments = owner.log.count;
     EXPECT_EQUAL(owner_drop(&owner, owner.durable), WAN_OK);
@@ -613,7 +624,7 @@ static void the_limit_holds_and_is_named(void)
     end();
 }
 
-/* What does not belong here. */
+/* Files that belong to another log. */
 
 static void a_log_without_its_manifest_is_not_taken_for_a_new_one(void)
 {
@@ -658,8 +669,8 @@ static void a_manifest_of_another_log_costs_no_file(void)
 {
     begin();
     write_items(60, 50000);
-    EXPECT_EQUAL(owner_drop(&owner, owner.durable),
-                 WAN_OK); /* The files that are left are numbered as if the other log had dropped them. */
+    /* The files that are left have numbers as if the other log had dropped them. */
+    EXPECT_EQUAL(owner_drop(&owner, owner.durable), WAN_OK);
     write_items(3, 100);
     memory_disk_init(&other);
     log_owner stranger;
@@ -677,7 +688,7 @@ static void a_manifest_of_another_log_costs_no_file(void)
     memory_disk_close(&other);
     expect_refusal(WAN_CORRUPT, "the file is gone");
     free(own->bytes);
-    own->bytes = bytes; /* Its own again. */
+    own->bytes = bytes; /* The log's own bytes again. */
     own->size = size;
     EXPECT_EQUAL(owner_open(&owner), WAN_OK);
     EXPECT(owner_is_whole(&owner));
@@ -693,7 +704,8 @@ static void the_last_blocks_damaged_together_are_no_torn_tail(void)
     file->bytes[used - 500] ^= 1;
     file->bytes[used - 100] ^= 1;
     expect_refusal(WAN_CORRUPT, "one that was begun later says so");
-    file->bytes[used - 500] ^= 1; /* The last one alone may be torn. */
+    /* The last block alone may be torn. */
+    file->bytes[used - 500] ^= 1;
     EXPECT_EQUAL(owner_open(&owner), WAN_OK);
     EXPECT_EQUAL(owner.last, owner.durable - 1);
     end();
@@ -758,7 +770,7 @@ static void a_newer_format_another_kind_and_another_count_of_partitions_are_refu
     end();
 }
 
-/* Both were written by a version that did not know better, so their checksums hold. */
+/* A version that knew only this format wrote both files, so their checksums hold. */
 static void an_older_format_is_refused_by_name(void)
 {
     begin();
@@ -778,7 +790,8 @@ static void an_older_format_is_refused_by_name(void)
         expect_refusal(WAN_INVALID, "MANIFEST is in record format 1, and this version reads format 3 only: drain it "
                                     "with the version that wrote it");
     }
-    manifest->gone = 1; /* Salvage of a folder without one. */
+    /* Salvage of a folder without a manifest. */
+    manifest->gone = 1;
     segment->bytes[8] = 1;
     crc = wan_crc32c(0, segment->bytes, offsetof(wan_segment_head, crc));
     memcpy(segment->bytes + offsetof(wan_segment_head, crc), &crc, 4);
@@ -786,9 +799,9 @@ static void an_older_format_is_refused_by_name(void)
     end();
 }
 
-/* Values that hold blocks. */
+/* Values that contain blocks. */
 
-/* One item whose bytes are a copy of what is on the disk of the segment in writing, again and again. */
+/* Writes items whose bytes are copies of the segment in writing, as it is on the disk. */
 static wan_status write_copies(log_owner *o, const memory_file *file, uint64_t from, uint64_t length, uint32_t times)
 {
     uint64_t number = o->accepted + 1, bytes = wan_align8(16 + length * times);
@@ -831,8 +844,8 @@ static void no_value_is_taken_for_a_block(void)
     memory_file *file = memory_disk_find(&disk, "000000000001.seg");
     wan_log_segment *segment = &owner.log.segments[0];
     const uint64_t used = segment->used;
-    /* What is on the disk, whole blocks with real heads; and heads that say they come later, as whoever knows the
-     * format, and no secret, can make them. */
+    /* The values hold what is on the disk: whole blocks with real heads. They also hold heads that say they are later
+     * blocks, as somebody can make them who knows the format and no secret. */
     for (int kind = 0; kind < 3; kind++) {
         uint64_t begun = segment->used;
         static memory_file forged;
@@ -849,7 +862,8 @@ static void no_value_is_taken_for_a_block(void)
             }
         EXPECT_EQUAL(write_copies(&owner, &forged, 0, used - WAN_LOG_PAGE, 3), WAN_OK);
         free(forged.bytes);
-        for (uint64_t at = begun; at < begun + 200; at += 8) { /* In its head, or behind it. */
+        /* It is torn in its head or behind it. */
+        for (uint64_t at = begun; at < begun + 200; at += 8) {
             uint64_t commit;
             memory_disk_copy(&other, &disk);
             EXPECT_EQUAL(open_torn(&other, at, &commit), WAN_OK);
@@ -906,7 +920,8 @@ static void a_segment_is_read_again_while_the_log_is_written(void)
     uint64_t found = 0;
     for (int n = 0; n < OWNER_ITEMS; n++) found += owner.found[n];
     EXPECT(found > 5 && owner.wrong == 0);
-    memory_disk_find(&disk, "000000000002.seg")->bytes[300000] ^= 1; /* Damaged since. */
+    /* It is damaged after the log was opened. */
+    memory_disk_find(&disk, "000000000002.seg")->bytes[300000] ^= 1;
     EXPECT(owner_read_segment(&owner, 1) == WAN_CORRUPT);
     write_items(3, 100);
     end();
@@ -914,7 +929,7 @@ static void a_segment_is_read_again_while_the_log_is_written(void)
 
 static void a_segment_is_read_up_to_what_counts_behind_which_an_attempt_failed(void)
 {
-    /* A block of some length: three writes and the sync; a short one is written by one. */
+    /* A long block takes three writes and a sync. A short one is written by one call. */
     for (uint64_t call = 1; call <= 6; call++) {
         begin();
         write_items(3, 100);
@@ -932,7 +947,7 @@ static void a_segment_is_read_up_to_what_counts_behind_which_an_attempt_failed(v
 
 static void what_failed_in_a_later_segment_is_no_block_when_a_shorter_one_fits_before_it(void)
 {
-    for (uint64_t call = 1; call <= 4; call++) { /* Three writes and the sync. */
+    for (uint64_t call = 1; call <= 4; call++) { /* Three writes and a sync. */
         begin();
         write_items(2, 50000);
         EXPECT_EQUAL(wan_log_make_room(&owner.log, 240000, (const uint8_t *)&owner.state, 8), WAN_OK);

@@ -1,6 +1,6 @@
-/* Runs every C test, or those whose promise contains the first argument, and owns the tests of formats and arithmetic:
- * checksum, hash, clock, record, frame. Part of the format are the golden values here: change them and peers disagree.
- */
+/* Runs every C test, or those whose promise contains the first argument. Owns the tests of formats and arithmetic:
+ * checksum, hash, clock, record, frame. The golden values here are part of the format: with other values peers
+ * disagree. */
 #include <time.h>
 
 #include "harness.h"
@@ -37,7 +37,8 @@ static void the_checksum_instruction_agrees_with_the_tables_at_every_length(void
     fill_numbers(1);
     for (size_t length = 0; length < 200; length++)
         EXPECT_EQUAL(wan_crc32c(7, numbers + length % 8, length), wan_crc32c_portable(7, numbers + length % 8, length));
-    for (size_t length = 3060; length < 3090; length++) /* Around three streams of 1024. */
+    /* Around the length of three streams of 1024 bytes. */
+    for (size_t length = 3060; length < 3090; length++)
         EXPECT_EQUAL(wan_crc32c(0, numbers, length), wan_crc32c_portable(0, numbers, length));
     for (size_t length = 60000; length < 60010; length++)
         EXPECT_EQUAL(wan_crc32c(0, numbers + 3, length), wan_crc32c_portable(0, numbers + 3, length));
@@ -80,7 +81,8 @@ static void keys_of_different_form_are_different_keys(void)
 static void the_hash_reads_no_byte_beyond_the_key(void)
 {
     for (size_t length = 0; length <= 70; length++) {
-        uint8_t *key = malloc(length ? length : 1); /* AddressSanitizer stands behind the last byte. */
+        /* AddressSanitizer stops a read behind the last byte. */
+        uint8_t *key = malloc(length ? length : 1);
         memset(key, 0x5a, length);
         uint64_t hash = wan_hash(key, length, 0);
         if (length) {
@@ -130,7 +132,8 @@ static void a_wall_clock_that_jumps_ahead_is_held_and_followed_when_it_is_back_o
     clock.set_ms += 1;
     EXPECT_EQUAL(wan_clock_now_ms(&clock), 9000000);
     clock.set_boot_ms += 250;
-    EXPECT_EQUAL(wan_clock_now_ms(&clock), 9000001 + WAN_CLOCK_TRUST_MS); /* The time has come up to it. */
+    /* The time that has passed has reached the wall clock. */
+    EXPECT_EQUAL(wan_clock_now_ms(&clock), 9000001 + WAN_CLOCK_TRUST_MS);
     clock.set_ms = 12600000;
     EXPECT_EQUAL(wan_clock_now_ms(&clock), 9000250);
     clock.set_ms = 8000000;
@@ -214,7 +217,7 @@ static void a_record_is_laid_out_as_the_format_says(void)
                                     "value"
                                     "cba"
                                     "\x05\x06"
-                                    "\0\0\0"; /* Behind the head. */
+                                    "\0\0\0"; /* The bytes behind the head. */
     const wan_record head = {.value_length = 5,
                              .key_length = 2,
                              .callback_length = 3,
@@ -236,7 +239,8 @@ static void a_record_is_laid_out_as_the_format_says(void)
     memset(record_bytes, 0xee, sizeof record_bytes);
     wan_record_write(record_bytes, length, head, (const uint8_t *)"ab", (const uint8_t *)"value",
                      (const uint8_t *)"cba", (const uint8_t *)"\x05\x06");
-    EXPECT(memcmp(record_bytes, &head, sizeof head) == 0); /* Where each field lies is tests/test_core_basics.py's. */
+    /* tests/test_core_basics.py tests where each field lies. */
+    EXPECT(memcmp(record_bytes, &head, sizeof head) == 0);
     EXPECT(memcmp(record_bytes + sizeof head, wanted, 16) == 0);
     EXPECT_EQUAL(record_bytes[length], 0xee);
     EXPECT(wan_record_recipients((const wan_record *)record_bytes)[1] == 6);
@@ -285,7 +289,8 @@ static void a_frame_header_is_refused_for_each_field_that_cannot_be(void)
     EXPECT_EQUAL(wan_frame_check(&frame), WAN_OK);
     memcpy(&frame, "GET / HT", 8);
     EXPECT_EQUAL(wan_frame_check(&frame), WAN_CORRUPT);
-    EXPECT(strstr(wan_detail, "GET ") != NULL); /* Whoever reads the log sees what spoke to us. */
+    /* A reader of the log sees what the other end sent. */
+    EXPECT(strstr(wan_detail, "GET ") != NULL);
     frame = good;
     frame.type = 0;
     EXPECT_EQUAL(wan_frame_check(&frame), WAN_CORRUPT);
@@ -312,7 +317,8 @@ static void a_changed_bit_of_header_or_payload_changes_the_frame_checksum(void)
     fill_numbers(4);
     wan_frame frame = {.magic = WAN_FRAME_MAGIC, .type = WAN_FRAME_ACK, .length = 100, .raw_length = 100, .id = 5};
     uint32_t crc = wan_frame_crc(&frame, numbers, 100);
-    frame.crc = 12345; /* The checksum's own field does not count. */
+    /* The field of the checksum itself does not count. */
+    frame.crc = 12345;
     EXPECT_EQUAL(wan_frame_crc(&frame, numbers, 100), crc);
     for (size_t bit = 0; bit < sizeof frame * 8; bit++) {
         if (bit / 8 >= offsetof(wan_frame, crc) && bit / 8 < offsetof(wan_frame, crc) + 4) continue;
@@ -324,10 +330,11 @@ static void a_changed_bit_of_header_or_payload_changes_the_frame_checksum(void)
     EXPECT(wan_frame_crc(&frame, numbers, 100) != crc);
 }
 
-/* A batch of two partitions: three records and one, with a hole between. */
+/* A batch of two partitions: three records with a hole between them, and one record. */
 static uint8_t batch[2048] __attribute__((aligned(8)));
 
-static uint64_t *batch_sequences; /* Of its first section. */
+/* The sequences of its first section. */
+static uint64_t *batch_sequences;
 
 static uint64_t good_batch(void)
 {
@@ -395,7 +402,7 @@ static void a_batch_is_refused_for_each_lie_it_tells(void)
     section[1].count = 2;
     EXPECT_EQUAL(wan_batch_check(batch, length, 4), WAN_CORRUPT);
     good_batch();
-    section[1].through = 6; /* Then it would begin with a sequence. */
+    section[1].through = 6; /* Then the run would begin with a sequence. */
     EXPECT_EQUAL(wan_batch_check(batch, length, 4), WAN_CORRUPT);
     good_batch();
     section[0].duplicates = 4;
@@ -411,7 +418,7 @@ static void a_batch_is_refused_for_each_lie_it_tells(void)
     batch_sequences[0] = 10;
     EXPECT_EQUAL(wan_batch_check(batch, length, 4), WAN_CORRUPT);
     good_batch();
-    batch_sequences[0] = 12; /* Twice the same. */
+    batch_sequences[0] = 12; /* The same sequence twice. */
     EXPECT_EQUAL(wan_batch_check(batch, length, 4), WAN_CORRUPT);
     good_batch();
     batch_sequences[2] = 15;
@@ -423,7 +430,8 @@ static void a_batch_cannot_wrap_its_sequences_around_to_go_back(void)
     wan_section *section = (wan_section *)(batch + sizeof(wan_batch_head));
     uint64_t length = good_batch();
     section[0].through = UINT64_MAX;
-    batch_sequences[0] = UINT64_MAX; /* The next two are 12 and 14: behind it. */
+    /* The next two are 12 and 14, which are not above it. */
+    batch_sequences[0] = UINT64_MAX;
     EXPECT_EQUAL(wan_batch_check(batch, length, 4), WAN_CORRUPT);
 }
 

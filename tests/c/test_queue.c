@@ -1,4 +1,5 @@
-/* Owns the tests of partitions: positions, holes, rewinding, conflation, huge records, the edges of entry blocks. */
+/* Owns the tests of partitions: positions, holes, rewinding, conflation, very long records, the edges of entry
+ * blocks. */
 #include <sys/mman.h>
 
 #include "queue_model.h"
@@ -38,7 +39,7 @@ static void append(const char *key, uint8_t operation, uint32_t value_length)
     append_plan(&plan);
 }
 
-static uint64_t sequences[4096]; /* Of what was peeked last. */
+static uint64_t sequences[4096]; /* The sequences of the last peek. */
 
 static uint32_t peek(uint32_t count, wan_record **records)
 {
@@ -85,9 +86,11 @@ static void holes_are_skipped_counted_out_and_removed_with_the_rest(void)
     wan_record *records[10];
     for (int n = 0; n < 6; n++) append("k", WAN_UPDATE, 4);
     wan_queue_make_hole(&queue, 0, 1, WAN_HOLE_FILTERED);
-    EXPECT_EQUAL(queue.partitions[0].removed, 1); /* In front, with nothing on its way: gone at once. */
+    /* It is in front and nothing is on its way, so it is gone at once. */
+    EXPECT_EQUAL(queue.partitions[0].removed, 1);
     wan_queue_make_hole(&queue, 0, 4, WAN_HOLE_FILTERED);
-    wan_queue_make_hole(&queue, 0, 4, WAN_HOLE_FILTERED); /* Twice is once. */
+    /* A second time changes nothing. */
+    wan_queue_make_hole(&queue, 0, 4, WAN_HOLE_FILTERED);
     wan_queue_make_hole(&queue, 0, 6, WAN_HOLE_FILTERED);
     EXPECT_EQUAL(queue.events, 3);
     EXPECT_EQUAL(peek(10, records), 3);
@@ -197,7 +200,7 @@ static void creates_and_destroys_always_travel(void)
     append("k", WAN_CREATE, 4);
     EXPECT_EQUAL(queue.events, 4);
     append("k", WAN_UPDATE, 4);
-    EXPECT_EQUAL(queue.events, 4); /* Of the two updates one. */
+    EXPECT_EQUAL(queue.events, 4); /* Only one of the two updates counts. */
     close_queue();
 }
 
@@ -211,7 +214,8 @@ static void a_queue_with_a_failed_check_refuses_every_change(void)
     append("l", WAN_UPDATE, 4);
     peek(1, records);
     wan_stops_at_breakage = 0;
-    EXPECT_EQUAL(wan_queue_remove(&queue, 0, 2), 0); /* Through more than was peeked. */
+    /* Up to an event that was not peeked. */
+    EXPECT_EQUAL(wan_queue_remove(&queue, 0, 2), 0);
     wan_stops_at_breakage = 1;
     EXPECT(queue.broken && queue.broken->line && strstr(queue.broken->condition, "peeked"));
     EXPECT_EQUAL(queue.events, 2);
@@ -247,7 +251,8 @@ static void a_queue_with_a_failed_check_refuses_every_change(void)
     const wan_partition *partition = &queue.partitions[0];
     EXPECT(partition->removed == 0 && partition->peeked == 1 && partition->appended == 2 && partition->unpeeked == 1);
     EXPECT(partition->durable == 0 && partition->replicated == 0 && partition->counted == 0);
-    EXPECT(wan_queue_oldest(&queue, 0) == records[0]); /* Looking is allowed. */
+    /* A broken queue may still be looked at. */
+    EXPECT(wan_queue_oldest(&queue, 0) == records[0]);
     close_queue();
 }
 
@@ -270,7 +275,7 @@ static void an_older_update_that_comes_late_does_not_take_out_a_newer_one(void)
     record_plan newer = {.operation = WAN_UPDATE, .key = "k", .stamp = 20},
                 older = {.operation = WAN_UPDATE, .key = "k", .stamp = 10};
     append_plan(&newer);
-    append_plan(&older); /* Replayed after it was parked. */
+    append_plan(&older); /* This record was parked and replayed. */
     wan_record *records[2];
     EXPECT_EQUAL(peek(2, records), 2);
     EXPECT_EQUAL(records[0]->stamp, 20);
@@ -294,7 +299,8 @@ static void the_index_of_conflation_survives_many_keys_that_come_and_go(void)
     char key[16];
     wan_record *records[64];
     for (int n = 0; n < 30000; n++) {
-        snprintf(key, sizeof key, "%d", n / 2); /* Each twice: one is conflated, unless the first was peeked between. */
+        /* Each key comes twice. One of the two is conflated, unless the first was peeked before the second came. */
+        snprintf(key, sizeof key, "%d", n / 2);
         append(key, WAN_UPDATE, 0);
         if (n % 64 == 63) {
             peek(64, records);
@@ -306,9 +312,9 @@ static void the_index_of_conflation_survives_many_keys_that_come_and_go(void)
     close_queue();
 }
 
-/* What a block of holes held was given back: looking for what lives behind it needs a look at the block, not at its
+/* A block of holes gave its memory back. A search for a live entry behind it looks at the block only, not at its
  * entries. */
-/* Who commits may still read the record: to stage it for the disk, say. */
+/* The caller that commits may still read the record, for instance to add it to what is pending for the log. */
 static void a_committed_record_stays_where_it_was_written_until_the_next_is_reserved(void)
 {
     static const uint8_t value[2800];
@@ -318,8 +324,8 @@ static void a_committed_record_stays_where_it_was_written_until_the_next_is_rese
     uint64_t moved = 0;
     for (uint32_t n = 0; n < 60000; n++) {
         char key[16];
-        snprintf(key, sizeof key, "%u",
-                 random_below(&source, 17) ? random_below(&source, 35) : 100 + n); /* Mostly the same few. */
+        /* Mostly the same few keys. */
+        snprintf(key, sizeof key, "%u", random_below(&source, 17) ? random_below(&source, 35) : 100 + n);
         record_plan plan = {
             .operation = WAN_UPDATE, .key = key, .value = value, .value_length = sizeof value, .stamp = ++next_stamp};
         wan_reservation reservation;
@@ -338,7 +344,8 @@ static void the_oldest_event_is_found_behind_millions_of_holes(void)
     open_queue(1);
     wan_record *records[1];
     append("first", WAN_CREATE, 0);
-    peek(1, records); /* On its way, so that what is behind it stays in the middle. */
+    /* It is on its way, so what is behind it stays in the middle. */
+    peek(1, records);
     for (uint32_t n = 0; n < 1000000; n++) append("key", WAN_UPDATE, 0);
     wan_partition *partition = &queue.partitions[0];
     EXPECT_EQUAL(oldest(), 1);
@@ -395,9 +402,10 @@ static void a_reservation_beyond_the_limit_passes_it_by_a_segment_and_leaves_no_
         EXPECT_EQUAL(queue.events, appended);
         EXPECT_EQUAL(wan_queue_reserve(&queue, 0, plan_length(&small), &reservation), WAN_FULL);
     }
-    EXPECT_EQUAL(wan_queue_reserve_beyond(&queue, 0, limit + 8, &reservation), WAN_FULL); /* Alone too large. */
+    /* The record alone is too large. */
+    EXPECT_EQUAL(wan_queue_reserve_beyond(&queue, 0, limit + 8, &reservation), WAN_FULL);
 
-    /* Once used, the limit is not passed again until what is older has gone. */
+    /* After the limit was passed once, it is not passed again until older events have gone. */
     EXPECT_EQUAL(wan_queue_reserve_beyond(&queue, 0, plan_length(&large), &reservation), WAN_OK);
     write_plan(reservation.at, &large);
     wan_queue_commit(&queue, &reservation);
@@ -418,12 +426,13 @@ static void a_queue_that_is_drained_holds_no_file_even_where_a_reservation_was_g
     wan_reservation reservation;
     wan_record *records[1];
     uint64_t size, appended = 0;
-    while (!disk.live || appended < 40000) {
+    while (!disk.live || appended < 40000) { /* Until records and entry blocks overflow into files. */
         append("k", WAN_UPDATE, 256);
         appended++;
-    } /* Records and entry blocks overflow. */
+    }
     EXPECT_EQUAL(wan_queue_reserve(&queue, 1, 64, &reservation), WAN_OK);
-    wan_queue_cancel(&queue, &reservation); /* The change lost against a later one: partition 1 stays empty. */
+    /* The change lost against a later one, and partition 1 stays empty. */
+    wan_queue_cancel(&queue, &reservation);
     while (peek_bytes(1, WAN_NO_LIMIT, 1, records, &size)) wan_queue_remove(&queue, 0, sequences[0]);
     EXPECT_EQUAL(queue.events, 0);
     EXPECT_EQUAL(disk.live, 0);
@@ -469,7 +478,8 @@ static void many_empty_partitions_cost_kilobytes(void)
     wan_queue_close(&queue);
 }
 
-/* A file of a log: records with other bytes between them. It is for reading: a write would end the test. */
+/* Makes the file of a log: records with other bytes between them. It is mapped for reading, so a write would end the
+ * test. */
 static uint8_t *make_adopted(uint64_t bytes, uint32_t events, uint32_t *segment)
 {
     uint8_t *base;
@@ -499,7 +509,8 @@ static void records_of_a_mapped_log_stay_where_they_lie_until_the_last_has_left(
     const uint8_t *base = make_adopted(2 << 20, 3000, &segment);
     wan_record *records[4000];
     append("new", WAN_UPDATE, 7);
-    EXPECT_EQUAL(peek(4000, records), 3000); /* No further than its file. */
+    /* It takes no records beyond the file. */
+    EXPECT_EQUAL(peek(4000, records), 3000);
     wan_store_span span = wan_queue_span(&queue, 0, 1, 3000);
     EXPECT(span.base == base && span.from == 4096
            && span.base + span.to == (const uint8_t *)records[2999] + wan_record_length(records[2999]));
@@ -550,7 +561,7 @@ static void a_mapped_log_of_which_nothing_lives_is_let_go_at_once(void)
     close_queue();
 }
 
-/* A queue that conflates for weeks has one old event and a newest one, and hardly anything between. */
+/* A queue that conflates for weeks has one old event and the newest one, and almost nothing between them. */
 static void holes_without_number_take_hardly_any_memory_and_are_filled_by_what_was_moved(void)
 {
     open_queue(0);
@@ -560,7 +571,8 @@ static void holes_without_number_take_hardly_any_memory_and_are_filled_by_what_w
         record_plan plan = {.operation = WAN_UPDATE, .key = "k", .stamp = n + 1};
         write_plan(bytes, &plan);
         EXPECT_EQUAL(wan_queue_restore(&queue, 0, placed[n], (const wan_record *)bytes), WAN_OK);
-        EXPECT_EQUAL(wan_queue_restore(&queue, 0, placed[n], (const wan_record *)bytes), WAN_OK); /* It is there. */
+        /* The record is there already. */
+        EXPECT_EQUAL(wan_queue_restore(&queue, 0, placed[n], (const wan_record *)bytes), WAN_OK);
     }
     EXPECT(queue.store->memory_bytes < 2 * (WAN_SEGMENT_BYTES + WAN_SEGMENT_BYTES));
     append("new", WAN_UPDATE, 9);
@@ -595,7 +607,7 @@ static void close_two(void)
     EXPECT_EQUAL(disk.live, 0);
 }
 
-/* One event for both, laid out once. */
+/* Appends one event to both queues. Its record is written once. */
 static void append_both(const char *key, uint32_t value_length)
 {
     static const uint8_t value[300000];
@@ -640,7 +652,7 @@ static void one_record_stands_in_two_queues_until_both_have_removed_it(void)
     wan_record *here = take_one(&first, 0), *there = take_one(&second, 1);
     EXPECT(here == there);
     EXPECT_EQUAL(wan_queue_remove(&first, 0, 1), 1);
-    /* What the first one puts next does not lie there. */
+    /* The next record of the first queue does not lie there. */
     record_plan plan = {.operation = WAN_UPDATE, .key = "other", .stamp = 1};
     wan_reservation reservation;
     EXPECT_EQUAL(wan_queue_reserve(&first, 0, plan_length(&plan), &reservation), WAN_OK);
@@ -656,7 +668,8 @@ static void the_last_queue_that_refers_to_a_record_frees_it(void)
 {
     for (int order = 0; order < 3; order++) {
         open_two(0);
-        for (int n = 0; n < 300; n++) append_both("k", 30000); /* Many segments, in memory and in files. */
+        /* These need many segments, in memory and in files. */
+        for (int n = 0; n < 300; n++) append_both("k", 30000);
         EXPECT(disk.live > 0);
         wan_queue *one = order ? &second : &first, *other = order ? &first : &second;
         if (order == 2) wan_queue_close(one);
@@ -692,8 +705,8 @@ static void a_reference_that_is_given_up_leaves_no_trace(void)
     close_two();
 }
 
-/* One queue conflates, or drops, what the other keeps; it moves out of the segments that get sparse, and what the other
- * one has stays. */
+/* One queue conflates or drops what the other one keeps. It moves its records out of sparse segments, and the other
+ * queue's records stay. */
 static void moving_out_of_sparse_segments_leaves_what_another_queue_refers_to(void)
 {
     enum { EVENTS = 6000 };
@@ -705,9 +718,8 @@ static void moving_out_of_sparse_segments_leaves_what_another_queue_refers_to(vo
     }
     for (uint64_t sequence = 1; sequence <= EVENTS; sequence++) {
         if (sequence % 16) wan_queue_make_hole(&first, 0, sequence, WAN_HOLE_CONFLATED);
-        if (sequence % 8)
-            wan_queue_make_hole(&second, 1, sequence,
-                                WAN_HOLE_FILTERED); /* So that of each segment a few live, some of them twice. */
+        /* So a few records of each segment live, some of them for both queues. */
+        if (sequence % 8) wan_queue_make_hole(&second, 1, sequence, WAN_HOLE_FILTERED);
     }
     wan_queue_compact(&first);
     wan_queue_compact(&second);

@@ -1,5 +1,5 @@
-/* Owns the tests of the rows of tasks that wait: they come back in their order, from memory and from files, within what
- * all have together. */
+/* Owns the tests of row stages: the rows of tasks come back in their order, from memory and from files, within the
+ * limit that all tasks share. */
 #include "harness.h"
 #include "store/wan_row_stage.h"
 
@@ -22,7 +22,7 @@ static void unmap(const wan_env *env, uint8_t *base, uint64_t bytes)
 
 static const wan_env env = {.map_overflow = map, .unmap = unmap};
 
-/* A run of records whose stamps count on from *number, of random sizes. */
+/* Writes a run of records of random sizes, whose stamps count up from *number. */
 static uint64_t write_run(uint8_t *to, uint64_t room, uint64_t *number, random_source *source)
 {
     static uint8_t value[70000];
@@ -40,13 +40,14 @@ static uint64_t write_run(uint8_t *to, uint64_t room, uint64_t *number, random_s
     }
 }
 
-/* Whether all that is staged comes out, from *number on. */
+/* Whether all rows come out in order, from *number on. */
 static int read_all(wan_row_stage *stage, uint64_t *number, random_source *source)
 {
     const wan_record *records[100];
     uint32_t count;
     while ((count = wan_row_stage_peek(stage, 1 + (uint32_t)random_below(source, 100), records))) {
-        const uint32_t taken = (uint32_t)random_below(source, count + 1); /* Those that are not dropped come again. */
+        /* Rows that are not dropped come again. */
+        const uint32_t taken = (uint32_t)random_below(source, count + 1);
         for (uint32_t n = 0; n < count; n++)
             if (records[n]->stamp != *number + n || memcmp(wan_record_key(records[n]), &records[n]->stamp, 8)) return 0;
         for (uint32_t n = 0; n < taken; n++) wan_row_stage_drop(stage);
@@ -95,7 +96,8 @@ static void a_record_larger_than_a_block_has_one_of_its_own(void)
     EXPECT_EQUAL(wan_row_stage_open(&stage, &pool, NULL), WAN_OK);
     EXPECT_EQUAL(wan_row_stage_add(&stage, run, length), WAN_OK);
     EXPECT(wan_row_stage_peek(&stage, 1, &record) == 1 && memcmp(record, run, length) == 0);
-    EXPECT_EQUAL(wan_row_stage_add(&stage, run, length), WAN_FULL); /* Neither memory nor a directory. */
+    /* There is neither memory nor a directory. */
+    EXPECT_EQUAL(wan_row_stage_add(&stage, run, length), WAN_FULL);
     wan_row_stage_drop(&stage);
     EXPECT(pool.memory == 0 && wan_row_stage_peek(&stage, 1, &record) == 0);
     wan_row_stage_close(&stage);

@@ -91,7 +91,7 @@ static void entries_cost_their_bytes_and_little_more(void)
     enum { COUNT = 100000, BYTES = 144 };
     for (uint32_t n = 0; n < COUNT; n++) EXPECT(wan_slab_take(&slab, n, BYTES) != NULL);
     EXPECT(wan_slab_bytes(&slab) < (uint64_t)COUNT * BYTES * 12 / 10);
-    wan_slab_close(&slab); /* With all of it in use. */
+    wan_slab_close(&slab); /* All of it is still in use. */
 }
 
 static void what_was_given_back_can_still_be_read(void)

@@ -1,8 +1,10 @@
-/* Owns the tests of segments: what goes to memory, what to disk, what comes back, and what a failing disk leaves. */
+/* Owns the tests of segments: what goes to memory, what goes to the disk, what comes back, and what a failing disk
+ * leaves behind. */
 #include "harness.h"
 #include "store/wan_store.h"
 
-#define MEMORY_LIMIT (WAN_SEGMENT_BYTES + WAN_BLOCK_SEGMENT_BYTES) /* The least: one memory segment of each kind. */
+/* The smallest limit: one memory segment of each kind. */
+#define MEMORY_LIMIT (WAN_SEGMENT_BYTES + WAN_BLOCK_SEGMENT_BYTES)
 #define HALF         (WAN_SEGMENT_BYTES / 2)
 
 static failing_disk disk;
@@ -28,7 +30,7 @@ static uint32_t take(uint64_t bytes)
     uint32_t segment = 0;
     wan_status status = wan_store_take(store, &lease, bytes, &at, &segment);
     if (status != WAN_OK) return 0;
-    memset(at, 0x77, bytes); /* All of it is ours to write. */
+    memset(at, 0x77, bytes); /* All these bytes can be written. */
     return segment;
 }
 
@@ -110,7 +112,8 @@ static void without_a_directory_the_memory_limit_is_final(void)
     take(HALF);
     EXPECT_EQUAL(wan_store_take(store, &lease, HALF, &at, &segment), WAN_FULL);
     wan_store_give(store, &lease, first, HALF);
-    EXPECT_EQUAL(wan_store_take(store, &lease, HALF, &at, &segment), WAN_FULL); /* Its neighbour lives. */
+    /* The other record of the segment lives. */
+    EXPECT_EQUAL(wan_store_take(store, &lease, HALF, &at, &segment), WAN_FULL);
     wan_store_give(store, &lease, first, HALF);
     EXPECT_EQUAL(wan_store_take(store, &lease, HALF, &at, &segment), WAN_OK);
     wan_store_release(store);
@@ -175,13 +178,14 @@ static void segments_stay_where_they_are_however_many_there_get(void)
     for (int n = 0; n < 3000; n++) {
         ids[n] = take(HALF);
         at[n] = wan_store_segment(store, ids[n]);
-        if (n) wan_store_give(store, &lease, ids[n - 1], 8); /* A part of it: none of them goes. */
+        /* Only a part is given back, so no segment goes. */
+        if (n) wan_store_give(store, &lease, ids[n - 1], 8);
     }
     for (int n = 0; n < 3000; n++) EXPECT(wan_store_segment(store, ids[n]) == at[n] && at[n]->base);
     close_store();
 }
 
-/* Two leases, as of two queues. */
+/* Two leases, like those of two queues. */
 static void a_segment_goes_when_no_queue_refers_to_it_any_more(void)
 {
     wan_lease mine = {0}, yours = {0};
@@ -197,7 +201,8 @@ static void a_segment_goes_when_no_queue_refers_to_it_any_more(void)
         if (order & 1) wan_store_end_lease(store, &mine);
         wan_store_give(store, order & 2 ? &mine : &yours, segment, HALF);
         EXPECT(store->memory_bytes == WAN_SEGMENT_BYTES && at[0] == 0x5a && at[HALF - 1] == 0x5a);
-        if (order == 2) { /* What mine puts now does not lie where yours still looks. */
+        /* A new record of `mine` does not lie where `yours` still looks. */
+        if (order == 2) {
             uint8_t *next;
             EXPECT_EQUAL(wan_store_take(store, &mine, 64, &next, &segment), WAN_OK);
             EXPECT(next >= at + HALF);

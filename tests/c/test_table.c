@@ -1,4 +1,5 @@
-/* Owns the tests of a region's entries: versions, tombstones, growth, and taking entries out of full runs of slots. */
+/* Owns the tests of a region's entries: versions, tombstones, growth, and how entries are taken out of full runs of
+ * slots. */
 #include "harness.h"
 #include "base/wan_clock.h"
 #include "region/wan_table.h"
@@ -46,7 +47,8 @@ static void the_later_version_wins_whatever_comes_last(void)
     wan_table_init(&table, WAN_BUCKETS_DEFAULT);
     EXPECT_EQUAL(remote("k", WAN_CREATE, "a", 10, 1), WAN_CREATED);
     EXPECT_EQUAL(remote("k", WAN_UPDATE, "b", 9, 9), WAN_LOST);
-    EXPECT_EQUAL(remote("k", WAN_UPDATE, "c", 10, 0), WAN_LOST); /* Same time: the higher site. */
+    /* The times are the same, so the higher site wins. */
+    EXPECT_EQUAL(remote("k", WAN_UPDATE, "c", 10, 0), WAN_LOST);
     EXPECT(holds("k", "a"));
     EXPECT_EQUAL(remote("k", WAN_UPDATE, "e", 10, 2), WAN_UPDATED);
     EXPECT_EQUAL(remote("k", WAN_UPDATE, "f", 11, 1), WAN_UPDATED);
@@ -81,8 +83,8 @@ static void of_two_contents_of_one_version_the_same_one_stays_whatever_comes_las
             wan_table_close(&table);
         }
     }
-    wan_table_init(&table, WAN_BUCKETS_DEFAULT); /* One that lost its value here stands for all values of its version,
-                                                    and for no destroy. */
+    /* An entry that lost its value here stands for all values of its version, and for no destroy. */
+    wan_table_init(&table, WAN_BUCKETS_DEFAULT);
     remote("k", WAN_CREATE, "b", 10, 1);
     wan_change change = change_of("k", WAN_UPDATE, NULL, 10, 1);
     wan_table_invalidate(wan_table_shard(&table, change.hash), &change);
@@ -107,7 +109,8 @@ static void a_local_change_is_always_later_than_what_it_replaces(void)
 static void a_destroy_leaves_a_tombstone_that_refuses_older_creates(void)
 {
     wan_table_init(&table, WAN_BUCKETS_DEFAULT);
-    EXPECT_EQUAL(remote("k", WAN_DESTROY, NULL, 20, 1), WAN_DESTROYED); /* It came before the create it destroys. */
+    /* The destroy came before the create of what it destroys. */
+    EXPECT_EQUAL(remote("k", WAN_DESTROY, NULL, 20, 1), WAN_DESTROYED);
     EXPECT_EQUAL(remote("k", WAN_CREATE, "a", 10, 1), WAN_LOST);
     EXPECT(find("k") && find("k")->state == WAN_ENTRY_TOMBSTONE);
     EXPECT_EQUAL(remote("k", WAN_CREATE, "b", 30, 1), WAN_CREATED);
@@ -136,12 +139,14 @@ static void a_resolver_is_asked_only_where_another_sites_live_entry_stands(void)
     change.ask = WAN_ASK_RESOLVER;
     EXPECT_EQUAL(apply(&change), WAN_CREATED);
     change.stamp = 4;
-    EXPECT_EQUAL(apply(&change), WAN_LOST); /* The same site: nobody is asked. */
+    /* Both are of one site, so no resolver is asked. */
+    EXPECT_EQUAL(apply(&change), WAN_LOST);
     change.stamp_site = 3;
     EXPECT_EQUAL(apply(&change), WAN_ASK);
     EXPECT_EQUAL(find("k")->stamp_site, 2);
     change.ask = WAN_ASK_DECIDED;
-    EXPECT_EQUAL(apply(&change), WAN_UPDATED); /* What the resolver says counts more than the time. */
+    /* The resolver's decision counts more than the time. */
+    EXPECT_EQUAL(apply(&change), WAN_UPDATED);
     EXPECT_EQUAL(find("k")->stamp, 4);
     wan_table_close(&table);
 }
@@ -203,7 +208,8 @@ static void an_entry_without_its_value_keeps_its_version_and_refuses_the_event_t
     EXPECT_EQUAL(remote("k", WAN_UPDATE, "newer", 6, 1), WAN_UPDATED);
     EXPECT_EQUAL(wan_table_invalidate(shard, &change), WAN_LOST);
     EXPECT(find("k")->state == WAN_ENTRY_LIVE && holds("k", "newer"));
-    change = change_of("new", WAN_UPDATE, NULL, 7, 1); /* From a log whose record of the value is history. */
+    /* It comes from a log in which the record of the value is gone. */
+    change = change_of("new", WAN_UPDATE, NULL, 7, 1);
     EXPECT_EQUAL(wan_table_invalidate(wan_table_shard(&table, change.hash), &change), WAN_CREATED);
     EXPECT(find("new")->state == WAN_ENTRY_INVALID && find("new")->stamp == 7);
     EXPECT_EQUAL(remote("k", WAN_DESTROY, NULL, 8, 1), WAN_DESTROYED);
@@ -226,7 +232,8 @@ static void tombstones_go_below_a_stamp_shrink_and_still_speak_of_their_keys(voi
     EXPECT_EQUAL(dropped, 1000);
     for (uint32_t n = 0; n < table.shard_count; n++) bytes += table.shards[n].tombstone_bytes;
     EXPECT(bytes > 4000 * (sizeof(wan_entry) + 16));
-    for (int round = 0; round < 2; round++) { /* The second time there is nothing to shrink. */
+    /* In the second round there is nothing to shrink. */
+    for (int round = 0; round < 2; round++) {
         for (uint32_t n = 0; n < table.shard_count; n++) EXPECT_EQUAL(wan_table_shrink(&table.shards[n]), WAN_OK);
         shrunk = bytes = 0;
         for (uint32_t n = 0; n < table.shard_count; n++) {
@@ -236,20 +243,21 @@ static void tombstones_go_below_a_stamp_shrink_and_still_speak_of_their_keys(voi
         }
         EXPECT(shrunk == 4000 && bytes == 0);
     }
-    EXPECT_EQUAL(remote("key-999", WAN_UPDATE, "v", 50, 1), WAN_CREATED); /* Gone: nothing is known of it. */
+    /* This one was forgotten: the table knows nothing about it. */
+    EXPECT_EQUAL(remote("key-999", WAN_UPDATE, "v", 50, 1), WAN_CREATED);
     EXPECT_EQUAL(remote("key-1000", WAN_UPDATE, "v", 1100, 1), WAN_FORGOTTEN);
     EXPECT_EQUAL(remote("key-1000", WAN_UPDATE, "v", 1101, 1), WAN_CREATED);
     wan_change local = change_of("key-2000", WAN_UPDATE, "mine", 5, 1);
     local.local = 1;
     EXPECT_EQUAL(apply(&local), WAN_CREATED);
     EXPECT_EQUAL(local.stamp, 2101);
-    EXPECT_EQUAL(remote("key-2000", WAN_DESTROY, NULL, 2102, 2),
-                 WAN_DESTROYED); /* Again, with its key; the older hash speaks on. */
+    /* Destroyed again, now with its key. The older hash still counts. */
+    EXPECT_EQUAL(remote("key-2000", WAN_DESTROY, NULL, 2102, 2), WAN_DESTROYED);
     EXPECT_EQUAL(remote("key-2000", WAN_UPDATE, "v", 2101, 1), WAN_LOST);
-    EXPECT_EQUAL(remote("key-3000", WAN_DESTROY, NULL, 70, 2),
-                 WAN_DESTROYED); /* It might be another key with this hash. */
-    EXPECT_EQUAL(remote("key-3000", WAN_UPDATE, "v", 80, 2),
-                 WAN_FORGOTTEN); /* Later than that one, older than what is known by the hash. */
+    /* The hash might be that of another key. */
+    EXPECT_EQUAL(remote("key-3000", WAN_DESTROY, NULL, 70, 2), WAN_DESTROYED);
+    /* It is later than that destroy, and older than the one that is known by its hash. */
+    EXPECT_EQUAL(remote("key-3000", WAN_UPDATE, "v", 80, 2), WAN_FORGOTTEN);
     wan_change forced = change_of("key-3000", WAN_UPDATE, "v", 80, 2);
     forced.flags = WAN_FLAG_FORCED;
     EXPECT_EQUAL(apply(&forced), WAN_CREATED);
@@ -259,21 +267,23 @@ static void tombstones_go_below_a_stamp_shrink_and_still_speak_of_their_keys(voi
     marked.absent_below = 80;
     EXPECT_EQUAL(apply(&marked), WAN_CREATED);
     marked.stamp = 81, marked.absent_below = 100;
-    EXPECT_EQUAL(apply(&marked), WAN_UPDATED); /* It is there, so it was not destroyed later. */
+    /* The entry is there, so it was not destroyed later. */
+    EXPECT_EQUAL(apply(&marked), WAN_UPDATED);
     for (uint32_t n = 0; n < table.shard_count; n++) wan_table_expire(&table.shards[n], WAN_NEVER, WAN_NO_STAMP);
     for (uint32_t n = 0; n < table.shard_count; n++)
         EXPECT(!table.shards[n].shrunk && !table.shards[n].shrunk_log_words && !table.shards[n].tombstone_bytes);
     wan_table_close(&table);
 }
 
-/* A plain model: an array by key number. All keys fall into one shard, so that runs of slots are long and wrap. */
+/* A plain model: an array by the number of the key. All keys fall into one shard, so runs of slots are long and wrap
+ * around. */
 enum { KEYS = 600 };
 typedef struct {
     uint8_t state;
     uint64_t stamp;
     uint8_t site;
     char value[8];
-} model_entry; /* state 0: absent, 1: live, 2: tombstone */
+} model_entry; /* state: 0 absent, 1 live, 2 tombstone */
 
 static void random_changes_do_what_a_plain_model_says_while_entries_are_taken_out_of_full_runs(void)
 {
@@ -292,7 +302,8 @@ static void random_changes_do_what_a_plain_model_says_while_entries_are_taken_ou
             model_entry *entry = &model[number];
             wan_change change = change_of(key, random_below(&source, 3) ? WAN_UPDATE : WAN_DESTROY, value,
                                           random_below(&source, 100000), (uint8_t)random_below(&source, 3));
-            change.hash = number * 7 & 63; /* Few homes: long runs. The top bits are zero: shard 0. */
+            /* There are few lines to begin in, so runs are long. The highest bits are zero: shard 0. */
+            change.hash = number * 7 & 63;
             if (!random_below(&source, 5)) {
                 EXPECT_EQUAL(wan_table_forget(shard, change.hash, change.key, change.key_length, change.key_form),
                              entry->state == 1);
@@ -489,13 +500,14 @@ static void a_copied_bucket_has_the_same_digest_and_keeps_what_is_later_there(vo
     remote("invalid", WAN_CREATE, "v", 5, 1);
     wan_change change = change_of("invalid", WAN_UPDATE, NULL, 5, 1);
     wan_table_invalidate(wan_table_shard(&table, change.hash), &change);
-    for (uint32_t n = 0; n < table.shard_count; n += 2)
-        wan_table_shrink(&table.shards[n]); /* Some tombstones with their key, some without. */
+    /* Some tombstones have their key, and some do not. */
+    for (uint32_t n = 0; n < table.shard_count; n += 2) wan_table_shrink(&table.shards[n]);
     EXPECT_EQUAL(wan_table_init(&copy, 8), WAN_OK);
     EXPECT_EQUAL(wan_table_bucket_copy(&table, &table.buckets[0], &copy), WAN_INVALID);
     wan_table_close(&copy);
     wan_table_init(&copy, 7);
-    for (int round = 0; round < 2; round++) { /* What is there already changes nothing. */
+    /* Entries that are there already change nothing. */
+    for (int round = 0; round < 2; round++) {
         for (uint32_t n = 0; n < 7; n++) {
             const wan_bucket *bucket = &table.buckets[n];
             EXPECT_EQUAL(wan_table_bucket_copy(&table, bucket, &copy), WAN_OK);
@@ -511,8 +523,8 @@ static void a_copied_bucket_has_the_same_digest_and_keeps_what_is_later_there(vo
             if (!entry || entry->state != WAN_ENTRY_TOMBSTONE) continue;
             const wan_entry *same = wan_table_find(&copy.shards[n], wan_entry_hash(entry), entry->bytes,
                                                    entry->key_length, entry->key_form);
-            EXPECT(same
-                   && memcmp(wan_entry_value(entry), wan_entry_value(same), 8) == 0); /* As old as the other one. */
+            /* The copy is as old as the original. */
+            EXPECT(same && memcmp(wan_entry_value(entry), wan_entry_value(same), 8) == 0);
         }
     wan_change later = change_of("key-1", WAN_UPDATE, "later", 1000000, 2);
     const wan_bucket *bucket = wan_table_bucket(&copy, later.hash);
@@ -548,7 +560,7 @@ static void many_keys_of_one_hash_are_found_as_fast_as_others(void)
             full = wan_layout_lines(shard->layout)[line].slots[WAN_LINE_SLOTS - 1] ? full + 1 : 0;
             if (full > longest) longest = full;
         }
-        EXPECT(longest < 200); /* Lines that a search may have to pass. */
+        EXPECT(longest < 200); /* The most lines that a search may have to pass. */
     }
     EXPECT(shard->used == 0 && shard->bytes == 0);
     wan_table_close(&table);

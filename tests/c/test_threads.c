@@ -1,9 +1,10 @@
-/* Owns the threads' tests: the primitives as the layer above shares them between threads, each under the lock that it
- * says guards it. Runs each for some seconds under ThreadSanitizer: test_threads [seconds].
+/* Owns the tests with threads. They use the primitives as the layer above shares them between threads, each under the
+ * lock that guards it. Each test runs for some seconds under ThreadSanitizer: test_threads [seconds].
  *
- * Nothing had to be annotated for the sanitizer: wan_lock, wan_wait_change and wan_signal_change order by C11 atomics
- * (acquire, release), which it follows; the futex only puts to sleep. Numbers that are written under a lock and read
- * without one go through wan_add_guarded and wan_read (relaxed): stale is as good as fresh there, torn would not be. */
+ * The sanitizer needs no annotations. wan_lock, wan_wait_change and wan_signal_change order memory by C11 atomics
+ * (acquire, release), which the sanitizer follows; the futex only puts threads to sleep. Numbers that are written under
+ * a lock and read without it go through wan_add_guarded and wan_read (relaxed). An old value is as good as a new one
+ * there, but a torn one is not. */
 #include <pthread.h>
 
 #include "harness.h"
@@ -26,7 +27,7 @@
 static uint64_t end_us;
 static int is_over(void) { return wan_monotonic_us() >= end_us; }
 
-/* Starts `count` threads of each function, waits for all. */
+/* Starts `count` threads of each function, and waits for all of them. */
 typedef struct {
     void *(*run)(void *);
     uint32_t count;
@@ -48,7 +49,7 @@ static void run_crews(void *shared, const crew *crews, uint32_t crew_count)
     for (uint32_t n = 0; n < count; n++) pthread_join(threads[n], NULL);
 }
 
-/* A conflating queue: writers, one dispatcher a partition, and somebody who looks on. */
+/* A queue that conflates, with writers, one dispatcher for each partition, and a thread that only looks. */
 
 enum { WRITERS = 3, PARTITIONS = 4, KEYS = 40 };
 typedef struct {
@@ -56,10 +57,12 @@ typedef struct {
     wan_queue queue;
     failing_disk disk;
     wan_clock clock;
-    int writing;                     /* Writers that are not done. */
-    uint32_t work;                   /* What an idle dispatcher sleeps on. */
-    uint64_t written[WRITERS][KEYS]; /* Newest stamp of each writer's key: the writer's own until all are joined. */
-    uint64_t applied[WRITERS][KEYS]; /* As the receiver has it: its partition's dispatcher's. */
+    int writing;   /* Writers that are not done. */
+    uint32_t work; /* The word that an idle dispatcher sleeps on. */
+    /* The newest stamp of each writer's key. Only the writer uses it until all threads have ended. */
+    uint64_t written[WRITERS][KEYS];
+    /* The newest stamp that the receiver has. Only the dispatcher of the key's partition uses it. */
+    uint64_t applied[WRITERS][KEYS];
     uint64_t sent, removed;
 } shared_queue;
 
@@ -93,7 +96,7 @@ static void *write_queue(void *context)
     return NULL;
 }
 
-/* Records are read without the lock between peek and remove, as a dispatcher does that packs a batch. */
+/* Reads records without the lock between peek and remove, as a dispatcher does when it packs a batch. */
 static void *dispatch_queue(void *context)
 {
     worker *w = context;
@@ -161,7 +164,7 @@ static void a_queue_gives_each_key_its_last_update_whoever_writes(void)
     CHECK(q.disk.live == 0);
 }
 
-/* Two queues in one store, each with a lock of its own: some events stand in both, some in one. */
+/* Two queues in one store, each with its own lock. Some events stand in both, and some in one. */
 
 typedef struct {
     wan_lock locks[2];
@@ -213,7 +216,8 @@ static void *write_shared(void *context)
             write_plan(record.at, &plan);
             wan_queue_commit(&s->queues[which], &record);
             s->put[which]++;
-            if (random_below(&source, 4) == 0 && s->queues[which].partitions[0].unpeeked) { /* Filtered, say. */
+            /* As if a filter refused it. */
+            if (random_below(&source, 4) == 0 && s->queues[which].partitions[0].unpeeked) {
                 wan_queue_make_hole(&s->queues[which], 0, record.sequence, WAN_HOLE_FILTERED);
                 s->put[which]--;
             }
@@ -281,7 +285,8 @@ static void *write_table(void *context)
     random_source source = {.state = w->number};
     for (uint64_t n = 0; !is_over(); n++) {
         char key[24];
-        int common = random_below(&source, 2) != 0; /* A key that all write, or one of this thread's own. */
+        /* A key that all threads write, or a key of this thread only. */
+        int common = random_below(&source, 2) != 0;
         if (common) snprintf(key, sizeof key, "common-%u", random_below(&source, 1000));
         else snprintf(key, sizeof key, "%u-%" PRIu64, w->number, n);
         wan_change change = {.key = (const uint8_t *)key,
@@ -343,7 +348,7 @@ static void a_table_keeps_every_key_while_it_grows(void)
     wan_table_close(&t.table);
 }
 
-/* Group commit: many stage, one writes, each waits until its own is on the disk. */
+/* Group commit: many threads add records, one writes them, and each waits until its own record is on the disk. */
 
 typedef struct {
     wan_lock lock;
@@ -471,7 +476,8 @@ static void *take_stamps(void *context)
             CHECK(first > last);
             last = first + 2;
             taken += 3;
-            if (n == 50) wan_clock_see(&c->clock, last += 5); /* As a stamp of another site. */
+            /* Like a stamp of another site. */
+            if (n == 50) wan_clock_see(&c->clock, last += 5);
         }
     wan_add_shared(&c->taken, taken);
     wan_add_shared(&c->sum, 1);

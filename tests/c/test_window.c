@@ -1,4 +1,5 @@
-/* Owns the tests of the window: a link in simulated time, of which only its delay and its rate are known here. */
+/* Owns the tests of the window, on a link in simulated time. The test knows the delay and the rate of the link, and the
+ * window does not. */
 #include "harness.h"
 #include "session/wan_window.h"
 
@@ -9,12 +10,12 @@ typedef struct {
     double bytes_per_us;
     uint64_t batch;
     uint64_t limit;
-    uint64_t every_us; /* A batch is there every so often; 0: always. */
-    uint64_t noise_us; /* Up to so much later, each. */
-    /* State */
+    uint64_t every_us; /* A batch is ready once in this time. 0: always. */
+    uint64_t noise_us; /* Each one may come so much later. */
+    /* The state of the link. */
     wan_window window;
     uint64_t now_us, flight, acknowledged, most_in_flight, next_batch_us;
-    double line_free_us; /* When the line has carried all it was given. */
+    double line_free_us; /* When the line will have carried everything that it was given. */
     struct {
         wan_window_mark mark;
         uint64_t arrives_us, bytes;
@@ -69,7 +70,7 @@ static void run_for(uint64_t us)
     }
 }
 
-/* Part of what the line carries in that time, in percent. */
+/* The part of what the line can carry in that time, in percent. */
 static uint64_t part_of_line(uint64_t us)
 {
     return (uint64_t)((double)l.acknowledged * 100 / (l.bytes_per_us * (double)us));
@@ -117,7 +118,7 @@ static void the_receivers_credit_is_never_passed_by_more_than_a_batch(void)
     run_for(1000000);
     run_for(1000000);
     EXPECT(l.most_in_flight <= (3u << 20) + l.batch);
-    wan_window_set_limit(&l.window, 0); /* One at a time. */
+    wan_window_set_limit(&l.window, 0); /* One batch at a time. */
     run_for(1000000);
     run_for(1000000);
     EXPECT_EQUAL(l.most_in_flight, l.batch);
@@ -149,10 +150,11 @@ static void a_link_that_changes_is_full_again(void)
     }
 }
 
-/* A slow receiver looks as a narrow link does: what it has not applied waits in the queue, not before it. */
+/* A slow receiver looks like a narrow link. Batches that it has not applied wait in the queue, and not on the way to
+ * it. */
 static void little_is_on_its_way_to_a_receiver_that_applies_slowly(void)
 {
-    open_link(1, 0.0176, 17600); /* A batch a second. */
+    open_link(1, 0.0176, 17600); /* A batch each second. */
     run_for(600 * 1000000ull);
     run_for(60 * 1000000ull);
     EXPECT(l.most_in_flight <= WAN_WINDOW_FLOOR + 17600);
