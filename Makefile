@@ -1,7 +1,10 @@
 # Owns the commands a person types in a fresh clone: each makes .venv, builds the extension and installs what it needs.
 #
 #   make demo      three sites on this machine, fed by Spark          (ARGS="--events 100000 --topology chain" ...)
-#   make test      all tests                                          (ARGS="-k queue" ...)
+#   make lint      formatting, ruff, types, spelling, and the links of the documents
+#   make test      the tests, in parallel                             (ARGS="-k queue" WORKERS=2 ...)
+#   make test-quick  the tests without Spark, processes and long waits
+#   make test-long the tests that `make test` leaves out, as they take long
 #   make bench     the benchmarks, as ratios measured in one run      (ARGS="--quick" ...)
 #   make ctest     the C primitives' own test programs, and two seconds of each fuzzer
 #   make fuzz      bytes and operations at random             (FUZZ_SECONDS=60 FUZZ_SEED=7 FUZZERS="log" ...)
@@ -10,7 +13,9 @@
 #   make libfuzzer the same led by coverage, if clang is here (FUZZ_SECONDS=60 FUZZERS="log" ...)
 #   make simulate  senders and receivers over a bad network, disk and clock   (ARGS="--seeds 1000 --jobs 2" ...)
 #   make crash     senders and receivers killed with kill -9  (ARGS="--rounds 1000 --seed 7" ...)
-#   make sanitize  the same program, and the extension's tests, under ASan and UBSan; then make tsan
+#   make campaign  the random campaigns one after another, each for CAMPAIGN_SECONDS=600, or as many rounds or seeds
+#   make sanitize  the C tests, and the extension's tests, under ASan and UBSan; then make tsan
+#   make sanitize-quick  the C tests and a part of the extension's tests; the C primitives under ThreadSanitizer
 #   make tsan      the C primitives shared between threads, and tests/test_threads.py, under ThreadSanitizer   (THREAD_SECONDS=10)
 #   make wheel     dist/: an sdist, and a manylinux wheel for this Python, tried in a fresh environment
 #   make tables    writes the tables of the documents that are made from the code
@@ -20,7 +25,7 @@
 SHELL      := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: help demo test bench ctest fuzz fuzz-core fuzz-python libfuzzer simulate crash sanitize sanitized tsan tables docs wheel install build clean
+.PHONY: help demo lint test test-quick test-long campaign sanitize-quick bench ctest fuzz fuzz-core fuzz-python libfuzzer simulate crash sanitize sanitized tsan tables docs wheel install build clean
 
 # Only used to make .venv; needs Python 3.11 or newer with the venv module.
 PYTHON ?= python3
@@ -33,6 +38,15 @@ PIP   := $(PY) -m pip --disable-pip-version-check
 STAMP := $(VENV)/.stamp
 SOURCES   := $(wildcard csrc/*/* pywan/_core/*.pyx pywan/_core/*.pxd)
 SANITIZERS ?= address,undefined
+CORES    := $(shell nproc)
+CAMPAIGN_SECONDS ?= 600
+# Processes that run tests at the same time. Many tests wait for sockets, disks and timers, so more than the cores pay.
+WORKERS  ?= 4
+PYTEST    = $(VENV)/bin/pytest -q $(if $(filter-out 0 1,$(WORKERS)),-n $(WORKERS) --dist loadgroup)
+C_SOURCES := $(wildcard csrc/*/*.[ch] tests/*.c tests/c/*.[ch] bench/*.c)
+
+# The requirements of an extra of pyproject.toml: $(call extra,lint).
+extra = $$($(PY) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["$(1)"])')
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -64,7 +78,7 @@ tables: build
 	$(PY) tests/tables.py
 
 docs: $(STAMP)-tools
-	$(PIP) install -q $$($(PY) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"])')
+	$(PIP) install -q $(call extra,docs)
 	NO_MKDOCS_2_WARNING=1 PYTHONDONTWRITEBYTECODE=1 $(PY) -m mkdocs build -q --strict
 
 # The wheel is built from the sdist, in an environment of its own, so the sdist is complete.
@@ -79,15 +93,34 @@ wheel: $(STAMP)-tools
 demo: build
 	$(PY) -m pywan.demo.main $(ARGS)
 
+$(STAMP)-lint: pyproject.toml $(STAMP)-install
+	$(PIP) install -q $(call extra,lint)
+	@touch $@
+
+lint: $(STAMP)-lint
+	$(VENV)/bin/ruff format --check --quiet
+	$(VENV)/bin/ruff check --quiet
+	$(VENV)/bin/clang-format --dry-run -Werror $(C_SOURCES)
+	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" cython-lint pywan/_core
+	$(PY) -m mypy
+	$(VENV)/bin/codespell
+	$(PY) -m pytest -q -p no:cacheprovider tests/test_documents.py -k link
+
 test: build ctest
-	$(PY) -m pytest -q $(ARGS)
+	$(PYTEST) -m "not long" $(ARGS)
+
+test-quick: build
+	$(PYTEST) -m "not long and not whole" $(ARGS)
+
+test-long: build
+	$(PYTEST) -m long $(ARGS)
 
 bench: build
 	$(PY) bench/run.py $(ARGS)
 
 ctest:
-	$(MAKE) --no-print-directory -C tests/c test
-	$(MAKE) --no-print-directory -C tests/c fuzz FUZZ_SECONDS=$(or $(FUZZ_SECONDS),2)
+	$(MAKE) --no-print-directory -j $(CORES) -C tests/c test
+	$(MAKE) --no-print-directory -j $(CORES) -C tests/c fuzz FUZZ_SECONDS=$(or $(FUZZ_SECONDS),2)
 
 fuzz libfuzzer:
 	$(MAKE) --no-print-directory -C tests/c $@
@@ -100,6 +133,12 @@ simulate: build
 
 crash: build
 	$(PY) -m tests.crash $(ARGS)
+
+campaign: build
+	$(MAKE) --no-print-directory fuzz libfuzzer fuzz-core fuzz-python FUZZ_SECONDS=$(CAMPAIGN_SECONDS)
+	$(MAKE) --no-print-directory simulate ARGS="--seeds $(CAMPAIGN_SECONDS) --jobs $(CORES)"
+	$(MAKE) --no-print-directory crash ARGS="--rounds $(CAMPAIGN_SECONDS)"
+	EVERY_CALL=1 CONFIGURATION_SEEDS=1-$(CAMPAIGN_SECONDS) $(PYTEST) --timeout 3600 -k "every_call or configuration_model"
 
 # The extension is built a second time beside the normal one, and its tests run with the sanitizer's library loaded first.
 sanitized: build
@@ -118,6 +157,14 @@ sanitize: sanitized
 	$(MAKE) --no-print-directory -C tests/c sanitize
 	$(WATCHED) $(VENV)/bin/pytest -q $(or $(ARGS),$(wildcard tests/test_core*.py tests/test_*_model.py tests/test_simulator.py tests/test_golden.py tests/test_threads.py tests/test_every_call.py))
 	$(MAKE) --no-print-directory tsan
+
+# Short enough for every change. The parts of the core that read bytes and count references come first.
+QUICKLY_SANITIZED := $(patsubst %,tests/test_%.py,core_basics core_sessions stored_rows queue_model table_model golden threads)
+
+sanitize-quick: sanitized
+	$(MAKE) --no-print-directory -j $(CORES) -C tests/c sanitize tsan THREAD_SECONDS=2
+	$(WATCHED) $(PYTEST) -m "not long" $(QUICKLY_SANITIZED)
+	cd tests && $(WATCHED) ../$(PY) -m fuzz_core --seconds 2
 
 # Without pytest: loaded by it, the sanitizer's library loses sight of what orders the threads (also of pthread mutexes).
 tsan: build

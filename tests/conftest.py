@@ -10,6 +10,22 @@ from pywan.testing.waiting import eventually
 from sites import Network
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Says how tests are divided among workers: `--dist loadgroup` gives a group to one worker, and other tests singly.
+
+    One worker has all tests of Spark, so a run starts one Java machine. Tests that share a fixture of their module stay
+    together too. Tests that take long come first, so that no worker ends with one of them alone.
+    """
+    for item in items:
+        shared = {fixture[-1].scope for fixture in item._fixtureinfo.name2fixturedefs.values()} & {"module", "class"}
+        if item.get_closest_marker("spark"):
+            item.add_marker(pytest.mark.xdist_group("spark"))
+        elif shared:
+            item.add_marker(pytest.mark.xdist_group(item.module.__name__))
+    items.sort(key=lambda item: not any(map(item.get_closest_marker, ("spark", "long", "whole"))))
+
+
 def threads() -> set[threading.Thread]:
     return {thread for thread in threading.enumerate() if not thread.name.startswith("pywan-resolve")}
 

@@ -37,7 +37,7 @@ class History(CacheListener):
     def of(self, key: Any) -> list[tuple[str, Any]]:
         return [(e.operation, e.new_value) for e in self.events if e.key == key]
 
-    def keys(self) -> list[Any]:
+    def keys_in_order(self) -> list[Any]:
         return [e.key for e in self.events]
 
 

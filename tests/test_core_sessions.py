@@ -821,7 +821,7 @@ def test_the_window_grows_while_a_longer_link_carries_more_and_stays_within_the_
         sites.now_us += 100_000
         sites.dispatcher.receive_data(sites.deliver(data), sites.now_us)
     assert all(
-        before < now <= 2 * before + 240_000 for before, now in itertools.pairwise(seen)
+        before < now <= 2 * before + 240_000 for before, now in itertools.pairwise(seen[:4])
     )  # Doubles, batch by batch.
     assert max(seen) == 16 << 20 and sites.dispatcher.flow(sites.now_us)["round_trip_us"] == 100_000
     assert len(sites.history.applied) == 40_000

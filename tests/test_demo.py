@@ -14,7 +14,7 @@ import pytest
 from pywan.testing.waiting import eventually
 
 pytest.importorskip("pyspark")
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(240)]
 
 
 def start_demo(directory: Path, *options: str) -> subprocess.Popen:

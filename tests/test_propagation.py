@@ -349,7 +349,7 @@ def test_every_operation_that_travels_travels(two_sites, network):
     assert ny.data.remove_all(["c", "absent", "e"]) == 2
     network.settle()
     assert history.of("a") == [("create", 1), ("update", 2)]
-    assert history.events[history.keys().index("a")].callback_argument == {"why": "test"}
+    assert history.events[history.keys_in_order().index("a")].callback_argument == {"why": "test"}
     assert history.events[0].is_origin_remote and history.events[0].origin_site == ny.id
     for key, value in (("b", 1), ("c", 2), ("d", 4), ("e", 5)):
         assert history.of(key) == [("create", value), ("destroy", None)]
@@ -504,7 +504,7 @@ def test_one_threads_writes_keep_their_order_with_order_policy_thread(network, d
     at_once(*(lambda name=name: write(name) for name in "abcd"))
     network.settle()
     for name in "abcd":
-        assert [key for key in history if key[0] == name] == [f"{name}{n}" for n in range(200)]
+        assert [key for key in history.keys_in_order() if key[0] == name] == [f"{name}{n}" for n in range(200)]
 
 
 def test_a_put_all_with_some_wrong_entries_does_the_others(two_sites, network):
