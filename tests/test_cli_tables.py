@@ -1,4 +1,6 @@
-"""What people see on a terminal of 80 columns: no line is longer, no word is cut, and amounts are shown as people say them."""
+"""What people see on a terminal of 80 columns: no line is longer, no word is cut, and amounts are shown as people say
+them.
+"""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def test_a_filter_that_closes_the_cache_during_a_bulk_call_ends_it_with_an_error
         region = cache.create_region("data", type="REPLICATE", gateway_sender_ids=[])
         region.put_all((n, n) for n in range(100))
         region.alter(gateway_sender_ids=["ln"])
-        with pytest.raises(pywan.RegionNotFoundError, match="remove_all stopped at key 0.*its cache closed"):
+        with pytest.raises(pywan.RegionNotFoundError, match=r"remove_all stopped at key 0.*its cache closed"):
             region.remove_all(range(100))
         cache.close()
         assert cache.is_closed
