@@ -358,6 +358,8 @@ _TYPES: dict[str, Callable[[str], Any]] = {
     },
 }
 
+SHORT_TYPES = tuple(name for name in _TYPES if "." not in name)
+
 
 def _key(values: Values) -> Any:
     return _typed(values["key"], values.pop("key_type", "str"), "--key")
@@ -448,7 +450,7 @@ START_OPTIONS = (
     Option("hostname-for-clients", "the name told to others"),
     Option("properties-file", "a file of NAME=VALUE lines"),
     Option("J", "-Dgemfire.NAME=VALUE sets the property NAME", many=True, field="java"),
-    Option("log-level", "info, warning, fine ..."),
+    Option("log-level", "info, warning, fine ...", words=tuple(process.LOG_LEVELS)),
     Option("classpath", "directories from which filter classes are imported"),
     Option("foreground", "do not detach; the log goes to standard error", flag=True),
     Option("timeout", "seconds until it must be ready (60)"),
@@ -613,8 +615,8 @@ def start_server(session: Session, values: Values) -> Result:
 
 
 STOP_OPTIONS = (
-    Option("name", "the member's name", required=True),
-    Option("dir", "where its folder lies (the current directory)"),
+    Option("name", "the member's name", required=True, variable="PYWAN_NAME"),
+    Option("dir", "where its folder lies (the current directory)", variable="PYWAN_DIR"),
 )
 WAIT_OPTION = Option(
     "maximum-shutdown-wait-time",
@@ -984,6 +986,16 @@ def version(session: Session, values: Values) -> Result:
     return Result(data={"version": pywan.__version__}, lines=[f"pywan {pywan.__version__}"])
 
 
+def completion(session: Session, values: Values) -> Result:
+    from pywan.cli.completion import bash_script, last_words
+
+    if "line" in values:
+        found = last_words(values["line"], session.commands)
+        return Result(data={"words": found}, lines=found)
+    text = bash_script()
+    return Result(data={"script": text}, lines=text.splitlines())
+
+
 def exit_(session: Session, values: Values) -> Result:
     return Result(exit=True)
 
@@ -1011,11 +1023,11 @@ def _group(name: str, *commands: Command) -> tuple[Command, ...]:
 
 REGION = Option("region", "the region's name", required=True)
 KEY_TYPE = (
-    Option("key-type", "str (if not given), int, float, bool, json, hex"),
+    Option("key-type", "str (if not given), int, float, bool, json, hex", words=SHORT_TYPES),
     Option("key-class", field="key_type", hidden=True),
 )
 VALUE_TYPE = (
-    Option("value-type", "str (if not given), int, float, bool, json, hex"),
+    Option("value-type", "str (if not given), int, float, bool, json, hex", words=SHORT_TYPES),
     Option("value-class", field="value_type", hidden=True),
 )
 
@@ -1097,6 +1109,7 @@ COMMANDS: tuple[Command, ...] = (
                 Option(
                     "action",
                     "APPLY: servers that run and have nothing yet make it; STAGE: only those that start later (APPLY)",
+                    words=("APPLY", "STAGE"),
                 ),
             ),
         ),
@@ -1195,6 +1208,12 @@ COMMANDS: tuple[Command, ...] = (
         ),
         Command("help", "all commands, or one", help_),
         Command("version", "of pywan", version),
+        Command(
+            "completion",
+            "what bash reads so that Tab completes commands, options and values",
+            completion,
+            (Option("line", "the beginning of a line: what its last word could become", hidden=True),),
+        ),
         Command("exit", "leave the shell", exit_),
         Command("quit", "leave the shell", exit_),
     ),

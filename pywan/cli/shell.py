@@ -10,6 +10,7 @@ from typing import TextIO
 
 from pywan.base.files import given_path
 from pywan.cli import grammar
+from pywan.cli.completion import values_for
 from pywan.cli.session import Session
 
 HISTORY_VARIABLE = "PYWAN_HISTORY"
@@ -79,8 +80,8 @@ class Shell(cmd.Cmd):
         shift = len(readline.get_line_buffer()) - len(line)
         # readline replaces only the last word: give what is left of each whole line from there on.
         return [
-            whole[max(0, begin - shift) :] + ("" if whole.endswith("=") else " ")
-            for whole in grammar.complete(line, self.session.commands)
+            whole[max(0, begin - shift) :] + ("" if whole.endswith(("=", "/")) else " ")
+            for whole in grammar.complete(line, self.session.commands, values_for(self.session.locator))
         ]
 
 
