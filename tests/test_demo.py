@@ -67,7 +67,13 @@ def test_a_file_fed_through_a_chain_ends_with_equal_sites_and_balanced_ledgers(t
     report = json.loads(out)
     assert report["problems"] == []
     assert demo.returncode == 0
-    assert report["feed"] == {"source": "feed.csv.gz", "events": 5_000, "live_keys": 990}
+    assert report["feed"] == {
+        "source": "feed.csv.gz",
+        "events": 5_000,
+        "idle_destroys": 50,  # Five times ten keys that were never there.
+        "changes": 4_950,
+        "live_keys": 990,
+    }
     assert [site["live_keys"] for site in report["sites"].values()] == [990] * 3
     assert [sender["balanced"] for sender in report["senders"]] == [True] * 4
     for what in (
@@ -89,7 +95,7 @@ def test_an_interrupted_demo_leaves_no_process_and_no_file_behind(tmp_path, numb
     demo = start_demo(directory, "--events", "1000000")
     progress = tmp_path / "progress.txt"
     try:
-        eventually(lambda: "Spark reads the feed" in progress.read_text(), 90, "the start of all processes")
+        eventually(lambda: "Spark generates" in progress.read_text(), 90, "the start of all processes")
         assert len(processes_in(directory)) > 6
     finally:
         demo.send_signal(number)

@@ -7,6 +7,7 @@ before it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +17,7 @@ from rich.cells import cell_len, chop_cells
 from pywan.base.names import printable
 
 MAX_ROW_LINES = 3
+_NUMBER = re.compile(r"-?\d[\d,]*(\.\d+)?")
 NAME_INDENT = 2  # Of a sheet's lines.
 NAME_GAP = 2  # Between a name and its value in a sheet, and between columns without a frame.
 LEAST_VALUE = 20  # A sheet's values have at least as many columns; else they stand below their names.
@@ -76,9 +78,9 @@ def layout(shown: Table | Sheet, width: int) -> list[str]:
 
 
 def _is_numeric(column: Sequence[Any]) -> bool:
-    """Whether a column has numbers, and else only empty cells: they stand to the right."""
+    """Whether a column has numbers, also as text, and else only empty cells: they stand to the right."""
     filled = [value for value in column if value not in (None, "")]
-    return bool(filled) and all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in filled)
+    return bool(filled) and not any(isinstance(value, bool) or not _NUMBER.fullmatch(str(value)) for value in filled)
 
 
 def wrapped(text: str, width: int, indent: int = 0) -> list[str]:

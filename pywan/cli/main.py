@@ -37,9 +37,9 @@ _CONTEXT = {"ignore_unknown_options": True, "allow_interspersed_args": False, "h
 def program(lines: tuple[str, ...], locator: str | None, as_json: bool, words: tuple[str, ...]) -> None:
     """Multi-site event distribution, in gfsh's grammar: start locator, start server, create gateway-sender, list gateways ..."""
     if words[:1] == ("demo",):
-        from pywan.demo.main import command as demo  # Needs Spark; nothing else here does.
+        from pywan.demo.main import main as demo  # Needs Spark; nothing else here does.
 
-        demo.main(args=[*(["--json"] if as_json else []), *words[1:]], prog_name="pywan demo")
+        demo([*(["--json"] if as_json else []), *words[1:]])
         return
     if lines and words:
         raise click.UsageError(

@@ -49,7 +49,7 @@ class Link:
 
 
 class Writer(threading.Thread):
-    """Updates the same keys as the other writers, at one site, until stopped; `failure` says why it ended before that."""
+    """Updates the same keys as the other writers, at one site, until it is stopped. `failure`: why it ended before."""
 
     def __init__(self, site: Site, keys: Sequence[Any], members: Members, seed: int) -> None:
         super().__init__(name=f"writer-{site.name}", daemon=True)

@@ -1,4 +1,5 @@
-"""Owns what the demo feeds: generated market data, or a file's rows, as one DataFrame in which keys keep their order."""
+"""Owns what the demo feeds: generated market data, or the rows of a file, as one DataFrame. The rows of a key keep
+their order."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ PARTITIONS = 16  # Each is one task: many enough to show progress, few enough to
 EVENTS_PER_KEY = 5  # Of the generated feed, on average.
 _MAX_KEY_BYTES = 64 * 1024
 _ORDER = "__pywan_order"  # Where a row stands in the feed; dropped before the rows leave.
+_BEFORE = "__pywan_before"  # The operation before, of the same key.
 _SYMBOLS = [
     "AAPL",
     "MSFT",
@@ -43,14 +45,20 @@ class Feed:
     operation: str | None
     values: tuple[str, ...]
     rows: int
+    idle_destroys: int  # Destroys of keys that are not there: they change nothing, so they make no event.
     source: str  # For people.
+
+    @property
+    def changes(self) -> int:
+        """The events that the rows make in a region that was empty."""
+        return self.rows - self.idle_destroys
 
     def release(self) -> None:
         self.frame.unpersist()
 
 
 def market_data(spark: Any, events: int, seed: int = 1) -> Feed:
-    """`events` creates, updates and destroys of orders, skewed: some keys are busy, many are not. Repeatable by `seed`."""
+    """So many creates, updates and destroys of orders. Some keys are busy, many are not. `seed` repeats them."""
     from pyspark.sql import functions as F
 
     if events < 1:
@@ -159,26 +167,32 @@ def _feed(rows: Any, key: str, operation: str | None, order: Any, source: str) -
     if not values:
         raise ConfigurationError(f"{source}: beside the key there must be a column for the value")
     ordered = rows.repartition(PARTITIONS, quoted).sortWithinPartitions(order).persist(StorageLevel.MEMORY_AND_DISK)
-    counted = _count_and_check(ordered, quoted, operation, source)
+    counted, idle = _count_and_check(ordered, quoted, order, operation, source)
     columns = [quoted, *([F.col(f"`{operation}`")] if operation else []), *[F.col(f"`{name}`") for name in values]]
     last = ordered.groupBy(quoted.alias(key)).agg(F.max_by(F.struct(*columns[1:]), order).alias("row"))
     if operation is not None:
         last = last.filter(F.col("row").getField(operation) != "destroy")
     live = last.select(F.col(f"`{key}`"), *[F.col("row").getField(name).alias(name) for name in values])
-    return Feed(ordered.select(*columns), live, key, operation, values, counted, source)
+    return Feed(ordered.select(*columns), live, key, operation, values, counted, idle, source)
 
 
-def _count_and_check(rows: Any, key: Any, operation: str | None, source: str) -> int:
-    from pyspark.sql import functions as F
+def _count_and_check(rows: Any, key: Any, order: Any, operation: str | None, source: str) -> tuple[int, int]:
+    """How many rows there are, and how many of them destroy a key that is not there. ConfigurationError if a row cannot
+    be put."""
+    from pyspark.sql import Window, functions as F
 
-    bad_operation = F.lit(None).cast("string")
+    bad_operation, is_idle = F.lit(None).cast("string"), F.lit(False)
     if operation is not None:
         column = F.col(f"`{operation}`")
         bad_operation = F.when(column.isNull(), "(none)").when(~column.isin(*OPERATIONS), column)
+        before = F.lag(column).over(Window.partitionBy(key).orderBy(order))
+        rows = rows.withColumn(_BEFORE, before)
+        is_idle = (column == "destroy") & (F.coalesce(F.col(_BEFORE), F.lit("destroy")) == "destroy")
     counts = rows.agg(
         F.count(F.lit(1)).alias("rows"),
         F.count(F.when(key.isNull(), 1)).alias("without_key"),
         F.max(bad_operation).alias("bad_operation"),
+        F.count(F.when(is_idle, 1)).alias("idle_destroys"),
         F.max(F.length(key.cast("string"))).alias("longest_key"),
     ).collect()[0]
     if counts["rows"] == 0:
@@ -193,4 +207,4 @@ def _count_and_check(rows: Any, key: Any, operation: str | None, source: str) ->
         raise ConfigurationError(
             f"{source}: a key has {counts['longest_key']:,} characters; at most {_MAX_KEY_BYTES:,} bytes fit"
         )
-    return int(counts["rows"])
+    return int(counts["rows"]), int(counts["idle_destroys"])

@@ -1,4 +1,5 @@
-"""Owns the demo's course: start, load, settle, check, faults under writes, settle, compare, report, and leave nothing behind."""
+"""Owns the course of the demo: start, load, settle, check, faults under writes, settle, compare, report. It leaves no
+process and no file behind."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -20,6 +22,7 @@ from typing import Any
 import click
 from rich.console import Console
 
+from pywan.cli.output import Output
 from pywan.demo import compare, faults, feeds, spark_session, topology
 from pywan.demo.members import Members
 from pywan.demo.progress import Progress
@@ -31,7 +34,6 @@ WRITE_SITES = ("ny", "tk")
 WRITE_KEYS = 1_000
 STANDSTILL_LIMIT_S = 60.0
 _POLL_S = 0.2
-_PLAIN_WIDTH = 132  # Of tables that go to a file or a pipe.
 INTERRUPTED = 130
 
 
@@ -64,6 +66,7 @@ class Demo:
         self.report = Report(options.topology)
         self._cleanup = ExitStack()
         self._spark: Future[Any] | None = None
+        self._written: dict[str, int] = {}  # By the writers of each site.
         self.members: Members
         self.link: faults.Link
         self.progress: Progress
@@ -96,15 +99,19 @@ class Demo:
         self._cleanup.callback(self.link.stop)
         self._cleanup.callback(self.progress.stop)
         started = time.monotonic()
-        self.progress.say(
-            f"{len(self.topology.sites)} sites in a {self.topology.name} start, and Spark; files in {self.directory}"
-        )
+        say = self.progress.say
+        say(f"{len(self.topology.sites)} sites in a {self.topology.name}; files in {self.directory}")
+        self.progress.start()
+        say("starting Spark's Java process, while the sites start")
         self._spark = pool.submit(spark_session.start, self.directory / "spark")
         pool.shutdown(wait=False)
         self.link.start()
-        self.members.start_all()
-        self.progress.start()
-        self._spark.result()
+        self.members.start_all(say)
+        self.progress.watch()
+        if not self._spark.done():
+            say("waiting for Spark's Java process")
+        session = self._spark.result()
+        self.progress.activity = lambda: spark_session.activity(session)
         self.report.add_step("start", time.monotonic() - started)
 
     def _stop_spark(self) -> None:
@@ -119,12 +126,13 @@ class Demo:
         started = time.monotonic()
         assert self._spark is not None
         spark, options = self._spark.result(), self.options
-        self.progress.say("Spark reads the feed")
+        rows = f"generates {options.events:,} events of market data" if options.input is None else "reads the feed"
+        self.progress.say(f"Spark {rows}, sorts them by key and counts them")
         if options.input is not None:
             feed = feeds.from_file(spark, options.input, options.key or "key", options.operation)
         else:
             feed = feeds.market_data(spark, options.events, options.seed)
-        self.report.feed = {"source": feed.source, "events": feed.rows}
+        self.report.feed = {"source": feed.source, "events": feed.rows, "idle_destroys": feed.idle_destroys}
         self.report.add_step("read the feed", time.monotonic() - started, feed.rows)
         return feed
 
@@ -132,7 +140,7 @@ class Demo:
         from pywan.spark import enqueue
 
         site = self.topology.sites[FEED_SITE]
-        self.progress.say(f"Spark loads {feed.rows:,} events ({feed.source}) into {site.name.upper()}")
+        self.progress.say(f"Spark sends {feed.rows:,} rows to {site.name.upper()}, whose senders take them on")
         started = time.monotonic()
         summary = enqueue(
             feed.frame,
@@ -147,8 +155,9 @@ class Demo:
         )
         if summary.rows != feed.rows:
             self.report.problems.append(f"Spark enqueued {summary.rows:,} rows of {feed.rows:,}")
-        self.progress.say("the sites catch up")
+        self.progress.say("Spark is done; the sites catch up")
         self._settle()
+        self.report.check_feed(FEED_SITE, self.members.look(FEED_SITE).events)
         self.report.add_step("load, until every site has it", time.monotonic() - started, summary.rows)
 
     def _check_feed(self, feed: feeds.Feed) -> Any:
@@ -196,7 +205,8 @@ class Demo:
                 faults.restart_server(self.members, cut, lambda: writers.go_on_for(1.5))
                 say(f"{cut.name.upper()}'s server was started again, from its disk store")
                 writers.go_on_for(1.5)
-        written = sum(writers.written.values())
+        self._written = writers.written
+        written = sum(self._written.values())
         say("the writers have stopped; the sites catch up")
         self.report.add_step("faults under writes", time.monotonic() - started, written)
         started = time.monotonic()
@@ -214,6 +224,7 @@ class Demo:
             self.report.sites[site] = {
                 "live_keys": len(held),
                 "events": self.members.look(site).events,
+                "written": self._written.get(site, 0),
                 "received": stats["events_received"],
                 "repeated": stats["duplicate_events_skipped"],
                 "conflicts_lost": stats["conflicts_lost"],
@@ -232,6 +243,7 @@ class Demo:
                     self.report.problems.append(f"{site}'s sender {name} has parked {ledger['parked']:,} events")
         if not (self.options.persistent and self.options.faults):  # A killed server's receiver counts from 0 again.
             self.report.check_flow({site: site for site in self.topology.sites})
+            self.report.check_sums(FEED_SITE)
         self.report.add_step("compare key by key", time.monotonic() - started, sum(map(len, contents.values())))
 
     def _contents(self) -> dict[str, compare.Contents]:
@@ -292,7 +304,7 @@ def run(options: Options = Options()) -> int:
     """Run the demo; 0 only if every site is equal and every event explained. Whatever happens, no process is left."""
     if options.operation is not None and options.input is None:
         raise click.UsageError("--operation names a column of --input")
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else _PLAIN_WIDTH)
+    console = Console(highlight=False, width=Output(out=sys.stdout).width)
     demo = report = None
     status = 1
     with _Signals() as signals:
@@ -368,5 +380,14 @@ def command(**chosen: Any) -> None:
     sys.exit(run(Options(**chosen)))
 
 
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The entry point: the exit status is 0 only if all sites are equal; an error of the options is two lines."""
+    try:
+        command.main(args=arguments, prog_name="pywan demo", standalone_mode=False)
+    except click.UsageError as error:
+        click.echo(f"error: {error.format_message()}\nhelp:  pywan demo --help", err=True)
+        sys.exit(2)
+
+
 if __name__ == "__main__":
-    command(prog_name="pywan demo")
+    main()

@@ -1,4 +1,5 @@
-"""Owns the demo's processes: six of them, started by the same commands that a person would type, and all gone at the end."""
+"""Owns the six processes of the demo. The commands that start them are those that a person would type. At the end all
+of them are gone."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -65,12 +67,15 @@ class Members:
         self._closing = False  # Guarded by _lock.
         self._clients: dict[str, ControlClient] = {}  # By site; guarded by _lock.
 
-    def start_all(self) -> None:
+    def start_all(self, say: Callable[[str], None] = lambda text: None) -> None:
         """All locators, then all servers; each kind at once."""
         sites = list(self.topology.sites.values())
         with ThreadPoolExecutor(len(sites)) as pool:
+            say(f"starting {len(sites)} locators, one for each site, as processes of their own")
             list(pool.map(self.start_locator, sites))
+            say(f"starting {len(sites)} servers, each by its cache.xml: senders, a receiver, the region {REGION!r}")
             list(pool.map(self.start_server, sites))
+        say("all sites are up")
 
     def locator_command(self, site: Site) -> list[str]:
         return [
@@ -127,7 +132,8 @@ class Members:
             with self._lock:
                 self._starting.discard(starter)
         if starter.returncode != 0:
-            raise PywanError(f"`pywan {' '.join(command)}` failed:\n{said.strip()}\n{self.log_tail(name)}")
+            reason = said.strip() or self.log_tail(name)
+            raise PywanError(f"`pywan {' '.join(command)}` failed:\n{reason}\nlog: {self.log_file(name)}")
         self._adopt(name)
 
     def _adopt(self, name: str) -> None:

@@ -1,15 +1,18 @@
-"""Owns what people see while the demo runs: a live table on a terminal, plain lines elsewhere, nothing with --quiet."""
+"""Owns what people see while the demo runs: a moving line and a table on a terminal, lines elsewhere, or nothing."""
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
+from rich.spinner import Spinner
 from rich.table import Table
 
 POLL_S = 0.5
@@ -29,7 +32,10 @@ class SiteView:
 
 
 class Progress:
-    """Looks at every site twice a second, in its own thread, and shows it. `say` puts a line above the table."""
+    """Shows the step that is under way, twice a second, in a thread of its own. After `watch` it looks at the sites.
+
+    `say` begins a step. `activity` tells how far the step is, if it can.
+    """
 
     def __init__(self, look: Callable[[str], SiteView], sites: list[str], *, quiet: bool = False) -> None:
         self._look = look
@@ -42,8 +48,12 @@ class Progress:
         self.fastest: dict[str, float] = dict.fromkeys(sites, 0.0)  # Events a second, over two looks or more.
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
-        self._phase = ""
-        self._started = time.monotonic()
+        self.activity: Callable[[], str] = lambda: ""
+        self._watching = False
+        self._step = ""
+        self._how_far = ""
+        self._started = self._step_started = time.monotonic()
+        self._spinner = Spinner("dots")
 
     def __enter__(self) -> Progress:
         return self
@@ -52,12 +62,16 @@ class Progress:
         self.stop()
 
     def start(self) -> None:
-        """Begin to look: the sites are there."""
+        """Begin to show steps."""
         if self.console.is_terminal and not self._quiet:
-            self._live = Live(self._table(), console=self.console, refresh_per_second=4, transient=True)
+            self._live = Live(self._picture(), console=self.console, refresh_per_second=8, transient=True)
             self._live.start()
         self._thread = threading.Thread(target=self._run, name="demo-progress", daemon=True)
         self._thread.start()
+
+    def watch(self) -> None:
+        """Begin to look at the sites: they are there."""
+        self._watching = True
 
     def stop(self) -> None:
         self._stopped.set()
@@ -69,29 +83,37 @@ class Progress:
             self._live = None
 
     def say(self, text: str) -> None:
-        self._phase = text
-        self.console.print(f"[dim]{time.monotonic() - self._started:6.1f} s[/]  {text}")
+        self._step, self._step_started, self._how_far = text, time.monotonic(), ""
+        self.console.print(f"[dim]{time.monotonic() - self._started:6.1f} s[/]  {text}", soft_wrap=True)
 
     def _run(self) -> None:
         next_line = time.monotonic() + LINE_EVERY_S
         while not self._stopped.wait(POLL_S):
-            for site in self._sites:
-                try:
-                    view = self._look(site)
-                except Exception:  # The site is away for now; that is shown, and its absence is judged elsewhere.
-                    old = self._views.get(site)
-                    if old is not None:
-                        self._views[site] = SiteView(
-                            old.keys, old.events, old.queued, old.lag_seconds, old.lag_causes, running=False
-                        )
-                    continue
-                self._views[site] = view
-                self._note_rate(site, view.events)
+            if self._watching:
+                self._look_at_sites()
+            with contextlib.suppress(Exception):  # Spark may be ending.
+                self._how_far = self.activity()
             if self._live is not None:
-                self._live.update(self._table())
+                self._live.update(self._picture())
             elif time.monotonic() >= next_line:
                 next_line = time.monotonic() + LINE_EVERY_S
                 self.console.print(self._line(), soft_wrap=True)
+
+    def _look_at_sites(self) -> None:
+        for site in self._sites:
+            try:
+                view = self._look(site)
+            except Exception:  # The site is away for now. The table shows that, and the demo judges it elsewhere.
+                old = self._views.get(site)
+                if old is not None:
+                    self._views[site] = dataclasses.replace(old, running=False)
+                continue
+            self._views[site] = view
+            self._note_rate(site, view.events)
+
+    @property
+    def _has_events(self) -> bool:
+        return any(view.events for view in self._views.values())
 
     def _note_rate(self, site: str, events: int) -> None:
         history = self._history[site]
@@ -106,7 +128,16 @@ class Progress:
         (first_at, first), (last_at, last) = history[0], history[-1]
         return max(0.0, (last - first) / (last_at - first_at))
 
+    def _step_text(self) -> str:
+        """The step with its time, and how far it is."""
+        text = f"{self._step} ({time.monotonic() - self._step_started:.0f} s)"
+        return f"{text}: {self._how_far}" if self._how_far else text
+
     def _line(self) -> str:
+        now = f"{time.monotonic() - self._started:6.1f} s"
+        if not self._has_events:
+            seconds = f"{time.monotonic() - self._step_started:.0f} s"
+            return f"[dim]{now}    ... for {seconds}{f': {self._how_far}' if self._how_far else ''}[/]"
         parts = []
         for site, view in self._views.items():
             queue = sum(view.queued.values())
@@ -115,10 +146,17 @@ class Progress:
                 + (f" ({', '.join(view.lag_causes)})" if queue and view.lag_causes else "")
                 + ("" if view.running else ", away")
             )
-        return f"[dim]{time.monotonic() - self._started:6.1f} s    {' | '.join(parts)}[/]"
+        if self._how_far:
+            parts.append(f"Spark: {self._how_far}")
+        return f"[dim]{now}    {' | '.join(parts)}[/]"
+
+    def _picture(self) -> Group:
+        """A line that moves, and below it the sites as soon as they have events."""
+        self._spinner.update(text=self._step_text())
+        return Group(self._spinner, self._table()) if self._has_events else Group(self._spinner)
 
     def _table(self) -> Table:
-        table = Table(title=self._phase, title_justify="left", title_style="bold")
+        table = Table()
         for name in ("Site", "Keys", "Events", "Events/s", "Queue", "Lag"):
             table.add_column(name, justify="left" if name in ("Site", "Lag") else "right", min_width=9)
         for site in self._sites:

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
+
+from pywan.base.amounts import duration_text
+from pywan.cli.layout import Table, layout
 
 _RECEIVED = ("queued", "not_queued", "filtered_before_enqueue")
 _QUEUED = ("distributed", "conflated", "filtered_before_transmit", "parked", "in_queue")
@@ -24,6 +26,21 @@ def unexplained(ledger: Mapping[str, Any]) -> list[str]:
         if int(ledger.get(total, 0)) != explained:
             problems.append(f"{total} {int(ledger.get(total, 0)):,}, explained {explained:,}")
     return problems
+
+
+def _amount(entry: Any) -> int:
+    """A number of a ledger. One that is told by reason is their sum."""
+    return sum(entry.values()) if isinstance(entry, Mapping) else int(entry or 0)
+
+
+def _without_zeros(title: str, columns: tuple[str, ...], rows: list[tuple[Any, ...]]) -> Table:
+    """A table without the columns that are 0 in each row, which the title then says."""
+    shown = [n for n in range(len(columns)) if not rows or any(row[n] != 0 for row in rows)]
+    cells = [[f"{row[n]:,}" if isinstance(row[n], int) else row[n] for n in shown] for row in rows]
+    left_out = [columns[n].lower() for n in range(len(columns)) if n not in shown]
+    return Table(
+        [columns[n] for n in shown], cells, f"{title} (0 everywhere: {', '.join(left_out)})" if left_out else title
+    )
 
 
 @dataclass
@@ -54,7 +71,8 @@ class Report:
         self.problems += [f"the ledger of {site}'s sender {name} does not balance: {problem}" for problem in problems]
 
     def check_flow(self, ids: Mapping[str, str]) -> None:
-        """Every event that senders count as distributed to a site was received there once. `ids`: the site behind a sender's id."""
+        """Every event that senders count as distributed to a site was received there once. `ids`: the site behind a
+        sender's id."""
         for site, found in self.sites.items():
             sent = sum(
                 int(sender["ledger"]["distributed"]) + int(sender["ledger"]["parked"])
@@ -65,6 +83,24 @@ class Report:
                 self.problems.append(
                     f"{site} received {found['received']:,} events, but {sent:,} were distributed to it"
                 )
+
+    def check_feed(self, site: str, events: int) -> None:
+        """The changes of the feed are the events of the site that was fed, after the load."""
+        expected = self.feed["events"] - self.feed["idle_destroys"]
+        self.feed["changes"] = events
+        if events != expected:
+            self.problems.append(
+                f"after the load, {site} has {events:,} events, but the feed's {self.feed['events']:,} rows less"
+                f" {self.feed['idle_destroys']:,} destroys of keys that were not there are {expected:,}"
+            )
+
+    def check_sums(self, fed: str) -> None:
+        """Every event of every site comes from the feed, from a writer here, or from another site and won."""
+        for name, site in self.sites.items():
+            site["fed"] = self.feed["changes"] if name == fed else 0
+            expected = site["fed"] + site["written"] + site["received"] - site["repeated"] - site["conflicts_lost"]
+            if site["events"] != expected:
+                self.problems.append(f"{name} has {site['events']:,} events, and {expected:,} are explained")
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -79,71 +115,89 @@ class Report:
         }
 
     def print(self, console: Console) -> None:
-        sites = Table(title="Sites", title_justify="left")
-        for name in (
-            "Site",
-            "Live keys",
-            "Events",
-            "Received from others",
-            "Of these lost a conflict",
-            "Fastest events/s",
-            "Contents",
-        ):
-            sites.add_column(name, justify="left" if name in ("Site", "Contents") else "right")
-        for name, site in self.sites.items():
-            sites.add_row(
-                name.upper(),
-                f"{site['live_keys']:,}",
-                f"{site['events']:,}",
-                f"{site['received']:,}",
-                f"{site['conflicts_lost']:,}",
-                f"{site['fastest_events_per_second']:,.0f}",
-                site["contents"],
-            )
-        console.print(sites)
+        def show(table: Table) -> None:
+            for line in layout(table, console.width):
+                console.print(line, soft_wrap=True, markup=False)
+            console.print()
 
-        senders = Table(
-            title="Ledgers: received = queued + not queued + filtered + dropped; "
-            "queued = distributed + conflated + filtered + parked + in queue",
-            title_justify="left",
+        if "changes" in self.feed:
+            rows, idle, changes = (self.feed[name] for name in ("events", "idle_destroys", "changes"))
+            console.print(
+                f"The feed ({self.feed['source']}): {rows:,} rows = {changes:,} events + {idle:,} destroys of keys that"
+                " were not there, which change nothing.\n"
+            )
+        show(
+            Table(
+                ("Site", "Live keys", "Contents", "Fastest events/s"),
+                [
+                    (
+                        name.upper(),
+                        f"{site['live_keys']:,}",
+                        site["contents"],
+                        f"{site['fastest_events_per_second']:,.0f}",
+                    )
+                    for name, site in self.sites.items()
+                ],
+                "Sites",
+            )
         )
+        if all("fed" in site for site in self.sites.values()):
+            show(
+                _without_zeros(
+                    "Events: fed + written here + received - lost a conflict - known already = events",
+                    ("Site", "Fed", "Written here", "Received", "Lost a conflict", "Known already", "Events"),
+                    [
+                        (
+                            name.upper(),
+                            *(
+                                site.get(part, 0)
+                                for part in ("fed", "written", "received", "conflicts_lost", "repeated")
+                            ),
+                            site["events"],
+                        )
+                        for name, site in self.sites.items()
+                    ],
+                )
+            )
         columns = ("received", "queued", "not_queued", "dropped", "distributed", "conflated", "parked", "in_queue")
-        for name in ("Sender", *(column.replace("_", " ").capitalize() for column in columns), "Balance"):
-            senders.add_column(name, justify="left" if name in ("Sender", "Balance") else "right")
-        for sender in self.senders:
-            ledger = sender["ledger"]
-            cells = []
-            for column in columns:
-                amount = ledger.get(column, 0)
-                cells.append(f"{sum(amount.values()) if isinstance(amount, Mapping) else int(amount or 0):,}")
-            senders.add_row(
-                f"{sender['site'].upper()} to {sender['sender'].upper()}",
-                *cells,
-                "yes" if sender["balanced"] else "[red]NO[/]",
+        show(
+            _without_zeros(
+                "Ledgers of the senders: received = queued + not queued + dropped; queued = distributed + conflated"
+                " + parked + in queue. Not queued: the other site has these events already, or gets them from another",
+                ("Sender", *(column.replace("_", " ").capitalize() for column in columns), "Balance"),
+                [
+                    (
+                        f"{sender['site'].upper()} to {sender['sender'].upper()}",
+                        *(_amount(sender["ledger"].get(column, 0)) for column in columns),
+                        "yes" if sender["balanced"] else "NO",
+                    )
+                    for sender in self.senders
+                ],
             )
-        console.print(senders)
-
-        steps = Table(title="Steps", title_justify="left")
-        for name in ("Step", "Seconds", "Events", "Events/s"):
-            steps.add_column(name, justify="left" if name == "Step" else "right")
-        for step in self.steps:
-            rate = step.get("events_per_second")
-            steps.add_row(
-                step["step"],
-                f"{step['seconds']:.1f}",
-                f"{step['events']:,}" if "events" in step else "",
-                f"{rate:,}" if rate is not None else "",
+        )
+        show(
+            Table(
+                ("Step", "Seconds", "Events", "Events/s"),
+                [
+                    (
+                        step["step"],
+                        f"{step['seconds']:.1f}",
+                        f"{step['events']:,}" if "events" in step else "",
+                        f"{step['events_per_second']:,}" if step.get("events_per_second") is not None else "",
+                    )
+                    for step in self.steps
+                ],
+                "Steps",
             )
-        console.print(steps)
+        )
         for problem in self.problems:
             console.print(f"[red]{problem}[/]", soft_wrap=True)
         if self.ok:
             keys = next(iter(self.sites.values()), {}).get("live_keys", 0)
             console.print(
                 f"[green]All {len(self.sites)} sites hold the same {keys:,} keys and every event is explained[/] "
-                f"({self.topology}, {self.seconds:.0f} s)."
+                f"({self.topology}, {duration_text(self.seconds)})."
             )
         else:
-            console.print(
-                f"[red]{len(self.problems)} problem{'s' if len(self.problems) > 1 else ''}; the sites' files were kept.[/]"
-            )
+            problems = f"{len(self.problems)} problem{'s' if len(self.problems) > 1 else ''}"
+            console.print(f"[red]{problems}; the sites' files were kept.[/]")

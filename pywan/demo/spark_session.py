@@ -75,6 +75,15 @@ def start(directory: Path) -> Any:
     return session
 
 
+def activity(session: Any) -> str:
+    """How far Spark is with what it does now: `7 of 16 tasks`; nothing if it does nothing."""
+    tracker = session.sparkContext.statusTracker()
+    stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+    done = sum(stage.numCompletedTasks for stage in stages if stage is not None)
+    tasks = sum(stage.numTasks for stage in stages if stage is not None)
+    return f"{done} of {tasks} tasks" if tasks else ""
+
+
 def stop(session: Any) -> None:
     """Ends the session and the Java process behind it, and waits until that is gone."""
     from pyspark import SparkContext

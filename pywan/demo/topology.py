@@ -101,7 +101,8 @@ def cache_xml(site: Site, ids: dict[str, int], *, persistent: bool = False) -> s
     """The site's `cache.xml`, as in the seeds: a parallel sender per remote site, a receiver, the region."""
     kept = ' enable-persistence="true"' if persistent else ""
     senders = "".join(
-        f'  <gateway-sender id={quoteattr(remote)} parallel="true" remote-distributed-system-id="{ids[remote]}"{kept}/>\n'
+        f'  <gateway-sender id={quoteattr(remote)} parallel="true"'
+        f' remote-distributed-system-id="{ids[remote]}"{kept}/>\n'
         for remote in site.senders
     )
     first, last = site.receiver_ports
@@ -128,7 +129,7 @@ def write_configuration(topology: Topology, directory: Path, *, persistent: bool
 
 
 def _free_block(addresses: list[str], first: int, count: int) -> int:
-    """The first port of `count` neighbours that are free on every address, at `first` or above it in steps of `count`."""
+    """The first of `count` ports in a row free on every address, at `first` or above it in steps of `count`."""
     for start in range(first, first + 500 * count, count):
         if all(_is_free(address, port) for address in addresses for port in range(start, start + count)):
             return start
