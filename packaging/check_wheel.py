@@ -1,4 +1,5 @@
-"""Owns the trial of a wheel: it is installed in a fresh environment, outside the source tree, and two sites run there."""
+"""Owns the trial of a wheel. It installs the wheel in a fresh environment, outside the source tree, and runs two sites
+there."""
 
 from __future__ import annotations
 

@@ -21,8 +21,8 @@ from pywan.errors import ConfigurationError
 _PAIRS_A_CALL = 1_000
 _COUNTS_SCHEMA = "partition int, rows bigint, bytes bigint, duplicate boolean"
 
-# The classes of Spark's types that have a Python value of their own; arrays, structs and maps hold them. Anything else has to be
-# made one of these by the caller.
+# The classes of Spark's types that have a Python value of their own. Arrays, structs and maps hold them. The caller
+# has to cast any other type to one of these.
 _KEY_TYPES = frozenset(
     {
         "StringType",
@@ -177,7 +177,8 @@ def _check_columns(schema: Any, key: str, values: list[str], operation: str | No
             _check_value_type(name, kind, name, kind, 0)
         elif type(kind).__name__ not in (_KEY_TYPES if role == "key" else _OPERATION_TYPES):
             raise ConfigurationError(
-                f"{role} column {name!r} is {kind.simpleString()}, which cannot be carried as a {role}: cast it to string"
+                f"{role} column {name!r} is {kind.simpleString()}, which cannot be carried as a {role}:"
+                " cast it to string"
             )
 
 
@@ -187,7 +188,8 @@ def _check_value_type(column: str, whole: Any, path: str, kind: Any, depth: int)
     def refuse(what: str, remedy: str) -> None:
         part = "" if path == column else f" (its part {path})"
         raise ConfigurationError(
-            f"value column {column!r} is {whole.simpleString():.200}{part}: {what} cannot be carried as a value: {remedy}"
+            f"value column {column!r} is {whole.simpleString():.200}{part}: {what} cannot be carried as a value:"
+            f" {remedy}"
         )
 
     name = type(kind).__name__
@@ -237,7 +239,7 @@ class _WriteBatches:
             ("duplicate", pyarrow.bool_()),
         ]
         yield pyarrow.RecordBatch.from_arrays(
-            [pyarrow.array([count], kind) for count, (_, kind) in zip(counts, fields)],
+            [pyarrow.array([count], kind) for count, (_, kind) in zip(counts, fields, strict=True)],
             names=[name for name, _ in fields],
         )
 
@@ -265,7 +267,8 @@ class _WritePairs:
 
 
 def _staged(target: _Target, partition: int, chunks: Iterable[Any], put: Any) -> tuple[int, int, int, bool]:
-    """Send all chunks, then have them applied together: (partition, rows, bytes, whether an earlier attempt had done it)."""
+    """Sends all chunks, then has the member apply them together. Returns the partition, its rows, their bytes, and
+    whether an earlier attempt of the task had done it."""
     chunks = iter(chunks)
     first = next(chunks, None)
     if first is None:  # An empty partition needs no connection.
@@ -289,8 +292,8 @@ class _errors_of_tasks:
             return
         if re.search(r"^ModuleNotFoundError: No module named 'pywan", str(error), re.MULTILINE):
             raise errors.ConfigurationError(
-                "the Python of Spark's workers has no pywan: install it there, or name another Python by PYSPARK_PYTHON "
-                "or spark.pyspark.python before the session is made; nothing was sent"
+                "the Python of Spark's workers has no pywan: install it there, or name another Python by"
+                " PYSPARK_PYTHON or spark.pyspark.python before the session is made; nothing was sent"
             ) from error
         found = re.search(r"^(?:\S*: )*pywan\.errors\.(\w+): (.*)$", str(error), re.MULTILINE)
         cls = getattr(errors, found[1], None) if found else None

@@ -1,4 +1,4 @@
-"""Owns the table of commands: their names, options and what each does. Members are asked through the session."""
+"""Owns the table of commands: their names, options and what each does. A command asks members through the session."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def _target(values: Values) -> str | None:
 
 
 def _on_members(op: str) -> Callable[[Session, Values], Result]:
-    """A handler that asks every member to do `op`, and shows a row each. A member that fails makes the command fail; the
-    others go on."""
+    """A handler that asks every member to do `op` and shows a row for each. A member that fails makes the command fail.
+    The other members go on."""
 
     def handle(session: Session, values: Values) -> Result:
         return _rows(op, session.ask_members(op, values, _target(values)))
@@ -68,12 +68,12 @@ def _rows(op: str, replies: list[Values]) -> Result:
 
 
 def _change(op: str, action: str) -> Callable[[Session, Values], Result]:
-    """The same for a change of what the site wants its members to have: `action` (put, alter, remove) brings it into the
-    cluster configuration.
+    """A handler like that of `_on_members`, for a command that changes what the site wants its members to have.
+    `action` (put, alter, remove) says what it does with the thing in the cluster configuration.
 
-    What at least one member has is wanted: it must come back when that member is restarted. So a thing is put or altered
-    there if at least one member did it, and removed if no member has it any more. What changed nothing on any member
-    changes nothing there.
+    The site wants a thing that at least one member has: the thing must come back when that member is restarted. So the
+    handler puts or alters it there if at least one member did it, and removes it if no member has it any more. A
+    command that changed nothing on any member changes nothing there.
     """
     kind = op.partition(" ")[2]
 
@@ -95,8 +95,8 @@ def _change(op: str, action: str) -> Callable[[Session, Values], Result]:
                 notes += _keep(session, action, kind, name, values, replies)
             except PywanError as error:
                 problems.append(
-                    f"{op}: done, but the cluster configuration, by which members start, does not hold it: {error}. Before"
-                    " a member is restarted, bring it there with `export cluster-configuration` and"
+                    f"{op}: done, but the cluster configuration, by which members start, does not hold it: {error}."
+                    " Before a member is restarted, bring it there with `export cluster-configuration` and"
                     " `import cluster-configuration --action=STAGE`"
                 )
         result = _rows(op, replies)
@@ -111,8 +111,8 @@ _ABOUT_THE_COMMAND = ("id", "name", "if_exists", "if_not_exists")
 
 
 def _keep(session: Session, action: str, kind: str, name: str, values: Values, replies: list[Values]) -> list[str]:
-    """Notes on what became of the cluster configuration. A member that lacks what is to be destroyed is content once it
-    was removed there."""
+    """Brings a change into the cluster configuration, and returns notes about it. A `remove` that a member refused
+    because it has no such thing counts as done when the thing was removed from the cluster configuration."""
     absent = [r for r in replies if not r["ok"] and r["kind"] in ("NotFoundError", "RegionNotFoundError")]
     if action == "remove":
         others = [r["member"] for r in replies if not r["ok"] and r not in absent]
@@ -130,8 +130,8 @@ def _keep(session: Session, action: str, kind: str, name: str, values: Values, r
     if reply["is_there"]:
         return []
     return [
-        f"{kind} {name} is not in the cluster configuration, so this holds until the members are restarted; change it in"
-        " their cache.xml too"
+        f"{kind} {name} is not in the cluster configuration, so this holds until the members are restarted; change it"
+        " in their cache.xml too"
     ]
 
 
@@ -141,7 +141,7 @@ def _check_saved(reply: Values) -> None:
 
 
 def _shown(op: str, shown: Shown) -> Callable[[Session, Values], Result]:
-    """A handler that asks every member, and shows the answers as the command says."""
+    """A handler that asks every member, and shows the answers as the command's `Shown` says."""
 
     def handle(session: Session, values: Values) -> Result:
         replies = session.ask_members(op, values, _target(values))
@@ -243,7 +243,7 @@ def list_gateways(session: Session, values: Values) -> Result:
 
 def start_gateway_sender(session: Session, values: Values) -> Result:
     if values.get("clean_queues"):
-        # A queue that one member keeps would send again what the others dropped.
+        # Otherwise the queue of one member would send again what the other members dropped.
         if values.get("member"):
             raise ConfigurationError(
                 "start gateway-sender: --clean-queues is for all members at once; leave --member out"
@@ -255,7 +255,8 @@ def start_gateway_sender(session: Session, values: Values) -> Result:
         ]
         if running:
             raise ConfigurationError(
-                f"start gateway-sender: --clean-queues while sender {values['id']!r} runs on {', '.join(running)}; stop it everywhere first"
+                f"start gateway-sender: --clean-queues while sender {values['id']!r} runs on {', '.join(running)};"
+                " stop it everywhere first"
             )
     return _on_members("start gateway-sender")(session, values)
 
@@ -279,7 +280,8 @@ def repair_clock(session: Session, values: Values) -> Result:
         done = "would be stamped anew" if r["dry_run"] else "were stamped anew"
         moment = moment_text(r["now_ms"])
         result.lines.append(
-            f"{r['member']}: {r['total']:,} {done}; its stamps were {duration_text(r['ahead_ms'] / 1000)} ahead of its clock, which says {moment}"
+            f"{r['member']}: {r['total']:,} {done}; its stamps were {duration_text(r['ahead_ms'] / 1000)} ahead of its"
+            f" clock, which says {moment}"
         )
         rows += [
             (r["member"], f"region {name}", c["entries"], c["tombstones"], "", "")
@@ -291,7 +293,8 @@ def repair_clock(session: Session, values: Values) -> Result:
         ]
         if r["left"]:
             result.errors.append(
-                f"{r['member']}: {r['left']:,} events are on their way, and their stamps are ahead still; see `status gateway-sender`, and repeat it"
+                f"{r['member']}: {r['left']:,} events are on their way, and their stamps are ahead still;"
+                " see `status gateway-sender`, and repeat it"
             )
     if rows:
         result.tables.append(
@@ -511,7 +514,8 @@ def _start(session: Session, kind: str, values: Values, options: Values, propert
         )
         return Result(data={"name": name}, notes=properties.notes)
     found = process.start(kind, name, options, directory=directory, timeout=timeout)
-    line = f"{kind.capitalize()} {name} is online on {found['host']}[{found['port']}], pid {found['pid']}; log {found['log_file']}"
+    where = f"{found['host']}[{found['port']}], pid {found['pid']}; log {found['log_file']}"
+    line = f"{kind.capitalize()} {name} is online on {where}"
     notes = [*properties.notes, *(f"cluster configuration: {problem}" for problem in found.get("problems", ()))]
     if (
         options.get("remote_locators")
@@ -522,7 +526,8 @@ def _start(session: Session, kind: str, values: Values, options: Values, propert
         own = next((a for a in parse_locators(options.get("locators") or "") if a.port == found["port"]), None)
         if own is not None and _is_outside(own.host):
             notes.append(
-                f"locator {name} listens on {found['host']} only, so no other machine reaches {own}; if one should, give --bind-address={own.host}"
+                f"locator {name} listens on {found['host']} only, so no other machine reaches {own};"
+                f" if one should, give --bind-address={own.host}"
             )
     return Result(data=found, lines=[line], notes=notes)
 
@@ -546,8 +551,8 @@ def start_locator(session: Session, values: Values) -> Result:
     remote = values.get("remote_locators") or properties.get("remote-locators") or ""
     if site is None and remote:
         raise ConfigurationError(
-            "start locator: remote-locators without the site's own id; give --distributed-system-id=N, --J=-Dgemfire.distributed-system-id=N,"
-            " a gemfire.properties file, or PYWAN_DISTRIBUTED_SYSTEM_ID"
+            "start locator: remote-locators without the site's own id; give --distributed-system-id=N,"
+            " --J=-Dgemfire.distributed-system-id=N, a gemfire.properties file, or PYWAN_DISTRIBUTED_SYSTEM_ID"
         )
     port = values.get("port")
     result = _start(
@@ -580,7 +585,8 @@ def salvage_disk_store(session: Session, values: Values) -> Result:
         data={"logs": found, "to": values["to"]},
         tables=[table],
         lines=[
-            f"What is whole was written to {values['to']}. To go on with it, stop the member and put it in the place of the damaged folder."
+            f"What is whole was written to {values['to']}. To go on with it, stop the member and put it in the place of"
+            " the damaged folder."
         ],
     )
 
@@ -646,7 +652,7 @@ def _stop(kind: str) -> Callable[[Session, Values], Result]:
         def tell(answer: Values) -> None:
             if answer.get("volatile_events"):
                 notes.append(_stop_note(name, answer, wait))
-                session.output.note(notes[-1])  # At once: the end may take long.
+                session.output.note(notes[-1])  # At once, because the end of the member may take long.
 
         found = process.stop(kind, name, directory=directory, maximum_shutdown_wait_time=wait, on_reply=tell)
         return Result(
@@ -662,22 +668,24 @@ def _stop(kind: str) -> Callable[[Session, Values], Result]:
 
 
 def _stop_note(name: str, answer: Values, wait: float | None) -> str:
-    """What a server that was told to stop will lose, unless it can send it in time."""
+    """Says which events a server loses by its end, unless it can send them in time."""
     wait = answer.get("maximum_shutdown_wait_time", 0) if wait is None else wait
     until = (
         "" if not wait else " unless they are sent before" if wait == -1 else f" unless they are sent within {wait:g} s"
     )
-    return f"server {name} had events of senders without persistence, which are lost{until}: {volatile_text(answer['volatile_events'])}"
+    lost = volatile_text(answer["volatile_events"])
+    return f"server {name} had events of senders without persistence, which are lost{until}: {lost}"
 
 
 def _stop_through_site(session: Session, kind: str, name: str, wait: float | None) -> Result:
-    """A member that was started elsewhere: it is asked through the locator we are connected to."""
+    """Stops a member that was started elsewhere, through the locator that the session is connected to."""
     notes: list[str] = []
     if kind == "locator":
         status = session.ask_locator("status")
         if status["name"] != name:
             raise NotFoundError(
-                f"locator {name!r} is neither in the current directory nor the one we are connected to ({status['name']!r})"
+                f"locator {name!r} is neither in the current directory nor the one we are connected to"
+                f" ({status['name']!r})"
             )
         session.ask_locator("stop")
         session.disconnect()
@@ -723,7 +731,8 @@ def _status(kind: str) -> Callable[[Session, Values], Result]:
 
 
 def shutdown(session: Session, values: Values) -> Result:
-    """Stops every server, or none: what senders without persistence have queued would be lost, and that takes consent."""
+    """Stops every server, or none. Events in queues without persistence would be lost, and losing them takes
+    consent."""
     force = values.get("force", "false").lower() == "true"
     time_out = to_wait_time(values["time_out"], "shutdown: --time-out") if "time_out" in values else None
     started = time.monotonic()
@@ -751,11 +760,12 @@ def shutdown(session: Session, values: Values) -> Result:
         return Result(
             data={"would_lose": lost},
             errors=[
-                f"nothing was stopped, since events of senders without persistence would be lost: {'; '.join(texts)}; give --time-out=SECONDS (-1: without limit) to wait until they are sent,"
+                "nothing was stopped, since events of senders without persistence would be lost:"
+                f" {'; '.join(texts)}; give --time-out=SECONDS (-1: without limit) to wait until they are sent,"
                 " or --force to lose them"
             ],
         )
-    # What came after we looked has what is left of the time, too.
+    # Events that came after the last look have what is left of the time, too.
     wait = (
         None
         if time_out is None
@@ -768,7 +778,7 @@ def shutdown(session: Session, values: Values) -> Result:
     result.notes += [_stop_note(r["member"], r, wait) for r in replies if r["ok"] and r["volatile_events"]]
     result.errors += [f"{r['member']}: {r['error']}" for r in replies if not r["ok"]]
     if values.get("include_locators", "false").lower() == "true":
-        # While they send what is left, they may have to ask it for receivers.
+        # While the servers send what is left, they may have to ask the locator for receivers.
         waits = [
             to_wait_time(r["maximum_shutdown_wait_time"], "maximum_shutdown_wait_time") for r in replies if r["ok"]
         ]
@@ -811,8 +821,8 @@ def export_configuration(session: Session, values: Values) -> Result:
 
 
 def import_configuration(session: Session, values: Values) -> Result:
-    """The file takes the place of the configuration. With APPLY, servers that run and have nothing yet make what it holds;
-    with STAGE, only those that start from now on."""
+    """Puts the file in the place of the cluster configuration. With APPLY, servers that run and have nothing yet make
+    what the file holds. With STAGE, only servers that start from now on do."""
     from pywan.config.cache_xml import parse, to_things
 
     action = to_word(values.get("action", "APPLY"), "--action", ("APPLY", "STAGE"), upper=True)
@@ -828,8 +838,9 @@ def import_configuration(session: Session, values: Values) -> Result:
                 )
         if regions["regions"] or gateways["senders"] or gateways["receivers"]:
             raise ConfigurationError(
-                f"import cluster-configuration: server {server['name']} has regions, senders or a receiver already, and nothing was"
-                " changed; stop it, or give --action=STAGE: servers then have what the file says when they are started"
+                f"import cluster-configuration: server {server['name']} has regions, senders or a receiver already, and"
+                " nothing was changed; stop it, or give --action=STAGE: servers then have what the file says when they"
+                " are started"
             )
     reply = session.change_configuration(action="replace", things=things)
     line = f"the cluster configuration now holds {reply['things']} things, those of {values['xml_file']}"
@@ -854,7 +865,8 @@ def connect(session: Session, values: Values) -> Result:
     return Result(
         data={**data, "locator": session.locator},
         lines=[
-            f"Connected to locator {status.get('name')} at {session.locator}, distributed-system-id {status.get('distributed_system_id')}"
+            f"Connected to locator {status.get('name')} at {session.locator}, distributed-system-id"
+            f" {status.get('distributed_system_id')}"
         ],
     )
 
@@ -901,7 +913,7 @@ def status_member(session: Session, values: Values) -> Result:
 
 
 def run_file(session: Session, values: Values) -> Result:
-    """The lines of a file; stops at the first that fails unless told to go on."""
+    """Runs the lines of a file. It stops at the first line that fails, unless it is told to go on."""
     path = given_path(values["file"])
     try:
         data, identity = read_regular(path, MAX_SCRIPT_BYTES, follow=False)
@@ -1006,7 +1018,7 @@ def _from_environment(*options: Option) -> tuple[Option, ...]:
 
 
 def _group(name: str, *commands: Command) -> tuple[Command, ...]:
-    """The commands of the program itself in this group, and those that members carry out."""
+    """The commands of a group: those of the program itself, and behind them those that members carry out."""
     of_members = []
     for op, about in commands_of(ManagementService).items():
         if about.group == name:
@@ -1054,7 +1066,8 @@ COMMANDS: tuple[Command, ...] = (
                 Option("cache-xml-file", "its senders, regions and receiver"),
                 Option(
                     "allow-callbacks",
-                    "classes that may be named over the network: package.*, package.module, package.module:Class (none)",
+                    "classes that may be named over the network: package.*, package.module, package.module:Class"
+                    " (none)",
                 ),
                 Option("server-port", "where it listens (a free port)"),
                 Option("maximum-tombstone-memory", "MB that remember destroyed keys (64)"),
@@ -1145,8 +1158,8 @@ COMMANDS: tuple[Command, ...] = (
                 Option("dry-run", "only count what is ahead", flag=True),
                 *TARGETS,
             ),
-            more="After the clock has been put right ([operations.md](operations.md#clocks)). Tells its progress; a table says"
-            " what was stamped anew, per region and sender",
+            more="After the clock has been put right ([operations.md](operations.md#clocks)). Tells its progress; a"
+            " table says what was stamped anew, per region and sender",
         ),
     ),
     *_group("Disk stores"),

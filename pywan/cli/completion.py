@@ -1,5 +1,5 @@
-"""Owns completion: which values an option could have, and what bash is told. A member that does not answer in time is left
-out."""
+"""Owns completion: which values an option could have, and what bash is told. It leaves out a member that does not
+answer in time."""
 
 from __future__ import annotations
 
@@ -88,8 +88,8 @@ def _demo_options(begun: str) -> list[str]:
 
 
 def values_for(locator: str | None) -> Callable[[Command, Option, str], list[str]]:
-    """Gives the values that an option could have, from what is written of it. It asks the site behind `locator`, or behind
-    the default locator."""
+    """Gives the values that an option could have, from the part of the value that is written. It asks the site behind
+    `locator`, or behind the default locator."""
 
     def values(command: Command, option: Option, begun: str) -> list[str]:
         last = begun.rpartition(",")[2]

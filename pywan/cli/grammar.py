@@ -1,4 +1,4 @@
-"""Owns gfsh's grammar: lines into words, words into a command and its options, and what is said when they do not fit."""
+"""Owns gfsh's grammar: lines into words, words into a command and its options, and the errors when they do not fit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FROM_ENVIRONMENT = "from environment"  # No option has that key.
 
 
 class GrammarError(ConfigurationError):
-    """A line is no command, or its options are not those of the command. `topic`: what `help` can be asked about then."""
+    """A line is no command, or its options do not fit the command. `topic`: what a person can ask `help` about."""
 
     def __init__(self, text: str, topic: str = "") -> None:
         super().__init__(text)
@@ -47,7 +47,8 @@ class Command:
 
 
 def goes_on(line: str, begun: bool = False) -> bool:
-    """Whether a line ends in one `\\`, so that its command goes on in the next. `begun`: it is not the first line of its command, so no comment."""
+    """Whether a line ends in one `\\`, so that its command goes on in the next line. `begun`: the line is not the
+    first one of its command, so it is no comment."""
     line = line.strip()
     return line.endswith("\\") and not line.endswith("\\\\") and (begun or not _is_comment(line))
 
@@ -57,8 +58,9 @@ def _is_comment(line: str) -> bool:
 
 
 def split_lines(text: str) -> list[tuple[int, str]]:
-    """The commands of a script with their line numbers: a `\\` at the end of a line goes on in the next, `#` begins a
-    comment at the start of a line, `;` outside quotes ends a command. GrammarError if the last command goes on and nothing follows."""
+    """The commands of a script with their line numbers. A command with `\\` at the end of its line goes on in the next
+    line. `#` begins a comment at the start of a line. `;` outside quotes ends a command. GrammarError if the last
+    command goes on and nothing follows."""
     commands: list[tuple[int, str]] = []
     pending, pending_at = "", 0
     for number, line in enumerate(text.splitlines(), 1):
@@ -73,7 +75,8 @@ def split_lines(text: str) -> list[tuple[int, str]]:
         pending, pending_at = "", 0
     if pending:
         raise GrammarError(
-            f"line {pending_at}: the command ends in \\, so it goes on, and nothing follows; write the rest, or leave the \\ out: {pending.strip()[:60]}"
+            f"line {pending_at}: the command ends in \\, so it goes on, and nothing follows; write the rest, or leave"
+            f" the \\ out: {pending.strip()[:60]}"
         )
     return commands
 
@@ -81,7 +84,7 @@ def split_lines(text: str) -> list[tuple[int, str]]:
 def _split_commands(line: str) -> list[str]:
     parts, current, quote = [], "", ""
     previous = " "
-    for position, character in enumerate(line):
+    for character in line:
         if quote:
             quote = "" if character == quote else quote
         elif character in "'\"" and previous in " \t=":
@@ -113,7 +116,8 @@ def tokenize(line: str) -> list[str]:
                 end = line.find(character, position + 1)
                 if end < 0:
                     raise GrammarError(
-                        f"the quote {character} at column {position + 1} is not closed: {line[started_at : started_at + 60]}"
+                        f"the quote {character} at column {position + 1} is not closed:"
+                        f" {line[started_at : started_at + 60]}"
                     )
                 word += line[position + 1 : end]
                 position = end + 1
@@ -136,7 +140,7 @@ def parse(
     `FROM_ENVIRONMENT`: the variables that were used, by the option's key.
     """
     table = {command.name: command for command in commands}
-    names = [word for word in words[: first_option(words)]]
+    names = list(words[: first_option(words)])
     command = next((table[" ".join(names[:n])] for n in range(len(names), 0, -1) if " ".join(names[:n]) in table), None)
     if command is None:
         raise _no_such_command(" ".join(names) or " ".join(words), table)
@@ -218,7 +222,7 @@ def complete(
     line: str, commands: Iterable[Command], values_of: Callable[[Command, Option, str], Iterable[str]] | None = None
 ) -> list[str]:
     """What could follow: whole lines that begin with `line`. `values_of` gives the values that an option could have,
-    from what was already written of the value."""
+    from the part of the value that is written."""
     commands = list(commands)
     command = max(
         (c for c in commands if line == c.name or line.startswith(c.name + " ")),

@@ -1,8 +1,8 @@
 """Owns how tables become lines of text that fit a width: no line is longer, and no word is cut that fits on a line.
 
 A table that is too wide gets short names, then loses its frame, then wraps its cells at words. If that would make a row
-higher than `MAX_ROW_LINES`, or a word still does not fit, each row becomes a sheet: a line for each column, with its name
-before it.
+higher than `MAX_ROW_LINES`, or a word still does not fit, each row becomes a sheet: a line for each column, behind the
+name of the column.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ def _is_numeric(column: Sequence[Any]) -> bool:
 
 
 def wrapped(text: str, width: int, indent: int = 0) -> list[str]:
-    """The lines of a text, broken at spaces; lines after the first are indented. A word that is wider than a line is broken
-    where the line ends."""
+    """The lines of a text, broken at spaces. Lines after the first are indented. A word that is wider than a line is
+    broken too."""
     lines: list[str] = []
     for part in text.split("\n"):
         line, room = "", width
@@ -103,7 +103,7 @@ def wrapped(text: str, width: int, indent: int = 0) -> list[str]:
 
 
 def _broken(word: str, width: int) -> list[str]:
-    """The pieces of a word that fit a line: behind the last `/` or `,` of a piece if there is one, else where the line ends."""
+    """The pieces of a word that fit a line. A piece ends behind its last `/` or `,`, or else where the line ends."""
     pieces = []
     while cell_len(word) > width:
         piece = chop_cells(word, width)[0]
@@ -114,7 +114,8 @@ def _broken(word: str, width: int) -> list[str]:
 
 
 def _widths(names: Sequence[str], cells: list[list[str]], lines: int) -> list[int]:
-    """The least width of each column at which its cells have at most so many lines, and its name at most `MAX_ROW_LINES`."""
+    """The least width of each column: its cells have at most so many lines then, and its name at most
+    `MAX_ROW_LINES`."""
     columns = [[row[n] for row in cells] for n in range(len(names))]
     return [
         max(_least_width([name], MAX_ROW_LINES), _least_width(column, lines))

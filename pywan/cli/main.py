@@ -35,7 +35,7 @@ _CONTEXT = {"ignore_unknown_options": True, "allow_interspersed_args": False, "h
 @click.version_option(pywan.__version__, prog_name="pywan")
 @click.argument("words", nargs=-1, type=click.UNPROCESSED)
 def program(lines: tuple[str, ...], locator: str | None, as_json: bool, words: tuple[str, ...]) -> None:
-    """Multi-site event distribution, in gfsh's grammar: start locator, start server, create gateway-sender, list gateways ..."""
+    """Multi-site event distribution, in gfsh's grammar: start locator, start server, create gateway-sender, ..."""
     if words[:1] == ("demo",):
         from pywan.demo.main import main as demo  # Needs Spark; nothing else here does.
 

@@ -21,8 +21,8 @@ PLAIN_WIDTH = 200  # Of a table that goes into a file or a pipe.
 
 @dataclass
 class Result:
-    """A command's answer. `data` is for programs; `lines` and `tables` say the same to people. `errors` make it a failure.
-    `hint` says where a person finds help after an error."""
+    """A command's answer. `data` is for programs. `lines` and `tables` say the same to people. `errors` make it a
+    failure, and `hint` then says where a person finds help."""
 
     data: dict[str, Any] = field(default_factory=dict)
     lines: list[str] = field(default_factory=list)
@@ -96,7 +96,8 @@ class Output:
 
     @property
     def width(self) -> int:
-        """How wide a line may be: the terminal's columns. In a file or a pipe it is what COLUMNS says, else `PLAIN_WIDTH`."""
+        """How many columns a line may have: those of the terminal. In a file or a pipe: what COLUMNS says, or
+        `PLAIN_WIDTH`."""
         if self._out.isatty():
             with contextlib.suppress(OSError, ValueError):
                 return os.get_terminal_size(self._out.fileno()).columns or PLAIN_WIDTH
@@ -112,8 +113,8 @@ class Output:
 
 
 def readable(pairs: Iterable[tuple[str, Any]]) -> list[tuple[str, Any]]:
-    """Names and values of a member as people read them: durations, sizes and points in time in words, and items of lists
-    on lines of their own."""
+    """Names and values of a member as people read them: durations, sizes and points in time in words, and each item of
+    a list on a line of its own."""
     return [_readable(name, value) for name, value in pairs]
 
 

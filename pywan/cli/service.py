@@ -10,7 +10,8 @@ VARIABLE = "NOTIFY_SOCKET"  # Where it wants to be told; not set if nobody wants
 
 
 def tell_ready(text: str) -> None:
-    """Sends `READY=1` and a line that `systemctl status` shows. A service manager that cannot be reached is none of the member's concern."""
+    """Sends `READY=1` and a line that `systemctl status` shows. The member goes on if the service manager cannot be
+    reached."""
     address = os.environ.get(VARIABLE, "")
     if not address.startswith(("/", "@")):
         return

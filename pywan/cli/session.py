@@ -32,7 +32,8 @@ MAX_SCRIPTS = 16  # That run each other.
 
 
 class Session:
-    """Runs commands one after another. `connected` is the locator told by `connect`; without one, the default is tried."""
+    """Runs commands one after another. `locator` is the one that commands ask. Without one, they try the default
+    locator."""
 
     def __init__(self, commands: Iterable[grammar.Command], output: Output, locator: str | None = None) -> None:
         self.commands = tuple(commands)
@@ -65,11 +66,13 @@ class Session:
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             if not self._asked:
                 raise
-            # An answer is read where it is shown. One of another version, or of somebody else, lacks what is looked for there.
+            # The handler reads the answer of another process. An answer of another version of pywan, or of another
+            # program, may lack what the handler looks for.
             log.debug("%s: the answer could not be read", name, exc_info=True)
             result = Result(
                 errors=[
-                    f"{name}: what was answered cannot be read ({type(error).__name__}: {error}); is what answers of this version of pywan?"
+                    f"{name}: what was answered cannot be read ({type(error).__name__}: {error});"
+                    " is what answers of this version of pywan?"
                 ]
             )
         self.output.show(name, result)
@@ -101,14 +104,17 @@ class Session:
 
     @contextlib.contextmanager
     def script(self, identity: tuple[int, int], path: str) -> Iterator[None]:
-        """Around the commands of a file. ConfigurationError if it runs already: it would never end."""
+        """Keeps note of a file while its commands run. ConfigurationError if the file runs already: it would never
+        end."""
         if identity in self._scripts:
             raise ConfigurationError(
-                f"run: {path} runs itself, by way of {' -> '.join([*self._scripts.values(), path])}; its own `run` is refused"
+                f"run: {path} runs itself, by way of {' -> '.join([*self._scripts.values(), path])};"
+                " its own `run` is refused"
             )
         if len(self._scripts) >= MAX_SCRIPTS:
             raise ConfigurationError(
-                f"run: {path} would be file number {MAX_SCRIPTS + 1} of files that run each other; at most {MAX_SCRIPTS} may"
+                f"run: {path} would be file number {MAX_SCRIPTS + 1} of files that run each other;"
+                f" at most {MAX_SCRIPTS} may"
             )
         self._scripts[identity] = path
         try:
@@ -169,7 +175,8 @@ class Session:
             unknown = [name for name in names if name not in {m["name"] for m in members}]
             if unknown:
                 raise NotFoundError(
-                    f"member {unknown[0]!r} is not in the site of {self.locator}; members there: {', '.join(m['name'] for m in members) or 'none'}"
+                    f"member {unknown[0]!r} is not in the site of {self.locator}; members there:"
+                    f" {', '.join(m['name'] for m in members) or 'none'}"
                 )
             members = [m for m in members if m["name"] in names]
         if not members:
@@ -185,7 +192,8 @@ class Session:
         timeout: float = MEMBER_TIMEOUT_S,
         progress: Callable[[dict[str, Any]], None] | None = None,
     ) -> list[dict[str, Any]]:
-        """Every member's answer, in the order of their names: its reply with `ok` true, or `ok` false and `error`. `progress` is given what a member tells before it."""
+        """Every member's answer: its reply with `ok` true, or `ok` false and `error`. `progress` is given each reply
+        that a member sends before its last one."""
         members = self.members(wanted)
         with ThreadPoolExecutor(min(MEMBERS_AT_ONCE, len(members))) as pool:
             return list(
@@ -212,5 +220,5 @@ class Session:
             return {"member": member["name"], "ok": False, "error": str(error), "kind": type(error).__name__}
 
     def change_configuration(self, **change: Any) -> dict[str, Any]:
-        """Changes what the site wants its members to have, by which they start."""
+        """Changes the cluster configuration: what the site wants its members to have, and what they start by."""
         return self.ask_locator("change-configuration", **change)

@@ -4,6 +4,7 @@ process and no file behind."""
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import logging
 import os
@@ -247,9 +248,7 @@ class Demo:
         self.report.add_step("compare key by key", time.monotonic() - started, sum(map(len, contents.values())))
 
     def _contents(self) -> dict[str, compare.Contents]:
-        return {
-            site: compare.read_contents(lambda cursor: self.members.scan(site, cursor)) for site in self.topology.sites
-        }
+        return {site: compare.read_contents(functools.partial(self.members.scan, site)) for site in self.topology.sites}
 
     def _settle(self) -> None:
         """Returns when every queue is empty and nothing changes any more; PywanError if a queue stands still."""

@@ -3,6 +3,7 @@ of them are gone."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -39,10 +40,8 @@ class Member:
         self._descriptor = os.pidfd_open(pid)
 
     def signal(self, number: int) -> None:
-        try:
+        with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._descriptor, number)
-        except ProcessLookupError:
-            pass
 
     def wait(self, limit_s: float) -> bool:
         """Whether the process is gone, within the limit."""
@@ -181,10 +180,8 @@ class Members:
         for site in self.topology.sites.values():
             for name in (site.locator_name, site.server_name):
                 if name not in self._running and self._recorded_pid(name) is not None:
-                    try:
+                    with contextlib.suppress(ProcessLookupError):
                         self._adopt(name)
-                    except ProcessLookupError:
-                        pass
         with self._lock:
             members = list(self._running.values())
             self._running.clear()
