@@ -145,6 +145,7 @@ class BuildCore(build_ext):
         return [*(unit.sources[0] for unit in made), *(source for source in sources if source.endswith(".c"))]
 
     def build_extension(self, extension):
+        """Compiles the sources that changed, the largest first, and links all objects."""
         sources = self.generate(extension.sources)
         command = [*self.compiler.compiler_so, *compile_args, *(f"-I{path}" for path in self.compiler.include_dirs)]
         jobs = {Path(self.build_temp, source).with_suffix(".o"): source for source in sources}

@@ -178,6 +178,7 @@ class DataConnection:
 
 
 def _members(locators: str, deadline: float) -> list[dict[str, Any]]:
+    """Returns the members that the first locator which knows some tells. NoLocatorError if no locator does."""
     trouble = []
     for address in parse_locators(locators):
         try:

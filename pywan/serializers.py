@@ -91,6 +91,7 @@ def register_serializer(
 
 
 def _tag(obj: Any, is_key: bool) -> tuple[int | None, Any]:
+    """Returns the tag and the content for an object, or None and a plain object that equals it."""
     user = _by_type.get(type(obj))
     if user is not None:
         return _USER, [user[0], _dumped(obj, *user)]
@@ -110,6 +111,7 @@ def _cannot(obj: Any, remedy: str) -> SerializationError:
 
 
 def _dumped(obj: Any, name: str, dumps: Callable[[Any], bytes]) -> bytes:
+    """Returns the bytes that a user's serializer makes of an object."""
     try:
         data = dumps(obj)
     except Exception as error:
@@ -124,6 +126,7 @@ def _dumped(obj: Any, name: str, dumps: Callable[[Any], bytes]) -> bytes:
 
 
 def _float_of(number: Any) -> float:
+    """Returns a numpy float as a float. SerializationError if it has more digits."""
     plain = float(number)
     if plain != number and number == number:
         raise _cannot(number, f"it has more digits than a float, as {number!r} does; pass str or Decimal")
@@ -269,6 +272,7 @@ _TAG_OF: tuple[tuple[Any, Callable[[Any, bool], tuple[int | None, Any]]], ...] =
 
 
 def _untag(tag: int, content: Any) -> Any:
+    """Returns the object for a tag and its content. The core calls it."""
     read = _READ.get(tag)
     if read is None:
         raise SerializationError(f"extension {tag} of the tagged form is not known to this version")
@@ -276,6 +280,7 @@ def _untag(tag: int, content: Any) -> Any:
 
 
 def _load(content: list[Any]) -> Any:
+    """Returns the object that a user's serializer makes of its bytes."""
     name, data = content
     loads = _by_name.get(name) if isinstance(name, str) else None
     if loads is None:

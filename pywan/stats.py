@@ -30,45 +30,51 @@ class Gauge(NamedTuple):
 SENDER_GAUGES = (
     Gauge(
         "event_queue_size",
-        "waiting and on their way; a stopped serial sender shows 0 and keeps its events",
+        "events that wait or are on their way; a stopped serial sender shows 0, and keeps its events",
         lambda sender, counts: sender.queue_size,
     ),
-    Gauge("event_queue_bytes", "what is in the queue in bytes, as laid out", lambda sender, counts: counts["bytes"]),
-    Gauge("events_not_queued_conflated", "replaced in the queue", lambda sender, counts: counts["conflated"]),
+    Gauge(
+        "event_queue_bytes", "the bytes of the events in the queue, as laid out", lambda sender, counts: counts["bytes"]
+    ),
+    Gauge(
+        "events_not_queued_conflated",
+        "events that were replaced in the queue",
+        lambda sender, counts: counts["conflated"],
+    ),
     Gauge(
         "events_in_flight_batches",
-        "**batches** sent and not acknowledged",
+        "**batches** that were sent and are not acknowledged",
         lambda sender, counts: sum(flow["batches_in_flight"] for flow in sender.flows()),
     ),
     Gauge(
         "bytes_in_flight",
-        "their bytes, over all dispatchers",
+        "the bytes of these batches, over all dispatchers",
         lambda sender, counts: sum(flow["bytes_in_flight"] for flow in sender.flows()),
     ),
     Gauge(
         "window_bytes",
-        "how many there may be now, over all dispatchers",
+        "how many bytes may be in flight now, over all dispatchers",
         lambda sender, counts: sum(flow["window_bytes"] for flow in sender.flows()),
     ),
     Gauge(
         "round_trip_us",
-        "the shortest time from sending a batch to its acknowledgement that is known; of the slowest dispatcher",
+        "the shortest known time from sending a batch to its acknowledgement, for the slowest dispatcher",
         lambda sender, counts: max(flow["round_trip_us"] for flow in sender.flows()),
     ),
     Gauge(
         "identities_renewed",
-        "how often the queue found that its disk store is a copy, and went on under another identity, in this process",
+        "how often in this process the queue found that its disk store is a copy, and took another identity",
         lambda sender, counts: sender.renewals,
     ),
     Gauge(
         "queue_memory_bytes",
-        "memory segments held (steps of 2 MiB and 256 KiB)",
+        "the bytes of the queue's memory segments (in steps of 2 MiB and 256 KiB)",
         lambda sender, counts: counts["memory_bytes"],
     ),
-    Gauge("entries_overflowed_bytes", "overflow files held", lambda sender, counts: counts["overflow_bytes"]),
+    Gauge("entries_overflowed_bytes", "the bytes of overflow files", lambda sender, counts: counts["overflow_bytes"]),
     Gauge(
         "overflow_files_made",
-        "overflow files that were made ever",
+        "the number of overflow files that were ever made",
         lambda sender, counts: counts["overflow_files_made"],
     ),
 )

@@ -161,6 +161,7 @@ def _hosts() -> dict[str, str]:
 
 
 def _hosts_from_pairs(setting: str) -> dict[str, str]:
+    """Reads `name=address,name=address`."""
     table = {}
     for pair in filter(None, (part.strip() for part in setting.split(","))):
         name, separator, ip = (part.strip() for part in pair.partition("="))
@@ -171,6 +172,7 @@ def _hosts_from_pairs(setting: str) -> dict[str, str]:
 
 
 def _hosts_from_file(path: str) -> dict[str, str]:
+    """Reads a file in the form of hosts(5)."""
     table: dict[str, str] = {}
     try:
         text = read_regular(path, MAX_HOSTS_FILE_BYTES).data.decode()
@@ -245,6 +247,7 @@ class _Lookups:
 
     @staticmethod
     def _ask(host: str, lookup: _Lookup) -> None:
+        """Asks the system's resolver, and puts the answer into `lookup`. It runs in a thread of its own."""
         try:
             looked_up = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
             # IPv4 first: a listener on 127.0.0.1 or 0.0.0.0 is the usual case.

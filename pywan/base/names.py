@@ -52,6 +52,8 @@ def is_host(value: Any) -> TypeGuard[str]:
 
 
 class _Cut(reprlib.Repr):
+    """A `repr` that is cut, and that can show integers of any size."""
+
     def repr_int(self, value: int, level: int) -> str:
         try:
             return super().repr_int(value, level)

@@ -74,42 +74,47 @@ class SenderChanges:
     batch_size: Annotated[
         int,
         Attribute(
-            "events of a batch",
+            "the most events in a batch",
             lowest=1,
             highest=INT_MAX,
-            also={-1: "only the time interval closes it"},
-            more="`alter` takes no -1",
+            also={-1: "no limit, only the time interval closes a batch"},
+            more="`alter` does not take -1",
         ),
     ] = 100
     batch_time_interval: Annotated[
         int,
         Attribute(
-            "until a batch that is not full goes out",
+            "the time after which a batch is sent that is not full",
             unit="ms",
             lowest=0,
             highest=INT_MAX,
-            also={-1: "never wait for more events"},
+            also={-1: "a batch never waits for more events"},
         ),
     ] = 1000
     alert_threshold: Annotated[
         int,
         Attribute(
-            "the age of an event that is worth a warning", unit="ms", lowest=1, highest=INT_MAX, also={0: "none is"}
+            "events that are older when acknowledged are counted",
+            unit="ms",
+            lowest=1,
+            highest=INT_MAX,
+            also={0: "none are counted"},
         ),
     ] = 0
     gateway_event_filters: Annotated[
         Collection[Any],
         Attribute(
-            "package.module:Class, several with commas; CLEAR: none",
+            "filter classes package.module:Class, separated by commas; CLEAR: none",
             methods=("before_enqueue", "before_transmit", "after_acknowledgement"),
             element="gateway-event-filter",
-            more="Filters run in their order",
+            more="They are called in the given order",
         ),
     ] = ()
     group_transaction_events: Annotated[
         bool,
         Attribute(
-            "events of a transaction stay together", more="Not in this version: `true` is refused, also by `alter`"
+            "keep the events of a transaction together",
+            more="This version has no transactions: `true` is refused, also by `alter`",
         ),
     ] = False
 
@@ -125,19 +130,23 @@ class SenderAttributes(Attributes, SenderChanges):
         Attribute(
             "the sender's id",
             read=check_name,
-            more="Letters, digits, `_ . -`; one of a member has it. The prefix `AsyncEventQueue_` is reserved",
+            more="It has letters, digits, `_`, `.` and `-`, and is unique in the member. The prefix"
+            " `AsyncEventQueue_` is reserved",
         ),
     ]
     _: KW_ONLY
     remote_distributed_system_id: Annotated[
-        int, Attribute("the other site's id", lowest=0, highest=MAX_DISTRIBUTED_SYSTEM_ID, more="Not the site's own")
+        int,
+        Attribute(
+            "the other site's id", lowest=0, highest=MAX_DISTRIBUTED_SYSTEM_ID, more="It is not the site's own id"
+        ),
     ]
-    parallel: Annotated[bool, Attribute("a queue for every bucket of partitioned regions, and for those only")] = False
-    manual_start: Annotated[bool, Attribute("it waits for `start gateway-sender`")] = False
+    parallel: Annotated[bool, Attribute("one queue for each bucket; for partitioned regions only")] = False
+    manual_start: Annotated[bool, Attribute("do not start it before `start gateway-sender`")] = False
     dispatcher_threads: Annotated[
         int,
         Attribute(
-            "queues, each with its thread (serial), or threads that share the buckets (parallel)",
+            "queues with a thread each (serial), or threads that share the buckets (parallel)",
             lowest=1,
             highest=MAX_DISPATCHER_THREADS,
         ),
@@ -145,85 +154,89 @@ class SenderAttributes(Attributes, SenderChanges):
     order_policy: Annotated[
         str,
         Attribute(
-            "what keeps its order", words=("key", "thread", "partition"), more="`thread` is for a serial sender only"
+            "events of the same one of these stay in order",
+            words=("key", "thread", "partition"),
+            more="`thread` is for a serial sender only",
         ),
     ] = "key"
     enable_batch_conflation: Annotated[
-        bool, Attribute("only the latest update of a key travels", more="In the queue and in the batch")
+        bool,
+        Attribute("send only the latest update of a key", more="It replaces older ones in the queue and in the batch"),
     ] = False
     maximum_queue_memory: Annotated[
-        int, Attribute("what is beyond goes to overflow files", unit="MB", lowest=1, highest=INT_MAX)
+        int,
+        Attribute("the memory for events; further events go to overflow files", unit="MB", lowest=1, highest=INT_MAX),
     ] = 100
-    overflow_directory: Annotated[str | None, Attribute("where overflow files lie", unset="the member's folder")] = None
-    enable_persistence: Annotated[
-        bool, Attribute("the queue and its parked events lie in a disk store, and are recovered")
-    ] = False
+    overflow_directory: Annotated[
+        str | None, Attribute("the folder of overflow files", unset="the member's folder")
+    ] = None
+    enable_persistence: Annotated[bool, Attribute("keep the queue and its parked events in a disk store")] = False
     disk_store_name: Annotated[
-        str | None, Attribute("the disk store they lie in", unset=DEFAULT_STORE, more="Only with `enable-persistence`")
+        str | None, Attribute("the disk store of the queue", unset=DEFAULT_STORE, more="Only with `enable-persistence`")
     ] = None
     disk_synchronous: Annotated[
         DiskLevel,
         Attribute(
-            "an enqueue is done when it is on the disk; `written`: when it is in the log, which is synced later",
+            "an enqueue waits for the disk; `written`: it waits for the log, which is synced later",
             words=DISK_LEVELS,
             read=to_disk_level,
-            more="`written` survives the end of the process, and not a loss of power: what Geode calls synchronous,"
-            " which does not sync by default. `false`: a kill takes the last milliseconds too",
+            more="With `written`, events survive the end of the process, and not a loss of power. Geode calls that"
+            " synchronous, because it does not sync by default. With `false`, a kill loses the last milliseconds too",
         ),
     ] = True
     full_policy: Annotated[
         str,
         Attribute(
-            "what an enqueue does that finds no room",
+            "what happens to an event for which the queue has no room",
             words=("block", "refuse", "drop-oldest", "drop-newest"),
-            more="`block` for `full-timeout-ms`, then refuse; what is dropped is counted in the ledger. The oldest"
-            " are dropped only for an event that is queued: not for a put that another sender's queue or the region"
-            " refuses. Until then the queue takes up to a segment (2 MiB) of memory beyond its limit. A disk that is"
-            " only slow is waited for, up to 10 s an event, unless with `refuse`",
+            more="`block` waits for `full-timeout-ms`, and then refuses the change. Dropped events are counted in the"
+            " ledger. The oldest events are dropped only when the new one is queued: not if another sender's queue or"
+            " the region refuses the change. Until then the queue takes up to a segment (2 MiB) of memory more than"
+            " its limit. If the disk is only slow, each event waits for it up to 10 s, unless the policy is `refuse`",
         ),
     ] = "block"
-    full_timeout_ms: Annotated[int, Attribute("how long `block` blocks", unit="ms", lowest=0, highest=INT_MAX)] = 1000
+    full_timeout_ms: Annotated[int, Attribute("how long `block` waits", unit="ms", lowest=0, highest=INT_MAX)] = 1000
     socket_buffer_size: Annotated[
         int,
         Attribute(
-            "of each connection",
+            "the socket buffer of each connection",
             unit="bytes",
             lowest=MIN_SEND_BUFFER_BYTES,
             highest=INT_MAX,
             also=_SYSTEMS_CHOICE,
-            more="More than the system allows is a warning",
+            more="A size that the system does not allow is logged as a warning",
         ),
     ] = 524288
     socket_read_timeout: Annotated[
         int,
         Attribute(
-            "without progress by the receiver for so long its connection is given up",
+            "a connection without progress for so long is given up",
             unit="ms",
             lowest=1,
             highest=INT_MAX,
             also={0: "30 s"},
-            more="With batches on their way and no progress (an acknowledgement, or word that it applies events) for"
-            " so long, what was on its way is sent again, to another receiver where there is one. Below 30000 is"
-            " raised to it, with a warning. Longer than the slowest callback at the remote site. Geode waits for"
-            " ever with 0",
+            more="Progress is an acknowledgement, or a message that the receiver applies events. Batches that were on"
+            " their way are sent again, to another receiver if there is one. A value below 30000 is raised to it,"
+            " with a warning. It must be longer than the slowest callback at the remote site. Geode waits for ever"
+            " with 0",
         ),
     ] = 0
     retry_interval_ms: Annotated[
         int,
         Attribute(
-            "between attempts to connect, at most",
+            "the longest time between attempts to connect",
             unit="ms",
             lowest=1,
             highest=INT_MAX,
-            more="The first comes after 50 ms, each next one after twice as long, up to this; again from 50 ms on"
-            " after a connection that worked",
+            more="The first wait is 50 ms. It doubles with each attempt, up to this. After a connection that worked,"
+            " it is 50 ms again",
         ),
     ] = 1000
-    compression: Annotated[str | None, Attribute("of batches", words=("lz4",))] = None
+    compression: Annotated[str | None, Attribute("compress batches", words=("lz4",))] = None
     gateway_event_substitution_filter: Annotated[
         Any,
         Attribute(
-            "package.module:Class that gives the value to be sent",
+            "the class package.module:Class that returns the value to send",
             methods=("get_substitute_value",),
             element="gateway-event-substitution-filter",
         ),
@@ -284,25 +297,32 @@ class ReceiverAttributes(Attributes):
     kind, title = "gateway-receiver", "gateway receiver"
 
     start_port: Annotated[
-        int, Attribute("first port of the range from which it takes one", lowest=0, highest=65535)
+        int, Attribute("the first port of the range; the receiver takes a free port of it", lowest=0, highest=65535)
     ] = 5000
     end_port: Annotated[
-        int, Attribute("last port of the range, included", lowest=0, highest=65535, more="Both 0: any free port")
+        int,
+        Attribute("the last port of the range", lowest=0, highest=65535, more="If both are 0, it takes any free port"),
     ] = 5500
-    bind_address: Annotated[str, Attribute("where it listens", read=to_host, unset="the member's own")] = ""
+    bind_address: Annotated[
+        str, Attribute("the address on which it listens", read=to_host, unset="the member's own")
+    ] = ""
     hostname_for_senders: Annotated[
         str,
         Attribute(
-            "the name told to other sites",
+            "the host name that other sites are given",
             read=to_host,
             unset="the bind address",
-            more="Where that is every interface, the address towards them",
+            more="If that is every interface, they are given the address towards them",
         ),
     ] = ""
     socket_buffer_size: Annotated[
         int,
         Attribute(
-            "of each connection", unit="bytes", lowest=MIN_RECEIVE_BUFFER_BYTES, highest=INT_MAX, also=_SYSTEMS_CHOICE
+            "the socket buffer of each connection",
+            unit="bytes",
+            lowest=MIN_RECEIVE_BUFFER_BYTES,
+            highest=INT_MAX,
+            also=_SYSTEMS_CHOICE,
         ),
     ] = 524288
     maximum_time_between_pings: Annotated[
@@ -315,7 +335,7 @@ class ReceiverAttributes(Attributes):
             aliases=("maximum-time-between-ping",),
         ),
     ] = 60000
-    manual_start: Annotated[bool, Attribute("it waits for `start gateway-receiver`")] = False
+    manual_start: Annotated[bool, Attribute("do not start it before `start gateway-receiver`")] = False
 
     def check(self) -> None:
         if self.start_port > self.end_port:
@@ -344,7 +364,7 @@ class RegionChanges:
     gateway_sender_ids: Annotated[
         Collection[str],
         Attribute(
-            'ids of senders, with commas; "": none',
+            'the ids of its senders, separated by commas; "": none',
             option="gateway-sender-id",
             aliases=("gateway-sender-ids",),
             more="An id whose sender does not exist yet is accepted; events skip it until it does",
@@ -353,10 +373,10 @@ class RegionChanges:
     async_event_queue_ids: Annotated[
         Collection[str],
         Attribute(
-            "ids of asynchronous event queues, with commas",
+            "the ids of asynchronous event queues, separated by commas",
             option="async-event-queue-id",
             aliases=("async-event-queue-ids",),
-            more="Not in this version: one that is named is refused",
+            more="This version has none: an id is refused",
         ),
     ] = ()
 
@@ -373,32 +393,39 @@ class RegionAttributes(Attributes, RegionChanges):
         Attribute(
             "REPLICATE, PARTITION, PARTITION_REDUNDANT, LOCAL, their _PERSISTENT and _PROXY forms, or NORMAL",
             read=to_region_type,
-            more="In a cache.xml `refid`, or `data-policy` and `scope`. Geode's `*_OVERFLOW` and `*_HEAP_LRU` types,"
+            more="A cache.xml says it by `refid`, or by `data-policy` and `scope`. Geode's `*_OVERFLOW` and"
+            " `*_HEAP_LRU` types,"
             ' `data-policy="preloaded"` and `scope="global"` are refused by name',
         ),
     ] = "PARTITION"
     _: KW_ONLY
     total_num_buckets: Annotated[
-        int, Attribute("buckets of a partitioned region", lowest=1, highest=MAX_BUCKETS, element="partition-attributes")
+        int,
+        Attribute(
+            "the number of buckets of a partitioned region",
+            lowest=1,
+            highest=MAX_BUCKETS,
+            element="partition-attributes",
+        ),
     ] = BUCKETS
     redundant_copies: Annotated[
         int | None,
         Attribute(
-            "copies of each bucket on other members",
+            "the copies of each bucket on other members",
             lowest=0,
             highest=3,
             element="partition-attributes",
-            unset="1 of `PARTITION_REDUNDANT*`, else 0",
-            more="Without effect in this version: the log says so where it is asked for",
+            unset="1 for `PARTITION_REDUNDANT*`, otherwise 0",
+            more="It has no effect in this version, and the log says so",
         ),
     ] = None
     colocated_with: Annotated[
         str | None,
         Attribute(
-            "another partitioned region",
+            "a partitioned region with the same buckets",
             read=to_region_name,
             element="partition-attributes",
-            more="One of as many buckets, which cannot be destroyed before this one",
+            more="That region has as many buckets, and cannot be destroyed before this one",
         ),
     ] = None
     disk_store_name: Annotated[
@@ -413,7 +440,7 @@ class RegionAttributes(Attributes, RegionChanges):
     disk_synchronous: Annotated[
         DiskLevel,
         Attribute(
-            "a change is done when it is on the disk; `written`: when it is in the log, which is synced later",
+            "a change waits for the disk; `written`: it waits for the log, which is synced later",
             words=DISK_LEVELS,
             read=to_disk_level,
             option="enable-synchronous-disk",
@@ -423,7 +450,7 @@ class RegionAttributes(Attributes, RegionChanges):
     cache_listeners: Annotated[
         Collection[Any],
         Attribute(
-            "package.module:Class, several with commas",
+            "listener classes package.module:Class, separated by commas",
             methods=("after_create", "after_update", "after_destroy"),
             element="cache-listener",
         ),
@@ -471,7 +498,7 @@ class RegionAttributes(Attributes, RegionChanges):
             raise ConfigurationError(f"{what}: it cannot be colocated with itself")
 
 
-_SHORTENED = "logs are shortened by themselves, as soon as they are mostly history"
+_SHORTENED = "logs are shortened automatically when they are mostly history"
 
 
 @dataclass
@@ -484,10 +511,10 @@ class DiskStoreAttributes(Attributes):
         "compaction_threshold": _SHORTENED,
         "allow_force_compaction": _SHORTENED,
         "max_oplog_size": "the size of a log's files follows from dir-size",
-        "queue_size": "a write waits for time, not for a number of others",
-        "write_buffer_size": "what waits for the disk is written as one block",
+        "queue_size": "a write waits for a time, not for a number of other writes",
+        "write_buffer_size": "all changes that wait for the disk are written as one block",
         "segments": "each queue and region has a log of its own",
-        "disk_usage_warning_percentage": "a full disk is told when it refuses",
+        "disk_usage_warning_percentage": "a full disk is reported when it refuses a write",
         "disk_usage_critical_percentage": "a full disk refuses changes, and goes on when it has room",
     }
 
@@ -496,7 +523,7 @@ class DiskStoreAttributes(Attributes):
     directories: Annotated[
         str | os.PathLike[str] | Iterable[Directory],
         Attribute(
-            "directories with commas, each with #MB that it may take",
+            "directories, separated by commas, each with #MB as its limit",
             read=to_directories,
             option="dir",
             element="disk-dirs",
@@ -507,11 +534,11 @@ class DiskStoreAttributes(Attributes):
     time_interval: Annotated[
         int,
         Attribute(
-            "that a change may wait for its write without `disk-synchronous`",
+            "how long a change may wait for its write without `disk-synchronous`",
             unit="ms",
             lowest=0,
             highest=INT_MAX,
-            more="10 at most, whatever is given",
+            more="It is never more than 10, whatever is given",
         ),
     ] = 1000
 

@@ -366,6 +366,8 @@ _KIND_OF = {"region-attributes": "region"}
 
 @dataclass(frozen=True)
 class _Rule:
+    """The rule for one element: the method that handles it, and the parents, attributes and text that it may have."""
+
     make: Callable[[_Reader, _Element, _Element], None]
     parents: tuple[str, ...] = ()
     attributes: tuple[str, ...] = ()

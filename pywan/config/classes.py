@@ -155,6 +155,7 @@ def to_callback_patterns(value: Any, what: str) -> tuple[str, ...]:
 
 
 def _is_allowed(name: str, pattern: str) -> bool:
+    """Returns whether a pattern allows the class of that name."""
     module, _, _ = name.partition(":")
     if pattern.endswith(".*"):
         return f"{module}.".startswith(pattern[:-1])

@@ -257,6 +257,7 @@ class ClusterConfiguration:
             raise ConfigurationError(f"not a cluster configuration: {error}") from None
 
     def _next(self, thing: Thing, id: str) -> Entry:
+        """Returns an entry with the next revision."""
         if self._revision >= MAX_REVISION:
             raise ConfigurationError(
                 "the cluster configuration has used up its revisions; export it, stop the site's locators, move"
@@ -304,6 +305,7 @@ def _age(entry: Entry) -> tuple[int, str]:
 
 
 def _size(entry: Entry) -> int:
+    """Returns the size of an entry as JSON. ConfigurationError if it is over its limit."""
     what = f"{entry['kind']} {entry['name']!r}"
     try:
         size = len(json.dumps(entry, allow_nan=False))

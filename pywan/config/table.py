@@ -215,6 +215,7 @@ def _title(cls: type[Attributes], values: Mapping[str, Any]) -> str:
 
 
 def _check_names(cls: type[Attributes], what: str, values: Mapping[str, Any]) -> None:
+    """Raises ConfigurationError for attributes that are refused, unknown or missing."""
     rows = table(cls)
     known = [row.name for row in rows]
     for name in values:

@@ -215,6 +215,7 @@ class Dispatchers:
     # The work of one dispatcher, in its own thread
 
     def _dispatch(self, own: Dispatcher) -> None:
+        """Connects, serves the connection, and connects again, until the sender is stopped."""
         longest = self._attributes.retry_interval_ms / 1000
         retry = min(FIRST_RETRY_S, longest)
         while not self._stopping.is_set():
@@ -270,6 +271,7 @@ class Dispatchers:
         return session.has_progressed or (not session.is_given_up and time.monotonic() - since > long_s)
 
     def _connect(self, own: Dispatcher) -> tuple[Connected, Welcome]:
+        """Connects to a receiver, and returns the connection with the receiver's welcome."""
         a = self._attributes
         place = self._receivers.find()
         try:
@@ -291,6 +293,7 @@ class Dispatchers:
             raise
 
     def _open(self, own: Dispatcher, sock: socket.socket, place: ReceiverPlace) -> Welcome:
+        """Sends the hello, and returns the welcome. ProtocolError if this is not a receiver of the remote site."""
         a = self._attributes
         data.set_socket_options(sock, a.socket_buffer_size, socket.SO_SNDBUF)
         hello = SenderHello(

@@ -295,6 +295,7 @@ class SourceFloors:
     # The file
 
     def _load(self) -> None:
+        """Reads the file, if there is one. ConfigurationError if it cannot be used."""
         if self._file is None or not os.path.lexists(self._file):
             return
         try:
@@ -314,6 +315,7 @@ class SourceFloors:
             ) from error
 
     def _save(self) -> None:
+        """Replaces the file. If that fails, it is logged."""
         if self._file is None:
             return
         sources = [

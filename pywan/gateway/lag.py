@@ -49,6 +49,7 @@ class Lag:
         }
 
     def _cause(self, events: int, seconds: float) -> str:
+        """Returns why events wait, in words."""
         status, broken = self._status(), self._queue.broken
         if broken:
             return f"broken: {broken}"

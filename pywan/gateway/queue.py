@@ -106,6 +106,7 @@ class SenderQueue:
         raise GatewaySenderError(problem)
 
     def _say_recovered(self) -> None:
+        """Logs what was recovered from the log."""
         recovery = self.events.recovery()
         if recovery["cut_bytes"]:
             log.warning(

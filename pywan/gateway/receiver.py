@@ -176,6 +176,7 @@ class GatewayReceiver(Described):
         self._on_change(self)
 
     def _listen(self) -> socket.socket:
+        """Returns a socket that listens on a free port of the range."""
         a = self.attributes
         count = a.end_port - a.start_port + 1
         first = random.randrange(count)
@@ -206,6 +207,7 @@ class GatewayReceiver(Described):
         self._on_change(self)
 
     def _serve(self, connection: Connection) -> None:
+        """Serves one connection, from its opening to its end."""
         place = connection.place
         try:
             hello = self._receive_hello(connection)
@@ -246,6 +248,7 @@ class GatewayReceiver(Described):
             self._on_change(self)
 
     def _receive_hello(self, connection: Connection) -> gateway.SenderHello:
+        """Returns the first message of a sender. ProtocolError if the sender is of this site, or wants another one."""
         connection.sock.settimeout(connection.time_left())
         hello = data.receive_message(connection.sock, gateway.SenderHello)
         if hello.site == self._site:
@@ -272,6 +275,7 @@ class GatewayReceiver(Described):
         hello: gateway.SenderHello,
         known: list[gateway.Known],
     ) -> Any:
+        """Welcomes a sender. Returns the session that applies its batches."""
         sock = connection.sock
         session = _core.ReceiverSession(
             memory,

@@ -148,6 +148,7 @@ class MemberCore:
         self._is_ready = True
 
     def _join(self, locators: str, port: int, hostname: str | None) -> None:
+        """Opens the member's port, and joins the site."""
         server = self._server = ControlServer(
             self._bind_address,
             port,
@@ -233,6 +234,7 @@ class MemberCore:
     # Requests
 
     def _handle(self, request: dict[str, Any], peer: tuple[Any, ...]) -> Any:
+        """Answers a request that came to the member's port."""
         if request.get("op") == "ping":
             return {"name": self.name, "member_id": self.state.membership.member_id, "kind": "member"}
         if not self._is_ready:
@@ -280,6 +282,7 @@ class MemberCore:
                 self._closing_thread = None
 
     def _close_all(self, wait_s: float) -> None:
+        """Ends the member for the first time. See `Cache.close` for the order."""
         with self.state.lock:  # A region or sender that is being created is complete then, and is closed with the rest.
             self.state.closed.set()
         self.state.bell.ring()
@@ -315,6 +318,7 @@ class MemberCore:
                     return
 
     def _end(self) -> None:
+        """Leaves the site, and ends regions, senders, housekeeper and disk stores."""
         if self.state.has_membership:
             self.state.membership.leave()
         if self._server is not None:

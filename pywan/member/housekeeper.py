@@ -44,6 +44,7 @@ class Housekeeper:
             self._tombstones.sources.save()
 
     def _keep_house(self) -> None:
+        """Looks after the member every few seconds, or when the bell rings."""
         is_waiting = False  # Whether tombstones can go as soon as a disk has taken what was written.
         while True:
             was_called = self._state.bell.wait(min(HOUSEKEEPING_S, DISK_LOOK_S) if is_waiting else HOUSEKEEPING_S)

@@ -223,11 +223,11 @@ class ManagementService:
 
     @command(
         STORES,
-        "where queues and regions lie on the disk",
+        "create folders for queues and regions on the disk",
         attribute_options("disk-store"),
         IF_NOT_EXISTS,
         keeps="put",
-        more="`--dir=a#100,b`: each with the MB that it may take",
+        more="`--dir=a#100,b` gives `a` a limit of 100 MB, and `b` none",
     )
     def on_create_disk_store(self, name: str, if_not_exists: Any = False, **attributes: Any) -> Answer:
         if name in self._member.stores.all():
@@ -239,7 +239,7 @@ class ManagementService:
         self._member.create_disk_store(DiskStoreAttributes.make(name, **attributes))
         return {"status": f'Disk store "{name}" created on "{self._member.name}"', "changed": True}
 
-    @command(STORES, "remove one that holds no log any more", _named("disk store"), IF_EXISTS, keeps="remove")
+    @command(STORES, "remove a disk store that holds no log any more", _named("disk store"), IF_EXISTS, keeps="remove")
     def on_destroy_disk_store(self, name: str, if_exists: Any = False) -> Answer:
         if name not in self._member.stores.all() and values.to_bool(if_exists, "if-exists"):
             return {"status": f'Disk store "{name}" is not there; skipped', "changed": False}
@@ -248,7 +248,7 @@ class ManagementService:
 
     @command(
         STORES,
-        "their directories, sizes and logs",
+        "list directories, sizes and logs of disk stores",
         shown=Shown(_DIRECTORIES, items=_directories, none="No Disk Stores Found"),
     )
     def on_list_disk_stores(self) -> Answer:
@@ -259,7 +259,7 @@ class ManagementService:
             ]
         }
 
-    @command(STORES, "one disk store", _named("disk store"), shown=Shown(_DIRECTORIES, items=_directories))
+    @command(STORES, "show one disk store", _named("disk store"), shown=Shown(_DIRECTORIES, items=_directories))
     def on_describe_disk_store(self, name: str) -> Answer:
         store = self._member.stores.all().get(name)
         if store is None:
@@ -271,7 +271,7 @@ class ManagementService:
 
     # --- regions ---
 
-    @command(REGIONS, "on every member", attribute_options("region"), IF_NOT_EXISTS, keeps="put")
+    @command(REGIONS, "create a region on every member", attribute_options("region"), IF_NOT_EXISTS, keeps="put")
     def on_create_region(self, name: str, if_not_exists: Any = False, **attributes: Any) -> Answer:
         name = _region_name(name)
         if name in self._member.regions.faces():
@@ -312,7 +312,7 @@ class ManagementService:
             else ""
         )
 
-    @command(REGIONS, "with all that is in it", _named("region"), IF_EXISTS, keeps="remove")
+    @command(REGIONS, "remove a region with all its entries", _named("region"), IF_EXISTS, keeps="remove")
     def on_destroy_region(self, name: str, if_exists: Any = False) -> Answer:
         name = _region_name(name)
         if name not in self._member.regions.faces() and values.to_bool(if_exists, "if-exists"):
@@ -323,7 +323,7 @@ class ManagementService:
 
     @command(
         REGIONS,
-        "names, types and sizes",
+        "list names, types and sizes of regions",
         shown=Shown(
             {
                 "Region": "name",
@@ -402,7 +402,9 @@ class ManagementService:
 
     # --- senders ---
 
-    @command(GATEWAYS, "a way out to another site", attribute_options("gateway-sender"), IF_NOT_EXISTS, keeps="put")
+    @command(
+        GATEWAYS, "create a sender to another site", attribute_options("gateway-sender"), IF_NOT_EXISTS, keeps="put"
+    )
     def on_create_gateway_sender(self, id: str, if_not_exists: Any = False, **attributes: Any) -> Answer:
         if id in self._member.senders.by_id():
             if values.to_bool(if_not_exists, "if-not-exists"):
@@ -414,14 +416,19 @@ class ManagementService:
         self._member.create_gateway_sender(SenderAttributes.make(id, **attributes))
         return {"status": f'GatewaySender "{id}" created on "{self._member.name}"', "changed": True}
 
-    @command(GATEWAYS, "change it while it runs", attribute_options("gateway-sender", SenderChanges), keeps="alter")
+    @command(
+        GATEWAYS,
+        "change a sender, also while it runs",
+        attribute_options("gateway-sender", SenderChanges),
+        keeps="alter",
+    )
     def on_alter_gateway_sender(self, id: str, **attributes: Any) -> Answer:
         sender = self._sender(id)
         altered = sender.attributes.altered(**attributes)
         sender.alter(**{name: getattr(altered, name) for name in attributes})
         return {"status": f'GatewaySender "{id}" altered on "{self._member.name}"', "changed": True}
 
-    @command(GATEWAYS, "remove it (detach it from regions first)", SENDER_ID, IF_EXISTS, keeps="remove")
+    @command(GATEWAYS, "remove a sender (detach it from regions first)", SENDER_ID, IF_EXISTS, keeps="remove")
     def on_destroy_gateway_sender(self, id: str, if_exists: Any = False) -> Answer:
         if id not in self._member.senders.by_id() and values.to_bool(if_exists, "if-exists"):
             return {"status": f'GatewaySender "{id}" is not there; skipped', "changed": False}
@@ -435,7 +442,7 @@ class ManagementService:
         sender.start(clean_queues=clean)
         return {"status": f"GatewaySender {id} is started on member {self._member.name}"}
 
-    @command(GATEWAYS, "end queueing and sending", SENDER_ID, more="One that does not run is no error")
+    @command(GATEWAYS, "end queueing and sending", SENDER_ID, more="It is no error if the sender does not run")
     def on_stop_gateway_sender(self, id: str) -> Answer:
         sender = self._sender(id)
         if not sender.is_running:
@@ -443,7 +450,7 @@ class ManagementService:
         sender.stop()
         return {"status": f"GatewaySender {id} is stopped on member {self._member.name}"}
 
-    @command(GATEWAYS, "queue, but do not send", SENDER_ID, more="One that does not run is an error")
+    @command(GATEWAYS, "queue, but do not send", SENDER_ID, more="It is an error if the sender does not run")
     def on_pause_gateway_sender(self, id: str) -> Answer:
         sender = self._running_sender(id)
         if sender.is_paused:
@@ -451,7 +458,7 @@ class ManagementService:
         sender.pause()
         return {"status": f"GatewaySender {id} is paused on member {self._member.name}"}
 
-    @command(GATEWAYS, "send again", SENDER_ID, more="One that does not run is an error")
+    @command(GATEWAYS, "send again", SENDER_ID, more="It is an error if the sender does not run")
     def on_resume_gateway_sender(self, id: str) -> Answer:
         sender = self._running_sender(id)
         if not sender.is_paused:
@@ -461,7 +468,7 @@ class ManagementService:
 
     @command(
         GATEWAYS,
-        "one sender's state",
+        "show the state of a sender",
         SENDER_ID,
         more="`--json` has the ledger, the lag, statistics and attributes",
         shown=Shown(
@@ -484,7 +491,7 @@ class ManagementService:
 
     @command(
         GATEWAYS,
-        "events that the other site refused",
+        "list events that the other site refused",
         SENDER_ID,
         Option("limit", "how many (100)"),
         shown=Shown(items="events", none="no events are parked"),
@@ -499,9 +506,9 @@ class ManagementService:
 
     @command(
         GATEWAYS,
-        "send them again",
+        "send parked events again",
         SENDER_ID,
-        Option("force", "also where the key may have been destroyed later", flag=True),
+        Option("force", "also events whose key may have been destroyed later", flag=True),
         shown=Shown(line=lambda answer: f"{answer['replayed']} parked events are sent again"),
     )
     def on_replay_parked_events(self, id: str, force: Any = False) -> Answer:
@@ -509,7 +516,7 @@ class ManagementService:
 
     @command(
         GATEWAYS,
-        "forget them",
+        "forget parked events",
         SENDER_ID,
         shown=Shown(line=lambda answer: f"{answer['dropped']} parked events are dropped"),
     )
@@ -518,7 +525,13 @@ class ManagementService:
 
     # --- the receiver ---
 
-    @command(GATEWAYS, "a way in from other sites", attribute_options("gateway-receiver"), IF_NOT_EXISTS, keeps="put")
+    @command(
+        GATEWAYS,
+        "create a receiver for other sites' events",
+        attribute_options("gateway-receiver"),
+        IF_NOT_EXISTS,
+        keeps="put",
+    )
     def on_create_gateway_receiver(self, if_not_exists: Any = False, **attributes: Any) -> Answer:
         if self._member.receiving.receiver is not None:
             if values.to_bool(if_not_exists, "if-not-exists"):
@@ -542,7 +555,7 @@ class ManagementService:
             "changed": True,
         }
 
-    @command(GATEWAYS, "remove it", IF_EXISTS, keeps="remove", more="Stops it first")
+    @command(GATEWAYS, "remove the receiver", IF_EXISTS, keeps="remove", more="It is stopped first")
     def on_destroy_gateway_receiver(self, if_exists: Any = False) -> Answer:
         receiver = self._member.receiving.receiver
         if receiver is None and values.to_bool(if_exists, "if-exists"):
@@ -567,7 +580,7 @@ class ManagementService:
         receiver.start()
         return {"status": f"GatewayReceiver is started on member {self._member.name}", "port": receiver.port}
 
-    @command(GATEWAYS, "end that")
+    @command(GATEWAYS, "close its port and its connections")
     def on_stop_gateway_receiver(self) -> Answer:
         receiver = self._receiver()
         if not receiver.is_running:
@@ -577,7 +590,7 @@ class ManagementService:
 
     @command(
         GATEWAYS,
-        "the receiver's state",
+        "show the state of the receiver",
         shown=Shown(
             {
                 "Member": "member",
@@ -608,8 +621,8 @@ class ManagementService:
 
     @command(
         GATEWAYS,
-        "wait no longer for what a site that is gone may still send",
-        Option("distributed-system-id", "of the site that is gone", required=True),
+        "stop waiting for events of a site that is gone",
+        Option("distributed-system-id", "the id of the site that is gone", required=True),
         more="Destroyed keys are no longer remembered for it",
         shown=Shown(line=lambda answer: f"{', '.join(answer['forgotten']) or 'what others forward of it'} forgotten"),
     )
@@ -729,6 +742,7 @@ def _plain_map(value: Any) -> dict[str, Any]:
 
 
 def _region_view(region: Any) -> dict[str, Any]:
+    """Returns what an answer tells about a region."""
     return {
         "name": region.name,
         "type": region.type,
@@ -747,6 +761,7 @@ def _ledger(sender: Any) -> dict[str, Any]:
 
 
 def _sender_view(sender: Any) -> dict[str, Any]:
+    """Returns what an answer tells about a sender."""
     return {
         "id": sender.id,
         "remote_distributed_system_id": sender.attributes.remote_distributed_system_id,
@@ -766,6 +781,7 @@ def _sender_view(sender: Any) -> dict[str, Any]:
 
 
 def _receiver_view(receiver: Any) -> dict[str, Any]:
+    """Returns what an answer tells about a receiver."""
     senders = [str(name) for name in receiver.connected_senders]
     return {
         "running": bool(receiver.is_running),

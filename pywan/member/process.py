@@ -500,6 +500,7 @@ def status(kind: str, name: str, *, directory: str | os.PathLike[str] | None = N
 
 
 def _ask(member: Recorded, op: str, **fields: Any) -> dict[str, Any]:
+    """Returns the member's answer to a request. ConnectivityError if it does not listen."""
     from pywan.transport.control import call_once
 
     if not member.port:
@@ -569,6 +570,7 @@ def run_server(
 
 
 def _open_in(files: MemberFiles, file: Path, flags: int) -> int:
+    """Opens a file in the member's folder. DiskError if that cannot be done."""
     try:
         return open_own(file, flags)
     except OSError as error:

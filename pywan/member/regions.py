@@ -231,6 +231,7 @@ class Regions:
         )
 
     def _alter(self, region: MemberRegion, changes: dict[str, Any]) -> None:
+        """Changes attributes of a region. See `Region.alter`."""
         self._fit_senders(region.attributes.altered(RegionChanges, **changes), region)
         with self._state.lock:
             self._state.check_open()
@@ -254,6 +255,7 @@ class Regions:
             )
 
     def _make_persistent(self, region: MemberRegion, attributes: RegionAttributes) -> None:
+        """Opens the log of a persistent region in its disk store."""
         store = self._stores.needed(attributes.disk_store_name)
         owner = f"region-{attributes.name}"
         place = store.log_place(owner, {"kind": "region", "region": attributes.name, "site": self._state.site})

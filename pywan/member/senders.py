@@ -99,6 +99,7 @@ class Senders:
         return {id: counts for id, counts in by_id.items() if counts}
 
     def _make(self, attributes: SenderAttributes, buckets: int | None = None) -> SenderCore:
+        """Makes the core of a sender, which does not run yet."""
         a, state = attributes, self._state
         self._stores.check_there(a.disk_store_name, f"gateway sender {a.id!r}")
         self._regions.validate_sender(a)

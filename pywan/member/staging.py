@@ -76,7 +76,7 @@ class RowStages:
         self._site, self._member_name, self._directory = site, member_name, directory
         self._find_region = find_region
         self._lock = threading.Lock()
-        self._left = threading.Condition(self._lock)  # Notified when a connection is done with its stage.
+        self._stage_left = threading.Condition(self._lock)  # Notified when a connection is done with its stage.
         self._tasks: OrderedDict[tuple[bytes, int], _Task] = OrderedDict()
         self._open: set[Any] = set()
         self._stopping = threading.Event()
@@ -88,10 +88,10 @@ class RowStages:
         Returns when commits that are under way are done, after STOP_TIMEOUT_S at the latest.
         """
         self._stopping.set()
-        with self._left:
+        with self._stage_left:
             for stage in self._open:
                 stage.stop()
-            self._left.wait_for(lambda: not self._open, STOP_TIMEOUT_S)
+            self._stage_left.wait_for(lambda: not self._open, STOP_TIMEOUT_S)
 
     def serve(self, connection: Connection, first: bytes) -> None:
         """Serves one client's connection until its end."""
@@ -107,6 +107,7 @@ class RowStages:
             log.info("client %s: %s", connection.place, error)
 
     def _serve(self, connection: Connection, first: bytes) -> None:
+        """Takes the rows of one task, and applies them when the client commits."""
         sock = connection.sock
         sock.settimeout(connection.time_left())
         hello = data.receive_message(sock, gateway.ClientHello, first=first)
@@ -147,9 +148,9 @@ class RowStages:
             committed = self._commit(hello, region, stage, _Progress(sock, stage))
             sock.sendall(gateway.encode(committed, _core.FRAME_COMMITTED))
         finally:
-            with self._left:
+            with self._stage_left:
                 self._open.discard(stage)
-                self._left.notify_all()
+                self._stage_left.notify_all()
 
     def _task(self, hello: gateway.ClientHello) -> _Task:
         """Returns the entry of a (run, task). It may forget the oldest entry."""

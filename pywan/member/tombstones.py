@@ -68,6 +68,7 @@ class Tombstones:
         return who and f"{who}, which may send events from {format_stamp(stamp)} on"
 
     def _tell(self) -> bool:
+        """Does the work of `tell_and_forget`. The caller holds the lock."""
         low = self._state.clock.raise_low() if self._own_floor_limit is None else self._own_floor_limit
         for region in self._regions.all():
             region.fix_stamps()

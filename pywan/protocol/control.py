@@ -114,6 +114,7 @@ _REFUSED = {
 
 
 def _decode_payload(payload: bytes) -> dict[str, Any]:
+    """Returns the map of a message. ProtocolError if it is over a limit, or is no map of plain values."""
     # This comes before any object is made: 16 MiB of empty lists would become a gigabyte of objects.
     _, refused = measure_message(payload, MAX_VALUES, MAX_DEPTH)
     if refused is not None:
@@ -135,6 +136,7 @@ def _refuse_extension(code: int, data: bytes) -> None:
 
 
 def _check_plain(value: Any, depth: int, where: str, error: type[PywanError]) -> None:
+    """Raises `error` if a value is not plain, or too deep. `where` is the key that it belongs to."""
     if isinstance(value, _PLAIN):
         return
     if depth >= MAX_DEPTH:

@@ -93,6 +93,8 @@ class Contact(NamedTuple):
 
 @dataclass
 class _Target:
+    """An address of a locator, and what we know of it."""
+
     address: Address
     role: str
     due_ms: int = 0
@@ -230,6 +232,7 @@ class LocatorState:
         return CANDIDATES_AT_ONCE - sum(t.in_flight and t.is_candidate for t in self._targets.values())
 
     def _active(self) -> list[_Target]:
+        """Returns the targets that are contacted."""
         # A locator may be configured by one name and advertised by another. It is contacted once, by the configured
         # name.
         covered = {t.profile.address for t in self._targets.values() if t.role != LEARNED and t.profile and t.joined}
@@ -240,6 +243,7 @@ class LocatorState:
         ]
 
     def _request_for(self, target: _Target) -> dict[str, Any]:
+        """Returns the next request for a target: a join, or a ping if it has our set."""
         if target.joined and target.profile is not None:
             return {"op": "ping", "uid": self.uid}
         return {
@@ -370,6 +374,7 @@ class LocatorState:
             target.due_ms = now_ms + self.timings.ping_ms
 
     def _heard_join(self, target: _Target, reply: dict[str, Any], now_ms: int) -> None:
+        """Takes the answer to a join: the locators that the other one knows."""
         if reply.get("self") is True or reply.get("uid") == self.uid:
             if target.role == REMOTE:
                 raise IncompatibleSystemError(
@@ -438,6 +443,7 @@ class LocatorState:
         target.profile = peer
 
     def _make_room(self, peer: LocatorProfile) -> None:
+        """Makes room for one more locator, in place of the one that fails most. ProtocolError if all of them answer."""
         site = [
             p for p in self._known.values() if p.distributed_system_id == peer.distributed_system_id and p != self.me
         ]

@@ -23,7 +23,7 @@ log = logging.getLogger("pywan.region")
 
 _DONE = ("created", "updated", "destroyed")
 
-Found = tuple[Any, int, int, bool]  # The entry of a key: value, stamp, site, whether it is live.
+Entry = tuple[Any, int, int, bool]  # The entry of a key: value, stamp, site, whether it is live.
 Verdicts = dict[_core.EventQueue, Any]  # The answers of the filters that were asked, by the attached queue.
 
 
@@ -233,7 +233,7 @@ class CallbackPath:
                 )
             verdicts[queue] = self._senders[queue].filters.decide_enqueue(event)
 
-    def _resolve(self, change: Change, old: Found | None) -> GatewayConflictHelper | None:
+    def _resolve(self, change: Change, old: Entry | None) -> GatewayConflictHelper | None:
         """Returns what the resolver decided. None: it failed."""
         assert change.version is not None and self._resolver is not None
         helper = GatewayConflictHelper()
@@ -266,7 +266,8 @@ class CallbackPath:
             return None
         return helper
 
-    def _tell_listeners(self, operation: str, change: Change, value: Encoded, old: Found | None) -> None:
+    def _tell_listeners(self, operation: str, change: Change, value: Encoded, old: Entry | None) -> None:
+        """Tells the listeners of a change that was made. The caller holds the lock."""
         origin = change.origin
         event = EntryEvent(
             self._region.face,

@@ -80,7 +80,7 @@ class Region(_core.RegionFace, Described, MutableMapping[K, V]):
 
         @property
         def memory_bytes(self) -> int:
-            """The bytes that are allocated for entries and tombstones."""
+            """The bytes that are allocated for entries and for slots of the table."""
 
         @property
         def tombstones(self) -> int:

@@ -480,6 +480,7 @@ class Locator(Described):
 
     @staticmethod
     def _is_alive(member: Member, heard_ms_ago: int) -> bool:
+        """Returns whether the process of a member still runs, as far as its port tells."""
         if not member.profile["port"]:
             return heard_ms_ago < FRESH_MS
         try:
@@ -530,6 +531,7 @@ class Locator(Described):
         return Reply(name=self.name, pid=os.getpid(), after=after)
 
     def _on_change_configuration(self, request: dict[str, Any], peer: tuple[Any, ...]) -> dict[str, Any]:
+        """Changes the cluster configuration: `action` is put, alter, remove or replace."""
         with self._changed:
             configuration, id = self._configuration, secrets.token_hex(8)
             action, kind, name = request.get("action"), request.get("kind"), request.get("name")
@@ -568,6 +570,7 @@ class Locator(Described):
     # --- the exchange with other locators ---
 
     def _run(self) -> None:
+        """Makes the contacts that are due, and drops members whose lease has run out, until the locator stops."""
         pool = self._pool
         assert pool is not None
         while True:
@@ -590,6 +593,7 @@ class Locator(Described):
                     self._note_failure(contact.address, error)
 
     def _contact(self, contact: Contact) -> None:
+        """Makes one exchange with another locator."""
         client = ControlClient(contact.address, CONTACT_TIMEOUT_S, what="locator")
         with self._lock:
             if not self._running:
@@ -618,6 +622,7 @@ class Locator(Described):
                 self._changed.notify_all()
 
     def _note_failure(self, address: Address, error: Exception, *, conflict: bool = False) -> None:
+        """Notes that a contact failed, and logs it now and then."""
         with self._lock:
             if not self._running:
                 return
@@ -628,7 +633,7 @@ class Locator(Described):
         if conflict or failures & (failures - 1) == 0:
             log.log(
                 logging.DEBUG if is_candidate else logging.ERROR if conflict else logging.WARNING,
-                "locator %s: %s (attempt %d, goes on)",
+                "locator %s: %s (attempt %d; it tries again)",
                 self.name,
                 error,
                 failures,
@@ -666,6 +671,7 @@ class Locator(Described):
     # --- cluster configuration ---
 
     def _merge_configuration(self, entries: Any) -> bool:
+        """Takes in another locator's cluster configuration. Returns whether it changed ours."""
         try:
             changed = self._configuration.merge(entries)
         except (ConfigurationError, ProtocolError) as error:
@@ -682,6 +688,7 @@ class Locator(Described):
         return changed
 
     def _load_configuration(self) -> None:
+        """Reads the file of the cluster configuration, if there is one. ConfigurationError if it cannot be used."""
         if self._file is None:
             return
         try:

@@ -173,6 +173,7 @@ class Membership:
         return self._stopping or any(link.joined for link in links) or all(link.hopeless for link in links)
 
     def _why_not(self, links: list[_Link]) -> PywanError:
+        """Returns the error of a join that did not succeed."""
         for link in links:
             if isinstance(link.error, (IllegalStateError, ConfigurationError)):
                 return link.error
@@ -182,6 +183,7 @@ class Membership:
         )
 
     def _close(self, *, goodbye: bool) -> None:
+        """Ends the links and their threads. With `goodbye`, the locators are told that the member leaves."""
         with self._changed:
             self._stopping = True
             links = list(self._links.values())
@@ -313,6 +315,7 @@ class Membership:
             return [link.address for link in links] or list(self._configured)
 
     def _ask(self, address: Address, deadline: float, op: str, **fields: Any) -> dict[str, Any] | None:
+        """Returns a locator's reply. None: there is no time left, or it does not answer."""
         left = deadline - time.monotonic()
         if left <= 0:
             return None
@@ -336,6 +339,7 @@ class Membership:
             raise ProtocolError(f"a locator's list of sites cannot be used: {error}") from None
 
     def _take_site_id(self, address: Address, reply: dict[str, Any]) -> None:
+        """Takes the site's id from a locator. IncompatibleSystemError if another locator told another one."""
         theirs = reply.get("distributed_system_id")
         if type(theirs) is not int:
             raise ProtocolError(f"what answers at {address} is no locator: it tells no distributed-system-id")
@@ -408,6 +412,7 @@ class _Link:
                 log.debug("member %s: could not say goodbye to %s: %s", self._owner.name, self.address, error)
 
     def _run(self) -> None:
+        """Joins the locator, and sends heartbeats, until the member leaves."""
         owner = self._owner
         while True:
             with owner._changed:
@@ -429,6 +434,7 @@ class _Link:
                 )
 
     def _join(self, version: int, profile: dict[str, Any]) -> bool:
+        """Joins the locator. Returns False: it did not fail."""
         owner = self._owner
         profile["distributed_system_id"] = owner._distributed_system_id
         reply = self._client.call("member-join", profile=profile)
@@ -466,6 +472,7 @@ class _Link:
         return False
 
     def _heartbeat(self, version: int, profile: dict[str, Any]) -> bool:
+        """Sends a heartbeat. Returns whether it failed: the locator does not know the member."""
         owner = self._owner
         reply = self._client.call(
             "member-heartbeat",

@@ -107,6 +107,7 @@ class ControlServer:
         self.stop()
 
     def _serve(self, connection: Connection) -> None:
+        """Serves one connection of any protocol until its end."""
         sock, place = connection.sock, connection.place
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -134,6 +135,7 @@ class ControlServer:
         connection.warning("%s: closed the connection from %s: %s", self.name, connection.place, reason)
 
     def _first_bytes(self, connection: Connection) -> bytes:
+        """Returns the bytes that tell the protocol."""
         first = b""
         while len(first) < FIRST_BYTES:
             connection.sock.settimeout(connection.time_left())
@@ -146,6 +148,7 @@ class ControlServer:
         return first
 
     def _serve_control(self, connection: Connection, first: bytes) -> None:
+        """Serves a control connection until its end."""
         sock = connection.sock
         decoder = wire.Decoder()
         if first != wire.MAGIC:
@@ -210,6 +213,7 @@ class ControlServer:
         return now
 
     def _answer(self, connection: Connection, message: wire.Message) -> None:
+        """Carries out a request, and sends the reply."""
         sock, peer, request = connection.sock, connection.peer, message.body
         after = None
         try:
@@ -249,6 +253,7 @@ class ControlServer:
     def _stream(
         self, sock: socket.socket, request_id: int, progress: Generator[dict[str, Any], None, Mapping[str, Any] | None]
     ) -> Mapping[str, Any] | None:
+        """Sends the progress that a handler yields. Returns the reply that the handler returns."""
         try:
             while True:
                 try:
@@ -348,6 +353,7 @@ class ControlClient:
         return f"{self._what} {self.address}".strip()
 
     def _connect(self, deadline: float) -> socket.socket:
+        """Returns a socket that is connected to the server."""
         if self._closed:
             raise ConnectivityError(f"{self}: this client was closed")
         if self._sock is not None:
@@ -386,6 +392,7 @@ class ControlClient:
         deadline: float,
         progress: Callable[[dict[str, Any]], None] | None,
     ) -> dict[str, Any]:
+        """Returns the last reply to a request. `progress` is called with those before it."""
         while True:
             left = deadline - time.monotonic()
             if left <= 0:

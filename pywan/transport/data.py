@@ -66,6 +66,7 @@ def receive_message(sock: socket.socket, *expected: type[gateway.M], first: byte
 
 
 def _receive_frame(sock: socket.socket, first: bytes, deadline: float | None) -> bytes:
+    """Returns the next frame. ProtocolError if it is of another protocol."""
     # The first bytes are checked first. A client of another protocol may send no more, and wait for us to speak.
     first = receive_exactly(sock, len(gateway.MAGIC), first, deadline)
     gateway.check_magic(first)

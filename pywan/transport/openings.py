@@ -158,6 +158,7 @@ class Acceptor:
     # --- the accepting thread ---
 
     def _accept(self) -> None:
+        """Accepts connections until the port is closed."""
         while True:
             sock = None
             try:
@@ -186,6 +187,7 @@ class Acceptor:
                 self._give_up(oldest, "the process has no more descriptors")
 
     def _admit(self, sock: socket.socket, peer: tuple[Any, ...]) -> None:
+        """Gives a connection a place and a thread, or refuses it."""
         connection = Connection(self, sock, peer)
         thread = Thread(self._run, connection, name=f"{self.name}-{connection.place}")
         with self._lock:
@@ -235,17 +237,20 @@ class Acceptor:
     # --- called with _lock held ---
 
     def _give_up(self, connection: Connection, reason: str) -> None:
+        """Ends a connection, and takes its place away."""
         connection.given_up = reason
         self._forget(connection)
         sockets.shut(connection.sock)  # Its thread wakes up and ends.
         self.lines.warning("%s: gave up the connection from %s: %s", self.name, connection.place, reason)
 
     def _forget(self, connection: Connection) -> None:
+        """Takes the places of a connection away."""
         self._forget_opening(connection)
         self._open.pop(connection, None)
         self._waiting.pop(connection, None)
 
     def _forget_opening(self, connection: Connection) -> bool:
+        """Takes a connection's half-open place away. Returns whether it had one."""
         share = self._openings.get(connection.address)
         if share is None or connection not in share:
             return False
@@ -258,6 +263,7 @@ class Acceptor:
     # --- a connection's own thread ---
 
     def _run(self, connection: Connection) -> None:
+        """Serves one connection, and closes it."""
         try:
             self._serve(connection)
         except Exception:
@@ -273,6 +279,7 @@ class Acceptor:
             self._ended(connection)
 
     def _opened(self, connection: Connection, stop: Callable[[], None] | None, waiting: bool) -> None:
+        """Moves a connection from its half-open place to an open one."""
         with self._lock:
             if self._stopping:
                 raise ConnectivityError(f"{self.name} is stopping; try again later")
