@@ -204,9 +204,10 @@ class Cache(Described):
 
         Raises:
             ConfigurationError: An attribute cannot be used.
-            IllegalStateError: The region exists already, or its disk store does not exist.
+            IllegalStateError: The region exists already, its disk store does not exist, it cannot be colocated as it
+                says, or it shares a parallel sender with a region that it is not colocated with.
             GatewaySenderConfigurationError: The region does not fit one of its senders. For example, a parallel sender
-                does not go with a replicated region, nor with two regions that are not colocated.
+                does not go with a replicated region.
 
         If an error is raised, nothing was created.
         """

@@ -182,6 +182,8 @@ class Region(_core.RegionFace, Described, MutableMapping[K, V]):
         Raises:
             ConfigurationError: An attribute cannot be used.
             GatewaySenderConfigurationError: The region does not fit one of the senders (see `Cache.create_region`).
+            IllegalStateError: The region would share a parallel sender with a region that it is not colocated with.
+            RegionNotFoundError: The region was destroyed.
         """
         core_of(self).alter(attributes)
 
