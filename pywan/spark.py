@@ -42,7 +42,7 @@ _KEY_TYPES = frozenset(
 )
 _VALUE_TYPES = _KEY_TYPES | {"FloatType", "DoubleType", "NullType", "TimeType", "DayTimeIntervalType"}
 _OPERATION_TYPES = frozenset({"StringType", "CharType", "VarcharType"})
-_DEPTH_MAX = 60  # Of arrays, structs and maps in one another; a value has 64, the row's dict among them.
+_DEPTH_MAX = 60  # The deepest nesting of arrays, structs and maps. A value has 64 levels, with the dict of the row.
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class EnqueueSummary:
     bytes: int  # Keys and values, as laid out for the wire.
     seconds: float  # From the call to the last task's end, Spark's own work included.
     partitions: int
-    repeated_partitions: int = 0  # Whose rows an earlier attempt of the task had applied; they were not applied again.
+    repeated_partitions: int = 0  # An earlier attempt of their tasks had applied the rows. They count once.
 
 
 def enqueue(
@@ -118,11 +118,11 @@ def enqueue(
 
 @dataclass(frozen=True)
 class _Target:
-    """Where rows go; plain data, since it travels to the executors."""
+    """Where rows go. It is plain data, because Spark sends it to the executors."""
 
     locators: str
     region: str
-    run_id: bytes  # One call of enqueue; with the task's number it names rows that may be applied once.
+    run_id: bytes  # Names one call of enqueue. With the number of the task it names rows that may be applied once.
     timeout: float
 
     def connect(self, task: int) -> Any:
@@ -217,10 +217,10 @@ def _quoted(name: str) -> str:
 
 @dataclass(frozen=True)
 class _WriteBatches:
-    """The function that mapInArrow runs in a task."""
+    """The function that mapInArrow runs in a task: it sends the task's batches, and gives one row of counts."""
 
     target: _Target
-    places: tuple[int, ...]  # Of the key, the operation if there is one, and the values among a batch's columns.
+    columns: tuple[int, ...]  # Numbers of a batch's columns: the key, the operation if there is one, the values.
     together: tuple[str, ...] | None  # The names under which the value columns are encoded as one dict.
     has_operation: bool
 
@@ -246,7 +246,7 @@ class _WriteBatches:
     def _put(self, connection: Any, batch: Any) -> None:
         if batch.num_rows == 0:
             return
-        key, *values = (batch.column(place) for place in self.places)
+        key, *values = (batch.column(number) for number in self.columns)
         operations = values.pop(0) if self.has_operation else None
         if self.together is None:
             connection.put_columns(key, values[0], operations)
@@ -256,7 +256,7 @@ class _WriteBatches:
 
 @dataclass(frozen=True)
 class _WritePairs:
-    """The function that mapPartitionsWithIndex runs in a task."""
+    """The function that mapPartitionsWithIndex runs in a task: it sends the task's pairs, and gives their counts."""
 
     target: _Target
 

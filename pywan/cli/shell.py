@@ -19,7 +19,7 @@ HISTORY_LINES = 1000
 
 
 class Shell(cmd.Cmd):
-    """Reads lines until exit or the end of input. `ok` says whether every line worked."""
+    """Reads lines until `exit` or the end of input. `ok` says whether every line worked."""
 
     intro = "pywan: gfsh's commands; `help` lists them, Tab completes, `exit` leaves."
 
@@ -58,7 +58,7 @@ class Shell(cmd.Cmd):
         return self.session.done or is_over
 
     def forget_begun(self) -> None:
-        """Drops what was written of a command that goes on."""
+        """Drops the lines of a command that goes on and has not ended."""
         self._begun = ""
 
     def emptyline(self) -> bool:
@@ -78,7 +78,7 @@ class Shell(cmd.Cmd):
         except ImportError:
             return []
         shift = len(readline.get_line_buffer()) - len(line)
-        # readline replaces only the last word: give what is left of each whole line from there on.
+        # readline replaces only the last word, so it gets each whole line from the beginning of that word on.
         return [
             whole[max(0, begin - shift) :] + ("" if whole.endswith(("=", "/")) else " ")
             for whole in grammar.complete(line, self.session.commands, values_for(self.session.locator))
@@ -86,7 +86,7 @@ class Shell(cmd.Cmd):
 
 
 def run(session: Session, stdin: TextIO | None = None, stdout: TextIO | None = None) -> bool:
-    """The shell until it ends; says whether every command worked."""
+    """Runs the shell until it ends. Says whether every command worked."""
     shell = Shell(session, stdin, stdout)
     with _history(shell.stdin.isatty()):
         while True:
@@ -101,7 +101,7 @@ def run(session: Session, stdin: TextIO | None = None, stdout: TextIO | None = N
 
 @contextlib.contextmanager
 def _history(wanted: bool) -> Iterator[None]:
-    """History over sessions, in a file for the owner alone; a shell works without it."""
+    """Keeps the history of the shell in a file, for the owner alone. A shell works without it."""
     try:
         import readline
     except ImportError:

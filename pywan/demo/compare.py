@@ -66,7 +66,8 @@ def read_contents(scan: Scan) -> Contents:
 
 
 def contents_of(rows: Any, key: str, values: Sequence[str]) -> Contents:
-    """What a region would hold if these rows (an Arrow table; the values as one dict a row) were put into it."""
+    """What a region would hold after these rows of an Arrow table were put into it. The values of a row are one
+    dict."""
     from pywan import _core
 
     region = _core.RegionCore("expected", _core.Clock())

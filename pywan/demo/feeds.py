@@ -10,11 +10,11 @@ from typing import Any
 from pywan.errors import ConfigurationError
 
 OPERATIONS = ("create", "update", "destroy")
-PARTITIONS = 16  # Each is one task: many enough to show progress, few enough to be cheap.
-EVENTS_PER_KEY = 5  # Of the generated feed, on average.
+PARTITIONS = 16  # Each is one task of Spark. So many show progress, and so few are cheap.
+EVENTS_PER_KEY = 5  # Events of the generated feed for each key, on average.
 _MAX_KEY_BYTES = 64 * 1024
-_ORDER = "__pywan_order"  # Where a row stands in the feed; dropped before the rows leave.
-_BEFORE = "__pywan_before"  # The operation before, of the same key.
+_ORDER = "__pywan_order"  # A column that says where a row stands in the feed. The rows leave without it.
+_BEFORE = "__pywan_before"  # A column with the operation of the row before, of the same key.
 _SYMBOLS = [
     "AAPL",
     "MSFT",
@@ -95,7 +95,7 @@ def from_file(spark: Any, path: str, key: str, operation: str | None = None) -> 
     for option, name in (("--key", key), ("--operation", operation)):
         if name is not None and name not in rows.columns:
             raise ConfigurationError(f"{option}={name}: {path} has no such column (it has {', '.join(rows.columns)})")
-    # A file may be read in several pieces, in any order; within a piece ids ascend.
+    # Spark may read a file in several pieces, in any order. Within a piece the ids ascend.
     order = F.struct(F.col("_metadata.file_path"), F.col("_metadata.file_block_start"), F.monotonically_increasing_id())
     rows = rows.select(order.alias(_ORDER), *[_portable(field) for field in rows.schema.fields])
     return _feed(rows, key, operation, F.col(_ORDER), Path(path).name)
@@ -112,7 +112,7 @@ def check_file(path: str) -> None:
 
 
 def _plain_name(path: str) -> str:
-    """In lower case, without the ending that says how it is compressed."""
+    """The name in lower case, without the ending that says how the file is compressed."""
     name = path.lower()
     for suffix in (".gz", ".bz2", ".zst"):
         name = name.removesuffix(suffix)

@@ -274,7 +274,7 @@ class Demo:
 
 
 class _Signals:
-    """While open, SIGTERM and SIGHUP interrupt as Ctrl-C does; once `deaf`, none of them disturbs the clean-up."""
+    """While it is open, SIGTERM and SIGHUP interrupt as Ctrl-C does. After `deaf` no signal disturbs the clean-up."""
 
     def __init__(self) -> None:
         self.interrupted = False
@@ -295,12 +295,12 @@ class _Signals:
 
     def _interrupt(self, number: int, frame: Any) -> None:
         self.interrupted = True
-        logging.disable(logging.CRITICAL)  # What is cut off now would tell of it at length.
+        logging.disable(logging.CRITICAL)  # The calls that are cut off now would log long tracebacks.
         raise KeyboardInterrupt
 
 
 def run(options: Options = Options()) -> int:
-    """Run the demo; 0 only if every site is equal and every event explained. Whatever happens, no process is left."""
+    """Runs the demo. Returns 0 only if every site is equal and every event explained. It leaves no process behind."""
     if options.operation is not None and options.input is None:
         raise click.UsageError("--operation names a column of --input")
     console = Console(highlight=False, width=Output(out=sys.stdout).width)
@@ -328,7 +328,7 @@ def run(options: Options = Options()) -> int:
                 demo.close()
                 if status != 1 and not options.keep:
                     shutil.rmtree(demo.directory, ignore_errors=True)
-                    with contextlib.suppress(OSError):  # Not empty: another run's files.
+                    with contextlib.suppress(OSError):  # The folder has files of another run.
                         demo.directory.parent.rmdir()
     if report is None:
         return status

@@ -31,8 +31,8 @@ _LOG_LINES = 15
 
 
 class Member:
-    """One running process: a locator or a server. Known by a descriptor of the process, so that its number being
-    used again by another one cannot hurt."""
+    """One running process: a locator or a server. A descriptor of the process stands for it: its number could belong to
+    another process later."""
 
     def __init__(self, name: str, pid: int) -> None:
         self.name = name
@@ -108,7 +108,8 @@ class Members:
         with self._lock:
             if self._closing:
                 raise IllegalStateError(f"{name} is not started: the demo is ending")
-            # In a session of its own, so that Ctrl-C reaches only the demo, which then ends what was started, in order.
+            # The process has a session of its own, so Ctrl-C reaches only the demo, which then ends all processes in
+            # order.
             starter = subprocess.Popen(
                 [sys.executable, "-m", "pywan.cli.main", *command, f"--dir={self.directory}"],
                 env=environment,
@@ -168,7 +169,7 @@ class Members:
         with self._lock:
             self._closing = True
             starting = list(self._starting)
-        for starter in starting:  # Its child would otherwise appear after we have gone.
+        for starter in starting:  # Otherwise its child would appear after the demo has gone.
             try:
                 starter.wait(START_LIMIT_S)
             except subprocess.TimeoutExpired:

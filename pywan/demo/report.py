@@ -1,4 +1,4 @@
-"""Owns the demo's last word: what each site holds, each sender's ledger, the rates; as a table or as JSON."""
+"""Owns the report of the demo: what each site holds, where its events come from, ledgers, rates. Tables or JSON."""
 
 from __future__ import annotations
 

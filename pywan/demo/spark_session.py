@@ -63,8 +63,8 @@ def start(directory: Path) -> Any:
         "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
     }
     conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
-    # What the Java process and the executors' workers print goes to a file. In a session of its own, Ctrl-C does not
-    # reach it: it is ended in order, or ends by itself when this process is gone.
+    # The Java process and the workers of the executors print into a file. The Java process has a session of its own, so
+    # Ctrl-C does not reach it: the demo ends it in order, or it ends by itself when this process is gone.
     with open(directory / "java.log", "wb") as output:
         gateway = launch_gateway(  # type: ignore[no-untyped-call]
             conf, popen_kwargs={"stdout": output, "stderr": output, "start_new_session": True}
@@ -88,7 +88,7 @@ def stop(session: Any) -> None:
     """Ends the session and the Java process behind it, and waits until that is gone."""
     from pyspark import SparkContext
 
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # A call that was interrupted has nothing more to say.
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # It would complain about a call that was interrupted.
     gateway = SparkContext._gateway
     session.stop()
     process = getattr(gateway, "proc", None)
