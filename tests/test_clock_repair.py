@@ -595,7 +595,7 @@ def test_the_log_of_a_region_holds_each_entry_whenever_a_crash_comes(tmp_path):
         and not repair.restamp_key(region, "none")
         and repair.count_entries(region) == (0, 0)
     )
-    repair.settle_region(region)
+    repair.finish_region(region)
     region.put("after", b"v")
     region.commit_once()
     new = {key: region.lookup(key)[1] for key in values}
@@ -656,7 +656,7 @@ def test_near_the_limit_of_its_store_nothing_of_the_future_comes_back(tmp_path):
             while repair.restamp_entries(region)[2] is not None:
                 pass
             assert region.commit_once()
-            repair.settle_region(region)
+            repair.finish_region(region)
         if n % 2:
             image = tmp_path / "image"
             shutil.rmtree(image, ignore_errors=True)
@@ -688,7 +688,7 @@ def test_what_is_remembered_of_destroyed_keys_is_not_of_the_future(tmp_path):
     repair = _core.ClockRepair(clock, [region], site=1)
     repair.begin()
     assert repair.count_entries(region) == (0, state["shrunk_tombstones"])
-    repair.settle_region(region)
+    repair.finish_region(region)
     region.commit_once()
     assert repair.count_entries(region) == (0, 0)
     assert all(region.tombstone_state[name] >> 16 <= now_ms() for name in ("forgotten_through", "let_go_through"))
@@ -733,7 +733,7 @@ def test_a_queue_says_on_the_disk_that_later_stamps_are_history(tmp_path):
     queue.crash()
     assert queue.clock.ahead_ms > HOUR // 2  # It had not said so yet.
     repair, again = repaired()
-    repair.settle_queue(queue.queue)
+    repair.finish_queue(queue.queue)
     for end in (queue.crash, queue.reopen):
         queue.clock = _core.Clock()
         end()

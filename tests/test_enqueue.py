@@ -35,7 +35,7 @@ def region_with(*queues, name=None, asking=(), **options):
 def test_no_event_enters_that_the_filters_were_not_asked_about():
     asking, other = queue_to(2), queue_to(3)
     region = region_with(asking, other, asking=[asking])
-    assert region.change(UPDATE, "k", "v", decisions={other: None}) == "slow"
+    assert region.change(UPDATE, "k", "v", decisions={other: None}) == "callbacks"
     assert "k" not in region and len(asking) == len(other) == 0 and asking.counts()["received"] == 0
     assert region.unasked(HERE, {}) == [asking]
     assert region.change(UPDATE, "k", "v", decisions={asking: None}) == "created"
@@ -54,7 +54,7 @@ def test_filters_are_asked_about_what_would_enter_alone():
     assert region.unasked(HERE, {}) == []
     assert region.change(UPDATE, "k", "v", decisions={}) == "created" and asking.counts()["dropped_stopped"] == 1
     asking.running = True  # As it starts: who was told that nobody has to be asked is told otherwise.
-    assert region.change(UPDATE, "k", "v", decisions={}) == "slow"
+    assert region.change(UPDATE, "k", "v", decisions={}) == "callbacks"
     local = region_with(asking, asking=[asking], forwards=False)
     assert local.unasked(HERE, {}) == [] and local.change(UPDATE, "k", "v", decisions={}) == "created"
     assert asking.counts()["not_queued"] == 1

@@ -113,7 +113,7 @@ SWEEP = (
         "attach": lambda: region.attach([queue]),
         "log_state": queue.log_state,
         "locked": locked,
-        "slow": lambda: (region.set_slow(lambda *change: None), region.set_slow(None)),
+        "slow": lambda: (region.set_callback_route(lambda *change: None), region.set_callback_route(None)),
     }
     failed = 0
     for name, call in calls.items():

@@ -5,30 +5,32 @@ from contextlib import AbstractContextManager
 from os import PathLike
 from typing import Any, Literal, Self
 
-# Whatever has a contiguous buffer of bytes: bytes, bytearray, memoryview, numpy uint8.
+# An object with a contiguous buffer of bytes: bytes, bytearray, memoryview, numpy uint8.
 _Bytes = bytes | bytearray | memoryview
 # (form, bytes): how an object is stored and travels.
 _Form = tuple[int, bytes]
 # A column of keys, values or operations: see Column.
 _ColumnLike = Any
-# What is waited for: the disk, nothing, or that the log has it.
+# What a caller waits for: the disk (True), nothing (False), or that the log has its change ("written").
 _Level = bool | Literal["written"]
 # (stamp, site), and (site of origin, recipients, (member, thread, sequence)) of a remote change.
 _Version = tuple[int, int]
 _Origin = tuple[Any, ...]
-# What filters said of each attached queue that they were asked about, or the decision of another member.
+# What the filters of attached queues said, for each queue that was asked; or the decision of another member.
 _Decisions = Mapping["EventQueue", _Form | bool | None] | tuple[()] | bytes
-_SlowChange = Callable[..., str]
+_CallbackChange = Callable[..., str]
 
 PARK_PARTITIONS: int
 CREATE: int
 UPDATE: int
 DESTROY: int
-ASK_NOBODY: int  # Whom a change asks that meets another site's: a later version wins;
-ASK_RESOLVER: int  # a resolver is to be asked;
-ASK_DECIDED: int  # it has let the change.
-APPLY_DONE: int  # What a receiver is told of an event that user's Python was on the way of;
-APPLY_LOST: int  # it lost against a later version. Else a reason of failure:
+# What happens when a change meets another site's version:
+ASK_NOBODY: int  # The later version wins.
+ASK_RESOLVER: int  # A resolver is to be asked.
+ASK_DECIDED: int  # A resolver was asked, and let the change through.
+# What a receiver is told about an event that went through the user's Python, or one of the FAILED_*:
+APPLY_DONE: int  # The event was applied.
+APPLY_LOST: int  # It lost against a later version.
 FAILED_REGION_NOT_FOUND: int
 FAILED_NO_MEMORY: int
 FAILED_OTHER: int
@@ -50,10 +52,10 @@ def forks() -> int:
 # Keys and values
 
 def set_codec_hooks(tag: Callable[[Any, bool], tuple[int | None, Any]], untag: Callable[[int, Any], Any]) -> None:
-    """How to write what is no container, text, number or bytes, and to read it."""
+    """Sets the functions that write and read objects other than containers, texts, numbers and bytes."""
 
 def encode_object(obj: Any) -> _Form:
-    """(form, bytes) of a Python object, as it is stored and travels as a value."""
+    """(form, bytes) of a Python object as a value: as it is stored and sent."""
 
 def encode_key_object(obj: Any) -> _Form:
     """(form, bytes) of a Python object as a key."""
@@ -65,16 +67,16 @@ def encoded_key(obj: Any) -> Encoded:
     """A key as Encoded."""
 
 def decode_object(form: int, data: bytes) -> Any:
-    """The Python object behind a form and its bytes."""
+    """The Python object for a form and its bytes."""
 
 def show_object(form: int, data: bytes) -> Any:
-    """The Python object behind a form and its bytes; Undecodable where there is none in this process."""
+    """The Python object for a form and its bytes."""
 
 def key_hash(key: Any) -> int:
-    """The 64-bit hash that decides a key's bucket: part of the format."""
+    """The 64-bit hash that decides a key's bucket."""
 
 class Undecodable:
-    """Stands for a key or value, or a part of one, that is no Python object in this process: its form, its bytes, and the reason."""
+    """Stands for a key or value, or a part of one, that is no Python object in this process."""
 
     def __init__(self, form: int, data: bytes, reason: str = "", cause: BaseException | None = None) -> None: ...
     @property
@@ -87,7 +89,7 @@ class Undecodable:
     def cause(self) -> BaseException | None: ...
 
 class Encoded:
-    """A key, value or callback argument on its way: its form and bytes, which go on as they are, and its object for whoever looks at it."""
+    """A key, value or callback argument that is encoded already."""
 
     def __init__(self, form: int, data: bytes) -> None: ...
     @property
@@ -96,12 +98,12 @@ class Encoded:
     def data(self) -> bytes: ...
     @property
     def plain(self) -> Any:
-        """The object; Undecodable where there is none in this process."""
+        """The object."""
 
 # Columns
 
 class Column:
-    """A column of keys, values or operations as bytes per row."""
+    """A column of keys, values or operations as bytes for each row."""
 
     def __init__(self, obj: _ColumnLike, name: str = "column") -> None: ...
     def __len__(self) -> int: ...
@@ -112,10 +114,11 @@ class Column:
         """The form of every row that is not null."""
 
 def as_columns(obj: _ColumnLike, name: str = "column") -> list[Column]:
-    """`obj` as a list of columns, one after the other: the chunks of a chunked one, which are not copied together."""
+    """`obj` as a list of columns that follow one another."""
 
 def encode_rows(names: Iterable[str], columns: Iterable[_ColumnLike]) -> Column:
-    """One column of msgpack maps {name: value}, row by row, of several columns (anything that `Column` takes)."""
+    """Makes one column of msgpack maps {name: value} from the rows of several columns (anything that `Column`
+    takes)."""
 
 def operation_codes(obj: _ColumnLike | None, n: int) -> bytes:
     """One code per row for `n` rows: 0 create, 1 update, 2 destroy."""
@@ -142,8 +145,8 @@ class EventQueue:
 
     reachable: bool
     def set_full_policy(self, policy: str, timeout_ms: float = 0.0, slow_disk_ms: float = 10000.0) -> None:
-        """What an enqueue does that finds no room: "block" (for `timeout_ms`, then it is refused), "refuse", "drop-oldest" or
-        "drop-newest" (both counted)."""
+        """Says what an enqueue does if it finds no room: "block" (it waits for `timeout_ms`, then it is refused),
+        "refuse", "drop-oldest" or "drop-newest" (both counted)."""
     def __new__(
         cls,
         name: str,
@@ -183,49 +186,48 @@ class EventQueue:
     def synchronous(self) -> _Level:
         """Whether an enqueue is done only when it is on the disk."""
     def set_copied(self, copied: bool) -> None:
-        """Copies in sync come to be, or are no more."""
+        """Says whether there are copies in sync at other members."""
     def made_replicated(self, partition: int, through: int) -> None:
-        """All copies in sync have the events of a partition up to this sequence."""
+        """Notes that all copies in sync have the events of a partition up to the sequence `through`."""
     @property
     def copied(self) -> bool:
         """Whether other members have copies."""
     def wait_replicated(self, timeout: float = 60.0) -> None:
-        """Returns when all copies in sync have everything enqueued so far, or there are none any more."""
+        """Returns when all copies in sync have everything enqueued so far, or when there are no copies any more."""
     @property
     def log_id(self) -> int:
-        """Of the log, over restarts; 0 without persistence."""
+        """The id of the log, the same after a restart; 0 without persistence."""
     @property
     def incarnation(self) -> int:
-        """What receivers know the queue by, over restarts: the log's id, until `renew`."""
+        """What receivers know the queue by, the same after a restart: the log's id, until `renew`."""
     @property
     def mount(self) -> int:
         """Identifies this opening of the log; 0 without persistence."""
     def is_past(self, mount: int, partition: int, last: int, settled: int = 0) -> bool:
-        """Whether the events that were sent in `mount`, up to `last`, are those that this queue has or had under these sequences, and those up to `settled`
-        are settled here too."""
+        """Whether this queue has or had the events that were sent in `mount`, up to `last`, under these sequences, and
+        has settled those up to `settled` too."""
     def renew(self, old: int, incarnation: int, timeout: float = 60.0) -> None:
-        """Takes another incarnation in place of `old`, on the disk when this returns; everything queued is a possible duplicate from then on."""
+        """Takes another incarnation in place of `old`."""
     def recovery(self) -> dict[str, Any]:
-        """What opening found: records in the log, and bytes of a torn tail that were cut."""
+        """What opening found: the number of records in the log, and the bytes of a torn tail that were cut."""
     @property
     def broken(self) -> str | None:
-        """Where a check of our own failed on this queue; None: nowhere. Its events stay where they are, and of the other
-        calls only those work that look at it, or put it away; the rest is an InternalError."""
+        """Where a check of our own failed on this queue."""
     def log_state(self) -> dict[str, Any]:
-        """Sizes of the log, why writing fails now (None: it does not), and per partition up to where events are on the disk."""
+        """Sizes of the log, why writing fails now (None: it does not), and how far each partition is on the disk."""
     def commit_loop(self) -> None:
-        """Writes what is staged until `stop_log`; to be run in a thread of its own."""
+        """Writes what is pending until `stop_log`."""
     def commit_once(self, checkpoint: bool = True) -> bool:
-        """One round of the committer, in the caller's thread, for where no `commit_loop` runs: what is staged gets onto the disk,
-        and with `checkpoint` what was removed. False: the disk did not take it, and `log_state` says why."""
+        """Runs one round of the committer in the caller's thread, for a queue without a `commit_loop`."""
     def write_once(self) -> bool:
-        """What a caller does who waits and finds that the log is only to be written. False: that is left to `commit_loop` or `commit_once`."""
+        """Does what a waiting caller does if one write is enough."""
     def stop_log(self) -> None:
-        """Takes nothing more, and makes `commit_loop` return once everything is on the disk (or cannot get there)."""
+        """Makes the log take nothing more, and `commit_loop` return once everything is on the disk (or cannot get
+        there)."""
     def wait_durable(self, timeout: float = 60.0) -> None:
         """Returns when everything enqueued so far is on the disk."""
     def wait_written(self, timeout: float = 60.0) -> None:
-        """The same, as far as `synchronous` says."""
+        """Returns when everything enqueued so far is as durable as `synchronous` says."""
     def wait_removed(self, timeout: float = 60.0) -> None:
         """Returns when everything removed so far is removed on the disk too."""
     def counts(self) -> dict[str, int]:
@@ -233,29 +235,30 @@ class EventQueue:
     def positions(self) -> list[tuple[int, int, int]]:
         """(removed, peeked, appended) of every partition."""
     def oldest_ms(self) -> int | None:
-        """Milliseconds since 1970 at which the oldest queued event was made, or None for an empty queue."""
+        """Milliseconds since 1970 at which the oldest queued event was made."""
     def clear(self) -> int:
-        """Drops everything, counted as `dropped_cleared`."""
+        """Drops everything, counted as `dropped_cleared`, and returns how many."""
     def wake(self) -> None:
-        """Wakes every dispatcher, to look at what it was told."""
+        """Wakes every dispatcher, so that it sees what it was told."""
     def append_record(self, record: _Bytes, partition: int = 0) -> None:
-        """Appends one record in wire form (checked first)."""
+        """Appends one record in wire form, after a check."""
     def records(self, limit: int = 100) -> list[tuple[int, int, _Record]]:
         """Up to `limit` queued events as (partition, sequence, record bytes), oldest first within each partition."""
     def peek(self, partition: int, count: int) -> list[_Record]:
         """Takes up to `count` records of a partition as bytes, as a dispatcher would."""
     def peek_with_positions(self, partition: int, count: int) -> list[tuple[int, _Record]]:
-        """The same: (sequence, bytes) of each."""
+        """The same, as (sequence, bytes) of each record."""
     def remove(self, partition: int, through: int) -> int:
         """Drops every event up to and including `through`: the receiver has them."""
     def make_hole(self, partition: int, sequence: int) -> None:
-        """Makes one event a hole (as a filter would), counted as filtered at transmit."""
+        """Makes one event a hole, as a filter would."""
     def rewind(self, partition: int) -> None:
-        """What was peeked and not removed is to be sent again, as possible duplicates."""
+        """Makes the dispatcher send again what was peeked and not removed, as possible duplicates."""
     def replay_into(self, other: EventQueue, force: bool = False) -> int:
-        """Moves every event to the tail of another queue (of parked events: back to where they were queued)."""
+        """Moves every event to the tail of another queue."""
     def lowest_copied(self, until_empty: bool = False) -> dict[int, int]:
-        """{site of origin: the lowest stamp} of events put here as copies (recovered, parked, replayed) since this was last asked; with `until_empty`, since the queue was last empty."""
+        """{site of origin: the lowest stamp} of the events that were put here as copies (recovered, parked, replayed)
+        since the last call."""
 
 _Position = tuple[int, int, bool]  # (partition, sequence, whether it may have been applied before)
 _Record = bytes  # Outside the class, whose property `bytes` hides the type.
@@ -263,11 +266,11 @@ _Record = bytes  # Outside the class, whose property `bytes` hides the type.
 # Regions
 
 class Bell:
-    """Something asks a thread, which sleeps meanwhile, to look before its time."""
+    """Wakes a thread that sleeps, so that it looks earlier than it would."""
 
     def ring(self) -> None: ...
     def wait(self, seconds: float) -> bool:
-        """Until it rings, or for so long. Whether it rang since the last call. One caller at a time."""
+        """Waits until the bell rings, or for so many seconds."""
 
 class Clock:
     """The hybrid logical clock that all regions of a member share."""
@@ -275,13 +278,13 @@ class Clock:
     def take(self, now_ms: int | None = None) -> int:
         """The next stamp: milliseconds << 16 | counter."""
     def raise_low(self) -> int:
-        """A stamp that no local change falls below from now on, but for stamps that callers give."""
+        """Raises the lowest stamp that a local change can get, and returns it."""
     def see(self, stamp: int) -> None:
         """Makes every later stamp of this clock greater than `stamp`."""
     def hear(self, stamp: int) -> None:
-        """The clock of another site gave this stamp less than a minute ago. If it agrees with our wall clock, that one is believed again."""
+        """Takes a stamp that the clock of another site gave less than a minute ago."""
     def lower(self) -> bool:
-        """Sets a clock whose stamps are so far ahead of the time that other sites park them back to the time, and says whether it did."""
+        """Sets the clock back to the time if its stamps are so far ahead that other sites park the events."""
     now_ms: int
     """The time, as far as the wall clock is believed: milliseconds since 1970."""
     held_ms: int
@@ -289,19 +292,18 @@ class Clock:
     ahead_ms: int
     """By how much the highest stamp handed out or seen is ahead of the time; 0: it is not."""
     def set_time(self, now_ms: int, boot_ms: int = 0) -> None:
-        """From now on it is `now_ms` for this clock, until that is set again; 0: the system's time. `boot_ms`: the same of the clock that only runs
-        forward, by which the other one is judged; 0: it is believed whatever it says. For simulations."""
+        """Sets this clock's time to `now_ms` until the next call; 0: the system's time."""
 
 def trim_memory(least: int = 0) -> bool:
     """Gives free pages of the heap back to the system, if at least `least` bytes were freed by regions and logs since it last did."""
 
 class Condition:
-    """What a change asks for, as RegionCore.change_if says, and what was there."""
+    """What a conditional change asks for, as RegionCore.change_if says, and afterwards what the table had."""
 
     def __new__(cls, kind: str, expected: Any = None) -> Self: ...
 
 class RegionCalls:
-    """What users call of a region."""
+    """The compiled calls of a region for users."""
 
     def __len__(self) -> int: ...
     def __contains__(self, key: object, /) -> bool: ...
@@ -309,7 +311,7 @@ class RegionCalls:
     def name(self) -> str: ...
     @property
     def is_closed(self) -> bool:
-        """Whether it was destroyed, or its cache closed."""
+        """Whether the region was destroyed, or its cache was closed."""
     @property
     def applied(self) -> int:
         """Remote changes that took effect."""
@@ -331,7 +333,7 @@ class RegionCalls:
     def local_destroy(self, key: Any) -> None:
         """Removes the entry on this member only; nothing is sent."""
     def invalidate(self, key: Any) -> None:
-        """Drops the value and keeps the key with its version; not sent to other sites."""
+        """Drops the value and keeps the key with its version."""
     def put_columns(
         self,
         keys: _ColumnLike,
@@ -342,10 +344,10 @@ class RegionCalls:
     ) -> int:
         """Changes row by row from two columns, in one call without the GIL."""
     def wait_durable(self) -> None:
-        """Returns when what has been changed and enqueued so far is on the disk, where that is synchronous."""
+        """Returns when all changes and events so far are on the disk, as far as their logs are synchronous."""
 
 class RegionCore(RegionCalls):
-    """The compiled half of a region: table, versions, and the way into the attached senders' queues."""
+    """The compiled half of a region: its table and versions."""
 
     def __new__(
         cls,
@@ -362,18 +364,24 @@ class RegionCore(RegionCalls):
     def queues(self) -> tuple[EventQueue, ...]:
         """The attached queues."""
     @property
-    def is_slow(self) -> bool: ...
+    def has_callback_route(self) -> bool:
+        """Whether changes go through the user's Python."""
     @property
     def is_inherited(self) -> bool:
-        """Whether another process made it, from which this one was forked."""
+        """Whether another process made the region, and this process was forked from it."""
     def attach(
-        self, queues: Iterable[EventQueue], slow: _SlowChange | None = ..., asking: Collection[EventQueue] = ()
+        self,
+        queues: Iterable[EventQueue],
+        callback_change: _CallbackChange | None = ...,
+        asking: Collection[EventQueue] = (),
     ) -> None:
-        """Replaces the attached senders by these EventQueues, and recomputes whom new events will reach: the remote sites of those that run."""
-    def set_slow(self, change: _SlowChange | None) -> None:
-        """`change(operation, key, value, callback_argument)`: how changes go while user's Python is on the way; None: not at all."""
+        """Replaces the attached senders by these EventQueues, and recomputes which sites new events will reach: the
+        remote sites of the senders that run."""
+    def set_callback_route(self, change: _CallbackChange | None) -> None:
+        """From now on changes go through `change(operation, key, value, callback_argument)`, which calls the user's
+        Python."""
     def close(self) -> None:
-        """Every operation is refused from now on; the receiver answers that the region is not there."""
+        """Refuses every operation from now on."""
     def open_log(
         self,
         directory: str,
@@ -387,20 +395,21 @@ class RegionCore(RegionCalls):
         environment: Any = None,
         wait: Callable[[], None] | None = None,
     ) -> dict[str, Any]:
-        """Makes the region persistent: recovers what the log in `directory` holds, and logs every change from now on."""
+        """Makes the region persistent: recovers what the log in `directory` holds, and logs every change from now
+        on."""
     @property
     def persistent(self) -> bool: ...
     def commit_loop(self) -> None:
-        """Writes what is staged until `stop_log`."""
+        """Writes pending records until `stop_log` is called."""
     def commit_once(self) -> bool:
-        """One round of the committer, in the caller's thread, for where no `commit_loop` runs. False: the disk did not take what is
-        staged, and `log_state` says why."""
+        """Runs one round of the committer in the caller's thread."""
     def write_once(self) -> bool:
-        """What a caller does who waits and finds that the log is only to be written. False: that is left to `commit_loop` or `commit_once`."""
+        """Writes the pending records in the caller's thread, as a caller does that waits for a log which is synced
+        later."""
     def stop_log(self) -> None:
-        """Makes `commit_loop` return once everything is on the disk (or cannot get there)."""
+        """Makes `commit_loop` return when everything is on the disk, or cannot get there."""
     def log_state(self) -> dict[str, Any]:
-        """Sizes of the log, and why writing fails now (None: it does not)."""
+        """Sizes of the log, and the reason why writing fails now (None: it does not fail)."""
     def change(
         self,
         operation: int,
@@ -415,11 +424,11 @@ class RegionCore(RegionCalls):
         condition_: Condition | None = None,
         tell: list[bytes | None] | None = None,
     ) -> str:
-        """One change with everything said: the slow path of regions with user's Python on the way."""
+        """Makes one change, of which the caller can say everything."""
     def unasked(self, origin_: _Origin, decisions: _Decisions) -> list[EventQueue]:
-        """The queues that an event from there would enter, and whose filters have to be asked first."""
+        """The queues that an event with this origin would enter, and whose filters have to be asked first."""
     def next_event_id(self) -> tuple[int, int, int]:
-        """(member, thread, sequence) of an event that this thread makes now: for `change`, as part of its origin."""
+        """(member, thread, sequence) of an event that this thread makes now."""
     def decide(
         self,
         operation: int,
@@ -430,7 +439,7 @@ class RegionCore(RegionCalls):
         condition_: Condition | None = None,
         flags: int = 0,
     ) -> str:
-        """What `change` would do, changing nothing."""
+        """Returns what `change` would return, and changes nothing."""
     def change_if(
         self,
         kind: str,
@@ -440,52 +449,58 @@ class RegionCore(RegionCalls):
         expected: Any = None,
         callback_argument: Any = None,
     ) -> tuple[bool, bool, Any]:
-        """One local change if what is there is as `kind` says, as one step for all who change the key: "absent" (the key has no value; it may have
-        been invalidated), "value" (it has one), "equal" (it has the value `expected`, in form and bytes), "there" (with a value or without)."""
+        """Makes one local change if the key is as `kind` says."""
     def lookup(self, key: Any) -> tuple[Any, int, int, bool] | None:
-        """(value, stamp, site, is_live) of a key, or None; tombstones show with is_live False."""
+        """(value, stamp, site, is_live) of a key, or None."""
     def show(self, key: Any, default: Any = None) -> Any:
-        """As `get`; a value that is no object in this process is shown as Undecodable."""
+        """As `get`, but a value that is no object in this process is shown as Undecodable."""
     def clear(self) -> int:
-        """Removes every entry of this member's region; a region operation, so nothing is sent."""
+        """Removes every entry of the region on this member, and returns how many there were."""
     def release_entries(self) -> None:
-        """Gives the memory of a closed region's entries back: whoever knows the region may do so for long."""
+        """Gives back the memory of a closed region's entries, because others may hold the region for a long time
+        yet."""
     def expire_tombstones(self, before_ms: int, below: int = 18446744073709551615) -> tuple[int, int]:
-        """Drops tombstones with stamps below `below`; those with their key only if they were made before `before_ms`."""
+        """Drops tombstones with stamps below `below`."""
     def watch_tombstones(self, limit: int, bell: Bell) -> bool:
-        """From now on the bell rings when tombstones take more than `limit` bytes; if they do already, a sixteenth of that later."""
+        """From now on the bell rings when tombstones take more than `limit` bytes."""
     def keep_tombstones(self, below: int, before_ms: int, limit: int) -> bool:
         """Drops the tombstones that nobody needs any more: no event with a stamp below `below` can come."""
     def fix_stamps(self) -> None:
-        """When this returns, every change made here with a stamp below the clock's `raise_low` is in the queues."""
+        """Returns when every local change with a stamp below the clock's `raise_low` is in the queues."""
     @property
     def tombstone_state(self) -> dict[str, int]:
-        """What is kept of destroyed keys: tombstones, shrunk ones, their bytes, up to which stamp others were forgotten, and up to which some may be gone."""
+        """What the region remembers of destroyed keys: how many tombstones are whole and how many shrunk, their bytes,
+        the stamp up to which others were forgotten (0: none were), and the stamp up to which some may be gone for any
+        reason."""
     def copy_into(self, to: RegionCore, cursor: int = 0) -> int | None:
-        """Gives every entry from `cursor` on, tombstones and invalidated ones too, with its version to another region."""
+        """Copies every entry from `cursor` on with its version into another region; tombstones and invalidated entries
+        too."""
     @property
     def bucket_count(self) -> int: ...
     def bucket_of(self, key: object) -> int:
         """The number of the bucket that a key is in, whether it is there or not."""
     def bucket(self, number: int) -> dict[str, Any]:
-        """What a bucket is and holds: its role, shards, entries, tombstones (whole and shrunk), and their bytes."""
+        """A bucket's role, its shards, its entries, its tombstones (whole and shrunk), and their bytes."""
     def bucket_digest(self, number: int) -> int:
-        """The same number for two regions that hold the same keys, versions and contents in this bucket; tombstones do not count."""
+        """The same number for two regions that hold the same keys, versions and contents in this bucket; tombstones do
+        not count."""
     def scan_bucket(self, number: int) -> bytes:
-        """The live entries of a bucket, packed as by `scan`."""
+        """The live entries of a bucket, packed as `scan` packs them."""
     def copy_bucket(self, number: int, to: RegionCore) -> None:
-        """Brings what a bucket holds into the same one of another region of as many buckets."""
+        """Copies a bucket's entries into the same bucket of another region, which has as many buckets."""
     def drop_bucket(self, number: int) -> int:
-        """Takes everything out of a bucket, tombstones too; nothing is sent."""
+        """Takes everything out of a bucket, tombstones too, and returns how many there were."""
     def scan_keys(self) -> Iterator[Any]:
-        """Every live key, shard by shard; what changes meanwhile may or may not be seen."""
+        """Gives every live key, shard by shard."""
     def scan(self, cursor: int = 0, limit: int = 10000) -> tuple[int | None, bytes]:
-        """(next cursor or None, entries): at least one shard's live entries, packed for comparison between sites."""
+        """(next cursor or None, entries): the live entries of one shard or more, packed so that sites can be
+        compared."""
     def one_wait(self) -> AbstractContextManager[Any]:
-        """A context: what this thread changes in the region while it is entered is waited for at its end, once."""
+        """A context for many changes: the changes that this thread makes in the region while the context is entered are
+        waited for once, at its end."""
 
 class RegionFace(RegionCalls):
-    """What users hold of a region: the calls that are compiled."""
+    """The part of a region that users hold: the compiled calls."""
 
     def __new__(cls, core: RegionCore) -> Self: ...
 
@@ -493,10 +508,10 @@ def core_of_face(face: RegionFace) -> RegionCore:
     """What a region has: for the member that holds it."""
 
 def region_name(number: int) -> str | None:
-    """The name behind a region number of this process."""
+    """The name that has this number in this process."""
 
 def record_fields(record: bytes) -> dict[str, Any]:
-    """All fields of a record's head by their names, and what stands behind the head."""
+    """All fields of a record's head by their names, and the fields behind the head."""
 
 # Frames
 
@@ -662,7 +677,7 @@ class ReceiverSession(Session):
         memory: SourceMemory,
         counts: ReceiverCounts,
         find_region: Callable[[str], RegionCore | None],
-        on_slow: Callable[[Any, bytes, _Position], int] | None,
+        callback_apply: Callable[[Any, bytes, _Position], int] | None,
         *,
         credit_bytes: int = ...,
         max_drift_ms: int = 300000,
@@ -753,7 +768,7 @@ class _Nothing:
     def put(self, key: Any, value: Any, callback_argument: Any = None) -> None: ...
 
 class ClockRepair:
-    """One repair of a member's stamps: what is ahead of the time as of its beginning."""
+    """One repair of a member's stamps that were ahead of the time when the repair began."""
 
     def __new__(cls, clock: Clock, regions: Iterable[RegionCore], *, site: int = 0, others: bool = True) -> Self: ...
     @property
@@ -761,34 +776,36 @@ class ClockRepair:
     @property
     def began(self) -> int: ...
     def begin(self) -> bool:
-        """Sets the clock back, if it is ahead, and returns whether it was."""
+        """Sets the clock back if it is ahead, and returns whether it was."""
     def count_entries(self, region: RegionCore) -> tuple[int, int]:
         """(entries, tombstones) with stamps that are ahead."""
     def count_events(self, queue: EventQueue) -> int:
-        """How many events of the queue have stamps that are ahead."""
+        """Counts the events of the queue with stamps that are ahead, and notes these stamps: they get new ones with the
+        next `give_stamps`."""
     def give_stamps(self) -> None:
-        """Those of all that was counted, that have none yet."""
+        """Gives a new stamp to each noted stamp that has none yet."""
     def restamp_invalid(self, region: RegionCore) -> int:
-        """Invalidated entries get the stamps that the events of their versions get."""
+        """Gives invalidated entries the new stamps that the events of their versions get."""
     def restamp_entries(self, region: RegionCore, shard: int = 0) -> tuple[int, int, int | None, bool]:
-        """Entries and tombstones that are ahead are changed to what they are, from a shard on."""
+        """Gives new stamps to entries and tombstones that are ahead, from a shard on: each is changed to the value that
+        it has."""
     def ahead_keys(self, region: RegionCore, shard: int) -> list[tuple[Encoded, bool]]:
-        """The keys in this shard whose entries are ahead, and whether they are tombstones."""
+        """The keys in a shard whose entries are ahead, and for each whether it is a tombstone."""
     def restamp_key(
         self, region: RegionCore, key: object, decisions: _Decisions | None = None, origin_: _Origin | None = None
     ) -> bool | None:
-        """One entry or tombstone, whatever its stamp was, is changed to what it is."""
-    def settle_region(self, region: RegionCore) -> None:
-        """Nothing is ahead in the region any more: its log says that later stamps are history, and what is remembered of destroys is not of the future."""
+        """Gives one entry or tombstone a new stamp, whatever its stamp was: it is changed to the value that it has."""
+    def finish_region(self, region: RegionCore) -> None:
+        """Ends the repair of a region in which nothing is ahead any more."""
     def log_is_ahead(self, region: RegionCore) -> bool:
-        """Whether the region's log, as it was when it was opened, makes the clock run ahead."""
+        """Whether the region's log held a stamp that is ahead when it was opened, and so makes the clock run ahead."""
     def lower_newest(self, queue: EventQueue) -> bool:
-        """Regions that are attached from now on do not take the queue's newest stamp for the time."""
+        """Sets back the queue's newest stamp if it is ahead, and returns whether it was."""
     def restamp_events(
         self, source: EventQueue, to: EventQueue, fed: Iterable[RegionCore]
     ) -> tuple[int, list[tuple[RegionCore, bytes]]]:
-        """Takes events that are ahead out of `source`, once what takes their place is on the disk."""
+        """Takes events that are ahead out of `source`, once the events that replace them are on the disk."""
     def is_fed(self, queue: EventQueue, region: RegionCore) -> bool:
-        """Whether what is changed in the region gets into the queue now."""
-    def settle_queue(self, queue: EventQueue) -> None:
-        """Nothing is ahead in the queue any more: on the disk, too, it has no stamp of the future."""
+        """Whether the region's changes get into the queue now."""
+    def finish_queue(self, queue: EventQueue) -> None:
+        """Ends the repair of a queue in which nothing is ahead any more."""

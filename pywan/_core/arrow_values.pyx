@@ -247,7 +247,7 @@ cdef int64_t _number_in(bytes digits, bytes format, str path) except -1:
 
 
 cdef int _read_buffers(arrow_node *node, const ArrowArray *array, str path, int64_t needed) except -1:
-    cdef int64_t end, size
+    cdef int64_t end
     if array.length < 0 or array.offset < 0 or array.length > COLUMN_ROWS_MAX - array.offset:
         raise column_error(f"column {path!r}: an Arrow array of length {array.length} at offset {array.offset} is"
                            f" damaged; at most {COLUMN_ROWS_MAX} rows are possible")

@@ -5,7 +5,8 @@ from pywan._core.c_tables cimport wan_record       # Its fields are a table.
 
 cdef extern from "record/wan_form.h" nogil:
     enum: WAN_FORM_BYTES, WAN_FORM_TEXT, WAN_FORM_TAGGED, WAN_FORM_NONE, WAN_FORM_INT, WAN_FORM_FLOAT, WAN_FORM_USER
-    enum: WAN_TAG_INSTANT, WAN_TAG_BIG_INT, WAN_TAG_TUPLE, WAN_TAG_DATE, WAN_TAG_NAIVE, WAN_TAG_FROZENSET, WAN_TAG_SET, WAN_TAG_DURATION, WAN_TAG_ENUM, WAN_TAG_USER
+    enum: WAN_TAG_INSTANT, WAN_TAG_BIG_INT, WAN_TAG_TUPLE, WAN_TAG_DATE, WAN_TAG_NAIVE, WAN_TAG_FROZENSET, WAN_TAG_SET
+    enum: WAN_TAG_DURATION, WAN_TAG_ENUM, WAN_TAG_USER
     enum: WAN_TAG_TIME, WAN_TAG_DECIMAL
     enum: WAN_TAGGED_DEPTH_MAX, WAN_TAGGED_CONTAINERS_MAX
     bint wan_is_ascii(const uint8_t *at, size_t length)
@@ -23,7 +24,8 @@ cdef extern from "record/wan_record.h" nogil:
     uint32_t wan_record_length(const wan_record *record)
     const wan_record wan_no_head
     wan_record *wan_record_begin(uint8_t *to, uint64_t length, const wan_record *head)
-    void wan_record_fill(uint8_t *to, const uint8_t *key, const uint8_t *value, const uint8_t *callback, const uint8_t *recipients)
+    void wan_record_fill(uint8_t *to, const uint8_t *key, const uint8_t *value, const uint8_t *callback,
+                         const uint8_t *recipients)
     void wan_record_write(uint8_t *to, uint64_t length, wan_record head, const uint8_t *key, const uint8_t *value,
                           const uint8_t *callback, const uint8_t *recipients)
     uint8_t *wan_record_key(const wan_record *record)
@@ -63,7 +65,8 @@ cdef extern from "record/wan_item_set.h" nogil:
 cdef extern from "record/wan_frame.h" nogil:
     enum: WAN_FRAME_MAGIC, WAN_FRAME_BYTES_MAX, WAN_FRAME_LZ4
     enum: WAN_FRAME_HELLO, WAN_FRAME_WELCOME, WAN_FRAME_REGION, WAN_FRAME_BATCH, WAN_FRAME_ACK, WAN_FRAME_REWIND
-    enum: WAN_FRAME_PING, WAN_FRAME_PONG, WAN_FRAME_BYE, WAN_FRAME_ERROR, WAN_FRAME_COMMIT, WAN_FRAME_COMMITTED, WAN_FRAME_KNOWN, WAN_FRAME_PROGRESS
+    enum: WAN_FRAME_PING, WAN_FRAME_PONG, WAN_FRAME_BYE, WAN_FRAME_ERROR, WAN_FRAME_COMMIT, WAN_FRAME_COMMITTED
+    enum: WAN_FRAME_KNOWN, WAN_FRAME_PROGRESS
     ctypedef struct wan_frame:
         uint32_t magic
         uint8_t type

@@ -58,7 +58,8 @@ cdef extern from "region/wan_table.h" nogil:
         wan_bucket *buckets
         uint32_t shard_count, bucket_count
     ctypedef enum wan_outcome:
-        WAN_CREATED, WAN_UPDATED, WAN_DESTROYED, WAN_MISSING, WAN_LOST, WAN_ASK, WAN_OUT_OF_MEMORY, WAN_UNMET, WAN_SAME, WAN_FORGOTTEN
+        WAN_CREATED, WAN_UPDATED, WAN_DESTROYED, WAN_MISSING, WAN_LOST, WAN_ASK, WAN_OUT_OF_MEMORY, WAN_UNMET
+        WAN_SAME, WAN_FORGOTTEN
     enum: WAN_ASK_NOBODY, WAN_ASK_RESOLVER, WAN_ASK_DECIDED
     ctypedef struct wan_change:
         const uint8_t *key
@@ -84,7 +85,8 @@ cdef extern from "region/wan_table.h" nogil:
     wan_outcome wan_table_apply(wan_shard *shard, wan_change *change)
     wan_outcome wan_table_invalidate(wan_shard *shard, wan_change *change)
     wan_outcome wan_table_decide(wan_shard *shard, wan_change *change)
-    wan_entry *wan_table_find(const wan_shard *shard, uint64_t hash, const uint8_t *key, uint16_t key_length, uint8_t key_form)
+    wan_entry *wan_table_find(const wan_shard *shard, uint64_t hash, const uint8_t *key, uint16_t key_length,
+                              uint8_t key_form)
     int wan_table_made_by(const wan_entry *entry, const wan_change *change)
     int wan_table_forget(wan_shard *shard, uint64_t hash, const uint8_t *key, uint16_t key_length, uint8_t key_form)
     uint64_t wan_table_expire(wan_shard *shard, uint64_t before_ms, uint64_t below)

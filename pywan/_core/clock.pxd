@@ -9,4 +9,5 @@ cdef class Bell:
     cdef uint32_t word, heard
 
 cdef enum:
-    AHEAD_MS = 300000               # Other sites park what is further ahead (`max_drift_ms` of a receiver).
+    # Other sites park events with stamps that are further ahead of the time (`max_drift_ms` of a receiver).
+    AHEAD_MS = 300000

@@ -1,4 +1,4 @@
-# Owns `Clock`, which the regions of a member share, and `Bell`.
+# Owns `Clock`, the clock that the regions of a member share, and `Bell`, which wakes a thread.
 from libc.stdint cimport uint32_t, uint64_t
 from pywan._core.c_base cimport *
 
@@ -15,12 +15,14 @@ cdef class Clock:
         wan_clock_see(&self.clock, stamp)
 
     def hear(self, uint64_t stamp):
-        """The clock of another site gave this stamp less than a minute ago. If it agrees with our wall clock, that one is believed again."""
+        """Takes a stamp that the clock of another site gave less than a minute ago. If it agrees with our wall clock,
+        the wall clock is believed again."""
         wan_clock_hear(&self.clock, stamp)
 
     def lower(self):
-        """Sets a clock whose stamps are so far ahead of the time that other sites park them back to the time, and says whether it did. For `ClockRepair`: what is
-        ahead has to be stamped anew, and floors that were told have to be taken back."""
+        """Sets the clock back to the time if its stamps are so far ahead that other sites park the events. Returns
+        whether it did. Only for `ClockRepair`: entries and events that are ahead need new stamps, and floors that were
+        sent to other sites have to be taken back."""
         return bool(wan_clock_lower(&self.clock, AHEAD_MS))
 
     @property
@@ -30,37 +32,42 @@ cdef class Clock:
 
     @property
     def held_ms(self):
-        """By how much the wall clock is ahead of what is believed of it; 0: it is believed."""
+        """By how many milliseconds the wall clock is ahead of the time that we believe. 0: the wall clock is
+        believed."""
         now_ms = wan_clock_now_ms(&self.clock)
         return max(0, wan_clock_wall_ms(&self.clock) - now_ms)
 
     @property
     def ahead_ms(self):
-        """By how much the highest stamp handed out or seen is ahead of the time; 0: it is not."""
+        """By how many milliseconds the highest stamp given or seen is ahead of the time. 0: it is not ahead."""
         now_ms = wan_clock_now_ms(&self.clock)
         return max(0, wan_stamp_ms(wan_clock_last(&self.clock)) - now_ms)
 
     def set_time(self, uint64_t now_ms, uint64_t boot_ms=0):
-        """From now on it is `now_ms` for this clock, until that is set again; 0: the system's time. `boot_ms`: the same of the clock that only runs
-        forward, by which the other one is judged; 0: it is believed whatever it says. For simulations."""
-        if (boot_ms == 0) != (self.clock.set_boot_ms == 0):     # Another clock, from which nothing is known of the first.
+        """Sets this clock's time to `now_ms` until the next call; 0: the system's time. `boot_ms`: the same for the
+        clock that only runs forward, with which the wall clock is checked; 0: the wall clock is always believed. For
+        simulations."""
+        # This is another clock: forget what we know of the first.
+        if (boot_ms == 0) != (self.clock.set_boot_ms == 0):
             self.clock.base_ms = self.clock.good_until_ms = 0
         self.clock.set_ms, self.clock.set_boot_ms = now_ms, boot_ms
 
     def raise_low(self):
-        """A stamp that no local change falls below from now on, but for stamps that callers give. It holds for what a region has handed to its
-        queues once that has settled (`RegionCore.fix_stamps`)."""
+        """Raises the lowest stamp that a local change can get, and returns it. Only changes with timestamps from
+        callers can have lower ones. When `RegionCore.fix_stamps` has returned, this holds also for the events in the
+        region's queues: every change with a lower stamp is there."""
         return wan_clock_raise_low(&self.clock)
 
 
 cdef class Bell:
-    """Something asks a thread, which sleeps meanwhile, to look before its time."""
+    """Wakes a thread that sleeps, so that it looks earlier than it would."""
 
     def ring(self):
         wan_signal_change(&self.word)
 
     def wait(self, double seconds):
-        """Until it rings, or for so long. Whether it rang since the last call. One caller at a time."""
+        """Waits until the bell rings, or for so many seconds. Returns whether it rang since the last call. One caller
+        at a time."""
         cdef uint64_t now = wan_monotonic_us(), until = now + <uint64_t>(max(0.0, seconds) * 1e6)
         cdef uint32_t seen
         with nogil:

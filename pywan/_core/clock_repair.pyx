@@ -1,6 +1,6 @@
-# Owns the repair of a member whose stamps ran ahead of the time: what is more than `AHEAD_MS` ahead, in regions and in
-# queues, gets stamps of now, and is sent again. This file has the queues. Locks are taken as on the put path: an entry
-# lock first, then a queue's or the region log's.
+# Owns the repair of a member whose stamps ran ahead of the time. Entries and events that are more than `AHEAD_MS` ahead
+# get new stamps of now, and are sent again. This file has the queues; region_repair has the regions. Locks are taken as
+# on the put path: an entry lock first, then a queue's or the region log's.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
@@ -27,25 +27,31 @@ from pywan._core.status cimport raise_for
 
 
 cdef enum:
-    REPAIR_EVENTS = 4096            # Looked at under one hold of a queue's lock;
-    REPAIR_BYTES = 4 << 20          # copied out of it in one go.
+    REPAIR_EVENTS = 4096            # Events that are looked at under one hold of a queue's lock, at most.
+    REPAIR_BYTES = 4 << 20          # No more events are copied in one go when their copies have so many bytes.
 
 
-cdef struct event_place:
+cdef struct event_position:
     uint64_t sequence
     uint32_t partition
-    # It is not taken out: what is to take its place is not in the queue. 2: the entry has to be changed first.
-    uint32_t stays
+    uint32_t stays                  # STAYS_*
+
+
+# Why an event is not taken out of its queue in this round. 0: it is taken out.
+cdef enum:
+    # It has no new stamp yet, or its entry was changed meanwhile with a stamp that is ahead.
+    STAYS_AHEAD = 1
+    STAYS_STALE = 2                 # Its entry is older than the repair, and has to be changed first.
 
 
 cdef class ClockRepair(RegionRepair):
-    """One repair of a member's stamps: what is ahead of the time as of its beginning. `regions`: those of the member
-    that are repaired, with the events of theirs; `others`: whether events of any region that the member does not have
-    are, too. One thread at a time."""
+    """One repair of a member's stamps that were ahead of the time when the repair began. `regions`: the member's
+    regions that are repaired, and their events with them. `others`: whether events of regions that the member does not
+    have are repaired too. One thread at a time."""
     cdef region_core *regions[65536]    # By number.
     cdef uint8_t wanted[65536]          # Regions whose events are repaired.
     cdef object kept
-    cdef wan_buffer events, places      # Copies of events, and for each its event_place.
+    cdef wan_buffer events, positions      # Copies of events, and for each its event_position.
 
     def __cinit__(self, Clock clock not None, regions, *, int site=0, bint others=True):
         cdef RegionCore region
@@ -57,28 +63,28 @@ cdef class ClockRepair(RegionRepair):
 
     def __dealloc__(self):
         wan_buffer_close(&self.events)
-        wan_buffer_close(&self.places)
+        wan_buffer_close(&self.positions)
 
     def count_events(self, EventQueue queue not None):
-        """How many events of the queue have stamps that are ahead. They have places among the new stamps from now
-        on."""
+        """Counts the events of the queue with stamps that are ahead, and notes these stamps: they get new ones with the
+        next `give_stamps`."""
         cdef uint64_t found = 0, sequence
-        cdef uint32_t p
+        cdef uint32_t number
         cdef wan_status status = WAN_OK
         with nogil:
-            for p in range(queue.gateway.queue.partition_count):
+            for number in range(queue.gateway.queue.partition_count):
                 sequence = 0
                 while status == WAN_OK:
                     wan_buffer_empty(&self.events)
-                    status = look(self, queue.gateway, p, &sequence, &found, False)
+                    status = look(self, queue.gateway, number, &sequence, &found, False)
                     if sequence == 0:
                         break
         raise_for(status, f"queue {queue.name!r}")
         return found
 
     def lower_newest(self, EventQueue queue not None):
-        """Regions that are attached from now on do not take the queue's newest stamp for the time. Returns whether that
-        was ahead."""
+        """Sets back the queue's newest stamp if it is ahead, and returns whether it was. Without this, the next region
+        that attaches the queue would raise the clock to it."""
         cdef bint was_ahead
         wan_lock_take(&queue.gateway.lock)
         was_ahead = queue.gateway.counts.newest_stamp > self.limit
@@ -88,15 +94,17 @@ cdef class ClockRepair(RegionRepair):
         return was_ahead
 
     def restamp_events(self, EventQueue source not None, EventQueue to not None, fed):
-        """Takes events that are ahead out of `source`, once what takes their place is on the disk. `source` is the
-        queue `to`, or the one of its parked events. In their place is a change of the key's entry, by this repair or a
-        later one, for regions in `fed`, whose changes all got into `to`; else a copy. Events that are on their way, or
-        have no new stamp yet, stay. Returns (how many went, [(region, record) of which the entry has to be changed
-        first])."""
+        """Takes events that are ahead out of `source`, once the events that replace them are on the disk. `source` is
+        the queue `to`, or the queue of its parked events.
+
+        For a region in `fed`, all changes got into `to`. So the event of a change of the key's entry, by this repair or
+        later, replaces the old event. For other regions a copy with a new stamp replaces it. Events that are in flight,
+        or have no new stamp yet, stay in the queue. Returns (how many were taken out, [(region, record)]): the list has
+        the records whose entries have to be changed first."""
         cdef uint8_t *feeds = <uint8_t *>calloc(65536, 1)
         cdef RegionCore region
         cdef uint64_t sequence, found, taken = 0
-        cdef uint32_t p, never = 0
+        cdef uint32_t number, never = 0
         cdef uint64_t began
         cdef uint64_t done
         cdef wan_status status = WAN_OK
@@ -107,17 +115,17 @@ cdef class ClockRepair(RegionRepair):
             by_number[region.state.region.number] = region
         stale = []
         try:
-            check_whole(source)         # What takes the place of its events is queued before they are taken out.
+            check_whole(source)         # Before anything is queued: a broken queue's events could not be taken out.
             for region in fed:
                 feeds[region.state.region.number] = 1
-            for p in range(source.gateway.queue.partition_count):
+            for number in range(source.gateway.queue.partition_count):
                 sequence = 0
                 while True:
                     wan_buffer_empty(&self.events)
-                    wan_buffer_empty(&self.places)
+                    wan_buffer_empty(&self.positions)
                     found = 0
                     with nogil:
-                        status = look(self, source.gateway, p, &sequence, &found, True)
+                        status = look(self, source.gateway, number, &sequence, &found, True)
                     raise_for(status, f"queue {source.name!r}")
                     done, began = 0, 0
                     while True:
@@ -144,15 +152,16 @@ cdef class ClockRepair(RegionRepair):
         return taken, stale
 
     def is_fed(self, EventQueue queue not None, RegionCore region not None):
-        """Whether what is changed in the region gets into the queue now."""
+        """Whether the region's changes get into the queue now."""
         cdef wan_shard *shard = &region.state.region.table.shards[0]
-        wan_lock_take(&shard.lock)      # Any entry lock: it keeps the attachment alive.
+        wan_lock_take(&shard.lock)      # Any entry lock keeps the attachment alive.
         is_fed = takes_events(&region.state.region, queue.gateway)
         wan_lock_release(&shard.lock)
         return is_fed
 
-    def settle_queue(self, EventQueue queue not None):
-        """Nothing is ahead in the queue any more: on the disk, too, it has no stamp of the future."""
+    def finish_queue(self, EventQueue queue not None):
+        """Ends the repair of a queue in which nothing is ahead any more. When this returns, the queue's files have no
+        stamp of the future either."""
         wan_lock_take(&queue.gateway.lock)
         wan_set(&queue.gateway.counts.newest_stamp, wan_clock_last(&self.clock.clock))
         queue.gateway.counts.clock_repairs += 1
@@ -163,14 +172,14 @@ cdef class ClockRepair(RegionRepair):
                                "a restart makes the clock run ahead again; repeat it when the disk takes it")
 
 
-cdef wan_status look(ClockRepair self, gateway_queue *gateway, uint32_t p, uint64_t *sequence, uint64_t *found,
+cdef wan_status look(ClockRepair self, gateway_queue *gateway, uint32_t number, uint64_t *sequence, uint64_t *found,
                      bint copies) noexcept nogil:
-    """At events of a partition behind `sequence`, which is then where to go on; 0: that was the last one. Counts
-    those that are ahead, and notes their stamps; with `copies` copies those that are not on their way to `events`,
-    and leaves the others out of what it counts."""
-    cdef wan_partition *partition = &gateway.queue.partitions[p]
+    """Looks at the events of a partition behind `sequence`. Afterwards `sequence` says where to go on; 0: that was the
+    last event. Without `copies`, this counts all events that are ahead, and notes their stamps. With `copies`, it
+    counts only those that are not in flight, and copies them to `events`."""
+    cdef wan_partition *partition = &gateway.queue.partitions[number]
     cdef wan_record *record
-    cdef event_place place
+    cdef event_position position
     cdef uint32_t looked = 0
     cdef wan_status status = WAN_OK
     wan_lock_take(&gateway.lock)
@@ -180,7 +189,7 @@ cdef wan_status look(ClockRepair self, gateway_queue *gateway, uint32_t p, uint6
         if sequence[0] == 0:
             break
         looked += 1
-        if not queue_can_read(gateway, p, sequence[0]):
+        if not queue_can_read(gateway, number, sequence[0]):
             status = WAN_IO
             break
         record = wan_queue_at(&gateway.queue, partition, sequence[0])
@@ -188,8 +197,8 @@ cdef wan_status look(ClockRepair self, gateway_queue *gateway, uint32_t p, uint6
             continue
         found[0] += 1
         if copies:
-            place.sequence, place.partition, place.stays = sequence[0], p, 0
-            status = wan_buffer_add(&self.places, &place, sizeof(place))
+            position.sequence, position.partition, position.stays = sequence[0], number, 0
+            status = wan_buffer_add(&self.positions, &position, sizeof(position))
             if status == WAN_OK:
                 status = wan_buffer_add(&self.events, record, wan_record_length(record))
         else:
@@ -198,16 +207,17 @@ cdef wan_status look(ClockRepair self, gateway_queue *gateway, uint32_t p, uint6
     return status
 
 
-cdef wan_status replace_events(ClockRepair self, gateway_queue *gateway, const uint8_t *feeds, uint64_t *done) noexcept nogil:
-    """From event number `done` of those that were copied on, which is then where to go on."""
-    cdef event_place *place = <event_place *>self.places.bytes
+cdef wan_status replace_events(ClockRepair self, gateway_queue *gateway, const uint8_t *feeds,
+                               uint64_t *done) noexcept nogil:
+    """Queues what replaces the copied events, from number `done` on. Afterwards `done` says where to go on."""
+    cdef event_position *position = <event_position *>self.positions.bytes
     cdef wan_record *record
     cdef region_core *region
     cdef wan_shard *shard
     cdef wan_entry *entry
     cdef uint64_t at = 0, n, hash
     cdef wan_status status = WAN_OK
-    for n in range(self.places.used // sizeof(event_place)):
+    for n in range(self.positions.used // sizeof(event_position)):
         record = <wan_record *>(self.events.bytes + at)
         at += wan_record_length(record)
         if n < done[0]:
@@ -215,17 +225,17 @@ cdef wan_status replace_events(ClockRepair self, gateway_queue *gateway, const u
         region = self.regions[record.region]
         hash = wan_key_hash(wan_record_key(record), record.key_length, record.key_form)
         if region == NULL or not region.stores:
-            status = append_renamed(self, gateway, record, hash, &place[n])
+            status = append_renamed(self, gateway, record, hash, &position[n])
         else:
             shard = wan_table_shard(&region.table, hash)
             wan_lock_take(&shard.lock)
             entry = wan_table_find(shard, hash, wan_record_key(record), record.key_length, record.key_form)
             if entry == NULL or entry.state == WAN_ENTRY_INVALID:
-                status = append_renamed(self, gateway, record, hash, &place[n])
+                status = append_renamed(self, gateway, record, hash, &position[n])
             elif entry.stamp > self.limit:
-                place[n].stays = 1          # It was changed meanwhile, with a stamp that is ahead.
+                position[n].stays = STAYS_AHEAD     # The entry was changed meanwhile, with a stamp that is ahead.
             elif entry.stamp < self.began:
-                place[n].stays = 2          # Of before a crash: it has to be made later than the event.
+                position[n].stays = STAYS_STALE     # The entry is from before a crash, and older than the event.
             elif not feeds[record.region] or not takes_events(region, gateway):
                 status = append_entry(self, gateway, record, hash, entry)
             wan_lock_release(&shard.lock)
@@ -236,13 +246,13 @@ cdef wan_status replace_events(ClockRepair self, gateway_queue *gateway, const u
 
 
 cdef wan_status append_renamed(ClockRepair self, gateway_queue *gateway, wan_record *record, uint64_t hash,
-                               event_place *place) noexcept nogil:
-    """The event as it is, with the new stamp of its old one."""
+                               event_position *position) noexcept nogil:
+    """Appends the event as it is, but with the new stamp for its old one."""
     cdef uint64_t stamp = stamp_for(self, record.stamp), old = record.stamp
     cdef uint8_t site = record.stamp_site, flags = record.flags
     cdef wan_status status
     if stamp == 0:
-        place.stays = 1
+        position.stays = STAYS_AHEAD
         return WAN_OK
     record.stamp, record.stamp_site = stamp, self.site
     record.flags &= ~WAN_FLAG_GIVEN
@@ -254,7 +264,7 @@ cdef wan_status append_renamed(ClockRepair self, gateway_queue *gateway, wan_rec
 
 cdef wan_status append_entry(ClockRepair self, gateway_queue *gateway, const wan_record *record, uint64_t hash,
                              const wan_entry *entry) noexcept nogil:
-    """What the entry is now, in place of the event."""
+    """Appends an event with the entry's present value, in place of the old event."""
     cdef bint destroyed = entry.state == WAN_ENTRY_TOMBSTONE
     cdef uint32_t value_length = 0 if destroyed else entry.value_length
     cdef uint64_t length = wan_record_size(record.key_length, value_length, record.callback_length,
@@ -267,36 +277,37 @@ cdef wan_status append_entry(ClockRepair self, gateway_queue *gateway, const wan
     head.value_length, head.stamp, head.stamp_site, head.flags = value_length, entry.stamp, entry.stamp_site, 0
     head.operation = WAN_DESTROY if destroyed else WAN_UPDATE
     head.value_form = WAN_FORM_NONE if destroyed else entry.value_form
-    wan_record_write(self.scratch.bytes, length, head, wan_record_key(record), wan_entry_value(entry), wan_record_callback(record),
-                     wan_record_recipients(record))
+    wan_record_write(self.scratch.bytes, length, head, wan_record_key(record), wan_entry_value(entry),
+                     wan_record_callback(record), wan_record_recipients(record))
     return queue_append_restamped(gateway, hash, <const wan_record *>self.scratch.bytes)
 
 
 cdef int note_stale(ClockRepair self, dict by_number, list stale) except -1:
-    cdef const event_place *place = <const event_place *>self.places.bytes
+    cdef const event_position *position = <const event_position *>self.positions.bytes
     cdef const wan_record *record
     cdef uint64_t at = 0
-    for n in range(self.places.used // sizeof(event_place)):
+    for n in range(self.positions.used // sizeof(event_position)):
         record = <const wan_record *>(self.events.bytes + at)
-        if place[n].stays == 2:
-            stale.append((by_number[record.region], PyBytes_FromStringAndSize(<const char *>record, wan_record_length(record))))
+        if position[n].stays == STAYS_STALE:
+            data = PyBytes_FromStringAndSize(<const char *>record, wan_record_length(record))
+            stale.append((by_number[record.region], data))
         at += wan_record_length(record)
     return 0
 
 
 cdef uint64_t take_out(ClockRepair self, gateway_queue *source, gateway_queue *to) noexcept nogil:
-    """Those events become holes that are not on their way by now."""
-    cdef const event_place *place = <const event_place *>self.places.bytes
+    """Makes holes of the replaced events that are not in flight by now, and returns how many."""
+    cdef const event_position *position = <const event_position *>self.positions.bytes
     cdef wan_partition *partition
     cdef uint64_t taken = 0, n
     wan_lock_take(&source.lock)
-    for n in range(self.places.used // sizeof(event_place)):
-        partition = &source.queue.partitions[place[n].partition]
-        if place[n].stays or place[n].sequence <= partition.peeked:
+    for n in range(self.positions.used // sizeof(event_position)):
+        partition = &source.queue.partitions[position[n].partition]
+        if position[n].stays or position[n].sequence <= partition.peeked:
             continue
-        if wan_queue_at(&source.queue, partition, place[n].sequence) == NULL:
+        if wan_queue_at(&source.queue, partition, position[n].sequence) == NULL:
             continue
-        wan_queue_make_hole(&source.queue, place[n].partition, place[n].sequence, WAN_HOLE_RESTAMPED)
+        wan_queue_make_hole(&source.queue, position[n].partition, position[n].sequence, WAN_HOLE_RESTAMPED)
         taken += 1
     source.counts.restamped += taken
     for n in range(source.dispatchers):
@@ -312,7 +323,8 @@ cdef uint64_t take_out(ClockRepair self, gateway_queue *source, gateway_queue *t
 
 
 cdef bint takes_events(const region_core *region, const gateway_queue *gateway) noexcept nogil:
-    """Under an entry lock: what is changed here in the region gets into this queue, if its sender's filters let it."""
+    """Whether a local change in the region gets into this queue, if the sender's filters let it through. Under an entry
+    lock."""
     cdef origin made_here
     cdef enqueue_decision decided
     if region.attached == NULL or not region.forwards:
@@ -327,7 +339,7 @@ cdef bint takes_events(const region_core *region, const gateway_queue *gateway) 
 
 
 cdef wan_status queue_append_restamped(gateway_queue *gateway, uint64_t hash, const wan_record *record) noexcept nogil:
-    """A copy with another stamp: an event of its own. Takes and releases the lock."""
+    """Appends a copy that has another stamp. It is an event of its own. Takes and releases the queue's lock."""
     cdef wan_reservation reservation
     cdef int wake = -1
     cdef uint32_t length = wan_record_length(record)

@@ -8,12 +8,14 @@ cdef struct encoded:
     const uint8_t *data
     uint32_t length
     uint8_t form
-    int64_t number      # Storage of the bytes of an int or float; `data` points here then.
+    # The bytes of an int or a float. `data` points to one of these then.
+    int64_t number
     double real
 
 
 cdef inline bint encode_plain(object obj, encoded *out, Py_ssize_t most):
-    """Fills `out` if the bytes lie in the object as they are: bytes and ASCII text, up to `most` of them."""
+    """Fills `out` if the object holds the bytes as they are: bytes and ASCII text, up to `most` bytes. False: it does
+    not, or they are more."""
     cdef Py_ssize_t size
     if PyBytes_CheckExact(obj):
         size = PyBytes_GET_SIZE(obj)
@@ -28,7 +30,7 @@ cdef inline bint encode_plain(object obj, encoded *out, Py_ssize_t most):
 
 
 cdef inline object encode(object obj, encoded *out):
-    """Fills `out`; the bytes live as long as the returned holder (and `out` itself) do."""
+    """Fills `out`. The bytes live as long as both the returned holder and `out` itself."""
     return obj if encode_plain(obj, out, <Py_ssize_t>WAN_VALUE_BYTES_MAX) else encode_by_type(obj, out, False)
 
 
@@ -37,7 +39,7 @@ cdef str described(object obj)
 
 
 cdef inline object encode_key(object obj, encoded *out):
-    """`encode` of what has to be a key."""
+    """As `encode`, for a key."""
     return obj if encode_plain(obj, out, <Py_ssize_t>WAN_KEY_BYTES_MAX) else encode_key_by_type(obj, out)
 
 

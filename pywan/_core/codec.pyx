@@ -1,5 +1,5 @@
-# Owns the forms of keys and values: which bytes a Python object becomes, and back. What is neither bytes, text nor a number goes
-# through tagged.pyx.
+# Owns the forms of keys and values: which bytes a Python object becomes, and how it comes back. An object that is
+# neither bytes, text, None nor a number goes through tagged.pyx.
 from libc.stdint cimport uint8_t, uint32_t
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.long cimport PyLong_AsLongLongAndOverflow
@@ -22,7 +22,8 @@ cdef object encode_by_type(object obj, encoded *out, bint is_key):
         try:
             out.data = <const uint8_t *>PyUnicode_AsUTF8AndSize(obj, &size)
         except UnicodeEncodeError as error:
-            raise refused(f"the text {obj!r:.100} cannot be written as UTF-8 ({error.reason}); pass bytes instead") from None
+            raise refused(f"the text {obj!r:.100} cannot be written as UTF-8 ({error.reason}); pass bytes"
+                          " instead") from None
         out.form = WAN_FORM_TEXT
     elif kind is int:
         out.number = PyLong_AsLongLongAndOverflow(obj, &overflow)
@@ -55,7 +56,7 @@ cdef object encode_other(object obj, encoded *out, bint is_key):
         out.form, data = (<Undecodable>obj).form, (<Undecodable>obj).data
     else:
         form, found = pack_tagged(obj, is_key)
-        if form is None:        # It is worth what a plain object is.
+        if form is None:        # The object stands for a plain one, which is encoded instead.
             return encode_by_type(found, out, is_key)
         out.form, data = form, found
     if PyBytes_GET_SIZE(data) > <Py_ssize_t>WAN_VALUE_BYTES_MAX:
@@ -66,7 +67,7 @@ cdef object encode_other(object obj, encoded *out, bint is_key):
 
 
 cdef str described(object obj):
-    """`obj` for an error; not every object can be printed."""
+    """`obj` as text for an error message. Not every object can be printed."""
     try:
         return f"{obj!r:.100}"
     except Exception:
@@ -80,14 +81,15 @@ cdef object encode_key_by_type(object obj, encoded *out):
     holder = encode_by_type(obj, out, True)
     if out.length > WAN_KEY_BYTES_MAX:
         from pywan.errors import EventTooLargeError
-        raise EventTooLargeError(f"a key of {out.length} bytes is over the limit of {WAN_KEY_BYTES_MAX} bytes; nothing was stored")
+        raise EventTooLargeError(f"a key of {out.length} bytes is over the limit of {WAN_KEY_BYTES_MAX} bytes; nothing"
+                                 " was stored")
     if kind is not str and wan_key_check(out.data, out.length, out.form) != WAN_OK:
         raise refused(f"{described(obj)} cannot be a key: {detail_text()}")
     return holder
 
 
 cdef object decode(uint8_t form, const uint8_t *data, uint32_t length):
-    """As `show`; SerializationError where there is no object."""
+    """As `show`, but raises SerializationError if the bytes are no object in this process."""
     result = show(form, data, length)
     if type(result) is Undecodable:
         from pywan.errors import SerializationError
@@ -96,16 +98,16 @@ cdef object decode(uint8_t form, const uint8_t *data, uint32_t length):
 
 
 def encode_object(obj):
-    """(form, bytes) of a Python object, as it is stored and travels as a value."""
+    """(form, bytes) of a Python object as a value: as it is stored and sent."""
     cdef encoded out
-    holder = encode(obj, &out)
+    _holder = encode(obj, &out)
     return out.form, PyBytes_FromStringAndSize(<const char *>out.data, out.length)
 
 
 def encode_key_object(obj):
     """(form, bytes) of a Python object as a key."""
     cdef encoded out
-    holder = encode_key(obj, &out)
+    _holder = encode_key(obj, &out)
     return out.form, PyBytes_FromStringAndSize(<const char *>out.data, out.length)
 
 
@@ -114,7 +116,7 @@ def encoded_value(obj):
     cdef encoded out
     if type(obj) is Encoded:
         return obj
-    holder = encode(obj, &out)
+    _holder = encode(obj, &out)
     return made_of(obj, &out)
 
 
@@ -123,7 +125,7 @@ def encoded_key(obj):
     cdef encoded out
     if type(obj) is Encoded:
         return obj
-    holder = encode_key(obj, &out)
+    _holder = encode_key(obj, &out)
     return made_of(obj, &out)
 
 
@@ -134,17 +136,17 @@ cdef Encoded made_of(object obj, const encoded *out):
 
 
 def decode_object(uint8_t form, bytes data):
-    """The Python object behind a form and its bytes. SerializationError where there is none in this process."""
+    """The Python object for a form and its bytes. SerializationError if there is none in this process."""
     return decode(form, <const uint8_t *>PyBytes_AS_STRING(data), <uint32_t>PyBytes_GET_SIZE(data))
 
 
 def show_object(uint8_t form, bytes data):
-    """The Python object behind a form and its bytes; Undecodable where there is none in this process."""
+    """The Python object for a form and its bytes. An Undecodable if there is none in this process."""
     return show(form, <const uint8_t *>PyBytes_AS_STRING(data), <uint32_t>PyBytes_GET_SIZE(data))
 
 
 def key_hash(key):
-    """The 64-bit hash that decides a key's bucket: part of the format."""
+    """The 64-bit hash that decides a key's bucket. It is part of the format."""
     cdef encoded out
-    holder = encode_key(key, &out)
+    _holder = encode_key(key, &out)
     return wan_key_hash(out.data, out.length, out.form)

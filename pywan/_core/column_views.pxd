@@ -4,7 +4,7 @@ from pywan._core.c_base cimport *
 from pywan._core.c_arrow cimport *
 from pywan._core.msgpack cimport _column_put_be32, _column_put_be64
 
-# How a row's bytes are to be read. Each number is part of the wire format.
+# The form of a row says how to read its bytes. Each number is part of the wire format.
 cdef enum:
     COLUMN_BYTES = 0
     COLUMN_STR = 1       # utf-8
@@ -23,8 +23,9 @@ cdef enum:
     _COLUMN_OPERATION_UNKNOWN = 255
 
 cdef struct ColumnView:
-    # A column as bytes per row; borrowed from a Column, readable from any thread while that Column lives.
-    # Row r is data[offsets[r]:offsets[r + 1]] if there are offsets (at most one kind), else `width` bytes at r * width.
+    # A column as bytes for each row. It is borrowed from a Column, and any thread may read it while that Column lives.
+    # With offsets (of one kind at most), row r is data[offsets[r]:offsets[r + 1]]. Without, row r has `width` bytes
+    # from r * width on.
     const uint8_t *data          # Never NULL.
     const int32_t *offsets32
     const int64_t *offsets64
@@ -66,15 +67,17 @@ cdef inline void column_row(const ColumnView *view, int64_t row, const uint8_t *
     form[0] = view.form
 
 
-cdef void column_rows(const ColumnView *view, int64_t row, uint32_t count, const uint8_t **starts, uint32_t *lengths, uint8_t *forms) noexcept nogil
+cdef void column_rows(const ColumnView *view, int64_t row, uint32_t count, const uint8_t **starts, uint32_t *lengths,
+                      uint8_t *forms) noexcept nogil
 
 cdef struct ColumnRows:
-    # Rows appended one by one into memory of ours: all `width` bytes wide, or of any width if `width` is -1.
+    # Rows that were appended one by one to our own memory. All are `width` bytes wide; if `width` is -1, each has its
+    # own width.
     wan_buffer bytes
-    int64_t *offsets             # rows + 1 of them; NULL if the width is fixed.
+    int64_t *offsets             # rows + 1 of them. NULL: the width is fixed.
     uint8_t *validity            # NULL until the first null.
-    int64_t length               # Rows appended of `rows`.
-    int64_t rows
+    int64_t length               # Rows that were appended so far.
+    int64_t rows                 # Rows that there is room for.
     int64_t width
 
 cdef int _rows_start(ColumnRows *rows, int64_t count, int64_t width, int64_t expected_bytes) noexcept nogil
@@ -83,7 +86,7 @@ cdef int _rows_append(ColumnRows *rows, const uint8_t *start, int64_t length) no
 
 
 cdef inline void _rows_end_row(ColumnRows *rows) noexcept nogil:
-    """Its bytes are there."""
+    """Ends a row, whose bytes have been appended."""
     rows.length += 1
     if rows.offsets != NULL:
         rows.offsets[rows.length] = <int64_t>rows.bytes.used
@@ -112,7 +115,8 @@ cdef int _rows_append_dictionary(ColumnRows *rows, const ColumnView *indices, co
 
 
 cdef inline int put_moment(uint8_t *out, uint8_t tag, int64_t seconds, uint32_t nanoseconds) noexcept nogil:
-    """Writes an extension of msgpack that holds seconds and nanoseconds, in the shortest of its three sizes. Returns how many bytes it took."""
+    """Writes a msgpack extension that holds seconds and nanoseconds, in the shortest of its three sizes. Returns how
+    many bytes it took."""
     if <uint64_t>seconds >> 34:
         out[0], out[1], out[2] = 0xc7, 12, tag
         _column_put_be32(out + 3, nanoseconds)
@@ -127,6 +131,8 @@ cdef inline int put_moment(uint8_t *out, uint8_t tag, int64_t seconds, uint32_t 
     return 6
 
 
-cdef int _rows_append_timestamps(ColumnRows *rows, const ColumnView *ticks, uint8_t tag, int64_t ticks_per_second, bint min_is_null) noexcept nogil
-cdef int _rows_append_dates(ColumnRows *rows, const ColumnView *ticks, int64_t ticks_per_day, bint min_is_null, int64_t *bad_row) noexcept nogil
+cdef int _rows_append_timestamps(ColumnRows *rows, const ColumnView *ticks, uint8_t tag, int64_t ticks_per_second,
+                                 bint min_is_null) noexcept nogil
+cdef int _rows_append_dates(ColumnRows *rows, const ColumnView *ticks, int64_t ticks_per_day, bint min_is_null,
+                            int64_t *bad_row) noexcept nogil
 cdef int64_t _first_over_int64(const ColumnView *view) noexcept nogil

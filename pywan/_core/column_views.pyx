@@ -1,4 +1,5 @@
-# Owns how a column's rows are read and laid out, all without the GIL: views of foreign memory, rows of our own, and the loops over them.
+# Owns reading and laying out a column's rows: views of foreign memory, rows in our own memory, and the loops over them.
+# None of this needs the GIL.
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
@@ -8,8 +9,9 @@ from pywan._core.c_arrow cimport *
 from pywan._core.msgpack cimport _column_put_be32
 
 
-cdef void column_rows(const ColumnView *view, int64_t row, uint32_t count, const uint8_t **starts, uint32_t *lengths, uint8_t *forms) noexcept nogil:
-    """`column_row` of `count` rows from `row` on, which is a fraction of the work."""
+cdef void column_rows(const ColumnView *view, int64_t row, uint32_t count, const uint8_t **starts, uint32_t *lengths,
+                      uint8_t *forms) noexcept nogil:
+    """As `column_row` for `count` rows from `row` on. That is much less work than one call for each row."""
     cdef const uint8_t *data = view.data
     cdef const int32_t *narrow = view.offsets32 + row
     cdef const int64_t *wide = view.offsets64 + row
@@ -38,7 +40,8 @@ cdef void column_rows(const ColumnView *view, int64_t row, uint32_t count, const
 # Rows that we lay out ourselves
 
 cdef int _rows_start(ColumnRows *rows, int64_t count, int64_t width, int64_t expected_bytes) noexcept nogil:
-    """Makes room for `count` rows in a zeroed `rows`. 0, or -1 if there is no memory; free with _rows_free either way."""
+    """Makes room for `count` rows in a zeroed `rows`. Returns 0, or -1 if there is no memory. In both cases the caller
+    frees it with _rows_free."""
     rows.rows = count
     rows.width = width
     if width < 0:
@@ -46,11 +49,13 @@ cdef int _rows_start(ColumnRows *rows, int64_t count, int64_t width, int64_t exp
         if rows.offsets == NULL:
             return -1
         rows.offsets[0] = 0
-    return 0 if wan_buffer_begin(&rows.bytes, <uint64_t>(count * width if width >= 0 else expected_bytes) + 16) == WAN_OK else -1
+    cdef uint64_t size = <uint64_t>(count * width if width >= 0 else expected_bytes) + 16
+    return 0 if wan_buffer_begin(&rows.bytes, size) == WAN_OK else -1
 
 
 cdef int _rows_restart(ColumnRows *rows, int64_t count) noexcept nogil:
-    """Room for `count` other rows of any width, in the memory of those before. 0, or -1 if there is no memory."""
+    """Makes room for `count` other rows of any width, in the memory of the rows before. Returns 0, or -1 if there is no
+    memory."""
     if rows.offsets == NULL or rows.rows < count:
         _rows_free(rows)
         return _rows_start(rows, count, -1, count * 32)
@@ -113,8 +118,9 @@ cdef int64_t _first_over_int64(const ColumnView *view) noexcept nogil:
 
 
 cdef bint _offsets_ascend(const ColumnView *view) noexcept nogil:
-    """Whether none is negative and none is below the one before it. Without a branch per row: of numbers that are not negative the differences
-    do not overflow, so one sign bit in all of them says it."""
+    """Whether no offset is negative and none is below the one before it. There is no branch per row: we collect the
+    sign bits of all offsets and of all differences. The difference of two numbers that are not negative does not
+    overflow."""
     cdef const uint32_t *narrow = <const uint32_t *>view.offsets32
     cdef const uint64_t *wide = <const uint64_t *>view.offsets64
     cdef uint32_t narrow_signs = 0
@@ -146,7 +152,7 @@ cdef int64_t _first_bad_offset(const ColumnView *view, int64_t data_size) noexce
 
 
 cdef int64_t _first_over_uint32(const ColumnView *view) noexcept nogil:
-    """The first row with more bytes than a 32 bit length can tell, or -1."""
+    """The first row with more bytes than a 32 bit length can hold, or -1."""
     cdef int64_t row
     if view.length == 0:
         return -1
@@ -162,7 +168,8 @@ cdef int64_t _first_over_uint32(const ColumnView *view) noexcept nogil:
 
 cdef int _rows_append_views(ColumnRows *rows, const ColumnView *views, const uint8_t **buffers, const int64_t *sizes,
                             int64_t buffer_count, int64_t *bad_row) noexcept nogil:
-    """Copies the rows of an Arrow binary view: 0, -1 (no memory), or 1: `bad_row` points outside its buffer."""
+    """Copies the rows of an Arrow binary view. Returns 0, -1 (no memory), or 1 (`bad_row` points outside its
+    buffer)."""
     cdef int64_t row
     cdef const uint8_t *view
     cdef int32_t length, buffer, offset
@@ -191,7 +198,8 @@ cdef int _rows_append_views(ColumnRows *rows, const ColumnView *views, const uin
 
 cdef int _rows_append_dictionary(ColumnRows *rows, const ColumnView *indices, const ColumnView *values,
                                  int64_t *bad_row) noexcept nogil:
-    """Copies the row of `values` that each of `indices` names: 0, -1 (no memory), or 1: `bad_row` names none."""
+    """Copies, for each of `indices`, the row of `values` that it names. Returns 0, -1 (no memory), or 1 (`bad_row`
+    names no row)."""
     cdef int64_t row, index
     for row in range(indices.length):
         if column_is_null(indices, row):
@@ -207,8 +215,9 @@ cdef int _rows_append_dictionary(ColumnRows *rows, const ColumnView *indices, co
     return 0
 
 
-cdef int _rows_append_timestamps(ColumnRows *rows, const ColumnView *ticks, uint8_t tag, int64_t ticks_per_second, bint min_is_null) noexcept nogil:
-    """Lays out ticks since 1970 as moments. 0, or -1 (no memory)."""
+cdef int _rows_append_timestamps(ColumnRows *rows, const ColumnView *ticks, uint8_t tag, int64_t ticks_per_second,
+                                 bint min_is_null) noexcept nogil:
+    """Lays out ticks since 1970 as moments. Returns 0, or -1 (no memory)."""
     cdef int64_t row, tick, seconds, nanoseconds
     cdef uint8_t out[MOMENT_BYTES_MAX]
     for row in range(ticks.length):
@@ -219,7 +228,7 @@ cdef int _rows_append_timestamps(ColumnRows *rows, const ColumnView *ticks, uint
             continue
         seconds = tick // ticks_per_second
         if tick < 0 and seconds * ticks_per_second != tick:
-            seconds -= 1   # C rounds towards zero, time towards the past.
+            seconds -= 1   # C rounds towards zero. A time before 1970 belongs to the second before it.
         nanoseconds = <int64_t>(<uint64_t>tick - <uint64_t>seconds * <uint64_t>ticks_per_second)
         nanoseconds *= 1000000000 // ticks_per_second
         if _rows_append(rows, out, put_moment(out, tag, seconds, <uint32_t>nanoseconds)) < 0:
@@ -227,8 +236,10 @@ cdef int _rows_append_timestamps(ColumnRows *rows, const ColumnView *ticks, uint
     return 0
 
 
-cdef int _rows_append_dates(ColumnRows *rows, const ColumnView *ticks, int64_t ticks_per_day, bint min_is_null, int64_t *bad_row) noexcept nogil:
-    """Lays out ticks since 1970 as dates: 0, -1 (no memory), or 1: `bad_row` is no whole day, or one that 32 bits do not tell."""
+cdef int _rows_append_dates(ColumnRows *rows, const ColumnView *ticks, int64_t ticks_per_day, bint min_is_null,
+                            int64_t *bad_row) noexcept nogil:
+    """Lays out ticks since 1970 as dates. Returns 0, -1 (no memory), or 1 (`bad_row` is no whole day, or a day that 32
+    bits cannot hold)."""
     cdef int64_t row, tick
     cdef uint8_t out[6]
     out[0], out[1] = 0xd6, WAN_TAG_DATE

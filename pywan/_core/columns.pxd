@@ -6,13 +6,13 @@ from pywan._core.column_views cimport ColumnRows, ColumnView
 cdef class Column:
     cdef ColumnView view
     cdef readonly str name
-    cdef int64_t first_row            # The row that errors call our row 0: not 0 in a later chunk of a chunked column.
+    cdef int64_t first_row            # The number of our row 0 in errors. Not 0 in a later chunk of a chunked column.
     cdef object owner                 # Keeps borrowed memory alive.
-    cdef ArrowArray array             # Ours to release, once, unless its release is NULL.
+    cdef ArrowArray array             # We release it, once, unless its release is NULL.
     cdef Py_buffer buffers[2]
     cdef int buffer_count
     cdef ColumnRows owned
-    cdef void *realigned              # Ours: a copy of a buffer that does not start where its numbers may.
+    cdef void *realigned              # Our copy of a buffer whose numbers are not aligned. NULL: there is none.
 
     cdef int _check_row_sizes(self) except -1
     cdef int _start_rows(self, int64_t count, int64_t width, int64_t expected_bytes) except -1
@@ -20,7 +20,8 @@ cdef class Column:
     cdef int _check_appended(self, int status, int64_t row, str problem) except -1
     cdef int _widen(self, const void *source, int64_t length, bytes format) except -1
     cdef int _check_unsigned(self) except -1
-    cdef int _lay_out_timestamps(self, Column ticks, bint has_zone, int64_t ticks_per_second, bint min_is_null) except -1
+    cdef int _lay_out_timestamps(self, Column ticks, bint has_zone, int64_t ticks_per_second,
+                                 bint min_is_null) except -1
     cdef int _lay_out_dates(self, Column ticks, int64_t ticks_per_day, bint min_is_null) except -1
     cdef int _read_column(self, Column other) except -1
     cdef int _join(self, list chunks) except -1

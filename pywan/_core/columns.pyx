@@ -1,4 +1,5 @@
-# Owns columns: what Arrow arrays, numpy arrays, sequences and (offsets, data) pairs are made into, and what is refused.
+# Owns columns. An Arrow array, a numpy array, a sequence or an (offsets, data) pair becomes a column here, or is
+# refused.
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
@@ -8,8 +9,8 @@ from cpython.pycapsule cimport PyCapsule_GetPointer
 from pywan._core.c_record cimport *
 from pywan._core.c_arrow cimport *
 from pywan._core.arrow_values cimport (
-    ArrowValues, arrow_is_value, arrow_problem, arrow_put_rows, check_arrow, column_error, column_too_large, take_arrow, unreadable_arrow)
-from pywan._core.codec cimport encoded
+    ArrowValues, arrow_is_value, arrow_problem, arrow_put_rows, check_arrow, column_error, column_too_large,
+    take_arrow, unreadable_arrow)
 from pywan._core.column_views cimport (
     COLUMN_BYTES, COLUMN_FLOAT64, COLUMN_INT64, COLUMN_NONE, COLUMN_STR, COLUMN_TAGGED, ColumnView, _bools_from_bits,
     _bools_from_bytes, _first_bad_offset, _first_over_int64, _first_over_uint32, _rows_append, _rows_append_dates,
@@ -38,15 +39,15 @@ cdef void _widen_to_float64(const float *source, double *out, int64_t length) no
 
 
 cdef class Column:
-    """A column of keys, values or operations as bytes per row.
+    """A column of keys, values or operations as bytes for each row.
 
-    `obj` is anything with `__arrow_c_array__` or `__arrow_c_stream__`, a numpy array (numbers, bool, datetime64, S, V, U,
-    or uint8 of rows x width), a pair (offsets, data) of buffers, or a list or tuple of bytes or str (None is null).
-    `name` is how errors call it.
+    `obj` is anything with `__arrow_c_array__` or `__arrow_c_stream__`, a numpy array (numbers, bool, datetime64, S, V,
+    U, or uint8 of rows x width), a pair (offsets, data) of buffers, or a list or tuple of bytes or str (None is null).
+    `name` is the column's name in errors.
 
-    Nothing is copied where the memory already holds the rows as `view` tells them. The column then keeps that memory
-    alive; who gave it must not write to it meanwhile. Nothing changes after construction, so any thread may read `view`
-    without the GIL as long as it holds a reference to the column.
+    If the memory already holds the rows as `view` describes them, nothing is copied. The column then keeps that memory
+    alive, and the caller must not write to it meanwhile. Nothing changes after construction, so any thread that holds a
+    reference to the column may read `view` without the GIL.
     """
 
     def __cinit__(self, *args, **kwargs):
@@ -101,10 +102,11 @@ cdef class Column:
             row = _first_over_uint32(&self.view)
         if row >= 0:
             raise column_too_large(
-                f"column {self.name!r}, row {self.first_row + row}: more than {_COLUMN_UINT32_MAX} bytes; split the value")
+                f"column {self.name!r}, row {self.first_row + row}: more than {_COLUMN_UINT32_MAX} bytes; split the"
+                " value")
         return 0
 
-    # What makes the view from memory of ours.
+    # The view of rows in our own memory
 
     cdef int _start_rows(self, int64_t count, int64_t width, int64_t expected_bytes) except -1:
         if _rows_start(&self.owned, count, width, expected_bytes) < 0:
@@ -130,7 +132,7 @@ cdef class Column:
         return 0
 
     cdef int _widen(self, const void *source, int64_t length, bytes format) except -1:
-        """Puts numbers of less than 64 bits into memory of ours and points the view there."""
+        """Copies numbers of less than 64 bits as 64 bit numbers into our own memory, and points the view there."""
         cdef char code = format[0]
         self._start_rows(length, 8, 0)
         cdef int64_t *out = <int64_t *>self.owned.bytes.bytes
@@ -164,7 +166,8 @@ cdef class Column:
                 f"{_COLUMN_INT64_MAX}, the largest integer; cast the column to string or float64")
         return 0
 
-    cdef int _lay_out_timestamps(self, Column ticks, bint has_zone, int64_t ticks_per_second, bint min_is_null) except -1:
+    cdef int _lay_out_timestamps(self, Column ticks, bint has_zone, int64_t ticks_per_second,
+                                 bint min_is_null) except -1:
         cdef int status
         cdef uint8_t tag = <uint8_t>(WAN_TAG_INSTANT if has_zone else WAN_TAG_NAIVE)
         self._start_rows(ticks.view.length, -1, ticks.view.length * 10)
@@ -179,10 +182,11 @@ cdef class Column:
         self._start_rows(ticks.view.length, 6, 0)
         with nogil:
             status = _rows_append_dates(&self.owned, &ticks.view, ticks_per_day, min_is_null, &bad_row)
-        self._check_appended(status, bad_row, "a date that is no whole day, or too far away; cast the column to a timestamp")
+        self._check_appended(status, bad_row,
+                             "a date that is no whole day, or too far away; cast the column to a timestamp")
         return self._view_owned(COLUMN_TAGGED)
 
-    # Other columns.
+    # Rows of other columns
 
     cdef int _read_column(self, Column other) except -1:
         self.owner = other
@@ -191,7 +195,8 @@ cdef class Column:
         return 0
 
     cdef int _join(self, list chunks) except -1:
-        """Becomes the rows of all `chunks` (columns of one type), in memory of ours unless there is only one."""
+        """Takes the rows of all `chunks`, which are columns of one type. They are copied, unless there is only one
+        chunk."""
         cdef Column chunk
         cdef int64_t count = 0, size = 0, row
         cdef int status = 0
@@ -213,19 +218,22 @@ cdef class Column:
         self.view.is_bool = chunk.view.is_bool
         return self._view_owned(chunk.view.form)
 
-    # Arrow.
+    # Rows of Arrow arrays
 
     cdef int _read_arrow_capsules(self, obj) except -1:
         cdef list held = []
         return self._read_arrow(take_arrow(obj, self.name, &self.array, held), &self.array)
 
     cdef int _read_arrow(self, ArrowSchema *schema, ArrowArray *array) except -1:
-        """Points the view at `array`, which outlives it: what has to be copied is. Owns nothing of either struct."""
+        """Points the view at `array`, which has to live longer than the view, or copies the rows if that is needed.
+        Owns nothing of the two structs."""
         cdef Column indices, values
         cdef int64_t bad_row = 0
         cdef int status
         if schema.dictionary == NULL:
-            return self._lay_out_values(schema, array) if arrow_is_value(schema.format) else self._read_arrow_layout(schema.format, array)
+            if arrow_is_value(schema.format):
+                return self._lay_out_values(schema, array)
+            return self._read_arrow_layout(schema.format, array)
         if array.dictionary == NULL:
             raise column_error(f"column {self.name!r}: a dictionary-encoded array without its dictionary")
         indices, values = self._sibling(), self._sibling()
@@ -242,14 +250,15 @@ cdef class Column:
         return self._view_owned(values.view.form)
 
     cdef Column _sibling(self):
-        """An empty column that errors call by our name."""
+        """An empty column that has our name in errors."""
         cdef Column column = Column.__new__(Column)
         column.name = self.name
         column.first_row = self.first_row
         return column
 
     cdef int _lay_out_values(self, ArrowSchema *schema, ArrowArray *array) except -1:
-        """What is stored as one object of the tagged form: nested rows, decimals, times of day. `array` NULL: no rows."""
+        """Lays out rows that are stored as one object of the tagged form each: nested rows, decimals, times of day. If
+        `array` is NULL, there are no rows."""
         cdef ArrowValues values = ArrowValues()
         cdef int64_t bad_row = 0
         cdef int status
@@ -267,7 +276,7 @@ cdef class Column:
         cdef int64_t row
         if array.length < 0 or array.offset < 0 or array.length > COLUMN_ROWS_MAX - array.offset:
             raise column_error(f"column {self.name!r}: an Arrow array of length {array.length} at offset "
-                                f"{array.offset} is damaged; at most {COLUMN_ROWS_MAX} rows are possible")
+                               f"{array.offset} is damaged; at most {COLUMN_ROWS_MAX} rows are possible")
         view.length = array.length
         if format == b"n":
             view.form = COLUMN_NONE
@@ -275,12 +284,12 @@ cdef class Column:
         needed = 3 if format in (b"z", b"u", b"Z", b"U", b"vz", b"vu") else 2
         if array.n_buffers < needed or array.buffers == NULL:
             raise column_error(f"column {self.name!r}: Arrow type {format.decode()!r} with {array.n_buffers} "
-                                f"buffers, expected {needed}; the array is damaged")
+                               f"buffers, expected {needed}; the array is damaged")
         if array.null_count != 0:
             view.validity = <const uint8_t *>array.buffers[0]
             view.validity_offset = array.offset
         if array.length == 0:
-            data = wan_column_no_bytes   # Buffers of nothing may be NULL, the offsets too.
+            data = wan_column_no_bytes   # The buffers of an empty array may be NULL, the offsets too.
         elif array.buffers[1] != NULL:
             data = <const uint8_t *>array.buffers[1]
         elif format != b"w:0":
@@ -301,11 +310,13 @@ cdef class Column:
                 with nogil:
                     row = _first_bad_offset(view, _COLUMN_INT64_MAX)
                 if row >= 0:
-                    raise column_error(f"column {self.name!r}, row {self.first_row + row}: the offsets of the Arrow array do not ascend; it is damaged")
+                    raise column_error(f"column {self.name!r}, row {self.first_row + row}: the offsets of the Arrow"
+                                       " array do not ascend; it is damaged")
                 if array.buffers[2] != NULL:
                     view.data = <const uint8_t *>array.buffers[2]
                 elif _column_view_size(view):
-                    raise column_error(f"column {self.name!r}: an Arrow array with offsets to {_column_view_size(view)} bytes of data has no data; it is damaged")
+                    raise column_error(f"column {self.name!r}: an Arrow array with offsets to"
+                                       f" {_column_view_size(view)} bytes of data has no data; it is damaged")
         elif format in (b"vz", b"vu"):
             self._read_arrow_views(data, array)
             self._view_owned(COLUMN_STR if format == b"vu" else COLUMN_BYTES)
@@ -315,7 +326,8 @@ cdef class Column:
                 raise unreadable_arrow(self.name, format)
             view.width = int(format[2:])
             if view.width > COLUMN_ROWS_MAX // max(array.offset + array.length, 1):
-                raise column_error(f"column {self.name!r}: {array.length} rows of {view.width} bytes at offset {array.offset} are too many; the array is damaged")
+                raise column_error(f"column {self.name!r}: {array.length} rows of {view.width} bytes at offset"
+                                   f" {array.offset} are too many; the array is damaged")
             if view.width and array.length:
                 view.data = data + array.offset * view.width
         elif format in (b"l", b"L", b"g"):
@@ -342,7 +354,7 @@ cdef class Column:
         return 0
 
     cdef const uint8_t *_realign(self, const uint8_t *data, bytes format, int64_t count) except NULL:
-        """`data`, or a copy of it if its numbers lie across the places where the processor wants them."""
+        """`data`, or a copy of it if its numbers are not aligned as the processor wants them."""
         cdef size_t element
         if format in (b"s", b"S"):
             element = 2
@@ -379,12 +391,15 @@ cdef class Column:
         ticks_per_second = {b"tss:": 1, b"tsm:": 1000, b"tsu:": 1000000, b"tsn:": 1000000000}.get(format[:4])
         if ticks_per_second is None:
             raise unreadable_arrow(self.name, format)
-        return self._lay_out_timestamps(ticks, len(format) > 4, ticks_per_second, False)     # Behind the colon is the zone, if there is one.
+        # If there is a zone, it stands behind the colon.
+        return self._lay_out_timestamps(ticks, len(format) > 4, ticks_per_second, False)
 
     cdef int _read_arrow_views(self, const uint8_t *data, ArrowArray *array) except -1:
         cdef ColumnView views = self.view
-        cdef int64_t buffer_count = array.n_buffers - 3   # Between them the validity, the views, and last the sizes.
-        cdef int64_t bad_row = 0, size = 0, i
+        # The other three buffers are the first, with the validity, the second, with the views, and the last, with
+        # sizes.
+        cdef int64_t buffer_count = array.n_buffers - 3
+        cdef int64_t bad_row = 0
         cdef const uint8_t **buffers = <const uint8_t **>array.buffers + 2
         cdef const int64_t *sizes = <const int64_t *>array.buffers[array.n_buffers - 1]
         cdef int status
@@ -397,17 +412,17 @@ cdef class Column:
             status = _rows_append_views(&self.owned, &views, buffers, sizes, buffer_count, &bad_row)
         return self._check_appended(status, bad_row, "its view points outside its buffer; the array is damaged")
 
-    # Python's own.
+    # Rows of Python sequences, buffers and numpy arrays
 
     cdef int _read_sequence(self, obj) except -1:
         cdef int64_t row = 0
         cdef int status
         cdef type kind = None
-        cdef bytes encoded
+        cdef bytes content
         self._start_rows(len(obj), -1, len(obj) * 16)
         for item in obj:
             if row == self.owned.rows:
-                break   # Somebody appends to the list while we read it.
+                break   # Another thread appends to the list while we read it.
             if item is None:
                 self._check_appended(_rows_append_null(&self.owned), row, "")
                 row += 1
@@ -417,54 +432,56 @@ cdef class Column:
             if not isinstance(item, kind):
                 if isinstance(item, (bytes, str)):
                     raise column_error(f"column {self.name!r}, row {row}: {type(item).__name__} after rows of "
-                                        f"{kind.__name__}; make all rows the same type")
+                                       f"{kind.__name__}; make all rows the same type")
                 raise column_error(
-                    f"column {self.name!r}, row {row}: {type(item).__name__}; a list holds bytes or str only: pass numbers "
-                    f"as a numpy or Arrow array, other values as bytes")
+                    f"column {self.name!r}, row {row}: {type(item).__name__}; a list holds bytes or str only: pass"
+                    " numbers as a numpy or Arrow array, other values as bytes")
             if kind is str:
                 try:
-                    encoded = (<str>item).encode()
+                    content = (<str>item).encode()
                 except UnicodeEncodeError as error:
                     raise column_error(f"column {self.name!r}, row {row}: not valid Unicode ({error.reason} at "
-                                        f"{error.start}); pass bytes instead") from None
+                                       f"{error.start}); pass bytes instead") from None
             else:
-                encoded = item if type(item) is bytes else bytes(item)
-            status = _rows_append(&self.owned, <const uint8_t *>PyBytes_AS_STRING(encoded), PyBytes_GET_SIZE(encoded))
+                content = item if type(item) is bytes else bytes(item)
+            status = _rows_append(&self.owned, <const uint8_t *>PyBytes_AS_STRING(content), PyBytes_GET_SIZE(content))
             self._check_appended(status, row, "")
             row += 1
         return self._view_owned(COLUMN_STR if kind is str else COLUMN_BYTES)
 
     cdef int _borrow(self, obj) except -1:
-        """Holds the buffer of `obj` and says its place in `self.buffers`; it cannot be resized or freed meanwhile."""
+        """Holds the buffer of `obj`, and returns its index in `self.buffers`. While we hold it, it cannot be resized or
+        freed."""
         PyObject_GetBuffer(obj, &self.buffers[self.buffer_count], PyBUF_SIMPLE)
         self.buffer_count += 1
         return self.buffer_count - 1
 
     cdef int _read_pair(self, offsets, data) except -1:
-        """Rows that lie one after the other in `data`, cut by `offsets`, of which there is one more than rows."""
+        """Reads rows that lie one after the other in `data`. `offsets` says where each begins, and where the last
+        ends."""
         import numpy
         cdef int64_t row, size
-        cdef int place
+        cdef int index
         offsets = numpy.asarray(offsets)
         if offsets.ndim != 1 or offsets.dtype.kind != "i" or offsets.dtype.itemsize not in (4, 8):
             raise column_error(
-                f"column {self.name!r}: offsets of {offsets.dtype} with {offsets.ndim} dimension(s); pass int32 or int64 "
-                f"offsets, for raw bytes numpy.frombuffer(offsets, 'int32')")
+                f"column {self.name!r}: offsets of {offsets.dtype} with {offsets.ndim} dimension(s); pass int32 or"
+                " int64 offsets, for raw bytes numpy.frombuffer(offsets, 'int32')")
         offsets = numpy.require(offsets, offsets.dtype.newbyteorder("="), ("C", "A"))
         if len(offsets) == 0:
             raise column_error(f"column {self.name!r}: no offsets; there is one more than rows, and the first is 0")
         try:
-            place = self._borrow(data)
+            index = self._borrow(data)
         except (TypeError, ValueError, BufferError) as error:
             raise column_error(f"column {self.name!r}: its data cannot be read as bytes ({error}); pass one "
-                                f"contiguous buffer") from None
-        self.view.data = <const uint8_t *>self.buffers[place].buf if self.buffers[place].len else wan_column_no_bytes
-        size = self.buffers[place].len
-        place = self._borrow(offsets)
+                               f"contiguous buffer") from None
+        self.view.data = <const uint8_t *>self.buffers[index].buf if self.buffers[index].len else wan_column_no_bytes
+        size = self.buffers[index].len
+        index = self._borrow(offsets)
         if offsets.dtype.itemsize == 4:
-            self.view.offsets32 = <const int32_t *>self.buffers[place].buf
+            self.view.offsets32 = <const int32_t *>self.buffers[index].buf
         else:
-            self.view.offsets64 = <const int64_t *>self.buffers[place].buf
+            self.view.offsets64 = <const int64_t *>self.buffers[index].buf
         self.view.length = len(offsets) - 1
         self.view.form = COLUMN_BYTES
         with nogil:
@@ -472,34 +489,33 @@ cdef class Column:
         if row >= 0:
             start, end = int(offsets[row]), int(offsets[row + 1])
             raise column_error(f"column {self.name!r}, row {row}: offsets {start} to {end} do not lie in order "
-                                f"within the {size} bytes of data; correct the offsets")
+                               f"within the {size} bytes of data; correct the offsets")
         return 0
 
     cdef int _read_numpy(self, obj) except -1:
         import numpy
-        cdef Column ticks
-        cdef int place
+        cdef int index
         if isinstance(obj, numpy.ma.MaskedArray):
             raise column_error(f"column {self.name!r}: a masked array; pass pyarrow.array(values, mask=mask), "
-                                f"whose nulls are kept")
+                               f"whose nulls are kept")
         array = numpy.asarray(obj)
         kind = array.dtype.kind
         if array.ndim == 2 and array.dtype == numpy.uint8:
             width = array.shape[1]
         elif array.ndim != 1:
             raise column_error(f"column {self.name!r}: a numpy array of {array.dtype} with {array.ndim} "
-                                f"dimension(s); pass one dimension, or uint8 of rows x width")
+                               f"dimension(s); pass one dimension, or uint8 of rows x width")
         elif kind == "O":
             raise column_error(f"column {self.name!r}: numpy objects have no fixed layout; pass a list of bytes or "
-                                f"str, pyarrow.array(values), or an array with a dtype such as 'int64' or 'S16'")
+                               f"str, pyarrow.array(values), or an array with a dtype such as 'int64' or 'S16'")
         elif kind in "UT":
             return self._read_sequence(array.tolist())
         elif kind == "V" and array.dtype.fields is not None:
             raise column_error(f"column {self.name!r}: a structured array; pass one of its fields, or "
-                                f"array.view('V{array.dtype.itemsize}') for its rows as bytes")
+                               f"array.view('V{array.dtype.itemsize}') for its rows as bytes")
         elif kind not in "SVbiufM" or (kind == "f" and array.dtype.itemsize > 8):
             raise column_error(f"column {self.name!r}: numpy dtype {array.dtype} has no form; cast to int64, "
-                                f"float64 or bytes")
+                               f"float64 or bytes")
         else:
             width = array.dtype.itemsize
 
@@ -512,9 +528,9 @@ cdef class Column:
         elif kind == "u" and array.ndim == 1:
             array = array.astype("=u8", copy=False)
         array = numpy.require(array, requirements=("C", "A"))
-        place = self._borrow(array)
-        if self.buffers[place].len:
-            self.view.data = <const uint8_t *>self.buffers[place].buf
+        index = self._borrow(array)
+        if self.buffers[index].len:
+            self.view.data = <const uint8_t *>self.buffers[index].buf
         self.view.length = array.shape[0]
         self.view.width = 8 if kind in "fiu" and array.ndim == 1 else width
         if kind == "b":
@@ -533,12 +549,14 @@ cdef class Column:
         return 0
 
     cdef int _read_numpy_dates(self, array) except -1:
-        """Days and what is longer are dates; shorter units are times without a zone. NaT is null."""
+        """Units of a day or longer become dates; shorter units become times without a zone. NaT becomes a null."""
         import numpy
         per_second = {"s": 1, "ms": 1000, "us": 1000000, "ns": 1000000000}
-        unit, count = numpy.datetime_data(array.dtype)
+        unit, _count = numpy.datetime_data(array.dtype)
         given = array
-        unit = {"Y": "D", "M": "D", "W": "D", "h": "s", "m": "s", "ps": "ns", "fs": "ns", "as": "ns", "generic": "s"}.get(unit, unit)
+        replacements = {"Y": "D", "M": "D", "W": "D", "h": "s", "m": "s", "ps": "ns", "fs": "ns", "as": "ns",
+                        "generic": "s"}
+        unit = replacements.get(unit, unit)
         array = array.astype(f"=M8[{unit}]", copy=False)
         if array.dtype != given.dtype:
             differs = (array != given) & ~numpy.isnat(given)
@@ -567,7 +585,8 @@ cdef int64_t _column_view_size(const ColumnView *view) noexcept nogil:
 
 
 cdef list _column_chunks(obj, str name):
-    """The arrays of an Arrow stream, one column each, of one type; one empty column if the stream has none."""
+    """The arrays of an Arrow stream, one column for each; all have one type. If the stream has no array, the list has
+    one empty column."""
     check_arrow(obj, name)
     capsule = obj.__arrow_c_stream__()
     cdef ArrowArrayStream *stream = <ArrowArrayStream *>PyCapsule_GetPointer(capsule, "arrow_array_stream")
@@ -589,7 +608,7 @@ cdef list _column_chunks(obj, str name):
             chunk.name = name
             chunk.first_row = first_row
             if stream.get_next(stream, &chunk.array) != 0:
-                chunk.array.release = NULL   # After an error the struct means nothing.
+                chunk.array.release = NULL   # After an error the struct's content has no meaning.
                 raise _stream_error(stream, name)
             if chunk.array.release == NULL:
                 break
@@ -621,7 +640,8 @@ cdef _stream_error(ArrowArrayStream *stream, str name):
 
 
 def as_columns(obj, str name="column"):
-    """`obj` as a list of columns, one after the other: the chunks of a chunked one, which are not copied together."""
+    """`obj` as a list of columns that follow one another. The chunks of a chunked column stay separate, so that they
+    need not be copied."""
     if isinstance(obj, Column) or hasattr(obj, "__arrow_c_array__") or not hasattr(obj, "__arrow_c_stream__"):
         return [Column(obj, name)]
     return _column_chunks(obj, name)

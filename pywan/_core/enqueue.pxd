@@ -6,7 +6,7 @@ from libc.string cimport memset
 from pywan._core.c_base cimport *
 from pywan._core.c_system cimport *
 from pywan._core.queue cimport gateway_queue
-from pywan._core.region_state cimport MAX_ATTACHED, WAY_CALLBACKS, WAY_STRAIGHT, attachment, decision, origin
+from pywan._core.region_state cimport MAX_ATTACHED, ROUTE_CALLBACKS, ROUTE_STRAIGHT, attachment, decision, origin
 
 cdef enum:                  # What becomes of an event at one queue.
     ENQUEUE_ENTERS = 0
@@ -59,7 +59,7 @@ cdef inline bint decide_enqueue(const attachment *attached, const origin *from_,
             decided.verdicts[n] = ENQUEUE_FILTERED
         elif not wan_flag_read(&gateway.running):
             decided.verdicts[n] = ENQUEUE_STOPPED
-        elif attached.way == WAY_CALLBACKS and attached.asks[n] and (known == NULL or not known[n].asked):
+        elif attached.route == ROUTE_CALLBACKS and attached.asks[n] and (known == NULL or not known[n].asked):
             decided.verdicts[n] = ENQUEUE_ASK
             is_whole = False
         else:
@@ -76,7 +76,7 @@ cdef inline gateway_queue *only_queue(const attachment *attached, uint8_t own_si
     """Under an entry lock: the queue that a change made at this site enters, straight from its maker, where there is
     one queue and it does. NULL: there are more, or none, or it does not."""
     cdef origin made_here
-    if attached == NULL or attached.way != WAY_STRAIGHT or attached.count != 1:
+    if attached == NULL or attached.route != ROUTE_STRAIGHT or attached.count != 1:
         return NULL
     memset(&made_here, 0, sizeof(made_here))
     made_here.site = own_site

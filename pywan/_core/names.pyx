@@ -1,4 +1,4 @@
-# Owns the numbers of region names: written into records, announced by name on every connection.
+# Owns the numbers of region names in this process. Records have the number; each connection announces the names.
 from libc.stdint cimport uint16_t
 from pywan._core.c_record cimport *
 from pywan._core.status cimport raise_for
@@ -8,7 +8,8 @@ cdef dict region_numbers = {}
 
 
 cdef int region_number(str name, int wanted=0) except -1:
-    """`wanted`: the number that it gets if it has none and that one is free: of a log, whose records then need not be changed to be sent."""
+    """The number of a region's name. `wanted`: the number that the name gets if it has none and this one is free. It is
+    the number that a log used, so that the log's records can be sent without a change."""
     number = region_numbers.get(name)
     if number is None:
         data = name.encode()
@@ -18,13 +19,14 @@ cdef int region_number(str name, int wanted=0) except -1:
         number = wanted if wanted else len(region_numbers) + 1
         while wan_region_names[number].text != NULL:
             number = number % (WAN_REGION_NAMES - 1) + 1
-        raise_for(wan_region_name_give(<uint16_t>number, <const char *>data, <uint16_t>len(data)), f"region {name[:80]!r}")
+        raise_for(wan_region_name_give(<uint16_t>number, <const char *>data, <uint16_t>len(data)),
+                  f"region {name[:80]!r}")
         region_numbers[name] = number
     return number
 
 
 def region_name(int number):
-    """The name behind a region number of this process."""
+    """The name that has this number in this process. None: no name has."""
     if not 0 < number < WAN_REGION_NAMES or wan_region_names[number].text == NULL:
         return None
     return wan_region_names[number].text[:wan_region_names[number].length].decode()

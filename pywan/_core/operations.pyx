@@ -1,4 +1,4 @@
-# Owns what a column of operations says: words or codes, as codes.
+# Owns reading a column of operations, which holds words or codes, as codes.
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 from libc.string cimport memcmp
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
@@ -15,7 +15,8 @@ cdef uint8_t _column_operation_code(const uint8_t *word, uint32_t length) noexce
     if length < 3 or length > 7:
         return _COLUMN_OPERATION_UNKNOWN
     for i in range(length):
-        lower[i] = word[i] | 0x20   # Only an upper case letter becomes a letter by this.
+        # This makes an upper case letter a lower case one. No other byte becomes a letter by it.
+        lower[i] = word[i] | 0x20
     if length == 6:
         if memcmp(lower, b"update", 6) == 0:
             return COLUMN_OPERATION_UPDATE
@@ -31,7 +32,7 @@ cdef uint8_t _column_operation_code(const uint8_t *word, uint32_t length) noexce
 
 
 cdef int64_t _column_operation_codes(const ColumnView *view, uint8_t *out) noexcept nogil:
-    """Fills `out` with the code of each row's word; -1, or the first row without one."""
+    """Fills `out` with the code of each row's word. Returns -1, or the first row whose word has no code."""
     cdef int64_t row
     cdef const uint8_t *start
     cdef uint32_t length
@@ -40,7 +41,7 @@ cdef int64_t _column_operation_codes(const ColumnView *view, uint8_t *out) noexc
         column_row(view, row, &start, &length, &form)
         if view.width:
             while length and start[length - 1] == 0:
-                length -= 1   # numpy pads what is shorter than its width.
+                length -= 1   # numpy pads a word that is shorter than the width.
         out[row] = _column_operation_code(start, length)
         if out[row] == _COLUMN_OPERATION_UNKNOWN:
             return row
@@ -58,8 +59,8 @@ cdef int64_t _first_bad_code(const uint8_t *codes, int64_t length) noexcept nogi
 def operation_codes(obj, int64_t n):
     """One code per row for `n` rows: 0 create, 1 update, 2 destroy.
 
-    `obj` is None (all update, as put does), codes as numpy uint8 or bytes, or a column of words: create; update, put;
-    destroy, delete, remove, in any case.
+    `obj` is None (all rows update, as put does), codes as numpy uint8 or bytes, or a column of words. The words, in
+    upper or lower case, are create; update, put; destroy, delete, remove.
     """
     import numpy
     cdef Column column
@@ -83,14 +84,14 @@ def operation_codes(obj, int64_t n):
     _check_operation_count(column.view.length, n)
     if column.view.form not in (COLUMN_BYTES, COLUMN_STR, COLUMN_NONE):
         raise column_error(f"operations are words or uint8 codes, not {type(obj).__name__} of numbers; use create, "
-                            f"update or destroy")
+                           f"update or destroy")
     codes = PyBytes_FromStringAndSize(NULL, n)
     out = <uint8_t *>PyBytes_AS_STRING(codes)
     with nogil:
         row = _column_operation_codes(&column.view, out)
     if row >= 0:
         raise column_error(f"operations, row {row}: {_operation_word(column, row)}; use create, update (or put), "
-                            f"destroy (or delete, remove)")
+                           f"destroy (or delete, remove)")
     return codes
 
 

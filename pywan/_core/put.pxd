@@ -16,15 +16,15 @@ from pywan._core.queue cimport (
     FULL_DROP_NEWEST, durable_is_behind, gateway_queue, queue_commit, queue_is_waited_for, queue_note_not_queued,
     queue_partition, queue_reserve)
 from pywan._core.region_state cimport (
-    IF_ABSENT, IF_THERE, IF_VALUE, MAX_ATTACHED, UNWRITTEN_BITS, WAY_CLOSED, WAY_STRAIGHT, attachment, condition,
+    IF_ABSENT, IF_THERE, IF_VALUE, MAX_ATTACHED, ROUTE_CLOSED, ROUTE_STRAIGHT, UNWRITTEN_BITS, attachment, condition,
     decision, origin, region_core, region_log)
 
 
-cdef inline wan_status way_of(const attachment *attached, bint by_callbacks) noexcept nogil:
+cdef inline wan_status check_route(const attachment *attached, bint by_callbacks) noexcept nogil:
     """Under an entry lock: WAN_OK if a change may go on from here."""
-    if attached == NULL or attached.way == WAY_STRAIGHT:
+    if attached == NULL or attached.route == ROUTE_STRAIGHT:
         return WAN_OK
-    if attached.way == WAY_CLOSED:
+    if attached.route == ROUTE_CLOSED:
         return WAN_CLOSED
     return WAN_OK if by_callbacks else WAN_SLOW
 
@@ -81,7 +81,7 @@ cdef inline uint64_t absent_below(const region_core *region, uint8_t flags) noex
 
 
 cdef inline wan_status region_change(region_core *region, wan_change *change, const origin *from_, decision *decisions,
-                              wan_outcome *outcome) noexcept nogil:
+                                     wan_outcome *outcome) noexcept nogil:
     """Applies one change and enqueues it, as one step for its key. WAN_OK: *outcome says what it did. Anything else (no
     room in a queue, WAN_SLOW, WAN_CLOSED): nothing was changed. `decisions`: MAX_ATTACHED of them, from a change that
     comes through the user's callbacks; NULL: it comes straight from its maker. WAN_SLOW: callbacks, or filters, have to
@@ -100,7 +100,7 @@ cdef inline wan_status region_change_if(region_core *region, wan_change *change,
     cdef wan_status status
     change.waits = 0
     wan_lock_take(&shard.lock)
-    status = way_of(region.attached, decisions != NULL)
+    status = check_route(region.attached, decisions != NULL)
     if status == WAN_OK:
         status = condition_look(
             wanted, wan_table_find(shard, change.hash, change.key, change.key_length, change.key_form))
@@ -147,7 +147,7 @@ cdef inline wan_status region_change_held(region_core *region, wan_shard *shard,
         if change.stamp < wan_clock_low(region.clock) and not change.flags & WAN_FLAG_GIVEN:
             # It took its stamp, and waited: floors have been told since.
             change.stamp = wan_clock_take(region.clock, wan_clock_now_ms(region.clock), 1)
-    status = way_of(attached, decisions != NULL)
+    status = check_route(attached, decisions != NULL)
     if status != WAN_OK:
         return status
     if attached != NULL and attached.count and region.forwards:
@@ -406,7 +406,7 @@ cdef inline uint64_t region_log_replaced(const region_log *log, const wan_shard 
 
 
 cdef inline void region_log_add(region_log *log, const wan_change *change, uint8_t kinds,
-                                  uint64_t other) noexcept nogil:
+                                uint64_t other) noexcept nogil:
     """Under the log's lock, when there is room for it. `kinds`: WAN_LOGGED_*. `other`: of `region_log_replaced`; of a
     mark, what it says beside its stamp."""
     cdef wan_logged head

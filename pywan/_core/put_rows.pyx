@@ -145,8 +145,8 @@ cdef void region_put_rows(region_core *region, const ColumnView *keys, const Col
 
 cdef uint32_t take_entry_locks(region_core *region, const wan_change *changes, uint32_t count, wan_shard **shards,
                                wan_shard **held, uint32_t *locks) noexcept nogil:
-    """Of as many of these changes as can be had at once, `fault` ends them: their shards, and the locks that were taken.
-    The first is waited for, the others are only tried: nobody who holds an entry lock waits for another one."""
+    """Of as many of these changes as can be had at once, `fault` ends them: their shards, and the locks that were
+    taken. The first is waited for, the others are only tried: nobody who holds an entry lock waits for another one."""
     cdef uint32_t n, k, done = 0
     locks[0] = 0
     for n in range(count):

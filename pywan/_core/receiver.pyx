@@ -37,7 +37,7 @@ cdef enum:
 cdef enum:
     APPLIED = 0, REFUSED = -1, LOST = -2       # What became of an event, where it is no reason of failure.
 
-APPLY_DONE, APPLY_LOST = <int>APPLIED, <int>LOST       # What `slow_apply` returns of it.
+APPLY_DONE, APPLY_LOST = <int>APPLIED, <int>LOST       # What `callback_apply` returns of it.
 
 
 cdef struct region_slot:
@@ -51,13 +51,13 @@ cdef struct section_mark:
 
 
 cdef class ReceiverSession(Session):
-    """One sender's connection. `find_region(name)` gives a RegionCore or None; `slow_apply(region, record, (partition, sequence,
+    """One sender's connection. `find_region(name)` gives a RegionCore or None; `callback_apply(region, record, (partition, sequence,
     whether it may have been applied before))` is called for regions with user's Python on the way. `max_drift_ms`: stamps
     further ahead of our clock are refused."""
     cdef SourceMemory memory
     cdef ReceiverCounts counts
     cdef object find_region
-    cdef object on_slow
+    cdef object callback_apply
     cdef object on_floors
     cdef object on_no_memory        # Called for each event that there was no memory for.
     cdef dict names, cores
@@ -86,10 +86,10 @@ cdef class ReceiverSession(Session):
     cdef wan_receiver_counts own        # Not yet added to `counts`, which all connections share.
     cdef int refused_code           # A queue of ours had no room: the connection ends without acknowledging.
 
-    def __cinit__(self, SourceMemory memory not None, ReceiverCounts counts not None, find_region, on_slow, *,
+    def __cinit__(self, SourceMemory memory not None, ReceiverCounts counts not None, find_region, callback_apply, *,
                   uint64_t credit_bytes=64 << 20, uint64_t max_drift_ms=300000, uint64_t mount=0, on_floors=None, on_no_memory=None):
         self.mount = mount
-        self.memory, self.counts, self.find_region, self.on_slow = memory, counts, find_region, on_slow
+        self.memory, self.counts, self.find_region, self.callback_apply = memory, counts, find_region, callback_apply
         self.on_floors, self.on_no_memory = on_floors, on_no_memory
         self.names, self.cores, self.replaced = {}, {}, []
         self.credit_bytes, self.max_drift_ms = credit_bytes, max_drift_ms
@@ -209,7 +209,7 @@ cdef class ReceiverSession(Session):
         status = region_change(core, &change, &from_, NULL, &outcome)
         if status == WAN_SLOW:
             self.untold = PROGRESS_RECORDS
-            return self.apply_slow(record, partition, sequence, possible_duplicate)
+            return self.apply_by_callbacks(record, partition, sequence, possible_duplicate)
         if status == WAN_CLOSED:
             return WAN_FAILED_REGION_NOT_FOUND
         if status == WAN_TOO_LARGE:     # It will never fit: not to be waited for.
@@ -232,11 +232,11 @@ cdef class ReceiverSession(Session):
         from pywan.errors import EventTooLargeError
         report_unraisable("applying an event", EventTooLargeError(detail_text()))
 
-    cdef int apply_slow(self, const wan_record *record, uint32_t partition, uint64_t sequence, bint possible_duplicate) noexcept with gil:
+    cdef int apply_by_callbacks(self, const wan_record *record, uint32_t partition, uint64_t sequence, bint possible_duplicate) noexcept with gil:
         from pywan.errors import DiskError, InternalError, QueueFullError
         cdef int result
         try:
-            result = self.on_slow(self.cores[record.region], PyBytes_FromStringAndSize(<const char *>record, wan_record_length(record)),
+            result = self.callback_apply(self.cores[record.region], PyBytes_FromStringAndSize(<const char *>record, wan_record_length(record)),
                                   (partition, sequence, possible_duplicate))
             if result == LOST:      # Against a later version.
                 self.own.conflicts += 1

@@ -10,24 +10,25 @@ cdef class RegionBase:
     cdef region_core region
     cdef Clock clock
     cdef str name
-    cdef uint32_t born              # `wan_forks` of the process that made it, the only one in which it works.
-    cdef tuple asking               # Those of the attached queues whose senders have filters that are asked.
+    cdef uint32_t born              # `wan_forks` of the process that made the region. It works in no other process.
+    cdef tuple asking               # The attached queues whose senders have filters that are asked.
     cdef tuple attached_queues      # Keeps the attached EventQueue objects alive, in the attachment's order.
     cdef uint64_t full_timeout_us   # The longest that one of the attached queues lets an enqueue wait for room.
-    # How a change goes through the user's Python: (operation, key, value, callback) -> outcome. It stays when the way
-    # is straight again: a caller that has just been told to go by it does.
-    cdef object slow_change
-    # The way as of late, for those who save work by asking before; the attachment says it.
-    cdef bint seems_slow
-    # Of the log.
+    # Takes a change through the user's Python: (operation, key, value, callback) -> outcome. It stays here when the
+    # route is straight again, because a caller may have been told to use it just before.
+    cdef object change_by_callbacks
+    # Whether the route was through the callbacks a moment ago. A caller asks this first, to save work. The attachment
+    # has the route that counts.
+    cdef bint seems_by_callbacks
+    # Of the log:
     cdef object environment         # Keeps the capsule alive.
-    cdef LogBudget budget           # Keeps it alive.
-    cdef object log_wait            # Called instead of a wait for the committer; None: that is waited for.
+    cdef LogBudget budget           # Keeps the budget alive.
+    cdef object log_wait            # Called instead of waiting for the committer. None: we wait for the committer.
 
     cdef int check_process(self) except -1
     cdef int check_open(self) except -1
     cdef int fail(self, wan_status status, str what) except -1
-    cdef int attach(self, queues, slow, asking) except -1
+    cdef int attach(self, queues, callback_change, asking) except -1
     cdef int choose_durable(self, queues) except -1
     cdef int keep_log(self, region_log *log, environment, LogBudget budget, log_wait) except -1
     cdef int close(self) except -1

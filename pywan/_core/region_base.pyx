@@ -16,15 +16,15 @@ from pywan._core.put cimport region_change, region_change_if
 from pywan._core.queue cimport SLOW_DISK_US
 from pywan._core.region_recovery cimport region_log_close
 from pywan._core.region_state cimport (
-    MAX_ATTACHED, WAY_CALLBACKS, WAY_STRAIGHT, attachment, condition, decision, origin, region_log)
+    MAX_ATTACHED, ROUTE_CALLBACKS, ROUTE_STRAIGHT, attachment, condition, decision, origin, region_log)
 from pywan._core.region_walk cimport attachment_publish
 from pywan._core.status cimport detail_text, error_of_child, full_error, log_fails, raise_for
 
 
-@cython.no_gc_clear      # What it keeps alive is used when it is closed.
+@cython.no_gc_clear      # The collector must not clear what __dealloc__ uses.
 cdef class RegionBase:
-    """Table, versions, and the way into the attached senders' queues. `RegionCore` and `RegionFace` are what Python
-    sees of it."""
+    """A region's table and versions, and how changes get into the attached senders' queues. Python sees it through
+    `RegionCore` and `RegionFace`."""
 
     def __cinit__(self, str name, Clock clock not None, uint8_t site, uint32_t member, bint stores, bint forwards,
                   uint32_t buckets):
@@ -65,14 +65,16 @@ cdef class RegionBase:
         if status == WAN_FULL:
             remedy = "that is put right (a full disk or queue: free disk space, or raise maximum-queue-memory)"
             if log_fails():
-                remedy = "the disk takes writes again" if wan_detail_status == WAN_IO else "the process has memory for it"
-            raise full_error(f"region {self.name!r}: {what} refused: {detail_text()}; nothing was stored or sent - repeat it"
-                             f" when {remedy}")
+                remedy = "the disk takes writes again"
+                if wan_detail_status != WAN_IO:
+                    remedy = "the process has memory for it"
+            raise full_error(f"region {self.name!r}: {what} refused: {detail_text()}; nothing was stored or sent -"
+                             f" repeat it when {remedy}")
         return raise_for(status, f"region {self.name!r}: {what}")
 
     # Attachment
 
-    cdef int attach(self, queues, slow, asking) except -1:
+    cdef int attach(self, queues, callback_change, asking) except -1:
         """As `RegionCore.attach`."""
         queues = sorted(queues, key=lambda q: (<EventQueue?>q).gateway.lock_order)
         if len(queues) > MAX_ATTACHED:
@@ -81,12 +83,12 @@ cdef class RegionBase:
                                      " attached")
         cdef attachment *fresh = <attachment *>calloc(1, sizeof(attachment))
         cdef EventQueue queue
-        cdef bint is_slow = self.seems_slow if slow is ... else slow is not None
+        cdef bint by_callbacks = self.seems_by_callbacks if callback_change is ... else callback_change is not None
         if fresh == NULL:
             raise MemoryError(f"region {self.name!r}: no memory to attach senders; nothing was changed")
-        fresh.way = WAY_CALLBACKS if is_slow else WAY_STRAIGHT
-        if slow is not ... and slow is not None:
-            self.slow_change = slow
+        fresh.route = ROUTE_CALLBACKS if by_callbacks else ROUTE_STRAIGHT
+        if callback_change is not ... and callback_change is not None:
+            self.change_by_callbacks = callback_change
         for queue in queues:
             fresh.queues[fresh.count], fresh.asks[fresh.count] = queue.gateway, queue in asking
             fresh.count += 1
@@ -105,13 +107,13 @@ cdef class RegionBase:
         for queue in queues:
             self.full_timeout_us = max(self.full_timeout_us, queue.gateway.full_timeout_us)
             if queue.gateway.durable != NULL:
-                # From before a restart, when the clock was ahead of what it is now: later changes would lose against
-                # what is queued.
+                # The queue may hold events from before a restart, with stamps ahead of the clock. Without this, later
+                # changes would lose against them.
                 wan_clock_see(self.region.clock, wan_read(&queue.gateway.counts.newest_stamp))
                 queue.clock, queue.gateway.clock = self.clock, self.region.clock
         with nogil:
             attachment_publish(&self.region, fresh)
-        self.attached_queues, self.asking, self.seems_slow = tuple(queues), tuple(asking), is_slow
+        self.attached_queues, self.asking, self.seems_by_callbacks = tuple(queues), tuple(asking), by_callbacks
         del old_queues
         return 0
 
@@ -121,7 +123,7 @@ cdef class RegionBase:
         return 0
 
     cdef int keep_log(self, region_log *log, environment, LogBudget budget, log_wait) except -1:
-        """It is persistent from now on."""
+        """The region is persistent from now on."""
         self.region.log, self.environment, self.budget, self.log_wait = log, environment, budget, log_wait
         self.full_timeout_us = SLOW_DISK_US
         return self.choose_durable(self.attached_queues)
@@ -140,7 +142,8 @@ cdef class RegionBase:
 
     cdef wan_status wait_for_room(self, wan_change *change, const origin *from_, decision *decided,
                                   condition *wanted, wan_outcome *outcome) except *:
-        """Tries again while a full queue may get room: its disk freed, or its receiver reached."""
+        """Tries the change again as long as a full queue may get room: space on its disk may be freed, or its receiver
+        may be reached."""
         cdef uint64_t began = wan_monotonic_us()
         cdef uint32_t never = 0
         cdef wan_status status = WAN_FULL
@@ -148,7 +151,8 @@ cdef class RegionBase:
             PyErr_CheckSignals()        # Ctrl-C ends the wait: nothing was changed.
             with nogil:
                 wan_wait_change(&never, 0, 5)
-                if change.local and change.stamp > wan_clock_last(self.region.clock):      # The clock has been set back meanwhile.
+                if change.local and change.stamp > wan_clock_last(self.region.clock):
+                    # The clock has been set back meanwhile.
                     change.stamp = wan_clock_take(self.region.clock, wan_clock_now_ms(self.region.clock), 1)
                 if wanted != NULL:
                     status = region_change_if(&self.region, change, from_, decided, wanted, outcome)
@@ -157,9 +161,10 @@ cdef class RegionBase:
         return status
 
     cdef bint may_wait(self, uint64_t began_us) except *:
-        """Whether what found no room at `began_us` may still wait for it: as long as the most patient queue lets it, if
-        none gives up, and the region's own log does not. Room may come as other logs of its store are shortened; with a
-        disk that fails for another reason it is no more patient than the queues, and without queues not at all."""
+        """Whether a change that found no room at `began_us` may still wait for it. It waits as long as the most patient
+        queue allows, unless a queue or the region's own log gives up first. The log waits on for room, because other
+        logs of its store may be shortened. If the disk fails for another reason, the log waits no longer than the
+        queues do, and without queues it does not wait."""
         cdef EventQueue queue
         cdef uint64_t now = wan_monotonic_us(), waited = now - began_us, patience = 0, since = 0
         if waited >= self.full_timeout_us:
@@ -173,13 +178,13 @@ cdef class RegionBase:
         return since == 0 or now < since + patience
 
     cdef int wait_written(self, bint is_queued) except -1:
-        """Returns when what has been changed and enqueued so far is as durable as the logs' levels say: also where
-        the region was closed since. `is_queued`: whether a queue took anything of it; one that drops what is new may
-        have a disk that is full."""
+        """Returns when all changes and events so far are as durable as the logs' levels say. It works for a region that
+        was closed since, too. `is_queued`: whether a queue took an event. If none did, the queues are not waited for:
+        a queue that drops new events may have a full disk."""
         global wan_bulk_waits
         cdef EventQueue queue
         self.check_process()
-        if wan_bulk_region == &self.region:      # The bulk call waits at its end.
+        if wan_bulk_region == &self.region:      # A bulk call runs in this thread, and waits at its end.
             wan_bulk_waits |= WAN_BULK_CHANGED | (WAN_BULK_QUEUED if is_queued else 0)
             return 0
         for queue in self.attached_queues if is_queued else ():
@@ -192,7 +197,7 @@ cdef class RegionBase:
         return 0
 
     cdef int wait_durable(self) except -1:
-        """The same, and of logs that are synced later when they are."""
+        """As `wait_written`. For a log that is synced after the write, this also waits for the sync."""
         cdef EventQueue queue
         self.check_open()
         self.wait_written(True)
@@ -214,8 +219,9 @@ cdef class RegionBase:
 
 
 cdef class OneWait:
-    """What this thread changes in the region while it is entered is waited for at the end, once: also when the call
-    ends with an error, which then says of what was stored that it may not be on the disk."""
+    """A context for many changes. The changes that this thread makes in the region while the context is entered are
+    waited for once, at its end. This is so, too, if the call ends with an error: the error then says that the stored
+    changes may not be on the disk."""
 
     def __cinit__(self, RegionBase state not None):
         self.state = state
@@ -231,7 +237,7 @@ cdef class OneWait:
         cdef int waits = wan_bulk_waits
         wan_bulk_region, wan_bulk_waits = self.outer, self.outer_waits
         from pywan.errors import DiskError, PywanError
-        if not waits or error is not None and not isinstance(error, Exception):     # Ctrl-C does not wait.
+        if not waits or (error is not None and not isinstance(error, Exception)):   # Ctrl-C does not wait.
             return False
         try:
             self.state.wait_written(waits & WAN_BULK_QUEUED != 0)

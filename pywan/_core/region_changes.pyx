@@ -1,8 +1,8 @@
-# Owns what is read and changed of a region key by key: `RegionCalls`, what users call of it, and `RegionChanges`, what
-# its member does besides. `put` and `get` of a face and of a core are the same.
+# Owns reading and changing a region key by key: `RegionCalls` has the calls for users, and `RegionChanges` adds those
+# for the region's member. `put` and `get` of a face and of a core are the same.
 cimport cython
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free
+from libc.stdlib cimport free
 from libc.string cimport memset
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -19,24 +19,25 @@ from pywan._core.queue cimport queue_note_not_queued
 from pywan._core.region_base cimport RegionBase
 from pywan._core.region_columns cimport region_put_columns
 from pywan._core.region_state cimport (
-    IF_ABSENT, IF_EQUAL, IF_THERE, IF_VALUE, MAX_ATTACHED, condition, decision, origin)
+    IF_ABSENT, IF_EQUAL, IF_THERE, IF_VALUE, condition, decision, origin)
 from pywan._core.region_walk cimport region_change_here, region_packed, sum_shards
 from pywan._core.status cimport raise_for
 from pywan._core.tagged cimport show
 
 
 cdef class Condition:
-    """What a change asks for, as RegionCore.change_if says, and what was there."""
+    """What a conditional change asks for, as RegionCore.change_if says, and afterwards what the table had."""
 
     def __cinit__(self, str kind, expected=None):
-        cdef encoded v
+        cdef encoded encoded_value
         memset(&self.wanted, 0, sizeof(condition))
         self.wanted.kind = {"absent": IF_ABSENT, "value": IF_VALUE, "equal": IF_EQUAL, "there": IF_THERE}[kind]
         if self.wanted.kind == IF_EQUAL:
-            self.holder = encode(expected, &v)
+            self.holder = encode(expected, &encoded_value)
             # An integer's bytes, say, lie in `v`.
-            self.holder = PyBytes_FromStringAndSize(<const char *>v.data, v.length)
-            self.wanted.value, self.wanted.length, self.wanted.form = <const uint8_t *>PyBytes_AS_STRING(self.holder), v.length, v.form
+            self.holder = PyBytes_FromStringAndSize(<const char *>encoded_value.data, encoded_value.length)
+            self.wanted.value = <const uint8_t *>PyBytes_AS_STRING(self.holder)
+            self.wanted.length, self.wanted.form = encoded_value.length, encoded_value.form
 
     def __dealloc__(self):
         wan_buffer_close(&self.wanted.found)
@@ -47,13 +48,13 @@ cdef class Condition:
         cdef const uint8_t *data = b""
         if self.wanted.found.used:
             data = self.wanted.found.bytes
-        # The change is done: the value must not get lost in an error.
+        # The change is done, so this must not fail: `show` gives a value that is no object as `Undecodable`.
         return show(self.wanted.found_form, data, <uint32_t>self.wanted.found.used)
 
 
 @cython.auto_pickle(False)
 cdef class RegionCalls:
-    """What users call of a region."""
+    """The compiled calls of a region for users."""
 
     @property
     def name(self):
@@ -61,7 +62,7 @@ cdef class RegionCalls:
 
     @property
     def is_closed(self):
-        """Whether it was destroyed, or its cache closed."""
+        """Whether the region was destroyed, or its cache was closed."""
         return bool(wan_flag_read(&self.state.region.closed))
 
     @property
@@ -120,11 +121,12 @@ cdef class RegionCalls:
         """Removes `key` everywhere. KeyError if it is not there."""
         cdef RegionBase state = self.state
         state.check_open()
-        outcome = "slow"
-        if not state.seems_slow:
-            outcome = change_one(state, WAN_DESTROY, key, None, callback_argument, None, None, None, WAN_ASK_NOBODY, 0, None, None)
-        if outcome == "slow":
-            outcome = state.slow_change(WAN_DESTROY, key, None, callback_argument)
+        outcome = "callbacks"
+        if not state.seems_by_callbacks:
+            outcome = change_one(state, WAN_DESTROY, key, None, callback_argument, None, None, None, WAN_ASK_NOBODY, 0,
+                                 None, None)
+        if outcome == "callbacks":
+            outcome = state.change_by_callbacks(WAN_DESTROY, key, None, callback_argument)
         if outcome == "missing":
             raise KeyError(key)
 
@@ -133,8 +135,8 @@ cdef class RegionCalls:
         change_here(self.state, key, WAN_LOGGED_FORGET)
 
     def invalidate(self, key):
-        """Drops the value and keeps the key with its version; not sent to other sites. KeyError if the key is not
-        there."""
+        """Drops the value and keeps the key with its version. Nothing is sent to other sites. KeyError if the key is
+        not there."""
         change_here(self.state, key, WAN_LOGGED_INVALID)
 
     def put_columns(self, keys, values, *, operations=None, timestamps=None):
@@ -143,36 +145,39 @@ cdef class RegionCalls:
         `keys`, `values`: Arrow arrays, fixed-width numpy arrays, (offsets, data) pairs, lists of bytes or str, or
         Column. `operations`: create/update/destroy per row (default update). `timestamps`: milliseconds since 1970 per
         row. Returns the number of rows that took effect (a destroy of a key that is not there has none). BatchError
-        lists the rows that were refused; all others were done. """
+        lists the rows that were refused; all others were done."""
         return region_put_columns(self.state, keys, values, operations, timestamps)
 
     def wait_durable(self):
-        """Returns when what has been changed and enqueued so far is on the disk, where that is synchronous."""
+        """Returns when all changes and events so far are on the disk, as far as their logs are synchronous."""
         self.state.wait_durable()
 
 
 cdef class RegionChanges(RegionCalls):
-    """What a member reads and changes, with everything said."""
+    """The calls for the region's member. They let the caller say everything about a change."""
 
     def change(self, int operation, key, value=None, callback_argument=None, decisions=None, version=None,
                origin_=None, int ask=WAN_ASK_NOBODY, int64_t timestamp_ms=0,
                Condition condition_=None, list tell=None):
-        """One change with everything said: the slow path of regions with user's Python on the way.
+        """Makes one change, of which the caller can say everything. Changes that go through the user's Python end here.
 
-        `decisions`: of the user's callbacks, {attached queue: verdict} of those that were asked: None (enqueue), False
-        (filtered) or (form, bytes) to be sent instead of the value; or the decision of another member, in bytes. None:
-        the change was not shown to the callbacks. `tell`: then gets what was decided, for other members, where the
-        event is for queues. `version`: (stamp, site) of a remote change. `origin_`: (site, recipients, (member, thread,
-        sequence), possible duplicate, flags), also of a local one. `condition_`: what has to be there for a local one.
-        Returns "created", "updated", "destroyed", "missing", "lost", "unmet" (the condition), "same" (applied before),
-        "forgotten" (it may have been destroyed later, and that is not known any more), "ask" (a resolver has to be
-        asked first) or "slow" (the callbacks have to be asked first, or those of `unasked`). """
+        `decisions`: what the user's callbacks said, {attached queue: verdict} for each queue whose filters were asked.
+        A verdict is None (enqueue), False (filtered) or (form, bytes) to be sent instead of the value. The decision of
+        another member can be given instead, in bytes. None: the change was not shown to the callbacks. `tell`: a list
+        that gets the decision, for other members, if the event is for queues. `version`: (stamp, site) of a remote
+        change. `origin_`: (site, recipients, (member, thread, sequence), possible duplicate, flags); a local change can
+        have one too. `condition_`: the condition of a local change.
+
+        Returns "created", "updated", "destroyed", "missing", "lost", "unmet" (the condition does not hold), "same"
+        (applied before), "forgotten" (the key may have been destroyed later, and nobody remembers that), "ask" (a
+        resolver has to be asked first) or "callbacks" (the callbacks, or the filters of `unasked` queues, have to be
+        asked first)."""
         return change_one(self.state, operation, key, value, callback_argument, decisions, version, origin_, ask,
                           timestamp_ms, condition_, tell)
 
     def unasked(self, origin_, decisions):
-        """The queues that an event from there would enter, and whose filters have to be asked first. `decisions` as of
-        `change`."""
+        """The queues that an event with this origin would enter, and whose filters have to be asked first. `decisions`
+        as for `change`."""
         cdef RegionBase state = self.state
         cdef origin from_
         cdef uint8_t flags
@@ -184,7 +189,7 @@ cdef class RegionChanges(RegionCalls):
         read_origin(origin_, &from_, &flags)
         known = known_decisions(decisions, state.attached_queues, state.name, None)
         decided.count = 0
-        wan_lock_take(&shard.lock)      # Any entry lock: it keeps the attachment alive.
+        wan_lock_take(&shard.lock)      # Any entry lock keeps the attachment alive.
         if state.region.attached != NULL:
             decide_enqueue(state.region.attached, &from_, state.region.site, known, &decided)
         wan_lock_release(&shard.lock)
@@ -192,26 +197,27 @@ cdef class RegionChanges(RegionCalls):
         return [state.attached_queues[n] for n in range(decided.count) if decided.verdicts[n] == ENQUEUE_ASK]
 
     def next_event_id(self):
-        """(member, thread, sequence) of an event that this thread makes now: for `change`, as part of its origin."""
+        """(member, thread, sequence) of an event that this thread makes now. The caller gives it to `change` as part of
+        the origin."""
         return self.state.region.member, wan_thread_number(), wan_thread_next_event()
 
     def decide(self, int operation, key, version=None, int ask=WAN_ASK_NOBODY, value=None, Condition condition_=None,
-              uint8_t flags=0):
-        """What `change` would do, changing nothing."""
-        cdef encoded k, v
+               uint8_t flags=0):
+        """Returns what `change` would return, and changes nothing."""
+        cdef encoded encoded_key, encoded_value
         cdef wan_change change
         cdef wan_outcome outcome
         self.state.check_open()
-        key_holder = encode_key(key, &k)
+        _key_holder = encode_key(key, &encoded_key)
         memset(&change, 0, sizeof(change))
-        change.key, change.key_length, change.key_form = k.data, <uint16_t>k.length, k.form
+        set_key(&change, &encoded_key)
         change.operation = <uint8_t>operation
-        change.hash = wan_key_hash(k.data, k.length, k.form)
+        change.hash = wan_key_hash(encoded_key.data, encoded_key.length, encoded_key.form)
         change.ask = <uint8_t>ask
         change.flags = flags
         change.local = version is None
-        value_holder = encode(value, &v)
-        change.value, change.value_length, change.value_form = v.data, v.length, v.form
+        _value_holder = encode(value, &encoded_value)
+        set_value(&change, &encoded_value)
         if version is not None:
             change.stamp, change.stamp_site = version
         if not self.state.region.stores:
@@ -222,7 +228,9 @@ cdef class RegionChanges(RegionCalls):
         change.absent_below = absent_below(&self.state.region, flags)
         outcome = wan_table_decide(shard, &change)
         if condition_ is not None:
-            status = condition_look(&condition_.wanted, wan_table_find(shard, change.hash, change.key, change.key_length, change.key_form))
+            status = condition_look(
+                &condition_.wanted,
+                wan_table_find(shard, change.hash, change.key, change.key_length, change.key_form))
             if not condition_.wanted.holds:
                 outcome = WAN_UNMET
         wan_lock_release(&shard.lock)
@@ -230,27 +238,31 @@ cdef class RegionChanges(RegionCalls):
         return outcome_name(outcome)
 
     def change_if(self, str kind, int operation, key, value=None, expected=None, callback_argument=None):
-        """One local change if what is there is as `kind` says, as one step for all who change the key: "absent" (the
-        key has no value; it may have been invalidated), "value" (it has one), "equal" (it has the value `expected`, in
-        form and bytes), "there" (with a value or without).
+        """Makes one local change if the key is as `kind` says. No other change of the key comes in between. `kind`:
+        "absent" (the key has no value; it may have been invalidated), "value" (it has a value), "equal" (it has the
+        value `expected`, in form and bytes) or "there" (it is there, with a value or without).
 
-        Returns (whether it was, whether there was a value, that value; not of "equal"). """
-        cdef Condition wanted = Condition(kind, expected)
+        Returns (whether the change was made, whether there was a value, that value). For "equal" the value is None."""
+        cdef Condition condition_ = Condition(kind, expected)
         self.state.check_open()
         if not self.state.region.stores:
             from pywan.errors import IllegalStateError
             raise IllegalStateError(f"region {self.state.name!r} is a proxy and holds no entries, so what key"
                                     f" {described(key)} has is not known here; nothing was changed - "
                                     "use put or destroy, or ask a region that holds entries")
-        outcome = "slow" if self.state.seems_slow else change_one(self.state, operation, key, value, callback_argument, None, None, None, 0, 0, wanted, None)
-        if outcome == "slow":
-            outcome = self.state.slow_change(operation, key, value, callback_argument, 0, wanted)
-        return outcome in ("created", "updated", "destroyed"), bool(wanted.wanted.found_value), wanted.found()
+        outcome = "callbacks"
+        if not self.state.seems_by_callbacks:
+            outcome = change_one(self.state, operation, key, value, callback_argument, None, None, None, 0, 0,
+                                 condition_, None)
+        if outcome == "callbacks":
+            outcome = self.state.change_by_callbacks(operation, key, value, callback_argument, 0, condition_)
+        return outcome in ("created", "updated", "destroyed"), bool(condition_.wanted.found_value), condition_.found()
 
     def clear(self):
-        """Removes every entry of this member's region; a region operation, so nothing is sent. Returns how many."""
+        """Removes every entry of the region on this member, and returns how many there were. This is a region
+        operation, so nothing is sent."""
         cdef RegionBase state = self.state
-        cdef encoded k
+        cdef encoded encoded_key
         cdef bytes packed
         cdef const uint8_t *run
         cdef uint64_t at, cursor = 0, dropped = 0
@@ -258,21 +270,22 @@ cdef class RegionChanges(RegionCalls):
         while cursor < state.region.table.shard_count:
             packed = region_packed(&state.region.table, &cursor, state.region.table.shard_count, 1, state.name)
             run, at = <const uint8_t *>PyBytes_AS_STRING(packed), 0
-            # By the bytes of the key: not every key is the same once decoded and encoded again.
+            # We use the bytes of the key: not every key has the same bytes once it is decoded and encoded again.
             while at < <uint64_t>len(packed):
-                k.length, k.form, k.data = run[at] | run[at + 1] << 8, run[at + 2], run + at + 32
-                dropped += change_key_here(state, &k, WAN_LOGGED_FORGET)
-                at += 32 + k.length
+                encoded_key.length, encoded_key.form = run[at] | run[at + 1] << 8, run[at + 2]
+                encoded_key.data = run + at + 32
+                dropped += change_key_here(state, &encoded_key, WAN_LOGGED_FORGET)
+                at += 32 + encoded_key.length
         state.wait_written(False)
         return dropped
 
     def lookup(self, key):
-        """(value, stamp, site, is_live) of a key, or None; tombstones show with is_live False. The value as
-        `show_object` gives it."""
-        cdef encoded k
+        """(value, stamp, site, is_live) of a key, or None. A tombstone has is_live False. The value is as `show_object`
+        gives it."""
+        cdef encoded encoded_key
         self.state.check_open()
-        key_holder = encode_key(key, &k)
-        cdef uint64_t hash = wan_key_hash(k.data, k.length, k.form)
+        _key_holder = encode_key(key, &encoded_key)
+        cdef uint64_t hash = wan_key_hash(encoded_key.data, encoded_key.length, encoded_key.form)
         cdef wan_shard *shard = wan_table_shard(&self.state.region.table, hash)
         cdef wan_entry *entry
         cdef bytes data = None
@@ -280,7 +293,7 @@ cdef class RegionChanges(RegionCalls):
         cdef uint64_t stamp = 0
         wan_lock_take(&shard.lock)
         try:                    # There may be no memory for the copy.
-            entry = wan_table_find(shard, hash, k.data, <uint16_t>k.length, k.form)
+            entry = wan_table_find(shard, hash, encoded_key.data, <uint16_t>encoded_key.length, encoded_key.form)
             if entry != NULL:
                 data = PyBytes_FromStringAndSize(<const char *>wan_entry_value(entry), entry.value_length)
                 form, state, stamp, site = entry.value_form, entry.state, entry.stamp, entry.stamp_site
@@ -295,7 +308,7 @@ cdef class RegionChanges(RegionCalls):
         return show(form, <const uint8_t *>PyBytes_AS_STRING(data), <uint32_t>PyBytes_GET_SIZE(data)), stamp, site, True
 
     def show(self, key, default=None):
-        """As `get`; a value that is no object in this process is shown as Undecodable."""
+        """As `get`, but a value that is no object in this process is shown as Undecodable."""
         cdef uint8_t form
         cdef bint live
         cdef bytes data = find_bytes(self.state, key, &form, &live)
@@ -304,31 +317,44 @@ cdef class RegionChanges(RegionCalls):
         return show(form, <const uint8_t *>PyBytes_AS_STRING(data), <uint32_t>PyBytes_GET_SIZE(data))
 
 
-# Of one key, for whoever has the state: plain calls within this unit.
+# Changes and reads of one key, for callers that have the state: plain calls within this unit.
+
+cdef inline void set_key(wan_change *change, const encoded *key) noexcept nogil:
+    change.key, change.key_length, change.key_form = key.data, <uint16_t>key.length, key.form
+
+
+cdef inline void set_value(wan_change *change, const encoded *value) noexcept nogil:
+    change.value, change.value_length, change.value_form = value.data, value.length, value.form
+
+
+cdef inline void set_callback(origin *from_, const encoded *argument) noexcept nogil:
+    from_.callback, from_.callback_length = argument.data, <uint16_t>argument.length
+    from_.callback_form = argument.form
+
 
 cdef int put_one(RegionBase self, key, value, callback_argument) except -1:
-    cdef encoded k, v, a
+    cdef encoded encoded_key, encoded_value, encoded_argument
     cdef wan_change change
     cdef origin from_
     cdef wan_outcome outcome
     cdef wan_status status
     if self.region.closed or self.born != wan_forks:
         self.check_open()
-    if self.seems_slow:
-        self.slow_change(WAN_UPDATE, key, value, callback_argument)
+    if self.seems_by_callbacks:
+        self.change_by_callbacks(WAN_UPDATE, key, value, callback_argument)
         return 0
-    if not encode_plain(key, &k, <Py_ssize_t>WAN_KEY_BYTES_MAX):
-        key_holder = encode_key_by_type(key, &k)
-    change.hash = wan_key_hash(k.data, k.length, k.form)
+    if not encode_plain(key, &encoded_key, <Py_ssize_t>WAN_KEY_BYTES_MAX):
+        _key_holder = encode_key_by_type(key, &encoded_key)
+    change.hash = wan_key_hash(encoded_key.data, encoded_key.length, encoded_key.form)
     wan_table_prefetch_slot(&self.region.table, change.hash)
-    if not encode_plain(value, &v, <Py_ssize_t>WAN_VALUE_BYTES_MAX):
-        value_holder = encode_by_type(value, &v, False)
+    if not encode_plain(value, &encoded_value, <Py_ssize_t>WAN_VALUE_BYTES_MAX):
+        _value_holder = encode_by_type(value, &encoded_value, False)
     origin_local(&from_, &self.region, wan_thread_self())
     if callback_argument is not None:
-        argument_holder = encode_callback(callback_argument, &a)
-        from_.callback, from_.callback_length, from_.callback_form = a.data, <uint16_t>a.length, a.form
-    change.key, change.key_length, change.key_form = k.data, <uint16_t>k.length, k.form
-    change.value, change.value_length, change.value_form = v.data, v.length, v.form
+        _argument_holder = encode_callback(callback_argument, &encoded_argument)
+        set_callback(&from_, &encoded_argument)
+    set_key(&change, &encoded_key)
+    set_value(&change, &encoded_value)
     change.operation = WAN_UPDATE
     change.stamp_site = self.region.site
     change.stamp = wan_clock_take(self.region.clock, wan_clock_now_ms(self.region.clock), 1)
@@ -339,7 +365,7 @@ cdef int put_one(RegionBase self, key, value, callback_argument) except -1:
     if status == WAN_FULL and self.full_timeout_us:
         status = self.wait_for_room(&change, &from_, NULL, NULL, &outcome)
     if status == WAN_SLOW:
-        self.slow_change(WAN_UPDATE, key, value, callback_argument)
+        self.change_by_callbacks(WAN_UPDATE, key, value, callback_argument)
         return 0
     if status != WAN_OK:
         self.fail(status, f"put of key {described(key)}")
@@ -360,18 +386,18 @@ cdef object get_one(RegionBase self, key, default):
 
 
 cdef bytes find_bytes(RegionBase self, key, uint8_t *form, bint *live):
-    cdef encoded k
+    cdef encoded encoded_key
     if self.region.closed or self.born != wan_forks:
         self.check_open()
-    key_holder = encode_key(key, &k)
-    cdef uint64_t hash = wan_key_hash(k.data, k.length, k.form)
+    _key_holder = encode_key(key, &encoded_key)
+    cdef uint64_t hash = wan_key_hash(encoded_key.data, encoded_key.length, encoded_key.form)
     cdef wan_shard *shard = wan_table_shard(&self.region.table, hash)
     cdef wan_entry *entry
     cdef bytes data = None
     live[0] = False
     wan_lock_take(&shard.lock)
     try:                    # There may be no memory for the copy.
-        entry = wan_table_find(shard, hash, k.data, <uint16_t>k.length, k.form)
+        entry = wan_table_find(shard, hash, encoded_key.data, <uint16_t>encoded_key.length, encoded_key.form)
         if entry != NULL and entry.state != WAN_ENTRY_TOMBSTONE:
             live[0] = True
             if entry.state == WAN_ENTRY_LIVE:
@@ -385,7 +411,7 @@ cdef bytes find_bytes(RegionBase self, key, uint8_t *form, bint *live):
 cdef str change_one(RegionBase self, int operation, key, value, callback_argument, decisions, version, origin_, int ask,
                     int64_t timestamp_ms, Condition condition_, list tell):
     """As `RegionChanges.change`."""
-    cdef encoded k, v, a
+    cdef encoded encoded_key, encoded_value, encoded_argument
     cdef wan_change change
     cdef origin from_
     cdef wan_outcome outcome
@@ -394,19 +420,19 @@ cdef str change_one(RegionBase self, int operation, key, value, callback_argumen
     cdef condition *wanted = &condition_.wanted if condition_ is not None else NULL
     cdef uint8_t flags = 0
     self.check_open()
-    key_holder = encode_key(key, &k)
-    value_holder = encode(value, &v)
+    _key_holder = encode_key(key, &encoded_key)
+    _value_holder = encode(value, &encoded_value)
     if origin_ is None:
         origin_local(&from_, &self.region, wan_thread_self())
     else:
         read_origin(origin_, &from_, &flags)
     if callback_argument is not None:
-        argument_holder = encode_callback(callback_argument, &a)
-        from_.callback, from_.callback_length, from_.callback_form = a.data, <uint16_t>a.length, a.form
-    change.key, change.key_length, change.key_form = k.data, <uint16_t>k.length, k.form
-    change.value, change.value_length, change.value_form = v.data, v.length, v.form
+        _argument_holder = encode_callback(callback_argument, &encoded_argument)
+        set_callback(&from_, &encoded_argument)
+    set_key(&change, &encoded_key)
+    set_value(&change, &encoded_value)
     change.operation = <uint8_t>operation
-    change.hash = wan_key_hash(k.data, k.length, k.form)
+    change.hash = wan_key_hash(encoded_key.data, encoded_key.length, encoded_key.form)
     change.ask = <uint8_t>ask
     change.flags = flags
     if version is None:
@@ -433,7 +459,7 @@ cdef str change_one(RegionBase self, int operation, key, value, callback_argumen
     finally:
         free(decided)
     if status == WAN_SLOW:
-        return "slow"
+        return "callbacks"
     if status != WAN_OK:
         self.fail(status, f"change of key {described(key)}")
     if outcome == WAN_OUT_OF_MEMORY:
@@ -449,11 +475,11 @@ cdef str change_one(RegionBase self, int operation, key, value, callback_argumen
 
 
 cdef int change_here(RegionBase self, key, uint8_t flag) except -1:
-    cdef encoded k
+    cdef encoded encoded_key
     cdef EventQueue queue
     self.check_open()
-    key_holder = encode_key(key, &k)
-    cdef bint found = change_key_here(self, &k, flag)
+    _key_holder = encode_key(key, &encoded_key)
+    cdef bint found = change_key_here(self, &encoded_key, flag)
     for queue in self.attached_queues:
         queue_note_not_queued(queue.gateway)
     if not found:
@@ -462,16 +488,18 @@ cdef int change_here(RegionBase self, key, uint8_t flag) except -1:
     return 0
 
 
-cdef int change_key_here(RegionBase self, const encoded *k, uint8_t flag) except -1:
-    """1: there was an entry."""
+cdef int change_key_here(RegionBase self, const encoded *encoded_key, uint8_t flag) except -1:
+    """Removes or invalidates the key's entry on this member, as `flag` says. 1: there was an entry; 0: there was
+    none."""
     cdef wan_change change
     cdef bint found
     cdef uint64_t began = 0
     cdef uint32_t never = 0
     cdef wan_status status
     memset(&change, 0, sizeof(change))
-    change.key, change.key_length, change.key_form, change.value_form = k.data, <uint16_t>k.length, k.form, WAN_FORM_NONE
-    change.hash = wan_key_hash(k.data, k.length, k.form)
+    set_key(&change, encoded_key)
+    change.value_form = WAN_FORM_NONE
+    change.hash = wan_key_hash(encoded_key.data, encoded_key.length, encoded_key.form)
     change.operation = WAN_DESTROY if flag == WAN_LOGGED_FORGET else WAN_UPDATE
     status = region_change_here(&self.region, &change, flag, &found)
     if status == WAN_FULL and self.full_timeout_us:
@@ -487,7 +515,8 @@ cdef int change_key_here(RegionBase self, const encoded *k, uint8_t flag) except
 
 
 cdef object outcome_name(wan_outcome outcome):
-    return ("created", "updated", "destroyed", "missing", "lost", "ask", "no memory", "unmet", "same", "forgotten")[<int>outcome]
+    return ("created", "updated", "destroyed", "missing", "lost", "ask", "no memory", "unmet", "same",
+            "forgotten")[<int>outcome]
 
 
 cdef object encode_callback(argument, encoded *out):

@@ -18,34 +18,37 @@ from pywan._core.operations import operation_codes
 cdef object region_put_columns(RegionBase self, keys, values, operations, timestamps):
     """As `RegionCalls.put_columns`."""
     self.check_open()
-    cdef Column k = keys if isinstance(keys, Column) else Column(keys, "keys")
-    cdef Column v = None
+    cdef Column key_column = keys if isinstance(keys, Column) else Column(keys, "keys")
+    cdef Column value_column = None
     if values is not None:
-        v = values if isinstance(values, Column) else Column(values, "values")
-    cdef int64_t rows = k.view.length
+        value_column = values if isinstance(values, Column) else Column(values, "values")
+    cdef int64_t rows = key_column.view.length
     cdef const uint8_t[::1] codes = None
     cdef const uint8_t *operation_codes_ = NULL
     cdef const int64_t[::1] stamps = None
     cdef const int64_t *stamps_ = NULL
     from pywan import errors
-    if v is not None and v.view.length != rows:
-        raise errors.ConfigurationError(f"region {self.name!r}: put_columns got {rows} keys and {v.view.length} values; nothing was stored")
+    if value_column is not None and value_column.view.length != rows:
+        raise errors.ConfigurationError(f"region {self.name!r}: put_columns got {rows} keys and"
+                                        f" {value_column.view.length} values; nothing was stored")
     if operations is not None:
         codes = operation_codes(operations, rows)
         if rows:
             operation_codes_ = &codes[0]
-    elif v is None:
+    elif value_column is None:
         raise errors.ConfigurationError(f"region {self.name!r}: put_columns without values needs operations")
     if timestamps is not None:
         import numpy
         stamps = numpy.ascontiguousarray(timestamps, dtype=numpy.int64)
         if stamps.shape[0] != rows:
-            raise errors.ConfigurationError(f"region {self.name!r}: {rows} keys and {stamps.shape[0]} timestamps; nothing was stored")
+            raise errors.ConfigurationError(f"region {self.name!r}: {rows} keys and {stamps.shape[0]} timestamps;"
+                                            " nothing was stored")
         if rows:
             stamps_ = &stamps[0]
             worst = int(numpy.max(stamps))
             if worst >= 1 << 47:
-                raise errors.ConfigurationError(f"region {self.name!r}: a timestamp of {worst} is no number of milliseconds since 1970; nothing was stored")
+                raise errors.ConfigurationError(f"region {self.name!r}: a timestamp of {worst} is no number of"
+                                                " milliseconds since 1970; nothing was stored")
     cdef bulk_result result
     cdef uint64_t began = 0
     cdef int64_t stopped_at = -1
@@ -53,10 +56,11 @@ cdef object region_put_columns(RegionBase self, keys, values, operations, timest
     memset(&result, 0, sizeof(bulk_result))
     while True:
         with nogil:
-            region_put_rows(&self.region, &k.view, &v.view if v is not None else NULL, operation_codes_, stamps_, &result)
+            region_put_rows(&self.region, &key_column.view, &value_column.view if value_column is not None else NULL,
+                            operation_codes_, stamps_, &result)
         if result.stopped != WAN_FULL:
             break
-        if result.done != stopped_at:       # Each row may wait for so long.
+        if result.done != stopped_at:       # Each row may wait for the whole time.
             began, stopped_at = wan_monotonic_us(), result.done
         if not self.may_wait(began):
             break
@@ -66,23 +70,25 @@ cdef object region_put_columns(RegionBase self, keys, values, operations, timest
             free(result.rows)
             free(result.reasons)
             raise
-        result.stopped = WAN_OK         # From the row that found no room, which is not a failure yet.
+        result.stopped = WAN_OK         # We go on from the row that found no room. That is no failure yet.
         with nogil:
             wan_wait_change(&never, 0, 5)
     refusal = None
     applied, failed = result.applied, result.failed
     try:
         failures = [(result.rows[n], failure_text(result.reasons[n])) for n in range(result.listed)]
-        # Callbacks are on the way, perhaps since a moment ago: the rest goes by them.
+        # The route goes through the callbacks, perhaps since a moment ago. The rest of the rows takes it.
         if result.stopped == WAN_SLOW:
-            slow_failures = []
+            callback_failures = []
             with OneWait(self):
-                applied += put_rows_slow(self, k, v, operation_codes_, stamps_, result.done, slow_failures)
-            failed += len(slow_failures)
-            failures += slow_failures
+                applied += put_rows_by_callbacks(self, key_column, value_column, operation_codes_, stamps_,
+                                                 result.done, callback_failures)
+            failed += len(callback_failures)
+            failures += callback_failures
         elif result.stopped == WAN_CLOSED and result.done:
-            raise errors.RegionNotFoundError(f"put_columns stopped at row {result.done} of {rows}: region {self.name!r} was destroyed, or its cache closed"
-                                             " (the rows before were stored)")
+            raise errors.RegionNotFoundError(f"put_columns stopped at row {result.done} of {rows}: region"
+                                             f" {self.name!r} was destroyed, or its cache closed (the rows before were"
+                                             " stored)")
         elif result.stopped:
             self.fail(result.stopped, f"put_columns from row {result.done} of {rows} on (the rows before were stored)")
         if failed:
@@ -106,9 +112,9 @@ cdef object region_put_columns(RegionBase self, keys, values, operations, timest
     return applied
 
 
-cdef int64_t put_rows_slow(RegionBase self, Column k, Column v, const uint8_t *codes, const int64_t *stamps,
-                           int64_t row, list failures) except -1:
-    """The rows from `row` on, through the user's callbacks. Returns how many took effect."""
+cdef int64_t put_rows_by_callbacks(RegionBase self, Column key_column, Column value_column, const uint8_t *codes,
+                                   const int64_t *stamps, int64_t row, list failures) except -1:
+    """Puts the rows from `row` on, through the user's callbacks. Returns how many took effect."""
     cdef const uint8_t *data
     cdef const uint8_t *value_data = NULL
     cdef uint32_t length, value_length = 0
@@ -116,13 +122,13 @@ cdef int64_t put_rows_slow(RegionBase self, Column k, Column v, const uint8_t *c
     cdef int64_t applied = 0
     cdef int wrong
     from pywan.errors import DiskError, QueueFullError, RegionNotFoundError
-    for row in range(row, k.view.length):
-        column_row(&k.view, row, &data, &length, &form)
+    for row in range(row, key_column.view.length):
+        column_row(&key_column.view, row, &data, &length, &form)
         operation = codes[row] if codes != NULL else WAN_UPDATE
         value = None
         wrong = key_fault(data, length, form, False)
-        if operation != WAN_DESTROY and v is not None and not wrong:
-            column_row(&v.view, row, &value_data, &value_length, &value_form)
+        if operation != WAN_DESTROY and value_column is not None and not wrong:
+            column_row(&value_column.view, row, &value_data, &value_length, &value_form)
             if value_length > WAN_VALUE_BYTES_MAX:
                 wrong = 3
             else:
@@ -132,7 +138,7 @@ cdef int64_t put_rows_slow(RegionBase self, Column k, Column v, const uint8_t *c
             continue
         try:
             key = Encoded(form, PyBytes_FromStringAndSize(<const char *>data, length))
-            outcome = self.slow_change(operation, key, value, None, stamps[row] if stamps != NULL else 0)
+            outcome = self.change_by_callbacks(operation, key, value, None, stamps[row] if stamps != NULL else 0)
         except (QueueFullError, DiskError, RegionNotFoundError) as error:
             raise type(error)(f"put_columns stopped at row {row}: {error} (the rows before were stored)") from error
         applied += outcome in ("created", "updated", "destroyed")

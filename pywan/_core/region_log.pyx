@@ -1,7 +1,10 @@
-# Owns the blocks of a persistent region's log. Each change is a record with its version, staged as it is applied (put.pxd). Recovery
-# applies them again under the same rule (the later version wins), so neither their order nor seeing one twice matters; but a removal
-# on this member only takes out what is before it, up to its version, and a change that took the place of a later
-# version (a resolver let it, or the clock was repaired) names that one and takes its place again.
+# Owns the blocks of a persistent region's log.
+#
+# Each change is a record with its version. It is given to the log as it is applied to the table (put.pxd). Recovery
+# applies the records again under the same rule: the later version wins. So neither their order matters, nor that a
+# record comes twice. There are two exceptions. A removal on this member only takes out what stands before it in the
+# log, up to its version. A change that took the place of a later version (a resolver let it, or the clock was repaired)
+# names that version, and takes its place again.
 from libc.stdint cimport uint32_t, uint64_t
 from pywan._core.c_base cimport *
 from pywan._core.c_record cimport *
@@ -16,18 +19,20 @@ cdef inline uint64_t most_of_block(const region_log *log) noexcept nogil:
     return wan_log_block_bytes(&log.committer.log) // (1 if wan_log_room(&log.committer.log) == NO_LIMIT else 4)
 
 
-cdef wan_status region_log_write_blocks(region_log *log, uint32_t kind, const wan_buffer *stage, uint64_t *written) noexcept nogil:
-    """From `written` on, which then says how far it came. In blocks that fit into an ordinary segment: the log is shortened by segments, so
-    they had better be small; smaller where every segment that cannot be filled counts."""
+cdef wan_status region_log_write_blocks(region_log *log, uint32_t kind, const wan_buffer *records,
+                                        uint64_t *written) noexcept nogil:
+    """Writes the records from the byte `written` on; then `written` says how far it came. The blocks fit into an
+    ordinary segment: the log is shortened by segments, so these should be small. If the log has a limit, a block has a
+    quarter of the usual bytes, so that little of each segment stays empty."""
     cdef wan_part part
     cdef uint32_t segment
     cdef uint64_t length, block_bytes = most_of_block(log)
     cdef wan_status status
-    while written[0] < stage.used:
+    while written[0] < records.used:
         part.head.kind, part.head.count, part.head.length = kind, 0, 0
         part.first, part.first_length = NULL, 0
-        part.bytes = stage.bytes + written[0]
-        while written[0] + part.head.length < stage.used:
+        part.bytes = records.bytes + written[0]
+        while written[0] + part.head.length < records.used:
             length = wan_logged_length(<const wan_logged *>(part.bytes + part.head.length))
             if part.head.count and part.head.length + length > block_bytes:
                 break
@@ -43,7 +48,8 @@ cdef wan_status region_log_write_blocks(region_log *log, uint32_t kind, const wa
 
 
 cdef bint is_one_write(const region_log *log) noexcept nogil:
-    """Under the log's lock: what is staged is one block, and the log takes it as it is. Not while records are moved: these come first."""
+    """Whether the pending records are one block, which the log takes as it is. While records are moved they are not:
+    the moved ones come first. Under the log's lock."""
     cdef uint64_t length = log.records.pending.used
     if log.records.taken.used != 0 or log.moving.segments != 0 or length > most_of_block(log):
         return False
@@ -51,8 +57,9 @@ cdef bint is_one_write(const region_log *log) noexcept nogil:
 
 
 cdef wan_status region_log_write(region_log *log, bint in_one_write) noexcept nogil:
-    """What is staged gets onto the disk. By who has the committer's role. `in_one_write`: WAN_SLOW, and nothing is done, where it takes more."""
-    cdef uint64_t staged
+    """Writes the pending records to the disk. The caller has the committer's role. With `in_one_write` it writes only
+    if one write is enough; otherwise it does nothing and returns WAN_SLOW."""
+    cdef uint64_t given
     cdef wan_status status
     wan_lock_take(&log.lock)
     if in_one_write and not is_one_write(log):
@@ -60,7 +67,7 @@ cdef wan_status region_log_write(region_log *log, bint in_one_write) noexcept no
         return WAN_SLOW
     if log.records.taken.used == 0:
         pending_take(&log.records)
-    staged = log.committer.given - log.records.pending.count
+    given = log.committer.given - log.records.pending.count
     wan_lock_release(&log.lock)
     status = region_log_write_blocks(log, WAN_PART_RECORDS, &log.records.taken, &log.written)
     if status != WAN_OK:
@@ -68,7 +75,7 @@ cdef wan_status region_log_write(region_log *log, bint in_one_write) noexcept no
     log.written = 0
     pending_written(&log.records, wan_monotonic_us())
     wan_lock_take(&log.lock)
-    committer_made_durable(&log.committer, staged)
+    committer_made_durable(&log.committer, given)
     wan_lock_release(&log.lock)
     committer_wake_waiters(&log.committer)
     return WAN_OK

@@ -4,7 +4,7 @@ from pywan._core.region_state cimport region_log
 
 cdef wan_status region_log_write_behind(region_log *log) noexcept nogil
 cdef wan_status region_log_shorten(region_log *log) noexcept nogil
-cdef wan_status region_log_make_way(region_log *log) noexcept nogil
+cdef wan_status region_log_sweep(region_log *log) noexcept nogil
 cdef bint region_log_may_shrink(region_log *log) noexcept nogil
-cdef bint region_log_wants_way(region_log *log) noexcept nogil
+cdef bint region_log_wants_sweep(region_log *log) noexcept nogil
 cdef void region_log_end_moving(region_log *log) noexcept nogil

@@ -1,5 +1,5 @@
-# Owns what is kept of old versions while a region's log is shortened near the limit of the store. What took their place
-# may be staged only, and a crash would lose it.
+# Owns which old versions are kept while a region's log is shortened near the limit of the store. The records that took
+# their place may be pending still, and a crash would lose those.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 from pywan._core.c_base cimport *
@@ -12,8 +12,8 @@ from pywan._core.region_state cimport UNWRITTEN_BITS, region_log
 
 
 cdef inline bint is_newest(const wan_logged *record, const wan_logged *newest) noexcept nogil:
-    """Whether `record` is the one that was found, or says the same of its key's last version. Nothing is kept of what
-    was taken out on this member."""
+    """Whether `record` is `newest`, or says the same of its key's last version. A record of a removal on this member is
+    never kept."""
     return not (record.kinds | newest.kinds) & WAN_LOGGED_FORGET and order_in_log(record, newest) == 0
 
 
@@ -27,8 +27,8 @@ cdef inline bint takes_place_in_log(const wan_logged *record, const wan_logged *
 
 
 cdef inline bint replaces_in_log(const wan_logged *record, const wan_logged *older) noexcept nogil:
-    """Whether `record` wins against another record of its key that was written first. A record of what was done on this
-    member only is behind what it was done to."""
+    """Whether `record` wins against another record of its key that was written first. A removal or invalidation on this
+    member only stands behind the record of the version that it concerns."""
     cdef int order = order_in_log(record, older)
     if takes_place_in_log(record, older):
         return True
@@ -54,11 +54,12 @@ cdef inline bint is_restamped(region_log *log, const wan_logged *record) noexcep
     return bits >> (bit & 63) & 1
 
 
-cdef void region_log_mark(uint64_t *bits, const wan_buffer *stage, uint64_t at, uint8_t flag) noexcept nogil:
-    """Sets the bits of the records from `at` on that have the flag; 0: of all."""
+cdef void region_log_mark(uint64_t *bits, const wan_buffer *records, uint64_t at, uint8_t flag) noexcept nogil:
+    """Sets the bits of the records from `at` on that have the flag. With the flag 0, it sets the bits of all of
+    them."""
     cdef const wan_logged *record
-    while at < stage.used:
-        record = <const wan_logged *>(stage.bytes + at)
+    while at < records.used:
+        record = <const wan_logged *>(records.bytes + at)
         if record.kinds & flag == flag:
             set_bit(bits, unwritten_bit(record))
         at += wan_logged_length(record)
@@ -73,7 +74,7 @@ cdef void region_log_mark_unwritten(region_log *log) noexcept nogil:
 
 
 cdef void region_log_mark_restamped(region_log *log) noexcept nogil:
-    """Notes the records that are staged. The caller looks through the log for the others."""
+    """Sets the bits of the pending records. The caller looks through the log for the others."""
     wan_lock_take(&log.lock)
     memset(log.unwritten.restamped, 0, sizeof(log.unwritten.restamped))
     region_log_mark(log.unwritten.restamped, &log.records.pending, 0, WAN_LOGGED_RESTAMPED)
@@ -83,10 +84,12 @@ cdef void region_log_mark_restamped(region_log *log) noexcept nogil:
 
 cdef wan_status region_log_newest_of(region_log *log, const wan_logged *record,
                                      const wan_logged **newest) noexcept nogil:
-    """*newest: of the record's key, as of the last look. NULL: nothing of that key was unwritten then."""
+    """Gives the newest record of the record's key at the last look. NULL: the key had no pending record then."""
     cdef uint64_t *slot
     cdef wan_status status = wan_item_set_find(&log.unwritten.of_newest, &log.unwritten.newest, record, &slot)
-    newest[0] = <const wan_logged *>(log.unwritten.newest.bytes + slot[0] - 1) if status == WAN_OK and slot[0] else NULL
+    newest[0] = NULL
+    if status == WAN_OK and slot[0]:
+        newest[0] = <const wan_logged *>(log.unwritten.newest.bytes + slot[0] - 1)
     return status
 
 
@@ -124,12 +127,13 @@ cdef wan_status region_log_note_newest(void *owner, uint32_t index, uint64_t com
 
 
 cdef wan_status region_log_find_newest(region_log *log) noexcept nogil:
-    """Looks through the whole log, once in a time around, and again where something takes the place of a later version.
-    What else is written later is behind the segments that this time will drop."""
+    """Looks through the whole log for the newest record of each key that has a pending one. This is done once in a
+    sweep, and again where a record takes the place of a later version. All else that is written later stands behind the
+    segments that this sweep drops."""
     cdef wan_log_reader reader
     cdef wan_status status = WAN_OK
     cdef uint32_t n
-    cdef uint64_t staged = committer_given(&log.committer)
+    cdef uint64_t given = committer_given(&log.committer)
     memset(&reader, 0, sizeof(reader))
     reader.owner = log
     reader.part = region_log_note_newest
@@ -140,16 +144,16 @@ cdef wan_status region_log_find_newest(region_log *log) noexcept nogil:
         if status == WAN_OK:
             status = wan_log_read_segment(&log.committer.log, n, &reader)
     if status == WAN_OK:
-        log.unwritten.looked, log.unwritten.looked_durable = staged, log.committer.durable
+        log.unwritten.looked, log.unwritten.looked_durable = given, log.committer.durable
     return status
 
 
 cdef wan_status region_log_keep_superseded(region_log *log, const wan_buffer *superseded,
                                            wan_buffer *kept) noexcept nogil:
-    """Of the records `superseded` in the oldest segments those are `kept` that a crash could bring back: of each key
-    that is staged and not written the newest record on the disk. This comes behind the look at the table: whatever that
-    found was staged by now. The price: such a crash may bring back what was taken out on this member only, in a later
-    segment."""
+    """Adds to `kept` those records of `superseded`, which lie in the oldest segments, that a crash could bring back:
+    for each key with a pending record, the newest record on the disk. The caller has looked at the table before this,
+    so what it found there has been given to the log by now. This has a price: a crash may bring back a key whose
+    removal on this member only stands in a later segment."""
     cdef uint64_t at = 0
     cdef uint64_t *slot
     cdef wan_item_set chosen
@@ -165,13 +169,14 @@ cdef wan_status region_log_keep_superseded(region_log *log, const wan_buffer *su
         record = <const wan_logged *>(superseded.bytes + at)
         if is_unwritten(log, record):
             status = region_log_newest_of(log, record, &other)
-            # What took its place may be in a later segment, or written since: this must not come behind it.
+            # The record that took its place may be in a later segment, or may have been written since. This one must
+            # not be written behind that.
             if (status == WAN_OK and is_restamped(log, record)
                     and (other == NULL or log.unwritten.looked_durable != log.committer.durable)):
                 status = region_log_find_newest(log)
                 if status == WAN_OK:
                     status = region_log_newest_of(log, record, &other)
-            # Of a key that was staged later, the newest in these segments.
+            # If the key had no pending record at the last look, we keep the newest record in these segments.
             if status == WAN_OK and (other == NULL or is_newest(record, other)):
                 status = wan_item_set_find(&chosen, superseded, record, &slot)
                 if status == WAN_OK and (
@@ -179,7 +184,7 @@ cdef wan_status region_log_keep_superseded(region_log *log, const wan_buffer *su
                     wan_item_set_choose(&chosen, slot, at)
         at += wan_logged_length(record)
     at = 0
-    # In the order of the log: the set's own order differs by process.
+    # We keep the order of the log: the set's own order is different in each process.
     while at < superseded.used and chosen.count and status == WAN_OK:
         record = <const wan_logged *>(superseded.bytes + at)
         status = wan_item_set_find(&chosen, superseded, record, &slot)
@@ -191,16 +196,16 @@ cdef wan_status region_log_keep_superseded(region_log *log, const wan_buffer *su
 
 
 cdef bint region_log_may_keep_less(region_log *log) noexcept nogil:
-    """More was staged since the last look, so another one may find less that has to be kept."""
+    """Whether more records became pending since the last look, so that another look may find less to keep."""
     return log.unwritten.looked != 0 and log.unwritten.looked != committer_given(&log.committer)
 
 
 cdef void region_log_forget_look(region_log *log) noexcept nogil:
-    """A time around begins: the first that keeps something looks again."""
+    """A sweep begins. The first call that has something to keep looks through the log again."""
     log.unwritten.looked = 0
 
 
 cdef void region_log_end_look(region_log *log) noexcept nogil:
-    """The time around is done. When there was a look is remembered until the next one."""
+    """A sweep ends. Only the counts of the last look stay, until the next sweep."""
     wan_buffer_close(&log.unwritten.newest)
     wan_item_set_empty(&log.unwritten.of_newest)

@@ -1,5 +1,5 @@
-# Owns the opening of a persistent region's log, its committer's beginning and end, and when a closed region's entries
-# go.
+# Owns the opening of a persistent region's log, the beginning and end of its committer, and the time when a closed
+# region's entries are freed.
 from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memset
 from pywan._core.c_base cimport *
@@ -21,12 +21,11 @@ cdef class PersistentRegion(RegionTombstones):
     """A region that may have a log."""
 
     def open_log(self, directory, *, uint64_t log_id, synchronous=True, uint32_t flush_ms=10,
-                 LogBudget log_budget=None, uint64_t log_known=0,
-                 bint salvage=False, environment=None, wait=None):
+                 LogBudget log_budget=None, uint64_t log_known=0, bint salvage=False, environment=None, wait=None):
         """Makes the region persistent: recovers what the log in `directory` holds, and logs every change from now on.
-        `commit_loop` has to run in a thread of its own. `environment` stands in for the operating system's files, and
-        `wait` for waits for the committer, where it runs otherwise. Before the region is used. Returns what was
-        found."""
+        Call it before the region is used. `commit_loop` has to run in a thread of its own. `environment`: used instead
+        of the operating system's files. `wait`: called instead of waiting for the committer, where the committer does
+        not run in a thread. Returns what recovery found."""
         cdef const wan_env *env = environment_of(environment)
         cdef region_log *log = region_log_new(&self.state.region)
         cdef wan_log_reader reader
@@ -40,7 +39,8 @@ cdef class PersistentRegion(RegionTombstones):
         reader.part, reader.damaged = region_log_recover, region_log_note_damaged
         reader.salvage, reader.read_ahead = salvage, env == &wan_env_posix
         with nogil:
-            status = wan_log_open(&log.committer.log, env, path_, WAN_LOG_REGION, log_id, 0, &reader, &damage, &log.cut_bytes)
+            status = wan_log_open(&log.committer.log, env, path_, WAN_LOG_REGION, log_id, 0, &reader, &damage,
+                                  &log.cut_bytes)
             wan_clock_see(self.state.region.clock, log.highest if status == WAN_OK else 0)
         try:
             committer_opened(&log.committer, status, f"region {self.state.name!r}")
@@ -50,14 +50,15 @@ cdef class PersistentRegion(RegionTombstones):
         committer_share(&log.committer, log_budget, log_known, False)
         self.state.keep_log(log, environment, log_budget, wait)
         self.let_go = self.state.region.let_go
-        return {"records": log.recovered, "cut_bytes": log.cut_bytes, "entries": len(self), "damages": damage_list(&log.damages)}
+        return {"records": log.recovered, "cut_bytes": log.cut_bytes, "entries": len(self),
+                "damages": damage_list(&log.damages)}
 
     @property
     def persistent(self):
         return self.state.region.log != NULL
 
     def commit_loop(self):
-        """Writes what is staged until `stop_log`. The GIL is free meanwhile."""
+        """Writes pending records until `stop_log` is called. It does not hold the GIL meanwhile."""
         if self.state.region.log != NULL:
             with nogil:
                 committer_run(&self.state.region.log.committer)
@@ -65,8 +66,8 @@ cdef class PersistentRegion(RegionTombstones):
                 self.free_entries()
 
     def commit_once(self):
-        """One round of the committer, in the caller's thread, for where no `commit_loop` runs. False: the disk did not
-        take what is staged, and `log_state` says why."""
+        """Runs one round of the committer in the caller's thread. It is for logs without a `commit_loop`. False: the
+        disk did not take the pending records, and `log_state` says why."""
         cdef wan_status status = WAN_OK
         if self.state.region.log != NULL:
             with nogil:
@@ -74,7 +75,8 @@ cdef class PersistentRegion(RegionTombstones):
         return status == WAN_OK
 
     def write_once(self):
-        """What a caller does who waits and finds that the log is only to be written. False: that is left to `commit_loop` or `commit_once`."""
+        """Writes the pending records in the caller's thread, as a caller does that waits for a log which is synced
+        later. False: this is left to `commit_loop` or `commit_once`."""
         cdef wan_status status = WAN_EMPTY
         if self.state.region.log != NULL:
             with nogil:
@@ -82,23 +84,25 @@ cdef class PersistentRegion(RegionTombstones):
         return status == WAN_OK
 
     def stop_log(self):
-        """Makes `commit_loop` return once everything is on the disk (or cannot get there)."""
+        """Makes `commit_loop` return when everything is on the disk, or cannot get there."""
         if self.state.region.log != NULL:
             committer_stop(&self.state.region.log.committer)
 
     def log_state(self):
-        """Sizes of the log, and why writing fails now (None: it does not)."""
+        """Sizes of the log, and the reason why writing fails now (None: it does not fail)."""
         self.state.check_process()
         return committer_state(&self.state.region.log.committer) if self.state.region.log != NULL else {}
 
     def release_entries(self):
-        """Gives the memory of a closed region's entries back: whoever knows the region may do so for long. If the
-        region has a log, that happens when `commit_loop` ends: until then the committer asks the table what in the log
-        is current."""
+        """Gives back the memory of a closed region's entries, because others may hold the region for a long time yet.
+        If the region has a log, this happens when `commit_loop` ends: until then the committer asks the table which
+        records of the log are current."""
         if not self.state.region.closed:
             from pywan.errors import InternalError
             raise InternalError(f"region {self.state.name!r} is not closed; nothing was changed")
-        self.releases_entries = True        # Either this call or the end of `commit_loop` sees what the other one did.
+        # This call sets the flag and then looks whether `commit_loop` has ended; `commit_loop` ends and then looks at
+        # the flag. So at least one of the two frees the entries.
+        self.releases_entries = True
         if self.state.region.log == NULL or wan_flag_read(&self.state.region.log.committer.ended):
             self.free_entries()
 

@@ -14,7 +14,8 @@ cdef inline void change_from_logged(wan_change *change, const wan_logged *record
     change.flags = change.local = change.ask = change.fault = 0
 
 
-cdef wan_status region_log_recover(void *owner, uint32_t index, uint64_t commit, const wan_part_head *head, const uint8_t *data) noexcept nogil
+cdef wan_status region_log_recover(void *owner, uint32_t index, uint64_t commit, const wan_part_head *head,
+                                   const uint8_t *data) noexcept nogil
 cdef void region_log_note_damaged(void *owner, const wan_damage *damage) noexcept nogil
 cdef region_log *region_log_new(region_core *region) except NULL
 cdef void region_log_close(region_log *log) noexcept nogil

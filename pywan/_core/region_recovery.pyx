@@ -1,4 +1,4 @@
-# Owns the opening and the end of a region's log: what recovery takes out of it, and what memory it has.
+# Owns the recovery of a region from its log, and the memory of the log's state.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from pywan._core.c_base cimport *
@@ -11,12 +11,15 @@ from pywan._core.region_state cimport region_core, region_log
 from pywan._core.region_walk cimport region_lower_tombstones
 
 
-cdef wan_status region_log_recover(void *owner, uint32_t index, uint64_t commit, const wan_part_head *head, const uint8_t *data) noexcept nogil:
+cdef wan_status region_log_recover(void *owner, uint32_t index, uint64_t commit, const wan_part_head *head,
+                                   const uint8_t *data) noexcept nogil:
+    """Applies the records of one part of a block to the table. A damaged record is skipped if its end can be found."""
     cdef region_log *log = <region_log *>owner
     cdef const wan_logged *record
     cdef wan_change change
     cdef wan_shard *shard
     cdef wan_entry *entry
+    cdef wan_outcome outcome
     cdef uint64_t at = 0
     cdef wan_status status = WAN_OK
     if head.kind != WAN_PART_RECORDS and head.kind != WAN_PART_MOVED:
@@ -27,7 +30,7 @@ cdef wan_status region_log_recover(void *owner, uint32_t index, uint64_t commit,
             status = WAN_CORRUPT
             if not wan_logged_has_end(record, head.length - at):
                 break
-            at += wan_logged_length(record)         # Salvage takes what is behind it.
+            at += wan_logged_length(record)         # Salvage takes the records behind it.
             continue
         at += wan_logged_length(record)
         log.recovered += 1
@@ -54,7 +57,11 @@ cdef wan_status region_log_recover(void *owner, uint32_t index, uint64_t commit,
             entry = wan_table_find(shard, change.hash, change.key, change.key_length, change.key_form)
             if entry != NULL and entry.stamp == record.other_stamp:
                 entry.stamp = 0
-        if (wan_table_invalidate(shard, &change) if record.kinds & WAN_LOGGED_INVALID else wan_table_apply(shard, &change)) == WAN_OUT_OF_MEMORY:
+        if record.kinds & WAN_LOGGED_INVALID:
+            outcome = wan_table_invalidate(shard, &change)
+        else:
+            outcome = wan_table_apply(shard, &change)
+        if outcome == WAN_OUT_OF_MEMORY:
             return WAN_NO_MEMORY
     return status
 
@@ -64,7 +71,7 @@ cdef void region_log_note_damaged(void *owner, const wan_damage *damage) noexcep
 
 
 cdef region_log *region_log_new(region_core *region) except NULL:
-    """Before it is opened."""
+    """Makes the state of a log that is to be opened."""
     cdef region_log *log = <region_log *>calloc(1, sizeof(region_log))
     if log == NULL:
         raise MemoryError()
@@ -75,7 +82,7 @@ cdef region_log *region_log_new(region_core *region) except NULL:
 
 
 cdef void region_log_close(region_log *log) noexcept nogil:
-    """Nobody writes it any more, or it could not be opened."""
+    """Frees the log's state. Nobody writes the log any more, or it could not be opened."""
     wan_log_close(&log.committer.log)
     pending_close(&log.records)
     wan_buffer_close(&log.moving.records)

@@ -1,5 +1,5 @@
-# Owns what a repair of the clock does to a region: entries and tombstones that are ahead of the time get stamps of now,
-# and are sent again. Locks are taken as on the put path: an entry lock first, then a queue's or the region log's.
+# Owns what a repair of the clock does to a region: entries and tombstones that are ahead of the time get new stamps of
+# now, and are sent again. Locks are taken as on the put path: an entry lock first, then a queue's or the region log's.
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free
 from libc.string cimport memset
@@ -11,7 +11,7 @@ from pywan._core.c_region cimport *
 from pywan._core.clock cimport AHEAD_MS
 from pywan._core.codec cimport described, encode_key, encoded
 from pywan._core.enqueue cimport known_decisions, read_origin
-from pywan._core.put cimport origin_local, region_change_held, region_log_reserve, region_log_add
+from pywan._core.put cimport origin_local, region_change_held, region_log_add, region_log_reserve
 from pywan._core.region cimport RegionCore
 from pywan._core.region_state cimport decision, origin, region_core
 from pywan._core.region_walk cimport region_lower_tombstones, region_raise_mark
@@ -21,11 +21,11 @@ from pywan._core.tagged cimport Encoded
 
 
 cdef enum:
-    REPAIR_ENTRIES = 256            # Restamped under one hold of an entry lock.
+    REPAIR_ENTRIES = 256            # Entries that get new stamps under one hold of an entry lock, at most.
 
 
 cdef class RegionRepair(RepairStamps):
-    """The member's regions, one after another."""
+    """Repairs a member's regions, one after another."""
 
     def __dealloc__(self):
         wan_buffer_close(&self.scratch)
@@ -51,8 +51,8 @@ cdef class RegionRepair(RepairStamps):
         return entries, tombstones
 
     def restamp_invalid(self, RegionCore region not None):
-        """Invalidated entries get the stamps that the events of their versions get. They are not sent: their values are
-        not here. Returns how many there were."""
+        """Gives invalidated entries the new stamps that the events of their versions get. They are not sent, because
+        their values are not here. Returns how many there were."""
         cdef uint64_t found = 0
         cdef wan_status status = WAN_OK
         region.state.check_open()
@@ -68,16 +68,18 @@ cdef class RegionRepair(RepairStamps):
         return found
 
     def restamp_entries(self, RegionCore region not None, uint32_t shard=0):
-        """Entries and tombstones that are ahead are changed to what they are, from a shard on. As many as are done in a
-        moment: returns (how many of each, where to go on; None: that was all, whether the way of changes is through
-        callbacks: then that shard's `ahead_keys` come first, one by one)."""
+        """Gives new stamps to entries and tombstones that are ahead, from a shard on: each is changed to the value that
+        it has. Does as many as take a moment. Returns (entries, tombstones, the shard where to go on, whether changes
+        go through the callbacks). The shard is None when all shards are done. If changes go through the callbacks, the
+        caller first gives that shard's `ahead_keys` to `restamp_key`, one by one."""
         cdef uint64_t entries = 0, tombstones = 0, at = 0, began = 0
         cdef uint32_t never = 0
         cdef wan_status status = WAN_OK
         region.state.check_open()
         while True:
             with nogil:
-                while shard < region.state.region.table.shard_count and status == WAN_OK and entries + tombstones < 20000:
+                while (shard < region.state.region.table.shard_count and status == WAN_OK
+                       and entries + tombstones < 20000):
                     status = restamp_some(self, &region.state.region, &shard, &at, &entries, &tombstones)
             if status != WAN_FULL:
                 break
@@ -90,12 +92,13 @@ cdef class RegionRepair(RepairStamps):
             status = WAN_OK
         if status != WAN_OK and status != WAN_SLOW:
             region.state.fail(status, f"repair of the clock (after {entries + tombstones} entries)")
-        return entries, tombstones, shard if shard < region.state.region.table.shard_count else None, status == WAN_SLOW
+        following = shard if shard < region.state.region.table.shard_count else None
+        return entries, tombstones, following, status == WAN_SLOW
 
     def ahead_keys(self, RegionCore region not None, uint32_t shard):
-        """The keys in this shard whose entries are ahead, and whether they are tombstones. For regions with callbacks
-        on the way."""
-        cdef wan_shard *s = &region.state.region.table.shards[shard]
+        """The keys in a shard whose entries are ahead, and for each whether it is a tombstone. For regions whose
+        changes go through callbacks."""
+        cdef wan_shard *entries = &region.state.region.table.shards[shard]
         cdef wan_entry *entry
         cdef wan_status status = WAN_OK
         cdef uint64_t at
@@ -103,9 +106,9 @@ cdef class RegionRepair(RepairStamps):
         wan_buffer_empty(&self.scratch)
         memset(head, 0, sizeof(head))
         with nogil:
-            wan_lock_take(&s.lock)
-            for at in range(wan_shard_slots(s)):
-                entry = wan_shard_entry(s, at)
+            wan_lock_take(&entries.lock)
+            for at in range(wan_shard_slots(entries)):
+                entry = wan_shard_entry(entries, at)
                 if status == WAN_OK and entry != NULL and entry.stamp > self.limit and entry.state != WAN_ENTRY_INVALID:
                     head[0], head[1] = entry.key_form, entry.state == WAN_ENTRY_TOMBSTONE
                     (<uint16_t *>(head + 2))[0] = entry.key_length
@@ -113,7 +116,7 @@ cdef class RegionRepair(RepairStamps):
                     if status == WAN_OK:
                         wan_buffer_put(&self.scratch, head, sizeof(head))
                         wan_buffer_put(&self.scratch, entry.bytes, entry.key_length)
-            wan_lock_release(&s.lock)
+            wan_lock_release(&entries.lock)
         raise_for(status, f"region {region.state.name!r}")
         found, at = [], 0
         while at < self.scratch.used:
@@ -124,10 +127,10 @@ cdef class RegionRepair(RepairStamps):
         return found
 
     def restamp_key(self, RegionCore region not None, key, decisions=None, origin_=None):
-        """One entry or tombstone, whatever its stamp was, is changed to what it is. `decisions` and `origin_` as of
-        `RegionCore.change`. False: the key is not there, or was invalidated; None: the filters of `unasked` have to be
-        asked first."""
-        cdef encoded k
+        """Gives one entry or tombstone a new stamp, whatever its stamp was: it is changed to the value that it has.
+        `decisions` and `origin_`: as for `RegionCore.change`. Returns False if the key is not there, or was
+        invalidated. Returns None if the filters of `unasked` queues have to be asked first."""
+        cdef encoded encoded_key
         cdef decision *decided
         cdef origin from_
         cdef origin *made = &from_ if origin_ is not None else NULL
@@ -139,8 +142,8 @@ cdef class RegionRepair(RepairStamps):
         cdef wan_status status = WAN_OK
         cdef bint found = False
         region.state.check_open()
-        key_holder = encode_key(key, &k)
-        hash = wan_key_hash(k.data, k.length, k.form)
+        _key_holder = encode_key(key, &encoded_key)
+        hash = wan_key_hash(encoded_key.data, encoded_key.length, encoded_key.form)
         shard = wan_table_shard(&region.state.region.table, hash)
         if origin_ is not None:
             read_origin(origin_, &from_, &flags)
@@ -149,9 +152,12 @@ cdef class RegionRepair(RepairStamps):
             while True:
                 with nogil:
                     wan_lock_take(&shard.lock)
-                    entry = wan_table_find(shard, hash, k.data, <uint16_t>k.length, k.form)
+                    entry = wan_table_find(shard, hash, encoded_key.data, <uint16_t>encoded_key.length,
+                                           encoded_key.form)
                     found = entry != NULL and entry.state != WAN_ENTRY_INVALID
-                    status = restamp_held(&region.state.region, shard, hash, entry, &self.scratch, decided, made) if found else WAN_OK
+                    status = WAN_OK
+                    if found:
+                        status = restamp_held(&region.state.region, shard, hash, entry, &self.scratch, decided, made)
                     wan_lock_release(&shard.lock)
                 if status != WAN_FULL or wan_monotonic_us() - began > REPAIR_PATIENCE_US:
                     break
@@ -166,9 +172,10 @@ cdef class RegionRepair(RepairStamps):
             region.state.fail(status, f"repair of the clock: key {described(key)}")
         return found
 
-    def settle_region(self, RegionCore region not None):
-        """Nothing is ahead in the region any more: its log says that later stamps are history, and what is remembered
-        of destroys is not of the future. Not while `keep_tombstones` runs."""
+    def finish_region(self, RegionCore region not None):
+        """Ends the repair of a region in which nothing is ahead any more. A record in its log says that later stamps
+        are history. The marks of forgotten destroys, and the shrunk tombstones, get stamps that are not ahead either.
+        Do not call it while `keep_tombstones` runs."""
         cdef wan_change change
         cdef uint64_t mark, let_go, stamp
         cdef wan_status status = WAN_OK
@@ -177,22 +184,23 @@ cdef class RegionRepair(RepairStamps):
         stamp = wan_clock_last(core.clock)
         with nogil:
             mark, let_go = min(wan_read(&core.mark), stamp), min(wan_read(&core.let_go), stamp)
-            # The log knows the shrunk ones by their old stamps only: what comes for such keys is judged by the mark.
+            # The log knows shrunk tombstones by their old stamps only. So the mark decides about events of their keys.
             if region_lower_tombstones(&core.table, self.limit, stamp) and core.log != NULL:
                 mark = let_go = stamp
             if core.log != NULL:
                 memset(&change, 0, sizeof(change))
-                change.stamp, change.operation, change.key_form, change.value_form = stamp, WAN_DESTROY, WAN_FORM_BYTES, WAN_FORM_NONE
+                change.stamp, change.operation = stamp, WAN_DESTROY
+                change.key_form, change.value_form = WAN_FORM_BYTES, WAN_FORM_NONE
                 wan_lock_take(&core.log.lock)
                 status = region_log_reserve(core.log, &change)
                 if status == WAN_OK:
                     region_log_add(core.log, &change, WAN_LOGGED_MARK | WAN_LOGGED_FORGET, mark)
-                    core.log.reset_staged = core.log.committer.given
+                    core.log.reset_given = core.log.committer.given
                 wan_lock_release(&core.log.lock)
             if status == WAN_OK:
                 wan_set(&core.mark, mark)
                 wan_set(&core.let_go, let_go)
-                # That record stays where it is; these go on with what lives.
+                # The record above stays where it is in the log. These marks are moved on with what lives.
                 if mark:
                     status = region_raise_mark(core, mark, 0)
                 if let_go and status == WAN_OK:
@@ -204,30 +212,31 @@ cdef class RegionRepair(RepairStamps):
             wan_set(&core.log.highest, stamp)
 
     def log_is_ahead(self, RegionCore region not None):
-        """Whether the region's log, as it was when it was opened, makes the clock run ahead."""
+        """Whether the region's log held a stamp that is ahead when it was opened, and so makes the clock run ahead."""
         return region.state.region.log != NULL and wan_read(&region.state.region.log.highest) > self.limit
 
 
 cdef void note_restamping(region_core *region, const wan_change *change, uint64_t replaced) noexcept nogil:
-    """Under an entry lock: the log's record of `change` says that it replaces the later version with this stamp. NULL: no
-    record does any more."""
+    """Makes the log's record of `change` say that it replaces the later version with the stamp `replaced`. A `change`
+    of NULL ends this. Under an entry lock."""
     if region.log != NULL:
         wan_lock_take(&region.log.lock)
         region.log.restamping, region.log.replaced = change, replaced
         wan_lock_release(&region.log.lock)
 
 
-cdef wan_status restamp_held(region_core *region, wan_shard *shard, uint64_t hash, wan_entry *entry, wan_buffer *scratch,
-                             decision *decisions, const origin *made) noexcept nogil:
-    """Under the entry lock: the entry, or tombstone, is changed to what it is, with a stamp of now, and queued. `made`:
-    the event that the filters saw; NULL: one of this thread. Not WAN_OK: it is as it was."""
+cdef wan_status restamp_held(region_core *region, wan_shard *shard, uint64_t hash, wan_entry *entry,
+                             wan_buffer *scratch, decision *decisions, const origin *made) noexcept nogil:
+    """Changes an entry or tombstone to the value that it has, with a stamp of now, and queues the event. `made`: the
+    event that the filters saw; NULL: this thread makes a new one. If this does not return WAN_OK, the entry is as it
+    was. Under the entry lock."""
     cdef wan_change change
     cdef origin from_
     cdef wan_outcome outcome
     cdef uint64_t old = entry.stamp
     cdef bint destroyed = entry.state == WAN_ENTRY_TOMBSTONE
     cdef wan_status status
-    wan_buffer_empty(scratch)        # A copy: the entry may be made anew.
+    wan_buffer_empty(scratch)       # We copy key and value: the change may free the entry and make a new one.
     status = wan_buffer_reserve(scratch, <uint64_t>entry.key_length + entry.value_length)
     if status != WAN_OK:
         return status
@@ -238,7 +247,7 @@ cdef wan_status restamp_held(region_core *region, wan_shard *shard, uint64_t has
     if not destroyed:
         change.operation, change.value_form, change.value_length = WAN_UPDATE, entry.value_form, entry.value_length
         change.value = wan_buffer_put(scratch, wan_entry_value(entry), entry.value_length)
-    wan_clock_lower(region.clock, AHEAD_MS)      # A change of another key with such a stamp may have raised it again.
+    wan_clock_lower(region.clock, AHEAD_MS)     # A change of another key that is ahead may have raised the clock again.
     change.stamp = wan_clock_take(region.clock, wan_clock_now_ms(region.clock), 1)
     if made != NULL:
         from_ = made[0]
@@ -256,7 +265,10 @@ cdef wan_status restamp_held(region_core *region, wan_shard *shard, uint64_t has
     return status
 
 
-cdef wan_status rename_invalid(RegionRepair self, region_core *region, bint wants_stamps, uint64_t *found) noexcept nogil:
+cdef wan_status rename_invalid(RegionRepair self, region_core *region, bint wants_stamps,
+                               uint64_t *found) noexcept nogil:
+    """Goes through the invalidated entries that are ahead. With `wants_stamps` it notes their old stamps; otherwise it
+    gives them the new ones."""
     cdef wan_shard *shard
     cdef wan_entry *entry
     cdef wan_change change
@@ -297,7 +309,8 @@ cdef wan_status rename_invalid(RegionRepair self, region_core *region, bint want
 
 cdef wan_status restamp_some(RegionRepair self, region_core *region, uint32_t *number, uint64_t *at, uint64_t *entries,
                              uint64_t *tombstones) noexcept nogil:
-    """From slot `at` of a shard on; to the next shard when that one is done."""
+    """Gives new stamps to some entries, from slot `at` of a shard on. It goes to the next shard when that one is
+    done."""
     cdef wan_shard *shard = &region.table.shards[number[0]]
     cdef wan_entry *entry
     cdef uint32_t done = 0
@@ -315,7 +328,7 @@ cdef wan_status restamp_some(RegionRepair self, region_core *region, uint32_t *n
             tombstones[0] += destroyed
             done += 1
         at[0] += 1
-    # One that was laid out anew meanwhile is looked at again in the next round.
+    # If a shard is laid out anew meanwhile, some of its entries may be missed. The next round looks at it again.
     if status == WAN_OK and at[0] >= wan_shard_slots(shard):
         number[0] += 1
         at[0] = 0

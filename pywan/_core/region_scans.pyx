@@ -1,4 +1,4 @@
-# Owns what goes through a region's entries in bulk, shard by shard and bucket by bucket.
+# Owns the calls that go through many entries of a region, shard by shard or bucket by bucket.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from cpython.bytes cimport PyBytes_AS_STRING
 from pywan._core.c_base cimport *
@@ -13,12 +13,11 @@ from pywan._core.tagged cimport show
 
 
 cdef class RegionScans(RegionChanges):
-    """All that is there, for a member: to compare, to copy, to give back."""
+    """The calls with which a region's member reads, compares, copies and drops many entries."""
 
     def scan_keys(self):
-        """Every live key, shard by shard; what changes meanwhile may or may not be seen. A key that is no object in
-        this process is shown as Undecodable, and found by that."""
-        cdef uint64_t cursor = 0
+        """Gives every live key, shard by shard. A change that happens meanwhile may be seen or not. A key that is no
+        object in this process is shown as Undecodable, and can be looked up by that."""
         following = 0
         while following is not None:
             following, run = self.scan(following, 1)
@@ -31,9 +30,9 @@ cdef class RegionScans(RegionChanges):
                 at += 32 + length
 
     def scan(self, uint64_t cursor=0, uint64_t limit=10000):
-        """(next cursor or None, entries): at least one shard's live entries, packed for comparison between sites.
+        """(next cursor or None, entries): the live entries of one shard or more, packed so that sites can be compared.
 
-        Each entry: u16 key length, u8 key form, u8 value form, u32 value length, u64 hash of the value, u64 stamp,
+        Each entry is: u16 key length, u8 key form, u8 value form, u32 value length, u64 hash of the value, u64 stamp,
         u8 site, 7 zeros, key; little-endian.
         """
         cdef const wan_table *table = &self.state.region.table
@@ -42,13 +41,14 @@ cdef class RegionScans(RegionChanges):
         return None if cursor >= table.shard_count else cursor, packed
 
     def fix_stamps(self):
-        """When this returns, every change made here with a stamp below the clock's `raise_low` is in the queues."""
+        """Returns when every local change with a stamp below the clock's `raise_low` is in the queues."""
         with nogil:
             pass_entry_locks(&self.state.region.table)
 
     def copy_into(self, RegionScans to not None, uint64_t cursor=0):
-        """Gives every entry from `cursor` on, tombstones and invalidated ones too, with its version to another region.
-        Returns where to go on when that one's disk took what it has; None: all are there."""
+        """Copies every entry from `cursor` on with its version into another region; tombstones and invalidated entries
+        too. Returns None when all are there. Otherwise the other region's log had no room: call it again with the
+        returned cursor when that log's disk has taken what is pending."""
         cdef wan_status status
         with nogil:
             status = region_copy(&self.state.region, &to.state.region, &cursor)
@@ -64,19 +64,21 @@ cdef class RegionScans(RegionChanges):
 
     def bucket_of(self, key):
         """The number of the bucket that a key is in, whether it is there or not."""
-        cdef encoded k
-        key_holder = encode_key(key, &k)
-        return wan_table_bucket(&self.state.region.table, wan_key_hash(k.data, k.length, k.form)).number
+        cdef encoded encoded_key
+        _key_holder = encode_key(key, &encoded_key)
+        cdef uint64_t hash = wan_key_hash(encoded_key.data, encoded_key.length, encoded_key.form)
+        return wan_table_bucket(&self.state.region.table, hash).number
 
     def bucket(self, uint32_t number):
-        """What a bucket is and holds: its role, shards, entries, tombstones (whole and shrunk), and their bytes."""
+        """A bucket's role, its shards, its entries, its tombstones (whole and shrunk), and their bytes."""
         cdef const wan_bucket *bucket = bucket_at(self.state, number)
         cdef wan_bucket_counts counts
         self.state.check_open()
         with nogil:
             counts = wan_table_bucket_count(&self.state.region.table, bucket)
-        return {"number": bucket.number, "role": "primary" if bucket.role == WAN_BUCKET_PRIMARY else "", "shards": bucket.shard_count,
-                "entries": counts.entries, "tombstones": counts.tombstones, "shrunk_tombstones": counts.shrunk, "bytes": counts.bytes}
+        return {"number": bucket.number, "role": "primary" if bucket.role == WAN_BUCKET_PRIMARY else "",
+                "shards": bucket.shard_count, "entries": counts.entries, "tombstones": counts.tombstones,
+                "shrunk_tombstones": counts.shrunk, "bytes": counts.bytes}
 
     def bucket_digest(self, uint32_t number):
         """The same number for two regions that hold the same keys, versions and contents in this bucket; tombstones do
@@ -89,15 +91,16 @@ cdef class RegionScans(RegionChanges):
         return digest
 
     def scan_bucket(self, uint32_t number):
-        """The live entries of a bucket, packed as by `scan`."""
+        """The live entries of a bucket, packed as `scan` packs them."""
         cdef const wan_bucket *bucket = bucket_at(self.state, number)
         cdef uint64_t cursor = bucket.first_shard
         self.state.check_open()
-        return region_packed(&self.state.region.table, &cursor, bucket.first_shard + bucket.shard_count, NO_LIMIT, self.state.name)
+        return region_packed(&self.state.region.table, &cursor, bucket.first_shard + bucket.shard_count, NO_LIMIT,
+                             self.state.name)
 
     def copy_bucket(self, uint32_t number, RegionScans to not None):
-        """Brings what a bucket holds into the same one of another region of as many buckets. That one is not
-        persistent: its log would not know of it."""
+        """Copies a bucket's entries into the same bucket of another region, which has as many buckets. The other region
+        must not be persistent: its log would not know of the entries."""
         cdef const wan_bucket *bucket = bucket_at(self.state, number)
         cdef wan_status status
         self.state.check_open()
@@ -109,8 +112,8 @@ cdef class RegionScans(RegionChanges):
         raise_for(status, f"copy of bucket {number} of region {self.state.name!r}")
 
     def drop_bucket(self, uint32_t number):
-        """Takes everything out of a bucket, tombstones too; nothing is sent. Returns how many there were. Of a region
-        that is not persistent."""
+        """Takes everything out of a bucket, tombstones too, and returns how many there were. Nothing is sent. The
+        region must not be persistent."""
         cdef const wan_bucket *bucket = bucket_at(self.state, number)
         cdef uint64_t dropped
         check_memory_only(self.state)
@@ -130,5 +133,6 @@ cdef int check_memory_only(RegionBase self) except -1:
     self.check_open()
     if self.region.log != NULL:
         from pywan.errors import InternalError
-        raise InternalError(f"region {self.name!r} is persistent, and its log would not know of it; nothing was changed")
+        raise InternalError(f"region {self.name!r} is persistent, and its log would not know of it; nothing was"
+                            " changed")
     return 0

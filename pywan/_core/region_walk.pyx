@@ -1,4 +1,4 @@
-# Owns what goes through all shards of a region: sizes, scans, copies, tombstones, marks.
+# Owns the functions that go through all shards of a region: sizes, scans, copies, tombstones, marks.
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free
 from libc.string cimport memset
@@ -6,13 +6,14 @@ from cpython.bytes cimport PyBytes_FromStringAndSize
 from pywan._core.c_base cimport *
 from pywan._core.c_record cimport *
 from pywan._core.c_region cimport *
-from pywan._core.put cimport region_apply, region_log_reserve, region_log_add, way_of
-from pywan._core.region_state cimport STAMPS_SAMPLED, WAY_CLOSED, attachment, region_core, tombstone_counts
+from pywan._core.put cimport check_route, region_apply, region_log_add, region_log_reserve
+from pywan._core.region_state cimport ROUTE_CLOSED, STAMPS_SAMPLED, attachment, region_core, tombstone_counts
 from pywan._core.status cimport raise_for
 
 
-cdef void sum_shards(const wan_table *table, uint64_t *used, uint64_t *tombstones, uint64_t *memory_bytes) noexcept nogil:
-    """Each shard's numbers as of one moment. memory_bytes may be NULL."""
+cdef void sum_shards(const wan_table *table, uint64_t *used, uint64_t *tombstones,
+                     uint64_t *memory_bytes) noexcept nogil:
+    """Sums up the shards' numbers. The numbers of one shard are of one moment. `memory_bytes` may be NULL."""
     cdef wan_shard *shard
     cdef uint64_t total = 0
     used[0] = tombstones[0] = 0
@@ -29,13 +30,14 @@ cdef void sum_shards(const wan_table *table, uint64_t *used, uint64_t *tombstone
 
 
 cdef wan_status region_change_here(region_core *region, wan_change *change, uint8_t flag, bint *found) noexcept nogil:
-    """Takes the entry of a key out (WAN_LOGGED_FORGET), or its value (WAN_LOGGED_INVALID), on this member only: its version stays. The
-    table and the log, both or neither. `found`: there was one, no tombstone. Takes and releases the entry lock."""
+    """Takes out a key's entry (WAN_LOGGED_FORGET), or the value of the entry (WAN_LOGGED_INVALID), on this member only.
+    The version stays as it is. The change gets into the table and into the log, or into neither. `found`: there was an
+    entry, and it was no tombstone. Takes and releases the entry lock."""
     cdef wan_shard *shard = wan_table_shard(&region.table, change.hash)
     cdef wan_entry *entry
     cdef wan_status status = WAN_OK
     wan_lock_take(&shard.lock)
-    status = way_of(region.attached, True)
+    status = check_route(region.attached, True)
     if status != WAN_OK:
         found[0] = False
         wan_lock_release(&shard.lock)
@@ -61,15 +63,17 @@ cdef wan_status region_change_here(region_core *region, wan_change *change, uint
 
 
 cdef void pass_entry_locks(const wan_table *table) noexcept nogil:
-    """Under all entry locks in turn: after that nobody can hold what was read before."""
+    """Takes and releases each entry lock. After that, no thread uses anything that it read under an entry lock
+    before."""
     for n in range(table.shard_count):
         wan_lock_take(&table.shards[n].lock)
         wan_lock_release(&table.shards[n].lock)
 
 
 cdef wan_status region_copy(const region_core *region, region_core *to, uint64_t *cursor) noexcept nogil:
-    """Every entry from shard `cursor` on, with its version and whatever its state, gets into another region and its log. Where that has no
-    room, the same cursor goes on: what is there already is known by its version."""
+    """Copies every entry from shard `cursor` on, with its version and in any state, into another region and its log. If
+    that log has no room, call this again with the same cursor: entries that are there already are known by their
+    version."""
     cdef wan_shard *shard
     cdef wan_shard *target
     cdef wan_entry *entry
@@ -88,12 +92,15 @@ cdef wan_status region_copy(const region_core *region, region_core *to, uint64_t
             if entry == NULL or status != WAN_OK:
                 continue
             memset(&change, 0, sizeof(change))
-            change.key, change.key_length, change.key_form, change.hash = entry.bytes, entry.key_length, entry.key_form, wan_entry_hash(entry)
-            change.stamp, change.stamp_site, change.operation, change.value_form = entry.stamp, entry.stamp_site, WAN_UPDATE, WAN_FORM_NONE
+            change.key, change.key_length, change.key_form = entry.bytes, entry.key_length, entry.key_form
+            change.hash = wan_entry_hash(entry)
+            change.stamp, change.stamp_site = entry.stamp, entry.stamp_site
+            change.operation, change.value_form = WAN_UPDATE, WAN_FORM_NONE
             if entry.state == WAN_ENTRY_TOMBSTONE:
                 change.operation = WAN_DESTROY
             elif entry.state == WAN_ENTRY_LIVE:
-                change.value, change.value_length, change.value_form = wan_entry_value(entry), entry.value_length, entry.value_form
+                change.value, change.value_length = wan_entry_value(entry), entry.value_length
+                change.value_form = entry.value_form
             target = wan_table_shard(&to.table, change.hash)
             wan_lock_take(&target.lock)
             status = region_apply(to, target, &change, &outcome)
@@ -109,8 +116,8 @@ cdef wan_status region_copy(const region_core *region, region_core *to, uint64_t
 
 cdef wan_status region_scan(const wan_table *table, uint64_t *cursor, uint64_t end, uint64_t limit,
                             wan_buffer *packed) noexcept nogil:
-    """Copies what is in the shards from `cursor` up to `end`, as RegionCore.scan says, until there are `limit` entries.
-    Not WAN_OK: what is packed is in part."""
+    """Packs the entries of the shards from `cursor` up to `end`, as RegionScans.scan says, until there are `limit`
+    entries. If this does not return WAN_OK, only a part is packed."""
     cdef wan_shard *shard
     cdef wan_entry *entry
     cdef wan_status status = WAN_OK
@@ -138,19 +145,20 @@ cdef wan_status region_scan(const wan_table *table, uint64_t *cursor, uint64_t e
             head[24] = entry.stamp_site
             wan_buffer_put(packed, head, 32)
             wan_buffer_put(packed, entry.bytes, entry.key_length)
-            packed.count -= 1               # The two of them are one entry.
+            packed.count -= 1               # The buffer counted two pieces, which are one entry.
         wan_lock_release(&shard.lock)
         cursor[0] += 1
     return status
 
 
 cdef wan_status region_raise_mark(region_core *region, uint64_t mark, uint8_t flag) noexcept nogil:
-    """Destroys up to there are about to be forgotten, or let go (WAN_LOGGED_LET_GO): from now on it is known that they may have been, and once its log is
-    written on the disk too."""
+    """Notes that destroys up to the stamp `mark` may have been forgotten, or let go (WAN_LOGGED_LET_GO). Call it before
+    they are. The region knows it at once, and the disk knows it when the log is written."""
     cdef wan_change change
     cdef wan_status status = WAN_OK
     memset(&change, 0, sizeof(change))
-    change.stamp, change.operation, change.key_form, change.value_form = mark, WAN_DESTROY, WAN_FORM_BYTES, WAN_FORM_NONE
+    change.stamp, change.operation = mark, WAN_DESTROY
+    change.key_form, change.value_form = WAN_FORM_BYTES, WAN_FORM_NONE
     if region.log != NULL:
         wan_lock_take(&region.log.lock)
         status = region_log_reserve(region.log, &change)
@@ -165,7 +173,7 @@ cdef wan_status region_raise_mark(region_core *region, uint64_t mark, uint8_t fl
 
 
 cdef uint64_t region_newest_to_expire(const wan_table *table, uint64_t before_ms, uint64_t below) noexcept nogil:
-    """The highest stamp of the tombstones that would go; 0: none would."""
+    """The highest stamp of the tombstones that would be dropped. 0: none would."""
     cdef uint64_t newest = 0
     for n in range(table.shard_count):
         wan_lock_take(&table.shards[n].lock)
@@ -175,7 +183,8 @@ cdef uint64_t region_newest_to_expire(const wan_table *table, uint64_t before_ms
 
 
 cdef wan_status region_sample_stamps(const wan_table *table, wan_buffer *stamps) noexcept nogil:
-    """Of shrunk tombstones, shard by shard until there are enough: keys are spread over the shards by their hashes."""
+    """Collects stamps of shrunk tombstones, shard by shard, until there are enough. They are a fair sample, because
+    keys are spread over the shards by their hashes."""
     cdef wan_shard *shard
     cdef wan_status status = WAN_OK
     cdef uint64_t at
@@ -204,11 +213,12 @@ cdef void region_tombstones(const wan_table *table, tombstone_counts *found) noe
 
 
 cdef void attachment_publish(region_core *region, attachment *fresh) noexcept nogil:
-    """Every change from now on goes by `fresh`. When it returns nobody goes by, or has in hand, what was published before, and that is freed."""
+    """Makes every change from now on use `fresh`. When this returns, no thread uses the attachment that was published
+    before, and that one is freed."""
     cdef attachment *old
-    wan_lock_take(&region.table.shards[0].lock)      # Several may publish at once: each frees what it replaced.
+    wan_lock_take(&region.table.shards[0].lock)      # Several threads may publish at once: each frees what it replaced.
     if wan_flag_read(&region.closed):
-        fresh.way = WAY_CLOSED
+        fresh.route = ROUTE_CLOSED
     old = region.attached
     region.attached = fresh
     wan_lock_release(&region.table.shards[0].lock)
@@ -217,8 +227,8 @@ cdef void attachment_publish(region_core *region, attachment *fresh) noexcept no
 
 
 cdef uint64_t region_lower_tombstones(const wan_table *table, uint64_t above, uint64_t to) noexcept nogil:
-    """Tombstones with later stamps than `above`, also of those that shrunk, get the stamp `to`. Returns how many of the
-    shrunk did."""
+    """Gives the stamp `to` to all tombstones with stamps above `above`, whole or shrunk. Returns how many shrunk ones
+    there were."""
     cdef wan_shard *shard
     cdef wan_entry *entry
     cdef uint64_t at, shrunk = 0, second = wan_stamp_ms(to) // 1000
@@ -239,7 +249,7 @@ cdef uint64_t region_lower_tombstones(const wan_table *table, uint64_t above, ui
 
 
 cdef bytes region_packed(const wan_table *table, uint64_t *cursor, uint64_t end, uint64_t limit, str region):
-    """What `region_scan` finds, as bytes."""
+    """The entries that `region_scan` packs, as bytes."""
     cdef wan_buffer packed
     cdef wan_status status
     memset(&packed, 0, sizeof(packed))

@@ -8,21 +8,22 @@ cdef class RepairStamps:
     cdef Clock clock
     cdef uint8_t site
     cdef readonly uint64_t limit        # Stamps above this are ahead.
-    cdef readonly uint64_t began        # What the repair stamps has this stamp or a later one.
-    # wan_new_stamp, ascending by `old`: the one that each old one of an event becomes, in whatever queue it is.
+    cdef readonly uint64_t began        # The repair gives this stamp or later ones.
+    # Each a wan_new_stamp, ascending by `old`: the new stamp for each old one. An event gets the same new stamp in
+    # every queue.
     cdef wan_buffer stamps
     cdef uint64_t stamp_count
 
 
 cdef inline wan_status note_stamp(RepairStamps self, uint64_t old) noexcept nogil:
-    """It is to get a new one, with the next `give_stamps`."""
+    """Notes that the stamp `old` gets a new one with the next `give_stamps`."""
     cdef wan_new_stamp stamp
     stamp.old, stamp.fresh = old, 0
     return wan_buffer_add(&self.stamps, &stamp, sizeof(stamp))
 
 
 cdef inline uint64_t stamp_for(RepairStamps self, uint64_t old) noexcept nogil:
-    """0: it came meanwhile, and has to wait for the next round."""
+    """The new stamp for `old`. 0: there is none yet, because the event came meanwhile; it waits for the next round."""
     cdef const wan_new_stamp *stamps = <const wan_new_stamp *>self.stamps.bytes
     cdef uint64_t low = 0, high = self.stamp_count, middle
     while low < high:

@@ -6,8 +6,8 @@ from pywan._core.clock cimport AHEAD_MS, Clock
 
 
 cdef class RepairStamps:
-    """New stamps of events and of invalidated entries: one for each old one, in the order of the old ones, whatever
-    queues they are in."""
+    """New stamps for events and for invalidated entries: one for each old stamp, in the order of the old ones. It does
+    not matter which queues the events are in."""
 
     def __cinit__(self, Clock clock not None, *args, int site=0, **kwargs):
         self.clock, self.site = clock, <uint8_t>site
@@ -17,15 +17,14 @@ cdef class RepairStamps:
         wan_buffer_close(&self.stamps)
 
     def begin(self):
-        """Sets the clock back, if it is ahead, and returns whether it was. What is stamped from now on is above what
-        this took."""
+        """Sets the clock back if it is ahead, and returns whether it was. All stamps from now on are above `began`."""
         was_ahead = bool(wan_clock_lower(&self.clock.clock, AHEAD_MS))
         if self.began == 0:
             self.began = wan_clock_take(&self.clock.clock, wan_clock_now_ms(&self.clock.clock), 1)
         return was_ahead
 
     def give_stamps(self):
-        """Those of all that was counted, that have none yet."""
+        """Gives a new stamp to each noted stamp that has none yet."""
         with nogil:
             assign(self)
 

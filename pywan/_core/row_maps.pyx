@@ -1,14 +1,15 @@
-# Owns the values of rows of several columns: a msgpack map each.
+# Owns making one value of each row of several columns: a msgpack map {name: value}.
 from libc.stdint cimport int64_t
 from pywan._core.arrow_values cimport (
-    ARROW_COLUMN, ARROW_TOO_LARGE, ArrowValues, arrow_problem, arrow_put_rows, column_error, column_too_large, take_arrow)
+    ARROW_COLUMN, ARROW_TOO_LARGE, ArrowValues, arrow_problem, arrow_put_rows, column_error, column_too_large,
+    take_arrow)
 from pywan._core.c_arrow cimport *
 from pywan._core.column_views cimport COLUMN_TAGGED, ColumnRows
 from pywan._core.columns cimport Column
 
 
 cdef ArrowValues field_of(object source, str name):
-    """A column as a field of the rows: an Arrow array in place, anything else as the Column that it makes."""
+    """A column as a field of the rows. An Arrow array is read where it is; anything else becomes a Column first."""
     cdef ArrowValues values = ArrowValues()
     cdef ArrowSchema *schema
     cdef Column column
@@ -23,7 +24,8 @@ cdef ArrowValues field_of(object source, str name):
 
 
 cdef class RowMaps:
-    """Rows of several columns (anything that `Column` takes), each a map {name: value}. Keeps their memory alive."""
+    """The rows of several columns (anything that `Column` takes), each a map {name: value}. Keeps the columns' memory
+    alive."""
 
     def __init__(self, names, columns):
         cdef list fields = []
@@ -31,7 +33,8 @@ cdef class RowMaps:
         cdef int64_t rows = 0
         names, columns = list(names), list(columns)
         if len(names) != len(columns) or not names:
-            raise column_error(f"{len(names)} names for {len(columns)} columns; give each column its name, and at least one column")
+            raise column_error(f"{len(names)} names for {len(columns)} columns; give each column its name, and at least"
+                               " one column")
         for name, source in zip(names, columns):
             if not isinstance(name, str):
                 raise column_error(f"column name {name!r} is {type(name).__name__}; names are str")
@@ -58,15 +61,16 @@ cdef class RowMaps:
         if status < 0:
             raise MemoryError(f"no memory for {self.fields.root.length} encoded rows")
         if status > 0:
-            raise (column_too_large if status == ARROW_TOO_LARGE else column_error)(f"row {bad_row}: {arrow_problem(status)}")
+            make_error = column_too_large if status == ARROW_TOO_LARGE else column_error
+            raise make_error(f"row {bad_row}: {arrow_problem(status)}")
         return 0
 
 
 def encode_rows(names, columns):
-    """One column of msgpack maps {name: value}, row by row, of several columns (anything that `Column` takes).
+    """Makes one column of msgpack maps {name: value} from the rows of several columns (anything that `Column` takes).
 
-    Bytes become bin, str becomes str, null nil, integers their shortest form, floats float64; nested ones what they hold.
-    """
+    Bytes become bin, str becomes str, a null nil, an integer its shortest form, a float float64. Lists, structs and
+    maps become what they hold. """
     cdef RowMaps maps = RowMaps(names, columns)
     cdef Column result = Column.__new__(Column)
     result.name = "rows"

@@ -152,7 +152,7 @@ cdef class RowStage(Session):
         whole = status == WAN_OK
         if status == WAN_SLOW:
             with OneWait(region.state):
-                whole = self.apply_slow(region, until_us)
+                whole = self.apply_by_callbacks(region, until_us)
         elif status != WAN_OK and status != WAN_FULL and status != WAN_EMPTY:
             if status == WAN_CLOSED:
                 region.state.check_open()
@@ -203,14 +203,14 @@ cdef class RowStage(Session):
             if self.work_us() >= until_us:
                 return WAN_EMPTY
 
-    cdef bint apply_slow(self, RegionCore region, uint64_t until_us) except -1:
+    cdef bint apply_by_callbacks(self, RegionCore region, uint64_t until_us) except -1:
         cdef const wan_record *record
         while wan_row_stage_peek(&self.stage, 1, &record):
             from pywan.errors import QueueFullError
             try:
                 key = Encoded(record.key_form, <bytes>wan_record_key(record)[:record.key_length])
                 value = Encoded(record.value_form, <bytes>wan_record_value(record)[:record.value_length])
-                outcome = region.state.slow_change(record.operation, key, value, None,
+                outcome = region.state.change_by_callbacks(record.operation, key, value, None,
                                                    event_id=(self.producer, self.task, self.applied + self.missing + 1))
             except QueueFullError as error:     # The row stays, as with any other error: it is the next one's first.
                 self.refusal = error

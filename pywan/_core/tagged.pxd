@@ -10,7 +10,7 @@ cdef class Undecodable:
 cdef class Encoded:
     cdef readonly uint8_t form
     cdef readonly bytes data
-    cdef object seen            # The object, once it was looked at.
+    cdef object seen            # The object, if somebody asked for it before.
     cdef bint was_seen
 
 cdef object refused(str why)

@@ -1,6 +1,7 @@
-# Owns the tagged form: one msgpack object, with extensions for what msgpack does not know. Structure, depth and sizes are done here;
-# single objects that need a library, and users' serializers, go through the two hooks that pywan.serializers sets. And what stands for a
-# key or value on its way (`Encoded`), or for one that is no object in this process (`Undecodable`).
+# Owns the tagged form: one msgpack object, with extensions for types that msgpack does not know. Structure, depth and
+# sizes are done here. Objects that need a library, and users' serializers, go through the two hooks that
+# pywan.serializers sets. Also owns `Encoded`, a key or value that is already encoded, and `Undecodable`, which stands
+# for one that is no object in this process.
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memmove, memset
@@ -12,20 +13,24 @@ from pywan._core.c_record cimport *
 from pywan._core.c_python cimport *
 from pywan._core.column_views cimport COLUMN_BYTES, COLUMN_STR, MOMENT_BYTES_MAX, put_moment
 from pywan._core.msgpack cimport (
-    _column_put_be16, _column_put_be32, _column_put_be64, _column_put_msgpack_head, _column_put_msgpack_int, put_msgpack_count)
+    _column_put_be16, _column_put_be32, _column_put_be64, _column_put_msgpack_head, _column_put_msgpack_int,
+    put_msgpack_count)
 
 
 cdef class Undecodable:
-    """Stands for a key or value, or a part of one, that is no Python object in this process: its form, its bytes, and the reason.
+    """Stands for a key or value, or a part of one, that is no Python object in this process. It has the form, the
+    bytes, and the reason.
 
-    It can be used as a key and put as a value: what goes on is the same form and bytes. `cause` is the exception behind the reason, or None.
+    It can be used as a key and put as a value: then the same form and bytes are stored and sent. `cause` is the
+    exception behind the reason, or None.
     """
 
     def __init__(self, uint8_t form, bytes data not None, str reason not None="", cause=None):
         self.form, self.data, self.reason, self.cause = form, data, reason, cause
 
     def __eq__(self, other):
-        return type(other) is Undecodable and self.form == (<Undecodable>other).form and self.data == (<Undecodable>other).data
+        return (type(other) is Undecodable and self.form == (<Undecodable>other).form
+                and self.data == (<Undecodable>other).data)
 
     def __hash__(self):
         return hash((Undecodable, self.form, self.data))
@@ -38,16 +43,18 @@ cdef class Undecodable:
 
 
 cdef class Encoded:
-    """A key, value or callback argument on its way: its form and bytes, which go on as they are, and its object for whoever looks at it."""
+    """A key, value or callback argument that is encoded already. Its form and bytes are stored and sent as they are.
+    The object is made when somebody asks for it."""
 
     def __init__(self, uint8_t form, bytes data not None):
         self.form, self.data = form, data
 
     @property
     def plain(self):
-        """The object; Undecodable where there is none in this process."""
+        """The object. It is an Undecodable if there is none in this process."""
         if not self.was_seen:
-            self.seen = show(self.form, <const uint8_t *>PyBytes_AS_STRING(self.data), <uint32_t>PyBytes_GET_SIZE(self.data))
+            self.seen = show(self.form, <const uint8_t *>PyBytes_AS_STRING(self.data),
+                             <uint32_t>PyBytes_GET_SIZE(self.data))
             self.was_seen = True
         return self.seen
 
@@ -62,11 +69,12 @@ cdef object refused(str why):
 
 cdef object raise_value_too_large(Py_ssize_t size):
     from pywan.errors import EventTooLargeError
-    raise EventTooLargeError(f"a value of {size} bytes is over the limit of {WAN_VALUE_BYTES_MAX} bytes; split it, nothing was stored")
+    raise EventTooLargeError(f"a value of {size} bytes is over the limit of {WAN_VALUE_BYTES_MAX} bytes; split it,"
+                             " nothing was stored")
 
 
 cdef object show(uint8_t form, const uint8_t *data, uint32_t length):
-    """The object behind a form and its bytes; Undecodable where there is none in this process."""
+    """The object for a form and its bytes. It is an Undecodable if there is none in this process."""
     cdef int64_t number
     cdef double real
     if form == WAN_FORM_BYTES:
@@ -75,7 +83,8 @@ cdef object show(uint8_t form, const uint8_t *data, uint32_t length):
         try:
             return PyUnicode_DecodeUTF8(<const char *>data, length, NULL)
         except UnicodeDecodeError as error:
-            return Undecodable(form, PyBytes_FromStringAndSize(<const char *>data, length), f"it is not UTF-8: {error.reason} at {error.start}", error)
+            return Undecodable(form, PyBytes_FromStringAndSize(<const char *>data, length),
+                               f"it is not UTF-8: {error.reason} at {error.start}", error)
     if form == WAN_FORM_INT and length == 8:
         memcpy(&number, data, 8)
         return number
@@ -85,21 +94,23 @@ cdef object show(uint8_t form, const uint8_t *data, uint32_t length):
     if form == WAN_FORM_NONE and length == 0:
         return None
     return unpack_tagged(form, data, length)
-# Owns the tagged form: one msgpack object, with extensions for what msgpack does not know. Structure, depth and sizes are done here;
-# single objects that need a library, and users' serializers, go through the two hooks that pywan.serializers sets.
+
+
+# Both directions
+
 import datetime as _datetime
 import_datetime()
 
 
 cdef enum:
     EXTENSION_HEAD_MAX = 6
-    DAYS_TO_1970 = 719163               # In Python's ordinals.
-    FIRST_DAY = -719162                 # 0001-01-01 and 9999-12-31: Python's calendar.
-    LAST_DAY = 2932896
+    DAYS_TO_1970 = 719163               # The ordinal of 1970-01-01 in Python.
+    FIRST_DAY = -719162                 # 0001-01-01, the first day of Python's calendar.
+    LAST_DAY = 2932896                  # 9999-12-31, the last one.
     SECONDS_A_DAY = 86400
-    DURATION_DAYS_MAX = 999999999       # Of Python's timedelta, either way.
+    DURATION_DAYS_MAX = 999999999       # The limit of Python's timedelta, in both directions.
 
-cdef object tag_hook = None     # (obj, is_key) -> (extension, content), or (None, a plain object that is worth the same)
+cdef object tag_hook = None     # (obj, is_key) -> (extension, content), or (None, an equal plain object)
 cdef object untag_hook = None   # (extension, content) -> obj
 cdef type datetime_type = _datetime.datetime
 cdef type date_type = _datetime.date
@@ -121,25 +132,25 @@ cdef struct tagged_reader:
 
 
 def set_codec_hooks(tag, untag):
-    """How to write what is no container, text, number or bytes, and to read it.
+    """Sets the functions that write and read objects other than containers, texts, numbers and bytes.
 
-    `tag(obj, is_key)` gives (extension, content), where content is bytes, [name, text or bytes], or (seconds, nanoseconds); or (None, object) with a
-    plain object to write instead. `untag(extension, content)` gives the object.
-    """
+    `tag(obj, is_key)` returns (extension, content), where content is bytes, [name, text or bytes], or (seconds,
+    nanoseconds). It may return (None, object) instead, with a plain object to write. `untag(extension, content)`
+    returns the object. """
     global tag_hook, untag_hook
     tag_hook, untag_hook = tag, untag
 
 
 cdef int need_hooks() except -1:
     if tag_hook is None:
-        import pywan.serializers  # noqa: F401 - sets the hooks
+        import pywan.serializers  # noqa: F401 - This sets the hooks.
     return 0
 
 
 # Writing
 
 cdef uint8_t *tagged_room(tagged_bytes *out, size_t more) except NULL:
-    """Where the next `more` bytes go; they count when `used` is raised."""
+    """Makes room for `more` bytes, and returns where they go. The caller then raises `used`."""
     cdef size_t capacity
     cdef void *grown
     if out.capacity - out.used < more:
@@ -177,10 +188,12 @@ cdef int pack_count(tagged_bytes *out, uint8_t few, uint8_t many, Py_ssize_t cou
 
 cdef int pack_enter(tagged_bytes *out, int depth) except -1:
     if depth >= WAN_TAGGED_DEPTH_MAX:
-        raise refused(f"the object is nested deeper than {WAN_TAGGED_DEPTH_MAX} containers, or holds itself; flatten it, or pass bytes")
+        raise refused(f"the object is nested deeper than {WAN_TAGGED_DEPTH_MAX} containers, or holds itself; flatten"
+                      " it, or pass bytes")
     out.containers += 1
     if out.containers > WAN_TAGGED_CONTAINERS_MAX:
-        raise refused(f"the object has more than {WAN_TAGGED_CONTAINERS_MAX} containers; split it, or pass bytes")
+        raise refused(f"the object has more than {WAN_TAGGED_CONTAINERS_MAX} containers; split it, or pass"
+                      " bytes")
     return 0
 
 
@@ -213,7 +226,7 @@ cdef int pack_map(tagged_bytes *out, dict items, int depth) except -1:
 
 
 cdef int pack_set(tagged_bytes *out, object items, int depth) except -1:
-    """In the order of the elements' bytes: equal sets are the same bytes."""
+    """Writes the elements in the order of their bytes, so that equal sets have the same bytes."""
     cdef size_t start = out.used
     cdef list pieces = []
     for item in tuple(items):
@@ -228,7 +241,8 @@ cdef int pack_set(tagged_bytes *out, object items, int depth) except -1:
 
 
 cdef size_t pack_extension_begin(tagged_bytes *out) except? 0:
-    """Leaves room for the head of an extension, whose length is known at its end. Returns where its content begins."""
+    """Leaves room for the head of an extension, because its length is known only at its end. Returns where its content
+    begins."""
     tagged_room(out, EXTENSION_HEAD_MAX)
     out.used += EXTENSION_HEAD_MAX
     return out.used
@@ -239,7 +253,8 @@ cdef void pack_extension_end(tagged_bytes *out, size_t begin, int tag) noexcept:
     cdef uint8_t *end = to
     cdef size_t length = out.used - begin
     if length in (1, 2, 4, 8, 16):
-        end[0] = 0xd4 if length == 1 else 0xd5 if length == 2 else 0xd6 if length == 4 else 0xd7 if length == 8 else 0xd8
+        end[0] = (0xd4 if length == 1 else 0xd5 if length == 2 else 0xd6 if length == 4
+                  else 0xd7 if length == 8 else 0xd8)
         end += 1
     elif length < 256:
         end[0], end[1] = 0xc7, <uint8_t>length
@@ -276,7 +291,8 @@ cdef int pack_big_int(tagged_bytes *out, object number) except -1:
         _column_put_be64(to + 1, <uint64_t>number)
         out.used += 9
         return 0
-    cdef bytes data = number.to_bytes(((~number if number < 0 else number).bit_length() + 8) // 8, "little", signed=True)
+    cdef bytes data = number.to_bytes(((~number if number < 0 else number).bit_length() + 8) // 8, "little",
+                                      signed=True)
     begin = pack_extension_begin(out)
     pack_raw(out, <const uint8_t *>PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
     pack_extension_end(out, begin, WAN_TAG_BIG_INT)
@@ -297,7 +313,8 @@ cdef int pack_object(tagged_bytes *out, object obj, int depth) except -1:
         try:
             text = <const uint8_t *>PyUnicode_AsUTF8AndSize(obj, &size)
         except UnicodeEncodeError as error:
-            raise refused(f"the text {obj!r:.100} cannot be written as UTF-8 ({error.reason}); pass bytes instead") from None
+            raise refused(f"the text {obj!r:.100} cannot be written as UTF-8 ({error.reason}); pass bytes"
+                          " instead") from None
         pack_text_or_bytes(out, COLUMN_STR, text, size)
     elif kind is int:
         number = PyLong_AsLongLongAndOverflow(obj, &overflow)
@@ -330,7 +347,8 @@ cdef int pack_object(tagged_bytes *out, object obj, int depth) except -1:
             pack_array(out, obj, len(<tuple>obj), depth + 1)
         else:
             pack_set(out, obj, depth + 1)
-        pack_extension_end(out, begin, WAN_TAG_TUPLE if kind is tuple else WAN_TAG_SET if kind is set else WAN_TAG_FROZENSET)
+        pack_extension_end(out, begin, WAN_TAG_TUPLE if kind is tuple
+                           else WAN_TAG_SET if kind is set else WAN_TAG_FROZENSET)
     elif kind is datetime_type and (obj.tzinfo is None or obj.tzinfo is utc):
         number = (obj.toordinal() - DAYS_TO_1970) * 86400 + obj.hour * 3600 + obj.minute * 60 + obj.second
         pack_moment(out, WAN_TAG_NAIVE if obj.tzinfo is None else WAN_TAG_INSTANT, number, obj.microsecond * 1000)
@@ -347,21 +365,23 @@ cdef int pack_object(tagged_bytes *out, object obj, int depth) except -1:
 
 
 cdef int pack_undecodable(tagged_bytes *out, object obj, int depth) except -1:
-    """Within a container: as the bytes that it was there."""
+    """Writes an Encoded or Undecodable within a container, with the bytes that it has."""
     cdef uint8_t form = obj.form
+    cdef const uint8_t *at
     cdef bytes data = obj.data
-    cdef tagged_reader r
+    cdef tagged_reader reader
     cdef size_t begin
     if form != WAN_FORM_TAGGED and form != WAN_FORM_USER:
         raise refused(f"{obj!r} cannot be within a container; put it alone")
-    r.at, r.end, r.containers = <const uint8_t *>PyBytes_AS_STRING(data), <const uint8_t *>PyBytes_AS_STRING(data) + PyBytes_GET_SIZE(data), out.containers
+    at = <const uint8_t *>PyBytes_AS_STRING(data)
+    reader.at, reader.end, reader.containers = at, at + PyBytes_GET_SIZE(data), out.containers
     try:
-        unpack_object(&r, depth)
-        if r.at != r.end:
+        unpack_object(&reader, depth)
+        if reader.at != reader.end:
             raise ValueError("bytes follow the object")
     except (ValueError, TypeError) as error:
         raise refused(f"{obj!r} cannot be within a container: {error}; put it alone") from None
-    out.containers = r.containers
+    out.containers = reader.containers
     if form == WAN_FORM_TAGGED:
         return pack_raw(out, <const uint8_t *>PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
     begin = pack_extension_begin(out)
@@ -392,13 +412,13 @@ cdef int pack_content(tagged_bytes *out, int tag, object content) except -1:
 
 
 cdef bint packs_alone(type kind):
-    """Whether `pack_object` needs no hook for objects of this type, or decides itself."""
-    return (kind is dict or kind is list or kind is tuple or kind is set or kind is frozenset or kind is bool or kind is int
-            or kind is date_type or kind is datetime_type)
+    """Whether `pack_object` needs no hook for objects of this type, or decides itself whether it does."""
+    return (kind is dict or kind is list or kind is tuple or kind is set or kind is frozenset or kind is bool
+            or kind is int or kind is date_type or kind is datetime_type)
 
 
 cdef tuple pack_tagged(object obj, bint is_key):
-    """(form, bytes) of an object that has no plain form; (None, object) if a plain object is worth the same."""
+    """(form, bytes) of an object that has no plain form. (None, object) if an equal plain object can stand for it."""
     cdef tagged_bytes out
     cdef int form = WAN_FORM_TAGGED
     memset(&out, 0, sizeof(out))
@@ -421,85 +441,86 @@ cdef tuple pack_tagged(object obj, bint is_key):
         free(out.data)
 
 
-# Reading. What is not one whole object, or nested too deep, is a ValueError; what is whole and no object in this process is Undecodable
-# in its place.
+# Reading. Bytes that are not one whole object, or an object that is nested too deep, raise a ValueError. A part that is
+# whole, but no object in this process, becomes an Undecodable in its place.
 
 cdef object cut_off():
     return ValueError("it ends in the middle of an object")
 
 
-cdef uint64_t take_big_endian(tagged_reader *r, int count) except? 0xfffffffffffffffe:
+cdef uint64_t take_big_endian(tagged_reader *reader, int count) except? 0xfffffffffffffffe:
     cdef uint64_t number = 0
-    if r.end - r.at < count:
+    if reader.end - reader.at < count:
         raise cut_off()
     for _ in range(count):
-        number = number << 8 | r.at[0]
-        r.at += 1
+        number = number << 8 | reader.at[0]
+        reader.at += 1
     return number
 
 
-cdef const uint8_t *take_bytes(tagged_reader *r, uint64_t count) except NULL:
-    cdef const uint8_t *at = r.at
-    if <uint64_t>(r.end - r.at) < count:
+cdef const uint8_t *take_bytes(tagged_reader *reader, uint64_t count) except NULL:
+    cdef const uint8_t *at = reader.at
+    if <uint64_t>(reader.end - reader.at) < count:
         raise cut_off()
-    r.at += count
+    reader.at += count
     return at
 
 
-cdef int unpack_enter(tagged_reader *r, int depth, uint64_t at_least) except -1:
+cdef int unpack_enter(tagged_reader *reader, int depth, uint64_t at_least) except -1:
     if depth >= WAN_TAGGED_DEPTH_MAX:
         raise ValueError(f"it is nested deeper than {WAN_TAGGED_DEPTH_MAX} containers")
-    r.containers += 1
-    if r.containers > WAN_TAGGED_CONTAINERS_MAX:
+    reader.containers += 1
+    if reader.containers > WAN_TAGGED_CONTAINERS_MAX:
         raise ValueError(f"it has more than {WAN_TAGGED_CONTAINERS_MAX} containers")
-    if <uint64_t>(r.end - r.at) < at_least:
+    if <uint64_t>(reader.end - reader.at) < at_least:
         raise cut_off()
     return 0
 
 
-cdef list unpack_array(tagged_reader *r, uint64_t count, int depth):
+cdef list unpack_array(tagged_reader *reader, uint64_t count, int depth):
     cdef list items = []
-    unpack_enter(r, depth, count)
+    unpack_enter(reader, depth, count)
     for _ in range(count):
-        items.append(unpack_object(r, depth + 1))
+        items.append(unpack_object(reader, depth + 1))
     return items
 
 
-cdef dict unpack_map(tagged_reader *r, uint64_t count, int depth):
+cdef dict unpack_map(tagged_reader *reader, uint64_t count, int depth):
     cdef dict items = {}
-    unpack_enter(r, depth, 2 * count)
+    unpack_enter(reader, depth, 2 * count)
     for _ in range(count):
-        key = unpack_object(r, depth + 1)
-        items[key] = unpack_object(r, depth + 1)
+        key = unpack_object(reader, depth + 1)
+        items[key] = unpack_object(reader, depth + 1)
     return items
 
 
-cdef list unpack_inner_array(tagged_reader *r, int depth):
-    """The array that is all of an extension's content, or of a user's form."""
-    cdef uint8_t code = <uint8_t>take_big_endian(r, 1)
+cdef list unpack_inner_array(tagged_reader *reader, int depth):
+    """Reads the array that is the whole content of an extension, or of a user's form."""
+    cdef uint8_t code = <uint8_t>take_big_endian(reader, 1)
     cdef uint64_t count
     if 0x90 <= code <= 0x9f:
         count = code & 0x0f
     elif code == 0xdc or code == 0xdd:
-        count = take_big_endian(r, 2 if code == 0xdc else 4)
+        count = take_big_endian(reader, 2 if code == 0xdc else 4)
     else:
         raise ValueError("an extension does not hold an array")
-    items = unpack_array(r, count, depth)
-    if r.at != r.end:
+    items = unpack_array(reader, count, depth)
+    if reader.at != reader.end:
         raise ValueError("bytes follow the content of an extension")
     return items
 
 
-cdef object unpack_text(tagged_reader *r, uint64_t length, const uint8_t *start):
-    cdef const uint8_t *at = take_bytes(r, length)
+cdef object unpack_text(tagged_reader *reader, uint64_t length, const uint8_t *start):
+    cdef const uint8_t *at = take_bytes(reader, length)
     try:
         return PyUnicode_DecodeUTF8(<const char *>at, length, NULL)
     except UnicodeDecodeError as error:
-        return undecodable_part(start, r.at, error)
+        return undecodable_part(start, reader.at, error)
 
 
 cdef Undecodable undecodable_part(const uint8_t *start, const uint8_t *end, error):
-    return Undecodable(WAN_FORM_TAGGED, PyBytes_FromStringAndSize(<const char *>start, end - start), reason_of(error), error)
+    return Undecodable(WAN_FORM_TAGGED, PyBytes_FromStringAndSize(<const char *>start, end - start), reason_of(error),
+                       error)
 
 
 cdef str reason_of(error):
@@ -507,9 +528,9 @@ cdef str reason_of(error):
     return str(error) if isinstance(error, PywanError) else f"{type(error).__name__}: {error}"
 
 
-cdef object unpack_object(tagged_reader *r, int depth):
-    cdef const uint8_t *start = r.at
-    cdef uint8_t code = <uint8_t>take_big_endian(r, 1)
+cdef object unpack_object(tagged_reader *reader, int depth):
+    cdef const uint8_t *start = reader.at
+    cdef uint8_t code = <uint8_t>take_big_endian(reader, 1)
     cdef uint64_t bits
     cdef uint32_t short_bits
     cdef double real
@@ -519,68 +540,68 @@ cdef object unpack_object(tagged_reader *r, int depth):
     if code >= 0xe0:
         return <int8_t>code
     if code <= 0x8f:
-        return unpack_map(r, code & 0x0f, depth)
+        return unpack_map(reader, code & 0x0f, depth)
     if code <= 0x9f:
-        return unpack_array(r, code & 0x0f, depth)
+        return unpack_array(reader, code & 0x0f, depth)
     if code <= 0xbf:
-        return unpack_text(r, code & 0x1f, start)
+        return unpack_text(reader, code & 0x1f, start)
     if code == 0xc0:
         return None
     if code == 0xc2 or code == 0xc3:
         return code == 0xc3
     if 0xc4 <= code <= 0xc6:
-        bits = take_big_endian(r, 1 << (code - 0xc4))
-        return PyBytes_FromStringAndSize(<const char *>take_bytes(r, bits), bits)
+        bits = take_big_endian(reader, 1 << (code - 0xc4))
+        return PyBytes_FromStringAndSize(<const char *>take_bytes(reader, bits), bits)
     if 0xc7 <= code <= 0xc9:
-        return unpack_extension(r, take_big_endian(r, 1 << (code - 0xc7)), start, depth)
+        return unpack_extension(reader, take_big_endian(reader, 1 << (code - 0xc7)), start, depth)
     if code == 0xca:
-        short_bits = <uint32_t>take_big_endian(r, 4)
+        short_bits = <uint32_t>take_big_endian(reader, 4)
         memcpy(&single, &short_bits, 4)
         return <double>single
     if code == 0xcb:
-        bits = take_big_endian(r, 8)
+        bits = take_big_endian(reader, 8)
         memcpy(&real, &bits, 8)
         return real
     if 0xcc <= code <= 0xcf:
-        return take_big_endian(r, 1 << (code - 0xcc))
+        return take_big_endian(reader, 1 << (code - 0xcc))
     if code == 0xd0:
-        return <int8_t>take_big_endian(r, 1)
+        return <int8_t>take_big_endian(reader, 1)
     if code == 0xd1:
-        return <int16_t>take_big_endian(r, 2)
+        return <int16_t>take_big_endian(reader, 2)
     if code == 0xd2:
-        return <int32_t>take_big_endian(r, 4)
+        return <int32_t>take_big_endian(reader, 4)
     if code == 0xd3:
-        return <int64_t>take_big_endian(r, 8)
+        return <int64_t>take_big_endian(reader, 8)
     if 0xd4 <= code <= 0xd8:
-        return unpack_extension(r, 1 << (code - 0xd4), start, depth)
+        return unpack_extension(reader, 1 << (code - 0xd4), start, depth)
     if 0xd9 <= code <= 0xdb:
-        return unpack_text(r, take_big_endian(r, 1 << (code - 0xd9)), start)
+        return unpack_text(reader, take_big_endian(reader, 1 << (code - 0xd9)), start)
     if code == 0xdc or code == 0xdd:
-        return unpack_array(r, take_big_endian(r, 2 if code == 0xdc else 4), depth)
+        return unpack_array(reader, take_big_endian(reader, 2 if code == 0xdc else 4), depth)
     if code == 0xde or code == 0xdf:
-        return unpack_map(r, take_big_endian(r, 2 if code == 0xde else 4), depth)
+        return unpack_map(reader, take_big_endian(reader, 2 if code == 0xde else 4), depth)
     raise ValueError(f"byte {code:#x} begins no object")
 
 
-cdef object unpack_extension(tagged_reader *r, uint64_t length, const uint8_t *start, int depth):
-    cdef int tag = <int8_t>take_big_endian(r, 1)
+cdef object unpack_extension(tagged_reader *reader, uint64_t length, const uint8_t *start, int depth):
+    cdef int tag = <int8_t>take_big_endian(reader, 1)
     cdef tagged_reader inner
-    inner.at, inner.containers = take_bytes(r, length), r.containers
-    inner.end = r.at
+    inner.at, inner.containers = take_bytes(reader, length), reader.containers
+    inner.end = reader.at
     if tag == WAN_TAG_TUPLE or tag == WAN_TAG_SET or tag == WAN_TAG_FROZENSET:
         items = unpack_inner_array(&inner, depth)
-        r.containers = inner.containers
+        reader.containers = inner.containers
         return tuple(items) if tag == WAN_TAG_TUPLE else set(items) if tag == WAN_TAG_SET else frozenset(items)
     try:
         return unpack_leaf(tag, &inner, <Py_ssize_t>length)
     except MemoryError:
         raise
     except Exception as error:
-        return undecodable_part(start, r.at, error)
+        return undecodable_part(start, reader.at, error)
 
 
 cdef object unpack_leaf(int tag, tagged_reader *inner, Py_ssize_t length):
-    """An extension that holds no other objects."""
+    """Reads an extension that holds no other objects."""
     cdef const uint8_t *at = inner.at
     cdef bytes data
     cdef int64_t seconds, days
@@ -588,13 +609,15 @@ cdef object unpack_leaf(int tag, tagged_reader *inner, Py_ssize_t length):
     cdef int in_day, year, month, day
     if tag == WAN_TAG_INSTANT or tag == WAN_TAG_NAIVE or tag == WAN_TAG_DURATION:
         read_moment(at, length, &seconds, &nanoseconds)
-        days = seconds // SECONDS_A_DAY - (seconds % SECONDS_A_DAY < 0)     # C rounds towards zero, time towards the past.
+        # C rounds towards zero, but a time before 1970 belongs to the day that began before it.
+        days = seconds // SECONDS_A_DAY - (seconds % SECONDS_A_DAY < 0)
         in_day = <int>(seconds - days * SECONDS_A_DAY)
         if nanoseconds % 1000 == 0 and tag == WAN_TAG_DURATION and -DURATION_DAYS_MAX <= days <= DURATION_DAYS_MAX:
             return timedelta_new(<int>days, in_day, nanoseconds // 1000)
         if nanoseconds % 1000 == 0 and tag != WAN_TAG_DURATION and FIRST_DAY <= days <= LAST_DAY:
             civil_from_days(days, &year, &month, &day)
-            return datetime_new(year, month, day, in_day // 3600, in_day // 60 % 60, in_day % 60, nanoseconds // 1000, utc if tag == WAN_TAG_INSTANT else None)
+            return datetime_new(year, month, day, in_day // 3600, in_day // 60 % 60, in_day % 60, nanoseconds // 1000,
+                                utc if tag == WAN_TAG_INSTANT else None)
         need_hooks()
         return untag_hook(tag, (seconds, nanoseconds))
     if tag == WAN_TAG_DATE and length == 4:
@@ -614,9 +637,10 @@ cdef object unpack_leaf(int tag, tagged_reader *inner, Py_ssize_t length):
 
 
 cdef void civil_from_days(int64_t days, int *year, int *month, int *day) noexcept nogil:
-    """The date so many days after 1970-01-01, within Python's calendar."""
-    cdef int64_t shifted = days + 719468                        # Since 0000-03-01: leap days are the last of their year.
-    cdef int64_t era = shifted // 146097                        # Of 400 years.
+    """The date that is so many days after 1970-01-01, within Python's calendar."""
+    # Days since 0000-03-01. In a year that begins with March, the leap day is the last day.
+    cdef int64_t shifted = days + 719468
+    cdef int64_t era = shifted // 146097                        # An era has 400 years.
     cdef int64_t in_era = shifted - era * 146097
     cdef int64_t year_of_era = (in_era - in_era // 1460 + in_era // 36524 - in_era // 146096) // 365
     cdef int64_t in_year = in_era - (365 * year_of_era + year_of_era // 4 - year_of_era // 100)
@@ -627,18 +651,18 @@ cdef void civil_from_days(int64_t days, int *year, int *month, int *day) noexcep
 
 
 cdef int read_moment(const uint8_t *at, Py_ssize_t length, int64_t *seconds, uint32_t *nanoseconds) except -1:
-    cdef tagged_reader r
+    cdef tagged_reader reader
     cdef uint64_t both
-    r.at, r.end, r.containers = at, at + length, 0
+    reader.at, reader.end, reader.containers = at, at + length, 0
     nanoseconds[0] = 0
     if length == 4:
-        seconds[0] = <int64_t>take_big_endian(&r, 4)
+        seconds[0] = <int64_t>take_big_endian(&reader, 4)
     elif length == 8:
-        both = take_big_endian(&r, 8)
+        both = take_big_endian(&reader, 8)
         nanoseconds[0], seconds[0] = <uint32_t>(both >> 34), <int64_t>(both & 0x3ffffffff)
     elif length == 12:
-        nanoseconds[0] = <uint32_t>take_big_endian(&r, 4)
-        seconds[0] = <int64_t>take_big_endian(&r, 8)
+        nanoseconds[0] = <uint32_t>take_big_endian(&reader, 4)
+        seconds[0] = <int64_t>take_big_endian(&reader, 8)
     else:
         raise ValueError(f"a moment of {length} bytes")
     if nanoseconds[0] >= 1000000000:
@@ -647,17 +671,17 @@ cdef int read_moment(const uint8_t *at, Py_ssize_t length, int64_t *seconds, uin
 
 
 cdef object unpack_tagged(uint8_t form, const uint8_t *data, uint32_t length):
-    """The object of a tagged or user's form; Undecodable with the reason if there is none here."""
-    cdef tagged_reader r
-    r.at, r.end, r.containers = data, data + length, 0
+    """The object for the bytes of a tagged or user's form. An Undecodable with the reason if there is none here."""
+    cdef tagged_reader reader
+    reader.at, reader.end, reader.containers = data, data + length, 0
     try:
         if form == WAN_FORM_USER:
             need_hooks()
-            return untag_hook(WAN_TAG_USER, unpack_inner_array(&r, WAN_TAGGED_DEPTH_MAX - 1))
+            return untag_hook(WAN_TAG_USER, unpack_inner_array(&reader, WAN_TAGGED_DEPTH_MAX - 1))
         if form != WAN_FORM_TAGGED:
             raise ValueError(f"{length} bytes are no object of form {form}")
-        result = unpack_object(&r, 0)
-        if r.at != r.end:
+        result = unpack_object(&reader, 0)
+        if reader.at != reader.end:
             raise ValueError("bytes follow the object")
         return result
     except MemoryError:

@@ -281,7 +281,7 @@ class GatewayReceiver(Described):
             memory,
             self._counts,
             self._find_region,
-            _apply_slow,
+            _apply_by_callbacks,
             credit_bytes=CREDIT_BYTES,
             mount=hello.mount,
             on_floors=lambda floors: self._floors.hear(hello.site, hello.member, hello.sender, floors),
@@ -304,7 +304,7 @@ class GatewayReceiver(Described):
         return session
 
 
-def _apply_slow(region: Any, record: bytes, position: tuple[int, int, bool]) -> int:
+def _apply_by_callbacks(region: Any, record: bytes, position: tuple[int, int, bool]) -> int:
     """Applies a record on the path that asks callbacks. `region` is a MemberRegion.
 
     `position` holds the partition, the sequence, and whether the event may have been applied before.

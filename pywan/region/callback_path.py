@@ -194,8 +194,8 @@ class CallbackPath:
             outcome
         ]
         verdicts: Verdicts = {}
-        outcome = "slow"
-        while outcome == "slow":
+        outcome = "callbacks"
+        while outcome == "callbacks":
             # A sender may start meanwhile. Its filters are asked too: without their answer the event does not enter.
             self._ask(name, change, value, verdicts)
             outcome = region.change(

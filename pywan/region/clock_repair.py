@@ -158,10 +158,10 @@ class ClockRepair:
     def _restamp(self, region: Any, shard: int) -> int | None:
         """Stamps entries anew, beginning with a shard. Returns the shard to go on with. None: all are done."""
         counts = self.report.regions[region.name]
-        entries, tombstones, following, is_slow = self._core.restamp_entries(region, shard)
+        entries, tombstones, following, by_callbacks = self._core.restamp_entries(region, shard)
         counts["entries"] += entries
         counts["tombstones"] += tombstones
-        if not is_slow:
+        if not by_callbacks:
             return following
         assert following is not None
         for key, is_tombstone in self._core.ahead_keys(region, following):
@@ -177,11 +177,11 @@ class ClockRepair:
         for region in self._regions:
             if region.name in regions:
                 with self._floors_lock:
-                    self._core.settle_region(region)
+                    self._core.finish_region(region)
                 region.wait_durable()
         for sender in self._senders:
             if sender.id in queues and not self._others:  # With other regions the queue may hold events that are ahead.
-                self._core.settle_queue(sender.queue)
+                self._core.finish_queue(sender.queue)
 
 
 def _drops(sender: Any) -> int:

@@ -42,7 +42,7 @@ class MemberRegion(_core.RegionCore):
         self.callbacks = CallbackPath(self, site, listeners, resolver)
         self.face: Region[Any, Any] = Region(self)
         self._alter = alter
-        self.set_slow(self._route())
+        self.set_callback_route(self._route())
 
     @property
     def gateway_sender_ids(self) -> tuple[str, ...]:
@@ -114,13 +114,13 @@ class MemberRegion(_core.RegionCore):
         self.check_usable()
         with self.callbacks.lock:
             self.callbacks.add_listener(listener)
-            self.set_slow(self._route())
+            self.set_callback_route(self._route())
 
     def set_resolver(self, resolver: GatewayConflictResolver | None) -> None:
         self.check_not_inherited()
         with self.callbacks.lock:
             self.callbacks.set_resolver(resolver)
-            self.set_slow(self._route())
+            self.set_callback_route(self._route())
 
     def _route(self) -> Callable[..., str] | None:
         """Returns the route of changes from now on: the function that asks the user's callbacks. None: there are no
