@@ -163,7 +163,7 @@ static wan_status open_file(const wan_env *env, const char *path, int writable, 
     /* A symbolic link could lead out of the store, and opening a pipe would wait for its other end. */
     int opened = open(path, (writable ? O_RDWR : O_RDONLY) | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     if (opened < 0 && errno == ELOOP)
-        return WAN_FAIL(WAN_IO, "cannot open %s: it is a symbolic link, and a log has only files of its own", path);
+        return WAN_FAIL(WAN_IO, "cannot open %s: it is a symbolic link, and a log has none", path);
     if (opened < 0) {
         int reason = errno;
         failed(reason, "open", path);
@@ -177,7 +177,7 @@ static wan_status open_file(const wan_env *env, const char *path, int writable, 
     }
     if (!S_ISREG(kind.st_mode)) {
         close(opened);
-        return WAN_FAIL(WAN_IO, "cannot open %s: it is no regular file, and a log has only such", path);
+        return WAN_FAIL(WAN_IO, "cannot open %s: it is not a regular file, and a log has only regular files", path);
     }
     off_t end = lseek(opened, 0, SEEK_END);
     if (end < 0) {

@@ -221,7 +221,7 @@ static wan_status make_segment(wan_log *log, uint64_t bytes)
         log->env->close(log->env, segment->file);
         log->env->remove(log->env, path);
         free(segment->highest);
-        return WAN_FAIL(WAN_IO, "the system draws no random numbers, which a segment needs: %s", strerror(errno));
+        return WAN_FAIL(WAN_IO, "the system gives no random numbers for the secret of a segment: %s", strerror(errno));
     }
     memcpy(segment->secret, head->secret, sizeof segment->secret);
     head->crc = wan_crc32c(0, head, offsetof(wan_segment_head, crc));

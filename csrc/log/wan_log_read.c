@@ -52,7 +52,7 @@ static const char *contradiction(const manifest_head *head)
         if (pair[0] <= (n ? pair[-2] : 0) || pair[0] >= head->next_number)
             return "the manifest's segment numbers do not ascend";
         if (pair[1] < WAN_LOG_PAGE || pair[1] > SEGMENT_BYTES_MAX)
-            return "the manifest says an impossible size of a segment";
+            return "the manifest has an impossible size for a segment";
     }
     return NULL;
 }
@@ -299,8 +299,8 @@ static wan_status scan_segment(wan_log *log, uint32_t index, const wan_log_reade
                 break;
             }
             status = refuse(reader, damage, path, at,
-                            rest.was_synced ? "a damaged block, which was synced: one that was begun later says so"
-                                            : "a block that is not whole, with whole ones behind it");
+                            rest.was_synced ? "a damaged block: a later block says that it was synced"
+                                            : "a block that is not whole, with whole blocks behind it");
             segment->synced_before = at = rest.next;
             continue;
         }
@@ -308,7 +308,8 @@ static wan_status scan_segment(wan_log *log, uint32_t index, const wan_log_reade
         /* Without a manifest the first block is whatever block is left. */
         if (block->commit != *commit + 1 && (log->has_manifest || *commit)) {
             snprintf(reason, sizeof reason,
-                     "blocks are missing before this one: it is number %" PRIu64 ", and %" PRIu64 " was to come",
+                     "blocks are missing before this one: it is number %" PRIu64 ", and number %" PRIu64
+                     " should be here",
                      block->commit, *commit + 1);
             status = refuse(reader, damage, path, at, reason);
             if (status != WAN_OK) break;

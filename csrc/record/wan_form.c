@@ -137,7 +137,8 @@ static const char *check_named(key_reader *reader, int second_is_text)
         uint8_t code = *reader->at;
         int is_text = (code >= 0xa0 && code <= 0xbf) || (code >= 0xd9 && code <= 0xdb),
             is_bytes = code >= 0xc4 && code <= 0xc6;
-        if (n == 0 || second_is_text ? !is_text : !is_bytes) return "a name is no text, or its content no bytes";
+        if (n == 0 || second_is_text ? !is_text : !is_bytes)
+            return "a name is not text, or what follows it is not bytes";
         wrong = check_object(reader, WAN_TAGGED_DEPTH_MAX);
     }
     return wrong;
@@ -167,7 +168,7 @@ static const char *check_extension(key_reader *reader, uint64_t length, unsigned
         break;
     case WAN_TAG_ENUM:
     case WAN_TAG_USER: wrong = check_named(&inner, tag == WAN_TAG_ENUM); break;
-    case WAN_TAG_ZONED: return "a time in a zone is no key: its instant is";
+    case WAN_TAG_ZONED: return "a time in a zone cannot be a key; use its instant";
     case WAN_TAG_SET: return "a set cannot be a key or a part of one; use a frozenset";
     default: return "an extension is not known to this version";
     }
@@ -209,7 +210,7 @@ static const char *check_object(key_reader *reader, unsigned depth)
     else if (code >= 0xc4 && code <= 0xc6)
         is_text = 0, wrong = take_number(reader, 1u << (code - 0xc4), least_length[code - 0xc4], &number);
     /* This also refuses floats of 32 bits, which pywan does not write. */
-    else return "a byte of it is not in use";
+    else return "it has a byte that stands for nothing";
     if (wrong) return wrong;
     if ((uint64_t)(reader->end - reader->at) < number) return CUT_OFF;
     if (is_text && !wan_is_utf8(reader->at, number)) return "its text is not UTF-8";
@@ -237,7 +238,7 @@ wan_status wan_key_check_content(const uint8_t *key, size_t length, uint8_t form
         wrong =
             has_own_form(key, length) ? "it has a form of its own and is written as tagged" : check_object(&reader, 0);
         break;
-    case WAN_FORM_NONE: wrong = "it is none"; break;
+    case WAN_FORM_NONE: wrong = "None is no key"; break;
     case WAN_FORM_INT:
     case WAN_FORM_FLOAT: wrong = "a number is not 8 bytes long"; break;
     case WAN_FORM_USER: wrong = check_named(&reader, 0); break;

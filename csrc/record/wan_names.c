@@ -9,8 +9,7 @@ wan_region_name wan_region_names[WAN_REGION_NAMES];
 wan_status wan_region_name_give(uint16_t number, const char *text, uint16_t length)
 {
     if (number == 0 || wan_region_names[number].text != NULL || length > WAN_REGION_NAME_BYTES_MAX)
-        return WAN_FAIL(WAN_INVALID, "region number %u is given away, or its name of %u bytes is too long", number,
-                        length);
+        return WAN_FAIL(WAN_INVALID, "region number %u is in use, or its name of %u bytes is too long", number, length);
     char *copy = malloc((size_t)length + 1);
     if (!copy) return WAN_FAIL(WAN_NO_MEMORY, "no memory for the name of a region");
     memcpy(copy, text, length);

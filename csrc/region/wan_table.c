@@ -702,10 +702,11 @@ static wan_status copy_shrunk(wan_shard *to, const wan_shard *from)
 
 wan_status wan_table_bucket_copy(wan_table *table, const wan_bucket *bucket, wan_table *to)
 {
-    if (table == to) return WAN_FAIL(WAN_INVALID, "a bucket is copied into another table");
+    if (table == to) return WAN_FAIL(WAN_INVALID, "a bucket can be copied only into another table");
     if (table->bucket_count != to->bucket_count)
-        return WAN_FAIL(WAN_INVALID, "a bucket of %" PRIu32 " into a table of %" PRIu32, table->bucket_count,
-                        to->bucket_count);
+        return WAN_FAIL(WAN_INVALID,
+                        "a bucket of a table with %" PRIu32 " buckets cannot be copied into a table with %" PRIu32,
+                        table->bucket_count, to->bucket_count);
     wan_status status = WAN_OK;
     for (uint32_t n = 0; n < bucket->shard_count && status == WAN_OK; n++) {
         wan_shard *shard = &table->shards[bucket->first_shard + n], *target = &to->shards[bucket->first_shard + n];

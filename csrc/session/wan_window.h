@@ -11,14 +11,15 @@
 
 #define WAN_WINDOW_START (2u << 20) /* It doubles with every round trip as long as the link carries more. */
 #define WAN_WINDOW_FLOOR (256u << 10)
-/* The window covers at least this time, also if the round trip is shorter. Threads wait so long for a processor. */
+/* If the round trip is shorter than this time, the window covers this time instead. Threads may wait so long for a
+ * processor. */
 #define WAN_WINDOW_HICCUP_US 20000u
 /* The window becomes smaller only at the end of an epoch, to the best window of this epoch and the one before. An epoch
  * lasts at least this long. */
 #define WAN_WINDOW_EPOCH_US 1000000u
-/* And at least so many round trips and telling batches. */
+/* An epoch also lasts at least this many round trips, and has at least this many telling batches. */
 #define WAN_WINDOW_EPOCH_TRIPS 4u
-/* If no round trip came near the shortest one for so long, the shortest one is measured again: the link may be longer
+/* If no round trip came near the shortest one for so long, the shortest one is measured again: the link may be shorter
  * now. */
 #define WAN_WINDOW_TRIP_AGE_US 60000000u
 
@@ -39,8 +40,7 @@ typedef struct {
 /* What is remembered of a batch on its way. */
 typedef struct {
     uint64_t sent_us;
-    /* Bytes on their way when it left, with its own. */
-    uint64_t flight;
+    uint64_t flight;   /* Bytes on their way when it left, with its own bytes. */
     uint8_t was_full;  /* It filled the window. */
     uint8_t was_alone; /* No other batch was on its way. */
 } wan_window_mark;

@@ -58,8 +58,9 @@ typedef struct {
     uint64_t unpeeked; /* Those of these entries that are in (peeked, appended]. */
     /* A queue may wait for its disk, or for copies of it on other members. Then an event counts only when all of them
      * have it, and only an event that counts can be peeked. `counted` and `uncounted_events` are kept only while the
-     * queue waits. */
-    /* All events up to here count. peeked <= counted <= appended. */
+     * queue waits.
+     *
+     * All events up to `counted` count. peeked <= counted <= appended. */
     uint64_t counted;
     uint64_t uncounted_events; /* Events in (counted, appended]. */
     /* With persistence: the disk has all events up to here. durable <= appended. */
@@ -82,8 +83,7 @@ typedef struct {
 } wan_partition;
 
 typedef struct {
-    /* Other queues may share it, and a record may stand in several queues. */
-    wan_store *store;
+    wan_store *store;          /* Other queues may share it, and a record may stand in several queues. */
     wan_lease records, blocks; /* The segments of the store that this queue writes into. */
     wan_partition *partitions;
     uint32_t partition_count;
@@ -106,7 +106,7 @@ typedef struct {
      * disk. If they became holes at once, a crash could lose both: a batch passes over the older one, and the newer one
      * was not written. Otherwise NULL. */
     wan_buffer *superseded;
-    uint64_t conflated; /* The number of events that a newer update has replaced in the queue since it began. */
+    uint64_t conflated; /* Events that a newer update has ever replaced in the queue. */
     /* The first check of our own that failed, or NULL. From then on the queue changes nothing and hands nothing out. */
     const wan_breakage *broken;
 } wan_queue;

@@ -64,11 +64,11 @@ static wan_status add_block(wan_row_stage *stage, uint64_t least)
     if (!block->bytes) {
         block->is_file = 1;
         block->size = least > WAN_ROW_STAGE_FILE_BYTES ? least : WAN_ROW_STAGE_FILE_BYTES;
-        status =
-            stage->directory
-                ? pool->env->map_overflow(pool->env, stage->directory, block->size, &block->bytes)
-                : WAN_FAIL(WAN_FULL, "rows of tasks take all of %" PRIu64 " bytes, and there is no directory for more",
-                           pool->memory_limit);
+        status = stage->directory ? pool->env->map_overflow(pool->env, stage->directory, block->size, &block->bytes)
+                                  : WAN_FAIL(WAN_FULL,
+                                             "the rows of tasks take all of their %" PRIu64
+                                             " bytes, and there is no directory for more",
+                                             pool->memory_limit);
     }
     if (status != WAN_OK) {
         free(block);

@@ -241,7 +241,8 @@ wan_status wan_store_adopt(wan_store *store, const char *file, const uint8_t *ba
                            uint32_t *segment_id)
 {
     if (bytes > WAN_ADOPTED_BYTES_MAX)
-        return WAN_FAIL(WAN_FULL, "a file of %" PRIu64 " bytes is too large to be referred into", bytes);
+        return WAN_FAIL(WAN_FULL,
+                        "a file of %" PRIu64 " bytes is too large: the entries of a queue cannot point into it", bytes);
     char *path = strdup(file);
     if (!path) return WAN_FAIL(WAN_NO_MEMORY, "no memory for the name of a file");
     wan_lock_take(&store->lock);
@@ -266,7 +267,7 @@ wan_status wan_store_begin_run(wan_segment *segment, uint64_t offset, uint64_t b
     if (segment->run_count == segment->run_capacity) {
         uint32_t capacity = segment->run_capacity ? segment->run_capacity * 2 : 8;
         wan_store_run *runs = realloc(segment->runs, capacity * sizeof *runs);
-        if (!runs) return WAN_FAIL(WAN_NO_MEMORY, "no memory to say where records lie");
+        if (!runs) return WAN_FAIL(WAN_NO_MEMORY, "no memory for the list of records in a file");
         segment->runs = runs;
         segment->run_capacity = capacity;
     }

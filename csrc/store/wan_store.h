@@ -2,11 +2,11 @@
  * nothing refers to them. New segments are memory up to `memory_limit`, and files beyond it. So the newest events go to
  * the disk, and the oldest ones, which are sent next, stay in memory (LIFO overflow).
  *
- * Several queues may share a store, and it lives as long as one of them. Its own lock guards the fields for which this
- * file says so. A thread takes it after a queue's lock, and only when a segment comes or goes, not for each record. A
- * queue writes into segments that are lent to it (wan_lease), under its own lock, and counts in the lease what lives of
- * its own records. What other queues refer to there is counted in the segment: the bytes of a record once for each
- * queue that refers to it. */
+ * Several queues may share a store, and it lives as long as one of them. Its own lock guards everything
+ * that this file does not exempt. A thread takes it after a queue's lock, and only when a segment comes or goes, not
+ * for each record. A queue writes into segments that are lent to it (wan_lease), under its own lock, and counts in the
+ * lease what lives of its own records. What other queues refer to there is counted in the segment: the bytes of a
+ * record once for each queue that refers to it. */
 #ifndef WAN_STORE_H
 #define WAN_STORE_H
 #include "base/wan_base.h"
@@ -73,7 +73,7 @@ typedef struct {
     uint64_t memory_limit;
     /* The segments by their ids, see wan_store_segment. A segment never moves in this list. Id 0 is never used. */
     wan_segment *pages[WAN_SEGMENT_PAGES];
-    uint32_t segment_count; /* Ids from 1 on that are in use or free. */
+    uint32_t segment_count; /* The next id that was never given. Ids begin at 1. */
     uint32_t *free_ids;
     uint32_t free_id_count, free_id_capacity;
     uint8_t *spare_memory[WAN_SPARE_SEGMENTS];

@@ -96,10 +96,10 @@ static void find_blocks(void)
             if (memcmp(head, "PWBK", 4) != 0) break;
             FUZZ_CHECK(head->segment == number && head->crc == block_crc(head) && head->seal == block_seal(file, at)
                        && store.count < BLOCKS);
-            block_range *place = &store.blocks[store.count++];
-            *place = (block_range){.at = at, .end = at + sizeof *head + head->length, .commit = head->commit};
-            memcpy(place->file, name, sizeof name);
-            at = place->end;
+            block_range *block = &store.blocks[store.count++];
+            *block = (block_range){.at = at, .end = at + sizeof *head + head->length, .commit = head->commit};
+            memcpy(block->file, name, sizeof name);
+            at = block->end;
         }
     }
     for (uint32_t n = 1; n < store.count; n++) FUZZ_CHECK(store.blocks[n].commit == store.blocks[n - 1].commit + 1);
@@ -109,24 +109,24 @@ static void find_blocks(void)
 static void make_store(random_source *source)
 {
     static const uint32_t lengths[] = {1, 100, 3000, 60000, 60000, 300000};
-    log_owner *o = &store.owner;
+    log_owner *owner = &store.owner;
     memory_disk_init(&store.disk);
-    owner_init(o, &store.disk);
-    o->limit = (random_below(source, 2) ? 8u : 32u) << 20;
-    FUZZ_CHECK(owner_open(o) == WAN_OK);
+    owner_init(owner, &store.disk);
+    owner->limit = (random_below(source, 2) ? 8u : 32u) << 20;
+    FUZZ_CHECK(owner_open(owner) == WAN_OK);
     const uint32_t writes = random_below(source, 3); /* No, all or some items are synced later. */
     for (uint32_t step = 1 + random_below(source, 60); step; step--) {
-        o->writes = writes == 2 ? random_below(source, 2) : writes;
-        if (writes && !random_below(source, 6)) FUZZ_CHECK(owner_sync(o) == WAN_OK);
+        owner->writes = writes == 2 ? random_below(source, 2) : writes;
+        if (writes && !random_below(source, 6)) FUZZ_CHECK(owner_sync(owner) == WAN_OK);
         uint32_t what = random_below(source, 20);
-        if (what == 0 && o->durable) {
-            wan_status status = owner_drop(o, 1 + random_below(source, (uint32_t)o->durable));
+        if (what == 0 && owner->durable) {
+            wan_status status = owner_drop(owner, 1 + random_below(source, (uint32_t)owner->durable));
             FUZZ_CHECK(status == WAN_OK);
         } else if (what == 1) {
-            owner_close(o);
-            FUZZ_CHECK(owner_open(o) == WAN_OK && owner_is_whole(o));
-        } else if (owner_write(o, random_below(source, lengths[random_below(source, 6)])) == WAN_FULL) {
-            FUZZ_CHECK(owner_drop(o, o->durable) == WAN_OK);
+            owner_close(owner);
+            FUZZ_CHECK(owner_open(owner) == WAN_OK && owner_is_whole(owner));
+        } else if (owner_write(owner, random_below(source, lengths[random_below(source, 6)])) == WAN_FULL) {
+            FUZZ_CHECK(owner_drop(owner, owner->durable) == WAN_OK);
         }
         if (!random_below(source, 4)) keep_manifest(source);
     }
@@ -135,13 +135,13 @@ static void make_store(random_source *source)
     if (!random_below(source, 4)) {
         store.disk.fail_at = store.disk.calls + 1 + random_below(source, 5);
         store.disk.short_writes = (int)random_below(source, 3);
-        owner_write(o, random_below(source, 5000));
+        owner_write(owner, random_below(source, 5000));
         store.disk.fail_at = 0;
     }
-    if (!random_below(source, 3) && !o->log.manifest_unsure)
-        FUZZ_CHECK(wan_log_seal(&o->log, (const uint8_t *)&o->state, 8) == WAN_OK);
-    o->synced = o->log.synced_commit;
-    owner_close(o);
+    if (!random_below(source, 3) && !owner->log.manifest_unsure)
+        FUZZ_CHECK(wan_log_seal(&owner->log, (const uint8_t *)&owner->state, 8) == WAN_OK);
+    owner->synced = owner->log.synced_commit;
+    owner_close(owner);
 }
 
 static void drop_store(void)
@@ -172,9 +172,9 @@ static uint64_t some_offset(random_source *source, const memory_file *file)
     uint32_t how = random_below(source, 4);
     if (how == 0) return random_below(source, (uint32_t)file->size);
     if (how == 1 && store.count) {
-        const block_range *place = &store.blocks[random_below(source, store.count)];
-        uint64_t at = (random_below(source, 2) ? place->end : place->at) + random_below(source, 64) - 32;
-        if (strcmp(place->file, file->name) == 0 && at < file->size) return at;
+        const block_range *block = &store.blocks[random_below(source, store.count)];
+        uint64_t at = (random_below(source, 2) ? block->end : block->at) + random_below(source, 64) - 32;
+        if (strcmp(block->file, file->name) == 0 && at < file->size) return at;
     }
     if (how == 2 && store.count) {
         const block_range *last = &store.blocks[store.count - 1];
@@ -318,47 +318,47 @@ static int is_left(const memory_disk *disk, const char *name)
     return 0;
 }
 
-static void check_opened(log_owner *o, const memory_disk *damaged)
+static void check_opened(log_owner *owner, const memory_disk *damaged)
 {
-    FUZZ_CHECK(o->wrong == 0);
+    FUZZ_CHECK(owner->wrong == 0);
     /* A directory with nothing in it is a new log. */
     if (!is_left(damaged, "MANIFEST") && !is_left(damaged, NULL)) {
-        FUZZ_CHECK(o->last == 0);
+        FUZZ_CHECK(owner->last == 0);
     } else {
-        uint64_t last = o->last ? o->last : o->log.commit;
-        if (store.count && o->last) FUZZ_CHECK(o->first == store.blocks[0].commit);
-        for (uint64_t n = o->first; n && n <= o->last; n++) FUZZ_CHECK(o->found[n] == 1);
+        uint64_t last = owner->last ? owner->last : owner->log.commit;
+        if (store.count && owner->last) FUZZ_CHECK(owner->first == store.blocks[0].commit);
+        for (uint64_t n = owner->first; n && n <= owner->last; n++) FUZZ_CHECK(owner->found[n] == 1);
         FUZZ_CHECK(last <= store.owner.attempted);
         if (last < store.owner.durable)
             FUZZ_CHECK(!has_trace_of_later(damaged, last)
                        && last >= field64(memory_disk_find((memory_disk *)damaged, "MANIFEST")->bytes, 32));
     }
-    for (uint32_t n = o->log.writing; n < o->log.count; n++) {
+    for (uint32_t n = owner->log.writing; n < owner->log.count; n++) {
         char name[64];
-        segment_name(name, o->log.segments[n].number);
-        const memory_file *file = memory_disk_find(o->disk, name);
-        for (uint64_t at = o->log.segments[n].used; at < file->size; at++) FUZZ_CHECK(file->bytes[at] == 0);
+        segment_name(name, owner->log.segments[n].number);
+        const memory_file *file = memory_disk_find(owner->disk, name);
+        for (uint64_t at = owner->log.segments[n].used; at < file->size; at++) FUZZ_CHECK(file->bytes[at] == 0);
     }
     /* An item that is written now is found. */
-    o->accepted = o->durable = o->log.commit;
-    o->dropped = o->first ? o->first - 1 : o->durable;
-    wan_status status = owner_write(o, 300);
+    owner->accepted = owner->durable = owner->log.commit;
+    owner->dropped = owner->first ? owner->first - 1 : owner->durable;
+    wan_status status = owner_write(owner, 300);
     FUZZ_CHECK(status == WAN_OK || status == WAN_FULL);
-    owner_close(o);
-    FUZZ_CHECK(owner_open(o) == WAN_OK && owner_is_whole(o));
+    owner_close(owner);
+    FUZZ_CHECK(owner_open(owner) == WAN_OK && owner_is_whole(owner));
 }
 
-static void check_salvaged(const log_owner *o, const memory_disk *damaged)
+static void check_salvaged(const log_owner *owner, const memory_disk *damaged)
 {
     for (uint32_t n = 0; n < store.count; n++) {
-        const block_range *place = &store.blocks[n];
-        const memory_file *was = memory_disk_find(&store.disk, place->file),
-                          *is = memory_disk_find((memory_disk *)damaged, place->file);
-        if (is && is->size >= place->end
-            && memcmp(was->bytes + place->at, is->bytes + place->at, place->end - place->at) == 0)
-            FUZZ_CHECK(o->found[place->commit] >= 1);
+        const block_range *block = &store.blocks[n];
+        const memory_file *was = memory_disk_find(&store.disk, block->file),
+                          *is = memory_disk_find((memory_disk *)damaged, block->file);
+        if (is && is->size >= block->end
+            && memcmp(was->bytes + block->at, is->bytes + block->at, block->end - block->at) == 0)
+            FUZZ_CHECK(owner->found[block->commit] >= 1);
     }
-    FUZZ_CHECK(o->wrong == 0);
+    FUZZ_CHECK(owner->wrong == 0);
 }
 
 static void open_damaged(random_source *source)
@@ -490,10 +490,10 @@ static void lie(random_source *source, memory_disk *disk)
     }
     default: {
         if (!store.count) break;
-        const block_range *place =
+        const block_range *block =
             &store.blocks[random_below(source, 3) ? random_below(source, store.count) : store.count - 1];
-        memory_file *in = memory_disk_find(disk, place->file);
-        if (in) lie_in_block(source, in, random_below(source, 4) ? place->at : place->end);
+        memory_file *in = memory_disk_find(disk, block->file);
+        if (in) lie_in_block(source, in, random_below(source, 4) ? block->at : block->end);
     }
     }
 }
@@ -504,33 +504,33 @@ typedef struct {
     int salvage;
     uint8_t *kept[MEMORY_FILES];
     uint32_t kept_count;
-} believer;
+} believing_owner;
 
 /* Keeps every second mapping, as a queue keeps its records where they lie. */
 static int keep_mapping(void *context, uint32_t index, const char *path, const uint8_t *base, uint64_t bytes)
 {
-    believer *b = context;
-    if (index % 2 || b->kept_count == MEMORY_FILES) return 0;
-    b->kept[b->kept_count++] = (uint8_t *)base;
+    believing_owner *believer = context;
+    if (index % 2 || believer->kept_count == MEMORY_FILES) return 0;
+    believer->kept[believer->kept_count++] = (uint8_t *)base;
     return 1;
 }
 
-static void close_believed(believer *b)
+static void close_believed(believing_owner *believer)
 {
-    wan_log_close(&b->owner.log);
-    while (b->kept_count) free(b->kept[--b->kept_count]);
+    wan_log_close(&believer->owner.log);
+    while (believer->kept_count) free(believer->kept[--believer->kept_count]);
 }
 
 static wan_status read_part(void *context, uint32_t index, uint64_t commit, const wan_part_head *head,
                             const uint8_t *bytes)
 {
-    believer *b = context;
-    FUZZ_CHECK(index < b->owner.log.count && head->kind > 0 && head->kind < WAN_PART_KIND_COUNT
+    believing_owner *believer = context;
+    FUZZ_CHECK(index < believer->owner.log.count && head->kind > 0 && head->kind < WAN_PART_KIND_COUNT
                && head->length % 8 == 0);
     /* The reader does not hear of a block without parts. */
-    FUZZ_CHECK(b->salvage || commit >= b->commit);
-    b->blocks += commit != b->commit;
-    b->commit = commit;
+    FUZZ_CHECK(believer->salvage || commit >= believer->commit);
+    believer->blocks += commit != believer->commit;
+    believer->commit = commit;
     fuzz_touch(bytes, head->length);
     return WAN_OK;
 }
@@ -541,46 +541,49 @@ static wan_status read_state(void *context, const uint8_t *bytes, uint64_t lengt
     return WAN_OK;
 }
 
-static wan_status open_believing(believer *b, memory_disk *disk, int salvage, int maps)
+static wan_status open_believing(believing_owner *believer, memory_disk *disk, int salvage, int maps)
 {
-    memset(b, 0, sizeof *b);
-    b->owner.disk = disk;
-    b->salvage = salvage;
-    wan_log_reader reader = {
-        .owner = b, .part = read_part, .state = read_state, .salvage = salvage, .adopt = maps ? keep_mapping : NULL};
-    return wan_log_open(&b->owner.log, &disk->env, "log", WAN_LOG_QUEUE, 77, 1, &reader, &b->owner.damage,
-                        &b->owner.cut_bytes);
+    memset(believer, 0, sizeof *believer);
+    believer->owner.disk = disk;
+    believer->salvage = salvage;
+    wan_log_reader reader = {.owner = believer,
+                             .part = read_part,
+                             .state = read_state,
+                             .salvage = salvage,
+                             .adopt = maps ? keep_mapping : NULL};
+    return wan_log_open(&believer->owner.log, &disk->env, "log", WAN_LOG_QUEUE, 77, 1, &reader, &believer->owner.damage,
+                        &believer->owner.cut_bytes);
 }
 
 static void open_lies(random_source *source)
 {
     static memory_disk lying, tried;
-    static believer b;
+    static believing_owner believer;
     memory_disk_copy(&lying, &store.disk);
     for (uint32_t n = 1 + random_below(source, 2); n; n--) lie(source, &lying);
     if (!random_below(source, 4)) damage(source, &lying);
     for (int salvage = 0; salvage < 2; salvage++) {
         memory_disk_copy(&tried, &lying);
         int maps = (int)random_below(source, 2);
-        wan_status status = open_believing(&b, &tried, salvage, maps);
+        wan_status status = open_believing(&believer, &tried, salvage, maps);
         FUZZ_CHECK(status == WAN_OK || status == WAN_CORRUPT || status == WAN_INVALID);
-        if (status == WAN_CORRUPT) FUZZ_CHECK(b.owner.damage.file[0] && b.owner.damage.reason[0]);
+        if (status == WAN_CORRUPT) FUZZ_CHECK(believer.owner.damage.file[0] && believer.owner.damage.reason[0]);
         if (salvage || status != WAN_OK) FUZZ_CHECK(is_same_disk(&tried, &lying));
         if (status == WAN_OK && !salvage) {
             static uint8_t item[16];
             wan_part part = {.head = {WAN_PART_RECORDS, 1, sizeof item}, .bytes = item};
             uint32_t segment;
-            uint64_t blocks = b.blocks, commit = b.owner.log.commit;
-            status = wan_log_make_room(&b.owner.log, wan_parts_length(&part, 1), NULL, 0);
-            if (status == WAN_OK) status = wan_log_commit(&b.owner.log, &part, 1, &segment);
+            uint64_t blocks = believer.blocks, commit = believer.owner.log.commit;
+            status = wan_log_make_room(&believer.owner.log, wan_parts_length(&part, 1), NULL, 0);
+            if (status == WAN_OK) status = wan_log_commit(&believer.owner.log, &part, 1, &segment);
             FUZZ_CHECK(status == WAN_OK || status == WAN_FULL);
             commit += status == WAN_OK;
             blocks += status == WAN_OK;
-            close_believed(&b);
-            FUZZ_CHECK(open_believing(&b, &tried, 0, !maps) == WAN_OK);
-            FUZZ_CHECK(b.blocks == blocks && b.owner.log.commit == commit);
+            close_believed(&believer);
+            FUZZ_CHECK(open_believing(&believer, &tried, 0, !maps) == WAN_OK);
+            FUZZ_CHECK(believer.blocks == blocks && believer.owner.log.commit == commit);
         }
-        close_believed(&b);
+        close_believed(&believer);
         memory_disk_close(&tried);
     }
     memory_disk_close(&lying);

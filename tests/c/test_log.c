@@ -252,19 +252,19 @@ static void a_written_store_cut_anywhere_gives_all_before_the_cut_or_says_what_i
 
 /* The work during which a call fails: commits of all sizes, drops, and syncs if items are only written. Returns the
  * status of the last call that failed. With `give_up` the work ends there. */
-static wan_status work(log_owner *o, int give_up)
+static wan_status work(log_owner *target, int give_up)
 {
     static const uint64_t lengths[] = {15000, 300, 37000, 20, 22000, 60000, 1700};
     wan_status failed = WAN_OK, status;
     for (int n = 0; n < 30 && !(give_up && failed != WAN_OK); n++) {
-        status = owner_write(o, lengths[n % 7]);
+        status = owner_write(target, lengths[n % 7]);
         if (status != WAN_OK) failed = status;
-        if (o->writes && n % 7 == 5) {
-            status = owner_sync(o);
+        if (target->writes && n % 7 == 5) {
+            status = owner_sync(target);
             if (status != WAN_OK) failed = status;
         }
-        if (n % 10 == 9 && o->durable > 8) {
-            status = owner_drop(o, o->durable - 8);
+        if (n % 10 == 9 && target->durable > 8) {
+            status = owner_drop(target, target->durable - 8);
             if (status != WAN_OK) failed = status;
         }
     }
@@ -460,7 +460,7 @@ static void a_damaged_block_that_a_later_one_says_to_be_synced_is_damage(void)
     EXPECT_EQUAL(owner_sync(&owner), WAN_OK);
     memory_file *file = memory_disk_find(&disk, "000000000001.seg");
     file->bytes[WAN_LOG_PAGE + 100] ^= 1;
-    expect_refusal(WAN_CORRUPT, "a damaged block, which was synced: one that was begun later says so");
+    expect_refusal(WAN_CORRUPT, "a damaged block: a later block says that it was synced");
     file->bytes[WAN_LOG_PAGE + 100] ^= 1;
     EXPECT_EQUAL(owner_open(&owner), WAN_OK);
     EXPECT(owner_is_whole(&owner) && owner.last == 8);
@@ -703,7 +703,7 @@ static void the_last_blocks_damaged_together_are_no_torn_tail(void)
     uint64_t used = owner.log.segments[0].used;
     file->bytes[used - 500] ^= 1;
     file->bytes[used - 100] ^= 1;
-    expect_refusal(WAN_CORRUPT, "one that was begun later says so");
+    expect_refusal(WAN_CORRUPT, "a later block says that it was synced");
     /* The last block alone may be torn. */
     file->bytes[used - 500] ^= 1;
     EXPECT_EQUAL(owner_open(&owner), WAN_OK);
@@ -802,16 +802,17 @@ static void an_older_format_is_refused_by_name(void)
 /* Values that contain blocks. */
 
 /* Writes items whose bytes are copies of the segment in writing, as it is on the disk. */
-static wan_status write_copies(log_owner *o, const memory_file *file, uint64_t from, uint64_t length, uint32_t times)
+static wan_status write_copies(log_owner *target, const memory_file *file, uint64_t from, uint64_t length,
+                               uint32_t times)
 {
-    uint64_t number = o->accepted + 1, bytes = wan_align8(16 + length * times);
+    uint64_t number = target->accepted + 1, bytes = wan_align8(16 + length * times);
     uint8_t *item = calloc(1, bytes);
     memcpy(item, &number, 8);
     for (uint32_t n = 0; n < times; n++) memcpy(item + 16 + n * length, file->bytes + from, length);
     wan_part part = {.head = {WAN_PART_RECORDS, 1, bytes}, .bytes = item};
     uint32_t segment;
-    wan_status status = wan_log_make_room(&o->log, wan_parts_length(&part, 1), (const uint8_t *)&o->state, 8);
-    if (status == WAN_OK) status = wan_log_commit(&o->log, &part, 1, &segment);
+    wan_status status = wan_log_make_room(&target->log, wan_parts_length(&part, 1), (const uint8_t *)&target->state, 8);
+    if (status == WAN_OK) status = wan_log_commit(&target->log, &part, 1, &segment);
     free(item);
     return status;
 }

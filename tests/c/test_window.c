@@ -24,56 +24,61 @@ typedef struct {
     random_source source;
 } simulated_link;
 
-static simulated_link l;
+static simulated_link the_link;
 
 static void open_link(uint64_t round_trip_ms, double megabytes_per_s, uint64_t batch)
 {
-    memset(&l, 0, sizeof l);
-    l.one_way_us = round_trip_ms * 500;
-    l.bytes_per_us = megabytes_per_s;
-    l.batch = batch;
-    l.limit = 64u << 20;
-    l.now_us = 1000000;
-    l.source.state = 1;
-    wan_window_init(&l.window, l.limit, l.now_us);
+    memset(&the_link, 0, sizeof the_link);
+    the_link.one_way_us = round_trip_ms * 500;
+    the_link.bytes_per_us = megabytes_per_s;
+    the_link.batch = batch;
+    the_link.limit = 64u << 20;
+    the_link.now_us = 1000000;
+    the_link.source.state = 1;
+    wan_window_init(&the_link.window, the_link.limit, the_link.now_us);
 }
 
 static void run_for(uint64_t us)
 {
-    uint64_t end = l.now_us + us;
-    l.most_in_flight = l.acknowledged = 0;
-    while (l.now_us < end) {
-        while (wan_window_is_open(&l.window, l.flight) && l.count < BATCHES_MAX && l.now_us >= l.next_batch_us) {
-            l.flight += l.batch;
-            uint32_t at = (l.first + l.count++) % BATCHES_MAX;
-            l.ring[at].mark = wan_window_sent(&l.window, l.flight, l.batch, l.now_us);
-            l.ring[at].bytes = l.batch;
-            double start = (double)(l.now_us + l.one_way_us);
-            if (l.line_free_us > start) start = l.line_free_us;
-            l.line_free_us = start + (double)l.batch / l.bytes_per_us;
-            l.ring[at].arrives_us = (uint64_t)l.line_free_us + l.one_way_us
-                                    + (l.noise_us ? random_below(&l.source, (uint32_t)l.noise_us) : 0);
-            if (l.flight > l.most_in_flight) l.most_in_flight = l.flight;
-            if (l.every_us) l.next_batch_us = l.now_us + l.every_us;
+    uint64_t end = the_link.now_us + us;
+    the_link.most_in_flight = the_link.acknowledged = 0;
+    while (the_link.now_us < end) {
+        while (wan_window_is_open(&the_link.window, the_link.flight) && the_link.count < BATCHES_MAX
+               && the_link.now_us >= the_link.next_batch_us) {
+            the_link.flight += the_link.batch;
+            uint32_t at = (the_link.first + the_link.count++) % BATCHES_MAX;
+            the_link.ring[at].mark =
+                wan_window_sent(&the_link.window, the_link.flight, the_link.batch, the_link.now_us);
+            the_link.ring[at].bytes = the_link.batch;
+            double start = (double)(the_link.now_us + the_link.one_way_us);
+            if (the_link.line_free_us > start) start = the_link.line_free_us;
+            the_link.line_free_us = start + (double)the_link.batch / the_link.bytes_per_us;
+            the_link.ring[at].arrives_us =
+                (uint64_t)the_link.line_free_us + the_link.one_way_us
+                + (the_link.noise_us ? random_below(&the_link.source, (uint32_t)the_link.noise_us) : 0);
+            if (the_link.flight > the_link.most_in_flight) the_link.most_in_flight = the_link.flight;
+            if (the_link.every_us) the_link.next_batch_us = the_link.now_us + the_link.every_us;
         }
-        if (!l.count || (l.every_us && l.next_batch_us < l.ring[l.first].arrives_us)) {
-            l.now_us = l.next_batch_us;
+        if (!the_link.count
+            || (the_link.every_us && the_link.next_batch_us < the_link.ring[the_link.first].arrives_us)) {
+            the_link.now_us = the_link.next_batch_us;
             continue;
         }
-        if (l.ring[l.first].arrives_us > l.now_us) l.now_us = l.ring[l.first].arrives_us;
-        wan_window_mark mark = l.ring[l.first].mark;
-        l.flight -= l.ring[l.first].bytes;
-        l.acknowledged += l.ring[l.first].bytes;
-        l.first = (l.first + 1) % BATCHES_MAX;
-        l.count--;
-        wan_window_acknowledged(&l.window, &mark, l.now_us);
+        if (the_link.ring[the_link.first].arrives_us > the_link.now_us)
+            the_link.now_us = the_link.ring[the_link.first].arrives_us;
+        wan_window_mark mark = the_link.ring[the_link.first].mark;
+        the_link.flight -= the_link.ring[the_link.first].bytes;
+        the_link.acknowledged += the_link.ring[the_link.first].bytes;
+        the_link.first = (the_link.first + 1) % BATCHES_MAX;
+        the_link.count--;
+        wan_window_acknowledged(&the_link.window, &mark, the_link.now_us);
     }
 }
 
 /* The part of what the line can carry in that time, in percent. */
 static uint64_t part_of_line(uint64_t us)
 {
-    return (uint64_t)((double)l.acknowledged * 100 / (l.bytes_per_us * (double)us));
+    return (uint64_t)((double)the_link.acknowledged * 100 / (the_link.bytes_per_us * (double)us));
 }
 
 static void a_link_is_full_however_long_it_is_and_little_waits_before_it(void)
@@ -90,14 +95,15 @@ static void a_link_is_full_however_long_it_is_and_little_waits_before_it(void)
                     (double)(ROUND_TRIPS_MS[r] > 20 ? ROUND_TRIPS_MS[r] * 1000 : 20000) + (double)batch / RATES[w];
                 uint64_t carried = (uint64_t)(RATES[w] * trip_us),
                          most = 5 * carried / 2 + 2 * batch + WAN_WINDOW_FLOOR;
-                if (most > l.limit + batch) most = l.limit + batch;
-                int is_bound = 2 * RATES[w] * trip_us > 1.5 * (double)l.limit;
+                if (most > the_link.limit + batch) most = the_link.limit + batch;
+                int is_bound = 2 * RATES[w] * trip_us > 1.5 * (double)the_link.limit;
                 EXPECT(is_bound || part_of_line(30 * 1000000ull) >= 97);
-                EXPECT(l.most_in_flight <= most);
+                EXPECT(the_link.most_in_flight <= most);
                 if (expectations_failed)
                     printf("    round trip %" PRIu64 " ms, %.0f MB/s, batches of %" PRIu64 ": %" PRIu64 "%%, %" PRIu64
                            " in flight of %" PRIu64 "\n",
-                           ROUND_TRIPS_MS[r], RATES[w], batch, part_of_line(30 * 1000000ull), l.most_in_flight, most);
+                           ROUND_TRIPS_MS[r], RATES[w], batch, part_of_line(30 * 1000000ull), the_link.most_in_flight,
+                           most);
             }
 }
 
@@ -113,19 +119,19 @@ static void the_receivers_credit_is_never_passed_by_more_than_a_batch(void)
 {
     open_link(300, 1000, 1u << 20);
     run_for(5 * 1000000ull);
-    EXPECT(l.most_in_flight <= l.limit + l.batch);
-    wan_window_set_limit(&l.window, 3u << 20);
+    EXPECT(the_link.most_in_flight <= the_link.limit + the_link.batch);
+    wan_window_set_limit(&the_link.window, 3u << 20);
     run_for(1000000);
     run_for(1000000);
-    EXPECT(l.most_in_flight <= (3u << 20) + l.batch);
-    wan_window_set_limit(&l.window, 0); /* One batch at a time. */
+    EXPECT(the_link.most_in_flight <= (3u << 20) + the_link.batch);
+    wan_window_set_limit(&the_link.window, 0); /* One batch at a time. */
     run_for(1000000);
     run_for(1000000);
-    EXPECT_EQUAL(l.most_in_flight, l.batch);
-    wan_window_set_limit(&l.window, 64u << 20);
+    EXPECT_EQUAL(the_link.most_in_flight, the_link.batch);
+    wan_window_set_limit(&the_link.window, 64u << 20);
     run_for(3000000);
     run_for(1000000);
-    EXPECT(l.most_in_flight > 32u << 20);
+    EXPECT(the_link.most_in_flight > 32u << 20);
 }
 
 static void a_link_that_changes_is_full_again(void)
@@ -137,16 +143,16 @@ static void a_link_that_changes_is_full_again(void)
     open_link(50, 50, 17600);
     run_for(10 * 1000000ull);
     for (int n = 0; n < 8; n++) {
-        l.one_way_us = CHANGES[n].round_trip_ms * 500;
-        l.bytes_per_us = CHANGES[n].rate;
+        the_link.one_way_us = CHANGES[n].round_trip_ms * 500;
+        the_link.bytes_per_us = CHANGES[n].rate;
         run_for(75 * 1000000ull);
         run_for(10 * 1000000ull);
         EXPECT(part_of_line(10 * 1000000ull) >= 95);
-        EXPECT(l.most_in_flight
+        EXPECT(the_link.most_in_flight
                <= (uint64_t)(3 * CHANGES[n].rate * (double)CHANGES[n].round_trip_ms * 1000) + WAN_WINDOW_FLOOR);
         if (expectations_failed)
             printf("    change %d: %" PRIu64 "%%, %" PRIu64 " in flight\n", n, part_of_line(10 * 1000000ull),
-                   l.most_in_flight);
+                   the_link.most_in_flight);
     }
 }
 
@@ -157,18 +163,18 @@ static void little_is_on_its_way_to_a_receiver_that_applies_slowly(void)
     open_link(1, 0.0176, 17600); /* A batch each second. */
     run_for(600 * 1000000ull);
     run_for(60 * 1000000ull);
-    EXPECT(l.most_in_flight <= WAN_WINDOW_FLOOR + 17600);
+    EXPECT(the_link.most_in_flight <= WAN_WINDOW_FLOOR + 17600);
 }
 
 static void a_sender_with_little_to_send_keeps_the_window_it_has(void)
 {
     open_link(100, 125, 17600);
     run_for(5 * 1000000ull);
-    uint64_t before = l.window.bytes;
-    l.every_us = 50000;
+    uint64_t before = the_link.window.bytes;
+    the_link.every_us = 50000;
     run_for(60 * 1000000ull);
-    EXPECT(l.window.bytes >= before);
-    l.every_us = 0;
+    EXPECT(the_link.window.bytes >= before);
+    the_link.every_us = 0;
     run_for(400000);
     run_for(1000000);
     EXPECT(part_of_line(1000000) >= 97);
@@ -177,7 +183,7 @@ static void a_sender_with_little_to_send_keeps_the_window_it_has(void)
 static void delays_that_change_from_batch_to_batch_do_not_starve_a_link(void)
 {
     open_link(100, 50, 17600);
-    l.noise_us = 40000;
+    the_link.noise_us = 40000;
     run_for(30 * 1000000ull);
     run_for(30 * 1000000ull);
     EXPECT(part_of_line(30 * 1000000ull) >= 95);
