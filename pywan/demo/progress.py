@@ -50,7 +50,6 @@ class Progress:
         self._thread: threading.Thread | None = None
         self.activity: Callable[[], str] = lambda: ""
         self._watching = False
-        self._step = ""
         self._how_far = ""
         self._started = self._step_started = time.monotonic()
         self._spinner = Spinner("dots")
@@ -83,7 +82,7 @@ class Progress:
             self._live = None
 
     def say(self, text: str) -> None:
-        self._step, self._step_started, self._how_far = text, time.monotonic(), ""
+        self._step_started, self._how_far = time.monotonic(), ""
         self.console.print(f"[dim]{time.monotonic() - self._started:6.1f} s[/]  {text}", soft_wrap=True)
 
     def _run(self) -> None:
@@ -128,16 +127,15 @@ class Progress:
         (first_at, first), (last_at, last) = history[0], history[-1]
         return max(0.0, (last - first) / (last_at - first_at))
 
-    def _step_text(self) -> str:
-        """The step with its time, and how far it is."""
-        text = f"{self._step} ({time.monotonic() - self._step_started:.0f} s)"
-        return f"{text}: {self._how_far}" if self._how_far else text
+    def _how_long(self) -> str:
+        """For how long the step goes on, and how far it is. The step itself stands in the line above."""
+        seconds = f"for {time.monotonic() - self._step_started:.0f} s"
+        return f"{seconds}: {self._how_far}" if self._how_far else seconds
 
     def _line(self) -> str:
         now = f"{time.monotonic() - self._started:6.1f} s"
         if not self._has_events:
-            seconds = f"{time.monotonic() - self._step_started:.0f} s"
-            return f"[dim]{now}    ... for {seconds}{f': {self._how_far}' if self._how_far else ''}[/]"
+            return f"[dim]{now}    ... {self._how_long()}[/]"
         parts = []
         for site, view in self._views.items():
             queue = sum(view.queued.values())
@@ -152,7 +150,7 @@ class Progress:
 
     def _picture(self) -> Group:
         """A line that moves, and below it the sites as soon as they have events."""
-        self._spinner.update(text=self._step_text())
+        self._spinner.update(text=self._how_long())
         return Group(self._spinner, self._table()) if self._has_events else Group(self._spinner)
 
     def _table(self) -> Table:
