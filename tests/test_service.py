@@ -20,6 +20,7 @@ from pywan.cli.service import tell_ready
 ROOT = Path(__file__).resolve().parent.parent
 UNITS = sorted((ROOT / "packaging").glob("*.service"))
 LIMIT_S = 30.0
+pytestmark = pytest.mark.whole
 
 
 @pytest.fixture

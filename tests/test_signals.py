@@ -15,6 +15,7 @@ from pywan.member import process
 from pywan.testing.waiting import eventually
 
 LIMIT_S = 30.0
+pytestmark = pytest.mark.whole
 OPTIONS = {"port": 0, "distributed_system_id": 1}
 
 

@@ -33,8 +33,8 @@ from pywan.stats import volatile_text
 
 Values = dict[str, Any]
 MAX_SCRIPT_BYTES = 1024 * 1024
-REPAIR_TIMEOUT_S = 86400.0  # It tells how far it is; Ctrl-C ends it.
-SHUTDOWN_LOOK_S = 0.2  # Between two looks at what members still have.
+REPAIR_TIMEOUT_S = 86400.0  # The member tells how far it is, and Ctrl-C ends the command.
+SHUTDOWN_LOOK_S = 0.2  # The time between two looks at what members still have.
 
 MEMBER = Option("member", "only this member (several with commas)", field="member")
 MEMBERS = Option("members", "the same", field="member", hidden=True)
@@ -60,7 +60,7 @@ def _on_members(op: str) -> Callable[[Session, Values], Result]:
 
 
 def _rows(op: str, replies: list[Values]) -> Result:
-    """A row for each member that did it. A member that failed has an error, and no row that says the same again."""
+    """The result with a row for each member that did it. A member that failed has an error, and no row as well."""
     rows = [(r["member"], "OK", r.get("status", "")) for r in replies if r["ok"]]
     result = Result(data={"members": replies}, tables=[Table(("Member", "Status", "Message"), rows)] if rows else [])
     result.errors += [f"{op} on {r['member']}: {r['error']}" for r in replies if not r["ok"]]
@@ -84,7 +84,7 @@ def _change(op: str, action: str) -> Callable[[Session, Values], Result]:
         changed = [r["member"] for r in replies if r["ok"] and r.get("changed")]
         notes, problems = [], []
         if target is not None:
-            # A change for some members only is theirs: those that join later are not among them.
+            # A change for some members is not for those that join later.
             if changed:
                 notes.append(
                     f"this holds for {', '.join(changed)} until restarted: a change with --member is not kept in the"
@@ -222,7 +222,7 @@ def list_gateways(session: Session, values: Values) -> Result:
             )
     if not senders_only:
         result.data["receivers"] = receivers
-        # One sender has a connection for each of its dispatchers; people want to see who, not how often.
+        # A sender has a connection for each of its dispatchers. The table names each sender once.
         found = [
             (
                 v["member"],
@@ -320,7 +320,7 @@ def describe_region(session: Session, values: Values) -> Result:
 
 
 def _typed(text: str, type_: str, what: str) -> Any:
-    """A key or value as the command line writes it, in its type."""
+    """A key or value in its type, from the text on the command line."""
     try:
         return _TYPES[type_](text)
     except KeyError:
@@ -461,8 +461,8 @@ START_OPTIONS = (
 
 
 def _properties(session: Session, values: Values) -> Properties:
-    """The properties beside the options. Takes what says where they are out of `values`, and each option of the
-    environment that a property of the command line (`--J`) takes the place of."""
+    """The properties beside the options. It takes the options that name properties out of `values`. It also takes out
+    each option of the environment whose property the command line gives (`--J`)."""
     variables: dict[str, str] = values.pop(FROM_ENVIRONMENT, {})
     java = values.pop("java", ())
     files = [given_path(values.get("dir") or "."), Path(".")]
@@ -474,7 +474,7 @@ def _properties(session: Session, values: Values) -> Properties:
             del values[key], variables[key]
     if variables:
         note = f"from the environment: {', '.join(sorted(variables.values()))}"
-        session.output.note(note)  # At once: an error of one of them comes before the result.
+        session.output.note(note)  # At once, because a wrong one makes an error, and then there is no result.
         if session.output.as_json:
             properties.notes.append(note)
     return properties
@@ -496,7 +496,7 @@ def _timeout(values: Values) -> float | None:
 def _start(session: Session, kind: str, values: Values, options: Values, properties: Properties) -> Result:
     name, directory = values["name"], values.get("dir")
     options["log_level"] = values.get("log_level") or properties.get("log-level")
-    # A member keeps its own current directory, so what is relative to ours must not stay so.
+    # A member has another current directory, so it gets absolute paths.
     classpath = values.get("classpath")
     options["classpath"] = (
         ":".join(str(given_path(part).absolute()) for part in classpath.split(":") if part) if classpath else None
@@ -613,7 +613,9 @@ def start_server(session: Session, values: Values) -> Result:
                 values.get("maximum_tombstone_memory") or properties.get("maximum-tombstone-memory"),
                 "maximum-tombstone-memory",
             ),
-            "join_timeout": min(10.0, timeout / 2) if timeout else None,  # So that it can still say why not.
+            "join_timeout": min(10.0, timeout / 2)
+            if timeout
+            else None,  # The member can then still say why it did not join.
             "maximum_shutdown_wait_time": _wait_time(values, properties.get("maximum-shutdown-wait-time")),
         },
         properties,
@@ -701,12 +703,12 @@ def _stop_through_site(session: Session, kind: str, name: str, wait: float | Non
     )
 
 
-# Of a member's own status: what the sheet says already.
+# Parts of a member's own status that the sheet shows already.
 _TOLD_ABOVE = frozenset({"name", "type", "member", "pid", "host", "port", "directory"})
 
 
 def _peer_text(peer: Values) -> str:
-    """Another locator that a locator knows. What is wrong with it stands among the locator's problems."""
+    """A line about another locator that a locator knows. The locator's problems say what is wrong with it."""
     state = "joined" if peer["joined"] else f"not joined, {peer['failures']} attempts failed"
     return f"{peer['address']}, {peer['role']}: {state}"
 
@@ -976,14 +978,14 @@ _PRECEDENCE = (
 
 
 def _usage(command: Command) -> str:
-    """The command with its required options; the others are listed below."""
+    """The command with its required options. The help lists the others below."""
     parts = [f"--{o.name}=value" for o in command.options if o.required]
     others = any(not o.required and not o.hidden for o in command.options)
     return " ".join([command.name, *parts, *(["[--option=value ...]"] if others else [])])
 
 
 def _about_option(option: Option, width: int) -> list[str]:
-    """`  --name=value  (required)  PYWAN_NAME`, and what it means in the lines below."""
+    """The lines about an option: `--name=value  (required)  PYWAN_NAME`, and its meaning below."""
     head = [f"--{option.name}" + ("" if option.flag else "=value"), "(required)" * option.required, option.variable]
     return [f"  {'  '.join(filter(None, head))}", *wrapped_after("      ", option.help, width)]
 

@@ -37,7 +37,7 @@ _CONTEXT = {"ignore_unknown_options": True, "allow_interspersed_args": False, "h
 def program(lines: tuple[str, ...], locator: str | None, as_json: bool, words: tuple[str, ...]) -> None:
     """Multi-site event distribution, in gfsh's grammar: start locator, start server, create gateway-sender, ..."""
     if words[:1] == ("demo",):
-        from pywan.demo.main import main as demo  # Needs Spark; nothing else here does.
+        from pywan.demo.main import main as demo  # Only the demo needs Spark.
 
         demo([*(["--json"] if as_json else []), *words[1:]])
         return
@@ -49,7 +49,7 @@ def program(lines: tuple[str, ...], locator: str | None, as_json: bool, words: t
 
 
 def _run(lines: Sequence[str], locator: str | None, as_json: bool, words: list[str]) -> bool:
-    # What this process logs itself is shown as a note. A member in the foreground sets up a log of its own.
+    # Warnings that this process logs are shown as notes. A member in the foreground sets up a log of its own.
     logging.basicConfig(level=logging.WARNING, format="note: %(message)s", stream=sys.stderr)
     from pywan.cli import shell
     from pywan.cli.commands import COMMANDS

@@ -16,7 +16,7 @@ from pywan.base.amounts import duration_text, moment_text, size_text
 from pywan.base.names import printable, printable_json
 from pywan.cli.layout import Sheet, Table, cell_text, layout
 
-PLAIN_WIDTH = 200  # Of a table that goes into a file or a pipe.
+PLAIN_WIDTH = 200  # The columns of a line that goes into a file or a pipe.
 
 
 @dataclass
@@ -71,13 +71,13 @@ class Output:
         self._err.flush()
 
     def echo(self, text: str) -> None:
-        """What a script is about to do."""
+        """Says what a script is about to do."""
         if not self.as_json:
             self._print(text, self._out)
             self._out.flush()
 
     def note(self, text: str) -> None:
-        """What a person is to know before the command ends; a program reads it in the result."""
+        """Says something to a person before the command ends. A program reads it in the result."""
         if not self.as_json:
             self._print(f"note: {text}", self._err)
             self._err.flush()
@@ -91,7 +91,7 @@ class Output:
 
     @staticmethod
     def _print(text: Any, to: TextIO) -> None:
-        """What members, other sites and files said is shown, and not obeyed by the terminal."""
+        """Prints text in which the terminal obeys nothing, whatever members, other sites and files wrote."""
         print(printable(str(text), lines=True), file=to)
 
     @property

@@ -25,7 +25,7 @@ UNDERSTOOD = (
     "allow-callbacks",
     "maximum-tombstone-memory",
 )
-# Geode's, without a meaning here. Security is not among them: to leave that out in silence would be a trap.
+# Properties of Geode without a meaning here. Those of security are not among them: ignoring them would be a trap.
 IGNORED_PREFIXES = (
     "jmx-",
     "http-",
@@ -60,11 +60,11 @@ IGNORED = (
 
 
 class Properties:
-    """Properties of one member, and `notes`: what was given and is not used, in words."""
+    """The properties of one member. `notes` say in words which properties were given and are not used."""
 
     def __init__(self) -> None:
         self.values: dict[str, str] = {}
-        self.of_command_line: frozenset[str] = frozenset()  # Names of those that --J gave.
+        self.of_command_line: frozenset[str] = frozenset()  # Names of the properties that --J gave.
         self.notes: list[str] = []
 
     def add(self, name: str, value: str, source: str) -> None:
@@ -107,7 +107,7 @@ def gather(
 
 def _add_java_option(found: Properties, option: str) -> None:
     option = option.strip()
-    # The shell's escaped quotes, which Geode's own examples have around values with commas.
+    # Geode's examples have quotes around values with commas, which they escape for the shell.
     while len(option) >= 2 and option[0] == option[-1] and option[0] in "'\"":
         option = option[1:-1].strip()
     option = option.replace(f"-D{GEODE_WAIT_TIME}=", "-Dgemfire.maximum-shutdown-wait-time=").replace(

@@ -28,7 +28,7 @@ DEFAULT_LOCATOR = "127.0.0.1[10334]"
 LOCATOR_TIMEOUT_S = 5.0
 MEMBER_TIMEOUT_S = 60.0  # A sender may take long to stop.
 MEMBERS_AT_ONCE = 16
-MAX_SCRIPTS = 16  # That run each other.
+MAX_SCRIPTS = 16  # So many files may run each other.
 
 
 class Session:
@@ -42,13 +42,13 @@ class Session:
         self.connected = locator is not None
         self.done = False
         self.help_command = "help"  # What a person types for help.
-        self._scripts: dict[tuple[int, int], str] = {}  # Those that run now, the outermost first.
+        self._scripts: dict[tuple[int, int], str] = {}  # Files that run now, the outermost first.
         self._asked = False  # Whether this command has an answer of another process.
 
     # --- lines ---
 
     def run(self, words: list[str], shown_as: str | None = None) -> bool:
-        """One command; shows its result and says whether it worked."""
+        """Runs one command, shows its result, and says whether it worked."""
         name = shown_as or " ".join(words[: grammar.first_option(words)])
         self._asked = False
         try:
@@ -61,7 +61,7 @@ class Session:
             result = self._usage_error(error)
         except PywanError as error:
             result = Result(errors=[str(error)])
-        except OSError as error:  # A path that the system does not take.
+        except OSError as error:  # The system does not take a path.
             result = Result(errors=[f"{name}: {printable(str(error))}"])
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             if not self._asked:
@@ -80,7 +80,7 @@ class Session:
         return bool(result.ok)
 
     def run_line(self, line: str) -> bool:
-        """A line of one or several commands; the rest is not run after one that failed."""
+        """Runs a line of one or several commands. After one that failed, the rest does not run."""
         try:
             commands = grammar.split_lines(line)
         except grammar.GrammarError as error:
@@ -99,7 +99,7 @@ class Session:
         return True
 
     def _usage_error(self, error: grammar.GrammarError) -> Result:
-        """Two lines: what is wrong, and how to get help."""
+        """A result of two lines: what is wrong, and how to get help."""
         return Result(errors=[str(error)], hint=" ".join(filter(None, (self.help_command, error.topic))))
 
     @contextlib.contextmanager
@@ -164,7 +164,7 @@ class Session:
         try:
             return call_once(parse_address(locator), op, timeout=LOCATOR_TIMEOUT_S, **fields)
         except (ConnectivityError, ProtocolError, NotFoundError) as error:
-            # A server's port knows no such operation; another program's port no such protocol.
+            # The port may be that of a server, which has no such operation, or of a program with another protocol.
             raise NoLocatorError(f"no locator at {locator}: {error}") from None
 
     def members(self, wanted: str | None = None) -> list[dict[str, Any]]:
