@@ -183,8 +183,8 @@ typedef struct {
     void (*damaged)(void *owner, const wan_damage *damage);
 } wan_log_reader;
 
-/* Opens the log in `directory`, which exists. Makes a new log with `id` if the directory has none. Cuts a lost end off,
- * and adds to *cut_bytes how many bytes that were. WAN_CORRUPT with *damage: there is damage in the middle.
+/* Opens the log in `directory`, which exists. Makes a new log with `id` if the directory has none. Cuts a lost end off.
+ * *cut_bytes is then how many bytes of it were not zero. WAN_CORRUPT with *damage: there is damage in the middle.
  * WAN_INVALID: the log is of another kind or version. WAN_IO, WAN_FULL: the system refused. If the result is not
  * WAN_OK, nothing that counts was changed. */
 wan_status wan_log_open(wan_log *log, const wan_env *env, const char *directory, uint32_t kind, uint64_t id,

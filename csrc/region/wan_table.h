@@ -111,13 +111,13 @@ typedef enum {
     WAN_MISSING, /* A local destroy of a key that is not there. */
     /* The change lost a conflict: the stored version is later, or has the same version and the later content. */
     WAN_LOST,
-    /* The versions come from two sites, and a resolver has to be asked. Nothing was changed. */
+    /* The change and the stored entry come from two sites, and a resolver has to be asked. Nothing was changed. */
     WAN_ASK,
     WAN_OUT_OF_MEMORY,
     WAN_UNMET, /* The condition of the change does not hold. Nothing was changed. */
     WAN_SAME,  /* The same version and value are stored already: the event was applied before. */
-    /* The key is not there. A later change may have destroyed it: the table remembers only a hash of that, or
-     * nothing. */
+    /* The key is not there. A later destroy may have removed it: the table remembers only a hash of that destroy,
+     * or nothing. */
     WAN_FORGOTTEN,
 } wan_outcome;
 
@@ -157,9 +157,11 @@ static inline wan_bucket *wan_table_bucket(const wan_table *table, uint64_t hash
     return &table->buckets[wan_hash_bucket(hash, table->bucket_count)];
 }
 
-/* For all functions from here to wan_table_take_all the caller holds the shard's lock, unless they say otherwise. */
+/* For all functions from here to wan_table_take_all the caller holds the shard's lock, unless they say otherwise.
+ *
+ * Applies a change if it is later than what is stored, and says what became of it. */
 wan_outcome wan_table_apply(wan_shard *shard, wan_change *change);
-/* The same for a version without a value. The change brings only its key, and the entry is there but invalid. If an
+/* wan_table_apply for a version without a value. The change brings only its key, and leaves an invalid entry. If an
  * entry lost the value of this very version, wan_table_apply does not give the value back, because the event counts as
  * applied before. */
 wan_outcome wan_table_invalidate(wan_shard *shard, wan_change *change);
@@ -292,8 +294,9 @@ static inline void wan_table_prefetch_slot(const wan_table *table, uint64_t hash
 /* The most bytes of an entry that are fetched. The processor fetches the rest by itself. */
 #define WAN_PREFETCH_BYTES_MAX 512u
 
-/* `bytes` are those of key and value, as far as the caller knows. An array or entry that is replaced meanwhile stays
- * mapped (wan_slab), so there is no fault. Sanitizers would report this read as a race, so they do not see it. */
+/* `bytes` are those of key and value, as far as the caller knows. An array of slots that is replaced meanwhile stays
+ * mapped (wan_slab), so the read does not fault, and to fetch an address never does. Sanitizers would report this read
+ * as a race, so they do not see it. */
 static inline void wan_table_prefetch_entry(const wan_table *table, uint64_t hash, uint64_t bytes)
 {
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)

@@ -192,7 +192,7 @@ void wan_queue_conflate_with(wan_queue *queue, wan_partition *partition, uint64_
             break;
         }
         if (slot->hash != hash) continue;
-        if (slot->sequence <= partition->peeked) break; /* That event has left the queue. Its slot serves again. */
+        if (slot->sequence <= partition->peeked) break; /* That event is on its way or gone. Its slot serves again. */
         wan_entry_ref ref = *entry_of(partition, slot->sequence);
         if (!ref) break;
         const wan_record *older = ref_record(queue->store, ref);

@@ -66,8 +66,8 @@ static void end_sweep(wan_queue *queue)
     (void)mark_sparse(queue->store, 0);
 }
 
-/* Goes on with a sweep, for so many entries and bytes. A record does not say its position, so the sweep goes through
- * the entries in order to find the records of a segment. */
+/* Goes on with a sweep, until it has looked at `entries` entries or moved `bytes` bytes. A record does not say its
+ * position, so the sweep goes through the entries in order to find the records of a segment. */
 static void sweep(wan_queue *queue, uint64_t entries, uint64_t bytes)
 {
     while (queue->sweep_partition < queue->partition_count) {
