@@ -203,7 +203,8 @@ class GatewaySender(Described):
             limit: How many events to return at most.
 
         Returns:
-            One map for each event: its region, key and operation, and the reason why it could not be applied.
+            One map for each event, with "region", "operation", "key", "value", "timestamp" (milliseconds since 1970)
+                and "reason": why it could not be applied.
         """
         return self._core.parked.shown(limit)
 

@@ -16,7 +16,14 @@ from pywan.testing.waiting import eventually
 
 
 class TestSite:
-    """One site: its locator, its only member, and the sender to the other site."""
+    """One site: its locator, its only member, and the sender to the other site.
+
+    Attributes:
+        name: "ny" or "ln".
+        locator: The site's locator.
+        cache: The site's member.
+        sender: The gateway sender to the other site.
+    """
 
     __test__ = False  # pytest would take it for a class of tests, because of its name.
 
@@ -27,13 +34,25 @@ class TestSite:
         self.sender = sender
 
     def create_region(self, name: str, **attributes: Any) -> Region[Any, Any]:
-        """Creates a region whose changes go to the other site. It takes the attributes of `Cache.create_region`."""
+        """Creates a region whose changes go to the other site.
+
+        Args:
+            name: The region's name.
+            **attributes: The attributes of `Cache.create_region`. By default it is a PARTITION region.
+
+        Returns:
+            The region.
+        """
         return self.cache.create_region(
             name, **{"type": "PARTITION", "gateway_sender_ids": [self.sender.id], **attributes}
         )
 
     def region(self, name: str) -> Region[Any, Any]:
-        """Returns the region of that name. KeyError if there is none."""
+        """Returns the region of that name.
+
+        Raises:
+            KeyError: The site has no such region.
+        """
         return self.cache.regions()[name]
 
     def __repr__(self) -> str:
@@ -41,7 +60,12 @@ class TestSite:
 
 
 class TwoSites:
-    """Two sites of one member each, `ny` (site 1) and `ln` (site 2), connected both ways."""
+    """Two sites with one member each, connected both ways.
+
+    Attributes:
+        ny: The site with the id 1.
+        ln: The site with the id 2.
+    """
 
     __test__ = False
 
@@ -50,13 +74,21 @@ class TwoSites:
         self.ln = ln
 
     def create_region(self, name: str, **attributes: Any) -> tuple[Region[Any, Any], Region[Any, Any]]:
-        """Creates the region in both sites. Returns (the one in ny, the one in ln)."""
+        """Creates the region in both sites. It takes the arguments of `TestSite.create_region`.
+
+        Returns:
+            The region in ny, and the region in ln.
+        """
         return self.ny.create_region(name, **attributes), self.ln.create_region(name, **attributes)
 
     def settle(self, timeout: float = 10.0) -> None:
         """Returns when each change of either site has been applied at the other site.
 
-        TimeoutError after `timeout` seconds for each direction.
+        Args:
+            timeout: How many seconds to wait at most, for each direction.
+
+        Raises:
+            TimeoutError: Some changes were not applied in time.
         """
         for site in self:
             if not site.sender.wait_until_flushed(timeout=timeout):
