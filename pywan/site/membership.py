@@ -434,7 +434,7 @@ class _Link:
                 )
 
     def _join(self, version: int, profile: dict[str, Any]) -> bool:
-        """Joins the locator. Returns False: it did not fail."""
+        """Joins the locator. Returns whether that failed; an error is raised then, so it is always False."""
         owner = self._owner
         profile["distributed_system_id"] = owner._distributed_system_id
         reply = self._client.call("member-join", profile=profile)

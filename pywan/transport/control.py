@@ -135,7 +135,7 @@ class ControlServer:
         connection.warning("%s: closed the connection from %s: %s", self.name, connection.place, reason)
 
     def _first_bytes(self, connection: Connection) -> bytes:
-        """Returns the bytes that tell the protocol."""
+        """Returns the bytes that tell the protocol. Empty: the connection ended before it sent any."""
         first = b""
         while len(first) < FIRST_BYTES:
             connection.sock.settimeout(connection.time_left())

@@ -122,7 +122,7 @@ def keep_alive(sock: socket.socket) -> None:
 
 
 def untaken_bytes(sock: socket.socket) -> int:
-    """Returns how many bytes the other side's kernel has not taken yet of those given to our kernel. 0 for a closed
+    """Returns how many of the bytes given to our kernel the other side's kernel has not taken yet. 0 for a closed
     socket."""
     waiting = array.array("i", [0])
     try:
