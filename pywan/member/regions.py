@@ -56,13 +56,13 @@ class Regions:
 
     def get(self, name: str) -> MemberRegion:
         """Returns the region of that name, which may begin with "/". RegionNotFoundError if there is none."""
-        found = self.find(name.lstrip("/")) if isinstance(name, str) else None
-        if found is None:
+        region = self.find(name.lstrip("/")) if isinstance(name, str) else None
+        if region is None:
             raise RegionNotFoundError(
                 f"member {self._state.name!r} has no region {name!r}; it has"
                 f" {', '.join(sorted(self._by_name)) or 'none'}"
             )
-        return found
+        return region
 
     def create(self, made: RegionAttributes) -> MemberRegion:
         """Creates a region. See `Cache.create_region` for the errors."""

@@ -188,10 +188,10 @@ def error_of(reply: dict[str, Any]) -> PywanError | None:
     if reply.get("ok") is True:
         return None
     kind = reply.get("kind")
-    found = getattr(errors, kind, None) if isinstance(kind, str) else None
-    if not (isinstance(found, type) and issubclass(found, PywanError)):
-        found = RemoteError
-    return found(printable(cut(str(reply.get("error", "the other side refused the request and gave no reason")))))
+    cls = getattr(errors, kind, None) if isinstance(kind, str) else None
+    if not (isinstance(cls, type) and issubclass(cls, PywanError)):
+        cls = RemoteError
+    return cls(printable(cut(str(reply.get("error", "the other side refused the request and gave no reason")))))
 
 
 _LOOKS: tuple[tuple[re.Pattern[bytes], str], ...] = tuple(

@@ -1,1 +1,1 @@
-"""A region: what users see of it, its way through user code, and the locks on that way."""
+"""A region: what users see of it, the route of its changes through user code, and the locks on that route."""
