@@ -1,8 +1,9 @@
 """Owns a listening port. It takes connections in, gives each one a thread, and limits their number and the time of
 their openings.
 
-A connection is *half open* until its opening is done (`Connection.opened`). Half-open connections have places of their
-own. Each address has a share of them, so one address can take none of the half-open places of other addresses.
+A connection is *half open* until its opening is done (`Connection.opened`). Half-open connections have a deadline, and
+places of their own, of which each address has a share. So a client that opens connections and sends nothing takes no
+place of an open connection, and no half-open place of another address.
 """
 
 from __future__ import annotations
