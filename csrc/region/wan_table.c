@@ -353,7 +353,7 @@ wan_outcome wan_table_decide(wan_shard *shard, wan_change *change)
                   change);
 }
 
-static void put_value(wan_entry *entry, const wan_change *change, uint32_t length, const uint8_t *value)
+static inline void put_value(wan_entry *entry, const wan_change *change, uint32_t length, const uint8_t *value)
 {
     entry->stamp = change->stamp;
     entry->stamp_site = change->stamp_site;
@@ -362,12 +362,24 @@ static void put_value(wan_entry *entry, const wan_change *change, uint32_t lengt
     wan_copy_small(entry->bytes + entry->key_length, value, length);
 }
 
+/* Whether the entry can stay where it is with a value of this length: the value fits without much waste. */
+static inline int fits(const wan_entry *entry, uint32_t length)
+{
+    return length <= entry->capacity && (uint64_t)length * 2 + 64 >= entry->capacity;
+}
+
 wan_outcome wan_table_apply(wan_shard *shard, wan_change *change)
 {
     wan_slot *slot = find_slot(shard, change->hash, change->key, change->key_length, change->key_form);
     wan_entry *entry = slot ? wan_slot_entry(*slot) : NULL;
     wan_outcome outcome = decide(shard, entry, change);
     if (outcome > WAN_DESTROYED) return outcome;
+    /* Most changes give another value to an entry that stays where it is. */
+    if (WAN_LIKELY(outcome == WAN_UPDATED && fits(entry, change->value_length))) {
+        put_value(entry, change, change->value_length, change->value);
+        entry->state = WAN_ENTRY_LIVE;
+        return outcome;
+    }
 
     /* A destroy leaves a tombstone also where there was no entry, because an older create may still be on its way. */
     uint64_t made_ms = outcome == WAN_DESTROYED ? wan_now_ms() : 0;
@@ -376,8 +388,7 @@ wan_outcome wan_table_apply(wan_shard *shard, wan_change *change)
 
     int was_tombstone = entry && entry->state == WAN_ENTRY_TOMBSTONE;
     uint64_t tombstone_bytes = was_tombstone ? tombstone_bytes_of(entry) : 0;
-    /* The entry stays where it is if the value fits without much waste. */
-    if (!entry || length > entry->capacity || (uint64_t)length * 2 + 64 < entry->capacity) {
+    if (!entry || !fits(entry, length)) {
         wan_entry *fresh = take_entry(shard, change, length);
         if (!fresh) return WAN_OUT_OF_MEMORY;
         if (!slot) {

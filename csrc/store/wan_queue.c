@@ -1,5 +1,5 @@
 /* Owns how a queue appends, peeks, removes, rewinds and conflates. */
-#include "store/wan_queue_inner.h"
+#include "store/wan_queue_append.h"
 
 #include "base/wan_hash.h"
 #include "base/wan_thread.h"
@@ -217,12 +217,6 @@ void wan_queue_conflate_with(wan_queue *queue, wan_partition *partition, uint64_
 
 /* Appending. */
 
-/* Moves some records if there is reason to. Only where no thread uses a record that was not peeked. */
-static inline void tidy(wan_queue *queue)
-{
-    if (WAN_UNLIKELY(queue->hole_bytes >= WAN_SEGMENT_BYTES || queue->is_sweeping)) wan_queue_sweep(queue);
-}
-
 /* Gives back an entry block that the failed reservation took, if the store is beyond its limit. */
 static void give_unused_block(wan_queue *queue, wan_partition *partition)
 {
@@ -233,23 +227,15 @@ static void give_unused_block(wan_queue *queue, wan_partition *partition)
     partition->block_count--;
 }
 
+void wan_queue_give_room(wan_queue *queue, wan_partition *partition)
+{
+    wan_queue_unpin_file(queue, partition);
+    give_unused_block(queue, partition);
+}
+
 wan_status wan_queue_reserve(wan_queue *queue, uint32_t number, uint64_t length, wan_reservation *reservation)
 {
-    wan_partition *partition = &queue->partitions[number];
-    if (WAN_UNLIKELY(queue->broken != NULL)) return wan_refuse_broken(queue->broken);
-    tidy(queue);
-    wan_status status = entry_room(queue, partition);
-    if (status != WAN_OK) return status;
-    status = wan_store_take(queue->store, &queue->records, length, &reservation->at, &reservation->segment);
-    if (status != WAN_OK) { /* An entry block in memory stays for the next record. */
-        wan_queue_unpin_file(queue, partition);
-        give_unused_block(queue, partition);
-        return status;
-    }
-    reservation->partition = number;
-    reservation->length = length;
-    reservation->beyond = 0;
-    return WAN_OK;
+    return wan_queue_reserve_inline(queue, number, length, reservation);
 }
 
 wan_status wan_queue_reserve_beyond(wan_queue *queue, uint32_t number, uint64_t length, wan_reservation *reservation)
@@ -271,11 +257,10 @@ wan_status wan_queue_reserve_reference(wan_queue *queue, uint32_t number, wan_re
 {
     wan_partition *partition = &queue->partitions[number];
     if (WAN_UNLIKELY(queue->broken != NULL)) return wan_refuse_broken(queue->broken);
-    tidy(queue);
+    wan_queue_tidy(queue);
     wan_status status = entry_room(queue, partition);
     if (status != WAN_OK) {
-        wan_queue_unpin_file(queue, partition);
-        give_unused_block(queue, partition);
+        wan_queue_give_room(queue, partition);
         return status;
     }
     *reservation = (wan_reservation){.partition = number};
@@ -285,40 +270,10 @@ wan_status wan_queue_reserve_reference(wan_queue *queue, uint32_t number, wan_re
 void wan_queue_cancel(wan_queue *queue, wan_reservation *reservation)
 {
     if (reservation->length) wan_store_untake(queue->store, &queue->records, reservation->segment, reservation->length);
-    wan_queue_unpin_file(queue, &queue->partitions[reservation->partition]);
-    give_unused_block(queue, &queue->partitions[reservation->partition]);
+    wan_queue_give_room(queue, &queue->partitions[reservation->partition]);
 }
 
-/* Makes the record the newest of its partition. There is room for its entry. */
-static inline void append(wan_queue *queue, wan_reservation *reservation, wan_entry_ref ref, const wan_record *record)
-{
-    wan_partition *partition = &queue->partitions[reservation->partition];
-    const uint64_t sequence = reservation->sequence = ++partition->appended;
-    *entry_of(partition, sequence) = ref;
-    block_of(partition, sequence)->live++;
-    partition->events++;
-    partition->unpeeked++;
-    partition->uncounted_events += queue_waits(queue);
-    partition->bytes += reservation->length;
-    wan_add_guarded(&queue->events, 1);
-    wan_add_guarded(&queue->bytes, reservation->length);
-    /* Fetches the memory of the next record for writing. Without this the release of the lock waits until these cache
-     * lines have come from memory. */
-    for (uint64_t ahead = 0; ahead < 256; ahead += 64)
-        __builtin_prefetch((const uint8_t *)record + reservation->length + ahead, 1);
-    if (queue->conflate) wan_queue_conflate_with(queue, partition, sequence, record);
-    check_positions(partition);
-}
-
-void wan_queue_commit(wan_queue *queue, wan_reservation *reservation)
-{
-    WAN_DEBUG_CHECK(wan_record_length((const wan_record *)reservation->at) == reservation->length);
-    const uint8_t *base = WAN_LIKELY(reservation->segment == queue->records.segment)
-                              ? queue->records.base
-                              : wan_store_segment(queue->store, reservation->segment)->base;
-    append(queue, reservation, make_ref(reservation->segment, (uint64_t)(reservation->at - base), reservation->length),
-           (const wan_record *)reservation->at);
-}
+void wan_queue_commit(wan_queue *queue, wan_reservation *reservation) { wan_queue_commit_inline(queue, reservation); }
 
 wan_status wan_queue_commit_reference(wan_queue *queue, wan_reservation *reservation, const wan_queue *from,
                                       uint32_t number, uint64_t sequence)
@@ -332,7 +287,7 @@ wan_status wan_queue_commit_reference(wan_queue *queue, wan_reservation *reserva
     const wan_record *record = ref_record(queue->store, ref);
     reservation->length = ref_length(queue->store, ref);
     wan_store_refer(queue->store, &queue->records, ref_segment(ref), reservation->length);
-    append(queue, reservation, ref, record);
+    wan_queue_append_entry(queue, reservation, ref, record);
     return WAN_OK;
 }
 
@@ -343,7 +298,7 @@ wan_status wan_queue_open_run(wan_queue *queue, uint64_t least, wan_run *run)
 {
     if (WAN_UNLIKELY(queue->broken != NULL)) return wan_refuse_broken(queue->broken);
     WAN_CHECK(queue, least <= WAN_RUN_RECORD_BYTES_MAX, WAN_BROKEN);
-    tidy(queue);
+    wan_queue_tidy(queue);
     wan_status status = wan_store_take(queue->store, &queue->records, least, &run->at, &run->segment);
     if (status != WAN_OK) return status;
     WAN_DEBUG_CHECK(run->segment == queue->records.segment);
@@ -364,10 +319,7 @@ wan_status wan_queue_room_for_entries(wan_queue *queue, uint32_t number, uint32_
     if (status == WAN_OK && !has_block(partition, last)) status = wan_queue_add_block(queue, partition, last);
     if (status == WAN_OK && queue->conflate && (partition->index_used + count) * 4 >= partition->index_mask * 3)
         status = wan_queue_grow_index(partition, count);
-    if (status != WAN_OK) {
-        wan_queue_unpin_file(queue, partition);
-        give_unused_block(queue, partition);
-    }
+    if (status != WAN_OK) wan_queue_give_room(queue, partition);
     return status;
 }
 
@@ -675,7 +627,7 @@ static void make_hole(wan_queue *queue, wan_partition *partition, uint64_t seque
 void wan_queue_make_hole(wan_queue *queue, uint32_t number, uint64_t sequence, uint32_t reason)
 {
     make_hole(queue, &queue->partitions[number], sequence, reason);
-    tidy(queue);
+    wan_queue_tidy(queue);
 }
 
 void wan_queue_rewind(wan_queue *queue, uint32_t number)

@@ -71,6 +71,9 @@ wan_status wan_queue_block_room(wan_partition *partition);
 void wan_queue_push_block(wan_partition *partition, uint64_t number, uint8_t *entries, uint32_t segment);
 wan_status wan_queue_add_block(wan_queue *queue, wan_partition *partition, uint64_t number);
 void wan_queue_unpin_file(wan_queue *queue, wan_partition *partition);
+/* After a reservation that failed or was cancelled: what was taken for its entry goes back, but for one block in memory
+ * that stays for the next one. */
+void wan_queue_give_room(wan_queue *queue, wan_partition *partition);
 wan_status wan_queue_grow_index(wan_partition *partition, uint32_t more);
 void wan_queue_conflate_with(wan_queue *queue, wan_partition *partition, uint64_t sequence, const wan_record *record);
 /* In wan_queue_move.c. One step of moving what lives out of sparse segments. The caller makes sure that no thread uses

@@ -48,11 +48,9 @@ cdef extern from "store/wan_queue.h" nogil:
     wan_status wan_queue_init(wan_queue *queue, const wan_env *env, const char *directory, uint64_t memory_limit,
                               uint32_t partitions, int conflate)
     void wan_queue_close(wan_queue *queue)
-    wan_status wan_queue_reserve(wan_queue *queue, uint32_t partition, uint64_t length, wan_reservation *reservation)
     wan_status wan_queue_reserve_beyond(wan_queue *queue, uint32_t partition, uint64_t length, wan_reservation *reservation)
     bint wan_store_is_over(const wan_store *store)
     void wan_queue_cancel(wan_queue *queue, wan_reservation *reservation)
-    void wan_queue_commit(wan_queue *queue, wan_reservation *reservation)
     ctypedef struct wan_run:
         uint8_t *at
         uint64_t room
@@ -108,3 +106,8 @@ cdef extern from "store/wan_row_stage.h" nogil:
     wan_status wan_row_stage_add(wan_row_stage *stage, const uint8_t *records, uint64_t length)
     uint32_t wan_row_stage_peek(const wan_row_stage *stage, uint32_t most, const wan_record **records)
     void wan_row_stage_drop(wan_row_stage *stage)
+
+cdef extern from "store/wan_queue_append.h" nogil:
+    wan_status wan_queue_reserve_inline(wan_queue *queue, uint32_t partition, uint64_t length,
+                                        wan_reservation *reservation)
+    void wan_queue_commit_inline(wan_queue *queue, wan_reservation *reservation)

@@ -119,7 +119,7 @@ cdef inline wan_status queue_reserve(gateway_queue *gateway, uint32_t partition,
     cdef wan_status status = durable_reserve(gateway, length, 1) if gateway.durable != NULL else WAN_OK
     if status != WAN_OK:
         return status
-    status = wan_queue_reserve(&gateway.queue, partition, length, reservation)
+    status = wan_queue_reserve_inline(&gateway.queue, partition, length, reservation)
     # Nothing is dropped yet: another queue or the region may still refuse the change. The commit drops.
     if status == WAN_FULL and gateway.full_policy == FULL_DROP_OLDEST and queue_has_unpeeked(gateway):
         status = wan_queue_reserve_beyond(&gateway.queue, partition, length, reservation)
@@ -134,7 +134,7 @@ cdef inline int queue_commit(gateway_queue *gateway, wan_reservation *reservatio
     # Makes the record that was written the newest of its partition. Under the lock. Returns the file to write to
     # afterwards, or -1.
     cdef int wake = -1
-    wan_queue_commit(&gateway.queue, reservation)
+    wan_queue_commit_inline(&gateway.queue, reservation)
     if gateway.durable != NULL:
         # Its dispatcher is woken when the record is on the disk.
         durable_add(gateway, reservation.partition, reservation.sequence, <const wan_record *>reservation.at)
