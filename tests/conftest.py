@@ -3,27 +3,96 @@
 import os
 import sys
 import threading
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pywan.testing.waiting import eventually
 from sites import Network
 
+# Modules whose tests run in one worker, one after another, and the name of their group. One group has all tests of
+# Spark, so a run starts one Java machine. The tests of each other module here share a fixture that is costly.
+GROUPS = {
+    "test_spark": "spark",
+    "test_demo": "spark",
+    "test_demo_feeds": "spark",
+    "test_damaged_stores": "damaged stores",
+    "test_golden": "golden",
+    "test_refused": "refused",
+}
 
-@pytest.hookimpl(tryfirst=True)
+# Modules for `make test-quick`: they need no second site, no process and no long wait. All others are marked `whole`.
+QUICK = {
+    "test_acknowledged",
+    "test_addresses",
+    "test_allowed_callbacks",
+    "test_architecture",
+    "test_broken",
+    "test_buckets",
+    "test_cache",
+    "test_cache_xml",
+    "test_cli_grammar",
+    "test_cli_tables",
+    "test_closed_regions",
+    "test_columns",
+    "test_conditional",
+    "test_config",
+    "test_configuration",
+    "test_control_protocol",
+    "test_core_basics",
+    "test_core_sessions",
+    "test_counters",
+    "test_demo_parts",
+    "test_discovery",
+    "test_documents",
+    "test_golden",
+    "test_identity",
+    "test_java",
+    "test_ledger",
+    "test_linearizability",
+    "test_locator",
+    "test_lz4",
+    "test_management",
+    "test_membership",
+    "test_public_names",
+    "test_queue_model",
+    "test_refused",
+    "test_stored_rows",
+    "test_stubs",
+    "test_table_model",
+    "test_tables",
+    "test_told_addresses",
+    "test_types",
+    "test_versions",
+}
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Says how tests are divided among workers: `--dist loadgroup` gives a group to one worker, and other tests singly.
-
-    One worker has all tests of Spark, so a run starts one Java machine. Tests that share a fixture of their module stay
-    together too. Tests that take long come first, so that no worker ends with one of them alone.
-    """
+    """Marks the modules that are not quick. They come first, so that no worker ends with one of their tests alone."""
     for item in items:
-        shared = {fixture[-1].scope for fixture in item._fixtureinfo.name2fixturedefs.values()} & {"module", "class"}
-        if item.get_closest_marker("spark"):
-            item.add_marker(pytest.mark.xdist_group("spark"))
-        elif shared:
-            item.add_marker(pytest.mark.xdist_group(item.module.__name__))
-    items.sort(key=lambda item: not any(map(item.get_closest_marker, ("spark", "long", "whole"))))
+        if item.path.stem not in QUICK:
+            item.add_marker(pytest.mark.whole)
+    items.sort(key=lambda item: item.path.stem in QUICK)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Gives every group to one worker, the largest first, and all other tests singly to the worker that is free."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Groups(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return GROUPS.get(Path(nodeid.partition("::")[0]).stem, nodeid)
+
+    return Groups(config, log)
+
+
+@pytest.fixture(autouse=True)
+def folder_that_outlives_the_test(request):
+    """The folder of a test is removed when it has passed. So it is made first, and removed after all that uses it."""
+    if "tmp_path" in request.fixturenames:
+        request.getfixturevalue("tmp_path")
 
 
 def threads() -> set[threading.Thread]:

@@ -38,6 +38,7 @@ def test_a_simulation_is_repeated_by_its_seed(world):
     assert worlds[0].digest == worlds[1].digest
 
 
+@pytest.mark.long
 def test_a_simulation_is_repeated_by_its_seed_in_another_process():
     """Nothing depends on addresses, on a process's secrets, or on what ran before. Of these seeds of `machines` some
     once did.

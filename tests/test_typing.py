@@ -33,6 +33,7 @@ def use(cache: pywan.Cache) -> None:
 """
 
 
+@pytest.mark.long  # `make lint` does the same.
 def test_the_package_is_typed_all_through():
     """`mypy --strict`, as pyproject.toml says it."""
     pytest.importorskip("mypy")
