@@ -181,7 +181,7 @@ cdef wan_status committer_write(log_committer *committer, const wan_part *parts,
                                 uint32_t *segment) noexcept nogil
 cdef wan_status committer_round(log_committer *committer, uint32_t work) noexcept nogil
 cdef wan_status committer_once(log_committer *committer, uint32_t work) noexcept nogil
-cdef void committer_made_durable(log_committer *committer, uint64_t staged) noexcept nogil
+cdef void committer_made_durable(log_committer *committer, uint64_t given) noexcept nogil
 cdef void committer_run(log_committer *committer) noexcept nogil
 cdef void committer_stop(log_committer *committer) noexcept nogil
 cdef disk_wait committer_begin_wait(log_committer *committer, int what, uint64_t limit_us) noexcept nogil
@@ -190,6 +190,6 @@ cdef uint8_t level_of(object synchronous) except 255
 cdef object level_name(uint8_t level)
 cdef int committer_wait(log_committer *committer, disk_wait *wait, str whose, str meanwhile) except -1
 cdef uint64_t committer_given(log_committer *committer) noexcept nogil
-cdef bint committer_has_written(log_committer *committer, uint64_t staged) noexcept nogil
+cdef bint committer_has_written(log_committer *committer, uint64_t given) noexcept nogil
 cdef uint64_t committer_failing_since(log_committer *committer, int but) noexcept nogil
 cdef dict committer_state(log_committer *committer)

@@ -1,5 +1,6 @@
-# Owns the committer of a log: group commit by one thread, for a queue or a region. Here are its loop, its rounds, who has the role of it,
-# the waits of callers, and what others see of the log. The owner supplies what a round writes (`log_owner`).
+# Owns the committer of a log: group commit by one thread, for a queue or a region. Here are the loop of that thread,
+# its rounds, the role of the committer, the waits of callers, and what others see of the log. The owner supplies what a
+# round writes (`log_owner`).
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport strncpy
 from cpython.exc cimport PyErr_CheckSignals
@@ -10,7 +11,7 @@ from pywan._core.log_pending cimport log_pending
 from pywan._core.status cimport detail_text, raise_for
 
 
-# Levels
+# Levels.
 
 cdef uint8_t level_of(object synchronous) except 255:
     if synchronous == "written":
@@ -22,10 +23,11 @@ cdef object level_name(uint8_t level):
     return "written" if level == SYNCHRONOUS_WRITTEN else level == SYNCHRONOUS_SYNCED
 
 
-# Opening
+# Opening.
 
-cdef void committer_init(log_committer *committer, const log_owner *owner, uint8_t synchronous, uint32_t flush_ms) noexcept nogil:
-    """Before the log is opened. The rest of it is zeros."""
+cdef void committer_init(log_committer *committer, const log_owner *owner, uint8_t synchronous,
+                         uint32_t flush_ms) noexcept nogil:
+    """Fills in what the owner says, before the log is opened. All other fields are zeros."""
     committer.owner = owner[0]
     committer.synchronous, committer.flush_ms = synchronous, flush_ms
     committer.pending_max = PENDING_BYTES_MAX
@@ -33,10 +35,11 @@ cdef void committer_init(log_committer *committer, const log_owner *owner, uint8
 
 
 cdef int committer_opened(log_committer *committer, wan_status status, str whose) except -1:
-    """After the log was opened with this status: others may look at it, or an error says why they cannot."""
+    """Shows the log to others after it was opened, or raises an error that says why it could not be opened."""
     if status == WAN_CORRUPT:
         from pywan.errors import DiskError
-        raise DiskError(f"{whose}: the log is damaged: {detail_text()}; what is whole can be saved with `pywan salvage disk-store --dir=STORE --to=NEW`, "
+        raise DiskError(f"{whose}: the log is damaged: {detail_text()}; what is whole can be saved with `pywan "
+                        "salvage disk-store --dir=STORE --to=NEW`, "
                         "nothing was changed")
     raise_for(status, whose)
     show(committer, WAN_OK)
@@ -45,7 +48,8 @@ cdef int committer_opened(log_committer *committer, wan_status status, str whose
 
 
 cdef int committer_share(log_committer *committer, LogBudget budget, uint64_t known, bint may_use_reserve) except -1:
-    """The log takes its room out of a budget that counts `known` bytes of it already; None: the disk is its limit."""
+    """Lets the log take its room out of a budget that counts `known` bytes of it already. None: the disk is its
+    limit."""
     if budget is not None:
         committer.pending_max = min(<uint64_t>PENDING_BYTES_MAX, budget.budget.limit // PENDING_PART_OF_LIMIT)
         wan_log_share(&committer.log, &budget.budget, known, may_use_reserve)
@@ -53,7 +57,7 @@ cdef int committer_share(log_committer *committer, LogBudget budget, uint64_t kn
     return 0
 
 
-# The role
+# The role.
 
 cdef void committer_take_role(log_committer *committer) noexcept nogil:
     cdef uint32_t seen
@@ -65,7 +69,8 @@ cdef void committer_take_role(log_committer *committer) noexcept nogil:
 
 
 cdef wan_status committer_round(log_committer *committer, uint32_t work) noexcept nogil:
-    """One round, by who has the role. Not WAN_OK: the disk did not take all of it, and enqueues are refused until it does."""
+    """Runs one round. The caller has the role. Not WAN_OK: the disk did not take all of it, and enqueues are refused
+    until it does."""
     cdef wan_status status = committer.owner.round_of(committer.owner.itself, work)
     wan_lock_take(committer.owner.lock)
     show(committer, status)
@@ -75,19 +80,20 @@ cdef wan_status committer_round(log_committer *committer, uint32_t work) noexcep
     return status
 
 
-cdef wan_status committer_write(log_committer *committer, const wan_part *parts, uint32_t count, bint syncs, uint32_t *segment) noexcept nogil:
-    """A block, for which there is room. `syncs`: it is durable, whatever the level."""
+cdef wan_status committer_write(log_committer *committer, const wan_part *parts, uint32_t count, bint syncs,
+                                uint32_t *segment) noexcept nogil:
+    """Writes a block for which there is room. `syncs`: it is durable when this returns, whatever the level."""
     if committer.synchronous == SYNCHRONOUS_WRITTEN and not syncs:
         return wan_log_write(&committer.log, parts, count, segment)
     return wan_log_commit(&committer.log, parts, count, segment)
 
 
 cdef wan_status committer_write_now(log_committer *committer) noexcept nogil:
-    """A caller's: what is staged is written, unless somebody else has to do that."""
+    """Writes what is pending, in a caller's thread, unless another thread has to do that."""
     cdef wan_status status
     if wan_flag_read(&committer.goes_first) or not committer_try_role(committer):
         return WAN_EMPTY
-    # Whoever finds the thread ended must not touch the log: another process may have it.
+    # A caller that finds the thread ended must not touch the log: another process may have it.
     status = WAN_CLOSED if wan_flag_read(&committer.ended) else committer.owner.write_block_of(committer.owner.itself)
     committer_release_role(committer)
     if status != WAN_OK:
@@ -96,7 +102,7 @@ cdef wan_status committer_write_now(log_committer *committer) noexcept nogil:
 
 
 cdef wan_status sync_now(log_committer *committer) noexcept nogil:
-    """All that was written is on the disk. By who has the role."""
+    """Brings onto the disk all that was written. The caller has the role."""
     cdef wan_status status = wan_log_sync(&committer.log)
     wan_lock_take(committer.owner.lock)
     show(committer, status)
@@ -106,7 +112,8 @@ cdef wan_status sync_now(log_committer *committer) noexcept nogil:
 
 
 cdef wan_status sync_behind(log_committer *committer) noexcept nogil:
-    """The same by the thread; others have the role, and write, while the disk syncs. WAN_EMPTY: there was nothing to be synced."""
+    """The same in the committer's thread. Others have the role, and write, while the disk syncs. WAN_EMPTY: there was
+    nothing to sync."""
     cdef wan_log_syncing sync
     cdef uint64_t through
     cdef wan_status status
@@ -134,21 +141,22 @@ cdef wan_status sync_behind(log_committer *committer) noexcept nogil:
 
 
 cdef void take_role_first(log_committer *committer) noexcept nogil:
-    """The thread's: callers that write leave it to the thread meanwhile, or it might never come to its turn."""
+    """Takes the role for the committer's thread. Callers that write leave the role to it meanwhile. Otherwise it might
+    never get the role."""
     wan_flag_set(&committer.goes_first, 1)
     committer_take_role(committer)
     wan_flag_set(&committer.goes_first, 0)
 
 
 cdef wan_status committer_once(log_committer *committer, uint32_t work) noexcept nogil:
-    """One round in the caller's thread."""
+    """Runs one round in the caller's thread."""
     cdef wan_status status
     cdef uint32_t seen
     committer_take_role(committer)
     while committer.syncs_behind:
         seen = __atomic_load_n(&committer.epoch, __ATOMIC_ACQUIRE)
         committer_release_role(committer)
-        wan_wait_change(&committer.epoch, seen, IDLE_MS)        # Its end changes the word.
+        wan_wait_change(&committer.epoch, seen, IDLE_MS)        # The end of the sync changes `epoch`.
         committer_take_role(committer)
     status = committer_round(committer, work)
     if status == WAN_OK and committer.synchronous == SYNCHRONOUS_WRITTEN:
@@ -157,11 +165,12 @@ cdef wan_status committer_once(log_committer *committer, uint32_t work) noexcept
     return status
 
 
-# The thread
+# The thread.
 
 cdef void committer_run(log_committer *committer) noexcept nogil:
-    """The committer's thread: a round whenever something is staged, after `flush_ms` where nobody waits. Returns when told to stop and nothing is
-    left to write, or the disk has taken nothing for long."""
+    """The loop of the committer's thread. It runs a round whenever something is pending, after `flush_ms` where no
+    caller waits. It returns when it was told to stop and there is nothing left to write, or the disk has taken nothing
+    for long."""
     cdef uint32_t seen, work
     cdef uint64_t failing_since = 0
     cdef bint stopping, gives_up = False, syncs
@@ -172,9 +181,11 @@ cdef void committer_run(log_committer *committer) noexcept nogil:
         wan_flag_set(&committer.asked, 0)
         status = WAN_OK
         take_role_first(committer)
-        wan_flag_set(&committer.waiting, 1)         # Before the look: what is staged behind it is then signalled.
+        # Set before the look: then whatever becomes pending after the look signals the thread.
+        wan_flag_set(&committer.waiting, 1)
         work = committer.owner.work_of(committer.owner.itself, stopping)
-        syncs = committer.synchronous == SYNCHRONOUS_WRITTEN and (work & WORK_NOW or committer.log.synced_commit != committer.log.commit)
+        syncs = (committer.synchronous == SYNCHRONOUS_WRITTEN
+                 and (work & WORK_NOW or committer.log.synced_commit != committer.log.commit))
         if work & WORK_NOW or syncs:
             wan_flag_set(&committer.waiting, 0)
         if work & WORK_NOW:
@@ -183,7 +194,7 @@ cdef void committer_run(log_committer *committer) noexcept nogil:
             if syncs:
                 status = sync_now(committer)
             if status == WAN_OK:
-                committer.owner.seal(committer.owner.itself)           # Were it to fail, the log is as after a crash.
+                committer.owner.seal(committer.owner.itself)           # If this fails, the log is as after a crash.
                 gives_up = True
         else:
             if work & WORK_IDLE:
@@ -192,18 +203,19 @@ cdef void committer_run(log_committer *committer) noexcept nogil:
         if status != WAN_OK and stopping:
             gives_up = committer.log.broken != NULL or lost_patience(1, &failing_since, wan_monotonic_us())
         if gives_up:
-            wan_flag_set(&committer.ended, 1)       # Before others get the role: then they leave the log alone.
+            wan_flag_set(&committer.ended, 1)       # Before others can have the role: then they leave the log alone.
         committer_release_role(committer)
         if gives_up:
             break
         if committer.synchronous == SYNCHRONOUS_WRITTEN:
-            committer_wake_waiters(committer)               # Callers that left the role to this thread did not ask for it.
+            committer_wake_waiters(committer)       # Callers that left the role to this thread did not ask for it.
         if syncs and status == WAN_OK:
             status = sync_behind(committer)
             if status == WAN_EMPTY:
                 status = WAN_OK
         if status != WAN_OK:
-            wan_wait_change(&committer.work, __atomic_load_n(&committer.work, __ATOMIC_ACQUIRE), IDLE_MS)      # Then it is tried again.
+            # The thread tries again after this.
+            wan_wait_change(&committer.work, __atomic_load_n(&committer.work, __ATOMIC_ACQUIRE), IDLE_MS)
             continue
         failing_since = 0
         if syncs:
@@ -212,22 +224,25 @@ cdef void committer_run(log_committer *committer) noexcept nogil:
         elif not work & WORK_NOW:
             wan_wait_change(&committer.work, seen, IDLE_MS)
             wan_flag_set(&committer.waiting, 0)
-            if (committer.synchronous != SYNCHRONOUS_SYNCED and __atomic_load_n(&committer.work, __ATOMIC_ACQUIRE) != seen and not wan_flag_read(&committer.stop)
+            if (committer.synchronous != SYNCHRONOUS_SYNCED
+                    and __atomic_load_n(&committer.work, __ATOMIC_ACQUIRE) != seen
+                    and not wan_flag_read(&committer.stop)
                     and not wan_flag_read(&committer.asked)):
                 flush_later(committer)
     committer_wake_waiters(committer)
 
 
 cdef void flush_later(log_committer *committer) noexcept nogil:
-    """The first record of a group came. Others have `flush_ms` to join it; callers that write do that themselves meanwhile."""
+    """Gives other records `flush_ms` to join the first record of a group. Callers that write do that themselves
+    meanwhile."""
     cdef uint32_t *word = &committer.work if committer.synchronous == SYNCHRONOUS_WRITTEN else &committer.epoch
     cdef uint32_t seen = __atomic_load_n(word, __ATOMIC_ACQUIRE)
-    if not wan_flag_read(&committer.asked):         # Whoever asks does that before the word changes.
+    if not wan_flag_read(&committer.asked):         # A caller sets `asked` before it changes the word.
         wan_wait_change(word, seen, committer.flush_ms)
 
 
 cdef void committer_stop(log_committer *committer) noexcept nogil:
-    """Nothing more is staged, and the thread ends once everything is on the disk, or cannot get there."""
+    """Makes the log take nothing more. The thread ends once everything is on the disk, or cannot get there."""
     wan_lock_take(committer.owner.lock)
     wan_flag_set(&committer.stop, 1)
     wan_lock_release(committer.owner.lock)
@@ -235,7 +250,7 @@ cdef void committer_stop(log_committer *committer) noexcept nogil:
 
 
 cdef inline bint lost_patience(int failing, uint64_t *failing_since, uint64_t now) noexcept nogil:
-    """Whether the disk has taken nothing for longer than somebody who waits for it should."""
+    """Whether the disk has taken nothing for longer than a caller should wait for it."""
     if not failing:
         failing_since[0] = 0
     elif failing_since[0] == 0:
@@ -243,10 +258,11 @@ cdef inline bint lost_patience(int failing, uint64_t *failing_since, uint64_t no
     return failing_since[0] != 0 and now - failing_since[0] >= DISK_PATIENCE_US
 
 
-# What others see
+# What others see of the log.
 
 cdef void show(log_committer *committer, wan_status status) noexcept nogil:
-    """Under the owner's lock, by who has the role; `status` with its detail, if it is not WAN_OK."""
+    """Shows the state of the log to others. The caller has the role and the owner's lock. If `status` is not WAN_OK,
+    the detail says why."""
     cdef log_view *view = &committer.view
     if committer.log.synced_commit == committer.log.commit:
         committer.synced = committer.durable
@@ -256,20 +272,23 @@ cdef void show(log_committer *committer, wan_status status) noexcept nogil:
         view.failing_since_us = 0
     elif view.failing_since_us == 0:
         view.failing_since_us = wan_monotonic_us()
-    if status == WAN_NO_MEMORY:     # Some say no more than that.
+    if status == WAN_NO_MEMORY:     # Some of these come without a detail.
         strncpy(view.reason, b"out of memory while the log was written", sizeof(view.reason) - 1)
     elif status != WAN_OK:
         strncpy(view.reason, wan_detail, sizeof(view.reason) - 1)
 
 
-cdef void committer_made_durable(log_committer *committer, uint64_t staged) noexcept nogil:
-    """A round has brought so many of the records onto the disk. Under the owner's lock; `committer_wake_waiters` follows without it."""
-    committer.durable = staged
+cdef void committer_made_durable(log_committer *committer, uint64_t given) noexcept nogil:
+    """Notes how many of the records given are durable, after a round. Under the owner's lock. The caller then calls
+    `committer_wake_waiters` without the lock."""
+    committer.durable = given
     show(committer, WAN_OK)
 
 
-cdef wan_status committer_refuse(const log_committer *committer, const log_pending *records, uint64_t length) noexcept nogil:
-    """Why so many bytes cannot be staged. They may be taken later, unless the record is too long, or our own check failed: the detail says which."""
+cdef wan_status committer_refuse(const log_committer *committer, const log_pending *records,
+                                 uint64_t length) noexcept nogil:
+    """Says why `length` bytes cannot become pending. The log may take them later, unless the record is too long, or a
+    check of our own failed. The detail says which."""
     cdef const log_view *view = &committer.view
     if wan_flag_read(&committer.stop):
         wan_note(WAN_CLOSED, "the log is closed")
@@ -282,30 +301,34 @@ cdef wan_status committer_refuse(const log_committer *committer, const log_pendi
                  "the log is not written now: %s", view.reason)
         return WAN_FULL
     if length > committer.record_max:
-        wan_note(WAN_TOO_LARGE, "%llu bytes are over the %llu that a disk store of this size takes of one change; give the disk store more room",
+        wan_note(WAN_TOO_LARGE, "%llu bytes are over the %llu that a disk store of this size takes of one change; "
+                                "give the disk store more room",
                  <unsigned long long>length, <unsigned long long>committer.record_max)
         return WAN_TOO_LARGE
-    wan_note(WAN_FULL, "the disk is slower than the changes come; %llu bytes wait for it", <unsigned long long>records.pending.used)
+    wan_note(WAN_FULL, "the disk is slower than the changes come; %llu bytes wait for it",
+             <unsigned long long>records.pending.used)
     return WAN_FULL
 
 
 cdef object failure_of(const log_view *view):
-    """Why the disk takes nothing; None: it does."""
+    """Why the disk takes nothing. None: it takes what comes."""
     return (<bytes>view.reason).decode("utf-8", "replace") if view.failing else None
 
 
 cdef dict committer_state(log_committer *committer):
-    """Sizes of the log, how many records wait for it and for a sync, and why writing fails now (None: it does not)."""
+    """Sizes of the log, how many records are pending or wait for a sync, and why writing fails now (None: it does
+    not)."""
     cdef log_view view
     cdef uint64_t waits, unsynced
     wan_lock_take(committer.owner.lock)
     view, waits, unsynced = committer.view, committer.given - committer.durable, committer.durable - committer.synced
     wan_lock_release(committer.owner.lock)
-    return {"bytes": view.bytes, "segments": view.segments, "commits": view.commits, "pending": waits, "unsynced": unsynced, "failing": failure_of(&view)}
+    return {"bytes": view.bytes, "segments": view.segments, "commits": view.commits, "pending": waits,
+            "unsynced": unsynced, "failing": failure_of(&view)}
 
 
 cdef uint64_t committer_failing_since(log_committer *committer, int but) noexcept nogil:
-    """Since when the log takes nothing; 0: it does, or it fails with this status."""
+    """Since when the log takes nothing. 0: it takes what comes, or it fails with the status `but`."""
     cdef uint64_t since
     wan_lock_take(committer.owner.lock)
     since = committer.view.failing_since_us if committer.view.failing != but else 0
@@ -314,27 +337,28 @@ cdef uint64_t committer_failing_since(log_committer *committer, int but) noexcep
 
 
 cdef uint64_t committer_given(log_committer *committer) noexcept nogil:
-    """What is staged now is on the disk once so many records are."""
-    cdef uint64_t staged
+    """How many records were given to the log so far: all that is pending now is on the disk once so many records
+    are."""
+    cdef uint64_t given
     wan_lock_take(committer.owner.lock)
-    staged = committer.given
+    given = committer.given
     wan_lock_release(committer.owner.lock)
-    return staged
+    return given
 
 
-cdef bint committer_has_written(log_committer *committer, uint64_t staged) noexcept nogil:
-    """Whether so many records are on the disk."""
+cdef bint committer_has_written(log_committer *committer, uint64_t given) noexcept nogil:
+    """Whether `given` records are as durable as the level says."""
     cdef bint has
     wan_lock_take(committer.owner.lock)
-    has = committer.durable >= staged
+    has = committer.durable >= given
     wan_lock_release(committer.owner.lock)
     return has
 
 
-# Who waits
+# Callers that wait.
 
 cdef disk_wait committer_begin_wait(log_committer *committer, int what, uint64_t limit_us) noexcept nogil:
-    """For all that is staged now."""
+    """Begins a wait for all that is pending now."""
     cdef disk_wait wait
     wait.what, wait.failing_since_us, wait.deadline_us = what, 0, wan_monotonic_us() + limit_us
     wait.wanted = committer_given(committer)
@@ -342,8 +366,8 @@ cdef disk_wait committer_begin_wait(log_committer *committer, int what, uint64_t
 
 
 cdef int wait_slice(log_committer *committer, disk_wait *wait) noexcept nogil:
-    """WAIT_DONE when what is waited for is on the disk. WAIT_IN_VAIN after the deadline, or when the disk has taken nothing for long. Where it is enough
-    that the log is written, the caller writes it."""
+    """One slice of a wait. WAIT_DONE: what the caller waits for is on the disk. WAIT_IN_VAIN: the deadline has passed,
+    or the disk has taken nothing for long. If it is enough that the log is written, the caller writes it here."""
     cdef uint64_t now = wan_monotonic_us(), slice_end = now + WAIT_SLICE_US
     cdef int failing
     cdef uint32_t seen
@@ -376,8 +400,8 @@ cdef int wait_slice(log_committer *committer, disk_wait *wait) noexcept nogil:
 
 
 cdef int committer_wait(log_committer *committer, disk_wait *wait, str whose, str meanwhile) except -1:
-    """Returns when what is waited for is on the disk; else an error says `whose` it is and what happens `meanwhile`. Ctrl-C ends the wait: what waits
-    for the disk stays staged."""
+    """Returns when what the caller waits for is on the disk. Otherwise an error says `whose` log it is and what happens
+    `meanwhile`. Ctrl-C ends the wait: what waits for the disk stays pending."""
     cdef int found = WAIT_GOES_ON
     while found == WAIT_GOES_ON:
         with nogil:

@@ -6,9 +6,9 @@ cdef class LogBudget:
     cdef wan_log_budget budget
 
 cdef enum:
-    LOG_SEGMENTS_KEPT = 4                   # Below this many, nothing is moved to shorten the log.
-    MOVED_SEGMENTS_MAX = 32                 # Out of so many segments at most, what lives is moved in one go.
-    DAMAGES_MAX = 10000                     # Pieces of damage that salvage tells one by one.
+    LOG_SEGMENTS_KEPT = 4                   # A log with fewer segments than this is not shortened by moving records.
+    MOVED_SEGMENTS_MAX = 32                 # Records that live are moved out of at most so many segments at once.
+    DAMAGES_MAX = 10000                     # Salvage lists at most so many pieces of damage.
 
 
 cdef inline void keep_damage(wan_buffer *damages, const wan_damage *damage) noexcept nogil:

@@ -1,13 +1,13 @@
-# Owns what the log of a queue and the log of a region have in common: what the logs of a disk store may take together,
-# and what is told of damage.
+# Owns what the log of a queue and the log of a region have in common: the budget of the logs of a disk store, and the
+# list of damage that salvage reports.
 from libc.stdint cimport uint64_t
 from pywan._core.c_base cimport *
 from pywan._core.c_log cimport *
 
 
 cdef class LogBudget:
-    """What several logs may take together: those in one directory of a disk store. `used` bytes there are at the
-    beginning."""
+    """The bytes that several logs may take together: those in one directory of a disk store. `used` bytes are taken at
+    the beginning."""
 
     def __cinit__(self, uint64_t limit, uint64_t used=0):
         self.budget.limit, self.budget.used = limit, used
@@ -22,7 +22,7 @@ cdef class LogBudget:
         return wan_read(&self.budget.used)
 
     def give(self, uint64_t count):
-        """Of a log that was removed as a whole."""
+        """Gives back the bytes of a log that was removed as a whole."""
         wan_add_shared(&self.budget.used, -count)
 
 

@@ -19,20 +19,20 @@ from pywan._core.stream cimport buffer_frame
 
 
 cdef enum:
-    BATCH_EVENTS_MAX = 100000           # What batch-size -1 (only time closes a batch) means at most.
+    BATCH_EVENTS_MAX = 100000           # The largest batch with batch-size -1, where only time closes a batch.
     BATCH_BYTES_MAX = 32 << 20
     HEARTBEAT_US = 5000000
-    # No progress for so long with batches in flight, or no byte without: the receiver is given up. Unless the user says
-    # otherwise.
+    # The receiver is given up after so long without progress while batches are in flight, or without a byte while none
+    # are. The user may set another time.
     SILENCE_US = 30000000
 
 
 cdef class DispatcherSession(Session):
-    """Dispatcher `index` of a queue, over one connection after another.
+    """The session of dispatcher `index` of a queue, over one connection after another.
 
     `transmit_filter(records, one by one) -> list of bool` and `acknowledged(records, one by one)` are the user's
-    callbacks, None where there are none; a record is (its bytes, (partition, sequence, whether it may have been applied
-    before)). `parked` takes failed events. """
+    callbacks, or None. A record is (its bytes, (partition, sequence, whether it may have been applied before)).
+    `parked` takes failed events."""
     cdef EventQueue queue
     cdef gateway_queue *gateway
     cdef readonly uint32_t index
@@ -41,12 +41,14 @@ cdef class DispatcherSession(Session):
     cdef InFlight flights
     cdef Settlement settlement
     cdef uint64_t silence_us
-    cdef uint64_t heartbeat_us                  # Silence after which a ping is sent: well within what the receiver bears.
+    # A ping is sent after so long in which nothing was sent. It is well within the receiver's limit.
+    cdef uint64_t heartbeat_us
     cdef uint64_t last_sent_us
-    cdef uint64_t blocked_us                    # Time spent with batches to send and no room for them on the way.
-    cdef wan_buffer floors                      # wan_floor, as last told by `tell_floors`. Under the queue's lock.
-    cdef int floors_due                         # They were not sent on this connection.
-    cdef uint64_t floors_told, floors_heard     # Which ones, and which the receiver has answered.
+    cdef uint64_t blocked_us                    # Time with batches to send and no room for them on the way.
+    cdef wan_buffer floors                      # wan_floor, as last given to `tell_floors`. Under the queue's lock.
+    cdef int floors_due                         # The floors were not sent on this connection.
+    # Numbers of the floors given last, and of those that the receiver answered.
+    cdef uint64_t floors_told, floors_heard
     cdef int is_given_up_flag, is_refused_flag
 
     def __cinit__(self, EventQueue queue not None, uint32_t index, EventQueue parked not None, *, transmit_filter=None,
@@ -62,10 +64,12 @@ cdef class DispatcherSession(Session):
     def __dealloc__(self):
         wan_buffer_close(&self.floors)
 
-    def configure(self, int batch_size, double batch_time_interval_ms, *, bint batch_conflation=False, bint compress=False,
+    def configure(self, int batch_size, double batch_time_interval_ms, *, bint batch_conflation=False,
+                  bint compress=False,
                   uint64_t batch_bytes_max=8 << 20, uint32_t alert_threshold_ms=0, uint64_t silence_ms=0):
-        """Takes effect with the next batch. batch_size -1: only time closes a batch; interval -1: never wait.
-        `silence_ms`: without progress for so long the connection is given up; 0: 30 s."""
+        """Sets the options of the next batches. batch_size -1: only time closes a batch. Interval -1: a batch never
+        waits.
+        `silence_ms`: the connection is given up after so long without progress; 0: after 30 s."""
         cdef batch_options options
         options.events_max = BATCH_EVENTS_MAX if batch_size < 0 else min(batch_size, <int>BATCH_EVENTS_MAX)
         options.bytes_max = min(batch_bytes_max, <uint64_t>BATCH_BYTES_MAX)
@@ -76,10 +80,10 @@ cdef class DispatcherSession(Session):
         self.silence_us = silence_ms * 1000 if silence_ms else SILENCE_US
 
     def set_callbacks(self, transmit_filter, acknowledged):
-        """Replaces the user's callbacks; takes effect with the next batch."""
+        """Replaces the user's callbacks, from the next batch on."""
         self.callbacks.transmit_filter, self.callbacks.acknowledged = transmit_filter, acknowledged
 
-    # What other threads say
+    # What other threads tell the session.
 
     cdef void wake(self) noexcept nogil:
         eventfd_write(self.gateway.signals[self.index].file, 1)
@@ -100,7 +104,7 @@ cdef class DispatcherSession(Session):
         self.wake()
 
     def tell_floors(self, bytes floors):
-        """The receiver hears these (wan_floor) with a ping at once, and again on every connection to come."""
+        """Tells the receiver these floors (wan_floor): with a ping at once, and again on every connection to come."""
         cdef wan_status status
         wan_lock_take(&self.gateway.lock)
         wan_buffer_empty(&self.floors)
@@ -111,7 +115,7 @@ cdef class DispatcherSession(Session):
         wan_flag_set(&self.floors_due, 1)
         self.wake()
 
-    # What other threads ask
+    # What other threads ask the session.
 
     @property
     def floors_are_heard(self):
@@ -119,14 +123,16 @@ cdef class DispatcherSession(Session):
         return wan_read(&self.floors_heard) == wan_read(&self.floors_told)
 
     def times(self, uint64_t now_us):
-        """Microseconds so far, at `now_us`, in the user's callbacks ("filter"), waiting for the link or the receiver with events to
-        send ("blocked"), and in which the receiver worked on what it acknowledged ("receiver"): what lag is made of."""
-        return {"filter": self.callbacks.time_us(now_us), "blocked": wan_read(&self.blocked_us), "receiver": wan_read(&self.flights.receiver_us)}
+        """Times in microseconds so far, at `now_us`, that lag is made of. "filter": in the user's callbacks. "blocked":
+        with events to send, waiting for the link or the receiver. "receiver": the receiver worked on what it
+        acknowledged."""
+        return {"filter": self.callbacks.time_us(now_us), "blocked": wan_read(&self.blocked_us),
+                "receiver": wan_read(&self.flights.receiver_us)}
 
     def flow(self, uint64_t now_us):
-        """What is on its way at `now_us`: `window_bytes` that may be, `bytes_in_flight`, `events_in_flight`; the shortest
-        `round_trip_us` known, and without the receiver's work `link_us` (0: none), and for how long batches in flight
-        have had no answer (`unanswered_us`)."""
+        """The numbers of what is on its way at `now_us`. `window_bytes`: how much may be. `bytes_in_flight`,
+        `events_in_flight`: how much is. `round_trip_us`: the shortest time known, and `link_us` without the receiver's
+        work (0: none). `unanswered_us`: how long batches in flight have had no answer."""
         return self.flights.flow(now_us)
 
     @property
@@ -146,7 +152,7 @@ cdef class DispatcherSession(Session):
 
     @property
     def is_given_up(self):
-        """Whether the last connection ended since its receiver showed no progress, or no life."""
+        """Whether the last connection ended because its receiver showed no progress, or no life."""
         return wan_flag_read(&self.is_given_up_flag) != 0
 
     @property
@@ -154,11 +160,12 @@ cdef class DispatcherSession(Session):
         """Whether the receiver ended the last connection, and said why."""
         return wan_flag_read(&self.is_refused_flag) != 0
 
-    # A connection begins and ends
+    # A connection begins and ends.
 
-    def connected(self, uint32_t credit_events, uint64_t credit_bytes, uint64_t now_us=0, uint64_t heartbeat_us=HEARTBEAT_US):
-        """A new connection: batch ids start at 0, the receiver's credit is known, no region has been named on it.
-        It is there since `now_us`; 0: since `run` begins."""
+    def connected(self, uint32_t credit_events, uint64_t credit_bytes, uint64_t now_us=0,
+                  uint64_t heartbeat_us=HEARTBEAT_US):
+        """Begins a new connection: batch ids start at 0, the receiver's credit is known, and no region has been named
+        on it. It is there since `now_us`; 0: since `run` begins."""
         self.flights.begin(credit_events, credit_bytes, now_us)
         self.builder.begin()
         self.heartbeat_us = max(<uint64_t>1000, min(heartbeat_us, <uint64_t>HEARTBEAT_US))
@@ -175,13 +182,13 @@ cdef class DispatcherSession(Session):
         self.flights.begins_at(now_us)
 
     def disconnected(self):
-        """The connection is gone: everything in flight is to be sent again, marked possible duplicate."""
+        """Ends the connection: everything in flight is to be sent again, marked possible duplicate."""
         with nogil:
             self.builder.rewind(self.flights.batches())
         self.flights.end()
         self.forget_bytes()
 
-    # What came
+    # What the receiver sends.
 
     cdef int heard(self) noexcept nogil:
         cdef const wan_breakage *broken = wan_breakage_of(&self.gateway.queue.broken)
@@ -202,7 +209,8 @@ cdef class DispatcherSession(Session):
         if frame.type == WAN_FRAME_REWIND and frame.length < sizeof(wan_rewind):
             wan_note(WAN_CORRUPT, "rewind of %u bytes", frame.length)
         elif frame.type == WAN_FRAME_REWIND:
-            wan_note(WAN_CORRUPT, "the receiver expects partition %u from sequence %llu", (<const wan_rewind *>(frame + 1)).partition,
+            wan_note(WAN_CORRUPT, "the receiver expects partition %u from sequence %llu",
+                     (<const wan_rewind *>(frame + 1)).partition,
                      <unsigned long long>(<const wan_rewind *>(frame + 1)).expected)
         elif frame.type == WAN_FRAME_BYE:
             wan_note(WAN_CORRUPT, "the receiver is stopping")
@@ -215,7 +223,7 @@ cdef class DispatcherSession(Session):
 
     cdef bint acknowledge(self, const wan_frame *frame) noexcept nogil:
         """Settles every batch up to the acknowledged one. False: the acknowledgement makes no sense, or a failed event
-        has no place."""
+        could not be parked."""
         cdef const wan_ack *ack = <const wan_ack *>(frame + 1)
         cdef const wan_failure *failures = <const wan_failure *>(ack + 1)
         cdef uint32_t begin = 0, count
@@ -232,19 +240,20 @@ cdef class DispatcherSession(Session):
             self.flights.settled(frame.count, came_us)
         return True
 
-    # What is due, and when
+    # What is due, and when.
 
     cdef uint64_t alive_until(self) noexcept nogil:
-        """Only what the receiver itself does is life: its kernel takes bytes, pings too, when it hangs. With batches in
-        flight that is work on them."""
+        """When the receiver is to be given up. Only what the receiver itself does counts as life: its kernel takes
+        bytes, pings too, when it hangs. With batches in flight only work on them counts."""
         return (self.flights.progress_us if self.flights.batches() else self.last_heard_us) + self.silence_us
 
     cdef int ping(self) noexcept nogil:
-        """With the floors, whose number comes back with the answer. 0: no memory."""
+        """Lays out a ping with the floors. The number of the floors comes back with the answer. 0: no memory."""
         cdef int done
         wan_flag_set(&self.floors_due, 0)
         wan_lock_take(&self.gateway.lock)
-        done = buffer_frame(&self.out, WAN_FRAME_PING, self.floors_told, 0, self.floors.bytes, <uint32_t>self.floors.used)
+        done = buffer_frame(&self.out, WAN_FRAME_PING, self.floors_told, 0, self.floors.bytes,
+                            <uint32_t>self.floors.used)
         wan_lock_release(&self.gateway.lock)
         return done
 
@@ -253,7 +262,7 @@ cdef class DispatcherSession(Session):
         if now <= self.last_sent_us + self.heartbeat_us:
             return
         if self.out.start < self.out.used or self.ping():
-            self.push()             # What is not taken, and whether it broke, is the driver's.
+            self.push()             # The driver deals with bytes that did not leave, and with a connection that broke.
             self.last_sent_us = now
 
     cdef int step(self, uint64_t now_us) noexcept nogil:
@@ -284,11 +293,11 @@ cdef class DispatcherSession(Session):
 
     cdef uint64_t due_us(self, uint64_t now_us) noexcept nogil:
         cdef uint64_t until = self.alive_until()
-        if not self.all_left():             # Nothing is laid out before that.
+        if not self.all_left():             # Nothing is laid out before all bytes have left.
             return until + 1
         if wan_flag_read(&self.floors_due):
             return now_us
-        # From the last word on, however often something else woke it.
+        # Counted from the last word sent, however often something else woke the session.
         until = min(until, self.last_sent_us + self.heartbeat_us) + 1
         return self.builder.due_us(now_us, until) if self.flights.has_room() else until
 
@@ -304,10 +313,11 @@ cdef class DispatcherSession(Session):
         self.builder.stop_waiting()
 
     cdef int closed(self, bint while_reading) noexcept nogil:
-        wan_note(WAN_CORRUPT, "the receiver closed the connection" if while_reading else "the connection to the receiver broke")
+        wan_note(WAN_CORRUPT, "the receiver closed the connection" if while_reading else "the connection to the "
+                                                                                         "receiver broke")
         return ENDED_TOLD
 
     def run(self, int file):
-        """Moves batches out and acknowledgements in over a connected socket until told to stop or the connection
+        """Moves batches out and acknowledgements in over a connected socket, until it is told to stop or the connection
         breaks. Returns "stopped" or why it ended. The GIL is free meanwhile."""
         return self.run_over_socket(file)

@@ -3,7 +3,8 @@ from libc.stdint cimport uint32_t, uint64_t
 from pywan._core.c_record cimport wan_failure, wan_frame, wan_section
 from pywan._core.c_session cimport wan_window, wan_window_mark
 
-cdef struct flight:             # A batch on its way. Who lays it out says `events`, `bytes` and the sections.
+# A batch on its way. The batch builder fills in `events`, `bytes` and the sections.
+cdef struct flight:
     uint64_t id
     uint64_t events
     uint64_t bytes
@@ -15,20 +16,21 @@ cdef struct flight:             # A batch on its way. Who lays it out says `even
 cdef class InFlight:
     cdef flight *ring                           # By batch id.
     cdef uint32_t capacity                      # Power of two.
-    # In flight: oldest_batch..next_batch-1. Others may wan_read them, the oldest first.
-    cdef uint64_t next_batch, oldest_batch
+    cdef uint64_t next_batch, oldest_batch      # In flight: oldest_batch..next_batch-1. Others read the oldest first.
     cdef uint64_t events, bytes
     cdef uint64_t credit_events                 # As the receiver last said.
-    cdef wan_window window                      # Bytes: within the receiver's credit, what the link carries.
+    # The bytes that may be on their way: within the receiver's credit, as many as the link carries.
+    cdef wan_window window
     # When the last acknowledgement came, or the oldest batch in flight left.
     cdef uint64_t answered_us
     # The shortest way there and back known, without the receiver's work; 0: none yet.
     cdef uint64_t link_us
-    cdef uint64_t receiver_us                   # Time that the receiver says it worked on what it acknowledged, ever.
-    # When the receiver last showed that it works on what is in flight, or the oldest of that left.
+    # The time that the receiver says it worked on all that it has acknowledged.
+    cdef uint64_t receiver_us
+    # When the receiver last showed that it works on what is in flight, or the oldest batch in flight left.
     cdef uint64_t progress_us
-    cdef uint64_t steps                         # The highest count that it told of its work.
-    cdef int has_progressed_flag                # On this connection.
+    cdef uint64_t steps                         # The highest count that the receiver told of its work.
+    cdef int has_progressed_flag                # The receiver has shown progress on this connection.
 
     cdef void begin(self, uint32_t credit_events, uint64_t credit_bytes, uint64_t now_us) noexcept nogil
     cdef void begins_at(self, uint64_t now_us) noexcept nogil

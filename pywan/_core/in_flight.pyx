@@ -1,6 +1,6 @@
-# Owns what a dispatcher has in flight on a connection: the batches that were sent and are not acknowledged, their
-# numbers, the window that they have to fit in, and since when the receiver has shown no progress. Knows no queue, no
-# socket and no clock.
+# Owns the batches that a dispatcher has in flight on a connection: those that were sent and are not acknowledged. It
+# also owns their numbers, the window that they have to fit in, and since when the receiver has shown no progress. It
+# knows no queue, no socket and no clock.
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, realloc
 from pywan._core.c_base cimport *
@@ -9,12 +9,13 @@ from pywan._core.c_session cimport *
 
 
 cdef enum:
-    IN_FLIGHT_BATCHES = 64              # At first; power of two. Doubled as a longer link needs them, up to
-    IN_FLIGHT_BATCHES_MAX = 16384       # 1.6 million events on their way in batches of 100.
+    IN_FLIGHT_BATCHES = 64              # Room at first; a power of two. It doubles as a longer link needs more.
+    IN_FLIGHT_BATCHES_MAX = 16384       # At most: 1.6 million events on their way in batches of 100.
 
 
 cdef class InFlight:
-    """Of one dispatcher, over one connection after another. Its thread's; what others may read is read atomically."""
+    """The batches in flight of one dispatcher, over one connection after another. Only its thread changes them. Other
+    threads read atomically."""
 
     def __cinit__(self):
         if not grow(self, IN_FLIGHT_BATCHES):
@@ -27,12 +28,12 @@ cdef class InFlight:
         free(self.ring)
 
     cdef void begins_at(self, uint64_t now_us) noexcept nogil:
-        """The connection is there since then."""
+        """Notes since when the connection is there."""
         self.progress_us = now_us
         wan_window_init(&self.window, self.window.limit, now_us)
 
     cdef void begin(self, uint32_t credit_events, uint64_t credit_bytes, uint64_t now_us) noexcept nogil:
-        """A new connection: batch ids start at 0, the receiver's credit is known."""
+        """Begins a new connection: batch ids start at 0, and the receiver's credit is known."""
         self.end()
         self.credit_events = credit_events
         wan_window_init(&self.window, credit_bytes, now_us)
@@ -42,19 +43,19 @@ cdef class InFlight:
         wan_flag_set(&self.has_progressed_flag, 0)
 
     cdef void end(self) noexcept nogil:
-        """The connection is gone, and with it all that was on its way."""
+        """Forgets all that was on its way: the connection is gone."""
         wan_set(&self.next_batch, 0)
         wan_set(&self.oldest_batch, 0)
         wan_set(&self.events, 0)
         wan_set(&self.bytes, 0)
 
     cdef uint64_t batches(self) noexcept nogil:
-        """How many were sent and not acknowledged. Any thread may ask."""
+        """How many batches were sent and not acknowledged. Any thread may ask."""
         cdef uint64_t oldest = wan_read(&self.oldest_batch)        # First: the other one is never below it.
         return wan_read(&self.next_batch) - oldest
 
     cdef bint has_room(self) noexcept nogil:
-        """Whether another batch may leave."""
+        """Whether another batch may leave now."""
         return self.next_batch == self.oldest_batch or (
             self.next_batch - self.oldest_batch < IN_FLIGHT_BATCHES_MAX and self.events < self.credit_events
             and wan_window_is_open(&self.window, self.bytes))
@@ -62,8 +63,8 @@ cdef class InFlight:
     # A batch leaves
 
     cdef flight *next(self, uint32_t sections) noexcept nogil:
-        """The batch that leaves next, with its id and room for so many sections; it counts with `left`. NULL: no
-        memory."""
+        """Returns the batch that leaves next, with its id and room for so many sections. It counts when `left` is
+        called. NULL: no memory."""
         cdef flight *batch
         cdef wan_section *held
         if self.next_batch - self.oldest_batch == self.capacity and not grow(self, self.capacity * 2):
@@ -78,7 +79,7 @@ cdef class InFlight:
         return batch
 
     cdef void left(self, flight *batch, uint64_t now_us) noexcept nogil:
-        """The next batch is laid out to be sent."""
+        """Counts the batch, which is laid out to be sent."""
         if self.next_batch == self.oldest_batch:
             wan_set(&self.answered_us, now_us)
             self.progress_us = now_us
@@ -90,19 +91,20 @@ cdef class InFlight:
     # The receiver answers
 
     cdef void note_steps(self, uint64_t steps, uint64_t now_us) noexcept nogil:
-        """The receiver told how much work it has done."""
+        """Notes how much work the receiver says it has done."""
         if steps > self.steps:
             self.steps = steps
             note_progress(self, now_us)
 
     cdef bint hear(self, const wan_frame *frame, uint64_t now_us) noexcept nogil:
-        """Takes what an acknowledgement says of the connection; `oldest` and `settled` follow for each batch up to the
-        one that it names. False: it makes no sense; the detail says why."""
+        """Takes what an acknowledgement says of the connection. The caller then calls `oldest` and `settled` for each
+        batch up to the one that it names. False: it makes no sense, and the detail says why."""
         cdef const wan_ack *ack = <const wan_ack *>(frame + 1)
         cdef const wan_failure *failures = <const wan_failure *>(ack + 1)
         cdef uint32_t n = 0, s
         cdef uint64_t batch, after
-        if frame.length < sizeof(wan_ack) or frame.length != sizeof(wan_ack) + <uint64_t>ack.failures * sizeof(wan_failure):
+        if (frame.length < sizeof(wan_ack)
+                or frame.length != sizeof(wan_ack) + <uint64_t>ack.failures * sizeof(wan_failure)):
             wan_note(WAN_CORRUPT, "acknowledgement of %u bytes", frame.length)
             return False
         if frame.id >= self.next_batch:
@@ -110,8 +112,9 @@ cdef class InFlight:
             return False
         for batch in range(self.oldest_batch, frame.id + 1 if ack.failures else 0):
             s, after = 0, 0
-            # They come in the order of what was sent, each once.
-            while n < ack.failures and is_next_of_flight(&self.ring[batch & (self.capacity - 1)], &failures[n], &s, &after):
+            # The failures come in the order of what was sent, each once.
+            while n < ack.failures and is_next_of_flight(&self.ring[batch & (self.capacity - 1)], &failures[n], &s,
+                                                         &after):
                 n += 1
         if n < ack.failures:
             wan_note(WAN_CORRUPT, "acknowledgement with a failure of event %u/%llu, which is not next in its batches",
@@ -125,11 +128,11 @@ cdef class InFlight:
         return True
 
     cdef flight *oldest(self) noexcept nogil:
-        """The batch that is to be settled next, where there is one."""
+        """The batch that is to be settled next. There is one only if `batches` is not 0."""
         return &self.ring[self.oldest_batch & (self.capacity - 1)]
 
     cdef void settled(self, uint32_t worked_us, uint64_t now_us) noexcept nogil:
-        """The oldest batch is not in flight any more. The receiver says that it worked so long on it."""
+        """Takes the oldest batch out of flight. The receiver says that it worked for `worked_us` on it."""
         cdef const flight *batch = self.oldest()
         cdef uint64_t link_us
         wan_add_guarded(&self.events, -<uint64_t>batch.events)
@@ -141,11 +144,12 @@ cdef class InFlight:
             wan_set(&self.link_us, link_us)
 
     cdef dict flow(self, uint64_t now):
-        """As `DispatcherSession.flow`. Any thread may ask."""
+        """The numbers of `DispatcherSession.flow`. Any thread may ask."""
         cdef uint64_t answered = wan_read(&self.answered_us)
         return {"window_bytes": wan_read(&self.window.bytes), "bytes_in_flight": wan_read(&self.bytes),
                 "events_in_flight": wan_read(&self.events), "round_trip_us": wan_read(&self.window.round_trip_us),
-                "link_us": wan_read(&self.link_us), "unanswered_us": now - answered if self.batches() and now > answered else 0}
+                "link_us": wan_read(&self.link_us), "unanswered_us": now - answered if self.batches()
+                and now > answered else 0}
 
 
 cdef bint grow(InFlight self, uint32_t capacity) noexcept nogil:
@@ -153,7 +157,7 @@ cdef bint grow(InFlight self, uint32_t capacity) noexcept nogil:
     cdef uint32_t n
     if grown == NULL:
         return False
-    for n in range(self.capacity):       # All of them are in flight: the ring was full.
+    for n in range(self.capacity):       # All slots of the ring are in flight: it was full.
         grown[(self.oldest_batch + n) & (capacity - 1)] = self.ring[(self.oldest_batch + n) & (self.capacity - 1)]
     free(self.ring)
     self.ring, self.capacity = grown, capacity
@@ -166,7 +170,7 @@ cdef inline void note_progress(InFlight self, uint64_t now_us) noexcept nogil:
 
 
 cdef uint32_t failures_of_flight(const flight *batch, const wan_failure *failures, uint32_t count) noexcept nogil:
-    """How many of the first failures are of this batch."""
+    """How many of the first failures belong to this batch."""
     cdef uint32_t n = 0
     while n < count and is_of_flight(batch, &failures[n]):
         n += 1
@@ -176,14 +180,16 @@ cdef uint32_t failures_of_flight(const flight *batch, const wan_failure *failure
 cdef bint is_of_flight(const flight *batch, const wan_failure *failure) noexcept nogil:
     cdef uint32_t s
     for s in range(batch.sections):
-        if batch.section[s].partition == failure.partition and batch.section[s].first <= failure.sequence <= batch.section[s].through:
+        if (batch.section[s].partition == failure.partition
+                and batch.section[s].first <= failure.sequence <= batch.section[s].through):
             return True
     return False
 
 
-cdef bint is_next_of_flight(const flight *batch, const wan_failure *failure, uint32_t *s, uint64_t *after) noexcept nogil:
-    """Whether it is of section *s or a later one, which *s is then, and there behind sequence *after, which is then its
-    own."""
+cdef bint is_next_of_flight(const flight *batch, const wan_failure *failure, uint32_t *s,
+                            uint64_t *after) noexcept nogil:
+    """Whether the failure is of section *s or a later one, and of a later sequence than *after. Then *s is its section,
+    and *after its sequence."""
     while s[0] < batch.sections and not (batch.section[s[0]].partition == failure.partition
                                      and batch.section[s[0]].first <= failure.sequence <= batch.section[s[0]].through):
         s[0] += 1

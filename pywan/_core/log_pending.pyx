@@ -1,12 +1,12 @@
-# Owns what is on its way into a log: one buffer takes what happens while a round writes the other one.
+# Owns the bytes that are pending for a log: one buffer takes what happens while a round writes the other one.
 from libc.stdint cimport uint64_t
 from libc.string cimport memset
 from pywan._core.c_base cimport *
 
 
 cdef void pending_rest(log_pending *log, wan_lock *lock, uint64_t now) noexcept nogil:
-    """Nothing is staged: both buffers give back what they do not need. The memory is freed without the lock, since that
-    takes milliseconds."""
+    """Gives back the memory of both buffers that they do not need. Nothing is pending now. The memory is freed without
+    the lock, since that takes milliseconds."""
     cdef wan_buffer kept
     wan_buffer_rest(&log.taken, &log.use, 0, now)
     memset(&kept, 0, sizeof(kept))
@@ -16,7 +16,7 @@ cdef void pending_rest(log_pending *log, wan_lock *lock, uint64_t now) noexcept 
     wan_lock_release(lock)
     wan_buffer_rest(&kept, &log.use, 0, now)
     wan_lock_take(lock)
-    if log.pending.capacity == 0:      # It is needed as it was, and nobody has begun another one.
+    if log.pending.capacity == 0:      # The buffer is needed as it was, and no other one was begun.
         swap_buffers(&log.pending, &kept)
     wan_lock_release(lock)
     wan_buffer_close(&kept)

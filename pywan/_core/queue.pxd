@@ -267,7 +267,7 @@ cdef inline void durable_add(gateway_queue *gateway, uint32_t partition, uint64_
     cdef uint16_t number = durable.log_numbers[record.region]
     cdef uint8_t item[1040]
     cdef uint16_t length
-    cdef wan_record *staged
+    cdef wan_record *copy
     cdef wan_position position
     if number == 0:
         number = durable.log_numbers[record.region] = new_log_number(durable, record.region)
@@ -277,9 +277,9 @@ cdef inline void durable_add(gateway_queue *gateway, uint32_t partition, uint64_
         (<uint16_t *>item)[0], (<uint16_t *>item)[1] = number, length
         memcpy(item + 8, wan_region_names[record.region].text, length)
         wan_buffer_put(&durable.names.pending, item, 8 + wan_align8(length))
-    staged = <wan_record *>wan_buffer_put(&durable.records.pending, record, wan_record_length(record))
+    copy = <wan_record *>wan_buffer_put(&durable.records.pending, record, wan_record_length(record))
     if number != record.region:
-        staged.region = number
+        copy.region = number
     position.partition, position.count, position.first = partition, 1, sequence
     wan_buffer_put(&durable.positions.pending, &position, sizeof(position))
     committer_note_pending(&durable.committer, 1)

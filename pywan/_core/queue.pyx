@@ -1,5 +1,5 @@
-# Owns the queue of one sender as compiled code sees it: partitions under one lock, the counters of its ledger, the signals that wake its
-# dispatchers, what is staged for its log. What runs for each event is in queue.pxd, inline.
+# Owns the queue of one sender as compiled code sees it: partitions under one lock, the counters of its ledger, the
+# signals that wake its dispatchers, and what is pending for its log. What runs for each event is in queue.pxd, inline.
 from libc.stdint cimport uint32_t, uint64_t
 from pywan._core.c_base cimport *
 from pywan._core.c_store cimport *
@@ -7,17 +7,17 @@ from pywan._core.c_system cimport *
 
 
 cdef void queue_refresh_ready(gateway_queue *gateway, uint32_t dispatcher) noexcept nogil:
-    cdef uint64_t pending = 0
+    cdef uint64_t ready = 0
     cdef uint32_t p = dispatcher
     while p < gateway.queue.partition_count:
-        pending += wan_partition_ready(&gateway.queue.partitions[p])
+        ready += wan_partition_ready(&gateway.queue.partitions[p])
         p += gateway.dispatchers
-    wan_set(&gateway.signals[dispatcher].ready, pending)
+    wan_set(&gateway.signals[dispatcher].ready, ready)
 
 
 cdef uint64_t queue_drop_oldest(gateway_queue *gateway, uint32_t keeps) noexcept nogil:
-    """Makes room by giving up the oldest events that are not on their way: of each partition a sixteenth, at least one; but of partition
-    `keeps` not the newest. Under the lock. Returns how many."""
+    """Makes room by dropping the oldest events that are not on their way, and returns how many. From each partition it
+    takes a sixteenth, and at least one. The newest event of partition `keeps` stays. Under the lock."""
     cdef wan_partition *partition
     cdef uint64_t sequence, wanted, dropped = 0, before = gateway.queue.events
     cdef uint32_t p
@@ -26,7 +26,8 @@ cdef uint64_t queue_drop_oldest(gateway_queue *gateway, uint32_t keeps) noexcept
         wanted = (partition.unpeeked + 15) // 16
         sequence = partition.peeked
         while wanted:
-            sequence = wan_queue_next_live(partition, max(sequence, partition.removed) + 1, partition.appended - (p == keeps))
+            sequence = wan_queue_next_live(partition, max(sequence, partition.removed) + 1,
+                                           partition.appended - (p == keeps))
             if sequence == 0:
                 break
             wan_queue_make_hole(&gateway.queue, p, sequence, WAN_HOLE_DROPPED)
@@ -44,8 +45,8 @@ cdef bint queue_has_unpeeked(const gateway_queue *gateway) noexcept nogil:
 
 
 cdef void queue_make_room(gateway_queue *gateway, uint32_t partition) noexcept nogil:
-    """After the commit of an event beyond the limit, the newest of `partition`: older ones go until a segment is free, as far as they can; what is
-    oldest lies together. Under the lock."""
+    """Makes room after the commit of an event beyond the limit, the newest of `partition`. It drops the oldest events,
+    which lie together, until a segment is free or none can be dropped. Under the lock."""
     while wan_store_is_over(gateway.queue.store) and queue_drop_oldest(gateway, partition):
         pass
     for n in range(gateway.dispatchers):
@@ -53,7 +54,7 @@ cdef void queue_make_room(gateway_queue *gateway, uint32_t partition) noexcept n
 
 
 cdef void wake_dispatchers(gateway_queue *gateway) noexcept nogil:
-    """Under the queue's lock: more events count."""
+    """Counts anew which events are ready, and wakes the dispatchers that have enough. Under the queue's lock."""
     cdef uint32_t n
     for n in range(gateway.dispatchers):
         queue_refresh_ready(gateway, n)

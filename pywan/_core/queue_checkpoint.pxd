@@ -7,22 +7,24 @@ from pywan._core.c_tables cimport *
 from pywan._core.queue cimport durable_log, gateway_queue
 
 cdef enum:
-    CHECKPOINT_EVENTS = 10000       # So many events were removed since the last checkpoint,
-    CHECKPOINT_US = 1000000         # or some, and so long ago: another one is due.
+    CHECKPOINT_EVENTS = 10000       # A checkpoint is due when so many events were removed since the last one ...
+    CHECKPOINT_US = 1000000         # ... or when at least one was removed and so much time has passed.
 
 
 cdef inline void note_newest_stamp(gateway_queue *gateway) noexcept nogil:
-    """Before a state is taken. Under the queue's lock."""
+    """Notes the clock's newest stamp, before a state is taken. Under the queue's lock."""
     if gateway.clock != NULL:
         gateway.counts.newest_stamp = max(gateway.counts.newest_stamp, wan_clock_last(gateway.clock))
 
 
 cdef inline bint state_is_newest(const durable_log *durable) noexcept nogil:
-    return durable.state.used != 0 and (<const wan_queue_state *>durable.state.bytes).commit == durable.committer.log.commit
+    return (durable.state.used != 0
+            and (<const wan_queue_state *>durable.state.bytes).commit == durable.committer.log.commit)
 
 
 cdef inline uint64_t *state_positions(const wan_buffer *state) noexcept nogil:
-    return <uint64_t *>(state.bytes + sizeof(wan_queue_state) + (<wan_queue_state *>state.bytes).counters * sizeof(wan_counter))
+    cdef uint64_t counters = (<wan_queue_state *>state.bytes).counters
+    return <uint64_t *>(state.bytes + sizeof(wan_queue_state) + counters * sizeof(wan_counter))
 
 
 cdef inline void count_hole(uint64_t *conflated, wan_queue_counts *counts, uint32_t reason, int64_t by) noexcept nogil:
@@ -40,6 +42,7 @@ cdef inline void count_hole(uint64_t *conflated, wan_queue_counts *counts, uint3
         counts.conflated_batch += by
 
 
-cdef wan_status take_state(gateway_queue *gateway, uint64_t commit, const wan_queue_counts *counts, uint64_t conflated) noexcept nogil
+cdef wan_status take_state(gateway_queue *gateway, uint64_t commit, const wan_queue_counts *counts,
+                           uint64_t conflated) noexcept nogil
 cdef void state_is_durable(gateway_queue *gateway) noexcept nogil
 cdef uint64_t repairs_of(const wan_buffer *state) noexcept nogil

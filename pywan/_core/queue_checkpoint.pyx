@@ -1,5 +1,5 @@
-# Owns the checkpoints of a queue's log: a state says what was removed, what was counted, and the names in the log. One
-# of them is the newest on the disk; the next one is laid out beside it.
+# Owns the checkpoints of a queue's log. A state says what was removed, what was counted, and the names in the log. One
+# state is the newest on the disk. The next one is laid out beside it.
 from libc.stdint cimport uint32_t, uint64_t
 from pywan._core.c_base cimport *
 from pywan._core.c_store cimport *
@@ -39,7 +39,7 @@ cdef wan_status take_state(gateway_queue *gateway, uint64_t commit, const wan_qu
 
 
 cdef void state_is_durable(gateway_queue *gateway) noexcept nogil:
-    """The fresh state is the newest one on the disk now."""
+    """Makes the fresh state the newest one on the disk."""
     cdef durable_log *durable = gateway.durable
     cdef uint32_t p
     swap_buffers(&durable.state, &durable.fresh_state)

@@ -1,4 +1,4 @@
-# Owns what is a queue's in the work of its committer: when there is something to do, and what a round does in which order.
+# Owns a queue's part in the work of its committer: when there is something to do, and what a round does in which order.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from pywan._core.c_base cimport *
 from pywan._core.c_log cimport *
@@ -13,7 +13,7 @@ from pywan._core.queue_mounts cimport durable_renew
 
 
 cdef void queue_committer_init(gateway_queue *gateway, uint8_t synchronous, uint32_t flush_ms) noexcept nogil:
-    """Before the log is opened."""
+    """Sets the committer up, before the log is opened."""
     cdef log_owner owner
     owner.itself, owner.lock = gateway, &gateway.lock
     owner.work_of, owner.round_of, owner.rest, owner.seal = work_of_queue, round_of_queue, rest_of_queue, seal_queue
@@ -22,55 +22,62 @@ cdef void queue_committer_init(gateway_queue *gateway, uint8_t synchronous, uint
 
 
 cdef uint32_t work_of_queue(void *itself, bint stopping) noexcept nogil:
-    """A round whenever something is staged; one with a checkpoint at least every second or 10,000 removed events."""
+    """Asks for a round when something is pending, and for a checkpoint at least every second or 10,000 removed
+    events."""
     cdef gateway_queue *gateway = <gateway_queue *>itself
     cdef durable_log *durable = gateway.durable
     cdef uint64_t removed, now
     cdef bint waits, checkpoint, repaired, is_long
     wan_lock_take(&gateway.lock)
-    waits = durable.records.pending.used != 0 or durable.holes.pending.used != 0 or durable.superseded.pending.used != 0 or has_taken(durable)
+    waits = (durable.records.pending.used != 0 or durable.holes.pending.used != 0
+             or durable.superseded.pending.used != 0 or has_taken(durable))
     removed = removed_sum(gateway)
     repaired = gateway.counts.clock_repairs != repairs_of(&durable.state)
     wan_lock_release(&gateway.lock)
     now = wan_monotonic_us()
     is_long = log_is_long(gateway)
     checkpoint = (removed != durable.removed_at_checkpoint and (
-        stopping or removed - durable.removed_at_checkpoint >= CHECKPOINT_EVENTS or now - durable.checkpoint_us >= CHECKPOINT_US)
+        stopping or removed - durable.removed_at_checkpoint >= CHECKPOINT_EVENTS
+        or now - durable.checkpoint_us >= CHECKPOINT_US)
         or repaired or is_long and durable.committer.log.commit != durable.shortened_commit)
     if checkpoint:
         return WORK_NOW | WORK_CHECKPOINT
-    if waits or wan_read(&durable.wanted_incarnation) or durable.shorten_again_us and now >= durable.shorten_again_us and is_long:
+    if (waits or wan_read(&durable.wanted_incarnation) or durable.shorten_again_us and now >= durable.shorten_again_us
+            and is_long):
         return WORK_NOW
     return 0
 
 
 cdef wan_status round_of_queue(void *itself, uint32_t work) noexcept nogil:
-    """What was staged when it began is on the disk, and with a checkpoint what was removed."""
+    """Brings onto the disk what was pending when the round began, and with a checkpoint what was removed."""
     cdef gateway_queue *gateway = <gateway_queue *>itself
     cdef durable_log *durable = gateway.durable
     cdef bint checkpoint = work & WORK_CHECKPOINT != 0, late = has_taken(durable)
-    # Not where much else is queued: what is kept would go to that.
-    cdef bint uses_reserve = wan_flag_read(&durable.replaying) and wan_read(&gateway.queue.bytes) <= durable.committer.record_max and wan_log_take_reserve(&durable.committer.log)
+    # Not if much else is queued: that would use the reserve up.
+    cdef bint uses_reserve = (wan_flag_read(&durable.replaying)
+                              and wan_read(&gateway.queue.bytes) <= durable.committer.record_max
+                              and wan_log_take_reserve(&durable.committer.log))
     cdef wan_status status = durable_renew(gateway)
     if status == WAN_OK:
-        status = write_staged(gateway, checkpoint)
-    if status == WAN_OK and late:       # An attempt that failed had taken that; what was staged since comes behind it.
-        status = write_staged(gateway, checkpoint)
+        status = write_pending(gateway, checkpoint)
+    # The first commit wrote what a failed attempt had taken. What became pending since then comes behind it.
+    if status == WAN_OK and late:
+        status = write_pending(gateway, checkpoint)
     if uses_reserve:
         wan_log_give_back_reserve(&durable.committer.log)
     if status == WAN_OK and (checkpoint or log_is_long(gateway)):
-        # Where it failed it is tried again later; what is durable already is not less so.
+        # If the shortening failed, a later round tries again. What is durable already stays durable.
         durable.shorten_again_us = wan_monotonic_us() + CHECKPOINT_US if durable_shorten(gateway) == WAN_EMPTY else 0
         durable.shortened_commit = durable.committer.log.commit
     return status
 
 
-cdef wan_status write_staged(gateway_queue *gateway, bint checkpoint) noexcept nogil:
-    """A commit, for which room is made where there is none."""
+cdef wan_status write_pending(gateway_queue *gateway, bint checkpoint) noexcept nogil:
+    """Runs a commit. If the log is full, this makes room for it."""
     cdef wan_status status = durable_commit(gateway, checkpoint, NULL)
     if status == WAN_FULL and log_is_long(gateway) and durable_shorten(gateway) == WAN_OK:
         status = durable_commit(gateway, checkpoint, NULL)
-    while status == WAN_FULL and durable_make_room(gateway):      # Each time by a segment at least.
+    while status == WAN_FULL and durable_make_room(gateway):      # Each time at least one segment goes.
         status = durable_commit(gateway, checkpoint, NULL)
     return status
 

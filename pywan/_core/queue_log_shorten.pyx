@@ -1,5 +1,5 @@
-# Owns the shortening of a queue's log: segments whose events are all removed go; what lives is moved out of old ones; a
-# full log makes room.
+# Owns the shortening of a queue's log. Segments whose events are all removed go. Records that live are moved out of old
+# segments. A full log makes room.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memset
 from pywan._core.c_base cimport *
@@ -16,12 +16,12 @@ from pywan._core.status cimport corrupt
 
 
 cdef enum:
-    MOVED_BYTES_MAX = 16 << 20      # Moved in one go, a segment more or less.
+    MOVED_BYTES_MAX = 16 << 20      # At most so many bytes are moved at once, and up to a segment more.
 
 
 cdef uint32_t segments_done(const gateway_queue *gateway, const wan_buffer *state) noexcept nogil:
-    """How many of the oldest segments hold no event that a queue with this state has; the one in writing never
-    counts."""
+    """How many of the oldest segments hold no event that a queue with this state has. The segment that is written now
+    never counts."""
     cdef durable_log *durable = gateway.durable
     cdef uint32_t done = 0, p
     while done < durable.committer.log.writing:
@@ -33,8 +33,8 @@ cdef uint32_t segments_done(const gateway_queue *gateway, const wan_buffer *stat
 
 
 cdef bint log_is_long(gateway_queue *gateway) noexcept nogil:
-    """Whether most of the log is history: conflation leaves it mostly dead. At 2.4 times what lives, so that with the
-    segments made ahead it stays under three times."""
+    """Whether most of the log is history: conflation leaves few records in it that live. The limit is 2.4 times what
+    lives, so that the log stays under three times with the segments that are made ahead."""
     cdef durable_log *durable = gateway.durable
     cdef uint64_t written = 0
     cdef uint32_t n
@@ -46,8 +46,9 @@ cdef bint log_is_long(gateway_queue *gateway) noexcept nogil:
 
 
 cdef wan_status durable_shorten(gateway_queue *gateway) noexcept nogil:
-    """Drops the oldest segments whose events are all removed, as of the state just made durable; then moves what lives
-    out of the oldest ones, as long as the log is long. WAN_EMPTY: it still is, and it has to be tried again."""
+    """Drops the oldest segments whose events are all removed, as of the state that was just made durable. Then it moves
+    the records that live out of the oldest segments, as long as the log is long. WAN_EMPTY: it is still long, and the
+    caller has to try again."""
     cdef durable_log *durable = gateway.durable
     cdef uint32_t done = segments_done(gateway, &durable.state) if durable.state.used else 0
     cdef uint64_t last = durable.committer.log.segments[durable.committer.log.writing].number
@@ -56,7 +57,7 @@ cdef wan_status durable_shorten(gateway_queue *gateway) noexcept nogil:
         status = wan_log_drop_first(&durable.committer.log, done, durable.state.bytes, durable.state.used)
         if status != WAN_OK:
             return status
-    # Up to where it was when this began: once around. Near the limit of the store with what that keeps.
+    # At most up to the segment that was written when this began. Near the limit of the store this uses the reserve.
     if not log_is_long(gateway):
         return WAN_OK
     if not wan_log_take_reserve(&durable.committer.log):
@@ -72,11 +73,14 @@ cdef wan_status durable_shorten(gateway_queue *gateway) noexcept nogil:
 
 
 cdef wan_status durable_move_oldest(gateway_queue *gateway, uint64_t last) noexcept nogil:
-    """Out of some segments before the one numbered `last`: as much as what is kept of the store has room for.
-    WAN_EMPTY: it has none, or they have to stay for now."""
+    """Moves the records that live out of some segments before the one numbered `last`: as many as the reserve of the
+    store has room for. WAN_EMPTY: there is no room, or the segments have to stay for now."""
     cdef durable_log *durable = gateway.durable
     cdef wan_log_reader reader
-    cdef uint64_t most = min(<uint64_t>MOVED_BYTES_MAX, wan_log_record_bytes(&durable.committer.log) // 2), staged
+    cdef uint64_t most = min(<uint64_t>MOVED_BYTES_MAX,
+                             wan_log_record_bytes(&durable.committer.log) // 2), pending, need
+    cdef wan_log_segment *segments
+    cdef wan_log_segment *writing
     cdef uint32_t count = 0, p, n
     cdef wan_status status = WAN_OK
     memset(&reader, 0, sizeof(reader))
@@ -84,8 +88,9 @@ cdef wan_status durable_move_oldest(gateway_queue *gateway, uint64_t last) noexc
     reader.part = move_part
     wan_buffer_empty(&durable.moved)
     wan_buffer_empty(&durable.moved_positions)
-    # Several at once, so that more goes than comes in the block that is written meanwhile.
-    while (status == WAN_OK and count < durable.committer.log.writing and count < MOVED_SEGMENTS_MAX and durable.moved.used < most
+    # Several segments at once, so that more bytes go than come in the block that is written meanwhile.
+    while (status == WAN_OK and count < durable.committer.log.writing and count < MOVED_SEGMENTS_MAX
+            and durable.moved.used < most
            and durable.committer.log.segments[count].number < last):
         status = wan_log_read_segment(&durable.committer.log, count, &reader)
         count += 1
@@ -93,24 +98,29 @@ cdef wan_status durable_move_oldest(gateway_queue *gateway, uint64_t last) noexc
     if status != WAN_OK:
         return status
     wan_lock_take(&gateway.lock)
-    staged = durable.records.pending.used + durable.positions.pending.used + durable.records.taken.used + durable.positions.taken.used - durable.written
+    pending = durable.records.pending.used + durable.positions.pending.used
+    pending += durable.records.taken.used + durable.positions.taken.used - durable.written
     wan_lock_release(&gateway.lock)
-    # Written in part, it would only be there twice.
-    if (wan_log_reserve_room(&durable.committer.log)
-            < durable.moved.used + durable.moved_positions.used + staged + 2 * wan_log_segment_bytes(&durable.committer.log)):
+    # If only a part of it were written, that part would be there twice, and no segment could go.
+    need = durable.moved.used + durable.moved_positions.used + pending
+    if wan_log_reserve_room(&durable.committer.log) < need + 2 * wan_log_segment_bytes(&durable.committer.log):
         return WAN_EMPTY
-    # With everything staged, so that what took an event's place meanwhile is on the disk before the event's segment is
-    # gone.
+    # Everything pending is written too: then what took an event's place meanwhile is on the disk before the segment of
+    # the event is gone.
     status = durable_commit(gateway, True, &durable.moved)
-    if status == WAN_OK and not state_is_newest(durable):       # More came behind what an earlier attempt had taken.
+    # More became pending behind what an earlier attempt had taken.
+    if status == WAN_OK and not state_is_newest(durable):
         status = durable_commit(gateway, True, NULL)
     if status != WAN_OK:
         return status
+    segments = durable.committer.log.segments
+    writing = &segments[durable.committer.log.writing]
     for p in range(gateway.queue.partition_count):
         for n in range(count):
-            if durable.committer.log.segments[n].highest[p] > durable.committer.log.segments[durable.committer.log.writing].highest[p]:
-                durable.committer.log.segments[durable.committer.log.writing].highest[p] = durable.committer.log.segments[n].highest[p]
-    if not state_is_newest(durable):      # Its holes would be counted by no state and found in no block.
+            if segments[n].highest[p] > writing.highest[p]:
+                writing.highest[p] = segments[n].highest[p]
+    # The holes of these segments would be in no state and in no block.
+    if not state_is_newest(durable):
         return WAN_EMPTY
     return wan_log_drop_first(&durable.committer.log, count, durable.state.bytes, durable.state.used)
 
@@ -141,7 +151,7 @@ cdef wan_status move_part(void *owner, uint32_t index, uint64_t commit, const wa
 
 
 cdef wan_status move_once(durable_log *durable, const wan_position *position, const wan_record *record) noexcept nogil:
-    """Unless it is there: where moving failed, or a crash ended it, the log has copies."""
+    """Adds a record to the moved ones, unless it is there. The log has copies if moving failed or a crash ended it."""
     cdef uint64_t *slot
     cdef uint64_t at = durable.moved_positions.used
     cdef wan_status status = wan_item_set_find(&durable.of_moved, &durable.moved_positions, position, &slot)
@@ -156,8 +166,9 @@ cdef wan_status move_once(durable_log *durable, const wan_position *position, co
 
 
 cdef wan_status durable_relieve(gateway_queue *gateway) noexcept nogil:
-    """The log or the disk is full, so what is staged cannot be written, nor a checkpoint behind it: the state of what
-    is durable goes into the manifest, and the segments that are done by it go. WAN_EMPTY: there are none."""
+    """Makes room if the log or the disk is full, so that neither what is pending nor a checkpoint behind it can be
+    written. The state of what is durable goes into the manifest. Then the segments go that this state needs no more.
+    WAN_EMPTY: there are none."""
     cdef durable_log *durable = gateway.durable
     cdef wan_queue_counts counts
     cdef wan_status status
@@ -192,7 +203,8 @@ cdef wan_status durable_relieve(gateway_queue *gateway) noexcept nogil:
 
 cdef void forget_holes(gateway_queue *gateway, uint64_t *conflated, wan_queue_counts *counts,
                        const wan_buffer *holes) noexcept nogil:
-    """Takes out of a state what holes that are not durable yet stand for; those of removed sequences are part of it."""
+    """Takes the holes that are not durable yet out of the counts of a state. Holes of removed sequences stay
+    counted."""
     cdef const wan_hole *hole = <const wan_hole *>holes.bytes
     cdef uint32_t n
     for n in range(holes.count):
@@ -201,7 +213,8 @@ cdef void forget_holes(gateway_queue *gateway, uint64_t *conflated, wan_queue_co
 
 
 cdef bint durable_make_room(gateway_queue *gateway) noexcept nogil:
-    """By what is done; else, if that is the policy, by giving up the oldest events. False: the log stays full."""
+    """Makes room in a full log: segments that are not needed go. If there are none and the policy says so, the oldest
+    events are dropped. False: the log stays full."""
     cdef wan_status status = durable_relieve(gateway)
     while status == WAN_EMPTY and gateway.full_policy == FULL_DROP_OLDEST and durable_drop_oldest(gateway):
         status = durable_relieve(gateway)
@@ -209,7 +222,8 @@ cdef bint durable_make_room(gateway_queue *gateway) noexcept nogil:
 
 
 cdef bint durable_drop_oldest(gateway_queue *gateway) noexcept nogil:
-    """False: no segment would go with them, since there is but one, or some are on their way and it has to stay."""
+    """False: no segment would go with the oldest events. There is only one, or some events are on their way and it has
+    to stay."""
     cdef bint dropped = gateway.durable.committer.log.writing != 0
     cdef uint32_t p
     wan_lock_take(&gateway.lock)

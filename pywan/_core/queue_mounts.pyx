@@ -1,6 +1,7 @@
-# Owns the identity of a persistent queue: its incarnation, and the mounts under it. Each opening of a log is a mount. What a receiver has
-# applied of a mount that is not in the past of this one, or beyond where the next one began, was sent by another copy of the log.
-from libc.stdint cimport uint32_t, uint64_t
+# Owns the identity of a persistent queue: its incarnation, and the mounts under it. Each opening of a log is a mount. A
+# receiver may have applied events of a mount that is not in the past of this one, or events beyond the sequence where
+# the next mount began. Then another copy of the log sent them.
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memset
 from pywan._core.c_base cimport *
 from pywan._core.c_log cimport *
@@ -11,7 +12,7 @@ from pywan._core.status cimport corrupt
 
 
 cdef enum:
-    MOUNT_BYTES_KEPT = 64 << 10     # A queue remembers so many bytes of mounts, and two mounts at least.
+    MOUNT_BYTES_KEPT = 64 << 10     # A queue remembers mounts up to so many bytes, and at least two.
 
 
 cdef inline uint64_t mount_bytes(const gateway_queue *gateway) noexcept nogil:
@@ -19,7 +20,8 @@ cdef inline uint64_t mount_bytes(const gateway_queue *gateway) noexcept nogil:
 
 
 cdef inline uint64_t *mount_at(const gateway_queue *gateway, uint32_t n) noexcept nogil:
-    return <uint64_t *>(gateway.durable.committer.log.identity.bytes + sizeof(wan_queue_identity) + n * mount_bytes(gateway))
+    cdef uint8_t *identity = gateway.durable.committer.log.identity.bytes
+    return <uint64_t *>(identity + sizeof(wan_queue_identity) + n * mount_bytes(gateway))
 
 
 cdef wan_status check_identity(const gateway_queue *gateway) noexcept nogil:
@@ -29,13 +31,15 @@ cdef wan_status check_identity(const gateway_queue *gateway) noexcept nogil:
     if found.used == 0:
         return WAN_OK
     if (found.used < sizeof(wan_queue_identity) or head.partitions != gateway.queue.partition_count
-            or (found.used - sizeof(wan_queue_identity)) % mount_bytes(gateway) or (found.used - sizeof(wan_queue_identity)) // mount_bytes(gateway) != head.mounts):
+            or (found.used - sizeof(wan_queue_identity)) % mount_bytes(gateway)
+            or (found.used - sizeof(wan_queue_identity)) // mount_bytes(gateway) != head.mounts):
         return corrupt("the queue's identity in the manifest does not fit its length")
     return WAN_OK
 
 
-cdef wan_status add_mount(gateway_queue *gateway, wan_buffer *identity, uint64_t incarnation, uint32_t skipped) noexcept nogil:
-    """Lays out the identity with this mount as the newest: behind those that are known, without the `skipped` oldest."""
+cdef wan_status add_mount(gateway_queue *gateway, wan_buffer *identity, uint64_t incarnation,
+                          uint32_t skipped) noexcept nogil:
+    """Lays out the identity with this mount as the newest, behind the known ones without the `skipped` oldest."""
     cdef wan_queue_identity head
     cdef uint32_t known = 0, p
     cdef uint64_t length = mount_bytes(gateway)
@@ -58,7 +62,8 @@ cdef wan_status add_mount(gateway_queue *gateway, wan_buffer *identity, uint64_t
 
 
 cdef wan_status durable_mount(gateway_queue *gateway) noexcept nogil:
-    """After recovery: this opening is a mount, which the manifest knows before a new event is on the disk, and so before one is sent."""
+    """Adds this opening as a mount, after recovery. The manifest knows it before a new event is on the disk, and so
+    before one is sent."""
     cdef durable_log *durable = gateway.durable
     cdef wan_buffer fresh
     cdef uint32_t kept, known = 0
@@ -75,14 +80,17 @@ cdef wan_status durable_mount(gateway_queue *gateway) noexcept nogil:
         return status
     swap_buffers(&durable.committer.log.identity, &fresh)
     wan_buffer_close(&fresh)
-    # Now, so that the mounts told to receivers are all there after a crash. Where the disk does not take it, the first block's manifest has it.
+    # Written now, so that the manifest has all mounts told to receivers after a crash. If the disk does not take it,
+    # the manifest of the first block has it.
     if durable.committer.log.has_manifest:
         wan_log_write_identity(&durable.committer.log, durable.state.bytes, durable.state.used)
     return WAN_OK
 
 
-cdef bint is_of_this_past(const gateway_queue *gateway, uint64_t mount, uint32_t partition, uint64_t last) noexcept nogil:
-    """Under the queue's lock: whether what was sent in `mount`, up to `last`, is what this queue has or had under these sequences."""
+cdef bint is_of_this_past(const gateway_queue *gateway, uint64_t mount, uint32_t partition,
+                          uint64_t last) noexcept nogil:
+    """Whether this queue has or had, under these sequences, what was sent in `mount` up to `last`. Under the queue's
+    lock."""
     cdef const wan_queue_identity *head = <const wan_queue_identity *>gateway.durable.committer.log.identity.bytes
     cdef uint32_t n
     if mount == gateway.durable.mount:
@@ -94,7 +102,8 @@ cdef bint is_of_this_past(const gateway_queue *gateway, uint64_t mount, uint32_t
 
 
 cdef wan_status durable_renew(gateway_queue *gateway) noexcept nogil:
-    """The committer's: takes the incarnation that is wanted, if one is. What is queued keeps its sequences, and may be known under the old one."""
+    """Takes the incarnation that is wanted, if there is one. The committer calls it. The events in the queue keep their
+    sequences, and may be known under the old incarnation."""
     cdef durable_log *durable = gateway.durable
     cdef wan_buffer fresh
     cdef wan_status status
@@ -102,7 +111,8 @@ cdef wan_status durable_renew(gateway_queue *gateway) noexcept nogil:
     cdef uint32_t p
     wan_lock_take(&gateway.lock)
     wanted = durable.wanted_incarnation
-    status = add_mount(gateway, &fresh, wanted, (<wan_queue_identity *>durable.committer.log.identity.bytes).mounts) if wanted else WAN_OK
+    status = add_mount(gateway, &fresh, wanted,
+                       (<wan_queue_identity *>durable.committer.log.identity.bytes).mounts) if wanted else WAN_OK
     if wanted and status == WAN_OK:
         swap_buffers(&durable.committer.log.identity, &fresh)
     wan_lock_release(&gateway.lock)

@@ -1,4 +1,4 @@
-# Owns the opening and the end of a queue's log: what recovery takes out of it, and what memory it has.
+# Owns the opening and the end of a queue's log: what recovery takes out of the log, and the memory of the log.
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.stdio cimport snprintf
@@ -17,11 +17,12 @@ from pywan._core.status cimport corrupt, report_unraisable
 
 
 cdef enum:
-    EVENTS_OF_SEGMENT_MAX = 8 << 20 >> 4    # Four times what a segment has room for. One that claims to be further ahead is damage.
+    # Four times as many events as fit into a segment. A record or state that claims to be further ahead is damaged.
+    EVENTS_OF_SEGMENT_MAX = 8 << 20 >> 4
 
 
 cdef durable_log *durable_log_new(const gateway_queue *gateway) except NULL:
-    """For a queue that has its partitions."""
+    """Makes the log's memory, for a queue that has its partitions."""
     cdef durable_log *durable = <durable_log *>calloc(1, sizeof(durable_log))
     cdef uint32_t partitions = gateway.queue.partition_count
     if durable == NULL:
@@ -31,14 +32,15 @@ cdef durable_log *durable_log_new(const gateway_queue *gateway) except NULL:
     durable.appended = <uint64_t *>calloc(partitions, 8)
     durable.removed = <uint64_t *>calloc(partitions, 8)
     durable.state_appended = <uint64_t *>calloc(partitions, 8)
-    if durable.log_numbers == NULL or durable.process_numbers == NULL or durable.appended == NULL or durable.removed == NULL or durable.state_appended == NULL:
+    if (durable.log_numbers == NULL or durable.process_numbers == NULL or durable.appended == NULL
+            or durable.removed == NULL or durable.state_appended == NULL):
         durable_log_close(durable)
         raise MemoryError()
     return durable
 
 
 cdef void durable_log_close(durable_log *durable) noexcept nogil:
-    """Nobody writes it any more, or it could not be opened."""
+    """Frees the memory of a log that no thread writes any more, or that could not be opened."""
     wan_log_close(&durable.committer.log)
     pending_close(&durable.records)
     pending_close(&durable.positions)
@@ -92,7 +94,7 @@ cdef int adopt_name(durable_log *durable, uint16_t number, const uint8_t *text, 
 
 
 cdef bint adopt_unknown(durable_log *durable, uint16_t number) noexcept nogil:
-    """In salvage: the region's name was lost, its events need not be."""
+    """Makes up a name for a region whose name was lost. In salvage its events are kept."""
     cdef uint8_t text[32]
     cdef int length = snprintf(<char *>text, sizeof(text), "salvaged-%u", <unsigned int>number)
     return number != 0 and adopt_name(durable, number, text, <uint16_t>length) != 0
@@ -103,31 +105,35 @@ cdef void note_damaged(void *owner, const wan_damage *damage) noexcept nogil:
 
 
 cdef uint64_t ever_written(uint64_t segment) noexcept nogil:
-    """No partition had more events when this segment was full."""
+    """A limit: no partition had more events than this when segment number `segment` was full."""
     return segment * EVENTS_OF_SEGMENT_MAX if segment < NO_LIMIT // EVENTS_OF_SEGMENT_MAX else NO_LIMIT
 
 
 cdef uint64_t newest_possible(const gateway_queue *gateway, uint32_t partition, uint64_t segment) noexcept nogil:
-    """The highest sequence that what is read now can speak of: events are logged one behind the other, without gaps; but in salvage any
-    number of them may be lost."""
+    """The highest sequence that the part read now can hold. Events are logged one behind the other, without gaps. In
+    salvage any number of them may be lost."""
     if gateway.durable.salvage:
         return ever_written(segment)
-    return max(gateway.queue.partitions[partition].appended, gateway.durable.state_appended[partition]) + EVENTS_OF_SEGMENT_MAX
+    return max(gateway.queue.partitions[partition].appended,
+               gateway.durable.state_appended[partition]) + EVENTS_OF_SEGMENT_MAX
 
 
 cdef wan_status impossible(const char *what, uint64_t sequence, uint32_t partition, uint64_t most) noexcept nogil:
-    wan_note(WAN_CORRUPT, "%s %llu in partition %u, where there were not even %llu so far", what, <unsigned long long>sequence, <unsigned int>partition,
+    wan_note(WAN_CORRUPT, "%s %llu in partition %u, where there were not even %llu so far", what,
+             <unsigned long long>sequence, <unsigned int>partition,
                <unsigned long long>most)
     return WAN_CORRUPT
 
 
 cdef wan_status recover_state(void *owner, const uint8_t *data, uint64_t length) noexcept nogil:
-    """Out of the manifest."""
+    """Takes the state out of the manifest."""
     return take_recovered_state(<gateway_queue *>owner, data, length, NO_SEGMENT)
 
 
-cdef wan_status take_recovered_state(gateway_queue *gateway, const uint8_t *data, uint64_t length, uint64_t segment) noexcept nogil:
-    """`segment`: the number of the one that it was found in; NO_SEGMENT: the manifest, which comes before all of them."""
+cdef wan_status take_recovered_state(gateway_queue *gateway, const uint8_t *data, uint64_t length,
+                                     uint64_t segment) noexcept nogil:
+    """Takes a state. `segment`: the number of the segment that held it. NO_SEGMENT: the manifest, which comes before
+    all segments."""
     cdef durable_log *durable = gateway.durable
     cdef const wan_queue_state *head = <const wan_queue_state *>data
     cdef const uint64_t *pairs
@@ -137,22 +143,27 @@ cdef wan_status take_recovered_state(gateway_queue *gateway, const uint8_t *data
     cdef uint32_t p
     if length == 0:
         return WAN_OK
-    if (length < sizeof(wan_queue_state) or head.partitions != gateway.queue.partition_count or head.counters > length // sizeof(wan_counter)
-            or length != sizeof(wan_queue_state) + head.counters * sizeof(wan_counter) + head.partitions * 16ULL + head.names_bytes):
+    if (length < sizeof(wan_queue_state) or head.partitions != gateway.queue.partition_count
+            or head.counters > length // sizeof(wan_counter)
+            or length != (sizeof(wan_queue_state) + head.counters * sizeof(wan_counter) + head.partitions * 16ULL
+                          + head.names_bytes)):
         return corrupt("the queue's state in the log does not fit its length")
     status = wan_queue_counts_load(&counts, <const wan_counter *>(head + 1), head.counters)
     if status != WAN_OK:
         return status
-    if durable.state.used and head.commit <= durable.state_commit:      # Of the same commit: the manifest's was taken later, when the log was full.
+    # The state is of the same commit as the manifest's, which was taken later, when the log was full.
+    if durable.state.used and head.commit <= durable.state_commit:
         return WAN_OK
     pairs = <const uint64_t *>(data + sizeof(wan_queue_state) + head.counters * sizeof(wan_counter))
     for p in range(head.partitions):
         if pairs[2 * p] > pairs[2 * p + 1]:
             return corrupt("a partition's positions in the log contradict each other")
-        most = ever_written(durable.committer.log.next_number) if segment == NO_SEGMENT else newest_possible(gateway, p, segment)
+        most = ever_written(durable.committer.log.next_number) if segment == NO_SEGMENT else newest_possible(gateway, p,
+                                                                                                             segment)
         if pairs[2 * p + 1] > most:
             return impossible("a state says that the newest event is", pairs[2 * p + 1], p, most)
-    wan_buffer_empty(&durable.state)               # The next manifest says it again: blocks before it may be gone.
+    # The next manifest says the state again: the block that it came in may be gone then.
+    wan_buffer_empty(&durable.state)
     if wan_buffer_add(&durable.state, data, length) != WAN_OK:
         return WAN_NO_MEMORY
     durable.state_commit = head.commit
@@ -171,7 +182,8 @@ cdef wan_status take_recovered_state(gateway_queue *gateway, const uint8_t *data
     return recover_names(durable, <const uint8_t *>(pairs + 2 * head.partitions), head.names_bytes)
 
 
-cdef wan_status recover_part(void *owner, uint32_t index, uint64_t commit, const wan_part_head *head, const uint8_t *data) noexcept nogil:
+cdef wan_status recover_part(void *owner, uint32_t index, uint64_t commit, const wan_part_head *head,
+                             const uint8_t *data) noexcept nogil:
     cdef gateway_queue *gateway = <gateway_queue *>owner
     cdef durable_log *durable = gateway.durable
     cdef const wan_record *record
@@ -193,9 +205,11 @@ cdef wan_status recover_part(void *owner, uint32_t index, uint64_t commit, const
         while at + sizeof(wan_hole) <= head.length:
             hole = <const wan_hole *>(data + at)
             if hole.partition < gateway.queue.partition_count:
-                if gateway.queue.partitions[hole.partition].removed < hole.sequence <= gateway.queue.partitions[hole.partition].appended:
+                partition = &gateway.queue.partitions[hole.partition]
+                if partition.removed < hole.sequence <= partition.appended:
                     wan_queue_make_hole(&gateway.queue, hole.partition, hole.sequence, hole.reason)
-                # What a state knows it has counted: its own and older blocks, and sequences that it says are removed.
+                # A state has already counted the holes of its own and of older blocks, and of sequences that it says
+                # are removed.
                 if commit > durable.state_commit and hole.sequence > durable.removed[hole.partition]:
                     count_hole(&gateway.queue.conflated, &gateway.counts, hole.reason, 1)
             at += sizeof(wan_hole)
@@ -209,17 +223,19 @@ cdef wan_status recover_part(void *owner, uint32_t index, uint64_t commit, const
             found = WAN_CORRUPT
             if not wan_record_has_end(record, walk.left):
                 return found
-            wan_positions_pass(&walk, wan_record_length(record))       # Salvage takes what is behind it.
+            wan_positions_pass(&walk, wan_record_length(record))       # Salvage takes the records behind it.
             continue
         length = wan_record_length(record)
-        wan_prefetch(walk.at + 8 * length)                  # Most are about as long as this one.
+        wan_prefetch(walk.at + 8 * length)                  # Most records are about as long as this one.
         if number >= gateway.queue.partition_count:
             return corrupt("a record in the log names a partition that is not there")
         partition = &gateway.queue.partitions[number]
         if (sequence > partition.appended + EVENTS_OF_SEGMENT_MAX
                 and sequence > newest_possible(gateway, number, durable.committer.log.segments[index].number)):
-            return impossible("a record has the sequence", sequence, number, newest_possible(gateway, number, durable.committer.log.segments[index].number))
-        if durable.process_numbers[record.region] == 0 and not (durable.salvage and adopt_unknown(durable, record.region)):
+            return impossible("a record has the sequence", sequence, number,
+                              newest_possible(gateway, number, durable.committer.log.segments[index].number))
+        if durable.process_numbers[record.region] == 0 and not (durable.salvage
+                                                                and adopt_unknown(durable, record.region)):
             return corrupt("a record in the log names a region that is not there")
         if sequence > highest[number]:
             highest[number] = sequence
@@ -248,8 +264,9 @@ cdef wan_status recover_part(void *owner, uint32_t index, uint64_t commit, const
     return found
 
 
-cdef int adopt_segment(void *owner, uint32_t index, const char *path, const uint8_t *base, uint64_t length) noexcept nogil:
-    """The log's segment is mapped: the queue's records may lie there as they are."""
+cdef int adopt_segment(void *owner, uint32_t index, const char *path, const uint8_t *base,
+                       uint64_t length) noexcept nogil:
+    """Takes over a mapped segment of the log, so that the queue's records may lie there as they are."""
     cdef gateway_queue *gateway = <gateway_queue *>owner
     if wan_store_adopt(gateway.queue.store, path, base, length, &gateway.durable.adopting) != WAN_OK:
         gateway.durable.adopting = 0
@@ -264,7 +281,7 @@ cdef void segment_adopted(void *owner, uint32_t index) noexcept nogil:
 
 
 cdef wan_status durable_recover(gateway_queue *gateway) noexcept nogil:
-    """After the log was read: positions, counters and what may be a duplicate."""
+    """Restores positions and counters, after the log was read, and marks what may be a duplicate."""
     cdef durable_log *durable = gateway.durable
     cdef uint32_t p
     cdef wan_partition *partition

@@ -4,11 +4,11 @@ from pywan._core.c_base cimport *
 from pywan._core.c_record cimport wan_frame
 
 cdef enum:
-    READY_TO_READ = 1, WOKEN = 2        # Why a wait ended; neither: it is time, or there is room to write.
+    READY_TO_READ = 1, WOKEN = 2        # Why a wait ended. Neither: the time has come, or there is room to write.
 
 cdef enum:
-    # What a session says to go on with: with the next bytes or deadline; with another step; or how it ended.
-    # TOLD: the detail tells.
+    # What a session returns. GOES_ON: it goes on with the next bytes or the next deadline. GOES_AGAIN: it goes on with
+    # another step at once. Otherwise how it ended; ENDED_TOLD: the detail says why.
     GOES_ON = 0, GOES_AGAIN = 1, ENDED_STOPPED = 2, ENDED_CLOSED = 3, ENDED_DONE = 4, ENDED_TOLD = 5
 
 cdef class Driver:
@@ -32,17 +32,18 @@ cdef class Session:
     cdef size_t wanted              # Bytes that make the next frame whole, as far as is known.
     cdef int stop_flag
     cdef int wake_file              # An eventfd that ends a wait; -1: none.
-    cdef bint reads_while_writing   # False: nothing is taken in before what is laid out has left.
-    cdef bint speaks_last           # What is laid out at the end is sent, too.
+    cdef bint reads_while_writing   # False: the session reads nothing until all that is laid out has left.
+    cdef bint speaks_last           # What is laid out when the session ends is sent, too.
     # The time, as the driver tells it.
     cdef uint64_t now_us            # 0: it told none yet.
     cdef uint64_t last_heard_us
-    cdef uint64_t waiting_us        # Since when something that is laid out has not left; 0: it has.
+    cdef uint64_t waiting_us        # Since when bytes that are laid out wait to leave; 0: none do.
     cdef uint64_t unsent            # Bytes that the driver took and that have not left.
-    cdef int ended                  # GOES_ON, or how: then there is nothing but what is laid out. Where there is no loop.
-    cdef Driver driver              # None: no time passes in the middle of work, and nothing leaves.
+    # GOES_ON, or how the session ended. Only a driver without the loop uses it. Only what is laid out is still sent.
+    cdef int ended
+    cdef Driver driver              # None: no time passes in the middle of work, and nothing leaves then.
 
-    # What a session is.
+    # What each session does in its own way.
     cdef void begin(self, uint64_t now_us) noexcept nogil
     cdef int heard(self) noexcept nogil
     cdef int take_frame(self, wan_frame *frame) noexcept nogil
@@ -52,7 +53,7 @@ cdef class Session:
     cdef void woken(self, uint64_t since_us, uint64_t now_us) noexcept nogil
     cdef int closed(self, bint while_reading) noexcept nogil
     cdef void keep_alive(self) noexcept nogil
-    # What it has of this unit.
+    # What all sessions share.
     cdef uint64_t work_us(self) noexcept nogil
     cdef int push(self) noexcept nogil
     cdef bint all_left(self) noexcept nogil

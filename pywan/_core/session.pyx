@@ -1,6 +1,6 @@
-# Owns what moves the bytes of a connection: a stream of them (over a socket; TLS would be another one), and the one
-# loop around a session, with what all sessions do alike. A session knows neither, nor a clock: bytes and the time come
-# in, bytes and the next deadline go out.
+# Owns what moves the bytes of a connection: a byte stream (over a socket; TLS would be another one), and the one loop
+# around a session, with what all sessions do alike. A session knows no stream and no clock: bytes and the time come in,
+# bytes and the next deadline go out.
 from libc.stdint cimport uint8_t, uint64_t
 from libc.string cimport memcpy, strlen
 from libc.errno cimport EAGAIN, EINTR, errno
@@ -15,25 +15,26 @@ from pywan._core.stream cimport (
 
 
 cdef enum:
-    WAIT_US_MAX = 3600000000        # A loop looks up at least so often.
-    LAST_WORDS_US = 30000000        # Who takes nothing for so long does not read.
-    LOOK_US = 250000                # So often a session without a wake file looks whether it is to stop.
+    WAIT_US_MAX = 3600000000        # A loop waits at most so long.
+    # The last words are given up after so long: an end that takes nothing does not read.
+    LAST_WORDS_US = 30000000
+    LOOK_US = 250000                # A session without a wake file looks so often whether it is to stop.
 
 
 cdef class Driver:
-    """What a session asks of its driver in the middle of work that takes long, and nowhere else. This one has the
-    system's clock, and nothing leaves before the work is done."""
+    """What a session asks of its driver in the middle of long work, and nowhere else. This driver has the system's
+    clock, and sends nothing before the work is done."""
 
     cdef uint64_t now_us(self) noexcept nogil:
         return wan_monotonic_us()
 
     cdef int push(self, wan_buffer *out) noexcept nogil:
-        """Sends what fits now. STREAM_CLOSED: nobody is there who waits for it."""
+        """Sends what fits now. STREAM_CLOSED: the other end does not wait for it any more."""
         return STREAM_WAIT
 
 
 cdef class GivenDriver(Driver):
-    """Functions of a driver in Python."""
+    """A driver whose clock and sending are Python functions."""
 
     def __cinit__(self, clock, send):
         self.clock, self.send = clock, send
@@ -59,20 +60,21 @@ cdef class GivenDriver(Driver):
 
 
 cdef class ByteStream(Driver):
-    """Bytes of a connection: what is there, what fits, and waiting for either. One thread at a time."""
+    """The bytes of a connection: reading what is there, writing what fits, and waiting for either. One thread at a time
+    uses it."""
 
     cdef int read(self, wan_buffer *into, size_t missing) noexcept nogil:
-        """Takes what is there now of the `missing` bytes of a frame, or more. STREAM_OK, STREAM_WAIT, STREAM_CLOSED,
-        STREAM_MEMORY."""
+        """Takes what is there now of the `missing` bytes of a frame, or more. Returns STREAM_OK, STREAM_WAIT,
+        STREAM_CLOSED or STREAM_MEMORY."""
         return STREAM_CLOSED
 
     cdef int write(self, wan_buffer *out) noexcept nogil:
-        """Sends what fits now. STREAM_OK: all of it; STREAM_WAIT, STREAM_CLOSED."""
+        """Sends what fits now. STREAM_OK: all of it was sent. Otherwise STREAM_WAIT or STREAM_CLOSED."""
         return STREAM_CLOSED
 
     cdef int wait(self, bint to_read, bint to_write, int wake_file, uint64_t until_us) noexcept nogil:
-        """Until there are bytes, or room for some, or the wake file (-1: none) says so, or it is time. Returns
-        READY_TO_READ, WOKEN, both, or 0."""
+        """Waits until there are bytes to read, or room to write, or the wake file (-1: none) is written, or it is
+        `until_us`. Returns READY_TO_READ, WOKEN, both, or 0."""
         return 0
 
     cdef int push(self, wan_buffer *out) noexcept nogil:
@@ -80,14 +82,14 @@ cdef class ByteStream(Driver):
 
 
 cdef class SocketStream(ByteStream):
-    """Over a connected socket, which stays its owner's."""
+    """A stream over a connected socket. The caller owns the socket and closes it."""
 
     def __cinit__(self, int file):
         self.file = file
 
     cdef int read(self, wan_buffer *into, size_t missing) noexcept nogil:
-        # Room is made as bytes come, twice what is there at most: memory is taken for what was sent, not for what a
-        # header says will be.
+        # Room is made as bytes come, at most twice what is there. So memory is taken for bytes that were sent, not for
+        # bytes that a header announces.
         cdef ssize_t got
         cdef size_t here = into.used - into.start, room = max(<size_t>RECEIVE_BYTES, min(missing, here))
         if not buffer_reserve(into, room):
@@ -122,8 +124,9 @@ cdef class SocketStream(ByteStream):
         cdef int ready = 0
         if until_us <= now:
             return 0
-        files[0].fd, files[0].events, files[0].revents = self.file, (POLLIN if to_read else 0) | (POLLOUT if to_write else 0), 0
-        files[1].fd, files[1].events, files[1].revents = wake_file, POLLIN, 0       # poll passes over -1.
+        files[0].fd, files[0].events, files[0].revents = self.file, (POLLIN if to_read else 0) | (POLLOUT if to_write
+                                                                                                  else 0), 0
+        files[1].fd, files[1].events, files[1].revents = wake_file, POLLIN, 0       # poll ignores the file -1.
         poll(files, 2, <int>((min(until_us - now, <uint64_t>WAIT_US_MAX) + 999) // 1000))
         if files[0].revents & (POLLIN | POLLERR | POLLHUP):
             ready |= READY_TO_READ
@@ -140,8 +143,8 @@ cdef bytes taken_out(wan_buffer *out):
 
 
 cdef class Session:
-    """One end of a connection. Whoever drives it calls `receive_data` with what came, `data_to_send` after that, and
-    again at `next_us`; `run` of each session does the same over a socket."""
+    """One end of a connection. Its driver calls `receive_data` with the bytes that came, `data_to_send` after that, and
+    `data_to_send` again at `next_us`. `run` of each session does the same over a socket."""
 
     def __cinit__(self, *args, **kwargs):
         self.wake_file = -1
@@ -152,60 +155,59 @@ cdef class Session:
         wan_buffer_close(&self.out)
 
     cdef void begin(self, uint64_t now_us) noexcept nogil:
-        """The connection is there, from now on."""
+        """Begins the connection: it is there from now on."""
         self.now_us = self.last_heard_us = now_us
         self.waiting_us = self.unsent = 0
         self.ended = GOES_ON
 
     cdef int heard(self) noexcept nogil:
-        """Handles every whole frame in `into`, of which bytes came now. GOES_ON, or how it ended."""
+        """Handles every whole frame in `into`, after bytes came. Returns GOES_ON, or how the session ended."""
         return self.take_frames()
 
     cdef int take_frame(self, wan_frame *frame) noexcept nogil:
-        """Handles one frame, whose checksum is right. GOES_ON, or how it ended."""
+        """Handles one frame, whose checksum is right. Returns GOES_ON, or how the session ended."""
         return ENDED_CLOSED
 
     cdef int step(self, uint64_t now_us) noexcept nogil:
-        """Lays out what is due. GOES_ON: it is to be called again when bytes came, or at `due_us`; GOES_AGAIN: at once,
-        with what was laid out on its way; else how it ended."""
+        """Lays out what is due. GOES_ON: the next call is when bytes came, or at `due_us`. GOES_AGAIN: the next call is
+        at once, with what was laid out on its way. Otherwise it returns how the session ended."""
         return GOES_ON
 
     cdef uint64_t due_us(self, uint64_t now_us) noexcept nogil:
-        """When `step` is to be called next, though nothing comes in: the first of all its deadlines. NEVER: there is
+        """When `step` is to be called next though no bytes come in: the first of all deadlines. NEVER: there is
         none."""
         return NEVER
 
     cdef void sent(self, uint64_t now_us) noexcept nogil:
-        """Bytes have left."""
+        """Notes that bytes have left."""
 
     cdef void woken(self, uint64_t since_us, uint64_t now_us) noexcept nogil:
-        """It waited."""
+        """Notes that the session waited since `since_us`."""
 
     cdef void keep_alive(self) noexcept nogil:
-        """The user's Python has it in hand, perhaps for long: the other end hears that we live, where it waits for
-        that."""
+        """Tells the other end that we live, if it waits for that. The user's Python is running, perhaps for long."""
 
     cdef int closed(self, bint while_reading) noexcept nogil:
-        """The other end closed the connection, or it broke. How it ended."""
+        """Notes that the other end closed the connection, or that it broke. Returns how the session ended."""
         return ENDED_CLOSED
 
-    # What all of them do alike
+    # What all sessions do alike.
 
     cdef uint64_t work_us(self) noexcept nogil:
-        """The time in the middle of work."""
+        """The time now, asked in the middle of work."""
         if self.driver is not None:
             self.now_us = max(self.now_us, self.driver.now_us())
         return self.now_us
 
     cdef int push(self) noexcept nogil:
-        """In the middle of work: what is laid out may leave. STREAM_CLOSED: nobody waits for it any more."""
+        """Sends what is laid out, in the middle of work. STREAM_CLOSED: the other end does not wait for it any more."""
         return STREAM_WAIT if self.driver is None else self.driver.push(&self.out)
 
     cdef bint all_left(self) noexcept nogil:
         return self.out.start == self.out.used and not self.unsent
 
     cdef int hear(self, uint64_t now_us) noexcept nogil:
-        """Bytes are in `into` that came now."""
+        """Handles the bytes in `into` that came now."""
         cdef int how
         if self.now_us == 0 and now_us:
             self.begin(now_us)
@@ -216,11 +218,11 @@ cdef class Session:
         return how
 
     cdef void say_why(self) noexcept nogil:
-        """The detail, behind all that is laid out."""
+        """Lays out an error frame with the detail, behind all that is laid out."""
         buffer_frame(&self.out, WAN_FRAME_ERROR, 0, 0, wan_detail, strlen(wan_detail))
 
     cdef void look(self, uint64_t now_us) noexcept nogil:
-        """Before a step."""
+        """Notes the time before a step, and since when bytes wait to leave."""
         if self.now_us == 0 and now_us:
             self.begin(now_us)
         self.now_us = now_us
@@ -230,8 +232,8 @@ cdef class Session:
             self.waiting_us = now_us
 
     cdef int take_frames(self) noexcept nogil:
-        """Takes every whole frame out of `into`. GOES_ON, or how it ended: the detail tells of a frame that is not in
-        order."""
+        """Takes every whole frame out of `into`. Returns GOES_ON, or how the session ended. If a frame is not in order,
+        the detail says why."""
         cdef wan_frame *frame
         cdef int state, how
         while True:
@@ -246,13 +248,13 @@ cdef class Session:
             stream_take(&self.into, frame)
 
     cdef void forget_bytes(self) noexcept nogil:
-        """Those of a connection that is gone."""
+        """Forgets the bytes of a connection that is gone."""
         self.into.start = self.into.used = self.out.start = self.out.used = 0
 
-    # A driver that has a stream
+    # A driver that has a stream.
 
     cdef int run_over(self, ByteStream stream):
-        """Moves bytes until the session ends, and returns how. The GIL is free meanwhile."""
+        """Moves bytes until the session ends, and returns how it ended. The GIL is free meanwhile."""
         cdef int ended
         self.driver = stream
         try:
@@ -264,33 +266,34 @@ cdef class Session:
                     speak_last(self, stream)
             self.ended = ended
         finally:
-            self.driver = Driver()      # The stream may be another connection's soon.
+            self.driver = Driver()      # The stream may soon be that of another connection.
         return ended
 
     cdef str run_over_socket(self, int file):
-        """Until it ends. Returns "stopped", "closed", "done", or why it was given up."""
+        """Runs until the session ends. Returns "stopped", "closed", "done", or why the connection was given up."""
         cdef int ended = self.run_over(SocketStream(file))
         return {ENDED_STOPPED: "stopped", ENDED_CLOSED: "closed", ENDED_DONE: "done"}.get(ended) or detail_text()
 
-    # Any other driver: an event loop, TLS, a simulator, tests
+    # Any other driver: an event loop, TLS, a simulator, tests.
 
     cdef object error_of_end(self):
-        """The exception for a connection that is to be given up; the detail says why."""
+        """The exception for a connection that is to be given up. The detail says why."""
         from pywan.errors import ProtocolError
         if wan_detail_status == WAN_BROKEN or wan_detail_status == WAN_NO_MEMORY:
             raise_for(wan_detail_status, "")
         return ProtocolError(detail_text())
 
     def driven_by(self, clock, send=None):
-        """What the session asks of its driver in the middle of work that takes long: `clock()`, microseconds as in
-        `now_us`, and `send(data)`, to which goes what the other end is to hear before the work is done. Without
-        `send` that waits for `data_to_send`; without this call no time passes in the middle of work."""
+        """Gives the session what it asks of its driver in the middle of long work. `clock()` returns microseconds as in
+        `now_us`. `send(data)` takes what the other end is to hear before the work is done. Without `send` that waits
+        for
+        `data_to_send`. Without this call no time passes in the middle of work."""
         self.driver = GivenDriver(clock, send)
 
     def receive_data(self, const uint8_t[::1] data, uint64_t now_us=0):
-        """Bytes that arrived at `now_us`, microseconds of a clock that only runs forward (0: as last told). False: these
-        were the last; send `data_to_send`, then close the connection. An error says why the connection is to be given
-        up: send `data_to_send`, then close it."""
+        """Takes bytes that arrived at `now_us`, in microseconds of a clock that only runs forward (0: the time told
+        last). False: these were the last ones; send `data_to_send`, then close the connection. An error says why the
+        connection is to be given up: send `data_to_send`, then close it."""
         cdef size_t length = data.shape[0]
         cdef int how
         if length == 0:
@@ -307,9 +310,9 @@ cdef class Session:
         return how == GOES_ON
 
     def data_to_send(self, uint64_t now_us=0, uint64_t unsent=0):
-        """Bytes that should leave now, at `now_us` (0: as last told); call it again until there are none. `unsent`: so many
-        bytes of what was given before could not leave yet; nothing more is given then. An error says why the
-        connection is to be given up: the other end shows no life, or takes nothing."""
+        """Returns bytes that should leave now, at `now_us` (0: the time told last). Call it again until there are none.
+        `unsent`: so many of the bytes given before could not leave yet; then nothing more is given. An error says why
+        the connection is to be given up: the other end shows no life, or takes nothing."""
         cdef int how = GOES_ON
         now_us = now_us if now_us else self.now_us
         if unsent < self.unsent:
@@ -328,12 +331,12 @@ cdef class Session:
             raise self.error_of_end()
         if unsent or self.out.start == self.out.used:
             return b""
-        self.waiting_us = self.now_us       # Work may have taken long.
+        self.waiting_us = self.now_us       # The work may have taken long.
         self.sent(self.now_us)
         return taken_out(&self.out)
 
     def next_us(self, uint64_t now_us=0):
-        """When `data_to_send` is to be called again, though nothing comes in and nothing is queued; None: never."""
+        """When to call `data_to_send` again, though no bytes come in and none wait to leave. None: never."""
         cdef uint64_t due
         now_us = now_us if now_us else self.now_us
         if self.now_us == 0 and now_us:
@@ -345,12 +348,12 @@ cdef class Session:
 
 
 cdef int session_loop(Session session, ByteStream stream) noexcept nogil:
-    """Until the session ends. Returns how."""
+    """Runs a session over a stream until it ends. Returns how it ended."""
     cdef uint64_t now, until
     cdef size_t drained
     cdef int state, how
     cdef bint is_empty
-    if session.into.start < session.into.used:       # Of an earlier run.
+    if session.into.start < session.into.used:       # Bytes of an earlier run.
         how = session.hear(stream.now_us())
         if how != GOES_ON:
             return how
@@ -380,7 +383,7 @@ cdef int session_loop(Session session, ByteStream stream) noexcept nogil:
             if is_empty or session.out.start != drained:
                 session.sent(now)
         if state == STREAM_OK and is_empty and not session.reads_while_writing:
-            continue                    # There may be more, and nothing else is to be done.
+            continue                    # There may be more bytes, and there is nothing else to do.
         session.look(now)
         how = session.step(now)
         if how == GOES_AGAIN:
@@ -390,11 +393,13 @@ cdef int session_loop(Session session, ByteStream stream) noexcept nogil:
         until = min(session.due_us(now), now + WAIT_US_MAX)
         if session.wake_file < 0:
             until = min(until, now + LOOK_US)
-        stream.wait(session.reads_while_writing or session.out.start == session.out.used, session.out.start < session.out.used, session.wake_file, until)
+        stream.wait(session.reads_while_writing or session.out.start == session.out.used,
+                    session.out.start < session.out.used, session.wake_file, until)
         session.woken(now, stream.now_us())
 
 
 cdef void speak_last(Session session, ByteStream stream) noexcept nogil:
     cdef uint64_t until = stream.now_us() + LAST_WORDS_US
-    while session.out.start < session.out.used and stream.write(&session.out) == STREAM_WAIT and stream.now_us() < until and not wan_flag_read(&session.stop_flag):
+    while (session.out.start < session.out.used and stream.write(&session.out) == STREAM_WAIT
+           and stream.now_us() < until and not wan_flag_read(&session.stop_flag)):
         stream.wait(False, True, -1, min(until, stream.now_us() + LOOK_US))
