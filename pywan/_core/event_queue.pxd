@@ -7,17 +7,20 @@ from pywan._core.queue cimport gateway_queue
 cdef class EventQueue:
     cdef gateway_queue *gateway
     cdef readonly object name
-    cdef object environment, clock  # Kept alive.
-    cdef LogBudget budget           # The same.
-    cdef public bint reachable      # Events are stamped as reaching the remote site through this queue. Read when regions attach.
+    cdef object environment, clock  # The queue keeps these alive, and the budget too.
+    cdef LogBudget budget
+    # Events are stamped as reaching the remote site through this queue. It is read when regions attach.
+    cdef public bint reachable
 
-    cdef int open_log(self, const wan_env *env, str directory, uint64_t log_id, uint8_t synchronous, uint32_t flush_ms, bint salvage, uint64_t mount) except -1
+    cdef int open_log(self, const wan_env *env, str directory, uint64_t log_id, uint8_t synchronous, uint32_t flush_ms,
+                      bint salvage, uint64_t mount) except -1
     cdef bint gives_up(self, uint64_t waited_us)
     cdef int wait_for_copies(self, double timeout) except -1
     cdef int wait_for_log(self, int what, double timeout, str meanwhile) except -1
     cdef list take(self, uint32_t partition, uint32_t count, bint with_positions)
     cdef int check_partition(self, uint32_t partition) except -1
-    cdef wan_status replay_some(self, EventQueue other, const uint64_t *ends, uint64_t *through, uint64_t *moved, uint8_t flags) except *
+    cdef wan_status replay_some(self, EventQueue other, const uint64_t *ends, uint64_t *through, uint64_t *moved,
+                                uint8_t flags) except *
 
 
 cdef int check_whole(EventQueue self) except -1

@@ -245,7 +245,8 @@ cdef class EventQueue:
                 if not done and wan_monotonic_us() >= until:
                     from pywan.errors import ConnectivityError
                     raise ConnectivityError(f"queue {self.name!r}: its copies at other members did not take the "
-                                            f"change within {timeout:g} s; it is queued here, and counts once they have it")
+                                            f"change within {timeout:g} s; it is queued here, and counts once they "
+                                            "have it")
         finally:
             free(wanted)
         return 0
@@ -553,8 +554,8 @@ cdef class EventQueue:
     cdef int check_partition(self, uint32_t partition) except -1:
         if partition >= self.gateway.queue.partition_count:
             from pywan.errors import ConfigurationError
-            raise ConfigurationError(f"queue {self.name!r} has partitions 0 to {self.gateway.queue.partition_count - 1}, "
-                                     f"not {partition}")
+            raise ConfigurationError(f"queue {self.name!r} has partitions 0 to "
+                                     f"{self.gateway.queue.partition_count - 1}, not {partition}")
         return check_whole(self)
 
     @property

@@ -1,4 +1,4 @@
-# Owns the measuring of a control message (msgpack) before anything is made of it.
+# Owns the measuring of a control message (msgpack) before any Python object is made of it.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 
@@ -6,8 +6,9 @@ cdef enum:
     MESSAGE_DEPTH_MAX = 64
 
 
-cdef const char *_measure(const uint8_t *data, size_t length, uint64_t most, uint32_t deepest, uint64_t *count) noexcept nogil:
-    """Counts the values of one message, keys of maps among them; NULL, or why the message is refused."""
+cdef const char *_measure(const uint8_t *data, size_t length, uint64_t most, uint32_t deepest,
+                          uint64_t *count) noexcept nogil:
+    """Counts the values of one message, with the keys of maps. Returns NULL, or why the message is refused."""
     cdef uint64_t left[MESSAGE_DEPTH_MAX + 1]   # Values still to come, for each map or list that is open.
     cdef uint32_t depth = 0, code, width
     cdef size_t position = 0
@@ -17,7 +18,7 @@ cdef const char *_measure(const uint8_t *data, size_t length, uint64_t most, uin
     while True:
         while left[depth] == 0:
             if depth == 0:
-                return NULL                     # The decoder tells what comes behind the message.
+                return NULL                     # The decoder reports bytes behind the message.
             depth -= 1
         left[depth] -= 1
         count[0] += 1
@@ -58,7 +59,7 @@ cdef const char *_measure(const uint8_t *data, size_t length, uint64_t most, uin
         if is_container:
             if width:
                 children = 2 * number if code >= 0xde else number
-            if children > length - position:    # Each takes a byte at least.
+            if children > length - position:    # Each child takes at least one byte.
                 return "cut"
             depth += 1
             if depth > deepest:
@@ -73,8 +74,8 @@ cdef const char *_measure(const uint8_t *data, size_t length, uint64_t most, uin
 
 
 def measure_message(const uint8_t[::1] payload, uint64_t most, uint32_t deepest):
-    """(values in a msgpack message, None) or (values until then, why it is refused): "too many", "too deep", "cut",
-    "unknown code". Takes no memory."""
+    """Returns (values in a msgpack message, None), or (values until then, why it is refused). The reasons are "too
+    many", "too deep", "cut" and "unknown code". This takes no memory."""
     cdef uint64_t count = 0
     cdef const char *refused
     cdef size_t length = payload.shape[0]

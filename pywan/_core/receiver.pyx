@@ -25,69 +25,83 @@ from pywan._core.stream cimport (
 
 cdef enum:
     CREDIT_EVENTS = 4000000
-    GROUP = 8       # Records whose slots, and a group later whose entries, are fetched together, while the ones before them are
-    RING = 32       # applied. Three groups are on their way; a power of two.
+    # Records go through three steps, a group behind the other: the slots of a group are fetched, then its entries, then
+    # it is applied. Three groups are on their way, so a ring of records holds at least three. It is a power of two.
+    GROUP = 8
+    RING = 32
     REGION_NAME_BYTES = 1024
-    STUCK_US = 30000000
-    CONTESTED_US = 8000000         # Silence of a sender whose queue was opened elsewhere: its heartbeat, 5 s at most, and the way of that.
-    PROGRESS_US = 1000000       # So often at most a batch in work, or one that is still coming, tells how far it is,
-    PROGRESS_RECORDS = 256      # and after so many records at least it looks at the clock. After each where user's Python is on the way.
+    STUCK_US = 30000000         # A sender that takes nothing of what it is told for so long is given up.
+    # The same for silence, if the sender's queue was opened elsewhere: its heartbeat, 5 s at most, and the way of that.
+    CONTESTED_US = 8000000
+    # A batch in work, or one that is still coming, tells its progress at most so often ...
+    PROGRESS_US = 1000000
+    # ... and looks at the clock after at most so many records. With user's Python on the way it looks after each
+    # record.
+    PROGRESS_RECORDS = 256
 
 
 cdef enum:
-    APPLIED = 0, REFUSED = -1, LOST = -2       # What became of an event, where it is no reason of failure.
+    APPLIED = 0, REFUSED = -1, LOST = -2       # What became of an event. A positive number is a reason of failure.
 
-APPLY_DONE, APPLY_LOST = <int>APPLIED, <int>LOST       # What `callback_apply` returns of it.
+APPLY_DONE, APPLY_LOST = <int>APPLIED, <int>LOST       # What `callback_apply` returns of these.
 
 
 cdef struct region_slot:
-    region_core *core           # NULL: not found when last looked.
-    uint64_t looked_batch       # In which batch of this connection it was last looked up.
+    region_core *core           # NULL: it was not found at the last look.
+    uint64_t looked_batch       # The batch of this connection in which it was last looked up.
 
 
 cdef struct section_mark:
-    uint64_t through            # 0: there was none yet.
+    uint64_t through            # 0: there was no section yet.
     uint64_t batch
 
 
 cdef class ReceiverSession(Session):
-    """One sender's connection. `find_region(name)` gives a RegionCore or None; `callback_apply(region, record, (partition, sequence,
-    whether it may have been applied before))` is called for regions with user's Python on the way. `max_drift_ms`: stamps
+    """One sender's connection.
+
+    `find_region(name)` returns a RegionCore or None. `callback_apply(region, record, (partition, sequence, whether it may
+    have been applied before))` is called for regions with user's Python on the way. `max_drift_ms`: stamps that are
     further ahead of our clock are refused."""
     cdef SourceMemory memory
     cdef ReceiverCounts counts
     cdef object find_region
     cdef object callback_apply
     cdef object on_floors
-    cdef object on_no_memory        # Called for each event that there was no memory for.
+    cdef object on_no_memory        # Called for each event for which there was no memory.
     cdef dict names, cores
-    cdef list replaced              # Regions that were looked up anew in batch `replaced_batch`: kept alive until the next such batch.
+    # Regions that were replaced when batch `replaced_batch` looked them up anew. They are kept alive until the next
+    # such batch.
+    cdef list replaced
     cdef uint64_t replaced_batch
     cdef region_slot *regions
     cdef uint32_t region_capacity
     cdef wan_buffer unpacked
     cdef uint64_t credit_bytes
     cdef uint64_t max_drift_ms
-    cdef uint64_t mount             # Of the sender's log.
-    cdef uint64_t batch             # Number of the batch in work, from 1: for lookups.
-    cdef uint64_t expected_id       # Batch id that should come next on this connection.
-    cdef wan_clock *clock           # Of the regions of this member; NULL: none was looked up yet.
-    cdef Clock clock_holder         # Keeps it alive.
-    cdef uint64_t now_ms            # At the start of the batch, or of a later look.
-    cdef wan_failure *failures      # Of the batch in work: of its records only, so there are no more than those.
+    cdef uint64_t mount             # The mount of the sender's log.
+    cdef uint64_t batch             # The number of the batch in work, from 1. It says when a region was looked up.
+    cdef uint64_t expected_id       # The id of the batch that should come next on this connection.
+    cdef wan_clock *clock           # The clock of the regions of this member. NULL: no region was looked up yet.
+    cdef Clock clock_holder         # Keeps the clock alive.
+    cdef uint64_t now_ms            # The time at the start of the batch, or at a later look.
+    cdef wan_failure *failures      # Failures of the batch in work: at most as many as it has records.
     cdef size_t failure_count, failure_capacity
-    cdef section_mark *covered      # Of each partition: its last section on this connection.
+    cdef section_mark *covered      # By partition: its last section on this connection.
     cdef int contested_flag
-    cdef uint64_t silence_us        # Without a byte for so long the sender is given up; 0: it never is.
-    cdef uint64_t steps             # Records handled, and parts of unfinished frames that came, on this connection. What PROGRESS tells.
-    cdef uint64_t told_us           # When it was told.
-    cdef uint32_t untold            # Records since the clock was looked at.
-    cdef uint32_t born              # `wan_forks` of the process that made it.
-    cdef wan_receiver_counts own        # Not yet added to `counts`, which all connections share.
-    cdef int refused_code           # A queue of ours had no room: the connection ends without acknowledging.
+    cdef uint64_t silence_us        # The sender is given up after so long without a byte; 0: it never is.
+    # Records handled, and pieces of unfinished frames that came, on this connection. PROGRESS tells the sender this
+    # count.
+    cdef uint64_t steps
+    cdef uint64_t told_us           # When the sender was told last.
+    cdef uint32_t untold            # Records since the last look at the clock.
+    cdef uint32_t born              # `wan_forks` of the process that made this session.
+    cdef wan_receiver_counts own    # Counts that are not yet added to `counts`, which all connections share.
+    # A queue of ours had no room for an event, so the connection ends without an acknowledgement.
+    cdef int refused_code
 
     def __cinit__(self, SourceMemory memory not None, ReceiverCounts counts not None, find_region, callback_apply, *,
-                  uint64_t credit_bytes=64 << 20, uint64_t max_drift_ms=300000, uint64_t mount=0, on_floors=None, on_no_memory=None):
+                  uint64_t credit_bytes=64 << 20, uint64_t max_drift_ms=300000, uint64_t mount=0, on_floors=None,
+                  on_no_memory=None):
         self.mount = mount
         self.memory, self.counts, self.find_region, self.callback_apply = memory, counts, find_region, callback_apply
         self.on_floors, self.on_no_memory = on_floors, on_no_memory
@@ -107,14 +121,16 @@ cdef class ReceiverSession(Session):
         wan_buffer_close(&self.unpacked)
 
     def stop(self):
-        """Makes `run` return soon: after the event in work. A batch that was not applied as a whole is not acknowledged."""
+        """Makes `run` return soon, after the event in work. A batch that was not applied as a whole is not
+        acknowledged."""
         wan_flag_set(&self.stop_flag, 1)
 
     def contest(self):
-        """The sender's queue was opened elsewhere. Unless it says something soon, it is taken for gone: a machine that lost power ends no connection."""
+        """Notes that the sender's queue was opened elsewhere. Unless the sender says something soon, it is given up: a
+        machine that lost power ends no connection."""
         wan_flag_set(&self.contested_flag, 1)
 
-    # Regions
+    # Regions.
 
     cdef int learn_region(self, const wan_frame *frame) noexcept with gil:
         cdef uint32_t number = <uint32_t>frame.id, capacity
@@ -122,7 +138,8 @@ cdef class ReceiverSession(Session):
             wan_note(WAN_CORRUPT, "region number %llu", <unsigned long long>frame.id)
             return 0
         if frame.length > REGION_NAME_BYTES:
-            wan_note(WAN_CORRUPT, "region number %u has a name of %u bytes; at most %d are possible", number, frame.length, REGION_NAME_BYTES)
+            wan_note(WAN_CORRUPT, "region number %u has a name of %u bytes; at most %d are possible", number,
+                     frame.length, REGION_NAME_BYTES)
             return 0
         try:
             name = (<const char *>(frame + 1))[:frame.length].decode()
@@ -153,10 +170,11 @@ cdef class ReceiverSession(Session):
             if self.replaced_batch != self.batch:
                 self.replaced_batch = self.batch
                 self.replaced.clear()
-            self.replaced.append(self.cores.get(number))    # Records of this batch may point to it.
+            self.replaced.append(self.cores.get(number))    # Records of this batch may point to the old region.
             self.cores[number] = found
             core = <RegionCore?>found if found is not None else None
-            self.regions[number].core = &core.state.region if core is not None and not core.state.region.closed else NULL
+            self.regions[number].core = (&core.state.region if core is not None and not core.state.region.closed
+                                         else NULL)
             if core is not None:
                 self.clock, self.clock_holder = core.state.region.clock, core.state.clock
                 self.now_ms = wan_clock_receiving_ms(self.clock)
@@ -182,20 +200,22 @@ cdef class ReceiverSession(Session):
     cdef bint is_named(self, uint16_t number) noexcept with gil:
         return number in self.names
 
-    # Applying
+    # Applying.
 
     cdef inline bint is_ahead(self, const wan_record *record) noexcept nogil:
-        """Whether its stamp is too far in the future. Of a region that was looked up."""
+        """Whether the record's stamp is too far in the future. Its region was looked up before."""
         if wan_stamp_ms(record.stamp) <= self.now_ms + self.max_drift_ms:
             return False
         if not record.flags & WAN_FLAG_GIVEN:
-            wan_clock_hear(self.clock, record.stamp)        # Or our own clock is held, wrongly.
+            wan_clock_hear(self.clock, record.stamp)        # Our own clock may be the one that is wrong.
         self.now_ms = wan_clock_receiving_ms(self.clock)
         return wan_stamp_ms(record.stamp) > self.now_ms + self.max_drift_ms
 
-    cdef int apply_one(self, region_core *core, const wan_record *record, uint64_t hash, uint32_t partition, uint64_t sequence,
+    cdef int apply_one(self, region_core *core, const wan_record *record, uint64_t hash, uint32_t partition,
+                       uint64_t sequence,
                        bint possible_duplicate) noexcept nogil:
-        """APPLIED; a reason of failure (> 0); REFUSED: a queue of ours has no room, nothing was changed."""
+        """Applies one event. Returns APPLIED, a reason of failure (> 0), or REFUSED: a queue of ours has no room, and
+        nothing was changed."""
         cdef wan_change change
         cdef origin from_
         cdef wan_outcome outcome
@@ -212,7 +232,7 @@ cdef class ReceiverSession(Session):
             return self.apply_by_callbacks(record, partition, sequence, possible_duplicate)
         if status == WAN_CLOSED:
             return WAN_FAILED_REGION_NOT_FOUND
-        if status == WAN_TOO_LARGE:     # It will never fit: not to be waited for.
+        if status == WAN_TOO_LARGE:     # It will never fit, so the sender must not wait for it.
             self.note_too_large()
             return WAN_FAILED_OTHER
         if status != WAN_OK:
@@ -232,13 +252,15 @@ cdef class ReceiverSession(Session):
         from pywan.errors import EventTooLargeError
         report_unraisable("applying an event", EventTooLargeError(detail_text()))
 
-    cdef int apply_by_callbacks(self, const wan_record *record, uint32_t partition, uint64_t sequence, bint possible_duplicate) noexcept with gil:
+    cdef int apply_by_callbacks(self, const wan_record *record, uint32_t partition, uint64_t sequence,
+                        bint possible_duplicate) noexcept with gil:
         from pywan.errors import DiskError, InternalError, QueueFullError
         cdef int result
         try:
-            result = self.callback_apply(self.cores[record.region], PyBytes_FromStringAndSize(<const char *>record, wan_record_length(record)),
+            result = self.callback_apply(self.cores[record.region],
+                                  PyBytes_FromStringAndSize(<const char *>record, wan_record_length(record)),
                                   (partition, sequence, possible_duplicate))
-            if result == LOST:      # Against a later version.
+            if result == LOST:      # It lost against a later version.
                 self.own.conflicts += 1
                 return APPLIED
             return result
@@ -258,7 +280,7 @@ cdef class ReceiverSession(Session):
             if self.on_no_memory is not None:
                 self.on_no_memory()
         except BaseException:
-            pass                    # No memory to say so: the sender parks the event with that reason.
+            pass                    # There is no memory to say so. The sender parks the event with that reason.
 
     cdef int note_failure(self, uint32_t partition, uint64_t sequence, uint32_t reason) noexcept nogil:
         cdef size_t capacity
@@ -276,34 +298,41 @@ cdef class ReceiverSession(Session):
         return 1
 
     cdef int apply_section(self, const wan_section *section, const uint8_t *at) noexcept nogil:
-        """1: applied. 0: give the connection up (the detail, or `refused_code`, says why)."""
+        """Applies a section. 0: the connection is to be given up; the detail, or `refused_code`, says why."""
         cdef applied_slot *slot
-        cdef const wan_record *records[RING]        # On their way from where they lie to their tables, by their numbers,
-        cdef region_core *cores[RING]               # NULL: known, or for no region that is here;
+        # The records on their way, by their numbers. A core is NULL if the record is known, or if its region is not
+        # here.
+        cdef const wan_record *records[RING]
+        cdef region_core *cores[RING]
         cdef uint64_t hashes[RING]
         cdef uint64_t sequences[RING]
         cdef const uint8_t *run = at
         cdef uint64_t sequence
-        cdef uint32_t number = 0        # Of the record in hand in its section.
+        cdef uint32_t number = 0        # The number of the record in hand in its section.
         cdef bint possible_duplicate
         cdef const wan_record *record
         cdef uint32_t step, k
         cdef int result
         cdef wan_rewind rewind
         cdef uint64_t floor, expected, highest = 0, durable = wan_section_durable(section)
-        cdef uint8_t is_given = 0       # `highest`, by a caller.
+        cdef uint8_t is_given = 0       # A caller gave the stamp `highest`.
         cdef section_mark *covered
-        cdef uint32_t told              # Remembered failures before this one are of earlier sequences than the record in hand.
+        # The remembered failures before this one are of sequences before the record in hand.
+        cdef uint32_t remembered
         if section.partition >= self.memory.partitions:
             wan_note(WAN_CORRUPT, "partition %u of a sender with %u", section.partition, self.memory.partitions)
             return 0
         covered = &self.covered[section.partition]
         if covered.through and (covered.batch == self.batch or section.first <= covered.through):
-            wan_note(WAN_CORRUPT, "partition %u: a section %llu..%llu, settled through %llu, behind one through %llu%s; sections follow each other, one a batch",
-                       section.partition, <unsigned long long>section.first, <unsigned long long>section.through, <unsigned long long>section.settled,
-                       <unsigned long long>covered.through, <const char *>(b" of the same batch" if covered.batch == self.batch else b""))
+            wan_note(WAN_CORRUPT, "partition %u: a section %llu..%llu, settled through %llu, behind one through "
+                                  "%llu%s; sections follow each other, one a batch",
+                       section.partition, <unsigned long long>section.first, <unsigned long long>section.through,
+                       <unsigned long long>section.settled,
+                       <unsigned long long>covered.through,
+                       <const char *>(b" of the same batch" if covered.batch == self.batch else b""))
             return 0
-        # On its first section of a connection a partition may begin before what we have: it is sent again. Then each begins where the last one ended.
+        # The first section of a partition on a connection may begin before what we have: then it is sent again. Each
+        # later section begins where the last one ended.
         expected = max(covered.through, section.settled) + 1 if covered.through else NO_SEQUENCE
         covered.through, covered.batch = section.through, self.batch
         slot = &self.memory.slots[section.partition]
@@ -313,8 +342,9 @@ cdef class ReceiverSession(Session):
         slot.settled = max(slot.settled, durable)
         if slot.last < section.settled:
             slot.passed_over = section.settled
-            # Acknowledged to the sender by another member of this site, or by this one before it lost its memory. A partition never heard of
-            # starts behind it: a sender has what is not settled, so anything between would be lost without a word.
+            # Another member of this site acknowledged the events before it, or this member did before it lost its
+            # memory. A partition that we never heard of starts behind them. A sender has all that is not settled, so
+            # anything between would be lost without a word.
             wan_set(&slot.last, section.settled)
         forget_failures(slot, durable)
         expected = min(expected, slot.last + 1)
@@ -323,19 +353,21 @@ cdef class ReceiverSession(Session):
             wan_lock_release(&slot.lock)
             self.own.out_of_order_batches += 1
             buffer_frame(&self.out, WAN_FRAME_REWIND, 0, 0, &rewind, sizeof(rewind))
-            wan_note(WAN_CORRUPT, "partition %u: a gap before sequence %llu", section.partition, <unsigned long long>section.first)
+            wan_note(WAN_CORRUPT, "partition %u: a gap before sequence %llu", section.partition,
+                     <unsigned long long>section.first)
             return 0
         if section.count < section.through - section.first + 1:
-            # Before its records: one behind a hole may be refused, or the connection end, and what came before stays applied.
+            # The holes come before the records: a record behind a hole may be refused, or the connection may end, and
+            # what came before stays applied.
             slot.passed_over = max(slot.passed_over, section.through)
         if section.through <= slot.last:
             self.own.duplicate_batches += 1
         floor = slot.last
-        told = first_failure(slot, section.first)
+        remembered = first_failure(slot, section.first)
         at += wan_section_head_bytes(section)
         for step in range((section.count + <uint32_t>GROUP - 1) // <uint32_t>GROUP + 2):
             for number in range(step * <uint32_t>GROUP, min((step + 1) * <uint32_t>GROUP, section.count)):
-                k = number % RING       # Of what is applied two steps later the slots are fetched.
+                k = number % RING       # The slots of what is applied two steps later are fetched.
                 record = <const wan_record *>at
                 at += wan_record_length(record)
                 records[k] = record
@@ -347,9 +379,10 @@ cdef class ReceiverSession(Session):
             if step == 0:
                 continue
             for number in range((step - 1) * <uint32_t>GROUP, min(step * <uint32_t>GROUP, section.count)):
-                k = number % RING       # A step later the entries.
+                k = number % RING       # The entries of what is applied one step later are fetched.
                 if cores[k] != NULL:
-                    wan_table_prefetch_entry(&cores[k].table, hashes[k], records[k].key_length + records[k].value_length)
+                    wan_table_prefetch_entry(&cores[k].table, hashes[k],
+                                             records[k].key_length + records[k].value_length)
             if step == 1:
                 continue
             for number in range((step - 2) * <uint32_t>GROUP, min((step - 1) * <uint32_t>GROUP, section.count)):
@@ -358,12 +391,13 @@ cdef class ReceiverSession(Session):
                 record = records[k]
                 sequence = sequences[k]
                 if sequence <= floor:
-                    # Seen before: it is not applied again; if it failed then, that is told again.
+                    # This record was seen before, so it is not applied again. If it failed then, the sender is told
+                    # again.
                     self.own.duplicates_skipped += 1
-                    while told < slot.failure_count and slot.failures[told].sequence < sequence:
-                        told += 1
-                    if told < slot.failure_count and slot.failures[told].sequence == sequence:
-                        if not self.note_failure(section.partition, sequence, slot.failures[told].reason):
+                    while remembered < slot.failure_count and slot.failures[remembered].sequence < sequence:
+                        remembered += 1
+                    if remembered < slot.failure_count and slot.failures[remembered].sequence == sequence:
+                        if not self.note_failure(section.partition, sequence, slot.failures[remembered].reason):
                             wan_lock_release(&slot.lock)
                             return 0
                     continue
@@ -373,7 +407,8 @@ cdef class ReceiverSession(Session):
                 possible_duplicate = number < section.duplicates
                 result = WAN_FAILED_REGION_NOT_FOUND
                 if cores[k] != NULL:
-                    result = self.apply_one(cores[k], record, hashes[k], section.partition, sequence, possible_duplicate)
+                    result = self.apply_one(cores[k], record, hashes[k], section.partition, sequence,
+                                            possible_duplicate)
                 if result < APPLIED:
                     self.refused_code = 1
                     wan_lock_release(&slot.lock)
@@ -386,9 +421,11 @@ cdef class ReceiverSession(Session):
                         wan_lock_release(&slot.lock)
                         return 0
                     if not remember_failure(slot, &self.failures[self.failure_count - 1]):
-                        # Were its acknowledgement lost, nobody would know that it failed: it stays unapplied and unacknowledged.
+                        # If the acknowledgement were lost, no one would know that the event failed. So it stays
+                        # unapplied and unacknowledged.
                         wan_lock_release(&slot.lock)
-                        wan_note(WAN_CORRUPT, "more than %d failed events of a partition (%d of all) that their senders have not heard of, or no memory for them",
+                        wan_note(WAN_CORRUPT, "more than %d failed events of a partition (%d of all) that their "
+                                              "senders have not heard of, or no memory for them",
                                    FAILURES_KEPT, FAILURES_KEPT_ALL)
                         return 0
                 wan_set(&slot.last, sequence)
@@ -435,7 +472,8 @@ cdef class ReceiverSession(Session):
             return 0
         if frame.id != self.expected_id:
             self.own.out_of_order_batches += 1
-            wan_note(WAN_CORRUPT, "batch %llu where %llu should come", <unsigned long long>frame.id, <unsigned long long>self.expected_id)
+            wan_note(WAN_CORRUPT, "batch %llu where %llu should come", <unsigned long long>frame.id,
+                     <unsigned long long>self.expected_id)
             return 0
         self.expected_id += 1
         self.batch += 1
@@ -454,27 +492,28 @@ cdef class ReceiverSession(Session):
         buffer_trim(pack)
         if wan_flag_read(&self.memory.must_wait) and not self.wait_durable():
             return 0
-        # Acknowledged: whatever failed is named, everything else is in the tables.
+        # This acknowledgement names whatever failed. Everything else is in the tables.
         return self.acknowledge(frame.id, <uint32_t>min(self.work_us() - began, <uint64_t>0xffffffff))
 
     cdef int wait_durable(self) noexcept with gil:
-        # Also for a batch that was known as a whole: an old connection may have applied it and still wait.
+        # This waits also for a batch that was known as a whole: an old connection may have applied it and still wait.
         try:
             for core in list(self.memory.cores):
                 (<RegionCore>core).state.wait_written(True)
             return 1
         except BaseException as error:
-            self.refuse(error)      # Not acknowledged: the sender sends it again.
+            self.refuse(error)      # The batch is not acknowledged, so the sender sends it again.
             return 0
 
     cdef void refuse(self, object error):
-        """What is on its way is not taken now, and the sender hears why."""
+        """Takes nothing more of what is on its way now, and tells the sender why."""
         text = str(error).encode() or b"out of memory: the process has none to apply it"
         wan_note(WAN_CORRUPT, "%s", <const char *>text)
         self.refused_code = 1
 
     cdef int tell_progress(self) noexcept nogil:
-        """In the middle of a batch: the sender hears that it is being worked on, and of those done before. 0: nobody wants it to go on."""
+        """Tells the sender, in the middle of a batch, that we work on the batch, and of the batches done before. 0: the
+        session is to end."""
         cdef uint64_t now
         self.untold = 0
         if wan_flag_read(&self.stop_flag):
@@ -493,7 +532,8 @@ cdef class ReceiverSession(Session):
 
     cdef int acknowledge(self, uint64_t id, uint32_t worked_us) noexcept nogil:
         cdef size_t failures_bytes = self.failure_count * sizeof(wan_failure)
-        cdef wan_frame *frame = buffer_open_frame(&self.out, WAN_FRAME_ACK, id, worked_us, sizeof(wan_ack) + failures_bytes)
+        cdef wan_frame *frame = buffer_open_frame(&self.out, WAN_FRAME_ACK, id, worked_us,
+                                                  sizeof(wan_ack) + failures_bytes)
         cdef wan_ack *ack
         if frame == NULL:
             return 0
@@ -536,14 +576,14 @@ cdef class ReceiverSession(Session):
 
     cdef void tell_counts(self) noexcept nogil:
         cdef uint64_t *own = <uint64_t *>&self.own
-        cdef uint64_t *shared = <uint64_t *>&self.counts.c
+        cdef uint64_t *shared = <uint64_t *>&self.counts.counters
         cdef size_t n
         for n in range(sizeof(wan_receiver_counts) // 8):
             if own[n]:
                 wan_add_shared(&shared[n], own[n])
         memset(&self.own, 0, sizeof(wan_receiver_counts))
 
-    # What came, what is due, and when
+    # What came, what is due, and when.
 
     cdef int take_frame(self, wan_frame *frame) noexcept nogil:
         if frame.type == WAN_FRAME_BATCH:
@@ -569,7 +609,7 @@ cdef class ReceiverSession(Session):
         how = self.take_frames()
         self.tell_counts()
         if how == GOES_ON and self.into.start < self.into.used:
-            # The rest of a frame is on its way, for minutes where the link is slow.
+            # The rest of a frame is on its way. That takes minutes where the link is slow.
             self.steps += 1
             how = GOES_ON if self.tell_progress() else ENDED_TOLD
         return ENDED_STOPPED if how == ENDED_TOLD and wan_flag_read(&self.stop_flag) else how
@@ -577,13 +617,15 @@ cdef class ReceiverSession(Session):
     cdef int step(self, uint64_t now_us) noexcept nogil:
         if self.waiting_us and now_us > self.waiting_us + STUCK_US:
             wan_note(WAN_CORRUPT, "the sender took nothing of what it is told for %.1f s", STUCK_US / 1e6)
-            return ENDED_CLOSED         # Acknowledgements are small; where even they do not fit, the sender is not reading.
+            # Acknowledgements are small. If even they do not fit, the sender does not read.
+            return ENDED_CLOSED
         if wan_flag_read(&self.contested_flag) and now_us > self.last_heard_us + CONTESTED_US:
             wan_note(WAN_CORRUPT, "the sender was silent for more than %d ms, and its queue has been opened elsewhere",
                      <int>(CONTESTED_US // 1000))
             return ENDED_TOLD
         if self.silence_us and now_us > self.last_heard_us + self.silence_us:
-            wan_note(WAN_CORRUPT, "the sender was silent for more than maximum-time-between-pings = %llu ms", <unsigned long long>(self.silence_us // 1000))
+            wan_note(WAN_CORRUPT, "the sender was silent for more than maximum-time-between-pings = %llu ms",
+                     <unsigned long long>(self.silence_us // 1000))
             return ENDED_TOLD
         return GOES_ON
 
@@ -598,8 +640,8 @@ cdef class ReceiverSession(Session):
         return due
 
     def connected(self, uint64_t now_us, int silence_ms=0):
-        """The connection is there since `now_us`; 0: since `run` begins. The sender is given up when it says nothing for
-        `silence_ms`; 0: never."""
+        """Begins the connection, which is there since `now_us`; 0: since `run` begins. The sender is given up when it
+        says nothing for `silence_ms`; 0: never."""
         self.silence_us = <uint64_t>max(0, silence_ms) * 1000
         self.begin(now_us)
 
@@ -608,7 +650,7 @@ cdef class ReceiverSession(Session):
         return QueueFullError(detail_text()) if self.refused_code else Session.error_of_end(self)
 
     def run(self, int file, int silence_ms):
-        """Takes batches from a connected socket until it closes, breaks, is silent for `silence_ms` or is told to stop.
-        Returns "closed", "stopped" or why it was given up. The GIL is free meanwhile."""
+        """Takes batches from a connected socket until it closes, breaks, is silent for `silence_ms`, or is told to
+        stop. Returns "closed", "stopped", or why it was given up. The GIL is free meanwhile."""
         self.connected(0, silence_ms)
         return self.run_over_socket(file)

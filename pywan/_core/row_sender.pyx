@@ -1,4 +1,4 @@
-# Owns a client's bulk way out: rows laid out once, and sent frame by frame, up to the member's answer.
+# Owns a client's bulk way out: rows are laid out once, and sent frame by frame, until the member answers.
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 from cpython.bytes cimport PyBytes_FromStringAndSize
@@ -10,7 +10,8 @@ from pywan._core.column_views cimport COLUMN_TAGGED, ColumnRows, ColumnView, _ro
 from pywan._core.columns cimport Column
 from pywan._core.row_maps cimport RowMaps
 from pywan._core.put_rows cimport failure_text, key_fault, keys_are_plain
-from pywan._core.session cimport ENDED_CLOSED, ENDED_DONE, ENDED_TOLD, GOES_AGAIN, GOES_ON, Session, SocketStream, session_loop
+from pywan._core.session cimport (
+    ENDED_CLOSED, ENDED_DONE, ENDED_TOLD, GOES_AGAIN, GOES_ON, Session, SocketStream, session_loop)
 from pywan._core.status cimport detail_text
 from pywan._core.stream cimport STREAM_BROKEN, STREAM_MEMORY, STREAM_OK, buffer_frame, buffer_reserve
 from pywan._core.operations import operation_codes
@@ -18,29 +19,30 @@ from pywan._core.operations import operation_codes
 
 cdef enum:
     ROWS_PER_FRAME = 10000
-    FRAME_BYTES = 256 << 10     # It is written, summed and copied by the kernel while it is in the processor's cache.
+    # So small that the frame stays in the processor's cache while it is written, summed and copied.
+    FRAME_BYTES = 256 << 10
     ROWS_AT_ONCE = 64
-    SIGNALS_US = 100000         # So often it looks at the process's signals while it waits.
-    PING_US = 60000000          # So long after its last byte it says that it lives, if anybody drives it then.
+    SIGNALS_US = 100000         # A session that waits looks at the process's signals so often.
+    PING_US = 60000000          # It sends a ping so long after its last byte, if its driver calls it then.
     HEAD_BYTES = sizeof(wan_frame) + sizeof(wan_batch_head) + sizeof(wan_section)
 
 
 cdef class RowSender(Session):
-    """Lays rows out as records, frame by frame, without the GIL. Over the connected socket `file` each frame leaves as soon
-    as it is whole, and the call waits for that; without one they wait for `data_to_send`."""
+    """Lays rows out as records, frame by frame, without the GIL. Over the connected socket `file` each frame leaves as
+    soon as it is whole, and the call waits for that. Without a socket the frames wait for `data_to_send`."""
     cdef uint64_t next_id, sequence
     cdef readonly uint64_t rows, bytes
-    cdef readonly object answer     # The frame with which the member ended it: COMMITTED or ERROR. None: not yet.
+    cdef readonly object answer     # The frame with which the member ended the task: COMMITTED or ERROR. None: not yet.
     cdef uint32_t frame_rows
-    cdef wan_record head            # What every row's is, but for its key and value.
+    cdef wan_record head            # What all rows have in common: all but the key and the value.
     cdef wan_buffer laid            # The frame that is being filled.
-    cdef ColumnRows maps            # The values of the rows of one call, in the memory of the call before.
+    cdef ColumnRows maps            # The values of the rows of one call. The memory is kept for the next call.
     cdef SocketStream stream
-    cdef uint64_t timeout_us        # For the member to take something, or to tell progress.
+    cdef uint64_t timeout_us        # The member has so long to take something, or to tell progress.
     cdef uint64_t moved_us          # When it last did.
     cdef uint64_t steps             # The highest count that it told of its work.
-    cdef bint is_whole              # It was told that the task is; only its answer is missing.
-    cdef object interruption        # What a signal's handler raised while it was waited for.
+    cdef bint is_whole              # The member was told that the task is whole. Only its answer is missing.
+    cdef object interruption        # What a signal's handler raised while the session waited.
 
     def __cinit__(self, file=None, *, double timeout_s=60.0):
         self.stream = SocketStream(file) if file is not None else None
@@ -61,7 +63,7 @@ cdef class RowSender(Session):
         return STREAM_OK
 
     cdef int close_frame(self) noexcept nogil:
-        """The frame that is being filled is whole, and laid out."""
+        """Closes the frame that is being filled, and lays it out to be sent."""
         cdef wan_frame *frame = <wan_frame *>self.laid.bytes
         cdef wan_batch_head *head = <wan_batch_head *>(frame + 1)
         cdef wan_section *section = <wan_section *>(head + 1)
@@ -100,14 +102,14 @@ cdef class RowSender(Session):
             return state
         return STREAM_OK if session_loop(self, self.stream) == ENDED_DONE and self.answer is None else STREAM_BROKEN
 
-    # The connection
+    # The connection.
 
     cdef int step(self, uint64_t now_us) noexcept nogil:
         if self.answer is not None:
             return ENDED_DONE
         if self.is_idle():
             if self.stream is not None:
-                return ENDED_DONE           # What was to be sent is on its way.
+                return ENDED_DONE           # All that was to be sent is on its way.
             if now_us > self.moved_us + PING_US:
                 return GOES_AGAIN if buffer_frame(&self.out, WAN_FRAME_PING, 0, 0, NULL, 0) else ENDED_TOLD
         elif now_us > self.member_until():
@@ -123,11 +125,11 @@ cdef class RowSender(Session):
         return min(due, now_us + SIGNALS_US) if self.stream is not None else due
 
     cdef bint is_idle(self) noexcept nogil:
-        """The member has to do nothing."""
+        """Whether the member has nothing to do."""
         return self.all_left() and not self.is_whole
 
     cdef uint64_t member_until(self) noexcept nogil:
-        """It has to have done something."""
+        """When the member must have done something."""
         return max(self.moved_us, self.waiting_us) + self.timeout_us
 
     cdef void begin(self, uint64_t now_us) noexcept nogil:
@@ -155,13 +157,13 @@ cdef class RowSender(Session):
     cdef int closed(self, bint while_reading) noexcept nogil:
         wan_note(WAN_CORRUPT, "the member closed the connection")
         while not while_reading and self.stream.read(&self.into, self.wanted) == STREAM_OK:
-            if self.hear(self.now_us) != GOES_ON:       # It said why, before that.
+            if self.hear(self.now_us) != GOES_ON:       # The member said why, before it closed the connection.
                 return ENDED_DONE
         return ENDED_CLOSED
 
     cdef bint may_wait(self) noexcept with gil:
         try:
-            PyErr_CheckSignals()        # Ctrl-C ends the wait: what was sent is dropped with the connection.
+            PyErr_CheckSignals()        # Ctrl-C ends the wait. What was sent is dropped with the connection.
             return True
         except BaseException as error:
             self.interruption = error
@@ -201,10 +203,11 @@ cdef class RowSender(Session):
         from pywan.errors import ConnectivityError
         if self.is_whole:
             return ConnectivityError(detail_text())
-        return ConnectivityError("the member closed the connection or stopped reading in the middle of the rows; nothing of this task was applied")
+        return ConnectivityError("the member closed the connection or stopped reading in the middle of the rows; "
+                                 "nothing of this task was applied")
 
     def put_columns(self, keys, values, operations=None):
-        """Adds one row per key. Raises BatchError-like errors before anything of this call is laid out."""
+        """Adds one row per key. An error is raised before any row of this call is laid out."""
         cdef Column k = keys if isinstance(keys, Column) else Column(keys, "keys")
         cdef Column v = None
         if values is not None:
@@ -212,7 +215,8 @@ cdef class RowSender(Session):
         self.put_views(&k.view, &v.view if v is not None else NULL, operations)
 
     def put_rows(self, keys, names, columns, operations=None):
-        """Adds one row per key, whose value is a dict of the columns under `names`. Raises as `put_columns` does."""
+        """Adds one row per key, whose value is a dict of the columns under `names`. Errors are raised as in
+        `put_columns`."""
         cdef Column k = keys if isinstance(keys, Column) else Column(keys, "keys")
         cdef RowMaps maps = RowMaps(names, columns)
         cdef ColumnView view
@@ -220,7 +224,8 @@ cdef class RowSender(Session):
             raise MemoryError(f"no memory for {len(maps)} rows")
         maps.lay_out(&self.maps)
         memset(&view, 0, sizeof(view))
-        view.data, view.offsets64, view.length, view.form = self.maps.bytes.bytes, self.maps.offsets, self.maps.length, COLUMN_TAGGED
+        view.data, view.offsets64 = self.maps.bytes.bytes, self.maps.offsets
+        view.length, view.form = self.maps.length, COLUMN_TAGGED
         self.put_views(&k.view, &view, operations)
 
     cdef int put_views(self, const ColumnView *kv, const ColumnView *vv, object operations) except -1:
@@ -245,7 +250,7 @@ cdef class RowSender(Session):
             if rows:
                 codes_ = &codes[0]
         with nogil:
-            while base < rows and not wrong:        # All is looked at before anything is laid out.
+            while base < rows and not wrong:        # All rows are checked before any is laid out.
                 count = <uint32_t>min(rows - base, <int64_t>ROWS_AT_ONCE)
                 is_plain = keys_are_plain(kv, base, count)
                 column_rows(kv, base, count, keys, key_lengths, key_forms)
@@ -269,7 +274,8 @@ cdef class RowSender(Session):
                 for n in range(count):
                     operation = codes_[base + n] if codes_ != NULL else WAN_UPDATE
                     if vv != NULL and operation != WAN_DESTROY:
-                        state = self.add_row(operation, keys[n], key_lengths[n], key_forms[n], values[n], value_lengths[n], value_forms[n])
+                        state = self.add_row(operation, keys[n], key_lengths[n], key_forms[n], values[n],
+                                             value_lengths[n], value_forms[n])
                     else:
                         state = self.add_row(operation, keys[n], key_lengths[n], key_forms[n], NULL, 0, WAN_FORM_NONE)
                     if state == STREAM_OK and self.frame_is_full():
@@ -279,7 +285,8 @@ cdef class RowSender(Session):
                 base += count
         if wrong:
             from pywan.errors import SerializationError
-            raise SerializationError(f"row {self.rows + base + n} of this task: {failure_text(wrong)}; nothing of this task was applied")
+            raise SerializationError(f"row {self.rows + base + n} of this task: {failure_text(wrong)}; nothing of "
+                                     "this task was applied")
         if state != STREAM_OK:
             raise self.broken(state)
         return 0
@@ -289,15 +296,17 @@ cdef class RowSender(Session):
         cdef encoded k, v
         cdef int state
         for pair in pairs:
-            if not isinstance(pair, (tuple, list)) or len(pair) != 2:       # A text of two letters is no pair either.
+            # A text of two letters has two items too, and is no pair.
+            if not isinstance(pair, (tuple, list)) or len(pair) != 2:
                 from pywan.errors import ConfigurationError
-                raise ConfigurationError(f"row {self.rows} of the task is no pair (key, value) but {type(pair).__name__} {described(pair)}; map each element to a tuple of two")
+                raise ConfigurationError(f"row {self.rows} of the task is no pair (key, value) but "
+                                         f"{type(pair).__name__} {described(pair)}; map each element to a tuple of two")
             key, value = pair
             key_holder = encode_key(key, &k)
             value_holder = encode(value, &v)
             state = self.add_row(WAN_UPDATE, k.data, k.length, k.form, v.data, v.length, v.form)
             if state == STREAM_OK and self.frame_is_full():
-                with nogil:     # It may wait for a member, which may be in this very process.
+                with nogil:     # This may wait for a member, which may be in this very process.
                     state = self.send_frame()
             if state != STREAM_OK:
                 raise self.broken(state)
@@ -311,14 +320,15 @@ cdef class RowSender(Session):
             raise self.broken(state)
 
     def commit(self):
-        """Tells the member that the task is whole. Over a socket it returns when the member has given its answer."""
+        """Tells the member that the task is whole. Over a socket it returns when the member has answered."""
         cdef int state
         with nogil:
             state = self.close_frame()
             if state == STREAM_OK:
                 state = STREAM_OK if buffer_frame(&self.out, WAN_FRAME_COMMIT, self.rows, 0, NULL, 0) else STREAM_MEMORY
             self.is_whole = state == STREAM_OK
-            if self.is_whole and self.stream is not None and (session_loop(self, self.stream) != ENDED_DONE or self.answer is None):
+            if self.is_whole and self.stream is not None and (session_loop(self, self.stream) != ENDED_DONE
+                                                              or self.answer is None):
                 state = STREAM_BROKEN
         if state != STREAM_OK:
             raise self.broken(state)

@@ -6,12 +6,12 @@ from pywan._core.queue cimport gateway_queue
 from pywan._core.session cimport Session
 
 cdef class SenderCallbacks:
-    cdef object transmit_filter     # None: there is none. So with the others.
+    cdef object transmit_filter     # Each of the three may be None: there is no such callback.
     cdef object acknowledged
-    cdef object on_failure          # (partition, sequence, reason) -> None, for the log
-    cdef uint64_t spent_us          # In them, so far.
-    cdef uint64_t since_us          # One runs since then; 0: none.
-    cdef uint32_t born              # `wan_forks` of the process that made it.
+    cdef object on_failure          # (partition, sequence, reason) -> None, for the log.
+    cdef uint64_t spent_us          # Time spent in callbacks that have returned.
+    cdef uint64_t since_us          # When the callback that runs now was called; 0: none runs.
+    cdef uint32_t born              # `wan_forks` of the process that made this object.
 
     cdef void begin(self, Session session) noexcept nogil
     cdef void end(self, Session session) noexcept nogil
@@ -23,6 +23,6 @@ cdef class SenderCallbacks:
 
 cdef inline tuple record_for_callback(const gateway_queue *gateway, const wan_record *record, uint32_t partition,
                                       uint64_t sequence):
-    """The record as it travels, and where it stands: partition, sequence, whether it may have been applied before."""
+    """The record as it travels, and its position: partition, sequence, and whether it may have been applied before."""
     return (PyBytes_FromStringAndSize(<const char *>record, wan_record_length(record)),
             (partition, sequence, sequence <= gateway.queue.partitions[partition].duplicate_through))

@@ -7,15 +7,15 @@ from pywan._core.status cimport end_if_strayed, report_unraisable
 
 
 cdef class SenderCallbacks:
-    """`transmit_filter(records, one by one) -> list of bool` and `acknowledged(records, one by one)`; a record is as
-    `record_for_callback` makes it."""
+    """The callbacks `transmit_filter(records, one by one) -> list of bool` and `acknowledged(records, one by one)`. A
+    record is what `record_for_callback` returns."""
 
     def __cinit__(self, transmit_filter, acknowledged, on_failure):
         self.transmit_filter, self.acknowledged, self.on_failure = transmit_filter, acknowledged, on_failure
         self.born = wan_forks
 
     cdef void begin(self, Session session) noexcept nogil:
-        """The user's Python is called. What takes long shows at once: see `time_us`."""
+        """Notes that the user's Python is called now. `time_us` counts a long call while it still runs."""
         wan_set(&self.since_us, session.work_us())
 
     cdef void end(self, Session session) noexcept nogil:
@@ -24,14 +24,14 @@ cdef class SenderCallbacks:
         wan_add_shared(&self.spent_us, session.work_us() - since)
 
     cdef object time_us(self, uint64_t now_us):
-        """Microseconds in them so far, at `now_us`. Any thread may ask."""
+        """Microseconds spent in the callbacks so far, at `now_us`. Any thread may ask."""
         cdef uint64_t since = wan_read(&self.since_us)
-        running = now_us - since if since and now_us > since else 0      # A callback that does not return is slow already.
+        running = now_us - since if since and now_us > since else 0      # A callback that has not returned counts too.
         return wan_read(&self.spent_us) + running
 
     cdef list ask_filter(self, Session session, list records):
-        """Whether each record is sent. There are fewer answers than records where the session was told to stop
-        meanwhile."""
+        """Asks the filter whether each record is sent. If the session was told to stop meanwhile, there are fewer
+        answers than records."""
         try:
             return [bool(verdict) for verdict in self.transmit_filter(self._until_stopped(session, records))]
         finally:
@@ -52,7 +52,7 @@ cdef class SenderCallbacks:
             report_unraisable("on_failure", error)
 
     def _one_by_one(self, Session session, list records):
-        """Between two of them the receiver hears that we live: their time together is not its time-out."""
+        """Before each record the receiver hears that we live, so that all of them together are no time-out for it."""
         for record in records:
             end_if_strayed(self.born, "a gateway sender")
             session.keep_alive()

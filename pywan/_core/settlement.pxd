@@ -12,9 +12,9 @@ cdef class Settlement:
     cdef EventQueue queue, parked       # Kept alive.
     cdef gateway_queue *gateway
     cdef SenderCallbacks callbacks
-    cdef wan_buffer copies              # parked_copy: of failed events, not known to be on the disk.
-    cdef size_t copies_before           # The first of them, in order: of attempts before this one.
-    cdef uint32_t alert_threshold_ms    # Events acknowledged at a greater age are counted; 0: nobody asks.
+    cdef wan_buffer copies              # parked_copy: copies of failed events that may not be on the disk yet.
+    cdef size_t copies_before           # How many of them are of earlier attempts. These come first, in order.
+    cdef uint32_t alert_threshold_ms    # Events that are older than this when acknowledged are counted; 0: not counted.
 
     cdef bint settle(self, Session session, const flight *batch, const wan_failure *failures,
                      uint32_t failure_count) noexcept nogil

@@ -1,5 +1,5 @@
-# Owns what an acknowledgement means for a queue: what was applied leaves it, what failed is parked first, and the user
-# hears of both.
+# Owns what an acknowledgement does to a queue: what was applied leaves the queue, what failed is parked first, and the
+# user hears of both.
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport bsearch, qsort
 from pywan._core.c_base cimport *
@@ -16,7 +16,7 @@ from pywan._core.status cimport detail_text, report_unraisable
 
 
 cdef struct parked_copy:
-    uint64_t partition, sequence        # In the queue, where the event still is.
+    uint64_t partition, sequence        # The event's position in the queue, where it still is.
 
 
 cdef int copy_order(const void *a, const void *b) noexcept nogil:
@@ -28,11 +28,12 @@ cdef int copy_order(const void *a, const void *b) noexcept nogil:
 
 
 cdef class Settlement:
-    """Of the batches of one dispatcher. `parked` takes failed events. Its thread's."""
+    """Settles the batches of one dispatcher, in its thread. `parked` takes failed events."""
 
     def __cinit__(self, EventQueue queue not None, EventQueue parked not None, SenderCallbacks callbacks not None):
         if parked.gateway.queue.partition_count < WAN_PARK_PARTITIONS:
-            raise ValueError(f"queue {parked.name!r}: {parked.gateway.queue.partition_count} partitions; one for parked events has"
+            raise ValueError(f"queue {parked.name!r}: {parked.gateway.queue.partition_count} partitions; one for "
+                             "parked events has"
                              f" {<int>WAN_PARK_PARTITIONS}, one per reason of failure")
         self.queue, self.parked, self.gateway, self.callbacks = queue, parked, queue.gateway, callbacks
 
@@ -41,8 +42,8 @@ cdef class Settlement:
 
     cdef bint settle(self, Session session, const flight *batch, const wan_failure *failures,
                      uint32_t failure_count) noexcept nogil:
-        """The batch was acknowledged, but for these failures. `session` is kept alive while the user's Python runs.
-        False: a failed event could not be parked; nothing of the batch is removed, and it is sent again."""
+        """Settles an acknowledged batch with these failures. `session` is kept alive while the user's Python runs.
+        False: a failed event could not be parked. Then nothing of the batch is removed, and it is sent again."""
         cdef uint32_t s
         cdef wan_section *section
         cdef wan_partition *partition
@@ -86,14 +87,16 @@ cdef void note_late(Settlement self, const flight *batch) noexcept nogil:
             sequence = wan_queue_next_live(partition, sequence + 1, batch.section[s].through)
             if sequence == 0:
                 break
-            if wan_stamp_ms(wan_queue_at(&self.gateway.queue, partition, sequence).stamp) + self.alert_threshold_ms < now_ms:
+            if wan_stamp_ms(wan_queue_at(&self.gateway.queue, partition,
+                                         sequence).stamp) + self.alert_threshold_ms < now_ms:
                 late += 1
     self.gateway.counts.exceeding_alert_threshold += late
     wan_lock_release(&self.gateway.lock)
 
 
 cdef wan_record *failed_record(Settlement self, const flight *batch, const wan_failure *failure) noexcept nogil:
-    # Under the queue's lock. NULL: not of this batch, or parked already by an earlier acknowledgement that broke off.
+    # The record of a failure. NULL: it is not of this batch, or an earlier acknowledgement that broke off has parked
+    # it. Under the queue's lock.
     cdef uint32_t s
     cdef wan_section *section
     cdef wan_partition *partition
@@ -101,14 +104,16 @@ cdef wan_record *failed_record(Settlement self, const flight *batch, const wan_f
         section = &batch.section[s]
         if section.partition == failure.partition and section.first <= failure.sequence <= section.through:
             partition = &self.gateway.queue.partitions[section.partition]
-            return wan_queue_at(&self.gateway.queue, partition, failure.sequence) if failure.sequence > partition.removed else NULL
+            return wan_queue_at(&self.gateway.queue, partition,
+                                failure.sequence) if failure.sequence > partition.removed else NULL
     return NULL
 
 
 cdef bint park(Settlement self, const flight *batch, const wan_failure *failures, uint32_t count) noexcept nogil:
-    """Keeps what the receiver could not apply, and takes it out of the queue once it is kept; the rest goes on. Some at
-    a time where they share a disk store with what they leave: each makes the room of the next."""
-    cdef uint64_t most = self.parked.gateway.durable.committer.record_max // 2 if self.parked.gateway.durable != NULL else NO_LIMIT
+    """Parks what the receiver could not apply, and takes each event out of the queue once it is parked. If both share a
+    disk store, it does this some events at a time, so that each group makes the room of the next one."""
+    cdef uint64_t most = (self.parked.gateway.durable.committer.record_max // 2 if self.parked.gateway.durable != NULL
+                          else NO_LIMIT)
     cdef uint32_t begin, n = 0
     self.copies_before = self.copies.count
     if self.copies_before:
@@ -125,7 +130,8 @@ cdef bint park(Settlement self, const flight *batch, const wan_failure *failures
 
 cdef bint park_copies(Settlement self, const flight *batch, const wan_failure *failures, uint32_t count, uint32_t *n,
                       uint64_t most) noexcept nogil:
-    """Of up to `most` bytes, or one. *n: behind the last. False: there is no room for one."""
+    """Parks copies of up to `most` bytes, or of one event. *n: the number behind the last one. False: there is no
+    room."""
     cdef uint64_t copied = 0
     cdef uint32_t length
     cdef wan_record *record
@@ -136,7 +142,7 @@ cdef bint park_copies(Settlement self, const flight *batch, const wan_failure *f
         record = failed_record(self, batch, &failures[n[0]])
         readable = record == NULL or queue_can_read(self.gateway, failures[n[0]].partition, failures[n[0]].sequence)
         wan_lock_release(&self.gateway.lock)
-        if not readable:        # The connection ends with the reason; what is sent again stops at this file.
+        if not readable:        # The connection ends with the reason. What is sent again stops at this file.
             return False
         if record != NULL:
             length = wan_record_length(record)
@@ -145,7 +151,8 @@ cdef bint park_copies(Settlement self, const flight *batch, const wan_failure *f
             if not is_copied(self, &failures[n[0]]):
                 copy.partition, copy.sequence = failures[n[0]].partition, failures[n[0]].sequence
                 if (wan_buffer_reserve(&self.copies, sizeof(copy)) != WAN_OK
-                        or queue_append_copy(self.parked.gateway, park_reason(failures[n[0]].reason), record, False, 0) != WAN_OK):
+                        or queue_append_copy(self.parked.gateway, park_reason(failures[n[0]].reason), record, False,
+                                             0) != WAN_OK):
                     self.callbacks.tell_failure(failures[n[0]].partition, failures[n[0]].sequence, 0xffff)
                     return False
                 wan_buffer_put(&self.copies, &copy, sizeof(copy))
@@ -155,8 +162,8 @@ cdef bint park_copies(Settlement self, const flight *batch, const wan_failure *f
 
 
 cdef bint is_copied(Settlement self, const wan_failure *failure) noexcept nogil:
-    """By an attempt that waited for the disk in vain: repeated, it would fill that with copies. This one copies each
-    once."""
+    """Whether an earlier attempt, which waited for the disk in vain, has parked a copy. Each attempt would add more
+    copies otherwise, until the disk is full."""
     cdef parked_copy wanted
     wanted.partition, wanted.sequence = failure.partition, failure.sequence
     return (self.copies_before
@@ -165,8 +172,8 @@ cdef bint is_copied(Settlement self, const wan_failure *failure) noexcept nogil:
 
 cdef void leave_parked(Settlement self, const flight *batch, const wan_failure *failures, uint32_t begin,
                        uint32_t end) noexcept nogil:
-    """These are kept among the parked events. What is before the last of them leaves with them: it was applied, or
-    parked."""
+    """Takes these events out of the queue: they are parked now. All events before the last one leave with them: they
+    were applied, or parked."""
     cdef uint32_t n, last = end
     cdef wan_record *record
     wan_buffer_empty(&self.copies)
@@ -181,10 +188,12 @@ cdef void leave_parked(Settlement self, const flight *batch, const wan_failure *
         wan_lock_release(&self.gateway.lock)
         if record != NULL:
             self.callbacks.tell_failure(failures[n].partition, failures[n].sequence, failures[n].reason)
-    if last < end and self.callbacks.acknowledged is None:        # Else it is told of the whole batch at once.
+    # With an `acknowledged` callback they stay: it is told of the whole batch at once.
+    if last < end and self.callbacks.acknowledged is None:
         wan_lock_take(&self.gateway.lock)
         if failures[last].sequence <= self.gateway.queue.partitions[failures[last].partition].peeked:
-            self.gateway.counts.distributed += wan_queue_remove(&self.gateway.queue, failures[last].partition, failures[last].sequence)
+            self.gateway.counts.distributed += wan_queue_remove(&self.gateway.queue, failures[last].partition,
+                                                                failures[last].sequence)
         wan_lock_release(&self.gateway.lock)
 
 
@@ -199,7 +208,7 @@ cdef bint parked_are_durable(Settlement self) noexcept with gil:
 
 
 cdef void tell_acknowledged(Settlement self, Session session, const flight *batch) noexcept with gil:
-    # What failed was parked, and is a hole by now.
+    # The events that failed were parked, and are holes by now.
     cdef uint64_t sequence
     cdef uint32_t s
     cdef bint readable
@@ -212,13 +221,15 @@ cdef void tell_acknowledged(Settlement self, Session session, const flight *batc
             sequence = batch.section[s].first - 1
             while True:
                 wan_lock_take(&self.gateway.lock)
-                sequence = wan_queue_next_live(partition, max(sequence, partition.removed) + 1, batch.section[s].through)
+                sequence = wan_queue_next_live(partition, max(sequence, partition.removed) + 1,
+                                               batch.section[s].through)
                 record = wan_queue_at(&self.gateway.queue, partition, sequence) if sequence else NULL
                 readable = record == NULL or queue_can_read(self.gateway, batch.section[s].partition, sequence)
                 wan_lock_release(&self.gateway.lock)
                 if not readable:
                     from pywan.errors import DiskError
-                    raise DiskError(f"not told of events from {batch.section[s].partition}/{sequence} on: {detail_text()}")
+                    raise DiskError(f"not told of events from {batch.section[s].partition}/{sequence} on: "
+                                    f"{detail_text()}")
                 if record == NULL:
                     break
                 raw.append(record_for_callback(self.gateway, record, batch.section[s].partition, sequence))

@@ -1,4 +1,4 @@
-# Owns what has been applied of every source (`SourceMemory`), and the counters of a receiver.
+# Owns the memory of what has been applied of every source (`SourceMemory`), and the counters of a receiver.
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memmove
@@ -6,7 +6,7 @@ from pywan._core.c_base cimport *
 from pywan._core.c_tables cimport *
 
 
-cdef uint64_t failures_kept = 0     # By this process, over all sources. Atomic.
+cdef uint64_t failures_kept = 0     # Failures that this process remembers, over all sources. Atomic.
 
 
 cdef int remember_failure(applied_slot *slot, const wan_failure *failure) noexcept nogil:
@@ -58,10 +58,10 @@ cdef class SourceMemory:
 
     @property
     def failures(self):
-        """Failed events that are remembered until the sender has heard of them."""
+        """How many failed events are remembered until the sender has heard of them."""
         cdef uint64_t count = 0
         cdef uint32_t n
-        with nogil:             # Whoever has a slot's lock may wait for the GIL.
+        with nogil:             # A thread that has a slot's lock may wait for the GIL.
             for n in range(self.partitions):
                 wan_lock_take(&self.slots[n].lock)
                 count += self.slots[n].failure_count
@@ -69,18 +69,22 @@ cdef class SourceMemory:
         return count
 
     def last(self):
-        """The last contiguous sequence applied, of every partition."""
+        """The last contiguous sequence applied, for every partition."""
         return [wan_read(&self.slots[n].last) for n in range(self.partitions)]
 
     def known(self, uint64_t mount):
-        """(partition, last sequence, mount that it came from, up to where the sender's disk knew all to be settled) of every partition of which something
-        came from another mount than this one. While no session uses it."""
-        return [(n, wan_read(&self.slots[n].last), wan_read(&self.slots[n].mount), self.slots[n].settled) for n in range(self.partitions)
+        """The partitions of which something came from another mount than this one. For each: (partition, last sequence,
+        the mount that it came from, the sequence up to which the sender's disk knew all to be settled). Call this while
+        no session uses the memory."""
+        return [(n, wan_read(&self.slots[n].last), wan_read(&self.slots[n].mount), self.slots[n].settled)
+                for n in range(self.partitions)
                 if wan_read(&self.slots[n].last) and wan_read(&self.slots[n].mount) != mount]
 
     def forget_passed_over(self):
-        """A new mount comes, perhaps of an older copy of the log, which has events that were passed over here and of which another one knows what became.
-        Of such partitions nothing is remembered any more, so that what comes of them is applied. Returns them. While no session uses it."""
+        """Forgets all about the partitions with events that were passed over here, so that what comes of them is
+        applied. Returns these partitions. Call this when a new mount comes, while no session uses the memory. The new
+        mount may be of an older copy of the log, which still has these events. Only another copy knows what became of
+        them."""
         cdef applied_slot *slot
         found = []
         for n in range(self.partitions):
@@ -95,12 +99,12 @@ cdef class SourceMemory:
         return found
 
     def mount_of(self, uint32_t partition):
-        """The mount that the newest of a partition came from."""
+        """The mount that the newest event of a partition came from."""
         return wan_read(&self.slots[partition].mount) if partition < self.partitions else 0
 
 
 def remembered_failures():
-    """Failed events that are remembered of all sources in this process, until their senders have heard of them."""
+    """How many failed events this process remembers, over all sources, until their senders have heard of them."""
     return wan_read(&failures_kept)
 
 
@@ -108,5 +112,6 @@ cdef class ReceiverCounts:
     """The counters of one receiver, over all its connections."""
 
     def counts(self):
-        cdef const uint64_t *shared = <const uint64_t *>&self.c
-        return {wan_receiver_counter_rows[n].field.decode(): wan_read(&shared[n]) for n in range(<int>WAN_RECEIVER_COUNTERS_COUNT)}
+        cdef const uint64_t *shared = <const uint64_t *>&self.counters
+        return {wan_receiver_counter_rows[n].field.decode(): wan_read(&shared[n])
+                for n in range(<int>WAN_RECEIVER_COUNTERS_COUNT)}

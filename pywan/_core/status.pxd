@@ -7,7 +7,7 @@ cdef object full_error(str message)
 
 
 cdef inline bint log_fails() noexcept nogil:
-    """Of a change that found no room: because a log is not written, and no room is to be made for it."""
+    """Whether a change found no room because a log is not written. Then dropping events makes no room for it."""
     return wan_detail_status == WAN_IO or wan_detail_status == WAN_NO_MEMORY
 
 

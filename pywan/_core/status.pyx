@@ -1,11 +1,12 @@
-# Owns the errors behind statuses, what is told of a failure that nobody can raise, and the forks of this process.
+# Owns the errors behind statuses, the reports of failures that cannot be raised, and the count of this process's forks.
 from libc.stdint cimport uint32_t, uint64_t
 from cpython.pycapsule cimport PyCapsule_GetPointer
 from pywan._core.c_base cimport *
 
 
 cdef const wan_env *environment_of(object capsule) except NULL:
-    """What stands in for the operating system's files: the `wan_env` in a capsule of that name, or the real ones for None."""
+    """The functions that stand in for the operating system's files: the `wan_env` in a capsule of that name. None: the
+    real ones."""
     return &wan_env_posix if capsule is None else <const wan_env *>PyCapsule_GetPointer(capsule, "wan_env")
 
 
@@ -24,7 +25,7 @@ cdef object error_for(wan_status status, str during):
 
 
 cdef object full_error(str message):
-    """The exception of a change that found no room."""
+    """The exception for a change that found no room."""
     from pywan import errors
     return (errors.DiskAccessError if log_fails() else errors.QueueFullError)(message)
 
@@ -32,12 +33,12 @@ if not wan_forks_count():
     raise MemoryError("no memory to notice forks")
 
 
-# In debug and sanitizer builds. Else a failed check breaks the handle that it is about.
+# True in debug and sanitizer builds. Otherwise a failed check breaks only the handle that it is about.
 checks_stop_the_process = bool(WAN_CHECKS_STOP)
 
 
 def forks():
-    """How often the process that loaded this module was forked until it became this one: 0 in that process itself."""
+    """How often the process that loaded this module was forked until it became this one. 0: this is that process."""
     return wan_forks
 
 
@@ -54,7 +55,8 @@ cdef int raise_for(wan_status status, str during) except -1:
 
 
 def trim_memory(uint64_t least=0):
-    """Gives free pages of the heap back to the system, if at least `least` bytes were freed by regions and logs since it last did. Whether it did."""
+    """Gives free pages of the heap back to the system, if regions and logs have freed at least `least` bytes since the
+    last time. Returns whether it did."""
     cdef bint done
     with nogil:
         done = wan_memory_trim(least)
@@ -66,7 +68,7 @@ cdef str detail_text():
 
 
 cdef int end_if_strayed(uint32_t born, str where) except -1:
-    """Ends a child that a callback of ours forked, and that came back out of it."""
+    """Ends a process that one of our callbacks forked, and that returned out of the callback."""
     if born != wan_forks:
         from pywan.forks import end_strayed_child
         end_strayed_child(where)
