@@ -2,7 +2,7 @@
 # `DispatcherSession` knows no socket and no clock: bytes and `now` come in, bytes and the next deadline go out.
 # `BatchBuilder` chooses what is sent, `InFlight` has what was sent, and `Settlement` does what an acknowledgement
 # means.
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from pywan._core.batch_builder cimport BatchBuilder, batch_options
 from pywan._core.c_base cimport *

@@ -190,8 +190,11 @@ cdef bint is_next_of_flight(const flight *batch, const wan_failure *failure, uin
                             uint64_t *after) noexcept nogil:
     """Whether the failure is of section *s or a later one, and of a later sequence than *after. Then *s is its section,
     and *after its sequence."""
-    while s[0] < batch.sections and not (batch.section[s[0]].partition == failure.partition
-                                     and batch.section[s[0]].first <= failure.sequence <= batch.section[s[0]].through):
+    cdef const wan_section *section
+    while s[0] < batch.sections:
+        section = &batch.section[s[0]]
+        if section.partition == failure.partition and section.first <= failure.sequence <= section.through:
+            break
         s[0] += 1
         after[0] = 0
     if s[0] == batch.sections or failure.sequence <= after[0]:

@@ -8,17 +8,16 @@ from pywan._core.c_store cimport *
 from pywan._core.c_log cimport *
 from pywan._core.c_system cimport *
 from pywan._core.c_tables cimport *
-from pywan._core.committer cimport committer_is_behind, committer_reserve, committer_note_pending, log_committer
+from pywan._core.committer cimport committer_is_behind, committer_note_pending, committer_reserve, log_committer
 from pywan._core.log_pending cimport log_pending
 
 cdef struct dispatcher_signal:
-    # The signal of one dispatcher. A producer writes the eventfd once, when `ready` reaches `wake_at`. The dispatcher
+    # The signal of one dispatcher. A producer writes to `file`, once, when `ready` reaches `wake_at`. The dispatcher
     # sets `wake_at` to 1 when it is idle, to its batch size while it waits for a batch to fill, and to DO_NOT_WAKE
     # while it works.
-    # Events of its partitions that may be sent and were not peeked. It may be read without the lock: wan_read.
-    uint64_t ready
+    uint64_t ready      # Events of its partitions that may be sent and were not peeked. Others may wan_read it.
     uint64_t wake_at
-    int file
+    int file            # An eventfd.
 
 cdef enum:
     FULL_BLOCK = 0, FULL_REFUSE = 1, FULL_DROP_OLDEST = 2, FULL_DROP_NEWEST = 3
@@ -28,8 +27,7 @@ cdef struct gateway_queue:
     # Guards the queue, the signals and the counts. A thread takes it after an entry lock, never before one.
     wan_lock lock
     uint64_t sender         # The hash of the sender's id, which is the same at each member.
-    # A thread that locks several queues locks the one with the lowest number first. The queues are numbered as they
-    # were made.
+    # A thread that locks several queues locks the one with the lowest number first. They are numbered as they are made.
     uint64_t lock_order
     wan_queue queue
     wan_queue_counts counts
@@ -39,21 +37,21 @@ cdef struct gateway_queue:
     uint8_t by_thread       # order-policy thread: the producing thread chooses the partition.
     # Parallel, or order-policy partition: the bucket of the region chooses the partition, if the region has buckets.
     uint8_t by_bucket
-    # With `by_bucket`: how many buckets a region has, by the number of the region, as of the last attachment. Else
-    # NULL. It is read without the lock.
+    # By the number of a region: how many buckets it had when it was attached last. NULL without `by_bucket`. It is read
+    # without the lock.
     uint16_t *buckets
     int running             # 0: an event that comes is counted as dropped. It is read without the lock.
     durable_log *durable    # NULL without persistence.
-    # Changes when more copies have an event, or there are no copies any more. A caller that waits for copies sleeps on
+    # Changes when copies have more events, or there are no copies any more. A caller that waits for copies sleeps on
     # it.
     uint32_t copies_epoch
     wan_clock *clock        # The clock of the attached regions, with persistence. NULL: no region was attached yet.
     uint8_t full_policy     # FULL_*: what an enqueue does if it finds no room (disk full, or a limit).
     uint64_t full_timeout_us    # An enqueue may wait so long for room. Then it is refused.
+    uint64_t block_timeout_us   # The same if the disk takes nothing, rather than being slow: what the policy says.
     # By the site of origin: no event that was put here as a copy (recovered, parked, replayed) has a lower stamp than
     # this, except for stamps that callers gave. NO_STAMP: there was no copy.
     uint64_t lowest_copied[256]
-    uint64_t block_timeout_us   # The policy's own limit: for a disk that takes nothing, and not for one that is slow.
 
 
 cdef inline uint32_t queue_partition(const gateway_queue *gateway, uint32_t buckets, uint64_t hash, uint32_t member,
@@ -83,10 +81,9 @@ cdef inline void queue_note_not_queued(gateway_queue *gateway) noexcept nogil:
 
 
 cdef inline int queue_note_ready(gateway_queue *gateway, uint32_t partition, uint32_t count) noexcept nogil:
-    # Counts the events of a commit as ready. Under the lock. Returns the file to write to once the lock is released, or
-    # -1.
-    cdef dispatcher_signal *signal = &gateway.signals[0 if gateway.dispatchers == 1
-                                                      else partition % gateway.dispatchers]
+    # Counts the events of a commit as ready. Under the lock. Returns the file to write to without the lock, or -1.
+    cdef uint32_t dispatcher = 0 if gateway.dispatchers == 1 else partition % gateway.dispatchers
+    cdef dispatcher_signal *signal = &gateway.signals[dispatcher]
     wan_add_guarded(&signal.ready, count)
     if signal.ready >= signal.wake_at:
         signal.wake_at = DO_NOT_WAKE
@@ -189,34 +186,33 @@ cdef struct durable_log:
     # same where that is possible: then the bytes in the log are the bytes that are sent.
     uint16_t *log_numbers
     uint16_t *process_numbers               # By the number in the log: the region's number in this process.
-    int replaying                           # Parked events come back. Each leaves the log that it was parked in.
-    # Only the thread that has the committer's role uses all that follows.
-    # What the commits know (queue_log).
+    int replaying                           # Parked events come back to this queue. That frees room where they were.
+    # Only the thread that has the committer's role uses the fields below. Those of the commits (queue_log):
     wan_buffer joined[2]                    # Positions as a part holds them: of the moved records, and of the new ones.
     wan_buffer dictionary                   # All names in the log so far, as items of a names part.
     # Bytes of the records taken that are in the log already, in blocks before the one that ends the commit.
     uint64_t written
     uint32_t written_count
     uint64_t *appended                      # Per partition, when the round took what was pending.
-    # Checkpoints (queue_checkpoint). The fields of the newest one change under the queue's lock too.
+    # Those of checkpoints (queue_checkpoint). The fields of the newest one change under the queue's lock too.
     wan_buffer state                        # The newest durable state, which a manifest may hold.
     wan_buffer fresh_state                  # The next state.
     uint64_t removed_at_checkpoint          # Removed events as of the newest durable state, over all partitions.
     uint64_t checkpoint_us
     uint64_t *removed                       # Per partition, as of the newest durable state.
-    # Shortening (queue_log_shorten).
+    # Those of shortening (queue_log_shorten).
     wan_buffer moved, moved_positions       # Records that live in old segments, and their positions.
     wan_item_set of_moved                   # Finds a position in `moved_positions`, while `moved` is filled.
-    # The newest commit when the log was last shortened. Without a newer one, shortening again gains nothing ...
+    # The newest commit when the log was last shortened. Without a newer one, shortening again gains nothing before
+    # `shorten_again_us`. Then another log may have given room back. 0: there was nothing left to do.
     uint64_t shortened_commit
-    # ... before this time: then another log may have given room back. 0: there was nothing left to do.
     uint64_t shorten_again_us
-    # Identity (queue_mounts).
+    # Those of the identity (queue_mounts).
     # What other sites know the queue by: the id of the log, until the queue had to take another incarnation.
     uint64_t incarnation
     uint64_t mount                          # Identifies this opening of the log.
     uint64_t wanted_incarnation             # The committer is to take this one. 0: none. Under the queue's lock.
-    # Recovery (queue_recovery), before there is a committer.
+    # Those of recovery (queue_recovery), before there is a committer.
     uint64_t state_commit, recovered_records, cut_bytes
     # The clock was repaired at this commit. The stamps of records up to it do not raise `newest_stamp`.
     uint64_t repaired_commit

@@ -50,7 +50,7 @@ cdef void state_is_durable(gateway_queue *gateway) noexcept nogil:
     durable.checkpoint_us = wan_monotonic_us()
 
 
-cdef inline uint64_t repairs_of(const wan_buffer *state) noexcept nogil:
+cdef uint64_t repairs_of(const wan_buffer *state) noexcept nogil:
     """How often the clock had been repaired when this state was taken."""
     cdef const wan_queue_state *head = <const wan_queue_state *>state.bytes
     cdef wan_queue_counts counts

@@ -120,8 +120,7 @@ cdef uint64_t newest_possible(const gateway_queue *gateway, uint32_t partition, 
 
 cdef wan_status impossible(const char *what, uint64_t sequence, uint32_t partition, uint64_t most) noexcept nogil:
     wan_note(WAN_CORRUPT, "%s %llu in partition %u, where there were not even %llu so far", what,
-             <unsigned long long>sequence, <unsigned int>partition,
-               <unsigned long long>most)
+             <unsigned long long>sequence, <unsigned int>partition, <unsigned long long>most)
     return WAN_CORRUPT
 
 

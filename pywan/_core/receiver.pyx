@@ -25,18 +25,17 @@ from pywan._core.stream cimport (
 
 cdef enum:
     CREDIT_EVENTS = 4000000
-    # Records go through three steps, a group behind the other: the slots of a group are fetched, then its entries, then
-    # it is applied. Three groups are on their way, so a ring of records holds at least three. It is a power of two.
+    # Records are applied in groups. A group takes three steps: its slots are fetched, then its entries, then it is
+    # applied. Three groups are on their way at once, so the ring has room for at least three. It is a power of two.
     GROUP = 8
     RING = 32
     REGION_NAME_BYTES = 1024
     STUCK_US = 30000000         # A sender that takes nothing of what it is told for so long is given up.
     # The same for silence, if the sender's queue was opened elsewhere: its heartbeat, 5 s at most, and the way of that.
     CONTESTED_US = 8000000
-    # A batch in work, or one that is still coming, tells its progress at most so often ...
+    # The receiver tells its progress at most so often, in the middle of a batch or while a batch is still coming.
     PROGRESS_US = 1000000
-    # ... and looks at the clock after at most so many records. With user's Python on the way it looks after each
-    # record.
+    # It looks at the clock after at most so many records, and after each one with user's Python on the way.
     PROGRESS_RECORDS = 256
 
 
@@ -89,8 +88,7 @@ cdef class ReceiverSession(Session):
     cdef section_mark *covered      # By partition: its last section on this connection.
     cdef int contested_flag
     cdef uint64_t silence_us        # The sender is given up after so long without a byte; 0: it never is.
-    # Records handled, and pieces of unfinished frames that came, on this connection. PROGRESS tells the sender this
-    # count.
+    # Records handled on this connection, and pieces of unfinished frames that came. PROGRESS tells the sender.
     cdef uint64_t steps
     cdef uint64_t told_us           # When the sender was told last.
     cdef uint32_t untold            # Records since the last look at the clock.
@@ -326,10 +324,9 @@ cdef class ReceiverSession(Session):
         if covered.through and (covered.batch == self.batch or section.first <= covered.through):
             wan_note(WAN_CORRUPT, "partition %u: a section %llu..%llu, settled through %llu, behind one through "
                                   "%llu%s; sections follow each other, one a batch",
-                       section.partition, <unsigned long long>section.first, <unsigned long long>section.through,
-                       <unsigned long long>section.settled,
-                       <unsigned long long>covered.through,
-                       <const char *>(b" of the same batch" if covered.batch == self.batch else b""))
+                     section.partition, <unsigned long long>section.first, <unsigned long long>section.through,
+                     <unsigned long long>section.settled, <unsigned long long>covered.through,
+                     <const char *>(b" of the same batch" if covered.batch == self.batch else b""))
             return 0
         # The first section of a partition on a connection may begin before what we have: then it is sent again. Each
         # later section begins where the last one ended.
@@ -426,7 +423,7 @@ cdef class ReceiverSession(Session):
                         wan_lock_release(&slot.lock)
                         wan_note(WAN_CORRUPT, "more than %d failed events of a partition (%d of all) that their "
                                               "senders have not heard of, or no memory for them",
-                                   FAILURES_KEPT, FAILURES_KEPT_ALL)
+                                 FAILURES_KEPT, FAILURES_KEPT_ALL)
                         return 0
                 wan_set(&slot.last, sequence)
                 self.own.events_received += 1
@@ -456,7 +453,7 @@ cdef class ReceiverSession(Session):
         cdef const wan_batch_head *head
         cdef const wan_section *section
         cdef const uint8_t *at
-        cdef uint32_t s
+        cdef uint32_t _n
         cdef wan_buffer *pack = &self.unpacked
         cdef uint64_t began = self.work_us()
         if frame.flags & WAN_FRAME_LZ4:
@@ -484,7 +481,7 @@ cdef class ReceiverSession(Session):
         head = <const wan_batch_head *>payload
         section = <const wan_section *>(head + 1)
         at = <const uint8_t *>(section + head.sections)
-        for s in range(head.sections):
+        for _n in range(head.sections):
             if not self.apply_section(section, at):
                 return 0
             at += section.bytes

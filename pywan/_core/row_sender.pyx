@@ -302,8 +302,8 @@ cdef class RowSender(Session):
                 raise ConfigurationError(f"row {self.rows} of the task is no pair (key, value) but "
                                          f"{type(pair).__name__} {described(pair)}; map each element to a tuple of two")
             key, value = pair
-            key_holder = encode_key(key, &k)
-            value_holder = encode(value, &v)
+            _key_holder = encode_key(key, &k)
+            _value_holder = encode(value, &v)
             state = self.add_row(WAN_UPDATE, k.data, k.length, k.form, v.data, v.length, v.form)
             if state == STREAM_OK and self.frame_is_full():
                 with nogil:     # This may wait for a member, which may be in this very process.

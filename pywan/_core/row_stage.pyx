@@ -40,7 +40,7 @@ cdef class StageBudget:
         wan_add_shared(&self.taken, -size)
         wan_note(WAN_CORRUPT, "the rows that are staged at this member would take more than its limit of %llu MB; "
                               "commit fewer at once, or make tasks smaller; "
-                   "nothing of this task was applied", <unsigned long long>(self.limit >> 20))
+                              "nothing of this task was applied", <unsigned long long>(self.limit >> 20))
         return False
 
 
@@ -87,8 +87,7 @@ cdef class RowStage(Session):
         section = <const wan_section *>(<const uint8_t *>(frame + 1) + sizeof(wan_batch_head))
         if section.partition or section.first != self.rows + 1 or section.through != self.rows + section.count:
             wan_note(WAN_CORRUPT, "rows %llu to %llu after %llu", <unsigned long long>section.first,
-                     <unsigned long long>section.through,
-                       <unsigned long long>self.rows)
+                     <unsigned long long>section.through, <unsigned long long>self.rows)
             return 0
         if not self.budget.take(section.bytes):
             return 0

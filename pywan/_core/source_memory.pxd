@@ -7,7 +7,7 @@ from pywan._core.c_tables cimport *
 cdef enum:
     # Failed events that are remembered until the sender has heard of them: per partition of a source ...
     FAILURES_KEPT = 100000
-    FAILURES_KEPT_ALL = 4000000 # ... and over all sources, which is 64 MB.
+    FAILURES_KEPT_ALL = 4000000     # ... and over all sources, which is 64 MB.
 
 cdef struct applied_slot:
     # Held while a run of this partition is applied: an old connection and its successor take turns.

@@ -104,6 +104,7 @@ def check_frame(const uint8_t[::1] data):
     return frame.type, frame.id, frame.count, PyBytes_FromStringAndSize(<char *>&data[0] + sizeof(wan_frame),
                                                                         frame.length)
 
+
 FRAME_HELLO, FRAME_WELCOME, FRAME_ERROR = WAN_FRAME_HELLO, WAN_FRAME_WELCOME, WAN_FRAME_ERROR
 FRAME_COMMIT, FRAME_COMMITTED = WAN_FRAME_COMMIT, WAN_FRAME_COMMITTED
 FRAME_BATCH, FRAME_PING = WAN_FRAME_BATCH, WAN_FRAME_PING
