@@ -47,7 +47,7 @@ FRAME_KNOWN: int
 FRAME_PROGRESS: int
 
 def forks() -> int:
-    """How often the process that loaded this module was forked until it became this one: 0 in that process itself."""
+    """How often the process that loaded this module was forked until it became this one. 0: this is that process."""
 
 # Keys and values
 
@@ -129,7 +129,7 @@ def _column_rows(column: Column) -> list[_Form]:
 # Queues
 
 class LogBudget:
-    """What several logs may take together: those in one directory of a disk store."""
+    """The bytes that several logs may take together: those in one directory of a disk store."""
 
     def __new__(cls, limit: int, used: int = 0) -> Self: ...
     @property
@@ -138,7 +138,7 @@ class LogBudget:
     def used(self) -> int:
         """Bytes of all logs, open or not."""
     def give(self, count: int) -> None:
-        """Of a log that was removed as a whole."""
+        """Gives back the bytes of a log that was removed as a whole."""
 
 class EventQueue:
     """The events of one sender on this member, in `partitions` units of order served by `dispatchers`."""
@@ -295,7 +295,8 @@ class Clock:
         """Sets this clock's time to `now_ms` until the next call; 0: the system's time."""
 
 def trim_memory(least: int = 0) -> bool:
-    """Gives free pages of the heap back to the system, if at least `least` bytes were freed by regions and logs since it last did."""
+    """Gives free pages of the heap back to the system, if regions and logs have freed at least `least` bytes since the
+    last time."""
 
 class Condition:
     """What a conditional change asks for, as RegionCore.change_if says, and afterwards what the table had."""
@@ -516,13 +517,13 @@ def record_fields(record: bytes) -> dict[str, Any]:
 # Frames
 
 def pack_frame(type: int, payload: _Bytes, id: int = 0, count: int = 0) -> bytes:
-    """A whole frame as bytes: for handshakes and tests."""
+    """Returns a whole frame as bytes, for handshakes and tests."""
 
 def check_frame_header(head: _Bytes) -> tuple[int, int, int]:
-    """(type, payload length with padding, payload length) of 32 bytes of header; ProtocolError if it is none."""
+    """(type, payload length with padding, payload length) of a 32-byte frame header."""
 
 def check_frame(data: _Bytes) -> tuple[int, int, int, bytes]:
-    """(type, id, count, payload bytes) of a whole frame; ProtocolError if anything about it is wrong."""
+    """(type, id, count, payload bytes) of a whole frame."""
 
 def crc32c(data: _Bytes, crc: int = 0) -> int:
     """CRC32C (Castagnoli) of a contiguous buffer, continued from `crc`."""
@@ -534,7 +535,7 @@ def crc32c_portable(data: _Bytes, crc: int = 0) -> int:
     """The table form of `crc32c`: its oracle in tests."""
 
 def measure_message(payload: _Bytes, most: int, deepest: int) -> tuple[int, str | None]:
-    """(values in a msgpack message, None) or (values until then, why it is refused): "too many", "too deep", "cut", "unknown code". Takes no memory."""
+    """Returns (values in a msgpack message, None), or (values until then, why it is refused)."""
 
 def queue_counter_rows() -> list[tuple[int, str, str, str, str, str]]:
     """(number, field, statistic, entry of the ledger, what that is a part of, what it counts) of each counter of a queue."""
@@ -560,17 +561,17 @@ class Session:
     """One end of a connection."""
 
     def driven_by(self, clock: Callable[[], int], send: Callable[[bytes], Any] | None = None) -> None:
-        """What the session asks of its driver in the middle of work that takes long: `clock()`, microseconds as in `now_us`, and `send(data)`, to
-        which goes what the other end is to hear before the work is done."""
+        """Gives the session what it asks of its driver in the middle of long work."""
     def receive_data(self, data: _Bytes, now_us: int = 0) -> bool:
-        """Bytes that arrived at `now_us`, microseconds of a clock that only runs forward (0: as last told)."""
+        """Takes bytes that arrived at `now_us`, in microseconds of a clock that only runs forward (0: the time told
+        last)."""
     def data_to_send(self, now_us: int = 0, unsent: int = 0) -> bytes:
-        """Bytes that should leave now, at `now_us` (0: as last told); call it again until there are none."""
+        """Returns bytes that should leave now, at `now_us` (0: the time told last)."""
     def next_us(self, now_us: int = 0) -> int | None:
-        """When `data_to_send` is to be called again, though nothing comes in and nothing is queued; None: never."""
+        """When to call `data_to_send` again, though no bytes come in and none wait to leave."""
 
 class DispatcherSession(Session):
-    """Dispatcher `index` of a queue, over one connection after another."""
+    """The session of dispatcher `index` of a queue, over one connection after another."""
 
     def __new__(
         cls,
@@ -598,26 +599,24 @@ class DispatcherSession(Session):
         alert_threshold_ms: int = 0,
         silence_ms: int = 0,
     ) -> None:
-        """Takes effect with the next batch."""
+        """Sets the options of the next batches. batch_size -1: only time closes a batch."""
     def set_callbacks(
         self,
         transmit_filter: Callable[[Iterable[tuple[bytes, _Position]]], Sequence[bool]] | None,
         acknowledged: Callable[[Iterable[tuple[bytes, _Position]]], None] | None,
     ) -> None:
-        """Replaces the user's callbacks; takes effect with the next batch."""
+        """Replaces the user's callbacks, from the next batch on."""
     def tell_floors(self, floors: bytes) -> None:
-        """The receiver hears these (wan_floor) with a ping at once, and again on every connection to come."""
+        """Tells the receiver these floors (wan_floor): with a ping at once, and again on every connection to come."""
     @property
     def floors_are_heard(self) -> bool:
         """Whether a receiver has answered the ping with the floors that `tell_floors` was given last."""
     def stop(self) -> None:
         """Makes `run` return soon."""
     def times(self, now_us: int) -> dict[str, int]:
-        """Microseconds so far, at `now_us`, in the user's callbacks ("filter"), waiting for the link or the receiver with events to send
-        ("blocked"), and in which the receiver worked on what it acknowledged ("receiver"): what lag is made of."""
+        """Times in microseconds so far, at `now_us`, that lag is made of."""
     def flow(self, now_us: int) -> dict[str, int]:
-        """What is on its way at `now_us`: `window_bytes` that may be, `bytes_in_flight`, `events_in_flight`; the shortest `round_trip_us` known, and without
-        the receiver's work `link_us` (0: none), and for how long batches in flight have had no answer (`unanswered_us`)."""
+        """The numbers of what is on its way at `now_us`."""
     @property
     def has_progressed(self) -> bool:
         """Whether the receiver has acknowledged, or told of its work, on this connection or the last one."""
@@ -626,7 +625,7 @@ class DispatcherSession(Session):
         """Why events that lie in a file of the log are not sent; None: they are."""
     @property
     def is_given_up(self) -> bool:
-        """Whether the last connection ended since its receiver showed no progress, or no life."""
+        """Whether the last connection ended because its receiver showed no progress, or no life."""
     @property
     def is_refused(self) -> bool:
         """Whether the receiver ended the last connection, and said why."""
@@ -635,14 +634,16 @@ class DispatcherSession(Session):
     def flush(self, value: bool) -> None:
         """While set, a batch leaves as soon as there is an event for it."""
     def connected(self, credit_events: int, credit_bytes: int, now_us: int = 0, heartbeat_us: int = ...) -> None:
-        """A new connection: batch ids start at 0, the receiver's credit is known, no region has been named on it."""
+        """Begins a new connection: batch ids start at 0, the receiver's credit is known, and no region has been named
+        on it."""
     def disconnected(self) -> None:
-        """The connection is gone: everything in flight is to be sent again, marked possible duplicate."""
+        """Ends the connection: everything in flight is to be sent again, marked possible duplicate."""
     def run(self, file: int) -> str:
-        """Moves batches out and acknowledgements in over a connected socket until told to stop or the connection breaks."""
+        """Moves batches out and acknowledgements in over a connected socket, until it is told to stop or the connection
+        breaks."""
 
 def remembered_failures() -> int:
-    """Failed events that are remembered of all sources in this process, until their senders have heard of them."""
+    """How many failed events this process remembers, over all sources, until their senders have heard of them."""
 
 class SourceMemory:
     """What has been applied of one queue incarnation of one sender: the last contiguous sequence of each partition."""
@@ -652,17 +653,17 @@ class SourceMemory:
     def partitions(self) -> int: ...
     @property
     def failures(self) -> int:
-        """Failed events that are remembered until the sender has heard of them."""
+        """How many failed events are remembered until the sender has heard of them."""
 
     def last(self) -> list[int]:
-        """The last contiguous sequence applied, of every partition."""
+        """The last contiguous sequence applied, for every partition."""
     def known(self, mount: int) -> list[tuple[int, int, int, int]]:
-        """(partition, last sequence, mount that it came from, up to where the sender's disk knew all to be settled) of every partition of which something
-        came from another mount than this one."""
+        """The partitions of which something came from another mount than this one."""
     def forget_passed_over(self) -> list[int]:
-        """A new mount comes, perhaps of an older copy of the log, which has events that were passed over here and of which another one knows what became."""
+        """Forgets all about the partitions with events that were passed over here, so that what comes of them is
+        applied."""
     def mount_of(self, partition: int) -> int:
-        """The mount that the newest of a partition came from."""
+        """The mount that the newest event of a partition came from."""
 
 class ReceiverCounts:
     """The counters of one receiver, over all its connections."""
@@ -686,13 +687,14 @@ class ReceiverSession(Session):
         on_no_memory: Callable[[], None] | None = None,
     ) -> Self: ...
     def stop(self) -> None:
-        """Makes `run` return soon: after the event in work."""
+        """Makes `run` return soon, after the event in work."""
     def contest(self) -> None:
-        """The sender's queue was opened elsewhere."""
+        """Notes that the sender's queue was opened elsewhere."""
     def connected(self, now_us: int, silence_ms: int = 0) -> None:
-        """The connection is there since `now_us`; 0: since `run` begins."""
+        """Begins the connection, which is there since `now_us`; 0: since `run` begins."""
     def run(self, file: int, silence_ms: int) -> str:
-        """Takes batches from a connected socket until it closes, breaks, is silent for `silence_ms` or is told to stop."""
+        """Takes batches from a connected socket until it closes, breaks, is silent for `silence_ms`, or is told to
+        stop."""
 
 class RowSender(Session):
     """Lays rows out as records, frame by frame, without the GIL."""
@@ -722,7 +724,8 @@ class RowSender(Session):
         """Tells the member that the task is whole."""
 
 class StageBudget:
-    """Limits the rows of all tasks that are staged at a member: `memory` bytes of them in memory, the others in files, `limit` in all."""
+    """Limits the rows of all tasks that are staged at a member: `memory` bytes of them in memory, the others in files,
+    `limit` bytes in all."""
 
     def __new__(cls, limit: int, memory: int = ...) -> Self: ...
     @property
@@ -732,7 +735,7 @@ class StageBudget:
         """Bytes of rows that are staged now."""
 
 class RowStage(Session):
-    """One task's rows at the member, until it is whole: kept as they came, then applied in order."""
+    """The rows of one task at the member."""
 
     def __new__(
         cls,
@@ -754,13 +757,13 @@ class RowStage(Session):
     def refusal(self) -> Exception | None: ...
     def stop(self) -> None: ...
     def connected(self, now_us: int, silence_ms: int = 0) -> None:
-        """The connection is there since `now_us`; 0: since `run` begins."""
+        """Begins the connection, which is there since `now_us`; 0: since `run` begins."""
     def run(self, file: int, silence_ms: int) -> str:
         """Takes rows from a connected socket."""
     def tell_progress(self, steps: int) -> None:
-        """Lays out for the client how far its task is, where that is further than it heard."""
+        """Lays out for the client how far its task is, if that is further than it was told."""
     def apply(self, region: RegionCore, within_s: float = ...) -> bool:
-        """Applies staged rows in order as changes made at this member, from where it stopped before."""
+        """Applies staged rows in order, as changes made at this member, from where the last call stopped."""
 
 class _Nothing:
     """Does nothing when called: what the benchmarks of single calls are measured against."""

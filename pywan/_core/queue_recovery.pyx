@@ -150,7 +150,7 @@ cdef wan_status take_recovered_state(gateway_queue *gateway, const uint8_t *data
     status = wan_queue_counts_load(&counts, <const wan_counter *>(head + 1), head.counters)
     if status != WAN_OK:
         return status
-    # The state is of the same commit as the manifest's, which was taken later, when the log was full.
+    # If both are of the same commit, the manifest's state was taken later, when the log was full.
     if durable.state.used and head.commit <= durable.state_commit:
         return WAN_OK
     pairs = <const uint64_t *>(data + sizeof(wan_queue_state) + head.counters * sizeof(wan_counter))

@@ -58,8 +58,8 @@ cdef struct section_mark:
 cdef class ReceiverSession(Session):
     """One sender's connection.
 
-    `find_region(name)` returns a RegionCore or None. `callback_apply(region, record, (partition, sequence, whether it may
-    have been applied before))` is called for regions with user's Python on the way. `max_drift_ms`: stamps that are
+    `find_region(name)` returns a RegionCore or None. `callback_apply(region, record, (partition, sequence, whether it
+    may have been applied before))` is called for regions with user's Python on the way. `max_drift_ms`: stamps that are
     further ahead of our clock are refused."""
     cdef SourceMemory memory
     cdef ReceiverCounts counts
