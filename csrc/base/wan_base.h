@@ -14,16 +14,17 @@
 #define WAN_RECORD_FORMAT 3u
 
 typedef enum {
-    WAN_OK = 0,
+    WAN_OK = 0,    /* The call did what it should. */
     WAN_EMPTY,     /* There is nothing to take. This is a result, not an error. */
     WAN_FULL,      /* There is no room within the limits, or on the disk. Nothing was changed. */
     WAN_TOO_LARGE, /* A key, value or record is over its limit. Nothing was changed. */
     WAN_CORRUPT,   /* The bytes are not what they should be. */
     WAN_IO,        /* The operating system refused. The detail names the file and the reason. */
-    WAN_NO_MEMORY,
-    WAN_INVALID, /* An argument of the caller is wrong. */
-    WAN_SLOW,    /* The change has to go through the user's Python. Nothing was changed. */
-    WAN_CLOSED,  /* The object of the call was closed. Nothing was changed. */
+    WAN_NO_MEMORY, /* There is no memory. */
+    WAN_INVALID,   /* An argument of the caller is wrong. */
+    WAN_SLOW,      /* The short way is not enough, for instance because the user's Python has to be asked. Nothing was
+                      changed. */
+    WAN_CLOSED,    /* The object of the call was closed. Nothing was changed. */
     /* A check of our own failed on this handle, now or earlier. The handle is not used any more. The detail says
      * where. */
     WAN_BROKEN,
@@ -39,14 +40,14 @@ extern _Thread_local wan_status wan_detail_status;
  * `status`. */
 wan_status wan_fail(wan_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 #define WAN_FAIL(status, ...) wan_fail((status), __VA_ARGS__)
-/* The same for a function that returns something else than a status, or nothing. */
+/* WAN_FAIL for a function that does not return a status. */
 #define wan_note(status, ...) ((void)wan_fail((status), __VA_ARGS__))
 
 /* The place of a check of our own arithmetic. A check that fails is a bug of ours, and going on with its handle would
  * spoil data. The handle (a queue, a log) keeps the first failure in `broken` and refuses every later call. The process
  * goes on with its other handles. Debug and sanitizer builds stop at once. */
 typedef struct {
-    const char *condition, *file;
+    const char *condition, *file; /* The text of the check, and the source file that holds it. */
     int line;
 } wan_breakage;
 
@@ -94,10 +95,13 @@ _Noreturn void wan_check_failed(const char *condition, const char *file, int lin
 #define WAN_NO_STAMP    UINT64_MAX /* Stands for a stamp where there is none. */
 #define WAN_NO_SEQUENCE UINT64_MAX /* Stands for a sequence where there is none. */
 
+/* Asks the processor to fetch a cache line that is read soon. */
 #define wan_prefetch(at) __builtin_prefetch(at)
-#define WAN_LIKELY(x)    __builtin_expect(!!(x), 1)
-#define WAN_UNLIKELY(x)  __builtin_expect(!!(x), 0)
+/* Tell the compiler which way a condition usually goes. */
+#define WAN_LIKELY(x)   __builtin_expect(!!(x), 1)
+#define WAN_UNLIKELY(x) __builtin_expect(!!(x), 0)
 
+/* The next multiple of 8. */
 static inline uint64_t wan_align8(uint64_t bytes) { return (bytes + 7) & ~(uint64_t)7; }
 
 #endif

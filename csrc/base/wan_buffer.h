@@ -14,6 +14,7 @@ typedef struct {
     uint32_t count; /* Items that were put in. Only wan_buffer_put and wan_buffer_add count them. */
 } wan_buffer;
 
+/* Doubles the memory until `length` more bytes fit behind `used`. WAN_NO_MEMORY: nothing changed. */
 wan_status wan_buffer_grow(wan_buffer *buffer, uint64_t length);
 
 /* Takes memory for exactly `length` bytes, for a buffer that has none. It is for an owner that knows how many bytes
@@ -27,8 +28,9 @@ static inline wan_status wan_buffer_reserve(wan_buffer *buffer, uint64_t length)
     return WAN_LIKELY(buffer->capacity - buffer->used >= length) ? WAN_OK : wan_buffer_grow(buffer, length);
 }
 
-/* The same for a buffer from whose front somebody takes. It moves the content to the front first where that is needed.
- * The buffer never holds more than `most` bytes. WAN_TOO_LARGE, WAN_NO_MEMORY: nothing else changed. */
+/* Makes room for `length` more bytes in a buffer from whose front somebody takes. It moves the content to the front
+ * first where that is needed. The buffer never holds more than `most` bytes. WAN_TOO_LARGE, WAN_NO_MEMORY: nothing else
+ * changed. */
 wan_status wan_buffer_make_room(wan_buffer *buffer, uint64_t length, uint64_t most);
 
 /* Copies an item behind the others. The caller has reserved the room. Returns where the item lies. */
@@ -43,6 +45,7 @@ static inline uint8_t *wan_buffer_put(wan_buffer *buffer, const void *bytes, uin
     return to;
 }
 
+/* Reserves room for an item and copies it behind the others. WAN_NO_MEMORY: nothing changed. */
 static inline wan_status wan_buffer_add(wan_buffer *buffer, const void *bytes, uint64_t length)
 {
     wan_status status = wan_buffer_reserve(buffer, length);
@@ -50,11 +53,13 @@ static inline wan_status wan_buffer_add(wan_buffer *buffer, const void *bytes, u
     return status;
 }
 
+/* Drops the content and keeps the memory. */
 static inline void wan_buffer_empty(wan_buffer *buffer)
 {
     buffer->start = buffer->used = 0;
     buffer->count = 0;
 }
+/* Drops the content and gives the memory back. The buffer can be used again. */
 void wan_buffer_close(wan_buffer *buffer);
 
 /* Empties a buffer whose content was used. The buffer gives its memory back if it has more than `kept` bytes. */

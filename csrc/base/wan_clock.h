@@ -12,7 +12,7 @@
 #define WAN_CLOCK_TRUST_MS 60000
 
 typedef struct {
-    _Atomic uint64_t last;
+    _Atomic uint64_t last;   /* The highest stamp that was handed out or seen. */
     _Atomic uint64_t set_ms; /* The time as a simulation set it. 0: the system's time counts. */
     /* The same for the clock that only runs forward. If it is 0 and `set_ms` is not, the wall clock is always
      * believed. */
@@ -34,6 +34,7 @@ static inline uint64_t wan_now_ms(void)
     return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
 }
 
+/* Microseconds by a clock that only runs forward, for measuring how long something takes. */
 static inline uint64_t wan_monotonic_us(void)
 {
     struct timespec now;
@@ -41,6 +42,7 @@ static inline uint64_t wan_monotonic_us(void)
     return (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000;
 }
 
+/* The physical half of a stamp: milliseconds since 1970. */
 static inline uint64_t wan_stamp_ms(uint64_t stamp) { return stamp >> 16; }
 
 /* The wall clock, whether it is right or wrong. */

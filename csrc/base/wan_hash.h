@@ -7,12 +7,14 @@
 #include <stdint.h>
 #include <string.h>
 
+/* Multiplies two words and folds the 128 bits of the product into 64. */
 static inline uint64_t wan_hash_fold(uint64_t a, uint64_t b)
 {
     __uint128_t product = (__uint128_t)a * b;
     return (uint64_t)product ^ (uint64_t)(product >> 64);
 }
 
+/* Loads of words that need not be aligned. */
 static inline uint64_t wan_load64(const uint8_t *at)
 {
     uint64_t v;
@@ -30,6 +32,7 @@ static inline uint64_t wan_load32(const uint8_t *at)
 #define WAN_HASH_B 0xe7037ed1a0b428dbull
 #define WAN_HASH_C 0x8ebc6af09c88c6e3ull
 
+/* The hash of some bytes. It is part of the format. */
 static inline uint64_t wan_hash(const void *bytes, size_t length, uint64_t seed)
 {
     const uint8_t *at = (const uint8_t *)bytes;

@@ -22,8 +22,10 @@ typedef struct {
 } wan_lock;
 
 void wan_lock_wait(wan_lock *lock); /* Takes a lock that another thread holds. */
+/* Wakes one sleeper. */
 void wan_lock_wake(wan_lock *lock);
 
+/* Takes the lock if it is free. Returns whether it did. */
 static inline int wan_lock_try(wan_lock *lock)
 {
     uint32_t free_state = 0;
@@ -31,11 +33,13 @@ static inline int wan_lock_try(wan_lock *lock)
                                                    memory_order_relaxed);
 }
 
+/* Waits until the lock is free, and takes it. */
 static inline void wan_lock_take(wan_lock *lock)
 {
     if (__builtin_expect(!wan_lock_try(lock), 0)) wan_lock_wait(lock);
 }
 
+/* Releases the lock, and wakes a sleeper if there is one. */
 static inline void wan_lock_release(wan_lock *lock)
 {
     atomic_store_explicit(&lock->state, 0, memory_order_release);

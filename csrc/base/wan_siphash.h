@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <string.h>
 
+/* The hash of `length` bytes under a key of 128 bits. */
 static inline uint64_t wan_siphash(const uint64_t key[2], const void *bytes, size_t length)
 {
     uint64_t a = key[0] ^ 0x736f6d6570736575u, b = key[1] ^ 0x646f72616e646f6du;

@@ -31,7 +31,7 @@
 #define WAN_LOG_SEGMENT_BYTES_MIN (64u << 10)
 /* Segments that are made, and named in the manifest, before they are needed. */
 #define WAN_LOG_AHEAD 2u
-/* They are made ahead while the budget has room for this many. */
+/* Segments are made ahead only while the budget has room for this many. */
 #define WAN_LOG_AHEAD_ROOM 8u
 /* The most bytes of the owner's state, in the manifest and in checkpoints: 65,535 partitions, and as many names of
  * 1,024 bytes. */
@@ -40,13 +40,15 @@
 #define WAN_LOG_IDENTITY_BYTES_MAX (2u << 20)
 
 enum { WAN_LOG_QUEUE = 1, WAN_LOG_REGION = 2 }; /* The kind of the log's owner. */
+/* The kinds of parts of a block: new records, holes, the owner's state, records moved out of old segments, and names of
+ * regions. */
 enum { WAN_PART_RECORDS = 1, WAN_PART_HOLES, WAN_PART_STATE, WAN_PART_MOVED, WAN_PART_NAMES, WAN_PART_KIND_COUNT };
 
 typedef struct {
-    char magic[8]; /* "PWANSEG\0" */
-    uint32_t version;
-    uint32_t kind;   /* WAN_LOG_QUEUE, ... */
-    uint64_t log_id; /* The id of the log that this segment belongs to. */
+    char magic[8];    /* "PWANSEG\0" */
+    uint32_t version; /* WAN_RECORD_FORMAT when it was written. */
+    uint32_t kind;    /* WAN_LOG_QUEUE, ... */
+    uint64_t log_id;  /* The id of the log that this segment belongs to. */
     uint64_t number;
     /* Drawn at random when the segment is made. The heads of its blocks are sealed with it. */
     uint64_t secret[2];
@@ -126,6 +128,7 @@ typedef struct {
     char *directory;
     uint32_t kind;
     uint64_t id;
+    /* Numbers that the owner keeps for each segment (`highest`): one for each partition of a queue. */
     uint32_t owner_slots;
     wan_log_budget *budget;  /* Shared with other logs. NULL: only the disk limits the log. */
     uint8_t may_use_reserve; /* The log may always use the reserve but for one part. */
@@ -134,21 +137,21 @@ typedef struct {
     /* The live segments, in ascending order. The one at index `writing` takes blocks, and those behind it are empty. */
     wan_log_segment *segments;
     uint32_t count, capacity, writing;
-    uint64_t next_number;
+    uint64_t next_number;   /* The number of the next segment. */
     uint64_t commit;        /* The commit of the newest block. */
     uint64_t synced_commit; /* The commit of the newest block that is certainly on the disk. */
     /* A copy of the blocks behind `synced_commit`. They end at `used` of the segment in writing. */
     wan_buffer unsynced;
-    wan_buffer_use unsynced_use;
-    uint64_t known_commit; /* The newest commit that the manifest knows of. */
-    uint64_t first_commit; /* The commit of the oldest block that counts. */
-    uint64_t bytes;        /* Bytes of all segment files. */
+    wan_buffer_use unsynced_use; /* How much of `unsynced` was in use lately. */
+    uint64_t known_commit;       /* The newest commit that the manifest knows of. */
+    uint64_t first_commit;       /* The commit of the oldest block that counts. */
+    uint64_t bytes;              /* Bytes of all segment files. */
     /* The owner's identity, which goes into every manifest. It is as it was found, until the owner changes it. */
     wan_buffer identity;
     uint8_t has_manifest; /* There is a manifest on the disk. */
     /* The first check of our own that failed, or NULL. The log writes nothing from then on. */
     const wan_breakage *broken;
-    /* It is not known which manifest the disk holds. One is written before anything else. */
+    /* It is not known which manifest the disk holds. The log writes a manifest before anything else. */
     uint8_t manifest_unsure;
     /* A sync failed. Nobody knows what the disk holds of `unsynced`, and no later sync tells. All of it is written
      * again. */
@@ -164,7 +167,7 @@ typedef struct {
 } wan_damage;
 
 typedef struct {
-    void *owner;
+    void *owner; /* The first argument of all calls below. */
     /* Takes one part of a whole block. The parts come in the order in which they were written. Any status but WAN_OK
      * ends the opening; in salvage WAN_CORRUPT does not. */
     wan_status (*part)(void *owner, uint32_t segment_index, uint64_t commit, const wan_part_head *head,
@@ -189,6 +192,7 @@ typedef struct {
  * WAN_OK, nothing that counts was changed. */
 wan_status wan_log_open(wan_log *log, const wan_env *env, const char *directory, uint32_t kind, uint64_t id,
                         uint32_t owner_slots, const wan_log_reader *reader, wan_damage *damage, uint64_t *cut_bytes);
+/* Frees the memory and closes the files. It writes nothing. */
 void wan_log_close(wan_log *log);
 /* From now on the log takes its room from `budget`. The budget lives longer than the log, and counts `known` bytes of
  * the log already. */
@@ -197,6 +201,7 @@ void wan_log_share(wan_log *log, wan_log_budget *budget, uint64_t known, int may
 /* Lets the log use all of the reserve of its budget until it gives the reserve back. Returns 0 if another log uses it;
  * the caller tries again later. */
 int wan_log_take_reserve(wan_log *log);
+/* Ends that use. What was written stays. */
 void wan_log_give_back_reserve(wan_log *log);
 /* The bytes that the log could take while it uses the reserve: all free room of the budget. */
 uint64_t wan_log_reserve_room(const wan_log *log);
@@ -228,8 +233,11 @@ typedef struct {
 } wan_log_syncing;
 /* WAN_EMPTY: everything is synced already. */
 wan_status wan_log_begin_sync(wan_log *log, wan_log_syncing *sync);
+/* The middle step: lets the disk sync. */
 wan_status wan_log_run_sync(const wan_log *log, const wan_log_syncing *sync);
+/* The last step: notes what is synced now. `ran` is the result of the middle step, and this returns it. */
 wan_status wan_log_end_sync(wan_log *log, const wan_log_syncing *sync, wan_status ran);
+/* The payload of a block with these parts, in bytes. */
 uint64_t wan_parts_length(const wan_part *parts, uint32_t count);
 /* The normal size of a segment. It is smaller where the budget is small, so that each log has several segments and can
  * be shortened. */

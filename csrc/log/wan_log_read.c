@@ -218,7 +218,7 @@ static int is_zeros(const uint8_t *all, uint64_t at, uint64_t bytes)
     return at == bytes;
 }
 
-/* What lies behind a block that is not whole. */
+/* The bytes behind a block that is not whole. */
 typedef struct {
     /* The offset of the next whole block, or of the head that proves the damage. The file's length if there is none. */
     uint64_t next;
@@ -376,8 +376,8 @@ static wan_status cut_tail(wan_log *log, wan_log_segment *segment, const char *p
 }
 
 /* Writes the blocks again that no later block calls synced. We may have read them from the system's memory only: the
- * process that wrote them may have ended before its sync, or its sync failed, and after that no later sync writes them.
- * What we take for durable now has to be on the disk. */
+ * process that wrote them ended before its sync, or its sync failed. After a sync that failed no later sync writes
+ * them. What we take for durable now has to be on the disk. */
 static wan_status write_unsynced_again(wan_log *log, const wan_log_segment *segment, const char *path)
 {
     uint8_t bytes[65536];

@@ -7,7 +7,7 @@
 
 #define WAN_FRAME_MAGIC     0x31445750u /* "PWD1" */
 #define WAN_FRAME_BYTES_MAX (64u << 20) /* The most bytes of a payload, on the wire and unpacked. */
-#define WAN_LZ4_RATIO_MAX   255u        /* An lz4 block becomes at most so many times longer. */
+#define WAN_LZ4_RATIO_MAX   255u        /* Unpacking makes an lz4 block at most this many times longer. */
 #define WAN_SECTIONS_MAX    65535u      /* The most sections of a batch: one for each partition. */
 
 enum {
@@ -27,6 +27,7 @@ enum {
     WAN_FRAME_PROGRESS,
     WAN_FRAME_TYPE_COUNT
 };
+/* Flags of a frame: the payload is an lz4 block. */
 enum { WAN_FRAME_LZ4 = 1 };
 
 typedef struct {
@@ -56,10 +57,10 @@ typedef struct {
      * them. */
     uint64_t settled;
     uint32_t bytes; /* Bytes of this run: its records, and their sequences if it has them. */
-    /* The sender's disk may not yet know that the last so many of these events are settled. The receiver must not
+    /* Of the settled events, the last `not_durable` ones may be unknown to the sender's disk. The receiver must not
      * forget which of them failed. */
     uint32_t not_durable;
-    uint32_t duplicates; /* The first so many of its records may have been applied before. */
+    uint32_t duplicates; /* The first `duplicates` of its records may have been applied before. */
     uint32_t reserved;   /* 0 */
 } wan_section;
 

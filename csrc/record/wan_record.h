@@ -11,6 +11,7 @@
 #define WAN_CALLBACK_BYTES_MAX 65535u
 #define WAN_VALUE_BYTES_MAX    (60u << 20) /* So a record fits into one frame (WAN_FRAME_BYTES_MAX). */
 
+/* The operations of events. */
 enum { WAN_CREATE = 0, WAN_UPDATE = 1, WAN_DESTROY = 2, WAN_OPERATION_COUNT = 3 };
 
 enum {
@@ -81,6 +82,7 @@ enum {
 _Static_assert(sizeof(wan_record) * 8 == WAN_RECORD_FIELDS_BITS, "a record's head has no gap that no field names");
 _Static_assert(sizeof(wan_record) % 8 == 0, "every record begins at a multiple of 8");
 
+/* The size of a record with parts of these lengths, with its padding. */
 static inline uint64_t wan_record_size(uint32_t key_length, uint32_t value_length, uint32_t callback_length,
                                        uint32_t recipients_count)
 {
@@ -94,6 +96,7 @@ static inline uint32_t wan_record_length(const wan_record *record)
                                      record->recipients_count);
 }
 
+/* The addresses of the parts of a record. */
 static inline uint8_t *wan_record_key(const wan_record *record) { return (uint8_t *)(record + 1); }
 static inline uint8_t *wan_record_value(const wan_record *record)
 {
@@ -122,6 +125,7 @@ static inline int wan_content_order(int destroys, uint8_t form, const uint8_t *v
     return length ? memcmp(value, other_value, length) : 0;
 }
 
+/* The order of two versions: first the stamp, then the site. */
 static inline int wan_version_order(uint64_t stamp, uint8_t site, uint64_t other_stamp, uint8_t other_site)
 {
     if (stamp != other_stamp) return stamp < other_stamp ? -1 : 1;
@@ -190,6 +194,7 @@ static inline __attribute__((always_inline)) void wan_record_fill(uint8_t *restr
     else wan_copy_small(to, recipients, recipients_count);
 }
 
+/* A head of zeros. */
 static const wan_record wan_no_head = {0};
 
 /* Begins a record with a copy of `head`. The head should not have been written just now in small parts, because the

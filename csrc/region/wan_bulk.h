@@ -3,6 +3,7 @@
 #ifndef WAN_BULK_H
 #define WAN_BULK_H
 
+/* A bulk call waits until its changes are on the disk, and the events that queues took. */
 enum { WAN_BULK_CHANGED = 1, WAN_BULK_QUEUED = 2 };
 
 /* The region of the call. NULL: the thread makes no bulk call. */

@@ -27,25 +27,27 @@ typedef struct {
 } wan_slab_lane;
 
 typedef struct {
-    wan_slab_lane *lanes;
-    wan_slab_free *free[WAN_SLAB_ORDERS];
-    wan_slab_block *blocks; /* All blocks. */
+    wan_slab_lane *lanes;                 /* WAN_SLAB_LANES of them. */
+    wan_slab_free *free[WAN_SLAB_ORDERS]; /* Free pieces of blocks, by their order. */
+    wan_slab_block *blocks;               /* All blocks. */
     /* Blocks of which nothing is in use. They take no memory but their first page. */
     wan_slab_block *idle;
     /* One block of which nothing is in use, and which keeps its memory. NULL: there is none. */
     wan_slab_block *spare;
     /* Arrays that are larger than the pieces of a block. They stay mapped until the end, in use or not. */
     struct mapped_array *mapped;
-    uint32_t block_count;
-    wan_lock lock; /* Guards everything but the lanes. A thread takes it after a lane's lock. */
+    uint32_t block_count; /* Blocks that have memory. */
+    wan_lock lock;        /* Guards everything but the lanes. A thread takes it after a lane's lock. */
 } wan_slab;
 
+/* WAN_NO_MEMORY: there is nothing to close. */
 wan_status wan_slab_init(wan_slab *slab);
 void wan_slab_close(wan_slab *slab); /* Frees everything, also what is still in use. */
 
 /* Takes `bytes` bytes, at most WAN_SLAB_SMALL_BYTES_MAX, rounded up to a multiple of 16. If `bytes` is a power of two
  * from 64 on, the address is a multiple of 64. NULL: there is no memory. */
 void *wan_slab_take(wan_slab *slab, uint32_t lane, uint32_t bytes);
+/* Give back what was taken. `bytes` is what the caller asked for. */
 void wan_slab_give(wan_slab *slab, void *at, uint32_t bytes);
 
 /* Takes an array of `bytes` bytes, a power of two from 64 on. It begins at a multiple of 64 and holds zeros. NULL:

@@ -677,7 +677,7 @@ static wan_status copy_entry(wan_shard *to, const wan_entry *entry)
         .operation = WAN_UPDATE,
         .stamp = entry->stamp,
         .stamp_site = entry->stamp_site,
-        /* What is there was not destroyed later, whatever the hash of another key says. */
+        /* The entry is there, so its key was not destroyed later, whatever the hash of another key says. */
         .flags = WAN_FLAG_FORCED,
     };
     wan_outcome outcome;

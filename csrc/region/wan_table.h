@@ -40,6 +40,7 @@ typedef struct {
     uint8_t bytes[];
 } wan_entry;
 
+/* An entry has a value, or it has lost its value on this member, or it was destroyed. */
 enum { WAN_ENTRY_LIVE = 0, WAN_ENTRY_INVALID = 1, WAN_ENTRY_TOMBSTONE = 2 };
 
 /* Entries lie at multiples of 16 below 2^48. */
@@ -51,7 +52,7 @@ typedef struct {
     _Alignas(64) wan_slot slots[WAN_LINE_SLOTS];
 } wan_line;
 
-/* What is left of a shrunk tombstone. Two keys with one hash share it. */
+/* The rest of a shrunk tombstone. Two keys with one hash share it. */
 typedef struct {
     uint64_t hash, stamp;
 } wan_shrunk;
@@ -121,6 +122,7 @@ typedef enum {
     WAN_FORGOTTEN,
 } wan_outcome;
 
+/* Whether a resolver of conflicts is asked: there is none, there is one, or it has decided for this change. */
 enum { WAN_ASK_NOBODY = 0, WAN_ASK_RESOLVER = 1, WAN_ASK_DECIDED = 2 };
 
 typedef struct {
@@ -145,13 +147,16 @@ typedef struct {
 
 /* Makes a table with 1 to WAN_BUCKETS_MAX buckets. WAN_INVALID: another number. */
 wan_status wan_table_init(wan_table *table, uint32_t buckets);
+/* Frees all entries. */
 void wan_table_close(wan_table *table);
 
+/* The shard of a key's hash. */
 static inline wan_shard *wan_table_shard(const wan_table *table, uint64_t hash)
 {
     return &table->shards[wan_hash_bucket(hash, table->shard_count)];
 }
 
+/* The bucket of a key's hash. */
 static inline wan_bucket *wan_table_bucket(const wan_table *table, uint64_t hash)
 {
     return &table->buckets[wan_hash_bucket(hash, table->bucket_count)];
@@ -167,15 +172,16 @@ wan_outcome wan_table_apply(wan_shard *shard, wan_change *change);
 wan_outcome wan_table_invalidate(wan_shard *shard, wan_change *change);
 /* Says what wan_table_apply would do, and changes nothing. It is for callers that must reserve room elsewhere first. */
 wan_outcome wan_table_decide(wan_shard *shard, wan_change *change);
+/* The entry or tombstone of a key. NULL: there is none. */
 wan_entry *wan_table_find(const wan_shard *shard, uint64_t hash, const uint8_t *key, uint16_t key_length,
                           uint8_t key_form);
 /* Whether this very change made the entry what it is. */
 int wan_table_made_by(const wan_entry *entry, const wan_change *change);
 /* Removes an entry without a trace (local destroy). Returns whether it was there. */
 int wan_table_forget(wan_shard *shard, uint64_t hash, const uint8_t *key, uint16_t key_length, uint8_t key_form);
-/* Drops tombstones with stamps below `below`. It drops tombstones that have their key only if they were made before
- * `before_ms`; if the stamps of all of them in the shard are later than that time, it drops none of them. Returns how
- * many it dropped. */
+/* Drops tombstones with stamps below `below`. A tombstone that has its key goes only if it was also made before
+ * `before_ms`. The function looks at no such tombstone if the stamps of all of them in the shard are later than that
+ * time. Returns how many it dropped. */
 uint64_t wan_table_expire(wan_shard *shard, uint64_t before_ms, uint64_t below);
 /* The highest stamp of the tombstones that wan_table_expire would drop. 0: none. */
 uint64_t wan_table_newest_to_expire(const wan_shard *shard, uint64_t before_ms, uint64_t below);
@@ -250,7 +256,9 @@ typedef struct {
     wan_shrunk_list *shrunk;
     wan_slab *slab;
 } wan_shard_content;
+/* Empties a shard and returns what was in it. The caller holds the shard's lock. */
 wan_shard_content wan_table_take_all(wan_shard *shard);
+/* Frees that content. It needs no lock. */
 void wan_table_free(wan_shard_content content);
 /* Gives back the memory that the table keeps to be faster soon. */
 static inline void wan_table_rest(wan_table *table) { wan_slab_rest(&table->slab); }
@@ -264,7 +272,7 @@ static inline uint64_t wan_entry_hash(const wan_entry *entry)
 /* Buckets. These functions take and release the locks of the bucket's shards, one after the other. None of them holds
  * two locks of one table. */
 
-/* What a bucket holds. `bytes` are those of entries and slots. */
+/* The numbers of things in a bucket. `bytes` are those of entries and slots. */
 typedef struct {
     uint64_t entries, tombstones, shrunk, bytes;
 } wan_bucket_counts;
@@ -282,9 +290,9 @@ wan_status wan_table_bucket_copy(wan_table *table, const wan_bucket *bucket, wan
  * kinds. */
 uint64_t wan_table_bucket_drop(wan_table *table, const wan_bucket *bucket);
 
-/* Many changes in a row wait less for memory if their slots, and then their entries, are fetched ahead: the caller
- * fetches all slots of some dozens of changes, and then all their entries. Both functions look at a shard without its
- * lock. They use what they see only as an address to fetch. */
+/* Many changes in a row wait less for memory if the caller fetches ahead: first the slots of some dozens of changes,
+ * then their entries. Both functions look at a shard without its lock. They use what they see only as an address to
+ * fetch. */
 static inline void wan_table_prefetch_slot(const wan_table *table, uint64_t hash)
 {
     uint64_t layout = __atomic_load_n(&wan_table_shard(table, hash)->layout, __ATOMIC_RELAXED);

@@ -37,7 +37,7 @@ typedef struct {
     uint8_t measuring;        /* One batch is sent alone, to measure the round trip. */
 } wan_window;
 
-/* What is remembered of a batch on its way. */
+/* The data that is kept of a batch on its way. */
 typedef struct {
     uint64_t sent_us;
     uint64_t flight;   /* Bytes on their way when it left, with its own bytes. */
@@ -45,6 +45,7 @@ typedef struct {
     uint8_t was_alone; /* No other batch was on its way. */
 } wan_window_mark;
 
+/* Begins with WAN_WINDOW_START bytes, or `limit` if that is less. */
 void wan_window_init(wan_window *window, uint64_t limit, uint64_t now_us);
 /* Takes the newest credit of the receiver as the limit. */
 void wan_window_set_limit(wan_window *window, uint64_t limit);
@@ -55,6 +56,7 @@ static inline int wan_window_is_open(const wan_window *window, uint64_t flight)
 }
 /* Notes a batch that leaves. `flight` includes its bytes. The caller gives the result to wan_window_acknowledged. */
 wan_window_mark wan_window_sent(const wan_window *window, uint64_t flight, uint64_t bytes, uint64_t now_us);
+/* Notes that the batch with this mark was acknowledged, and fits the window to the link. */
 void wan_window_acknowledged(wan_window *window, const wan_window_mark *mark, uint64_t now_us);
 
 #endif

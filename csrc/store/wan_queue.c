@@ -145,7 +145,7 @@ static inline uint64_t conflation_hash(const wan_record *record)
 wan_status wan_queue_grow_index(wan_partition *partition, uint32_t more)
 {
     uint64_t valid = 0;
-    /* What was peeked stays, because a rewind may bring it back. */
+    /* A rewind may bring back events that were peeked, so their slots stay. */
     for (uint64_t n = 0; partition->index && n <= partition->index_mask; n++)
         valid += partition->index[n].sequence > partition->removed;
     uint64_t capacity = 64;
@@ -340,7 +340,7 @@ uint32_t wan_queue_append_run(wan_queue *queue, const wan_run *run, const uint32
         uint32_t number = partitions ? partitions[done] : 0;
         wan_partition *partition = &queue->partitions[number];
         if (entry_room(queue, partition) != WAN_OK) break;
-        /* As many records as follow in the same partition and in the same block of entries. */
+        /* Takes all records that follow in the same partition and in the same block of entries. */
         uint64_t sequence = partition->appended;
         uint32_t in_block = (uint32_t)(sequence % WAN_BLOCK_ENTRIES), n = 0;
         wan_block *block = block_of(partition, sequence + 1);

@@ -7,9 +7,9 @@
 #include "base/wan_buffer.h"
 #include "store/wan_store.h"
 
-/* Where a record lies, in 64 bits. 0: there is no record, because the event became a hole. It includes the length in
- * units of 8 bytes, so that removing an event need not touch its record. Length 0 means that the length does not fit,
- * and the record itself has to be asked. */
+/* The place of a record, in 64 bits. 0: there is no record, because the event became a hole. The word includes the
+ * length in units of 8 bytes, so that removing an event need not touch its record. Length 0 means that the length
+ * does not fit; then the record itself says it. */
 typedef uint64_t wan_entry_ref;
 /* The offset divided by 8, for segments of up to 32 MB. A longer record lies at offset 0. */
 #define WAN_REF_OFFSET_BITS 22
@@ -72,14 +72,14 @@ typedef struct {
     /* A ring of entry blocks. The block of a sequence has the number (sequence - 1) / WAN_BLOCK_ENTRIES. Its capacity
      * is a power of two. */
     wan_block *blocks;
-    uint32_t block_capacity;
+    uint32_t block_capacity; /* Blocks that the ring has room for. */
     uint32_t block_count;
     uint64_t first_block; /* The number of the oldest block. */
     /* (removed, known_holes] has holes only. If `known_holes` is below `removed`, nothing is known. */
     uint64_t known_holes;
     /* For conflation: the newest update of each key that was not peeked. NULL until it is needed. */
     wan_index_slot *index;
-    uint64_t index_mask, index_used;
+    uint64_t index_mask, index_used; /* The number of its slots minus one; its slots in use. */
 } wan_partition;
 
 typedef struct {
@@ -87,7 +87,7 @@ typedef struct {
     wan_lease records, blocks; /* The segments of the store that this queue writes into. */
     wan_partition *partitions;
     uint32_t partition_count;
-    uint8_t conflate;
+    uint8_t conflate; /* A newer update of a key replaces an older one. */
     /* Events count once they are durable. So no event leaves that a crash could take back. */
     uint8_t persistent;
     /* Events count once all copies in sync have them. So no event leaves that the loss of a member could take back. */
@@ -116,6 +116,7 @@ wan_status wan_queue_init(wan_queue *queue, const wan_env *env, const char *dire
                           uint32_t partitions, int conflate);
 /* Makes a queue in a store that other queues use too. */
 wan_status wan_queue_init_in(wan_queue *queue, wan_store *store, uint32_t partitions, int conflate);
+/* Gives everything back that the queue holds in its store, and frees the rest. */
 void wan_queue_close(wan_queue *queue);
 
 typedef struct {
@@ -136,6 +137,7 @@ wan_status wan_queue_reserve(wan_queue *queue, uint32_t partition, uint64_t leng
  * passed already, or the record alone would pass it. Nothing changed. */
 wan_status wan_queue_reserve_beyond(wan_queue *queue, uint32_t partition, uint64_t length,
                                     wan_reservation *reservation);
+/* Takes a reservation back, as if it had never been made. */
 void wan_queue_cancel(wan_queue *queue, wan_reservation *reservation);
 /* Makes the record that the caller has written at reservation->at the newest of its partition. With conflation an
  * update takes out the older update of its key that was not peeked. The record stays where it is until the next

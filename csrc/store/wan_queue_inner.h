@@ -4,6 +4,7 @@
 #define WAN_QUEUE_INNER_H
 #include "store/wan_queue.h"
 
+/* Packs where a record lies into a word, and unpacks it. */
 static inline wan_entry_ref make_ref(uint32_t segment, uint64_t offset, uint64_t length)
 {
     uint64_t units = length / 8;
@@ -28,6 +29,7 @@ static inline uint64_t ref_length(const wan_store *store, wan_entry_ref ref)
     return units ? units * 8 : wan_record_length(ref_record(store, ref));
 }
 
+/* The block that has the entry of a sequence. */
 static inline wan_block *block_of(const wan_partition *partition, uint64_t sequence)
 {
     return &partition->blocks[(sequence - 1) / WAN_BLOCK_ENTRIES & (partition->block_capacity - 1)];
@@ -36,12 +38,14 @@ static inline wan_block *block_of(const wan_partition *partition, uint64_t seque
 /* Stands for every entry of a block of holes. Nothing writes to it. */
 static wan_entry_ref no_entry;
 
+/* The entry of a sequence. It must not be written if it is the one of a block of holes. */
 static inline wan_entry_ref *entry_of(const wan_partition *partition, uint64_t sequence)
 {
     const wan_block *block = block_of(partition, sequence);
     return WAN_LIKELY(block->entries != NULL) ? &block->entries[(sequence - 1) % WAN_BLOCK_ENTRIES] : &no_entry;
 }
 
+/* Checks in debug builds that the positions and counts of a partition do not contradict each other. */
 static inline void check_positions(const wan_partition *partition)
 {
     WAN_DEBUG_CHECK(partition->removed <= partition->peeked && partition->peeked <= partition->appended);
@@ -59,6 +63,7 @@ static inline uint64_t counts_through(const wan_queue *queue, const wan_partitio
     return queue_waits(queue) ? partition->counted : partition->appended;
 }
 
+/* Whether the partition has the block with this number. */
 static inline int has_block(const wan_partition *partition, uint64_t number)
 {
     return partition->block_count && number - partition->first_block < partition->block_count;

@@ -14,32 +14,34 @@
 
 typedef struct {
     const wan_env *env;
-    uint64_t memory_limit;
-    wan_lock lock;   /* Guards the fields below. */
-    uint64_t memory; /* Bytes of blocks in use. At most the limit. */
-    uint32_t stages; /* Open row stages. */
+    uint64_t memory_limit; /* The most bytes of blocks in memory, of all tasks together. */
+    wan_lock lock;         /* Guards the fields below. */
+    uint64_t memory;       /* Bytes of blocks in use. At most the limit. */
+    uint32_t stages;       /* Open row stages. */
     uint32_t kept_count;
-    uint8_t *kept[WAN_ROW_STAGE_BLOCKS_KEPT];
+    uint8_t *kept[WAN_ROW_STAGE_BLOCKS_KEPT]; /* The empty blocks that the pool keeps. */
 } wan_row_stage_pool;
 
+/* Begins a pool without blocks. */
 void wan_row_stage_pool_init(wan_row_stage_pool *pool, const wan_env *env, uint64_t memory_limit);
 
 typedef struct wan_row_stage_block {
     struct wan_row_stage_block *next;
     uint8_t *bytes;
     uint64_t size, used, read; /* read <= used <= size. */
-    int is_file;
+    int is_file;               /* The block lies in a mapped file. */
 } wan_row_stage_block;
 
 /* The rows of one task. One thread at a time uses it. */
 typedef struct {
     wan_row_stage_pool *pool;
-    char *directory; /* Where files of blocks are made. NULL: there are no files. */
+    char *directory; /* The directory for files of blocks. NULL: there are no files. */
     wan_row_stage_block *first, *last;
 } wan_row_stage;
 
 /* Opens a row stage. It copies `directory`. WAN_NO_MEMORY: there is nothing to close. */
 wan_status wan_row_stage_open(wan_row_stage *stage, wan_row_stage_pool *pool, const char *directory);
+/* Drops all rows. A stage that could not be opened may be closed too. */
 void wan_row_stage_close(wan_row_stage *stage);
 
 /* Adds whole records, which lie one behind the other and have `bytes` bytes in all. WAN_FULL (no room on the disk, or

@@ -34,7 +34,7 @@ typedef struct {
 typedef struct {
     uint8_t *base;
     char *file;          /* The path of an adopted file. Otherwise NULL. */
-    wan_store_run *runs; /* Where the records lie in an adopted file. Otherwise NULL: they lie from 0 to `used`. */
+    wan_store_run *runs; /* The ranges of records in an adopted file. Otherwise NULL: they lie from 0 to `used`. */
     uint32_t run_count, run_capacity;
     uint32_t bytes; /* Bytes of the mapping. */
     /* Bytes handed out, from the front. While the segment is lent, its lease has the number. used <= bytes. */
@@ -68,7 +68,7 @@ typedef struct {
     wan_lock lock;
     uint32_t users; /* Queues that share the store. */
     const wan_env *env;
-    char *directory; /* Where overflow files are made. NULL: there are none, and the limit is final. */
+    char *directory; /* The directory for overflow files. NULL: there are none, and the limit is final. */
     /* Bytes of memory segments before files are used. At least one segment of each kind. */
     uint64_t memory_limit;
     /* The segments by their ids, see wan_store_segment. A segment never moves in this list. Id 0 is never used. */

@@ -272,7 +272,7 @@ static void damage(random_source *source, memory_disk *disk)
     }
 }
 
-/* What the opening says about the damage. */
+/* The results of an opening. */
 
 static int is_same_disk(const memory_disk *a, const memory_disk *b)
 {

@@ -16,7 +16,7 @@ typedef struct {
     uint64_t cut_bytes;
     uint64_t limit; /* The limit of the log's own budget. 0: there is no budget. */
     wan_log_budget budget;
-    /* What was written: */
+    /* Fields about what was written: */
     uint64_t accepted; /* Items 1 to `accepted` were given to the log. */
     /* The newest item that it tried to write. The log may have it. */
     uint64_t attempted;
@@ -24,7 +24,7 @@ typedef struct {
     /* Items up to here are certainly on the disk. The number of an item is the commit of its block. */
     uint64_t synced;
     uint64_t dropped; /* Items up to here may be gone, because a durable state says so. */
-    /* What the last opening found: */
+    /* Fields about what the last opening found: */
     uint8_t found[OWNER_ITEMS];
     uint64_t first, last, state, damages;
     int wrong; /* Something came back differently from what was written. */

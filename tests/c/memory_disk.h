@@ -26,7 +26,7 @@ enum {
     LOSE_UNSYNCED,
     KEEP_UNSYNCED,
     TEAR_UNSYNCED,
-    /* What a crash keeps of the unsynced bytes: nothing, everything, random sectors, or random pages. */
+    /* The unsynced bytes that a crash keeps: none, all, random sectors, or random pages. */
     TEAR_PAGES
 };
 

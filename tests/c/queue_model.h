@@ -19,7 +19,7 @@ typedef struct {
 typedef struct {
     model_event events[MODEL_EVENTS]; /* By sequence - 1. */
     uint64_t removed, peeked, appended;
-    uint64_t replicated;        /* What all copies have, as long as the queue has copies. */
+    uint64_t replicated;        /* All copies have the events up to here, as long as the queue has copies. */
     uint64_t index[MODEL_KEYS]; /* For each key the update that a newer one may replace. 0: none. */
 } model_partition;
 

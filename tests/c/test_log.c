@@ -113,7 +113,7 @@ static void files_that_no_manifest_names_are_cleared_away(void)
     memcpy(bytes, old->bytes, size);
     EXPECT_EQUAL(owner_drop(&owner, 100), WAN_OK);
     int file;
-    /* As if a crash had come before this file was removed. */
+    /* This stands for a crash that came before the file was removed. */
     EXPECT_EQUAL(disk.env.create(&disk.env, "log/000000000001.seg", size, &file), WAN_OK);
     disk.env.write(&disk.env, file, "log/000000000001.seg", 0, bytes, size);
     disk.env.close(&disk.env, file);
@@ -124,7 +124,7 @@ static void files_that_no_manifest_names_are_cleared_away(void)
     end();
 }
 
-/* Where the log is cut. */
+/* The points at which the log is cut. */
 
 enum { TRUNCATED, ZEROED, FLIPPED };
 

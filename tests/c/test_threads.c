@@ -216,7 +216,7 @@ static void *write_shared(void *context)
             write_plan(record.at, &plan);
             wan_queue_commit(&shared->queues[which], &record);
             shared->put[which]++;
-            /* As if a filter refused it. */
+            /* This stands for a filter that refuses the event. */
             if (random_below(&source, 4) == 0 && shared->queues[which].partitions[0].unpeeked) {
                 wan_queue_make_hole(&shared->queues[which], 0, record.sequence, WAN_HOLE_FILTERED);
                 shared->put[which]--;
@@ -363,7 +363,7 @@ typedef struct {
     uint8_t *found;
 } shared_log;
 
-static void *stage_log(void *context)
+static void *add_records(void *context)
 {
     worker *self = context;
     shared_log *shared = self->shared;
@@ -443,7 +443,7 @@ static void what_group_commit_acknowledged_is_on_the_disk(void)
     wan_damage damage;
     uint64_t cut;
     CHECK(wan_log_open(&shared.log, &shared.disk.env, "log", WAN_LOG_QUEUE, 1, 1, &reader, &damage, &cut) == WAN_OK);
-    run_crews(&shared, (crew[]){{stage_log, 4}, {commit_log, 1}}, 2);
+    run_crews(&shared, (crew[]){{add_records, 4}, {commit_log, 1}}, 2);
     wan_log_close(&shared.log);
     CHECK(shared.waited == shared.accepted && shared.blocks <= shared.accepted && shared.accepted > 10);
     shared.found = calloc(1, shared.accepted);
