@@ -12,34 +12,36 @@ cdef enum arrow_kind:
 cdef enum:
     ARROW_NO_MEMORY = -1
     ARROW_WHOLE = 0
-    ARROW_OUTSIDE = 1       # Offsets, an index or a view that leave what they point into.
+    ARROW_OUTSIDE = 1       # Offsets, an index or a view point outside their buffer.
     ARROW_NO_DAY = 2
     ARROW_NO_TIME = 3
     ARROW_CONTAINERS = 4
     ARROW_TOO_LARGE = 5
 
 cdef struct arrow_node:
-    # One array of a type's tree, borrowed from an ArrowArray (or a Column) that outlives it.
+    # One array in the tree of a type. It is borrowed from an ArrowArray, or a Column, which has to live longer.
     uint8_t kind
     uint8_t width               # Bytes of a number, an index, or an offset.
     uint8_t is_signed
-    uint8_t form                # Of texts and bytes.
-    uint8_t tag                 # Of moments: which extension.
-    # Digits behind the point of a decimal; ticks of a second, or of a day; elements of a list, bytes of a row.
+    uint8_t form                # The form of texts and bytes.
+    uint8_t tag                 # The extension of moments.
+    # Of a decimal: digits behind the point. Of a moment or time: ticks in a second. Of a date: ticks in a day. Of a
+    # list of a fixed size: elements. Of bytes of a fixed size: bytes of a row.
     int64_t scale
     int64_t length, offset
     const uint8_t *validity     # NULL if no row is null.
     const uint8_t *data
-    const uint8_t *offsets      # Of lists, texts and bytes.
-    int64_t data_size           # Where the last offset ends.
-    const uint8_t **buffers     # What long views point into.
+    const uint8_t *offsets      # The offsets of lists, maps, texts and bytes.
+    int64_t data_size           # The last offset.
+    const uint8_t **buffers     # Long views point into these.
     const int64_t *buffer_sizes
     int64_t buffer_count
     const ColumnView *column
     # The fields of a struct, the elements of a list, the entries of a map, the values of a dictionary.
     arrow_node *children
     int64_t child_count
-    const uint8_t *name         # In msgpack; of a field of a struct. The map's head stands before the first one.
+    # The name of a struct's field, in msgpack. The head of the struct's map stands before the first name.
+    const uint8_t *name
     uint32_t name_size
 
 cdef object column_error(str message)
@@ -54,8 +56,8 @@ cdef str arrow_problem(int status)
 
 cdef class ArrowValues:
     cdef arrow_node root
-    cdef ArrowArray array       # Ours to release, once, unless its release is NULL.
-    cdef list held              # What names and columns lie in.
+    cdef ArrowArray array       # We release it, once, unless its release is NULL.
+    cdef list held              # Keeps the memory of names and columns alive.
 
     cdef int read(self, const ArrowSchema *schema, const ArrowArray *array, str name, int depth) except -1
     cdef int add_fields(self, list names, list columns) except -1

@@ -1,5 +1,6 @@
-# Owns how a row of an Arrow array becomes a value in the tagged form, nested types too: a tree of the arrays' buffers,
-# made once, and written row by row without the GIL. The bytes are those that tagged.pyx makes of the same Python value.
+# Owns making values in the tagged form from the rows of an Arrow array, nested types too. We first make a tree of the
+# arrays' buffers, and then write row by row without the GIL. The bytes are the same that tagged.pyx makes of the same
+# Python value.
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memmove, memset
@@ -17,9 +18,9 @@ from pywan._core.msgpack cimport (
 
 
 cdef enum:
-    HEAD_MAX = 5            # Of a text, bytes, an array or a map.
-    NUMBER_MAX = 9
-    EXTENSION_HEAD = 3      # Of a decimal, whose length takes a byte.
+    HEAD_MAX = 5            # Bytes before the content of a text, of bytes, of an array or a map, at most.
+    NUMBER_MAX = 9          # Bytes of a number, at most.
+    EXTENSION_HEAD = 3      # Bytes before the content of a decimal, whose length takes one byte.
 
 cdef uint64_t NANOSECONDS_A_DAY = 86400000000000
 
@@ -58,9 +59,9 @@ cdef object unreadable_arrow(str name, bytes format):
 
 
 cdef int check_arrow(object obj, str name) except -1:
-    """Arrow's C interface does not tell how long buffers are: pyarrow itself compares them with length and offset,
-    which takes no longer for more rows. What it leaves open (whether offsets ascend, indices and views) is checked as
-    we read."""
+    """Lets pyarrow compare the lengths of its buffers with the array's length and offset, because Arrow's C interface
+    does not tell how long buffers are. More rows do not make this slower. pyarrow does not check here whether offsets
+    ascend, or where indices and views point; we check that as we read."""
     if type(obj).__module__.startswith("pyarrow.") and hasattr(obj, "validate"):
         try:
             obj.validate()
@@ -70,8 +71,8 @@ cdef int check_arrow(object obj, str name) except -1:
 
 
 cdef ArrowSchema *take_arrow(object obj, str name, ArrowArray *array, list held) except NULL:
-    """Moves what `__arrow_c_array__` gives into `array`, which is the caller's to release then. The schema lives as
-    long as what is put into `held`."""
+    """Moves the array that `__arrow_c_array__` gives into `array`, which the caller then has to release. The schema
+    lives as long as the object that is added to `held`."""
     check_arrow(obj, name)
     schema_capsule, array_capsule = obj.__arrow_c_array__()
     cdef ArrowSchema *schema = <ArrowSchema *>PyCapsule_GetPointer(schema_capsule, "arrow_schema")
@@ -79,18 +80,19 @@ cdef ArrowSchema *take_arrow(object obj, str name, ArrowArray *array, list held)
     if schema.release == NULL or given.release == NULL:
         raise column_error(f"column {name!r}: its Arrow data was already consumed; export it again")
     array[0] = given[0]
-    given.release = NULL   # Moved. The capsule releases the schema.
+    given.release = NULL   # The array was moved. The capsule releases the schema.
     held.append(schema_capsule)
     return schema
 
 
 cdef bint arrow_is_value(const char *format) noexcept:
-    """Whether rows of that type have to be written here: their bytes lie nowhere as they are stored."""
+    """Whether rows of this type have to be written here, because Arrow does not hold their bytes as we store them."""
     return format[0] == b"+" or format[0] == b"d" or (format[0] == b"t" and (format[1] == b"t" or format[1] == b"D"))
 
 
 cdef class ArrowValues:
-    """The tree of an Arrow array's buffers. Nothing changes after it was read, so any thread may write rows of it."""
+    """The tree of an Arrow array's buffers. Nothing changes after the tree was read, so any thread may write rows from
+    it."""
 
     def __cinit__(self):
         self.held = []
@@ -101,11 +103,12 @@ cdef class ArrowValues:
             self.array.release(&self.array)
 
     cdef int read(self, const ArrowSchema *schema, const ArrowArray *array, str name, int depth) except -1:
-        """`array` NULL: only its type is looked at, for no rows. `depth` is how many containers will be around it."""
+        """Reads an array. If `array` is NULL, only the type is read, and there are no rows. `depth`: how many
+        containers will be around each value."""
         return _read_node(&self.root, schema, array, name, depth, self.held)
 
     cdef int add_fields(self, list names, list columns) except -1:
-        """Becomes a struct of `columns`, each of them ArrowValues."""
+        """Makes this a struct whose fields are `columns`, each an ArrowValues."""
         cdef int64_t n
         cdef ArrowValues each
         cdef arrow_node *child
@@ -117,7 +120,7 @@ cdef class ArrowValues:
             each = columns[n]
             child = &self.root.children[n]
             child[0] = each.root
-            memset(&each.root, 0, sizeof(arrow_node))       # Ours to free now.
+            memset(&each.root, 0, sizeof(arrow_node))       # The node is ours now, and we free it.
             self.root.child_count += 1
         self.held.extend(columns)
         return _name_fields(&self.root, names, "rows", self.held)
@@ -168,7 +171,7 @@ cdef dict _TICKS = {115: 1, 109: 1000, 117: 1000000, 110: 1000000000}       # s,
 
 cdef int _read_node(arrow_node *node, const ArrowSchema *schema, const ArrowArray *array, str path, int depth,
                     list held) except -1:
-    """Fills a zeroed node; `path` is how errors call it."""
+    """Fills a zeroed node. `path` is its name in errors."""
     cdef bytes format = schema.format
     cdef int64_t needed = 2
     cdef bint is_dictionary = schema.dictionary != NULL
@@ -222,7 +225,7 @@ cdef int _read_type(arrow_node *node, bytes format, str path) except -1:
         node.width = bits // 8
     elif format[:2] == b"ts" and len(format) >= 4 and format[2] in _TICKS:
         node.kind, node.width, node.is_signed, node.scale = ARROW_MOMENT, 8, 1, _TICKS[format[2]]
-        # Behind the colon is the zone, if there is one.
+        # If there is a zone, it stands behind the colon.
         node.tag = <uint8_t>(WAN_TAG_INSTANT if len(format) > 4 else WAN_TAG_NAIVE)
     elif format[:2] == b"tD" and len(format) == 3 and format[2] in _TICKS:
         node.kind, node.width, node.is_signed, node.scale = ARROW_MOMENT, 8, 1, _TICKS[format[2]]
@@ -279,7 +282,7 @@ cdef int _read_buffers(arrow_node *node, const ArrowArray *array, str path, int6
     else:
         node.data = <const uint8_t *>array.buffers[1] if array.buffers[1] != NULL else wan_column_no_bytes
     if node.kind == ARROW_VIEW:
-        # Before them the validity and the views, and last their sizes.
+        # The first two buffers are the validity and the views. The last one has the sizes of those in between.
         node.buffers = <const uint8_t **>array.buffers + 2
         node.buffer_sizes = <const int64_t *>array.buffers[array.n_buffers - 1]
         node.buffer_count = array.n_buffers - 3 if node.buffer_sizes != NULL else 0
@@ -355,10 +358,10 @@ cdef int _read_children(arrow_node *node, const ArrowSchema *schema, const Arrow
     return 0
 
 
-# Rows of it
+# Writing rows of the tree
 
 cdef inline int64_t _load(const uint8_t *at, uint8_t width, bint is_signed) noexcept nogil:
-    """A number of any width, wherever it lies."""
+    """Reads a number of any width. It need not be aligned."""
     cdef int32_t four
     cdef int64_t eight
     cdef int16_t two
@@ -375,7 +378,7 @@ cdef inline int64_t _load(const uint8_t *at, uint8_t width, bint is_signed) noex
 
 
 cdef inline uint8_t *_room(wan_buffer *out, uint64_t length) noexcept nogil:
-    """Where the next `length` bytes go; NULL: no memory. They count when `used` is raised."""
+    """Makes room for `length` bytes, and returns where they go. The caller then raises `used`. NULL: no memory."""
     return out.bytes + out.used if wan_buffer_reserve(out, length) == WAN_OK else NULL
 
 
@@ -435,13 +438,13 @@ cdef inline int _put_float(wan_buffer *out, const uint8_t *at, uint8_t width) no
 
 cdef inline int _put_moment(const arrow_node *node, int64_t tick, wan_buffer *out) noexcept nogil:
     cdef uint8_t *to = _room(out, MOMENT_BYTES_MAX)
-    # By a constant: a fraction of the time.
+    # A division by a constant takes much less time.
     cdef int64_t seconds = tick // 1000000 if node.scale == 1000000 else tick // node.scale
     cdef uint64_t rest
     if to == NULL:
         return ARROW_NO_MEMORY
     if tick < 0 and seconds * node.scale != tick:
-        seconds -= 1    # C rounds towards zero, time towards the past.
+        seconds -= 1    # C rounds towards zero. A time before 1970 belongs to the second before it.
     rest = <uint64_t>tick - <uint64_t>seconds * <uint64_t>node.scale
     rest *= 1000 if node.scale == 1000000 else <uint64_t>(1000000000 // node.scale)
     out.used += <uint64_t>put_moment(to, node.tag, seconds, <uint32_t>rest)
@@ -482,7 +485,7 @@ cdef int _put_decimal(const arrow_node *node, const uint8_t *at, wan_buffer *out
     if to == NULL:
         return ARROW_NO_MEMORY
     length = wan_decimal_write(<char *>to + EXTENSION_HEAD, at, node.width, <int32_t>node.scale)
-    if length == 4 or length == 8 or length == 16:      # Three characters are the least.
+    if length == 4 or length == 8 or length == 16:      # The content has three characters at least.
         to[0], to[1] = 0xd6 if length == 4 else 0xd7 if length == 8 else 0xd8, WAN_TAG_DECIMAL
         memmove(to + 2, to + EXTENSION_HEAD, length)
         out.used += length + 2
@@ -551,7 +554,7 @@ cdef inline int _put_struct(const arrow_node *node, int64_t row, wan_buffer *out
 
 cdef int _put_elements(const arrow_node *node, int64_t start, int64_t end, wan_buffer *out,
                        uint32_t *containers) noexcept nogil:
-    """A list, or a map."""
+    """Writes a list or a map."""
     cdef const arrow_node *child = &node.children[0]
     cdef int64_t n
     cdef int status
@@ -583,8 +586,8 @@ cdef int _put_elements(const arrow_node *node, int64_t start, int64_t end, wan_b
 
 
 cdef int arrow_put(const arrow_node *node, int64_t row, wan_buffer *out, uint32_t *containers) noexcept nogil:
-    """Appends row `row` of the array, which must be within it. 0, -1 (no memory), or what `arrow_problem` tells; then
-    part of it may be there. `containers` counts what is nested."""
+    """Appends row `row` of the array. The row must be within it. Returns ARROW_WHOLE, or another ARROW_* number that
+    `arrow_problem` explains; then a part of the row may have been appended. `containers` counts lists and maps."""
     cdef int64_t at = node.offset + row
     cdef int64_t index
     cdef uint8_t kind = node.kind
@@ -634,8 +637,8 @@ cdef int arrow_put(const arrow_node *node, int64_t row, wan_buffer *out, uint32_
 
 
 cdef int arrow_put_rows(const arrow_node *node, ColumnRows *rows, int64_t *bad_row) noexcept nogil:
-    """Appends all rows of the array to `rows`, which have room for their number: 0, -1 (no memory), or what
-    `arrow_problem` tells of `bad_row`."""
+    """Appends all rows of the array to `rows`, which has room for so many. Returns ARROW_WHOLE, ARROW_NO_MEMORY, or a
+    number that `arrow_problem` explains; `bad_row` is the row that it is about."""
     cdef int64_t row, bit
     cdef uint32_t containers
     cdef int status

@@ -59,7 +59,7 @@ cdef inline uint8_t *_column_put_msgpack_int(uint8_t *out, int64_t number) noexc
 
 
 cdef inline int _msgpack_head_size(uint8_t form, uint32_t length) noexcept nogil:
-    """The bytes before the content of a str or bin."""
+    """How many bytes stand before the content of a str or bin."""
     if form == WAN_FORM_TEXT and length < 32:
         return 1
     return 2 if length < 256 else 3 if length < 65536 else 5
@@ -84,7 +84,7 @@ cdef inline uint8_t *_column_put_msgpack_head(uint8_t *out, uint8_t form, uint32
 
 
 cdef inline uint8_t *put_msgpack_count(uint8_t *out, uint8_t few, uint8_t many, uint32_t count) noexcept nogil:
-    """The head of an array (0x90, 0xdc) or a map (0x80, 0xde): up to 5 bytes."""
+    """Writes the head of an array (0x90, 0xdc) or a map (0x80, 0xde), up to 5 bytes. Returns where it ends."""
     if count < 16:
         out[0] = few | <uint8_t>count
         return out + 1

@@ -1,6 +1,6 @@
-# Owns the put path: from a change to the region's table and, under the same entry lock, into its log and the queues of
-# the attached senders. It runs for each event, so it is compiled into each unit that makes changes: single ones,
-# columns, a receiver's, a client's.
+# Owns the put path. It takes a change into the region's table and, under the same entry lock, into the region's log and
+# the queues of the attached senders. It runs for each event, so it is compiled into each unit that makes changes: for
+# single changes, columns, a receiver's events and a client's rows.
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy, memset
 from pywan._core.c_base cimport *
@@ -21,7 +21,8 @@ from pywan._core.region_state cimport (
 
 
 cdef inline wan_status check_route(const attachment *attached, bint by_callbacks) noexcept nogil:
-    """Under an entry lock: WAN_OK if a change may go on from here."""
+    """WAN_OK if a change with this route may go on from here. Otherwise WAN_SLOW: it has to go through the callbacks;
+    or WAN_CLOSED. Under an entry lock."""
     if attached == NULL or attached.route == ROUTE_STRAIGHT:
         return WAN_OK
     if attached.route == ROUTE_CLOSED:
@@ -31,7 +32,7 @@ cdef inline wan_status check_route(const attachment *attached, bint by_callbacks
 
 cdef inline const uint8_t *union_recipients(const origin *from_, const attachment *attached, uint8_t *space,
                                             uint32_t *count) noexcept nogil:
-    """Whom the event has reached or will reach. `space`: for as many sites as there can be."""
+    """The sites that the event has reached or will reach. `space` has room for as many sites as there can be."""
     cdef uint32_t n, k, found = from_.recipient_count
     cdef uint8_t site
     count[0] = attached.recipient_count if attached.recipient_count < 255 else 255
@@ -54,6 +55,7 @@ cdef inline void write_record(uint8_t *at, uint64_t length, const region_core *r
                               uint32_t operation, const origin *from_, const uint8_t *recipients,
                               uint32_t recipient_count, const uint8_t *value, uint32_t value_length,
                               uint32_t value_form) noexcept nogil:
+    """Writes the record of a change into the room that was reserved in a queue."""
     cdef wan_record *record = wan_record_begin(at, length, &wan_no_head)
     record.value_length, record.key_length = value_length, change.key_length
     record.callback_length = from_.callback_length
@@ -68,24 +70,26 @@ cdef inline void write_record(uint8_t *at, uint64_t length, const region_core *r
 
 
 cdef inline uint32_t operation_of(wan_outcome outcome) noexcept nogil:
-    """Of a change that took effect."""
+    """The operation of an event whose change took effect with this outcome."""
     return WAN_CREATE if outcome == WAN_CREATED else (WAN_UPDATE if outcome == WAN_UPDATED else WAN_DESTROY)
 
 
 cdef inline uint64_t absent_below(const region_core *region, uint8_t flags) noexcept nogil:
-    # Under an entry lock: what is not remembered under it is below this. Of what was let go nothing older can come from
-    # a sender that was known then; who sends it was not, or speaks for another one. Stamps that callers give were not
-    # waited for.
+    """A destroy that is not remembered any more has a stamp below this one. Under an entry lock.
+
+    For events `let_go` counts. No sender that was known when tombstones were let go can send an event that is older
+    than those. So an older event comes from a sender that was not known then, or one passes it on for another site. For
+    changes with stamps from callers `mark` counts, because nobody waited for such changes."""
     cdef uint64_t mark = wan_read(&region.mark if flags & WAN_FLAG_GIVEN else &region.let_go)
     return mark + 1 if mark else 0
 
 
 cdef inline wan_status region_change(region_core *region, wan_change *change, const origin *from_, decision *decisions,
                                      wan_outcome *outcome) noexcept nogil:
-    """Applies one change and enqueues it, as one step for its key. WAN_OK: *outcome says what it did. Anything else (no
-    room in a queue, WAN_SLOW, WAN_CLOSED): nothing was changed. `decisions`: MAX_ATTACHED of them, from a change that
-    comes through the user's callbacks; NULL: it comes straight from its maker. WAN_SLOW: callbacks, or filters, have to
-    be asked first."""
+    """Applies one change and enqueues it. No other change of its key comes in between. If this returns WAN_OK, *outcome
+    says what the change did. With any other status (a queue has no room, WAN_SLOW, WAN_CLOSED) nothing was changed.
+    WAN_SLOW: callbacks, or filters, have to be asked first. `decisions`: MAX_ATTACHED of them, for a change that comes
+    through the user's callbacks. NULL: the change comes straight from its caller."""
     cdef wan_shard *shard = wan_table_shard(&region.table, change.hash)
     wan_lock_take(&shard.lock)
     cdef wan_status status = region_change_held(region, shard, change, from_, decisions, outcome)
@@ -94,8 +98,8 @@ cdef inline wan_status region_change(region_core *region, wan_change *change, co
 
 cdef inline wan_status region_change_if(region_core *region, wan_change *change, const origin *from_,
                                         decision *decisions, condition *wanted, wan_outcome *outcome) noexcept nogil:
-    """`region_change` of a local change if what is there is as `wanted`, as one step for its key; else *outcome is
-    WAN_UNMET. `wanted` gets a copy of the value that is there."""
+    """Does what `region_change` does for a local change, if the key is as `wanted` says. Otherwise *outcome is
+    WAN_UNMET. No other change of the key comes in between. `wanted` gets a copy of the key's value."""
     cdef wan_shard *shard = wan_table_shard(&region.table, change.hash)
     cdef wan_status status
     change.waits = 0
@@ -112,7 +116,8 @@ cdef inline wan_status region_change_if(region_core *region, wan_change *change,
     return status
 
 cdef inline wan_status condition_look(condition *wanted, const wan_entry *entry) noexcept nogil:
-    """Under the entry lock. WAN_NO_MEMORY: for the copy."""
+    """Looks whether the condition holds, and copies the value. WAN_NO_MEMORY: there is no memory for the copy. Under
+    the entry lock."""
     cdef bint is_there = entry != NULL and entry.state != WAN_ENTRY_TOMBSTONE
     cdef bint has_value = is_there and entry.state == WAN_ENTRY_LIVE
     wan_buffer_empty(&wanted.found)
@@ -136,7 +141,7 @@ cdef inline wan_status condition_look(condition *wanted, const wan_entry *entry)
 cdef inline wan_status region_change_held(region_core *region, wan_shard *shard, wan_change *change,
                                           const origin *from_, decision *decisions,
                                           wan_outcome *outcome) noexcept nogil:
-    """`region_change`, by who has the entry lock."""
+    """As `region_change`, for a caller that holds the entry lock."""
     cdef attachment *attached = region.attached
     cdef wan_status status
     change.waits = 0
@@ -145,7 +150,7 @@ cdef inline wan_status region_change_held(region_core *region, wan_shard *shard,
     else:
         change.absent_below = 0
         if change.stamp < wan_clock_low(region.clock) and not change.flags & WAN_FLAG_GIVEN:
-            # It took its stamp, and waited: floors have been told since.
+            # The change took its stamp and then waited. Since then, other sites were told a higher floor.
             change.stamp = wan_clock_take(region.clock, wan_clock_now_ms(region.clock), 1)
     status = check_route(attached, decisions != NULL)
     if status != WAN_OK:
@@ -164,8 +169,8 @@ cdef inline wan_status region_change_held(region_core *region, wan_shard *shard,
 cdef inline wan_status region_enqueue_one(region_core *region, wan_shard *shard, wan_change *change,
                                           const origin *from_, attachment *attached,
                                           wan_outcome *outcome) noexcept nogil:
-    """`region_enqueue` where there is one sender, as most often: what does not enter its queue at once goes by that
-    one."""
+    """As `region_enqueue`, for the usual case of one sender. A change that does not enter its queue at once is passed
+    to `region_enqueue`."""
     cdef gateway_queue *gateway = attached.queues[0]
     cdef wan_status status
     cdef wan_reservation reservation
@@ -204,7 +209,7 @@ cdef inline wan_status region_enqueue_one(region_core *region, wan_shard *shard,
 
 cdef inline wan_status region_enqueue(region_core *region, wan_shard *shard, wan_change *change, const origin *from_,
                                       attachment *attached, decision *decisions, wan_outcome *outcome) noexcept nogil:
-    """`region_change` of a region that has senders."""
+    """The part of `region_change` for regions that have senders."""
     cdef gateway_queue *gateway
     cdef wan_status status = WAN_OK
     cdef wan_reservation reservations[MAX_ATTACHED]
@@ -214,7 +219,7 @@ cdef inline wan_status region_enqueue(region_core *region, wan_shard *shard, wan
     cdef const uint8_t *recipients
     cdef uint32_t recipient_count, n, taken = 0, done, partition
     cdef uint64_t length
-    # Not a byte: one that was written to the stack is read again as two, and waits for the write.
+    # This is not a byte: the processor would write it to the stack, read it again as two bytes, and wait for the write.
     cdef uint32_t operation
     cdef const uint8_t *value
     cdef uint32_t value_length
@@ -254,7 +259,8 @@ cdef inline wan_status region_enqueue(region_core *region, wan_shard *shard, wan
                 wan_lock_release(&attached.queues[n].lock)
         return status
 
-    # Applied before, and sent again because nobody knows how far it came: it may not have reached our queues then.
+    # With WAN_SAME the change was applied before. It is sent again because nobody knows how far it came, so it may not
+    # have reached our queues then.
     forwards = outcome[0] <= WAN_DESTROYED or (outcome[0] == WAN_SAME and from_.possible_duplicate)
     operation = change.operation if outcome[0] == WAN_SAME else operation_of(outcome[0])
     for n in range(attached.count):
@@ -281,8 +287,8 @@ cdef inline wan_status region_enqueue(region_core *region, wan_shard *shard, wan
     if decisions != NULL and forwards:
         for n in range(attached.count):
             decisions[n].verdict, decisions[n].is_decided = decided.verdicts[n], 1
-    # Those that do not take it are told when no other queue's lock is held: one may stand before a taken one in the
-    # order.
+    # Queues that do not take the event are told only now, when no other queue's lock is held: such a queue may stand
+    # before one of the others in the order of the locks.
     if forwards:
         for n in range(attached.count):
             if decided.verdicts[n] != ENQUEUE_ENTERS:
@@ -296,7 +302,8 @@ cdef inline wan_status region_enqueue(region_core *region, wan_shard *shard, wan
 
 cdef inline wan_status region_apply(region_core *region, wan_shard *shard, wan_change *change,
                                     wan_outcome *outcome) noexcept nogil:
-    """The change to the table and, for a persistent region, to its log: both or neither. Under the entry lock."""
+    """Applies the change to the table and, if the region is persistent, adds it to the log: both or neither. Under the
+    entry lock."""
     cdef uint64_t proposed = change.stamp
     cdef wan_status status
     if not region.stores:
@@ -318,7 +325,8 @@ cdef inline wan_status region_apply(region_core *region, wan_shard *shard, wan_c
 
 cdef inline wan_status region_apply_logged(region_log *log, wan_shard *shard, wan_change *change,
                                            wan_outcome *outcome) noexcept nogil:
-    """`region_apply` of a persistent region. Apart from it, so that the compiler puts that one into its callers."""
+    """The part of `region_apply` for a persistent region. It is a function of its own, so that the compiler puts
+    `region_apply` into its callers."""
     cdef uint64_t replaced
     wan_lock_take(&log.lock)
     cdef wan_status status = region_log_reserve(log, change)
@@ -332,14 +340,14 @@ cdef inline wan_status region_apply_logged(region_log *log, wan_shard *shard, wa
 
 
 cdef inline void region_note_tombstone(region_core *region, wan_shard *shard, int64_t bytes) noexcept nogil:
-    """Under the entry lock: tombstones take so many bytes more. Where they take too many, who destroys shrinks those
-    that lie beside his, so that no bulk destroy outruns the housekeeper."""
+    """Notes that tombstones take so many bytes more. If they take too many, the thread that destroys a key shrinks the
+    other tombstones in its shard. So a bulk destroy cannot be faster than the housekeeper. Under the entry lock."""
     cdef uint64_t before
     if wan_falls_short(&region.tombstone_room, bytes):
         wan_signal_change(region.bell)
     if <int64_t>wan_read(<uint64_t *>&region.tombstone_room) < 0 and wan_table_is_worth_shrinking(shard):
         before = shard.tombstone_bytes + wan_shard_shrunk_count(shard) * sizeof(wan_shrunk)
-        if wan_table_shrink(shard) == WAN_OK:       # Without memory for it the housekeeper tries.
+        if wan_table_shrink(shard) == WAN_OK:       # If there is no memory for it now, the housekeeper tries later.
             wan_add_shared(<uint64_t *>&region.tombstone_room,
                            before - wan_shard_shrunk_count(shard) * sizeof(wan_shrunk))
 
@@ -355,7 +363,7 @@ cdef inline void origin_local(origin *from_, const region_core *region, wan_thre
 
 cdef inline void origin_of_row(origin *from_, const region_core *region, uint32_t producer, uint32_t task,
                                uint64_t row) noexcept nogil:
-    """Of a client's row: made here, with the identity that it has at the client."""
+    """The origin of a client's row: the event is made here, with the identity that the row has at the client."""
     memset(from_, 0, sizeof(origin))
     from_.site = region.site
     from_.event_member, from_.event_thread, from_.event_sequence = producer, task, row
@@ -394,14 +402,14 @@ cdef inline void origin_from_record(origin *from_, const wan_record *record, bin
 
 
 cdef inline wan_status region_log_reserve(region_log *log, const wan_change *change) noexcept nogil:
-    """Under the log's lock: the change can be staged afterwards."""
+    """Reserves room in the log, so that the change can be added afterwards. Under the log's lock."""
     return committer_reserve(&log.committer, &log.records, wan_logged_size(change.key_length, change.value_length))
 
 
 cdef inline uint64_t region_log_replaced(const region_log *log, const wan_shard *shard,
                                          const wan_change *change) noexcept nogil:
-    """Under both locks, before the change is applied: the stamp of the later version that it takes the place of. 0:
-    there is none."""
+    """The stamp of the later version that the change takes the place of. 0: there is none. Call it before the change is
+    applied, under the entry lock and the log's lock."""
     cdef const wan_entry *entry
     if log.restamping == change:
         return log.replaced
@@ -415,8 +423,8 @@ cdef inline uint64_t region_log_replaced(const region_log *log, const wan_shard 
 
 cdef inline void region_log_add(region_log *log, const wan_change *change, uint8_t kinds,
                                 uint64_t other) noexcept nogil:
-    """Under the log's lock, when there is room for it. `kinds`: WAN_LOGGED_*. `other`: of `region_log_replaced`; of a
-    mark, what it says beside its stamp."""
+    """Adds a record of the change to the log, in the room that was reserved. `kinds`: WAN_LOGGED_*. `other`: what
+    `region_log_replaced` returned; for a mark, the second stamp that it holds. Under the log's lock."""
     cdef wan_logged head
     cdef uint32_t value_length = 0 if change.operation == WAN_DESTROY else change.value_length
     cdef uint64_t length = wan_logged_size(change.key_length, value_length)

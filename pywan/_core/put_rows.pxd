@@ -7,18 +7,19 @@ from pywan._core.region_state cimport region_core
 
 cdef enum:
     BULK_FAILURES_LISTED = 1000
-    # Longer keys are looked at one by one: perhaps not all of these rows are taken now, and the others come again.
+    # The keys of a group are checked together up to so many bytes, and longer ones are checked one by one. Perhaps not
+    # all rows of the group are taken now; the others would be checked again.
     PLAIN_BYTES_MAX = 65536
 
 cdef struct bulk_result:
-    int64_t done            # Rows looked at before `stopped`.
+    int64_t done            # Rows that were done or refused before the call stopped.
     int64_t applied
     int64_t failed
     int64_t listed
-    # WAN_FULL: a queue had no room; WAN_SLOW, WAN_CLOSED: they go another way, or none. The rows from `done` on were
-    # not stored.
+    # Why the call stopped. WAN_FULL: a queue had no room. WAN_SLOW: the rows have to go through the callbacks.
+    # WAN_CLOSED: the region is closed. The rows from `done` on were not stored.
     wan_status stopped
-    uint8_t waits           # As in wan_change, of any row.
+    uint8_t waits           # As in wan_change, for any of the rows.
     int64_t *rows
     uint8_t *reasons
 
@@ -27,10 +28,11 @@ cdef bint keys_are_plain(const ColumnView *keys, int64_t row, int64_t count) noe
 
 
 cdef inline int key_fault(const uint8_t *key, uint32_t length, uint8_t form, bint is_plain) noexcept nogil:
-    """Why a row's key cannot be one, for `failure_text`; 0: it can. `is_plain`: `keys_are_plain` has said so of it."""
+    """The reason why the bytes of a row cannot be a key, for `failure_text`. 0: they can. `is_plain`: `keys_are_plain`
+    was true for this row."""
     if length > WAN_KEY_BYTES_MAX:
         return 2
-    if is_plain and form != WAN_FORM_NONE or wan_key_check(key, length, form) == WAN_OK:
+    if (is_plain and form != WAN_FORM_NONE) or wan_key_check(key, length, form) == WAN_OK:
         return 0
     return 1 if form == WAN_FORM_NONE else 6
 

@@ -1,5 +1,5 @@
-# Owns changes by rows: groups whose entries are fetched ahead into a region that stores, runs straight into the queue
-# of one that does not.
+# Owns changes by rows. Rows for a region with entries are taken in groups, whose entries are fetched into the
+# processor's cache ahead of time. Rows for a proxy are taken in runs, which go straight into its queue.
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport malloc
 from libc.string cimport memset
@@ -22,8 +22,8 @@ cdef object failure_text(int reason):
 
 
 cdef bint keys_are_plain(const ColumnView *keys, int64_t row, int64_t count) noexcept nogil:
-    """Whether what is not null of these rows are keys by their form, or ASCII text: together that is a fraction of the
-    work that it is one by one."""
+    """Whether all rows that are not null can be keys: because of the column's form, or because they are ASCII text. To
+    check them together is much less work than one by one."""
     cdef int64_t begin = row * keys.width, end = (row + count) * keys.width
     if keys.form == COLUMN_BYTES:
         return True
@@ -49,9 +49,10 @@ cdef inline void bulk_fail(bulk_result *result, int64_t row, uint8_t reason) noe
 
 cdef enum:
     GROUP = 64      # Rows that are decoded and hashed together, and whose slots are fetched ahead.
-    SOME = 16       # Rows that are stored and enqueued under one hold of the queue's lock, of a microsecond or two;
-    SOME_BYTES = 16384  # of so many bytes.
-    RUN = 512       # Rows that a proxy hands on under one lock.
+    # Rows that are stored and enqueued under one hold of the queue's lock, at most. It takes a microsecond or two.
+    SOME = 16
+    SOME_BYTES = 16384  # Bytes of their records, at most.
+    RUN = 512       # Rows of a proxy that are enqueued under one hold of the lock, at most.
 
 
 cdef void region_put_rows(region_core *region, const ColumnView *keys, const ColumnView *values, const uint8_t *codes,
@@ -145,8 +146,10 @@ cdef void region_put_rows(region_core *region, const ColumnView *keys, const Col
 
 cdef uint32_t take_entry_locks(region_core *region, const wan_change *changes, uint32_t count, wan_shard **shards,
                                wan_shard **held, uint32_t *locks) noexcept nogil:
-    """Of as many of these changes as can be had at once, `fault` ends them: their shards, and the locks that were
-    taken. The first is waited for, the others are only tried: nobody who holds an entry lock waits for another one."""
+    """Takes the entry locks of these changes, from the first on, and returns for how many. It waits for the first lock
+    and only tries the others, because a thread that holds an entry lock never waits for another one. It stops at a lock
+    that is taken, or at a change with a `fault`. `shards`: the shard of each change. `held`: the shards that were
+    locked, `locks` of them."""
     cdef uint32_t n, k, done = 0
     locks[0] = 0
     for n in range(count):
@@ -170,12 +173,13 @@ cdef uint32_t take_entry_locks(region_core *region, const wan_change *changes, u
 
 
 cdef bint region_stores_some(const region_core *region, wan_shard *shard) noexcept nogil:
-    """Whether `region_change_some` can do anything now: asked once a group, as it takes locks for nothing where not."""
+    """Whether `region_change_some` can do anything now. It is asked once for each group: otherwise locks would be taken
+    in vain."""
     cdef const gateway_queue *gateway
     cdef bint can
     if region.log != NULL or not region.stores or not region.forwards:
         return False
-    wan_lock_take(&shard.lock)      # It keeps the attachment alive.
+    wan_lock_take(&shard.lock)      # Any entry lock keeps the attachment alive.
     gateway = only_queue(region.attached, region.site)
     can = gateway != NULL and gateway.durable == NULL and not gateway.queue.copied
     wan_lock_release(&shard.lock)
@@ -184,9 +188,10 @@ cdef bint region_stores_some(const region_core *region, wan_shard *shard) noexce
 
 cdef uint32_t region_change_some(region_core *region, wan_change *changes, uint32_t count, wan_thread *maker,
                                  bulk_result *result, int64_t row) noexcept nogil:
-    """`region_change` of some of these local changes, from the first on, under one hold of the queue's lock, where
-    there is one sender, and no log: a lock that is taken for each of them is never free long enough for the dispatcher
-    that waits for it. Returns how many were done; 0: the first one has to go alone."""
+    """Does what `region_change` does for some of these local changes, from the first on, under one hold of the queue's
+    lock. It does so only if there is one sender and no log. If the lock were taken for each change, it would never be
+    free long enough for the dispatcher that waits for it. Returns how many were done. 0: the first one has to go
+    alone."""
     cdef wan_shard *held[SOME]
     cdef wan_shard *shards[SOME]
     cdef uint32_t lengths[SOME]
@@ -222,7 +227,8 @@ cdef uint32_t region_change_some(region_core *region, wan_change *changes, uint3
 cdef uint32_t change_some_held(region_core *region, const attachment *attached, wan_change *changes, uint32_t some,
                                wan_shard **shards, uint32_t *lengths, uint16_t *partitions, uint64_t total,
                                wan_thread *maker, bulk_result *result, int64_t row) noexcept nogil:
-    """Under the entry locks. All that may be refused is asked for before the first change is made."""
+    """The part of `region_change_some` under the entry locks. All room that could be refused is reserved before the
+    first change is made."""
     cdef gateway_queue *gateway = attached.queues[0]
     cdef wan_change *change
     cdef wan_run run
@@ -245,9 +251,10 @@ cdef uint32_t change_some_held(region_core *region, const attachment *attached, 
         change = &changes[n]
         change.waits, change.absent_below = 0, 0
         if change.stamp < low and not change.flags & WAN_FLAG_GIVEN:
-            change.stamp = wan_clock_take(region.clock, wan_clock_now_ms(region.clock), 1)     # As in region_change.
+            # As in region_change_held.
+            change.stamp = wan_clock_take(region.clock, wan_clock_now_ms(region.clock), 1)
         origin_local(&from_, region, maker)
-        region_apply(region, shards[n], change, &outcome)     # Without a log it has no reason to refuse.
+        region_apply(region, shards[n], change, &outcome)     # Without a log this cannot fail.
         if outcome > WAN_DESTROYED:
             if outcome == WAN_OUT_OF_MEMORY:
                 bulk_fail(result, row + n, 4)
@@ -263,16 +270,16 @@ cdef uint32_t change_some_held(region_core *region, const attachment *attached, 
     result.applied += written
     wake = queue_note_rows(gateway, partitions, written)
     wan_lock_release(&gateway.lock)
-    if wake >= 0:                   # Under the entry locks: without them the queue, and its files, may be gone.
+    if wake >= 0:                   # Still under the entry locks: without them the queue and its files may be gone.
         eventfd_write(wake, 1)
     return some
 
 
 cdef uint32_t region_forward_rows(region_core *region, const ColumnView *key_column, const ColumnView *value_column,
                                   const uint8_t *codes, const int64_t *stamps, int64_t row) noexcept nogil:
-    """Enqueues rows of a proxy region with one running sender: written as a run behind one another, as far as each is
-    whole and finds room. Returns how many; the caller takes the next one alone, and so finds out what is wrong with
-    it."""
+    """Enqueues rows of a proxy that has one running sender. They are written one behind the other, up to the first row
+    that cannot be stored or finds no room. Returns how many. The caller then takes the next row alone, and so finds out
+    what is wrong with it."""
     cdef wan_shard *shard = &region.table.shards[0]
     cdef attachment *attached
     cdef gateway_queue *gateway
@@ -295,7 +302,7 @@ cdef uint32_t region_forward_rows(region_core *region, const ColumnView *key_col
     cdef int wake = -1
     cdef bint many, is_plain
     cdef wan_thread *maker = wan_thread_self()
-    wan_lock_take(&shard.lock)      # Any entry lock: it keeps the attachment alive.
+    wan_lock_take(&shard.lock)      # Any entry lock keeps the attachment alive.
     attached = region.attached
     gateway = only_queue(attached, region.site)
     if gateway == NULL or attached.recipient_count != 1:
@@ -356,14 +363,14 @@ cdef uint32_t region_forward_rows(region_core *region, const ColumnView *key_col
     maker.events += done
     gateway.counts.queued += done
     gateway.counts.received += done
-    if gateway.durable != NULL:           # Its dispatchers hear of it when it is on the disk.
+    if gateway.durable != NULL:           # The committer wakes the dispatchers when the events are on the disk.
         for n in range(done):
             durable_add(gateway, partitions[n] if many else 0, sequences[n], <const wan_record *>run.at)
             run.at += lengths[n]
     else:
         wake = queue_note_rows(gateway, partitions if many else NULL, done)
     wan_lock_release(&gateway.lock)
-    if wake >= 0:                   # Under the entry lock: without it the queue, and its files, may be gone.
+    if wake >= 0:                   # Still under the entry lock: without it the queue and its files may be gone.
         eventfd_write(wake, 1)
     wan_lock_release(&shard.lock)
     return done

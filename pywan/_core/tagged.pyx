@@ -143,7 +143,7 @@ def set_codec_hooks(tag, untag):
 
 cdef int need_hooks() except -1:
     if tag_hook is None:
-        import pywan.serializers  # noqa: F401 - This sets the hooks.
+        import pywan.serializers  # no-cython-lint: importing it sets the hooks.
     return 0
 
 
@@ -180,7 +180,7 @@ cdef int pack_text_or_bytes(tagged_bytes *out, uint8_t form, const uint8_t *data
 
 
 cdef int pack_count(tagged_bytes *out, uint8_t few, uint8_t many, Py_ssize_t count) except -1:
-    """The head of an array (0x90, 0xdc) or a map (0x80, 0xde)."""
+    """Writes the head of an array (0x90, 0xdc) or a map (0x80, 0xde)."""
     cdef uint8_t *to = tagged_room(out, 5)
     out.used = <size_t>(put_msgpack_count(to, few, many, <uint32_t>count) - out.data)
     return 0
