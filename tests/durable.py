@@ -69,9 +69,8 @@ class DurableQueue:
         self.region = _core.RegionCore("data", self.clock, site=1, member=7, stores=self.stores)
         self.region.attach([self.queue])
         if self.background:
-            self._committer = threading.Thread(
-                target=self.queue.commit_loop, daemon=True
-            )  # A failed test leaves it behind.
+            # A failed test leaves it behind.
+            self._committer = threading.Thread(target=self.queue.commit_loop, daemon=True)
             self._committer.start()
 
     def commit(self) -> None:
@@ -124,7 +123,7 @@ class DurableQueue:
             manifest.stat().st_mtime_ns,
         )
 
-    # What is in it
+    # The content of the queue
 
     def events(self) -> list[Fields]:
         return [

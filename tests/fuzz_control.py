@@ -428,9 +428,10 @@ class Fuzzer:
         self.cache.close()
         if self.runs % 500 == 0:
             self.locator.stop()
+            # It reads what it wrote.
             self.locator = pywan.Locator(
                 "locator_f", distributed_system_id=1, port=0, timings=QUICK, dir=self.directory
-            ).start()  # It reads what it wrote.
+            ).start()
         with ControlClient(("127.0.0.1", self.locator.port), 10) as client:
             client.call("member-leave", name="server_f", member_id=self.cache.member_id)
             client.call("change-configuration", action="replace", things=[])

@@ -47,12 +47,12 @@ class Operation:
 
 
 class Effect(NamedTuple):
-    value: Hashable  # Of the key, after the operation.
+    value: Hashable  # The value of the key after the operation.
     answer: Hashable
 
 
 def apply(name: str, arguments: tuple[Hashable, ...], value: Hashable) -> Effect:
-    """What the operation does to a key with this value: the plain model of a register with compare and set."""
+    """Applies the operation to a key with this value. This is the plain model of a register with compare and set."""
     match name, arguments:
         case "get", ():
             return Effect(value, value)
@@ -79,7 +79,7 @@ class _Event:
     def __init__(self, operation: Operation, number: int) -> None:
         self.operation = operation
         self.number = number
-        self.end: _Event | None = None  # Of a call: its return.
+        self.end: _Event | None = None  # The return of a call.
         self.before: _Event | None = None
         self.behind: _Event | None = None
 

@@ -140,7 +140,7 @@ def siphash(secret: bytes, data: bytes) -> int:
 
 
 def block_checksum(data: bytes, at: int) -> int:
-    """Of the block at `at`: its head behind the field, up to the seal, and its payload."""
+    """The checksum of the block at `at`: of its head behind the field, up to the seal, and of its payload."""
     payload = at + BLOCK.size
     length = struct.unpack_from("<I", data, at + 8)[0]
     return _core.crc32c(
@@ -149,7 +149,7 @@ def block_checksum(data: bytes, at: int) -> int:
 
 
 def block_seal(data: bytes, at: int) -> int:
-    """Of the block at `at` of the segment with these bytes."""
+    """The seal of the block at `at` of the segment with these bytes."""
     secret = SEGMENT.unpack_from(data)[5]
     return siphash(secret, struct.pack("<Q", at) + bytes(data[at : at + BLOCK.size - SEAL_BYTES]))
 
@@ -171,7 +171,7 @@ def _parts(payload: bytes, count: int):
 
 
 def read_blocks(folder: Path) -> list[Block]:
-    """Of the whole log, in order."""
+    """The blocks of the whole log, in order."""
     manifest = read_manifest(folder)
     found = [block for number, _ in manifest.segments for block in read_segment(folder, number, manifest)]
     assert [block.commit for block in found] == list(range(manifest.first_commit, manifest.first_commit + len(found)))
@@ -202,7 +202,7 @@ class Logged(NamedTuple):
 
 
 def changes(part: bytes) -> list[Logged]:
-    """Of a part of a region's log."""
+    """The changes in a part of a region's log."""
     found, at = [], 0
     while at < len(part):
         value, key, kinds, site, stamp, other, operation, value_form = LOGGED.unpack_from(part, at)
@@ -261,7 +261,7 @@ class Recovered(NamedTuple):
 
 
 def recover_queue(folder: Path) -> Recovered:
-    """What a queue holds whose log this is, by the words of the description under "Recovery"."""
+    """The events that a queue with this log holds, by the words of the description under "Recovery"."""
     manifest = read_manifest(folder)
     newest = read_state(manifest.state) if manifest.state else State(0, 0, (), [(0, 0)] * manifest.partitions, {})
     events: dict[tuple[int, int], bytes] = {}

@@ -108,7 +108,7 @@ def padded(data: bytes) -> bytes:
 
 
 def record_length(data: bytes, at: int = 0) -> int:
-    """Of the record that begins there, with its padding."""
+    """The length of the record that begins there, with its padding."""
     head = read_head(data, at)
     parts = ("value_length", "key_length", "callback_length", "recipients_count")
     return RECORD_BYTES + sum(head[name] for name in parts) + 7 & ~7
@@ -124,7 +124,7 @@ def split_records(data: bytes) -> list[bytes]:
 
 
 class Fields(NamedTuple):
-    """What a test looks at of a record; where it stands, as it was said beside it."""
+    """The fields of a record that tests look at, and its position, as it was said beside it."""
 
     sequence: int
     stamp: int
@@ -234,7 +234,7 @@ def read_ack(payload: bytes) -> tuple[int, int, list[tuple[int, int, int]]]:
 
 
 def check_queue_ledger(counts: dict[str, Any]) -> None:
-    """What became of the events that were queued."""
+    """Checks that the ledger balances: it says what became of all events that were queued."""
     went = sum(
         counts[name]
         for name in (

@@ -24,7 +24,7 @@ _hosts = itertools.count(2)
 
 
 class History(CacheListener):
-    """What a region was told, in order: (operation, key, new value)."""
+    """A listener that keeps the events of a region in order: (operation, key, new value)."""
 
     def __init__(self) -> None:
         self.events: list[Any] = []
@@ -167,7 +167,7 @@ class Network:
         self.connect([*((center, o) for o in others), *((o, center) for o in others)], **more)
         return found
 
-    # What must become true
+    # Conditions that must become true
 
     def senders(self) -> list[Any]:
         return [

@@ -76,7 +76,7 @@ def _commands(group: str) -> str:
 
 
 def _options(command: Command) -> str:
-    """Those of a thing's attributes are told in configuration.md."""
+    """The command's own options. The attributes of a thing are described in configuration.md, and only linked."""
     kind = next((kind for kind in THINGS if command.name == f"create {kind}"), None)
     of_kind = {row.option for row in table(THINGS[kind]) if not row.is_required} if kind is not None else set()
     shown = [option.name for option in command.options if not option.hidden]

@@ -77,9 +77,8 @@ class Member:
         self.region.destroy("gone")
 
     def contents(self) -> dict:
-        return {
-            key: (self.core.lookup(key), self.region.get(key, "no value")) for key in KEYS
-        }  # An invalidated key has none, not None.
+        # An invalidated key has none, not None.
+        return {key: (self.core.lookup(key), self.region.get(key, "no value")) for key in KEYS}
 
     def lose_power(self) -> None:
         self.close()
@@ -98,7 +97,7 @@ def member():
 
 @contextlib.contextmanager
 def until_this_moment(disk: Disk):
-    """What the block has done by its end may be on the disk, and nothing later: no other thread runs between them."""
+    """The block's changes may be on the disk at its end, and nothing later: no other thread runs in between."""
     interval = sys.getswitchinterval()
     sys.setswitchinterval(100)
     try:

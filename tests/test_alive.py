@@ -297,9 +297,8 @@ def test_a_stage_that_only_the_garbage_collector_finds_gives_its_share_of_the_bu
     sender.put_pairs((n, n) for n in range(1000))
     sender.flush()
     stage.receive_data(sender.data_to_send(SECOND), SECOND)
-    stage.driven_by(
-        lambda stage=stage: SECOND
-    )  # A cycle, in which the collector meets the stage first: it is the oldest.
+    # A cycle, in which the collector meets the stage first: it is the oldest.
+    stage.driven_by(lambda stage=stage: SECOND)
     del stage
     assert budget.used > 0
     gc.collect()

@@ -79,7 +79,7 @@ def file_of_module(module: str) -> str | None:
 class Use(NamedTuple):
     line: int
     name: str  # As it is written: a module, a header.
-    file: str | None  # Of ours.
+    file: str | None  # A file of our own; None: it is not ours.
 
 
 def python_uses(path: Path) -> Iterator[Use]:

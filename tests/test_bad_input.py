@@ -1,4 +1,5 @@
-"""What users and the network do wrong: a clear error at the right place, the process lives, nothing is lost."""
+"""Users and the network do something wrong. There is a clear error at the right place, the process lives on, and
+nothing is lost."""
 
 import contextlib
 import os
@@ -228,7 +229,7 @@ def frame(type=4, length=0, payload=b"", magic=None, crc=None):
 
 
 def answer(port, data, after_hello=None, wait=5.0):
-    """What the other side says until it closes the connection."""
+    """Reads what the other side sends until it closes the connection."""
     with socket.create_connection(("127.0.0.1", port), timeout=wait) as sock:
         sock.sendall(data)
         heard = b""

@@ -16,7 +16,7 @@ keys = st.lists(
     max_size=60,
     unique_by=lambda key: (type(key), key),
 )
-FIELDS = 32  # Of an entry in a scan, before its key.
+FIELDS = 32  # The bytes of an entry in a scan before its key.
 
 
 def region_of(buckets: int, name: str = "buckets", **more: object) -> _core.RegionCore:

@@ -1,4 +1,4 @@
-"""What a cache.xml makes, and what it says when it cannot."""
+"""A cache.xml makes regions, senders and receivers, or says why it cannot."""
 
 from __future__ import annotations
 

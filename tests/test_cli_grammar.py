@@ -164,7 +164,7 @@ def test_an_option_that_is_not_given_comes_from_its_environment_variable():
         "PYWAN_FOREGROUND": "true",
         "PYWAN_J": "'-Dgemfire.locators=a[1]' -Xmx1g",
         "PYWAN_BIND_ADDRESS": "",
-        "PYWAN_SERVER_PORT": "2",  # Of another command.
+        "PYWAN_SERVER_PORT": "2",  # An option of another command.
     }
     _, values = parse(tokenize("start locator --port=3"), COMMANDS, environment)
     used = {"name": "PYWAN_NAME", "java": "PYWAN_J", "foreground": "PYWAN_FOREGROUND"}

@@ -135,9 +135,8 @@ def test_stamps_that_run_ahead_of_the_clock_are_named(network, monkeypatch, capl
     monkeypatch.setattr(pywan.member.housekeeper, "HOUSEKEEPING_S", 0.02)
     ny, ln = network.mesh("ny ln")
     with caplog.at_level(logging.ERROR, "pywan.cache"):
-        ny.cache._core.state.clock.see(
-            time.time_ns() // 1_000_000 + HOUR << 16
-        )  # As from a log that a clock before wrote.
+        # As from a log that a clock before wrote.
+        ny.cache._core.state.clock.see(time.time_ns() // 1_000_000 + HOUR << 16)
         eventually(
             lambda: any("stamps are 35" in r.getMessage() or "stamps are 36" in r.getMessage() for r in caplog.records),
             what="the log line",

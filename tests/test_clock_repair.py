@@ -354,7 +354,8 @@ def test_a_floor_that_was_told_while_the_clock_was_ahead_is_taken_back(network, 
 
 
 def test_a_floor_of_the_future_is_not_believed(network, monkeypatch):
-    """What a site destroys while the other one is away, is repaired and will send, is remembered."""
+    """A site destroys keys while the other one is away, and is repaired before it sends them. The destroys are
+    remembered."""
     monkeypatch.setattr(pywan.member.housekeeper, "HOUSEKEEPING_S", 0.02)
     monkeypatch.setattr(pywan.member.tombstones, "TOMBSTONE_AGE_MS", 0)
     ny, ln = network.mesh("ny ln")
@@ -432,7 +433,7 @@ def test_a_restart_keeps_what_was_repaired(network, tmp_path, kind):
     assert {key: ln.data[key] for key in ln.data if key not in (1, 2)} == {
         key: ny.data[key] for key in ny.data if key != 1
     }
-    assert ln.data[1] == 201 and ln.data[2] == 202  # Of what ny invalidated and took out on its own.
+    assert ln.data[1] == 201 and ln.data[2] == 202  # NY invalidated these, and took them out, on its own.
     assert 0 not in ln.data and ln.data[120] == "queued" and ln.data["new"] == 1
 
 
@@ -542,7 +543,7 @@ def test_killed_in_the_middle_it_is_run_again_and_all_is_right(network, tmp_path
         assert read_contents(core_of(data).scan) == read_contents(core_of(ln.data).scan)
 
 
-# What the logs say
+# The regions' and queues' logs
 
 DESTROYED = 2
 
@@ -716,7 +717,7 @@ def test_a_queue_says_on_the_disk_that_later_stamps_are_history(tmp_path):
     queue.region.put("k0", b"later")
 
     def repaired():
-        """Of all but the last step: how many events there were."""
+        """Repairs all but the last step, and returns how many events were ahead."""
         repair = _core.ClockRepair(queue.clock, [queue.region], site=1)
         assert repair.begin() and repair.lower_newest(queue.queue)
         found = repair.count_events(queue.queue)
@@ -737,9 +738,8 @@ def test_a_queue_says_on_the_disk_that_later_stamps_are_history(tmp_path):
     for end in (queue.crash, queue.reopen):
         queue.clock = _core.Clock()
         end()
-        assert (
-            queue.clock.ahead_ms == 0 and len(queue.queue) == 101 + again
-        )  # Of these it was not on the disk that they were taken out.
+        # The disk did not know that these were taken out.
+        assert queue.clock.ahead_ms == 0 and len(queue.queue) == 101 + again
         counts = queue.queue.counts()
         check_ledger(counts)
         assert counts["restamped"] == 101

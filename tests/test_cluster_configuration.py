@@ -279,7 +279,7 @@ def test_a_thing_is_wanted_until_no_member_has_it(site, other):
 
 
 def test_a_neighbour_with_a_configuration_that_cannot_be_does_not_keep_locators_apart(tmp_path, caplog):
-    """Of what it says the sites are taken, and the rest is told once."""
+    """It takes the sites of what the other one says, and reports the rest once."""
     with (
         pywan.Locator("a", distributed_system_id=1, port=0, timings=QUICK) as a,
         pywan.Locator("b", distributed_system_id=1, port=0, timings=QUICK, locators=str(a.address)) as b,

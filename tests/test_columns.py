@@ -26,7 +26,7 @@ UTC = datetime.UTC
 
 
 def decode(row):
-    """What a reader of the row sees."""
+    """The value that a reader of the row sees."""
     form, content = row
     if form == BYTES:
         return content
@@ -110,7 +110,7 @@ def test_a_chunked_array_reads_as_one_column_and_as_its_chunks(kind, chunks):
 
 @pytest.mark.parametrize(
     "kind", [kind for kind in SAMPLES if not pa.types.is_null(kind)], ids=str
-)  # Of nothing there is no dictionary.
+)  # An empty array has no dictionary.
 @pytest.mark.parametrize("index", [pa.int8(), pa.int64(), pa.uint16()], ids=str)
 def test_a_dictionary_encoded_array_reads_as_its_values(kind, index):
     dictionary = pa.array(SAMPLES[kind], kind)
@@ -908,7 +908,7 @@ NESTED = st.recursive(
 
 
 def as_python(value, kind):
-    """What pyarrow makes of a value, with dicts for maps."""
+    """The value that pyarrow makes of a value, with dicts for maps."""
     if value is None:
         return None
     if pa.types.is_map(kind):

@@ -1,4 +1,4 @@
-"""What configuration accepts, refuses and says."""
+"""The configuration: values that it accepts, values that it refuses, and its errors."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ def test_a_row_says_what_it_does_in_a_few_words(cls):
     ids=lambda value: value.__qualname__,
 )
 def test_a_method_takes_the_attributes_by_name(method, cls):
-    """What editors and `help` see. That a type checker sees it too: test_typing."""
+    """Editors and `help` see the arguments. test_typing shows that a type checker does too."""
     shown = list(inspect.signature(method).parameters.values())[1:]
     assert [parameter.name for parameter in shown] == [row.name for row in table(cls)]
     assert all(parameter.annotation is not parameter.empty for parameter in shown)

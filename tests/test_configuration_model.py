@@ -42,7 +42,7 @@ class Sender:
 
     @property
     def log_kind(self) -> tuple:
-        """What a log must have been made for, to be taken up."""
+        """The attributes that a log must have been made for, so that the sender can use it again."""
         return self.attributes["remote_distributed_system_id"], self.attributes["dispatcher_threads"]
 
 
@@ -61,16 +61,17 @@ class Region:
 
 
 class Refused(Exception):
-    """What the model says of a command that must fail."""
+    """A command must fail, by the model."""
 
 
 class Model:
-    """What is there: at the member, in its disk store, in the cluster configuration, and in its own file."""
+    """The model of what exists: at the member, in its disk store, in the cluster configuration, and in its own file."""
 
     def __init__(self) -> None:
         self.senders: dict[str, Sender] = {}
         self.regions: dict[str, Region] = {}
-        self.queue_logs: dict[str, tuple[tuple, int]] = {}  # What it was made for, and how many events are in it.
+        # The attributes that it was made for, and how many events are in it.
+        self.queue_logs: dict[str, tuple[tuple, int]] = {}
         self.region_logs: dict[str, dict[str, int]] = {}
         self.wanted: dict[tuple[str, str], dict[str, Any]] = {}
         self.file: dict[tuple[str, str], dict[str, Any]] = {}
@@ -328,7 +329,7 @@ class Run:
         eventually(lambda: self.site.locator.members(), 10, "the member at the locator")
 
     def change_while_away(self) -> None:
-        """What a command changed at other members of the site."""
+        """Runs a command at the other members of the site while this one is away."""
         self.stop()
         kind, name = self.any_thing()
         if self.random.random() < 0.5:
@@ -353,7 +354,7 @@ class Run:
         self.told.append("restart the locator alone")
         self.site.restart_locator()
 
-    # What must be there
+    # Things that must be there
 
     def check(self) -> None:
         cache, model = self.site.cache, self.model

@@ -127,9 +127,8 @@ def test_an_older_create_does_not_bring_back_what_was_destroyed_where_it_never_w
 def test_a_local_change_is_always_later_than_what_it_saw(apart, network, kind):
     """A change from a site whose clock is ahead is taken; the next local one wins all the same."""
     ny, ln, _link_is_down = apart(**kind)
-    ny.cache._core.state.clock.see(
-        (ny.cache._core.state.clock.take() >> 16) + 60_000 << 16
-    )  # NY's clock goes a minute ahead.
+    # NY's clock goes a minute ahead.
+    ny.cache._core.state.clock.see((ny.cache._core.state.clock.take() >> 16) + 60_000 << 16)
     ny.data["k"] = "from the future"
     network.settle()
     ln.data["k"] = "later all the same"

@@ -385,7 +385,7 @@ def test_a_section_goes_on_behind_what_was_settled_meanwhile(sites):
 
 
 def test_an_acknowledgement_names_no_failed_event_that_its_batch_has_not(sites):
-    """What failed before and is a hole by now need not be told again; the rest is, each once."""
+    """An event that failed before, and is a hole by now, need not be told again. The others are told, each once."""
     payload, count = failing_batch(sites, 1, 100)
     sites.deliver(_core.pack_frame(BATCH, payload, 0, count))
     sites.connect_receiver(sites.remote.get)
@@ -435,7 +435,7 @@ def test_an_old_connection_and_its_successor_apply_each_event_once(sites):
     sites.reconnect()
     again = sites.sent()
     sites.deliver(again)
-    old.receive_data(late)  # What the network had kept back.
+    old.receive_data(late)  # The network had kept this back.
     assert sites.history.values("k") == [str(n) for n in range(10)]
 
 
@@ -820,9 +820,8 @@ def test_the_window_grows_while_a_longer_link_carries_more_and_stays_within_the_
         assert 0 < flow["bytes_in_flight"] <= flow["window_bytes"] + 120_000
         sites.now_us += 100_000
         sites.dispatcher.receive_data(sites.deliver(data), sites.now_us)
-    assert all(
-        before < now <= 2 * before + 240_000 for before, now in itertools.pairwise(seen[:4])
-    )  # Doubles, batch by batch.
+    # Doubles, batch by batch.
+    assert all(before < now <= 2 * before + 240_000 for before, now in itertools.pairwise(seen[:4]))
     assert max(seen) == 16 << 20 and sites.dispatcher.flow(sites.now_us)["round_trip_us"] == 100_000
     assert len(sites.history.applied) == 40_000
 

@@ -50,7 +50,7 @@ def test_a_nursery_leaves_no_process():
         os.kill(pid, 0)
 
 
-# What the campaign notices
+# Losses and repetitions that the campaign notices
 
 WRITER = 0
 
@@ -129,9 +129,8 @@ def test_a_listener_may_hear_of_a_change_again_only_in_the_next_life(tmp_path):
     assert check_journal(journal) == []
     journal.write_text("\nlife\n0/0 0\n0/0 8\n0/0 8\n")
     assert len(check_journal(journal)) == 1
-    journal.write_text(
-        "\nlife\n0/0 0\n0/0 8\n0/0 1\nlife\n0/0 8\n\nli\nlife\n0/0 0\n"
-    )  # Kills in the middle of a write.
+    # Kills in the middle of a write.
+    journal.write_text("\nlife\n0/0 0\n0/0 8\n0/0 1\nlife\n0/0 8\n\nli\nlife\n0/0 0\n")
     assert check_journal(journal) == []
 
 

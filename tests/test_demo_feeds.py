@@ -1,4 +1,4 @@
-"""What the demo feeds: rows of one key in the feed's order, and exactly what must remain after the last one."""
+"""The feeds of the demo: rows of one key come in the feed's order, and exactly the right ones remain after the last."""
 
 import csv
 import gzip

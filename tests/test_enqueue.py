@@ -114,7 +114,7 @@ def test_whatever_starts_and_stops_no_event_passes_a_filter_by(network):
     assert len(refuses.asked) >= counts["filtered_enqueue"]
 
 
-# What a filter is told of a change
+# The event that a filter sees of a change
 
 
 def test_a_filter_is_told_when_the_change_was_made_where_it_was_made(network):
@@ -192,9 +192,8 @@ def test_a_decision_is_told_only_where_there_was_one():
     queue, told = queue_to(2), []
     region = region_with(queue)
     region.change(UPDATE, "k", "v", decisions=(), version=(1 << 40, 3), origin_=(3, b"", (1, 1, 1)), tell=told)
-    region.change(
-        UPDATE, "k", "v", decisions=(), version=(1 << 30, 3), origin_=(3, b"", (1, 1, 0)), tell=told
-    )  # It lost.
+    # It lost.
+    region.change(UPDATE, "k", "v", decisions=(), version=(1 << 30, 3), origin_=(3, b"", (1, 1, 0)), tell=told)
     region_with().change(UPDATE, "k", "v", decisions=(), tell=told)
     assert isinstance(told[0], bytes) and told[1:] == [None, None]
 

@@ -32,9 +32,8 @@ from pywan.stats import ledger
 from records import RECORD_BYTES, pack_head, read_head
 from simulator.disk import Disk
 
-EVERY = int(
-    os.environ.get("EVERY_CALL", "10")
-)  # 1: really every one. Else every tenth, from a place that differs from one outage to the next.
+# 1: really every one. Else every tenth, from a place that differs from one outage to the next.
+EVERY = int(os.environ.get("EVERY_CALL", "10"))
 STORE_BYTES = 2 << 20
 OUTAGES = ("fails once", "power goes", "is full")
 
@@ -71,11 +70,10 @@ class PersistentQueue:
 
     def __init__(self, disk: Disk):
         self.disk, self.clock = disk, _core.Clock()
-        self.at_commit: dict[
-            tuple[int, int], bytes
-        ] = {}  # What was in it when the last commit that succeeded began, by partition and sequence.
+        # The events in the queue when the last commit that succeeded began, by partition and sequence.
+        self.at_commit: dict[tuple[int, int], bytes] = {}
         self.since: set[tuple[int, int]] = set()  # Appended after that began.
-        self.in_the_end: dict[tuple[int, int], bytes] = {}  # What was in it when it was let go.
+        self.in_the_end: dict[tuple[int, int], bytes] = {}  # The events in the queue when it was let go.
 
     def open(self) -> None:
         self.queue = _core.EventQueue(
@@ -132,9 +130,8 @@ class PersistentQueue:
             self.put(0, f"once {round_}", b"%d" % round_)
             self.commit()
             if round_ % 3 == 2:
-                self.queue.peek(
-                    0, 2
-                )  # The other partition's dispatcher is away: what lives in old segments is moved out of them.
+                # The other partition's dispatcher is away: what lives in old segments is moved out of them.
+                self.queue.peek(0, 2)
                 _, peeked, appended = self.queue.positions()[0]
                 if appended > peeked + 1:
                     self.queue.make_hole(0, peeked + 1)
@@ -159,7 +156,7 @@ class PersistentRegion:
     def __init__(self, disk: Disk):
         self.disk, self.clock = disk, _core.Clock()
         self.at_commit: dict[str, tuple] = {}
-        self.since: dict[str, list] = {}  # What was found under a key after the last commit that succeeded.
+        self.since: dict[str, list] = {}  # The values that were found under a key after the last commit that succeeded.
 
     def open(self) -> None:
         region = _core.RegionCore("every-stored", self.clock, site=1, member=7)
@@ -336,7 +333,7 @@ def zero_from(whole: Path, cut: Path, manifest: Manifest, number: int, at: int) 
 
 
 def open_image(folder: Path) -> dict[tuple[int, int], bytes]:
-    """What a queue finds in this log."""
+    """The events that a queue finds in this log."""
     queue = _core.EventQueue(
         "ln",
         remote_site=2,

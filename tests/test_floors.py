@@ -30,16 +30,15 @@ def coming(stamp, **others):
     }
 
 
-# What a queue can promise
+# The floor that a queue can promise
 
 
 def test_a_queue_promises_what_could_come_when_all_before_had_left():
     floors = QueueFloors(NY, 10)
     assert floors.look([(0, 0, 5)], {}, {}, coming(20))[NY].stamp == 10  # Five events from before the first look.
     assert floors.look([(4, 5, 9)], {}, {}, coming(30))[NY].stamp == 10
-    assert (
-        floors.look([(5, 9, 9)], {}, {}, coming(40))[NY].stamp == 20
-    )  # Those have left, but not what came before the second look.
+    # Those events have left, but not the ones that came before the second look.
+    assert floors.look([(5, 9, 9)], {}, {}, coming(40))[NY].stamp == 20
     assert floors.look([(9, 9, 9)], {}, {}, coming(50))[NY].stamp == 50
 
 
@@ -77,7 +76,7 @@ def test_floors_travel_as_documented():
         decode_floors(data[:47])
 
 
-# What a member knows of those that feed it
+# The floors that a member knows of the sites that feed it
 
 
 class Model:
@@ -174,9 +173,8 @@ def test_sources_are_remembered_over_restarts_and_forgotten_when_somebody_says_s
     assert again.forget(NY) == ["sender ln of renamed (site 1)"] and again.lowest()[0] == NONE_COMES
     with pytest.raises(NotFoundError, match="site 1"):
         again.forget(NY)
-    again.hear(
-        NY, "renamed", "ln", encode_floors({NY: Floor(9, frozenset())})
-    )  # Forgotten while it is connected: it counts again when it comes back.
+    # Forgotten while it is connected: it counts again when it comes back.
+    again.hear(NY, "renamed", "ln", encode_floors({NY: Floor(9, frozenset())}))
     assert again.lowest()[0] == NONE_COMES
 
 
@@ -329,7 +327,7 @@ def test_beyond_that_the_older_half_is_forgotten_and_an_older_event_for_an_absen
     }
 
 
-# Those who were not waited for
+# Sites that were not waited for
 
 
 def let_go(region, count=3):
@@ -439,9 +437,8 @@ def test_what_was_forgotten_is_known_after_a_restart_and_so_is_what_is_remembere
         b"k1": FORGOTTEN,
         b"k9": FORGOTTEN,
     }
-    assert (
-        b"k999" not in again and send(again, make_record(b"k999", b"old", stamp=5)) == {}
-    )  # Remembered as such: it lost.
+    # Remembered as such: it lost.
+    assert b"k999" not in again and send(again, make_record(b"k999", b"old", stamp=5)) == {}
     assert b"k999" not in again
 
 
@@ -624,7 +621,8 @@ def test_a_site_never_heard_of_does_not_bring_destroyed_keys_back(network, atten
         )
         assert dict(site.data) == {"present": "after that", "new": "after that"}
         assert tk.sender(site).ledger()["balanced"]
-    del tk.data["k"]  # Whoever knows that it was destroyed drops what is parked; what was not is sent once more.
+    # A site that knows of the destroy drops the parked event. An event that was not parked is sent once more.
+    del tk.data["k"]
     network.settle()
     assert tk.sender(ny).drop_parked() == 2 and tk.sender(ln).replay_parked(force=True) == 2
     network.settle()
@@ -756,9 +754,8 @@ def test_a_member_that_restarts_waits_for_those_that_fed_it(network, attentive, 
     until_source(ln)
     ny.sender(ln).pause()
     ny.data["k"] = "held up"
-    ln.cache._core.state.clock.see(
-        core_of(ny.data).lookup("k")[1]
-    )  # The destroy is later, also where both come in one tick of the clock.
+    # The destroy is later, also where both come in one tick of the clock.
+    ln.cache._core.state.clock.see(core_of(ny.data).lookup("k")[1])
     del ln.data["k"]
     looks(ln)
     assert tombstones(ln) == 1

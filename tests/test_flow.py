@@ -42,9 +42,8 @@ def test_bytes_on_their_way_follow_the_length_of_the_link(network, round_trip_ms
 
     def fits():
         stats = sender.stats
-        measured = (
-            NARROW * max(stats["round_trip_us"], 20_000) // 1_000_000
-        )  # A busy machine makes it longer than the link does.
+        # A busy machine makes it longer than the link does.
+        measured = NARROW * max(stats["round_trip_us"], 20_000) // 1_000_000
         return (
             carried <= stats["window_bytes"] <= 5 * measured + 2 * batch
             and stats["bytes_in_flight"] <= stats["window_bytes"] + batch
@@ -64,7 +63,7 @@ def test_bytes_on_their_way_follow_the_length_of_the_link(network, round_trip_ms
 
 
 def test_a_receiver_that_stands_has_little_on_its_way_to_it(network):
-    """What it cannot take waits in the sender's queue, where it may go to disk."""
+    """Events that it cannot take wait in the sender's queue, where they may go to disk."""
     gate = Gate()
     ny, ln, sender = with_a_listener(network, gate, type="REPLICATE", batch_size=10)
     for n in range(3000):
@@ -252,7 +251,7 @@ def test_lag_names_what_an_operator_did_and_a_link_that_is_not_there(network):
 
 
 def test_a_disk_that_takes_nothing_is_named_also_where_nothing_waits(network, monkeypatch, tmp_path):
-    """What comes is refused: an operator who looks why has to find it."""
+    """The events are refused. An operator who asks why has to find the reason."""
 
     class Full(_core.EventQueue):
         def log_state(self):

@@ -117,7 +117,7 @@ def test_a_state_further_ahead_than_can_be_is_damage(queue, number):
 )
 def test_a_counter_that_no_version_had_is_damage(queue, number, reason):
     file, at = place_of(queue, STATES)
-    block = forge(file, at + STATE.size, number)  # Of the first counter, whose number is 1.
+    block = forge(file, at + STATE.size, number)  # The first counter, whose number is 1.
     manifest = queue.folder / "log" / "MANIFEST"
     manifest.write_bytes(without_state(manifest))
     refused(queue, file, block, f"the queue's state in the log has .*{reason}")
@@ -163,9 +163,8 @@ def test_a_queue_with_one_old_event_and_millions_of_holes_is_recovered(tmp_path)
         updates += 100_000
         queue.commit()
     queue.crash()
-    assert (
-        queue.queue.counts()["memory_bytes"] < 6 << 20
-    )  # Two segments of records and two of entries; 8 MB more if every hole took an entry.
+    # Two segments of records and two of entries; 8 MB more if every hole took an entry.
+    assert queue.queue.counts()["memory_bytes"] < 6 << 20
     sequences = queue.sequences()
     assert sequences[:11] == list(range(1, 12)) and sequences[-10:] == list(range(updates + 2, updates + 12))
     queue.region.put("next", b"v")

@@ -58,7 +58,7 @@ class Child:
         self._from_child = from_child
 
     def says(self) -> tuple[str, Any]:
-        """What became of the action. A child that says nothing in time is killed."""
+        """Returns what became of the action. A child that says nothing in time is killed."""
         said = b""
         while True:
             if not select.select([self._from_child], [], [], LIMIT_S)[0]:
@@ -137,9 +137,10 @@ CALLS: dict[str, Callable[[Any], Any]] = {
 
 def test_every_call_in_a_child_says_that_the_object_is_its_parents(two_sites, tmp_path):
     ny, ln = two_sites
+    # A lookup in the child would raise first.
     here = SimpleNamespace(
         cache=ny.cache, locator=ny.locator, data=ny.data, ln=ny.sender("ln"), ln_receiver=ln.receiver
-    )  # A lookup in the child would raise first.
+    )
     here.store = ny.cache.create_disk_store("kept", directories=[(str(tmp_path), None)])
     ny.data.put("k", b"v")
     said = {}

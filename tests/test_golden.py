@@ -128,9 +128,8 @@ def unsealed(folder: Path, number: int, manifest: Manifest) -> bytes:
 @pytest.mark.parametrize("name", ["queue", "region"])
 def test_the_same_input_gives_the_same_bytes(golden, today, name):
     was, is_ = read_manifest(golden / name), read_manifest(today / name)
-    assert was._replace(next_number=0, segments=[]) == is_._replace(
-        next_number=0, segments=[]
-    )  # How many are made ahead is free.
+    # How many are made ahead is free.
+    assert was._replace(next_number=0, segments=[]) == is_._replace(next_number=0, segments=[])
     assert len(read_blocks(today / name)) == is_.commit
     for number, size in was.segments:
         if read_segment(golden / name, number, was):
@@ -181,9 +180,8 @@ def test_packed_frames_say_what_plain_ones_say(golden):
 
 def test_the_same_events_give_the_same_frames(golden, today):
     assert (today / "wire" / "plain.sent").read_bytes() == (golden / "wire" / "plain.sent").read_bytes()
-    was, is_ = (
-        split_frames((folder / "wire" / "packed.sent").read_bytes()) for folder in (golden, today)
-    )  # lz4 is free to pack better.
+    # lz4 is free to pack better.
+    was, is_ = (split_frames((folder / "wire" / "packed.sent").read_bytes()) for folder in (golden, today))
     assert [unpacked(each) for each in was] == [unpacked(each) for each in is_]
 
 

@@ -1,4 +1,4 @@
-"""What a machine without a Java, with an old one, or with only a packaged one sees."""
+"""A machine has no Java, an old one, or only a packaged one."""
 
 import os
 import subprocess

@@ -213,9 +213,8 @@ def test_a_name_belongs_to_one_live_member(start):
         call_once(locator.address, "member-join", profile=profile("a", 1, port=member.port))
         with pytest.raises(IllegalStateError, match="a member named a is alive"):
             call_once(locator.address, "member-join", profile=profile("a", 2, port=1))
-    call_once(
-        locator.address, "member-join", profile=profile("a", 2, port=1)
-    )  # Killed a moment ago: no wait for its lease.
+    # Killed a moment ago: no wait for its lease.
+    call_once(locator.address, "member-join", profile=profile("a", 2, port=1))
     assert [m["member_id"] for m in locator.members()] == [2]
 
 
@@ -291,8 +290,7 @@ def test_it_lives_through_garbage(start, caplog):
             with sockets.connect(locator.address, 5) as sock:
                 sock.sendall(data)
                 sock.settimeout(5)
-                with contextlib.suppress(
-                    ConnectionResetError
-                ):  # The locator may leave bytes of ours unread when it closes.
+                # The locator may leave bytes of ours unread when it closes.
+                with contextlib.suppress(ConnectionResetError):
                     assert sock.recv(10) == b""
     assert call_once(locator.address, "ping")["ok"]

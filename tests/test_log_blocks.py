@@ -86,7 +86,7 @@ def test_a_commit_that_breaks_off_between_its_blocks_leaves_the_first_of_its_eve
             while queue.queue.commit_once():
                 queue.region.put(f"filler{filled}", ROW * 20)
                 filled += 1
-            queue.send(room)  # Of the fillers, so that some segments go.
+            queue.send(room)  # Some fillers are sent, so that some segments go.
             assert queue.queue.commit_once()
             for n in range(800):
                 queue.region.put(f"key{n % 50}", b"%d" % n + ROW)

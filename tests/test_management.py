@@ -1,4 +1,4 @@
-"""What can be asked of a member, with a plain stand-in for the cache."""
+"""The commands that a member answers, with a plain stand-in for the cache."""
 
 from __future__ import annotations
 
@@ -231,9 +231,8 @@ def test_a_senders_life(cache, ask):
     ask("stop gateway-sender", id="ln")
     with pytest.raises(IllegalStateError, match="not running"):
         ask("pause gateway-sender", id="ln")
-    assert (
-        "is not running on" in ask("stop gateway-sender", id="ln")["status"]
-    )  # Stopping twice is no error, as in Geode.
+    # Stopping twice is no error, as in Geode.
+    assert "is not running on" in ask("stop gateway-sender", id="ln")["status"]
     assert ask("list parked-events", id="ln")["events"] == [{"key": b"k", "reason": "no region"}]
     assert ask("replay parked-events", id="ln")["replayed"] == ask("drop parked-events", id="ln")["dropped"] == 1
 
@@ -302,9 +301,8 @@ def test_a_member_that_joins_later_is_brought_up_to_date(cache):
         {"kind": "gateway-receiver", "name": "", "attributes": {"start_port": 6000, "end_port": 6001}},
     ]
     service = ManagementService(cache)
-    assert (
-        service.apply_configuration(things) == service.apply_configuration(things) == []
-    )  # As at a second join: what is there stays.
+    # As at a second join: what is there stays.
+    assert service.apply_configuration(things) == service.apply_configuration(things) == []
     assert cache.regions["data"].gateway_sender_ids == ("ln",) and cache.receiving.receiver.port == 6000
 
 

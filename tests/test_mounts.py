@@ -139,7 +139,7 @@ def test_a_restored_store_is_recognised_by_a_receiver_that_it_reaches_only_after
 
 
 class PausesAfterABatch(GatewayEventFilter):
-    """What is queued leaves one batch at a time."""
+    """The queued events leave one batch at a time."""
 
     sender = None
 
@@ -212,7 +212,7 @@ def conflate_behind_a_copy(member, pauses, network, copy):
 
 
 def test_an_update_that_the_lost_store_had_conflated_is_applied_from_the_restored_one(network, sites, tmp_path):
-    """What was to replace it was only in the lost one, and had not been sent."""
+    """The event that was to replace it was only in the lost copy, and had not been sent."""
     ny, ln = sites
     pauses = PausesAfterABatch()
     member = Member(

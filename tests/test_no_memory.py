@@ -177,9 +177,8 @@ def test_a_receiving_member_out_of_memory_says_so_once_and_parks_what_it_cannot_
         assert sender.parked_count > 50
         assert {event["reason"] for event in sender.parked(10)} == {"the remote site is out of memory"}
         log = (tmp_path / "process_ln" / "process_ln.log").read_text()
-        assert (
-            "Traceback" not in log and 1 <= log.count("out of memory") <= 3
-        )  # Once a minute, and for a connection that ended so.
+        # Once a minute, and for a connection that ended so.
+        assert "Traceback" not in log and 1 <= log.count("out of memory") <= 3
         resource.prlimit(pid, resource.RLIMIT_AS, limits)
         sender.replay_parked()
         network.settle(60)

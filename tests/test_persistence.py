@@ -197,7 +197,7 @@ def test_over_any_crashes_nothing_durable_is_lost_and_the_ledger_balances(tmp_pa
     queue = DurableQueue(tmp_path, conflate=seed % 2 == 0, partitions=1, store_bytes=(8 << 20) if seed % 3 else 0)
     durable: dict[str, bytes] = {}  # Newest value of each key that was on the disk and not sent yet.
     staged: dict[str, list[bytes]] = {}
-    applied = 0  # What the receiver has seen: it skips all up to here.
+    applied = 0  # The receiver has seen all up to here, and skips it.
     for step in range(400):
         choice = source.random()
         if choice < 0.6:
@@ -339,9 +339,10 @@ def test_events_on_their_way_keep_a_full_log_full(tmp_path):
 
 def test_a_burst_that_the_disk_has_yet_to_take_is_held_up_and_not_dropped(tmp_path):
     queue = DurableQueue(tmp_path, store_bytes=16 << 20, full_policy="drop-newest")
+    # Twice what may be staged.
     writer = threading.Thread(
         target=queue.region.put_columns, args=([b"k%d" % n for n in range(8)], [b"v" * 500_000] * 8)
-    )  # Twice what may be staged.
+    )
     writer.start()
     for _ in range(2):
         eventually(lambda: queue.queue.log_state()["pending"] == 4)

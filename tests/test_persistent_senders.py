@@ -175,9 +175,8 @@ def test_a_conflating_queue_keeps_each_keys_last_update_over_restarts(network, s
         for n in range(100):
             member.data[n] = (round_, n)
         member.restart()
-        assert len(member.sender._core.queue) <= (
-            200 if "PERSISTENT" in type else 100 * (round_ + 1)
-        )  # Creates stay, and of the updates one each.
+        # Creates stay, and of the updates one each.
+        assert len(member.sender._core.queue) <= (200 if "PERSISTENT" in type else 100 * (round_ + 1))
     receive(ln)
     network.settle()
     assert contents(ln.data) == {n: (4, n) for n in range(100)}

@@ -235,9 +235,8 @@ def test_a_stopped_receiver_process_is_given_up_for_another_one(network, tmp_pat
         stopped_at = sender.receiver_location
         pid = machine.running["process_ln"][0]
         os.kill(pid, signal.SIGSTOP)
-        eventually(
-            lambda: states_of_threads(pid) == {"T"}
-        )  # One after the other stops; until then they apply and acknowledge.
+        # One after the other stops; until then they apply and acknowledge.
+        eventually(lambda: states_of_threads(pid) == {"T"})
         for n in range(100):
             ny.data[n] = n
         eventually(lambda: sender.lag()["cause"].startswith("link down"))
@@ -293,7 +292,7 @@ def test_a_dispatchers_new_connection_takes_over_from_the_old_one(network):
 
 
 def test_the_first_retries_come_at_once_and_later_ones_at_the_configured_interval(network, caplog):
-    """Of a sender whose interval is a minute: a receiver that comes back is found within that, and not after it."""
+    """A sender whose interval is a minute finds a receiver that comes back within that minute, and not after it."""
     ny, ln = network.add("ny ln")
     ln.receive(through_proxy=True)
     sender = ny.send_to(ln, dispatcher_threads=1, retry_interval_ms=60_000)

@@ -1,4 +1,4 @@
-"""What is written at one site is at the others: senders of both kinds, regions of both kinds, every operation."""
+"""A change at one site gets to the others: with senders of both kinds, regions of both kinds, and every operation."""
 
 import datetime
 import threading

@@ -25,7 +25,7 @@ class ModelEvent:
     operation: int
     stamp: int
     length: int
-    size: int  # Of the value: what is ordered by where stamps are equal.
+    size: int  # The size of the value, which decides the order of equal stamps.
 
 
 @dataclass

@@ -178,7 +178,7 @@ def test_a_sender_silent_for_longer_than_allowed_is_disconnected_and_a_client_is
 
 @kinds
 def test_a_receiver_started_on_another_port_under_load(network, kind):
-    """What it has applied is not applied again, though it was not acknowledged before the stop."""
+    """An event that it has applied is not applied again, though it was not acknowledged before the stop."""
     ny, ln = network.add("ny ln")
     network.connect([("ny", "ln")], **kind)
     with keep_doing(lambda n: ny.data.put(n, n)) as done:
@@ -425,7 +425,7 @@ def test_failures_of_senders_that_never_came_back_make_room_for_others(monkeypat
 
 
 def test_a_dispatcher_that_comes_again_while_its_earlier_connections_hang_is_told_why():
-    """Else a callback that never returns costs a thread and a socket every half minute, until no sender gets one."""
+    """Otherwise a callback that never returns costs a thread and a socket every half minute, until none is left."""
     memory = AppliedMemory()
     with contextlib.ExitStack() as held:
         for _ in range(4):

@@ -21,7 +21,7 @@ from pywan.errors import EventTooLargeError
 from records import NONE, TEXT
 
 LIMIT = 2 << 20
-OK, EMPTY = 0, 1  # Of wan_status.
+OK, EMPTY = 0, 1  # Numbers of wan_status.
 UPDATE, DESTROY = 1, 2
 DECIDED = 2  # A resolver has been asked.
 
@@ -105,7 +105,7 @@ def opened(folder, size=LIMIT, **options):
 
 
 def recovered(folder):
-    """What kill -9 at this moment leaves."""
+    """Opens a copy of the files, which are as kill -9 at this moment would leave them."""
     image = folder.with_name("after-the-crash")
     shutil.rmtree(image, ignore_errors=True)
     shutil.copytree(folder, image)

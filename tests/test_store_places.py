@@ -43,9 +43,8 @@ def test_a_sender_that_could_not_be_made_leaves_nobody_who_writes_its_log(ny, tm
         ny.send_to("ln", gateway_event_filters="no.such:Filter", **PERSISTENT)
     assert not [thread for thread in threading.enumerate() if thread.name == "sender-ln-log"]
     ny.send_to("ln", **PERSISTENT)
-    assert (
-        len([thread for thread in threading.enumerate() if thread.name == "sender-ln-log"]) == 2
-    )  # The queue's and the parked events'.
+    # The queue's and the parked events'.
+    assert len([thread for thread in threading.enumerate() if thread.name == "sender-ln-log"]) == 2
 
 
 @pytest.mark.parametrize(

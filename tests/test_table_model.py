@@ -20,7 +20,7 @@ values = st.one_of(
     st.floats(allow_nan=False),
 )
 FOREVER = 1 << 60
-INVALID = object()  # Of an entry that lost its value.
+INVALID = object()  # The value of an entry that was invalidated.
 
 
 def content(value, live):

@@ -1,4 +1,4 @@
-"""What members and locators tell others to connect to, where they listen on every interface."""
+"""The addresses that members and locators tell others, if they listen on every interface."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a type checker sees of the methods that take the tables of attributes."""
+"""A type checker knows the arguments of the methods that take the tables of attributes."""
 
 from __future__ import annotations
 

@@ -26,13 +26,14 @@ UNDER_LOAD_S = 0.25  # A member is killed at most so long after all work, or
 STARTING_S = 0.06  # so long after the last one was started, or
 CLOSING_S = 0.1  # so long after it was told to stop, while its disk is held up.
 DRAIN_S = 60.0
+# Lines that no log of a member has.
 ALARMS = (
     "Traceback",
     "internal check",
     "unaccounted for",
     "could not be",
     "is damaged",
-)  # Lines that no log of a member has.
+)
 SENDER = {
     "enable_persistence": True,
     "disk_synchronous": True,
@@ -70,7 +71,7 @@ WORLDS: tuple[tuple[str, dict[str, Any]], ...] = (
 
 
 class CampaignFailure(AssertionError):
-    """What must be true was not. Names the seed, the world, the round, and where the stores are kept."""
+    """A promise was broken. The error names the seed, the world, the round, and where the stores are kept."""
 
 
 class Remote:
@@ -129,7 +130,7 @@ class World:
         self.conflates = bool(sender.get("enable_batch_conflation"))
         self.written = Written()
         self.next = [0] * load.WRITERS
-        self.copy: Path | None = None  # Of the first member's folder, taken between two lives.
+        self.copy: Path | None = None  # A copy of the first member's folder, taken between two lives.
         self.is_restored = False  # It runs on a copy, or did.
         self.is_same_queue = False  # The copy's queue has the identity of the one that runs.
 
@@ -245,7 +246,8 @@ class World:
             shutil.rmtree(self.copy, ignore_errors=True)
             shutil.copytree(folder, self.copy, ignore=shutil.ignore_patterns("log"))
             self.written.mark()
-            self.is_same_queue = any(self.copy.glob("disk-store-*/queue-next/MANIFEST"))  # Else it has no identity yet.
+            # If not, it has no identity yet.
+            self.is_same_queue = any(self.copy.glob("disk-store-*/queue-next/MANIFEST"))
 
     def _try_clone(self) -> None:
         """A second member begins on a copy of the first one's store: it is not let in while the first is connected."""
@@ -276,7 +278,7 @@ class World:
             shutil.rmtree(folder)
 
     def _hear(self, seconds: float) -> None:
-        """What the writers did until `seconds` from now."""
+        """Lets the writers work for `seconds` from now, and returns what they did."""
         for writer, outcome, number in self.first.outcomes(seconds):
             assert number == self.next[writer], (
                 f"writer {writer} told of operation {number} where {self.next[writer]} was to come"
@@ -357,7 +359,7 @@ class World:
                 check(remote.applied.compare(self.written, self.conflates))
 
     def close(self) -> None:
-        """Whatever still runs is killed."""
+        """Kills every process that still runs."""
         for member in self.members:
             if member.pid:
                 member.kill()

@@ -12,14 +12,14 @@ from .region_log import Applied
 
 
 class Change(NamedTuple):
-    number: int  # Of the operation.
+    number: int  # The number of the operation.
     destroys: bool
     in_doubt: bool
 
 
 class Application(NamedTuple):
     stamp: int
-    number: int | None  # Of the operation that wrote the value; None: a destroy.
+    number: int | None  # The number of the operation that wrote the value. None: a destroy.
 
     def __str__(self) -> str:
         return "a destroy" if self.number is None else f"operation {self.number}"
@@ -66,7 +66,8 @@ class Written:
         return sum(change.in_doubt for changes in self.changes.values() for change in changes)
 
     def check_contents(self, contents: dict[str, int]) -> list[str]:
-        """What a site that has everything holds: the last acknowledged change, or one behind it that was in doubt."""
+        """Says what is wrong at a site that has everything: each key must have its last acknowledged change, or a later
+        one that was in doubt."""
         wrong = [
             f"{key}: {number} is there and was not written"
             for key, number in contents.items()
@@ -160,7 +161,7 @@ def check_journal(path: Path) -> list[str]:
     wrong: list[str] = []
     for life in path.read_text().split("\nlife\n") if path.exists() else []:
         newest: dict[str, int] = {}
-        for line in filter(None, life.split("\n")[:-1]):  # What a kill cut off has no end.
+        for line in filter(None, life.split("\n")[:-1]):  # A line that a kill cut off has no end.
             key, text = line.split()
             number = int(text)
             if number < 0:

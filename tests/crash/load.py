@@ -7,7 +7,7 @@ import struct
 
 WRITERS = 4
 COLUMNS = WRITERS - 1  # This one writes rows by the column, the others single entries.
-KEYS, COLUMN_KEYS = 8, 40  # Of a writer; no key has two.
+KEYS, COLUMN_KEYS = 8, 40  # Keys of one writer. No key has two writers.
 OUTCOME = struct.Struct("<HHI")  # writer, what became of it, number
 # Stored and durable; not there to be destroyed; nothing was stored; nobody knows.
 DONE, ABSENT, REFUSED, UNKNOWN = range(4)

@@ -83,7 +83,7 @@ class Member:
 
 
 class Writers:
-    """What writes to the first member, and tells after each operation what became of it."""
+    """A thread that writes to the first member, and tells after each operation what became of it."""
 
     def __init__(self, member: Member, first: list[int], outcomes: int) -> None:
         self._region, self._queue = member.region, member.sender._core.queue
@@ -122,7 +122,7 @@ class Writers:
         except KeyError:
             return load.ABSENT
         except QueueFullError:
-            return load.UNKNOWN if writer == load.COLUMNS else load.REFUSED  # Of columns some rows may be stored.
+            return load.UNKNOWN if writer == load.COLUMNS else load.REFUSED  # Some rows of the columns may be stored.
         except DiskError:
             return load.UNKNOWN
 
@@ -130,7 +130,7 @@ class Writers:
         self._goes_on.clear()
         for lock in self._locks:
             with lock:
-                pass  # Whoever held it saw that it is to stop, or is done.
+                pass  # The thread that held it saw that it is to stop, or is done.
         return {}
 
     def resume(self) -> dict[str, Any]:

@@ -39,7 +39,7 @@ class RegionLog:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.commit = 0  # Of the last block that was read.
+        self.commit = 0  # The commit of the last block that was read.
         self.is_whole = True  # No segment was dropped before it was read.
         self._places: dict[int, int] = {}
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from . import FUZZERS
 
-# Of one process: a run makes regions of new names, and a process knows 65,535.
+# Runs of one process. A run makes regions with new names, and a process knows at most 65,535.
 RUNS_OF_PROCESS = 8192
 
 

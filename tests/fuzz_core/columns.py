@@ -39,7 +39,7 @@ VARIABLE = (pa.binary(), pa.string(), pa.large_binary(), pa.large_string())
 
 
 def offsets_of(source: Random, rows: int, size: int, bits: int) -> list[int]:
-    """Of rows that lie one behind the other in `size` bytes; perhaps one of them is wrong."""
+    """Offsets of rows that lie one behind the other in `size` bytes. Perhaps one of them is wrong."""
     offsets = sorted(source.randint(0, size) for _ in range(rows + 1))
     if source.random() < 0.5:
         kind, at = source.randrange(4), source.randrange(rows + 1)

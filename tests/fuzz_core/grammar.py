@@ -54,7 +54,7 @@ class SectionPlan:
 
     @property
     def run(self) -> bytes:
-        """What follows the heads: with their sequences where these do not follow from the first."""
+        """The bytes that follow the heads. They hold the sequences, if these do not follow from the first one."""
         records = b"".join(self.records)
         if len(self.sequences) == self.through - self.first + 1:
             return records

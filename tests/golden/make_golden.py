@@ -192,12 +192,11 @@ def make_moved_region(folder: Path) -> None:
 
 
 def make_wire(folder: Path) -> None:
-    """What a sender sends, plain and packed; and the openings."""
+    """Writes the frames that a sender sends, plain and packed, and the openings of connections."""
     folder.mkdir(parents=True, exist_ok=True)
     time = Clock()
-    queues = [
-        _core.EventQueue(name, remote_site=2, partitions=3) for name in ("plain", "packed")
-    ]  # The same events for both.
+    # The same events for both.
+    queues = [_core.EventQueue(name, remote_site=2, partitions=3) for name in ("plain", "packed")]
     for queue in queues:
         queue.running = True
     for name in ("golden-orders", "golden/prices"):
@@ -284,7 +283,7 @@ def region_contents(folder: Path) -> list[list[Any]]:
 
 
 def told(value: Any) -> str:
-    """What cannot be shown here by its bytes: why it cannot is not the format's."""
+    """Stands for a value that cannot be shown here by its bytes. The reason has nothing to do with the format."""
     return f"form {value.form}: {value.data.hex()}" if isinstance(value, _core.Undecodable) else repr(value)
 
 
@@ -321,9 +320,8 @@ def pack(folder: Path, archive: Path) -> None:
 
 def unpack(folder: Path) -> None:
     with tarfile.open(HERE / f"version-{VERSION}.tar.xz") as packed:
-        packed.extractall(
-            folder, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {})
-        )  # Not in the oldest 3.11.
+        # Not in the oldest 3.11.
+        packed.extractall(folder, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
 
 
 if __name__ == "__main__":

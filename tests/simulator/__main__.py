@@ -27,7 +27,7 @@ class Outcome(NamedTuple):
 
 def _one(job: tuple[str, int, int]) -> Outcome:
     world, seed, steps = job
-    logging.getLogger("pywan").setLevel(logging.CRITICAL + 1)  # What goes wrong on purpose is not worth a line each.
+    logging.getLogger("pywan").setLevel(logging.CRITICAL + 1)  # Errors on purpose are not worth a line each.
     if seed % 10 == 0:
         gc.collect()  # The worlds hold mapped memory that the collector does not see.
     made, failure = WORLDS[world](seed), None

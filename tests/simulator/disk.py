@@ -59,9 +59,8 @@ def _dispatcher(name: str, result: Any) -> Callable[..., int | None]:
 
 _CALLBACKS = {name: ctypes.CFUNCTYPE(*kinds)(_dispatcher(name, kinds[0])) for name, kinds in _CALLS.items()}
 for _callback in _CALLBACKS.values():
-    ctypes.pythonapi.Py_IncRef(
-        ctypes.py_object(_callback)
-    )  # A queue that is collected as the interpreter ends closes its files.
+    # A queue that is collected as the interpreter ends closes its files.
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(_callback))
 _DISKS: weakref.WeakValueDictionary[int, Disk] = weakref.WeakValueDictionary()
 _FREE: list[_Table] = []  # Tables are never given back to the system: a queue may call one to the very end.
 _HANDLES = itertools.count(1)
@@ -74,9 +73,8 @@ class _File:
     def __init__(self, size: int):
         self.now = bytearray(size)  # As read.
         self.kept = bytearray()  # As after a power cut, but for `pending`.
-        self.pending: list[
-            tuple[int, bytes]
-        ] = []  # Writes since the last sync, in order: any of their sectors may be kept.
+        # Writes since the last sync, in order: any of their sectors may be kept.
+        self.pending: list[tuple[int, bytes]] = []
 
     def write(self, at: int, data: bytes) -> None:
         if at + len(data) > len(self.now):
@@ -121,12 +119,11 @@ class Disk:
         self._rng = rng
         self._names: dict[str, _File] = {}
         self._kept_names: dict[str, _File] = {}
-        self._pending_names: list[
-            tuple[str, dict[str, _File | None]]
-        ] = []  # (folder, what its names become; None: gone), in order.
+        # (folder, what its names become; None: gone), in order.
+        self._pending_names: list[tuple[str, dict[str, _File | None]]] = []
         self._handles: dict[int, _File] = {}
         self._mapped: dict[int, Any] = {}  # By address.
-        self.error_rate = 0.0  # Of calls that change something, or read.
+        self.error_rate = 0.0  # How often a call fails that changes something, or reads.
         self.capacity: int | None = None  # Bytes of all files; None: endless.
         self.off_in: int | None = None  # Calls until the power goes.
         self.is_off = False
@@ -143,7 +140,7 @@ class Disk:
         self.environment = _new_capsule(address, _NAME, None)
 
     def raise_error(self) -> None:
-        """What a callback met and could not raise."""
+        """Raises an error that a callback met and could not raise."""
         error, self.error = self.error, None
         if error is not None:
             raise error
@@ -219,7 +216,7 @@ class Disk:
         _rename(self._names, names)
         self._pending_names.append((next(iter(names)).rpartition("/")[0], names))
 
-    # What fails
+    # Failures
 
     def _fails(self) -> bool:
         self.calls += 1
@@ -236,7 +233,7 @@ class Disk:
         return False
 
     def _part(self, data: bytes) -> bytes:
-        """What a failed write wrote of it."""
+        """The part of the bytes that a failed write did write."""
         return data[: self._rng.choice((0, int(self._rng.random() * len(data)), len(data)))]
 
     # The calls of wan_env

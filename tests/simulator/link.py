@@ -46,7 +46,7 @@ def _placed(record: bytes, place: tuple[int, int, bool]) -> dict[str, Any]:
 
 
 class Failure(AssertionError):
-    """What must be true was not; says which seed repeats it and what happened before."""
+    """A promise was broken. The error says which seed repeats it and what happened before."""
 
 
 class Receiver:
@@ -66,7 +66,7 @@ class Receiver:
 
 
 class Remembered:
-    """What a receiver knows of a queue under one identity, and what was seen to be applied since it does."""
+    """What a receiver knows of a queue under one identity, and the events that were applied since then."""
 
     def __init__(self, partitions: int):
         self.memory = _core.SourceMemory(partitions)
@@ -94,9 +94,8 @@ class Link:
         self.line = 0  # How often its disk was put back to a copy: from there on sequences stand for other events.
         self.batch_conflation = rng.random() < 0.3
         self.remembered: dict[int, Remembered] = {}  # By identity.
-        self.ever_applied: set[tuple[tuple[int, int], Any]] = (
-            set()
-        )  # (place, (key, version)), whatever the receiver remembers.
+        # (place, (key, version)), whatever the receiver remembers.
+        self.ever_applied: set[tuple[tuple[int, int], Any]] = set()
         self.ever_failed: set[tuple[tuple[int, int], Any]] = set()
         self.open()
         self.connections: list[Connection | None] = [None] * self.dispatchers
@@ -106,9 +105,8 @@ class Link:
         self.excused: set[tuple[int, int]] = set()  # Filtered or parked.
         self.conflated: set[tuple[int, int]] = set()  # Replaced by a newer update; may yet arrive, late and harmless.
         self.settled = [0] * self.partitions  # Looked at up to here.
-        self.wrong: list[
-            str
-        ] = []  # What `apply` saw that cannot be: an exception there would be taken for a failed event.
+        # Broken promises that `apply` saw. An exception there would be taken for a failed event.
+        self.wrong: list[str] = []
 
     def open(self) -> None:
         """The queue, its parked events and its dispatchers."""
@@ -133,7 +131,7 @@ class Link:
 
     @property
     def known(self) -> Remembered:
-        """What the receiver knows of it as it is called now."""
+        """What the receiver knows of the queue under its present identity."""
         return self.remembered.setdefault(self.queue.incarnation, Remembered(self.partitions))
 
     @property
@@ -158,10 +156,11 @@ class Link:
         after = self.queue.positions()
         for partition, (old, new) in enumerate(zip(before, after, strict=True)):
             for sequence in range(old[2] + 1, new[2] + 1):
+                # Else it was queued while the change waited, and is noted already.
                 if (
                     partition,
                     sequence,
-                ) not in self.events:  # Else it was queued while the change waited, and is noted already.
+                ) not in self.events:
                     self.note(partition, sequence, key, operation)
         return after
 
@@ -249,7 +248,7 @@ class Link:
         self.remembered.clear()
 
     def on_floors(self, data: bytes) -> None:
-        """What the sender said of the oldest that can come."""
+        """The floor that the sender told: nothing older can come."""
 
     def check(self) -> None:
         counts = self.queue.counts()
@@ -305,7 +304,7 @@ class Connection:
         self.last_heard_us = now_us
 
     def pump(self, now_us: int) -> None:
-        """What the dispatcher has to say, and what arrives at either end. ProtocolError: the dispatcher gives up."""
+        """Carries the bytes of both ends to the other one. ProtocolError: the dispatcher gives up."""
         while data := self.dispatcher.data_to_send(now_us):
             self.out.send(data, now_us)
         self.pump_receiver(now_us)
@@ -315,9 +314,8 @@ class Connection:
             self.last_heard_us = now_us
             self.dispatcher.receive_data(piece, now_us)
         if now_us - self.last_heard_us > SILENCE_US:
-            raise ProtocolError(
-                "no answer"
-            )  # As the loop around the session says: a damaged length can make it wait for ever.
+            # As the loop around the session says: a damaged length can make it wait for ever.
+            raise ProtocolError("no answer")
         if not self.receiver_open and not len(self.back):
             raise ProtocolError("the receiver closed the connection")
 

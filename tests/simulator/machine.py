@@ -21,13 +21,13 @@ Version = tuple[int, int]  # Stamp, site.
 
 @dataclasses.dataclass
 class Copy:
-    """What was copied of a machine's disk, and what was known of that disk then."""
+    """A copy of a machine's disk, and what was known of that disk then."""
 
     files: dict[str, bytes]
-    versions: dict[str, Version]  # Of the region.
+    versions: dict[str, Version]  # The versions in the region.
     durable_versions: dict[str, Version]
     invalidated: dict[str, Version]
-    links: list[dict[str, Any]]  # Of each queue, as `LoggedLink.state` has it.
+    links: list[dict[str, Any]]  # The state of each queue, as `LoggedLink.state` has it.
 
 
 class LoggedQueue(_core.EventQueue):
@@ -59,20 +59,18 @@ class Machine:
         self.rng, self.site = rng, site
         self.number = site  # Machines of one site that run on copies of one disk have different ones.
         self.region_is_persistent, self.synchronous = region_is_persistent, synchronous
-        self.watched = watched  # What it receives goes through Python and is recorded one by one.
+        self.watched = watched  # The events that it receives go through Python, and are recorded one by one.
         self.store_bytes = rng.choice(STORE_BYTES)
-        self.full_policy = (
-            "refuse" if watched else rng.choice(("refuse", "drop-newest"))
-        )  # A relay answers for what it drops.
+        # A relay answers for what it drops.
+        self.full_policy = "refuse" if watched else rng.choice(("refuse", "drop-newest"))
         self.disk = Disk(rng)
         self.clock_offset_ms = 0
         self.out: list[Any] = []  # Links whose queues are here.
         self.busy: set[int] = set()  # Logs whose committer is in the middle of a sync.
-        self.durable_versions: dict[str, Version] = {}  # Of the region: certainly on the disk.
+        self.durable_versions: dict[str, Version] = {}  # The versions of the region that are certainly on the disk.
         self.invalidated: dict[str, Version] = {}  # Which version of a key lost its value, as was acknowledged.
-        self.acknowledged: dict[str, Version] = defaultdict(
-            lambda: (0, 0)
-        )  # Newest of each key that a sender was told to forget.
+        # Newest of each key that a sender was told to forget.
+        self.acknowledged: dict[str, Version] = defaultdict(lambda: (0, 0))
         self.has_lost = False  # Perhaps of these, with its power: what was written and not synced.
         self.open_region()
 
@@ -80,7 +78,8 @@ class Machine:
 
     def open_region(self) -> None:
         self.clock = _core.Clock()
-        self.budget = _core.LogBudget(self.store_bytes)  # Of the machine's disk store: all its logs share it.
+        # The budget of the machine's disk store. All its logs share it.
+        self.budget = _core.LogBudget(self.store_bytes)
         self.core = core = _core.RegionCore(REGION, self.clock, site=self.site, member=self.site)
         if self.region_is_persistent:
             self.core.open_log(
@@ -173,7 +172,7 @@ class Machine:
 
     @property
     def holds_bytes(self) -> int:
-        """What its store has to have: living entries, events that are not acknowledged, parked ones."""
+        """The bytes that its store has to hold: of living entries, events not acknowledged, and parked ones."""
         entries = (
             sum(len(found[0] or "") for key in ALL_KEYS if (found := self.core.lookup(key)))
             if self.region_is_persistent

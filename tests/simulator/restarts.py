@@ -46,20 +46,18 @@ class LoggedLink(Link):
     def __init__(self, rng: random.Random, machine: Machine, receiver: MachineReceiver):
         self.machine = machine
         super().__init__(rng, machine.site, receiver)
-        self.versions: dict[tuple[int, int], tuple[str, Version]] = {}  # Of what is in `events`: key, version.
-        self.newest: dict[str, Version] = defaultdict(lambda: (0, 0))  # Of each key in `versions`.
+        self.versions: dict[tuple[int, int], tuple[str, Version]] = {}  # The key and version of each event in `events`.
+        self.newest: dict[str, Version] = defaultdict(lambda: (0, 0))  # The newest version of each key in `versions`.
         self.durable = [0] * self.partitions  # In the log up to here, as was said;
         self.synced = [0] * self.partitions  # and on the disk.
         self.checkpointed = [0] * self.partitions  # Removed, and the disk knows it.
         self.recovered_through = [0] * self.partitions  # Up to here events may have been sent by an earlier process.
-        self.identity = self.wanted = (
-            self.queue.incarnation
-        )  # The receiver knows it by the first; the second may be on the disk already.
+        # The receiver knows it by the first; the second may be on the disk already.
+        self.identity = self.wanted = self.queue.incarnation
         self.may_tie = False  # Machines of one site may give one stamp to two changes.
         self.is_copied = False  # There is, or was, another store with these sequences.
-        self.lost: dict[str, set[Version]] = defaultdict(
-            set
-        )  # What was queued and is not in the copy that the disk was put back to.
+        # The events that were queued, and are not in the copy that the disk was set back to.
+        self.lost: dict[str, set[Version]] = defaultdict(set)
         self.gives_way_to: LoggedLink | None = None
         machine.out.append(self)
 
@@ -162,7 +160,7 @@ class LoggedLink(Link):
             self.checkpointed[partition] = max(through, self.checkpointed[partition])
 
     def _on_failure(self, partition: int, sequence: int, reason: int) -> None:
-        if reason != 0xFFFF:  # Else its disk does not take the parked event: the batch is sent again.
+        if reason != 0xFFFF:  # Otherwise its disk does not take the parked event, and the batch is sent again.
             self.excused.add((partition, sequence))
             self.ever_failed.add(((partition, sequence), self.versions.get((partition, sequence))))
 
@@ -222,11 +220,12 @@ class LoggedLink(Link):
             self.wrong.append(
                 f"{partition}, {fields['sequence']} of key {key} was recovered, and was not sent as possible duplicate"
             )
+        # Then it is another change, and its content wins.
         if (
             outcome in ("created", "updated", "destroyed")
             and version <= machine.durable_versions.get(key, (0, 0))
             and (version != machine.durable_versions[key] or not self.may_tie)
-        ):  # Then it is another change, and its content wins.
+        ):
             self.wrong.append(
                 f"{version} of key {key} was applied again at site {machine.site}, which had it on its disk"
             )
@@ -330,7 +329,7 @@ class LoggedLink(Link):
         self.is_copied = True
 
     def _forget_behind(self, partition: int, appended: int) -> None:
-        """What was queued and never got onto the disk: its sequences come again."""
+        """Forgets events that were queued and never got onto the disk. Their sequences come again."""
         for place in [place for place in self.events if place[0] == partition and place[1] > appended]:
             must(place not in self.applied, f"{place} was applied, and its queue lost it")
             key, _ = self.events.pop(place)
@@ -421,7 +420,7 @@ class MachinesWorld(World):
 
                 super().do(lose_power)
 
-    # What may happen
+    # Steps that may happen
 
     def change(self) -> str:
         self.changing = True
@@ -711,7 +710,7 @@ class MachinesWorld(World):
         return found
 
     def check_relayed(self, machine: Machine, expected: dict[str, Version]) -> None:
-        """What a relay acknowledged reached the sites behind it."""
+        """Checks that all events which a relay acknowledged reached the sites behind it."""
         for link in machine.out:
             queued = set(link.versions.values())
             for key, version in expected.items() if not link.receiver.machine.may_lack else ():

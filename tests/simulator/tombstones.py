@@ -38,13 +38,11 @@ class MeshLink(Link):
     def __init__(self, rng: random.Random, sender: Site, receiver: Site):
         super().__init__(rng, sender.site, receiver)
         self.sender = sender
-        self.is_down = self.was_unknown = (
-            rng.random() < 0.15
-        )  # Then its first events may be older than what nobody waited for it with.
+        # Then its first events may be older than what nobody waited for it with.
+        self.is_down = self.was_unknown = rng.random() < 0.15
         self.floors = QueueFloors(sender.site, sender.clock.raise_low())
-        self.forced: list[
-            tuple[str, tuple[int, int]]
-        ] = []  # Key, version of what an operator sent again although nobody can say whether it was destroyed.
+        # Key, version of what an operator sent again although nobody can say whether it was destroyed.
+        self.forced: list[tuple[str, tuple[int, int]]] = []
         if not self.was_unknown:
             self.introduce()
         sender.out.append(self)
@@ -95,10 +93,11 @@ class TombstonesWorld(World):
 
     def make(self, watched: bool) -> None:
         rng = self.rng
-        self.has_operator = rng.random() < 0.4  # Who sends again, by force, what is parked since a site has forgotten.
+        # An operator sends again, by force, events that were parked because a site has forgotten.
+        self.has_operator = rng.random() < 0.4
         self.destroyed: dict[str, tuple[int, int]] = {}  # The newest version that destroyed a key.
         self.receivers = sites = [Site(rng, site) for site in range(1, rng.choice((3, 4, 5)))]
-        is_line = rng.random() < 0.4  # Else every site sends to every other one.
+        is_line = rng.random() < 0.4  # The sites are a line. Otherwise every site sends to every other one.
         for site in sites:
             site.clock.set_time(self.now_ms)
             for other in sites:

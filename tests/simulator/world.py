@@ -80,7 +80,7 @@ class World:
             ) from error
 
     def doings(self) -> list[tuple[int, Callable[[], object]]]:
-        """What may happen, and how often."""
+        """The steps that may happen, and how often each does."""
         return [
             (40, self.change),
             (60, self.pump),
@@ -133,7 +133,7 @@ class World:
         for link in self.links:
             link.check()
 
-    # What may happen
+    # Steps that may happen
 
     def change(self) -> str:
         site = self.rng.choice(list(self.sites))
@@ -274,7 +274,7 @@ class World:
         self.check_convergence()
 
     def settle(self) -> None:
-        """What else happens in every round of the end."""
+        """Steps that happen in every round of the end as well."""
 
     def check_convergence(self) -> None:
         """Every receiver holds, of every key, the latest version that any site made."""
