@@ -728,7 +728,7 @@ class Locator(Described):
         except OSError as error:
             # The configuration is in memory and at the other locators. The next change tries to write it again.
             self._save_problem = f"the cluster configuration could not be written to {self._file}: {error.strerror}"
-            log.error("locator %s: %s; it holds until the locator stops", self.name, self._save_problem)
+            log.error("locator %s: %s; the locator keeps it in memory until it stops", self.name, self._save_problem)
 
 
 __all__ = ["Locator", "choose_bind_address"]
