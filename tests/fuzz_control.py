@@ -186,7 +186,7 @@ HELLOS = [
     },
     {"kind": "rows", "region": "data", "run_id": bytes(16), "task": 1, "version": 1},
 ]
-# What a locator or a member answers, all of it in one map: whoever asks takes from it what it looks for.
+# The answers of a locator and of a member, all in one map. The one that asks takes from it what it looks for.
 ANSWER = {
     "distributed_system_id": 1,
     "cluster_configuration": [{"kind": "region", "name": "r", "attributes": {}}],

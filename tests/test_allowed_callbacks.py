@@ -1,5 +1,5 @@
-"""What comes over the network names only classes that the process allows, and is looked at before anything of theirs
-runs.
+"""A configuration from the network may name only classes that the process allows. It is checked before any of their
+code runs.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def test_the_failed_check_changes_nothing_and_tells_where_it_is(queue, capfd):
     assert re.search(f"pywan: {WHERE}\n", capfd.readouterr().err)
 
 
-# What only looks at a queue, and what puts it away with its log: these work on a broken one too.
+# Calls that only look at a queue, and calls that put it away with its log. They work on a broken queue too.
 LOOK = {"recovery", "log_state", "counts", "positions", "oldest_ms", "records", "lowest_copied"}
 PUT_AWAY = {"commit_loop", "commit_once", "stop_log", "wait_written", "wake", "write_once"}
 # All the others, by the arguments of a call that a whole queue takes.

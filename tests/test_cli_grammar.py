@@ -380,7 +380,7 @@ STARTS_OR_ENDS = {"start locator", "start server", "exit", "quit"}
     "command", [command for command in COMMANDS if command.name not in STARTS_OR_ENDS], ids=lambda command: command.name
 )
 def test_no_value_of_an_option_is_answered_by_a_traceback(command, tmp_path, monkeypatch):
-    """Whatever is given is an error in words, which no terminal obeys. Where no locator is."""
+    """No locator runs. Every value gives an error in words, without anything that a terminal would obey."""
     monkeypatch.chdir(tmp_path)
     required = {option.name: "x" for option in command.options if option.required}
     for option in command.options:

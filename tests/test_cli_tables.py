@@ -1,6 +1,4 @@
-"""What people see on a terminal of 80 columns: no line is longer, no word is cut, and amounts are shown as people say
-them.
-"""
+"""The tables of the shell fit into a terminal of 80 columns. No word is cut, and amounts are shown as people say them."""
 
 from __future__ import annotations
 
@@ -130,7 +128,7 @@ def test_every_table_fits_80_columns_and_no_word_is_cut(site, monkeypatch):
     assert {command.name for command in COMMANDS} - named - OTHERS == set()
 
 
-SHORTENED = {"GatewaySender", "Id", "Cluster", "Events", "Location"}  # Of names of columns.
+SHORTENED = {"GatewaySender", "Id", "Cluster", "Events", "Location"}  # Names of columns.
 
 
 def test_help_fits_80_columns(monkeypatch):

@@ -173,7 +173,7 @@ def test_a_site_that_took_over_stamps_of_the_future_is_repaired_too_and_all_are_
     for site in (ny, ln):
         site.cache._core.state.clock.set_time(now_ms() + HOUR)
     receiving = ln.cache._core.state.clock
-    receiving.set_time(now_ms() + HOUR, 10 * HOUR)  # Judged, so that its receiver goes by it.
+    receiving.set_time(now_ms() + HOUR, 10 * HOUR)  # It is checked, so that its receiver believes it.
     ny.data["a"], ny.data["b"] = "ny", "ny"
     eventually(lambda: ln.data.get("b") == "ny", what="an event of the future at ln")
     del ny.data["b"]

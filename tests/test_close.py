@@ -1,4 +1,4 @@
-"""What closes a member, while it writes: no lock is given up while anybody writes under it, and nothing is written
+"""A member closes while it writes. No lock is given up while anybody writes under it, and nothing is written
 afterwards.
 """
 

@@ -1,6 +1,4 @@
-"""What a member has after a restart: what the site wanted it to have when it was started, with its entries and its
-queue.
-"""
+"""After a restart a member has what the site wants it to have, with its entries and its queue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys whose hashes are all the same, as whoever knows the hash function can make them, cost no more than others."""
+"""Keys whose hashes are all the same cost no more than others. A person who knows the hash function can make them."""
 
 import re
 import struct
@@ -13,7 +13,7 @@ SECOND = int(re.search(r"#define WAN_HASH_B (0x[0-9a-f]+)", (ROOT / "csrc/base/w
 
 
 def colliding(count):
-    """Of 16 bytes: half of each is the constant that makes the product of the hash zero, whatever the other half is."""
+    """Keys of 16 bytes. Half of each is the constant that makes the product of the hash zero, for any other half."""
     return [struct.pack("<IIII", SECOND >> 32, n, SECOND & 0xFFFFFFFF, n * 7 & 0xFFFFFFFF) for n in range(count)]
 
 

@@ -1,4 +1,4 @@
-"""What a site wants its members to have, as its locators keep it: one entry a thing, the same at all of them."""
+"""The locators of a site keep what its members are to have: one entry for each thing, the same at all locators."""
 
 from __future__ import annotations
 

@@ -285,7 +285,7 @@ class Run:
             self.running = False
 
     def start(self) -> None:
-        """A file that cannot be used any more is mended by whoever starts the member."""
+        """Starts the member, and first mends a file that cannot be used any more, as an operator would."""
         model = self.model
         self.site.xml = "".join(self.element(kind, name, given) for (kind, name), given in model.file.items())
         self.told.append(f"start with {self.site.xml or 'no file'}")

@@ -109,7 +109,7 @@ def copied(store, home):
 
 
 def whole_entries(folder):
-    """What lies in whole blocks of the segments that are there, as docs/segment_format.md has them."""
+    """The entries in whole blocks of the segments that are there, as docs/segment_format.md describes them."""
     found = {}
     for file in folder.glob("*.seg"):
         data, at = file.read_bytes(), PAGE
@@ -222,7 +222,7 @@ def test_a_damaged_owner_file_says_what_it_should_say(ny, kept, tmp_path, text):
     owner.write_bytes(text.encode("latin-1"))
     with pytest.raises((DiskError, ConfigurationError), match=r"owner.json|configure it as it was") as raised:
         opened(ny, tmp_path)
-    if right in str(raised.value):  # Whoever follows the error's words has the store again.
+    if right in str(raised.value):  # A person who does what the error says has the store again.
         owner.write_text(right)
         assert queued(opened(ny, tmp_path)[0]) == kept.entries
     else:
@@ -244,7 +244,7 @@ def test_salvage_saves_the_logs_beside_one_whose_owner_is_not_known(ny, kept, tm
     assert told[other] == {"log": other, "kind": other.partition("-")[0], "saved": 300, "damage": ""}
 
 
-# Of another kind
+# Other damage
 
 
 def rewrite(file, **fields):
@@ -414,7 +414,7 @@ def test_a_store_that_became_read_only_is_named_and_opens_when_it_is_writable_ag
 
 
 def test_a_queue_whose_directory_vanishes_takes_no_more_and_says_which(ny, tmp_path):
-    """What is written to a file that nobody can reach by name is gone with the process."""
+    """Bytes that are written to a file which nobody can reach by name are gone with the process."""
     sender, _ = opened(ny, tmp_path, disk_synchronous=False)
     ny.cache.destroy_region("data")
     data = ny.region(type="REPLICATE")

@@ -1,5 +1,5 @@
-"""A disk that fails under a real process: each error by its own name, to whoever called, in the log (once), in the lag
-and at the other site.
+"""A disk fails under a real process. Each error has its own name: for the caller, in the log (once), in the lag and at
+the other site.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ def rows_of_limits() -> Iterator[tuple[str, str, str]]:
 
 
 def values_of(name: str) -> set[float]:
-    """What constants of that name are, wherever they are defined as a number."""
+    """The values of all constants with that name that are defined as a number."""
     name = name.rpartition(".")[2]
     found = set()
     for source in SOURCES:

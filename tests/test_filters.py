@@ -1,4 +1,4 @@
-"""User's Python on the way: event filters, substitution, listeners, what an event shows."""
+"""Changes go through the user's Python: event filters, substitution, listeners, and the events that they see."""
 
 import threading
 import time

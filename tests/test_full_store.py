@@ -211,7 +211,7 @@ def test_a_queue_that_found_room_for_half_of_a_commit_sends_it_and_goes_on():
     away.peek(0, 20)
     away.remove(0, 20)
     assert away.commit_once()
-    for n in range(22):  # What is free takes fewer.
+    for n in range(22):  # The free room takes fewer.
         other.put(f"k{n}", b"v" * 10_000)
     assert not queue.commit_once() and queue.log_state()["failing"]
     sent = []

@@ -152,7 +152,7 @@ def test_a_file_that_is_cut_off_while_a_filter_looks_at_its_events_ends_no_proce
         session.connected(1 << 20, 64 << 20, 1)
         frames = split_frames(session.data_to_send(1))
         assert sum(frame.count for frame in frames if frame.type == BATCH) == 100
-        assert b"".join(frame.payload for frame in frames).count(b"v" * 1000) == 100        # Of before.
+        assert b"".join(frame.payload for frame in frames).count(b"v" * 1000) == 100  # The value that was there before.
         assert sent(2) == 0 and "was cut off" in session.unreadable_reason
     """,
     )

@@ -1,6 +1,4 @@
-"""What is left when memory runs out: an operation fails with MemoryError and changes nothing, and the next one
-works.
-"""
+"""When memory runs out, an operation fails with MemoryError and changes nothing, and the next one works."""
 
 import contextlib
 import resource

@@ -1,4 +1,4 @@
-"""What a receiver, its link or its site can do wrong, and that nothing is lost, nothing applied twice, all
+"""A receiver, its link or its site does something wrong. Nothing is lost, nothing is applied twice, and all is
 explained.
 """
 
@@ -40,7 +40,7 @@ def through_a_proxy(network, type="PARTITION", receiver=None, **sender):
 
 
 def with_a_listener(network, listener, **more):
-    """NY sends to a region whose listener is on the way."""
+    """NY sends to a region that has a listener."""
     ny, ln = network.add("ny ln")
     network.connect([("ny", "ln")], parallel=False, dispatcher_threads=1, **more)
     ln.data.add_listener(listener)

@@ -1,6 +1,4 @@
-"""What a setting of Geode's would do and does not do here is refused by its name, whoever gives it: a program, a file,
-a command.
-"""
+"""A setting of Geode's that would have no effect here is refused by its name, from a program, a file or a command."""
 
 from __future__ import annotations
 
@@ -24,7 +22,7 @@ def cache(tmp_path_factory):
 
 @pytest.fixture
 def refuse(cache):
-    """What must be refused changes nothing."""
+    """Gives `attempt(action, error, *words)`: the action must be refused, and change nothing."""
     before = set(cache.regions()), set(cache.gateway_senders()), set(cache.disk_stores())
 
     def attempt(action, error, *words):

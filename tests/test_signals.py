@@ -1,5 +1,5 @@
-"""What SIGHUP does to a member that runs as a process of its own: it opens its log file again, so that a program such
-as logrotate may rename that file."""
+"""SIGHUP makes a member that runs as a process open its log file again, so that a program such as logrotate may rename
+that file."""
 
 from __future__ import annotations
 

@@ -70,8 +70,8 @@ class WrittenQueue:
         self.queue.remove(partition, self.queue.positions()[partition][1])
 
     def crash(self, power: bool) -> None:
-        """What comes back is what the queue was after some change: the last one after a kill, one that was not before
-        the last sync else.
+        """Crashes the process, and opens the queue again. It must be as it was after some change: after the last one if
+        the process was killed, and after the last sync or later if the power failed.
         """
         before, synced, mount = self.acknowledged, self.synced, self.queue.mount
         removed = [position[0] for position in self.queue.positions()]

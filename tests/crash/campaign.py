@@ -42,8 +42,8 @@ SENDER = {
     "dispatcher_threads": 3,
 }
 
-# What a world can be. Sites send to the next one. `store_mb`: of their disk stores; None: no limit, so that nothing is
-# shortened.
+# The worlds. Each site sends to the next one. `store_mb`: the limit of their disk stores. None: there is no limit, so
+# that no log is shortened.
 WORLDS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("serial", {}),
     ("parallel", {"sender": {"parallel": True}, "type": "PARTITION_PERSISTENT"}),
@@ -293,8 +293,8 @@ class World:
     def _check_acknowledged_is_on_disk(self, remote: Remote) -> None:
         """It is dead and the first member lives: all that it acknowledged must be on its disk."""
         if self.is_restored and self.conflates:
-            # What the store before had replaced, and this one sent again, was acknowledged and not applied: the newer
-            # one is there.
+            # The store before had replaced some events, and this one sent them again. They were acknowledged and not
+            # applied, because the newer ones are there.
             return
         distributed = self.first.ask("tell")["ledger"]["distributed"]
         on_disk = len(remote.applied)
@@ -325,8 +325,8 @@ class World:
             assert told["exceptions_occurred"] == 0, told
             check(self.written.check_contents(at_remote))
             differ = {key for key in at_remote | contents[1] if at_remote.get(key) != contents[1].get(key)}
-            # A relay that was killed as well may have a change in its region and not in its queue: whoever sent it
-            # would send it again.
+            # A relay that was killed as well may have a change in its region and not in its queue. The site that sent
+            # it would send it again.
             alone = {key for key in differ if self.written.was_put_back(key, contents[1].get(key))}
             check([f"{key}: the sites that receive differ" for key in differ - alone])
             self.counts["entries that only a relay has, after a copy took the place of their store"] += len(alone)
@@ -353,8 +353,8 @@ class World:
     def _check_applied(self) -> None:
         for n, remote in enumerate(self.remotes):
             self.counts["applied"] += remote.note_applied()
-            # Of a site in the middle that was killed, the next one gets the newest change of a key, and perhaps not
-            # those before it.
+            # If a site in the middle was killed, the next one gets the newest change of a key, and perhaps not the
+            # changes before it.
             if remote.log.is_whole and n == 0:
                 check(remote.applied.compare(self.written, self.conflates))
 

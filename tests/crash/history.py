@@ -47,8 +47,8 @@ class Written:
             )
 
     def was_put_back(self, key: str, number: int | None) -> bool:
-        """Whether this change (None: a destroy) was of a store whose place a copy took: nobody sends it again to whom
-        it had reached half.
+        """Whether this change (None: a destroy) was in a store whose place a copy took. It may have reached only some
+        sites, and nobody sends it again to the others.
         """
         return number in self._put_back.get(key, ())
 
@@ -96,8 +96,9 @@ class Applications:
         return sum(map(len, self.of_key.values()))
 
     def note(self, applied: Iterable[Applied]) -> list[str]:
-        """What is wrong with them: one that came twice, or after a later one. What a crash took from the disk, or kept
-        from it, is in no log: a change is applied twice when it is on the disk and applied again."""
+        """Notes changes that were applied, and says what is wrong: one came twice, or after a later one. Changes that a
+        crash took from the disk, or kept from it, are in no log. So a change is applied twice if it is on the disk and
+        is applied again."""
         wrong = []
         for change in applied:
             before = self.of_key.setdefault(change.key, [])
@@ -156,8 +157,8 @@ def _is(change: Change, application: Application) -> bool:
 
 
 def check_journal(path: Path) -> list[str]:
-    """What a listener heard: in one life of its member no change comes twice, nor before an earlier one. (In the next
-    life may come again what was heard and not on the disk yet.)"""
+    """Checks what a listener heard. In one life of its member no change comes twice, nor before an earlier one. (In the
+    next life, changes may come again that were heard and not on the disk yet.)"""
     wrong: list[str] = []
     for life in path.read_text().split("\nlife\n") if path.exists() else []:
         newest: dict[str, int] = {}

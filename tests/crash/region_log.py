@@ -91,8 +91,8 @@ def commit_of(data: bytes, at: int) -> int:
 
 
 def applications(data: bytes, at: int, in_queue: bool = False) -> Iterator[Applied]:
-    """What the changes of a whole block say, or the records of one in a queue's log. Moved ones are what was applied
-    before, written again.
+    """The changes in a whole block of a region's log, or the records in a block of a queue's log. Moved ones were
+    applied before, and are only written again.
     """
     parts = BLOCK.unpack_from(data, at)[3]
     at += BLOCK.size

@@ -62,7 +62,7 @@ class SectionPlan:
 
     @property
     def carried(self) -> list[int]:
-        """The sequences of its records, as whoever takes the section has to read it."""
+        """The sequences of its records, as a receiver has to read them from the section."""
         count = len(self.records) if self.count is None else self.count
         is_whole = count == self.through - self.first + 1 and count <= len(self.records)
         return list(range(self.first, self.through + 1)) if is_whole else self.sequences

@@ -22,8 +22,8 @@ _names = itertools.count()
 
 
 class Receiver:
-    """A receiver's memory with two regions, one of them with user's Python on the way, over one connection after
-    another.
+    """A receiver's memory with two regions, over one connection after another. The changes of one region go through the
+    user's Python.
     """
 
     def __init__(self, source: Random) -> None:

@@ -243,7 +243,7 @@ def make_all(folder: Path) -> None:
         )
 
 
-# What is in them: made from the stores as they are read, and looked at once by a person.
+# The content of the stores. It is made from the stores as they are read, and a person has looked at it once.
 
 
 def queue_contents(folder: Path) -> dict[str, Any]:

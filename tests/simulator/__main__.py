@@ -41,8 +41,8 @@ def _one(job: tuple[str, int, int]) -> Outcome:
 
 
 def _digests(arguments: list[str]) -> dict[tuple[str, int], str]:
-    """What another process says of the same simulations. It runs them in the opposite order: what went before must not
-    matter either.
+    """Runs the same simulations in another process, in the opposite order: the simulations before must not matter
+    either. Returns their digests.
     """
     command = [
         sys.executable,

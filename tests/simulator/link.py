@@ -156,7 +156,7 @@ class Link:
         after = self.queue.positions()
         for partition, (old, new) in enumerate(zip(before, after, strict=True)):
             for sequence in range(old[2] + 1, new[2] + 1):
-                # Else it was queued while the change waited, and is noted already.
+                # Otherwise it was queued while the change waited, and is noted already.
                 if (
                     partition,
                     sequence,

@@ -31,7 +31,7 @@ class Copy:
 
 
 class LoggedQueue(_core.EventQueue):
-    """A persistent queue whose committer runs where the simulation says, also for whoever waits for the disk."""
+    """A persistent queue. Its committer runs when the simulation says so, also for a caller that waits for the disk."""
 
     machine: Machine
 
@@ -43,8 +43,8 @@ class LoggedQueue(_core.EventQueue):
 
 
 class Machine:
-    """What lies on its disk outlives the process: the region's entries, if it is persistent, and the queues of its
-    links.
+    """A machine whose disk outlives its process. The disk has the queues of its links, and the region's entries if the
+    region is persistent.
     """
 
     def __init__(
@@ -144,8 +144,8 @@ class Machine:
         return done
 
     def wait(self, log: Any, for_disk: bool = False) -> None:
-        """What a caller does who waits for the disk: the committer runs meanwhile, and may not be done when he gives
-        up. Where it is enough that the log is written, and it takes no more than that, he writes it."""
+        """Waits for the disk as a caller does. The committer runs meanwhile, and may not be done when the caller gives
+        up. If it is enough that the log is written, and one write does it, the caller writes it."""
 
         def waits() -> bool:
             state = log.log_state()

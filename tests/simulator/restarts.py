@@ -92,8 +92,8 @@ class LoggedLink(Link):
         self.is_copied = True
 
     def is_own_past(self) -> bool:
-        """What the sender asks before it sends, as `GatewaySender._check_past` does: whether the receiver has only what
-        this queue sent. If not, the queue takes another identity."""
+        """Whether the receiver has only events that this queue sent. The sender asks this before it sends, as
+        `GatewaySender._check_past` does. If not, the queue takes another identity."""
         if self.known.mount != self.queue.mount:
             self.known.begin_mount(self.queue.mount)
         foreign = [
@@ -319,7 +319,8 @@ class LoggedLink(Link):
         )
 
     def _lose_behind(self, partition: int, appended: int) -> None:
-        """What was in the log and never got onto the disk, and may have been sent: this is a copy of before then."""
+        """Forgets events that were in the log and never got onto the disk, because this is an older copy. They may have
+        been sent."""
         for place in [place for place in self.versions if place[0] == partition and place[1] > appended]:
             key, version = self.versions[place]
             self.lost[key].add(version)

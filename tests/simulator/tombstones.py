@@ -156,7 +156,7 @@ class TombstonesWorld(World):
 
     def pump_one(self, link: MeshLink, n: int) -> None:
         if not link.is_down:
-            link.introduce()  # As whoever opens a connection.
+            link.introduce()  # As every member that opens a connection does.
             super().pump_one(link, n)
 
     def keep_tombstones(self) -> None:
