@@ -1,4 +1,4 @@
-"""The tables of the shell fit into a terminal of 80 columns. No word is cut, and amounts are shown as people say them."""
+"""The shell's tables fit into a terminal of 80 columns. No word is cut, and amounts are shown as people say them."""
 
 from __future__ import annotations
 

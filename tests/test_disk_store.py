@@ -218,8 +218,8 @@ def test_who_waits_for_a_disk_that_takes_nothing_is_told_soon_and_loses_nothing(
 
 @pytest.fixture
 def full_store(network, tmp_path):
-    """Changes at NY wait for LN, and their queue's log may take 2 MB. `make(policy)` gives the sender. Its log is full, but
-    for less than a row.
+    """Changes at NY wait for LN, and their queue's log may take 2 MB. `make(policy)` gives the sender. Its log is full,
+    but for less than a row.
     """
     ny, ln = network.add("ny ln")
     ny.cache.create_disk_store("small", directories=[(str(tmp_path), 2)])
