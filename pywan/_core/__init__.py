@@ -1,7 +1,7 @@
 """The compiled core: records, queues, tables and both sessions.
 
-Its units (*.pyx) and all C are one shared object, so that what is there once in a process is there once: locks, counters, names.
-This is what the rest of the package imports.
+Its units (*.pyx) and all C are one shared object. So locks, counters and names exist only once in a process. The rest
+of the package imports this module.
 """
 
 from pywan._core import _finder  # First: it finds the others.

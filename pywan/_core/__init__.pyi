@@ -1,4 +1,7 @@
-"""The compiled core: records, queues, tables and both sessions. Each docstring is the first sentence of the one at run time."""
+"""The compiled core: records, queues, tables and both sessions.
+
+Each docstring is the first sentence of the one at run time.
+"""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -529,7 +532,10 @@ def crc32c(data: _Bytes, crc: int = 0) -> int:
     """CRC32C (Castagnoli) of a contiguous buffer, continued from `crc`."""
 
 checks_stop_the_process: bool
-"""In debug and sanitizer builds: a failed check of our own ends the process. Else the queue or log that it is about is broken."""
+"""Whether a failed check of our own ends the process, as in debug and sanitizer builds.
+
+Otherwise the queue or log that it is about is broken.
+"""
 
 def crc32c_portable(data: _Bytes, crc: int = 0) -> int:
     """The table form of `crc32c`: its oracle in tests."""
@@ -538,7 +544,8 @@ def measure_message(payload: _Bytes, most: int, deepest: int) -> tuple[int, str 
     """Returns (values in a msgpack message, None), or (values until then, why it is refused)."""
 
 def queue_counter_rows() -> list[tuple[int, str, str, str, str, str]]:
-    """(number, field, statistic, entry of the ledger, what that is a part of, what it counts) of each counter of a queue."""
+    """(number, field, statistic, entry of the ledger, what that is a part of, what it counts) of each counter of a
+    queue."""
 
 def receiver_counter_rows() -> list[tuple[int, str, str, str, str, str]]:
     """The same of a receiver; number, entry and part say nothing."""
