@@ -12,6 +12,7 @@
 #   make fuzz-python  control messages, openings and answers at random   (FUZZ_SECONDS=600 ARGS="--seed 7" ...)
 #   make libfuzzer the same led by coverage, if clang is here (FUZZ_SECONDS=60 FUZZERS="log" ...)
 #   make simulate  senders and receivers over a bad network, disk and clock   (ARGS="--seeds 1000 --jobs 2" ...)
+#   make simulate-site  a model of a site of several members with the real coordinator  (ARGS="--seeds 1000 --jobs 2")
 #   make crash     senders and receivers killed with kill -9  (ARGS="--rounds 1000 --seed 7" ...)
 #   make campaign  the random campaigns one after another, each for CAMPAIGN_SECONDS=600, or as many rounds or seeds
 #   make sanitize  the C tests, and the extension's tests, under ASan and UBSan; then make tsan
@@ -25,7 +26,7 @@
 SHELL      := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: help demo lint test test-quick test-long campaign sanitize-quick bench ctest fuzz fuzz-core fuzz-python libfuzzer simulate crash sanitize sanitized tsan tables docs wheel install build clean
+.PHONY: help demo lint test test-quick test-long campaign sanitize-quick bench ctest fuzz fuzz-core fuzz-python libfuzzer simulate simulate-site crash sanitize sanitized tsan tables docs wheel install build clean
 
 # Only used to make .venv; needs Python 3.11 or newer with the venv module.
 PYTHON ?= python3
@@ -132,6 +133,9 @@ fuzz-python: build
 
 simulate: build
 	$(PY) -m tests.simulator $(or $(ARGS),--seeds 1000)
+
+simulate-site: build
+	$(PY) -m tests.site_model $(or $(ARGS),--seeds 1000)
 
 crash: build
 	$(PY) -m tests.crash $(ARGS)

@@ -1,0 +1,688 @@
+"""Owns the decisions of a site: its view, and of every bucket the primary, the copies in sync and those that learn.
+
+A state machine without sockets, disk or clock. Its driver hands it requests and the time, then takes its actions and
+does them in their order: a decision is stored before anybody hears of it. A member repeats a request until the tables
+show its effect, so the coordinator may drop any request. The design follows PacificA (Lin et al., 2008) with a single
+configuration manager; docs/decisions/0056 says where it differs, and what the members do in between.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import fields, replace
+from typing import Any
+
+from pywan.coordination.decisions import Decisions
+from pywan.coordination.messages import Action, MayLeave, Probe, Refused, Store, Tell
+from pywan.coordination.placement import choose_copies, choose_primary
+from pywan.coordination.tables import (
+    NO_MARK,
+    Bucket,
+    BucketKey,
+    Epoch,
+    Holding,
+    Incarnation,
+    Kind,
+    Learner,
+    Mark,
+    MemberProfile,
+    Reach,
+    RegionAttributes,
+)
+
+MEMBER_TIMEOUT_US = 5_000_000
+DRIFT_DIVISOR = 20  # The coordinator waits a twentieth longer than the lease that it gave: clocks drift.
+LEARNERS_AT_ONCE = 8  # Images of one region that one member takes at the same time.
+
+
+class Coordinator:
+    """Not thread-safe. `now_us` comes from a clock that never goes back and counts suspended time."""
+
+    def __init__(
+        self,
+        name: str,
+        stored: Iterable[Store],
+        *,
+        run: int,
+        now_us: int,
+        site_identity: str,
+        member_timeout_us: int = MEMBER_TIMEOUT_US,
+    ) -> None:
+        """Goes on where earlier runs ended.
+
+        Leases that an earlier run gave may still be running, and members may know decisions that are not in `stored`
+        (an older file was put back). So nothing is decided about buckets until every member has been heard, or until
+        its lease is over.
+
+        Args:
+            stored: all that earlier runs gave to be stored, in order.
+            run: a random number that names this run.
+            site_identity: the name of a new site; it counts only if nothing was stored.
+        """
+        self.name = name
+        self.site = Decisions(stored, run=run, site_identity=site_identity)
+        self.member_timeout_us = member_timeout_us
+        self.wait_us = member_timeout_us + member_timeout_us // DRIFT_DIVISOR
+        self.lost_buckets = 0  # Buckets of which no copy was left: their changes are gone, and the next life is empty.
+        self._lease_until: dict[Incarnation, int] = {}
+        self._stored_by: dict[Incarnation, int] = {}  # Newest decision that the member has stored.
+        self._told: dict[Incarnation, int] = {}  # Newest decision that was sent to it.
+        self._probing: set[Incarnation] = set()
+        self._down: set[Incarnation] = set()  # Unreachable by a probe, with a lease that may still run.
+        self._refused: set[Incarnation] = set()  # Of those: nobody listens there.
+        # Members without a lease that a set of copies still names, and when to probe them again.
+        self._expired: dict[Incarnation, int] = {}
+        self._leaving: set[Incarnation] = set()
+        # By primary: the copies that it could not reach, and when.
+        self._complaints: dict[Incarnation, dict[Incarnation, int]] = {}
+        self._recovery_at: dict[str, int] = {}  # When lost copies of the region are made again.
+        self._reported: defaultdict[BucketKey, set[Incarnation]] = defaultdict(set)
+        self._heard_now: set[Incarnation] = set()  # Members that have reported in this generation.
+        self._unheard: dict[BucketKey, set[Incarnation]] = {}  # In a new generation: who has yet to report the bucket.
+        self._actions: list[Action] = []
+        self._silent = set(self.site.members)  # Members of earlier runs that this run has not heard.
+        self._silence_until = now_us + self.wait_us
+        for incarnation in self.site.members:
+            self._lease_until[incarnation] = now_us + self.wait_us
+        for region in self.site.regions:
+            self._recovery_at[region] = now_us + self.wait_us
+        if any(each.in_sync and each.epoch.generation < self.site.generation for each in self.site.buckets.values()):
+            self._begin_generation(self.site.mark, now_us)  # An earlier run did not hear all reports of its generation.
+
+    # --- requests of members ---
+
+    def join(
+        self,
+        profile: MemberProfile,
+        regions: dict[str, RegionAttributes],
+        holdings: dict[BucketKey, Holding],
+        stored: Mark,
+        now_us: int,
+    ) -> None:
+        """A member comes, or comes back to a coordinator that has forgotten it.
+
+        Args:
+            profile: what it is. Regions that it has already are in `hosting`.
+            regions: the attributes of those.
+            holdings: all buckets that it knows, where it was a member of this site before.
+            stored: the newest decision that it has stored; NO_MARK: none.
+        """
+        me = profile.incarnation
+        refusal = self._refusal_of(profile, stored, now_us)
+        if refusal is not None:
+            self._actions.append(Tell(me, refusal))
+            return
+        for mark in (stored, profile.seen):
+            if mark.generation >= self.site.generation and not self.site.made(mark):
+                self._begin_generation(mark, now_us)
+        for earlier in self._earlier_lives(me):  # The folder of a name is locked by one process: the others are gone.
+            self.revoke(earlier)
+        for region, attributes in regions.items():
+            if region not in self.site.regions:
+                self.site.set_region(region, attributes)
+        self._expired.pop(me, None)
+        if self.site.members.get(me) != profile:
+            self.site.set_member(me, profile)
+        self._take_reports(me, holdings)
+        self._told[me] = self._stored_by[me] = 0
+        self._hear(me, now_us)
+
+    def renew(self, me: Incarnation, stored: Mark, now_us: int) -> None:
+        """Renews a lease. `stored`: the newest decision that the member has stored; NO_MARK: none yet."""
+        if stored != NO_MARK and (stored.generation != self.site.generation or not self.site.made(stored)):
+            self._actions.append(Tell(me, Refused("the coordinator does not know all decisions", report=True)))
+            return
+        if not self._knows(me):
+            self._actions.append(Tell(me, Refused(f"member {me} was given up", join_again=True)))
+            return
+        self._stored_by[me] = self._told[me] = stored.number
+        self._hear(me, now_us)
+        self._finish_removals()
+
+    def _hear(self, me: Incarnation, now_us: int) -> None:
+        self._silent.discard(me)
+        self._refused.discard(me)
+        self._lease_until[me] = now_us + self.wait_us
+        self._tell(me, self.member_timeout_us)
+        if me in self._down:
+            self._down.remove(me)
+            self._come_back(me, now_us)
+
+    def host(self, me: Incarnation, region: str, attributes: RegionAttributes, weight: int, now_us: int) -> None:
+        """The member has created the region. `weight`: local-max-memory in MB; 0: it is an accessor."""
+        if not self._knows(me):
+            return
+        known = self.site.regions.get(region)
+        if known is not None and known != attributes:
+            self._actions.append(Tell(me, Refused(_mismatch(region, known, attributes))))
+            return
+        if known is None:
+            self.site.set_region(region, attributes)
+        profile = self.site.members[me]
+        others = tuple(each for each in profile.hosting if each[0] != region)
+        self.site.set_member(me, replace(profile, hosting=(*others, (region, weight))))
+        delay_ms = 0 if attributes.kind is Kind.REPLICATE else attributes.startup_recovery_delay_ms
+        if weight and delay_ms >= 0:
+            self._recover_from(region, now_us + delay_ms * 1000)
+
+    def unhost(self, me: Incarnation, region: str, now_us: int) -> None:
+        """The member has closed the region. Its copies are gone; a sole copy is gone with its data."""
+        if not self._knows(me):
+            return
+        profile = self.site.members[me]
+        self.site.set_member(me, replace(profile, hosting=tuple(each for each in profile.hosting if each[0] != region)))
+        for key, bucket in self.site.held_by(me):
+            if key.region == region:
+                self._lose_copy(key, bucket, me, now_us)
+
+    def destroy_region(self, me: Incarnation, region: str) -> None:
+        """The region goes everywhere, with its buckets."""
+        if not self._knows(me) or region not in self.site.regions:
+            return
+        for key in [each for each in self.site.buckets if each.region == region]:
+            self._unheard.pop(key, None)
+            self.site.set_bucket(key, None)
+        for member, profile in list(self.site.members.items()):
+            if any(name == region for name, _ in profile.hosting):
+                hosting = tuple(each for each in profile.hosting if each[0] != region)
+                self.site.set_member(member, replace(profile, hosting=hosting))
+        self._recovery_at.pop(region, None)
+        self.site.set_region(region, None)
+
+    def want(self, me: Incarnation, keys: Iterable[BucketKey]) -> None:
+        """The member meets buckets that nobody has yet. Each gets its copies: all are empty, and hence in sync."""
+        if not self._knows(me) or self._silent:
+            return
+        for key in keys:
+            attributes = self.site.regions.get(key.region)
+            if attributes is None or not 0 <= key.number < attributes.total_num_buckets or key in self._unheard:
+                continue
+            bucket = self.site.buckets.get(key)
+            if bucket is None or bucket.primary is None:
+                self._make(key, attributes, bucket)
+
+    def caught_up(self, me: Incarnation, key: BucketKey, epoch: Epoch, learner: Learner, now_us: int) -> None:
+        """The primary says that a learner has all, and that it waits for the learner with every change from now on."""
+        bucket = self._of_primary(me, key, epoch)
+        if bucket is None or learner not in bucket.learners:
+            return  # A report of an earlier transfer: the learner was removed meanwhile.
+        learners = tuple(each for each in bucket.learners if each != learner)
+        in_sync = (*bucket.in_sync, learner.member)
+        self.site.set_bucket(key, replace(bucket, learners=learners, in_sync=in_sync, version=bucket.version + 1))
+        if key.region in self._recovery_at:
+            self._recover(key.region, now_us)
+
+    def unreachable(self, me: Incarnation, epochs: dict[BucketKey, Epoch], copy: Incarnation, now_us: int) -> None:
+        """The primary asks to take a copy out: the copy does not answer, or cannot take changes.
+
+        The primary goes on waiting for that copy until everybody who stays has stored the decision. A primary that
+        cannot reach any of several copies, which the coordinator hears, is taken out itself.
+        """
+        if not self._knows(me) or self._silent:
+            return
+        held = [(key, bucket) for key in epochs if (bucket := self._of_primary(me, key, epochs[key])) is not None]
+        if any(copy in bucket.in_sync for _, bucket in held) and self._is_cut_off(me, copy, now_us):
+            self._down.add(me)
+            self._lose_all_copies(me, now_us)
+            return
+        for key, bucket in held:
+            if copy != me and copy in bucket.holders:
+                self._lose_copy(key, bucket, copy, now_us)
+
+    def suspect(self, reporter: Incarnation, suspected: Incarnation) -> None:
+        """A connection was refused or reset. That proves no death, but it is worth a look at once."""
+        if reporter in self.site.members:
+            self._probe(suspected)
+
+    def _probe(self, suspected: Incarnation) -> None:
+        if suspected in self.site.members and suspected not in self._down and suspected not in self._probing:
+            self._probing.add(suspected)
+            self._actions.append(Probe(self.site.members[suspected]))
+
+    def probed(self, member: Incarnation, reach: Reach, now_us: int) -> None:
+        """What came of a `Probe`. Buckets with other copies in sync are taken over; the others wait for the lease."""
+        self._probing.discard(member)
+        if member not in self.site.members or self._silent:
+            return
+        (self._refused.add if reach is Reach.REFUSED else self._refused.discard)(member)
+        if member in self._expired:
+            self._expired[member] = now_us + self.member_timeout_us
+            self._begin_anew_without(member)
+        elif reach is not Reach.ANSWERED and member not in self._down:
+            self._down.add(member)
+            self._lose_all_copies(member, now_us)
+
+    def leave(self, me: Incarnation, now_us: int) -> None:
+        """A planned stop begins: other copies become primary first. `MayLeave` is told when nobody waits for it."""
+        if me not in self.site.members:
+            self._actions.append(Tell(me, MayLeave()))
+            return
+        if self._silent:
+            return
+        self._leaving.add(me)
+        for key, bucket in self.site.held_by(me):
+            if bucket.primary != me:
+                self._lose_copy(key, bucket, me, now_us)
+                continue
+            others = [each for each in bucket.in_sync if each != me and self._is_usable(each)]
+            if others and key not in self._unheard:
+                self._promote(key, bucket, others, bucket.in_sync)
+        self._let_leave()
+
+    def ready(self, me: Incarnation, keys: Iterable[BucketKey], now_us: int) -> None:
+        """A new primary has reached all copies in sync, and accepts changes. Copies that leave are taken out now."""
+        if not self._knows(me):
+            return
+        for key in keys:
+            for copy in sorted(self._leaving):
+                bucket = self.site.buckets.get(key)
+                if bucket is not None and bucket.primary == me and copy in bucket.holders:
+                    self._lose_copy(key, bucket, copy, now_us)
+        self._let_leave()
+
+    def left(self, me: Incarnation, now_us: int) -> None:
+        """The member has ended, and says so: its lease is over at once."""
+        if me in self.site.members:
+            self._refused.add(me)
+            self._give_up(me, now_us)
+
+    def revoke(self, me: Incarnation) -> None:
+        """An operator says that an incarnation, for which buckets wait, never comes back."""
+        for key in [each for each, waiting in self._unheard.items() if me in waiting]:
+            self._heard(key, me)
+        if me in self._expired:
+            self._refused.add(me)
+            self._begin_anew_without(me)
+
+    # --- time ---
+
+    def tick(self, now_us: int) -> None:
+        """Does what is due: leases that are over, copies that are to be made again."""
+        if now_us >= self._silence_until:
+            self._silent.clear()
+        for member, until in list(self._lease_until.items()):
+            if until <= now_us:
+                self._give_up(member, now_us)
+        for member, due in list(self._expired.items()):
+            if due <= now_us:
+                self._expired[member] = now_us + self.member_timeout_us
+                self._probe(member)
+        self._finish_removals()
+        for member in sorted(self._down | self._expired.keys()):
+            for key, bucket in self.site.held_by(member):
+                if bucket.primary == member and key not in self._unheard and not self._silent:
+                    self._replace_primary(key, bucket, {member})
+        for region, due in list(self._recovery_at.items()):
+            if due <= now_us and not self._silent:
+                self._recover(region, now_us)
+
+    def next_us(self) -> int | None:
+        """When `tick` is to be called next though nobody asks for anything; None: never."""
+        recoveries = () if self._silent else self._recovery_at.values()
+        return min([*self._lease_until.values(), *self._expired.values(), *recoveries], default=None)
+
+    # --- actions ---
+
+    def take_actions(self) -> list[Action]:
+        """What the driver is to do now, in this order. Every decision made since the last call is stored first."""
+        for member in self.site.members:
+            if member in self._told:
+                self._tell(member, 0)
+        actions, self._actions = self._actions, []
+        store = self.site.take_store()
+        return actions if store is None else [store, *actions]
+
+    def _tell(self, member: Incarnation, lease_us: int) -> None:
+        """Sends what the member has not been sent, and the lease. Nothing at all is not sent."""
+        told = self._told[member]
+        if told >= self.site.number and not lease_us:
+            return
+        self._told[member] = self.site.number
+        tables = self.site.tables(told, self.name, lease_us)
+        self._actions.append(Tell(member, tables))
+
+    # --- decisions ---
+
+    def _make(self, key: BucketKey, attributes: RegionAttributes, before: Bucket | None) -> None:
+        """A new and empty life of a bucket. Nothing happens while no member can store it: the bucket waits."""
+        weights = self._storing(key.region)
+        if not weights:
+            return
+        load = self.site.loads[key.region]
+        copies = choose_copies(load, weights, attributes.copies_wanted(len(weights)))
+        epoch = Epoch(self.site.generation, before.epoch.number + 1 if before else 1)
+        version = before.version + 1 if before else 1
+        primary = choose_primary(load, copies)
+        self.site.set_bucket(key, Bucket(epoch, self._new_life(), 0, version, primary, tuple(copies)))
+
+    def _new_life(self) -> int:
+        return self.site.generation << 40 | self.site.number + 1
+
+    def _promote(
+        self, key: BucketKey, bucket: Bucket, candidates: list[Incarnation], in_sync: tuple[Incarnation, ...]
+    ) -> None:
+        """Makes one of `candidates`, who have all that was acknowledged, the primary of the copies `in_sync`.
+
+        The new primary accepts changes when all of them have adopted its epoch. So the set counts from then on, and
+        nobody who left it has to be waited for.
+        """
+        primary = choose_primary(self.site.loads[key.region], candidates)
+        before = (*bucket.in_sync, *bucket.leaving)
+        unfenced = before if len(before) > 1 and len(in_sync) == 1 else bucket.unfenced
+        learners = tuple(each for each in bucket.learners if each.member not in in_sync)
+        epoch = Epoch(self.site.generation, bucket.epoch.number + 1)
+        self.site.set_bucket(
+            key,
+            replace(
+                bucket,
+                epoch=epoch,
+                version=bucket.version + 1,
+                primary=primary,
+                in_sync=in_sync,
+                leaving=(),
+                learners=learners,
+                unfenced=unfenced,
+            ),
+        )
+
+    def _lose_all_copies(self, member: Incarnation, now_us: int) -> None:
+        for key, bucket in self.site.held_by(member):
+            self._lose_copy(key, bucket, member, now_us)
+
+    def _lose_copy(self, key: BucketKey, bucket: Bucket, copy: Incarnation, now_us: int) -> None:
+        """Takes a copy out, if somebody else has everything or it never acknowledges anything again."""
+        if key in self._unheard:
+            return
+        self._schedule_recovery(key.region, copy, now_us)
+        if copy in bucket.learning:
+            learners = tuple(each for each in bucket.learners if each.member != copy)
+            self.site.set_bucket(key, replace(bucket, learners=learners))
+            return
+        if bucket.primary is not None and (copy == bucket.primary or not self._is_there(bucket.primary)):
+            self._replace_primary(key, bucket, {copy, bucket.primary})
+        elif copy in bucket.in_sync:
+            stay = tuple(each for each in bucket.in_sync if each != copy)
+            leaving = (*bucket.leaving, copy)
+            self.site.set_bucket(key, replace(bucket, in_sync=stay, leaving=leaving, version=bucket.version + 1))
+
+    def _replace_primary(self, key: BucketKey, bucket: Bucket, lost: set[Incarnation]) -> None:
+        """The primary cannot be heard. Somebody else who has everything takes over, if there is one.
+
+        A member that leaves the set still has everything: the primary waited for it, as the removal was not in effect.
+        """
+        stay = tuple(each for each in bucket.in_sync if each not in lost)
+        candidates = [each for each in stay if self._is_usable(each)] or [each for each in stay if self._is_there(each)]
+        if not candidates:
+            candidates = [each for each in bucket.leaving if each not in lost and self._is_there(each)]
+            stay = (*stay, *candidates)
+        if candidates:
+            self._promote(key, bucket, candidates, stay)
+        elif self._is_over(bucket):
+            self.lost_buckets += 1
+            self.site.set_bucket(
+                key,
+                replace(
+                    bucket, primary=None, in_sync=(), leaving=(), learners=(), unfenced=(), version=bucket.version + 1
+                ),
+            )
+
+    def _finish_removals(self) -> None:
+        """A removal is in effect when everybody who stays has stored it; then the primary waits for nobody else.
+
+        An earlier set can acknowledge nothing any more when one of its members has stored the decision that ended it.
+        """
+        for key in sorted(self.site.unfinished):
+            bucket, decided = self.site.buckets[key], self.site.decided_at(key)
+            stored = [self._stored_by.get(each, 0) >= decided for each in bucket.in_sync]
+            if bucket.leaving and all(stored):
+                bucket = replace(bucket, leaving=())
+            if any(self._stored_by.get(each, 0) >= decided for each in bucket.unfenced):
+                bucket = replace(bucket, unfenced=())
+            if bucket != self.site.buckets[key]:
+                self.site.set_bucket(key, bucket)
+        self._let_leave()
+
+    def _give_up(self, member: Incarnation, now_us: int) -> None:
+        """The lease of the member is over, or it has ended. It stays in the table only while a bucket depends on it."""
+        for record in (self._lease_until, self._stored_by, self._told, self._complaints):
+            record.pop(member, None)
+        for group in (self._down, self._leaving, self._silent):
+            group.discard(member)
+        self._expired[member] = now_us + self.member_timeout_us
+        self._lose_all_copies(member, now_us)
+        self._forget(member)
+        if member in self._expired and member not in self._refused:
+            self._probe(member)
+
+    def _begin_anew_without(self, member: Incarnation) -> None:
+        """More is known of a member whose lease is over: buckets that it alone holds up may begin anew."""
+        for key, bucket in self.site.naming(member):
+            if bucket.primary is not None and key not in self._unheard and not self._is_there(bucket.primary):
+                self._replace_primary(key, bucket, {bucket.primary})
+        self._forget(member)
+
+    def _forget(self, member: Incarnation) -> None:
+        """Takes a member without a lease out of the table, unless a bucket may have to wait for it."""
+        if self.site.naming(member):
+            return
+        for group in (self._refused, self._probing):
+            group.discard(member)
+        self._expired.pop(member, None)
+        self.site.set_member(member, None)
+
+    def _come_back(self, me: Incarnation, now_us: int) -> None:
+        """A member is heard that was taken for down. It gets copies again."""
+        for region, weight in self.site.members[me].hosting:
+            if weight:
+                self._recover_from(region, now_us + self.member_timeout_us)
+
+    # --- recovery of redundancy ---
+
+    def _schedule_recovery(self, region: str, copy: Incarnation, now_us: int) -> None:
+        """A copy was lost. A member that is there gets it again soon; `recovery-delay` counts for one that is gone."""
+        attributes = self.site.regions.get(region)
+        if attributes is None:
+            return
+        if self._is_usable(copy):
+            self._recover_from(region, now_us + self.member_timeout_us)
+        elif attributes.kind is Kind.PARTITION and attributes.recovery_delay_ms >= 0:
+            self._recover_from(region, now_us + attributes.recovery_delay_ms * 1000)
+
+    def _recover_from(self, region: str, at_us: int) -> None:
+        self._recovery_at[region] = min(at_us, self._recovery_at.get(region, at_us))
+
+    def _recover(self, region: str, now_us: int) -> None:
+        """Gives buckets with too few copies learners, a few at a time; goes on when one of them has caught up."""
+        attributes, weights, load = self.site.regions[region], self._storing(region), self.site.loads[region]
+        wanted = attributes.copies_wanted(len(weights))
+        again = False
+        for key in list(self.site.of_region[region]):
+            bucket = self.site.buckets[key]
+            if bucket.primary is None or key in self._unheard:
+                continue
+            missing = wanted - sum(each in weights for each in bucket.holders)
+            if missing > 0:
+                held = {*bucket.holders, *bucket.leaving}
+                others = {each: weight for each, weight in weights.items() if each not in held}
+                free = {each: weight for each, weight in others.items() if load.learning[each] < LEARNERS_AT_ONCE}
+                chosen = choose_copies(load, free, missing)
+                again = again or len(chosen) < min(missing, len(others)) or bool(bucket.leaving)
+                if chosen:
+                    fresh = tuple(Learner(each, self.site.number + 1) for each in chosen)
+                    bucket = replace(bucket, learners=(*bucket.learners, *fresh))
+                    self.site.set_bucket(key, bucket)
+            again = again or bool(bucket.learners)
+        if again:
+            self._recovery_at[region] = now_us + self.member_timeout_us
+        else:
+            self._recovery_at.pop(region, None)
+
+    # --- a new generation ---
+
+    def _begin_generation(self, seen: Mark, now_us: int) -> None:
+        """A member knows decisions that are not here: those of this coordinator are not the newest.
+
+        Nothing is decided about a bucket until everybody who was in sync, as far as anybody knows, has reported it, and
+        nothing at all before a member that nobody knows of has lost its lease.
+        """
+        self.site.generation = max(self.site.generation, seen.generation) + 1
+        self.site.number = max(self.site.number, seen.number)
+        self._silent.add(_SOMEBODY)
+        self._silence_until = now_us + self.wait_us
+        self.site.decide_all_again()
+        for key, bucket in self.site.buckets.items():
+            if bucket.in_sync:
+                self._unheard[key] = self._awaited(bucket)
+        self._heard_now.clear()
+        self._told.clear()  # A member hears of this generation when it has reported what it knows.
+        self._stored_by.clear()
+
+    def _take_reports(self, me: Incarnation, holdings: dict[BucketKey, Holding]) -> None:
+        """Takes the newest decision that anybody knows about each bucket. A member is heard once, about all of them."""
+        self._heard_now.add(me)
+        for key, holding in holdings.items():
+            known, theirs = self.site.buckets.get(key), holding.bucket
+            if known is not None and key not in self._unheard:
+                continue
+            if holding.has_all:
+                self._reported[key].add(me)
+            if known is None or (theirs.epoch, theirs.version) > (known.epoch, known.version):
+                self.site.set_bucket(key, theirs)
+                self._unheard[key] = self._awaited(theirs)
+        for key in list(self._unheard):
+            self._heard(key, me)
+
+    def _awaited(self, bucket: Bucket) -> set[Incarnation]:
+        """Who has to report the bucket. A member whose name has a later life is gone, and reports nothing."""
+        alive = {each.name: each for each in self.site.members if each not in self._expired}
+        return {
+            each
+            for each in (*bucket.in_sync, *bucket.leaving)
+            if each not in self._heard_now and alive.get(each.name, each) == each
+        }
+
+    def _heard(self, key: BucketKey, member: Incarnation) -> None:
+        """When nobody is left to be heard, the copies that reported go on under an epoch of this generation."""
+        waiting = self._unheard[key]
+        waiting.discard(member)
+        if waiting:
+            return
+        del self._unheard[key]
+        bucket = self.site.buckets[key]
+        reported = self._reported.pop(key, set())
+        there = tuple(each for each in (*bucket.in_sync, *bucket.leaving) if each in reported)
+        if there:
+            if len(there) < len(bucket.in_sync) + len(bucket.leaving):
+                # Those who are missing may have known of a later decision, and have acknowledged more.
+                bucket = replace(bucket, life=self._new_life(), inherits=bucket.life)
+            self._promote(key, replace(bucket, learners=()), list(there), there)
+        else:
+            self.lost_buckets += 1
+            self.site.set_bucket(key, replace(bucket, primary=None, in_sync=(), leaving=(), learners=()))
+
+    # --- questions ---
+
+    def _knows(self, me: Incarnation) -> bool:
+        """Whether requests of the member count. The answer to `renew` says to the member why they do not."""
+        return me in self.site.members and me not in self._expired
+
+    def _is_there(self, member: Incarnation) -> bool:
+        return member in self.site.members and member not in self._down and member not in self._expired
+
+    def _is_over(self, bucket: Bucket) -> bool:
+        """Whether nobody can acknowledge anything of the bucket any more, so that it may begin anew, empty.
+
+        A sole copy acknowledges nothing without a lease. Several copies do, as long as all of them are alive: the lease
+        of each must be over, and one of them must be gone. The same holds for an earlier set that was not fenced.
+        """
+        now = {*bucket.in_sync, *bucket.leaving}
+        return all(each in self._expired or each not in self.site.members for each in now) and all(
+            len(some) < 2 or any(self._is_gone(each) for each in some) for some in (now, bucket.unfenced)
+        )
+
+    def _is_gone(self, member: Incarnation) -> bool:
+        return member not in self.site.members or (member in self._expired and member in self._refused)
+
+    def _is_usable(self, member: Incarnation) -> bool:
+        return self._is_there(member) and member not in self._leaving
+
+    def _storing(self, region: str) -> dict[Incarnation, int]:
+        """The members that can take copies of the region, each with its weight."""
+        hosts = self.site.hosts(region)
+        return {member: weight for member, weight in sorted(hosts.items()) if weight and self._is_usable(member)}
+
+    def _of_primary(self, me: Incarnation, key: BucketKey, epoch: Epoch) -> Bucket | None:
+        """The bucket, if `me` speaks as its primary under the epoch that counts, and decisions about it can be made."""
+        bucket = self.site.buckets.get(key)
+        if bucket is None or bucket.primary != me or bucket.epoch != epoch or key in self._unheard or self._silent:
+            return None
+        return bucket
+
+    def _is_cut_off(self, me: Incarnation, copy: Incarnation, now_us: int) -> bool:
+        """Whether a primary cannot reach any of several members that hold copies with it, though we hear them all."""
+        complaints = self._complaints.setdefault(me, {})
+        complaints[copy] = now_us
+        for old in [each for each, at in complaints.items() if at + self.member_timeout_us < now_us]:
+            del complaints[old]
+        partners = {
+            each
+            for _, bucket in self.site.held_by(me)
+            if bucket.primary == me
+            for each in (*bucket.in_sync, *bucket.leaving)
+            if each != me and self._is_usable(each)
+        }
+        return len(complaints) > 1 and bool(partners) and partners <= complaints.keys()
+
+    def _let_leave(self) -> None:
+        """Tells those that leave when nobody who stays needs them. A sole copy goes, as its user stops the member."""
+        awaited = {each for key in self.site.unfinished for each in self.site.buckets[key].leaving}
+        for member in sorted(self._leaving):
+            needed = any(self._is_usable(each) for _, bucket in self.site.held_by(member) for each in bucket.in_sync)
+            if not needed and member not in awaited:
+                self._leaving.discard(member)  # It is told once. It asks again if it did not hear that.
+                self._down.add(member)
+                self._actions.append(Tell(member, MayLeave()))
+
+    def _refusal_of(self, profile: MemberProfile, stored: Mark, now_us: int) -> Refused | None:
+        me = profile.incarnation
+        if profile.site_identity not in ("", self.site.identity):
+            if self.site.number or self.site.members:
+                return Refused(
+                    f"member {me.name} belongs to the site {profile.site_identity}, and this is {self.site.identity}: "
+                    f"start it in an empty folder, or with the locators of its own site"
+                )
+            self.site.identity = profile.site_identity  # Of a coordinator that has lost all: the members know better.
+        if (
+            (me not in self.site.members or me in self._expired)
+            and stored.generation == self.site.generation
+            and self.site.made(stored)
+        ):
+            return Refused(f"member {me} was given up", join_again=True)
+        for earlier in self._earlier_lives(me):
+            if earlier in self._lease_until:
+                self._probe(earlier)
+                wait = max(self._lease_until[earlier] - now_us, 1)
+                return Refused(f"another member of the name {me.name} ({earlier}) may still be alive", wait)
+        return None
+
+    def _earlier_lives(self, me: Incarnation) -> list[Incarnation]:
+        awaited = {each for waiting in self._unheard.values() for each in waiting}
+        return sorted(each for each in awaited | self.site.members.keys() if each.name == me.name and each != me)
+
+
+_SOMEBODY = Incarnation("", 0)  # Stands for members that this coordinator has forgotten.
+
+
+def _mismatch(region: str, known: RegionAttributes, told: RegionAttributes) -> str:
+    differences = [
+        f"{field.name.replace('_', '-')} is {_shown(getattr(told, field.name))} here and "
+        f"{_shown(getattr(known, field.name))} at the other members"
+        for field in fields(RegionAttributes)
+        if getattr(told, field.name) != getattr(known, field.name)
+    ]
+    return f"region {region}: {'; '.join(differences)}: all members of a site must create it alike"
+
+
+def _shown(value: Any) -> str:
+    return str(value.value) if isinstance(value, Kind) else repr(value) if isinstance(value, str) else str(value)

@@ -1,0 +1,202 @@
+"""Owns what was decided in a site: the tables, the last decision about each entry, and what is still to be stored."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterable
+
+from pywan.coordination.messages import Store, Tables
+from pywan.coordination.placement import Load
+from pywan.coordination.tables import (
+    NO_MARK,
+    Bucket,
+    BucketKey,
+    Incarnation,
+    Mark,
+    MemberProfile,
+    RegionAttributes,
+)
+
+
+class Decisions:
+    """Every change of an entry is a decision with the next number. The indexes are derived from the tables."""
+
+    def __init__(self, stored: Iterable[Store], *, run: int, site_identity: str) -> None:
+        """Goes on from what earlier runs gave to be stored, in order. `run` names this one."""
+        self.identity = site_identity
+        self.generation = 1
+        self.number = 0
+        self.runs: dict[int, int] = {}  # Every run that decided something, with its last decision.
+        self.members: dict[Incarnation, MemberProfile] = {}
+        self.regions: dict[str, RegionAttributes] = {}
+        self.buckets: dict[BucketKey, Bucket] = {}
+        self.of_region: defaultdict[str, dict[BucketKey, None]] = defaultdict(dict)
+        self.loads: defaultdict[str, Load] = defaultdict(Load)
+        self.unfinished: set[BucketKey] = set()  # Buckets with somebody in `leaving` or `unfenced`.
+        self._hosts: defaultdict[str, dict[Incarnation, int]] = defaultdict(dict)  # By region: weights of its members.
+        self._naming: defaultdict[Incarnation, dict[BucketKey, None]] = defaultdict(dict)
+        self._last = _LastDecisions()
+        self._run = run
+        self._decided_by = run  # The run that made the newest decision.
+        self._stored_through = 0
+        for store in stored:
+            self._take_back(store)
+
+    @property
+    def mark(self) -> Mark:
+        return Mark(self.generation, self.number, self._decided_by)
+
+    def made(self, mark: Mark) -> bool:
+        """Whether the decision is known here: a run of this coordinator made it, and it was not lost."""
+        return mark == NO_MARK or mark.number <= self.runs.get(mark.run, -1)
+
+    def held_by(self, member: Incarnation) -> list[tuple[BucketKey, Bucket]]:
+        """The buckets of which the member has a copy or makes one."""
+        return [(key, bucket) for key, bucket in self.naming(member) if member in bucket.holders]
+
+    def naming(self, member: Incarnation) -> list[tuple[BucketKey, Bucket]]:
+        """The buckets that may depend on the member in any way."""
+        return [(key, self.buckets[key]) for key in self._naming.get(member, ())]
+
+    def hosts(self, region: str) -> dict[Incarnation, int]:
+        """The members that have the region, each with its weight; 0: it is an accessor."""
+        return self._hosts[region]
+
+    def decided_at(self, key: BucketKey) -> int:
+        """The number of the last decision about a bucket."""
+        return self._last.at(key)
+
+    # --- decisions ---
+
+    def set_member(self, member: Incarnation, profile: MemberProfile | None) -> None:
+        self._place_member(member, profile)
+        self._decide(member)
+
+    def set_region(self, region: str, attributes: RegionAttributes | None) -> None:
+        self._place_region(region, attributes)
+        self._decide(region)
+
+    def set_bucket(self, key: BucketKey, bucket: Bucket | None) -> None:
+        self._place(key, bucket)
+        self._decide(key)
+
+    def decide_all_again(self) -> None:
+        """Everything gets a number of this generation."""
+        for key in [*self.members, *self.regions, *self.buckets]:
+            self._decide(key)
+
+    def _decide(self, key: Hashable) -> None:
+        self.number += 1
+        self.runs[self._run], self._decided_by = self.number, self._run
+        self._last.note(key, self.number)
+
+    def _place_member(self, member: Incarnation, profile: MemberProfile | None) -> None:
+        before = self.members.pop(member, None)
+        if before is not None:
+            for region, _ in before.hosting:
+                del self._hosts[region][member]
+        if profile is not None:
+            self.members[member] = profile
+            for region, weight in profile.hosting:
+                self._hosts[region][member] = weight
+
+    def _place_region(self, region: str, attributes: RegionAttributes | None) -> None:
+        self.regions.pop(region, None)
+        if attributes is not None:
+            self.regions[region] = attributes
+
+    def _place(self, key: BucketKey, bucket: Bucket | None) -> None:
+        before = self.buckets.pop(key, None)
+        if before is not None:
+            self.loads[key.region].remove(before)
+            for member in before.named:
+                del self._naming[member][key]
+        self.unfinished.discard(key)
+        if bucket is None:
+            self.of_region[key.region].pop(key, None)
+            return
+        assert bucket.primary is None or bucket.primary in bucket.in_sync, f"{key}: {bucket}"
+        assert not set(bucket.in_sync) & set(bucket.learning), f"{key}: {bucket}"
+        self.buckets[key] = bucket
+        self.of_region[key.region][key] = None
+        self.loads[key.region].add(bucket)
+        for member in bucket.named:
+            self._naming[member][key] = None
+        if bucket.leaving or bucket.unfenced:
+            self.unfinished.add(key)
+
+    # --- what others are told, and what is stored ---
+
+    def tables(self, since: int, coordinator: str, lease_us: int) -> Tables:
+        """Everything that was decided behind number `since`."""
+        members, regions, buckets = self._newer(since)
+        return Tables(
+            since,
+            self.mark,
+            coordinator,
+            self.identity,
+            lease_us,
+            tuple(self.members.values()) if members else None,
+            tuple((each, self.regions.get(each)) for each in regions),
+            tuple((each, self.buckets.get(each)) for each in buckets),
+        )
+
+    def take_store(self) -> Store | None:
+        """What was decided since the last call; None: nothing."""
+        if self._stored_through >= self.number:
+            return None
+        members, regions, buckets = self._newer(self._stored_through)
+        self._stored_through = self.number
+        return Store(
+            self.mark,
+            ((self._decided_by, self.number),),
+            self.identity,
+            tuple((each, self.members.get(each)) for each in members),
+            tuple((each, self.regions.get(each)) for each in regions),
+            tuple((each, self.buckets.get(each)) for each in buckets),
+        )
+
+    def _newer(self, since: int) -> tuple[list[Incarnation], list[str], list[BucketKey]]:
+        keys = self._last.since(since)
+        return (
+            [each for each in keys if isinstance(each, Incarnation)],
+            [each for each in keys if isinstance(each, str)],
+            [each for each in keys if isinstance(each, BucketKey)],
+        )
+
+    def _take_back(self, store: Store) -> None:
+        self.generation, self.number, self._decided_by = store.mark
+        self.runs.update(store.runs)
+        self._stored_through = self.number
+        self.identity = store.site_identity
+        for incarnation, profile in store.members:
+            self._place_member(incarnation, profile)
+            self._last.note(incarnation, self.number)
+        for region, attributes in store.regions:
+            self._place_region(region, attributes)
+            self._last.note(region, self.number)
+        for key, bucket in store.buckets:
+            self._place(key, bucket)
+            self._last.note(key, self.number)
+
+
+class _LastDecisions:
+    """The number of the last decision about each entry, in the order of the decisions."""
+
+    def __init__(self) -> None:
+        self._at: dict[Hashable, int] = {}
+
+    def note(self, key: Hashable, number: int) -> None:
+        self._at.pop(key, None)  # The newest is last: `since` reads from the end.
+        self._at[key] = number
+
+    def at(self, key: Hashable) -> int:
+        return self._at.get(key, 0)
+
+    def since(self, number: int) -> list[Hashable]:
+        newer = []
+        for key, at in reversed(self._at.items()):
+            if at <= number:
+                break
+            newer.append(key)
+        return newer[::-1]

@@ -1,0 +1,135 @@
+"""Owns the coordinator's decisions on the disk: a SQLite database with a row for each entry of the tables.
+
+A commit is durable before `append` returns (`synchronous=FULL`), and a crash in its middle leaves the one before.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgpack
+
+from pywan.coordination import plain
+from pywan.coordination.messages import Store
+from pywan.errors import DiskAccessError, ProtocolError
+
+FORMAT = 1  # Of the database, as SQLite's user_version.
+_SCHEMA = """
+CREATE TABLE site (id INTEGER PRIMARY KEY CHECK (id = 0), identity TEXT NOT NULL, mark BLOB NOT NULL);
+CREATE TABLE runs (run INTEGER PRIMARY KEY, last INTEGER NOT NULL);
+CREATE TABLE members (key BLOB PRIMARY KEY, value BLOB NOT NULL);
+CREATE TABLE regions (key BLOB PRIMARY KEY, value BLOB NOT NULL);
+CREATE TABLE buckets (key BLOB PRIMARY KEY, value BLOB NOT NULL);
+"""
+_Value = TypeVar("_Value")
+
+
+class Journal:
+    """Opened by one process. Not thread-safe."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        """Opens the database, or makes an empty one. DiskAccessError names the file that cannot be used, and why."""
+        self.path = Path(path)
+        with self._reasons("opened"):
+            self._database = sqlite3.connect(self.path, isolation_level=None)
+            self._database.execute("PRAGMA journal_mode=WAL")
+            self._database.execute("PRAGMA synchronous=FULL")
+            self._database.execute("PRAGMA locking_mode=EXCLUSIVE")
+            (version,) = self._database.execute("PRAGMA user_version").fetchone()
+            if version == 0:
+                self._database.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version={FORMAT}; COMMIT;")
+            elif version != FORMAT:
+                raise DiskAccessError(f"{self.path} has format {version}, and this version of pywan reads {FORMAT}")
+
+    def append(self, store: Store) -> None:
+        """Writes what was decided. When it returns, it is on the disk."""
+        with self._reasons("written"):
+            self._database.execute("BEGIN IMMEDIATE")
+            try:
+                self._write(store)
+                self._database.execute("COMMIT")
+            except BaseException:
+                if self._database.in_transaction:
+                    self._database.execute("ROLLBACK")
+                raise
+
+    def read(self) -> list[Store]:
+        """All that was written, as one `Store`; [] if nothing was."""
+        with self._reasons("read"):
+            site = self._database.execute("SELECT identity, mark FROM site").fetchone()
+            if site is None:
+                return []
+            runs = tuple(self._database.execute("SELECT run, last FROM runs ORDER BY run"))
+            return [
+                Store(
+                    plain.mark_of(_unpack(site[1])),
+                    runs,
+                    site[0],
+                    tuple(self._rows("members", plain.incarnation_of, plain.profile_of)),
+                    tuple((_unpack(key), plain.attributes_of(value)) for key, value in self._raw("regions")),
+                    tuple(self._rows("buckets", plain.key_of, plain.bucket_of)),
+                )
+            ]
+
+    def close(self) -> None:
+        self._database.close()
+
+    def _write(self, store: Store) -> None:
+        execute = self._database.execute
+        execute(
+            "INSERT OR REPLACE INTO site VALUES (0, ?, ?)", (store.site_identity, _pack(plain.plain_mark(store.mark)))
+        )
+        self._database.executemany("INSERT OR REPLACE INTO runs VALUES (?, ?)", store.runs)
+        self._put("members", ((plain.plain_incarnation(k), v and plain.plain_profile(v)) for k, v in store.members))
+        self._put("regions", ((k, v and plain.plain_attributes(v)) for k, v in store.regions))
+        self._put("buckets", ((plain.plain_key(k), v and plain.plain_bucket(v)) for k, v in store.buckets))
+
+    def _put(self, table: str, rows: Iterable[tuple[Any, Any]]) -> None:
+        for key, value in rows:
+            if value is None:
+                self._database.execute(f"DELETE FROM {table} WHERE key = ?", (_pack(key),))
+            else:
+                self._database.execute(f"INSERT OR REPLACE INTO {table} VALUES (?, ?)", (_pack(key), _pack(value)))
+
+    def _raw(self, table: str) -> Iterable[tuple[bytes, Any]]:
+        for key, value in self._database.execute(f"SELECT key, value FROM {table} ORDER BY key"):
+            yield key, _unpack(value)
+
+    def _rows(
+        self, table: str, key_of: Callable[[Any], _Value], value_of: Callable[[Any], Any]
+    ) -> Iterable[tuple[_Value, Any]]:
+        for key, value in self._raw(table):
+            yield key_of(_unpack(key)), value_of(value)
+
+    def _reasons(self, what: str) -> _Reasons:
+        return _Reasons(self.path, what)
+
+
+class _Reasons:
+    """Turns what SQLite or a damaged row says into an error that names the file."""
+
+    def __init__(self, path: Path, what: str) -> None:
+        self._path = path
+        self._what = what
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, sqlite3.Error | ProtocolError | ValueError):
+            raise DiskAccessError(
+                f"the coordinator's file {self._path} cannot be {self._what}: {error}; put a copy of it back, or move "
+                f"it away: the members will then report what they know"
+            ) from error
+
+
+def _pack(value: Any) -> bytes:
+    return msgpack.packb(value)  # type: ignore[no-any-return]
+
+
+def _unpack(data: bytes) -> Any:
+    return msgpack.unpackb(data, strict_map_key=False)

@@ -1,0 +1,68 @@
+"""Owns what a coordinator tells members, and what it asks its driver to do. Immutable values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pywan.coordination.tables import Bucket, BucketKey, Incarnation, Mark, MemberProfile, RegionAttributes
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """Decisions behind number `since`. A later decision about a bucket replaces an earlier one; None: it is no more.
+
+    A member that has not stored everything up to `since` ignores the message: the next answer to `renew` has it all.
+    `lease_us` counts from the moment at which the member sent the request that is answered; 0: nothing was renewed.
+    """
+
+    since: int
+    mark: Mark  # The newest decision in it. The member reports it as stored when it has stored them all.
+    coordinator: str
+    site_identity: str
+    lease_us: int
+    members: tuple[MemberProfile, ...] | None  # All that are in the view; None: they are as they were.
+    regions: tuple[tuple[str, RegionAttributes | None], ...]
+    buckets: tuple[tuple[BucketKey, Bucket | None], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Says why, in words for the user. `retry_after_us` 0: the same request is refused again."""
+
+    reason: str
+    retry_after_us: int = 0
+    join_again: bool = False  # The coordinator does not count this incarnation as a member: it is to begin a new one.
+    report: bool = False  # The member is to join as it is, with all that it holds.
+
+
+@dataclass(frozen=True, slots=True)
+class MayLeave:
+    """Nobody waits for the member any more: it may end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    to: Incarnation
+    message: Tables | Refused | MayLeave
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """The driver tries to connect to the member's lane, and reports what came of it (`Coordinator.probed`)."""
+
+    member: MemberProfile
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """To be on the disk before any later action of the same list is done. None: the entry is no more."""
+
+    mark: Mark
+    runs: tuple[tuple[int, int], ...]  # Runs of the coordinator, each with the last decision that it made.
+    site_identity: str
+    members: tuple[tuple[Incarnation, MemberProfile | None], ...]
+    regions: tuple[tuple[str, RegionAttributes | None], ...]
+    buckets: tuple[tuple[BucketKey, Bucket | None], ...]
+
+
+Action = Tell | Probe | Store

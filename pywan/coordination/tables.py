@@ -1,0 +1,149 @@
+"""Owns the words in which a coordinator decides: incarnations, epochs, regions, buckets. Immutable values.
+
+docs/decisions/0056 says why they are as they are.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class Incarnation(NamedTuple):
+    """One life of a member. A member that restarts is another incarnation: its memory is empty."""
+
+    name: str
+    member_id: int  # Drawn at random when the member starts.
+
+    def __str__(self) -> str:
+        return f"{self.name}#{self.member_id:x}"
+
+
+class Epoch(NamedTuple):
+    """Orders the primaries of a bucket. A member refuses what comes under an older epoch than it knows.
+
+    A coordinator that has lost decisions begins a new generation, which is above all that it may have forgotten.
+    """
+
+    generation: int
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.generation}.{self.number}"
+
+
+NO_EPOCH = Epoch(0, 0)
+
+
+class Mark(NamedTuple):
+    """Names a decision. Numbers count up; `run` tells an older file of the coordinator that was put back."""
+
+    generation: int
+    number: int
+    run: int
+
+
+NO_MARK = Mark(0, 0, 0)
+
+
+class Kind(enum.Enum):
+    REPLICATE = "REPLICATE"  # A copy of each bucket on every member that stores the region.
+    PARTITION = "PARTITION"  # 1 + redundant_copies copies of each bucket.
+
+
+@dataclass(frozen=True, slots=True)
+class RegionAttributes:
+    """What all members of the site must say alike of a region."""
+
+    kind: Kind
+    total_num_buckets: int = 113
+    redundant_copies: int = 0
+    colocated_with: str = ""
+    min_in_sync_copies: int = 1
+    recovery_delay_ms: int = -1  # After a member was lost; -1: lost copies are not made again.
+    startup_recovery_delay_ms: int = 0  # After a member has come; -1: it gets no copies.
+
+    def copies_wanted(self, storing_members: int) -> int:
+        return storing_members if self.kind is Kind.REPLICATE else min(1 + self.redundant_copies, storing_members)
+
+
+class Reach(enum.Enum):
+    """What came of connecting to a member."""
+
+    ANSWERED = "answered"
+    REFUSED = "refused"  # Nobody listens there, says its machine.
+    SILENT = "silent"
+
+
+class BucketKey(NamedTuple):
+    region: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.region}[{self.number}]"
+
+
+class Learner(NamedTuple):
+    """A copy that is being made. `transfer` tells its image from an earlier one that was broken off."""
+
+    member: Incarnation
+    transfer: int  # The decision that began it.
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """One decision about a bucket. `number` (of the decision) counts up over the whole site, within a generation.
+
+    Invariants: the primary is in `in_sync`. No learner is in `in_sync`. The primary waits for everybody in `in_sync`
+    and in `leaving`, and for a learner from the moment at which it reports it as caught up.
+    """
+
+    epoch: Epoch = NO_EPOCH
+    life: int = 0  # Sequences start over in a new life: the bucket may have lost its end, or all of it.
+    inherits: int = 0  # The life whose content this one goes on with; 0: it began empty.
+    version: int = 0  # Counts the changes of `in_sync`.
+    primary: Incarnation | None = None  # None: nobody can be primary now; the bucket waits.
+    in_sync: tuple[Incarnation, ...] = ()
+    leaving: tuple[Incarnation, ...] = ()  # Out of `in_sync`, but not everybody who stays in it has stored that.
+    learners: tuple[Learner, ...] = ()
+    unfenced: tuple[Incarnation, ...] = ()  # An earlier set of several, none of whom has stored a later decision yet.
+
+    @property
+    def holders(self) -> tuple[Incarnation, ...]:
+        return self.in_sync + self.learning
+
+    @property
+    def named(self) -> frozenset[Incarnation]:
+        """Everybody on whom something of the bucket may depend."""
+        return frozenset((*self.in_sync, *self.leaving, *self.learning, *self.unfenced))
+
+    @property
+    def learning(self) -> tuple[Incarnation, ...]:
+        return tuple(each.member for each in self.learners)
+
+    def transfer_of(self, member: Incarnation) -> int | None:
+        return next((each.transfer for each in self.learners if each.member == member), None)
+
+
+@dataclass(frozen=True, slots=True)
+class MemberProfile:
+    """What a member says of itself when it joins."""
+
+    incarnation: Incarnation
+    host: str
+    port: int  # Of its lane: other members connect there.
+    distributed_system_id: int
+    site_identity: str = ""  # As its folder says; empty: it was never a member of a site.
+    seen: Mark = NO_MARK  # The newest decision that any of its lives heard of, as its folder says.
+    version: str = ""  # Of pywan.
+    hosting: tuple[tuple[str, int], ...] = ()  # Its regions, each with local-max-memory in MB; 0: it is an accessor.
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What a member reports of one bucket when it joins: the newest decision that it knows, and whether it has a copy
+    that had everything under that decision."""
+
+    bucket: Bucket
+    has_all: bool

@@ -1,0 +1,50 @@
+"""Runs the model of a site for many seeds: `make simulate-site ARGS="--seeds 1000 --jobs 2"`."""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import multiprocessing
+import sys
+import time
+import traceback
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from site_model.world import Broken, SiteWorld
+
+
+def one(seed: int) -> tuple[dict[str, int], str]:
+    world = SiteWorld(seed)
+    try:
+        world.run()
+    except Broken as error:
+        return dict(world.statistics), str(error)
+    except Exception:
+        return dict(world.statistics), f"seed {seed}: {traceback.format_exc()}"
+    return dict(world.statistics), ""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.site_model", description=__doc__, allow_abbrev=False)
+    parser.add_argument("--seeds", type=int, default=100, help="how many seeds to run (default 100)")
+    parser.add_argument("--first", type=int, default=1, help="the first of them (default 1)")
+    parser.add_argument("--jobs", type=int, default=1, help="processes that share the work (default 1)")
+    options = parser.parse_args()
+    started, failed, counts = time.monotonic(), 0, collections.Counter[str]()
+    with multiprocessing.Pool(options.jobs) as pool:
+        for statistics, failure in pool.imap_unordered(
+            one, range(options.first, options.first + options.seeds), chunksize=5
+        ):
+            counts.update(statistics)
+            if failure:
+                failed += 1
+                print(failure, file=sys.stderr, flush=True)
+    told = ", ".join(f"{count:,} {name}" for name, count in sorted(counts.items()))
+    print(f"{options.seeds} simulations, {failed} failed, {time.monotonic() - started:.1f} s; {told}")
+    return bool(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,530 @@
+"""The coordinator's decisions, one promise each. Members are names here; tests/test_site_model.py has whole sites."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given, strategies as st
+
+from pywan.coordination import plain
+from pywan.coordination.coordinator import LEARNERS_AT_ONCE, Coordinator
+from pywan.coordination.journal import Journal
+from pywan.coordination.messages import MayLeave, Probe, Refused, Store, Tables, Tell
+from pywan.coordination.tables import (
+    NO_MARK,
+    Bucket,
+    BucketKey,
+    Epoch,
+    Holding,
+    Incarnation,
+    Kind,
+    Learner,
+    Mark,
+    MemberProfile,
+    Reach,
+    RegionAttributes,
+)
+from pywan.errors import DiskAccessError, ProtocolError
+
+A, B, C = (Incarnation(name, number) for number, name in enumerate("abc", 1))
+TIMEOUT = 1_000_000
+OVER = TIMEOUT * 11 // 10
+KEY = BucketKey("data", 0)
+
+
+class Site:
+    """A coordinator and its driver: what it stores, and what the members hear and store at once."""
+
+    def __init__(
+        self, *members: Incarnation, redundant_copies: int = 1, kind: Kind = Kind.PARTITION, **attributes
+    ) -> None:
+        self.now = 0
+        self.journal: list[Store] = []
+        self.told: dict[Incarnation, list] = {}
+        self.probes: list[Incarnation] = []
+        self.marks: dict[Incarnation, Mark] = {}
+        self.deaf: set[Incarnation] = set()  # Members that hear nothing, and so store nothing.
+        self.attributes = RegionAttributes(kind, 4, redundant_copies, **attributes)
+        self.start()
+        for member in members:
+            self.join(member)
+            self.core.host(member, "data", self.attributes, 100, self.now)
+            self.act()
+
+    def start(self, run: int = 1) -> None:
+        self.core = Coordinator(
+            "locator", self.journal, run=run, now_us=self.now, site_identity="site", member_timeout_us=TIMEOUT
+        )
+
+    def join(self, member: Incarnation, **fields) -> None:
+        self.core.join(profile(member, **fields), {}, {}, NO_MARK, self.now)
+        self.act()
+
+    def act(self) -> None:
+        while actions := self.core.take_actions():
+            stored = False
+            for action in actions:
+                match action:
+                    case Store():
+                        self.journal.append(action)
+                        stored = True
+                    case Tell(to, message):
+                        self.told.setdefault(to, []).append(message)
+                        if isinstance(message, Tables) and to not in self.deaf:
+                            self.marks[to] = message.mark
+                    case Probe(member):
+                        self.probes.append(member.incarnation)
+            if stored:
+                for member in list(self.core.site.members):
+                    if member in self.marks and member not in self.deaf:
+                        self.core.renew(member, self.marks[member], self.now)
+
+    def renew(self, *members: Incarnation) -> None:
+        for member in members:
+            self.core.renew(member, self.marks.get(member, NO_MARK), self.now)
+        self.act()
+
+    def pass_time(self, us: int, *alive: Incarnation) -> None:
+        for _ in range(10):
+            self.now += us // 10
+            self.core.tick(self.now)
+            self.act()
+            self.renew(*alive)
+
+    def want(self, key: BucketKey = KEY, by: Incarnation = A) -> Bucket:
+        self.core.want(by, [key])
+        self.act()
+        return self.bucket(key)
+
+    def bucket(self, key: BucketKey = KEY) -> Bucket:
+        return self.core.site.buckets[key]
+
+    def last(self, member: Incarnation):
+        return self.told[member][-1]
+
+
+def profile(member: Incarnation, **fields) -> MemberProfile:
+    return MemberProfile(member, "localhost", 4000, 1, **fields)
+
+
+def test_a_bucket_is_made_when_it_is_first_wanted_with_all_copies_in_sync():
+    site = Site(A, B, C)
+    assert site.core.site.buckets == {}
+    bucket = site.want()
+    assert len(bucket.in_sync) == 2 and bucket.primary in bucket.in_sync and not bucket.learners
+
+
+def test_primaries_and_copies_are_spread_over_the_members():
+    site = Site(A, B, C, redundant_copies=0)
+    primaries = [site.want(BucketKey("data", number)).primary for number in range(3)]
+    assert sorted(primaries) == [A, B, C]
+
+
+def test_a_replicated_region_has_a_copy_on_every_member_also_on_one_that_comes_later():
+    site = Site(A, B, kind=Kind.REPLICATE)
+    assert set(site.want().in_sync) == {A, B}
+    site.join(C)
+    site.core.host(C, "data", site.attributes, 100, site.now)
+    site.core.tick(site.now)
+    site.act()
+    assert site.bucket().learning == (C,)
+
+
+def test_members_must_create_a_region_alike_and_the_refusal_names_the_difference():
+    site = Site(A)
+    site.join(B)
+    site.core.host(B, "data", RegionAttributes(Kind.PARTITION, 4, redundant_copies=2), 100, site.now)
+    site.act()
+    refusal = site.last(B)
+    assert isinstance(refusal, Refused)
+    assert "redundant-copies is 2 here and 1 at the other members" in refusal.reason
+
+
+def test_two_members_of_one_name_are_refused_until_the_lease_of_the_first_is_over():
+    site = Site(A)
+    again = Incarnation("a", 99)
+    site.join(again)
+    assert isinstance(site.last(again), Refused) and site.last(again).retry_after_us > 0 and site.probes == [A]
+    site.pass_time(OVER)
+    site.join(again)
+    assert isinstance(site.last(again), Tables)
+
+
+def test_a_member_of_another_site_is_refused_by_name():
+    site = Site(A)
+    site.join(B, site_identity="another")
+    assert "belongs to the site another, and this is site" in site.last(B).reason
+
+
+def test_a_decision_is_stored_before_anybody_hears_of_it():
+    site = Site(A, B)
+    site.core.want(A, [KEY])
+    actions = site.core.take_actions()
+    assert isinstance(actions[0], Store) and any(isinstance(each, Tell) for each in actions[1:])
+    assert KEY in dict(actions[0].buckets)
+
+
+def test_a_primary_that_is_refused_by_its_machine_is_replaced_at_once_where_there_is_another_copy():
+    site = Site(A, B)
+    bucket = site.want()
+    other = next(each for each in bucket.in_sync if each != bucket.primary)
+    site.core.suspect(other, bucket.primary)
+    site.act()
+    assert site.probes == [bucket.primary]
+    site.core.probed(bucket.primary, Reach.REFUSED, site.now)
+    site.act()
+    after = site.bucket()
+    assert after.primary == other and after.in_sync == (other,) and after.epoch > bucket.epoch
+    assert after.life == bucket.life
+
+
+def test_a_sole_copy_is_given_up_only_when_its_lease_is_over_and_begins_a_new_and_empty_life():
+    site = Site(A, B, redundant_copies=0)
+    bucket = site.want()
+    alive = B if bucket.primary == A else A
+    site.deaf.add(bucket.primary)
+    site.core.probed(bucket.primary, Reach.REFUSED, site.now)
+    site.act()
+    assert site.bucket() == bucket
+    site.pass_time(OVER, alive)
+    assert site.bucket().primary is None and site.core.lost_buckets == 1
+    after = site.want(by=alive)
+    assert after.primary == alive and after.life != bucket.life and not after.inherits
+
+
+def test_copies_that_are_all_silent_may_be_alive_together_so_their_bucket_waits():
+    site = Site(A, B, C)
+    bucket = site.want()
+    third = next(each for each in (A, B, C) if each not in bucket.in_sync)
+    site.deaf.update(bucket.in_sync)
+    for each in bucket.in_sync:
+        site.core.probed(each, Reach.SILENT, site.now)
+        site.act()
+    site.pass_time(3 * OVER, third)
+    assert site.core.lost_buckets == 0
+    for each in bucket.in_sync:
+        site.core.probed(each, Reach.REFUSED, site.now)
+        site.act()
+    assert site.core.lost_buckets == 1
+
+
+def test_an_operator_can_revoke_a_copy_that_never_comes_back():
+    site = Site(A, B, C)
+    bucket = site.want()
+    third = next(each for each in (A, B, C) if each not in bucket.in_sync)
+    site.deaf.update(bucket.in_sync)
+    for each in bucket.in_sync:
+        site.core.probed(each, Reach.SILENT, site.now)
+        site.act()
+    site.pass_time(3 * OVER, third)
+    for each in bucket.in_sync:
+        site.core.revoke(each)
+        site.act()
+    assert site.core.lost_buckets == 1
+
+
+def test_a_removal_counts_when_everybody_who_stays_has_stored_it():
+    site = Site(A, B)
+    bucket = site.want()
+    other = next(each for each in bucket.in_sync if each != bucket.primary)
+    site.deaf.add(bucket.primary)
+    site.core.unreachable(bucket.primary, {KEY: bucket.epoch}, other, site.now)
+    site.act()
+    assert site.bucket().in_sync == (bucket.primary,) and site.bucket().leaving == (other,)
+    site.deaf.clear()
+    site.marks[bucket.primary] = site.core.site.mark
+    site.renew(bucket.primary)
+    assert site.bucket().leaving == ()
+
+
+def test_a_copy_whose_removal_does_not_count_yet_may_still_become_primary():
+    site = Site(A, B)
+    bucket = site.want()
+    other = next(each for each in bucket.in_sync if each != bucket.primary)
+    site.deaf.add(bucket.primary)
+    site.core.unreachable(bucket.primary, {KEY: bucket.epoch}, other, site.now)
+    site.act()
+    site.core.probed(bucket.primary, Reach.REFUSED, site.now)
+    site.act()
+    assert site.bucket().primary == other
+
+
+def test_a_primary_that_reaches_none_of_several_members_is_taken_out_itself():
+    site = Site(A, B, C, redundant_copies=2)
+    bucket = site.want()
+    first, second = (each for each in bucket.in_sync if each != bucket.primary)
+    site.deaf.add(bucket.primary)
+    for copy in (first, second):
+        site.core.unreachable(bucket.primary, {KEY: bucket.epoch}, copy, site.now)
+        site.act()
+    assert site.bucket().primary in (first, second)
+    assert bucket.primary not in site.bucket().in_sync
+
+
+def test_a_request_under_an_earlier_epoch_changes_nothing():
+    site = Site(A, B)
+    bucket = site.want()
+    other = next(each for each in bucket.in_sync if each != bucket.primary)
+    site.core.unreachable(bucket.primary, {KEY: Epoch(1, 0)}, other, site.now)
+    site.core.unreachable(other, {KEY: bucket.epoch}, bucket.primary, site.now)
+    site.act()
+    assert site.bucket() == bucket
+
+
+def test_a_report_about_an_earlier_transfer_does_not_put_a_copy_into_the_set():
+    site = Site(A, startup_recovery_delay_ms=0)
+    bucket = site.want()
+    site.join(B)
+    site.core.host(B, "data", site.attributes, 100, site.now)
+    site.core.tick(site.now)
+    site.act()
+    (learner,) = site.bucket().learners
+    site.core.caught_up(A, KEY, bucket.epoch, Learner(B, learner.transfer - 1), site.now)
+    assert site.bucket().in_sync == (A,)
+    site.core.caught_up(A, KEY, bucket.epoch, learner, site.now)
+    assert site.bucket().in_sync == (A, B) and site.bucket().learners == ()
+
+
+def test_images_are_made_a_few_at_a_time():
+    attributes = RegionAttributes(Kind.PARTITION, 64, 1)
+    site = Site()
+    site.join(A)
+    site.core.host(A, "data", attributes, 100, 0)
+    site.core.want(A, [BucketKey("data", number) for number in range(64)])
+    site.act()
+    site.join(B)
+    site.core.host(B, "data", attributes, 100, 0)
+    site.core.tick(site.now)
+    site.act()
+    learning = [key for key, bucket in site.core.site.buckets.items() if bucket.learning == (B,)]
+    assert len(learning) == LEARNERS_AT_ONCE
+    site.core.caught_up(A, learning[0], site.bucket(learning[0]).epoch, site.bucket(learning[0]).learners[0], site.now)
+    assert sum(bucket.learning == (B,) for bucket in site.core.site.buckets.values()) == LEARNERS_AT_ONCE
+
+
+def test_a_planned_stop_hands_primaries_over_and_then_lets_the_member_go():
+    site = Site(A, B, C)
+    bucket = site.want()
+    leaving = bucket.primary
+    other = next(each for each in bucket.in_sync if each != leaving)
+    site.core.leave(leaving, site.now)
+    site.act()
+    assert site.bucket().primary == other and leaving in site.bucket().in_sync
+    assert not any(isinstance(each, MayLeave) for each in site.told[leaving])
+    site.core.ready(other, [KEY], site.now)
+    site.act()
+    assert leaving not in site.bucket().in_sync
+    site.core.leave(leaving, site.now)
+    site.act()
+    assert any(isinstance(each, MayLeave) for each in site.told[leaving])
+
+
+def test_members_that_all_leave_at_once_do_not_wait_for_each_other():
+    site = Site(A, B)
+    site.want()
+    for member in (A, B):
+        site.core.leave(member, site.now)
+        site.act()
+        site.core.leave(member, site.now)
+        site.act()
+    assert all(any(isinstance(each, MayLeave) for each in site.told[member]) for member in (A, B))
+
+
+def test_a_coordinator_that_comes_back_decides_nothing_before_it_has_heard_all_or_a_lease_is_over():
+    site = Site(A, B)
+    bucket = site.want()
+    site.start(run=2)
+    site.core.probed(bucket.primary, Reach.REFUSED, site.now)
+    site.act()
+    assert site.bucket() == bucket
+    other = next(each for each in bucket.in_sync if each != bucket.primary)
+    site.pass_time(2 * OVER, other)
+    assert site.bucket().primary == other
+
+
+def test_a_coordinator_whose_file_is_gone_waits_for_the_reports_of_all_copies_in_sync():
+    site = Site(A, B)
+    bucket, old = site.want(), site.core.site.mark
+    site.journal.clear()
+    site.start(run=2)
+    knows = {KEY: Holding(bucket, True)}
+    regions = {"data": site.attributes}
+    first, second = bucket.in_sync
+    hosting = (("data", 100),)
+    site.core.join(profile(first, site_identity="site", seen=old, hosting=hosting), regions, knows, old, site.now)
+    site.act()
+    assert site.core.site.generation == 2 and site.bucket().epoch == bucket.epoch
+    site.core.join(profile(second, site_identity="site", seen=old, hosting=hosting), regions, knows, old, site.now)
+    site.act()
+    after = site.bucket()
+    assert after.epoch > bucket.epoch and after.epoch.generation == 2
+    assert after.in_sync == bucket.in_sync and after.life == bucket.life
+
+
+def test_a_bucket_that_may_have_lost_its_end_keeps_its_content_under_a_new_life():
+    site = Site(A, B)
+    bucket, old = site.want(), site.core.site.mark
+    site.journal.clear()
+    site.start(run=2)
+    first, second = bucket.in_sync
+    knows = {KEY: Holding(bucket, True)}
+    site.core.join(profile(first, seen=old), {"data": site.attributes}, knows, old, site.now)
+    site.core.revoke(second)
+    site.act()
+    assert site.bucket().life != bucket.life and site.bucket().inherits == bucket.life
+    assert site.bucket().in_sync == (first,)
+
+
+def test_a_new_generation_that_was_interrupted_hears_all_reports_again():
+    site = Site(A, B)
+    bucket, old = site.want(), site.core.site.mark
+    site.journal.clear()
+    site.start(run=2)
+    first, second = bucket.in_sync
+    knows, regions = {KEY: Holding(bucket, True)}, {"data": site.attributes}
+    site.core.join(profile(first, seen=old), regions, knows, old, site.now)
+    site.act()
+    site.start(run=3)
+    assert site.core.site.generation == 3
+    site.core.join(profile(second, seen=old), regions, knows, old, site.now)
+    site.act()
+    assert site.bucket().epoch == bucket.epoch
+    site.core.join(profile(first, seen=old), regions, knows, old, site.now)
+    site.act()
+    assert site.bucket().epoch.generation == 3 and site.bucket().in_sync == bucket.in_sync
+
+
+def test_an_older_file_is_found_out_by_a_decision_that_it_does_not_have():
+    site = Site(A, B)
+    earlier = list(site.journal)
+    site.want()
+    newest = site.core.site.mark
+    site.journal[:] = earlier
+    site.start(run=2)
+    site.core.renew(A, newest, site.now)
+    site.act()
+    assert site.last(A).report
+
+
+def test_a_member_that_was_given_up_comes_back_as_another_incarnation_only():
+    site = Site(A, B)
+    site.want()
+    site.pass_time(2 * OVER, B)
+    site.core.renew(A, site.marks[A], site.now)
+    site.act()
+    assert site.last(A).join_again
+
+
+def test_a_region_that_is_destroyed_goes_with_its_buckets():
+    site = Site(A, B)
+    site.want()
+    site.core.destroy_region(A, "data")
+    site.act()
+    assert site.core.site.buckets == {} and site.core.site.regions == {}
+    assert all(profile.hosting == () for profile in site.core.site.members.values())
+
+
+# --- its file ---
+
+incarnations = st.builds(Incarnation, st.text(max_size=8), st.integers(0, 2**32))
+sets = st.lists(incarnations, max_size=3, unique=True).map(tuple)
+
+
+@st.composite
+def buckets(draw):
+    in_sync = draw(sets)
+    learning = [each for each in draw(sets) if each not in in_sync]
+    return Bucket(
+        Epoch(draw(st.integers(0, 9)), draw(st.integers(0, 9))),
+        draw(st.integers(0, 2**62)),
+        draw(st.integers(0, 2**62)),
+        draw(st.integers(0, 99)),
+        draw(st.sampled_from(in_sync)) if in_sync else None,
+        in_sync,
+        draw(sets),
+        tuple(Learner(each, draw(st.integers(0, 99))) for each in learning),
+        draw(sets),
+    )
+
+
+@given(buckets())
+def test_a_bucket_in_plain_form_is_the_same_bucket(bucket):
+    assert plain.bucket_of(plain.plain_bucket(bucket)) == bucket
+
+
+json_like = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5) | st.binary(max_size=5),
+    lambda inner: st.lists(inner, max_size=9),
+    max_leaves=20,
+)
+
+
+@given(
+    json_like, st.sampled_from([plain.bucket_of, plain.profile_of, plain.attributes_of, plain.mark_of, plain.key_of])
+)
+def test_whatever_is_not_of_the_plain_form_is_refused(value, reader):
+    with contextlib.suppress(ProtocolError):
+        reader(value)
+
+
+def test_a_journal_gives_back_what_the_tables_were(tmp_path):
+    site = Site(A, B, C)
+    for number in range(4):
+        site.want(BucketKey("data", number))
+    site.core.probed(A, Reach.REFUSED, site.now)
+    site.act()
+    journal = Journal(tmp_path / "decisions")
+    for store in site.journal:
+        journal.append(store)
+    journal.close()
+    core = Coordinator("locator", Journal(tmp_path / "decisions").read(), run=2, now_us=0, site_identity="new")
+    assert core.site.buckets == site.core.site.buckets
+    assert core.site.members == site.core.site.members
+    assert core.site.regions == site.core.site.regions
+    assert core.site.mark == site.core.site.mark and core.site.identity == "site"
+    assert core.site.made(Mark(1, 1, 1)) and not core.site.made(Mark(1, 10_000, 1))
+
+
+def test_a_journal_that_is_damaged_or_newer_is_refused_by_name(tmp_path):
+    damaged = tmp_path / "damaged"
+    damaged.write_bytes(b"not a database at all" * 100)
+    with pytest.raises(DiskAccessError, match="damaged cannot be opened"):
+        Journal(damaged)
+    newer = tmp_path / "newer"
+    with sqlite3.connect(newer) as database:
+        database.execute("PRAGMA user_version=9")
+    with pytest.raises(DiskAccessError, match="has format 9"):
+        Journal(newer)
+
+
+WRITER = """
+import sys
+from pywan.coordination.journal import Journal
+from pywan.coordination.messages import Store
+from pywan.coordination.tables import *
+journal = Journal(sys.argv[1])
+for number in range(1, 1_000_000):
+    buckets = tuple((BucketKey("data", n), Bucket(version=number)) for n in range(5))
+    journal.append(Store(Mark(1, number, 7), ((7, number),), "site", (), (), buckets))
+    print(number, flush=True)
+"""
+
+
+def test_a_killed_coordinator_keeps_every_decision_that_it_told_and_each_as_a_whole(tmp_path):
+    for appended in (1, 5, 20):
+        path = tmp_path / f"decisions-{appended}"
+        with subprocess.Popen([sys.executable, "-c", WRITER, path], stdout=subprocess.PIPE, text=True) as process:
+            for line in process.stdout:
+                if int(line) >= appended:
+                    break
+            os.kill(process.pid, signal.SIGKILL)
+            told = max([appended, *(int(line) for line in process.stdout.read().split())])
+        (store,) = Journal(path).read()
+        assert store.mark.number >= told
+        assert {bucket.version for _, bucket in store.buckets} == {store.mark.number}
