@@ -165,7 +165,9 @@ def test_geodes_commands_xml_and_scripts_make_three_sites(machine):
         ),
         "queues empty",
     )
-    shown = machine.do("gfsh --locator=tk_host[10331] list gateways")
+    shown = machine.do(
+        "gfsh --locator=tk_host[10331] list gateways", COLUMNS="200"
+    )  # Wide enough for Geode's headings.
     for word in (
         "GatewaySender Id",
         "Remote Cluster Id",
