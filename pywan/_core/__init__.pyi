@@ -544,20 +544,20 @@ def measure_message(payload: _Bytes, most: int, deepest: int) -> tuple[int, str 
     """Returns (values in a msgpack message, None), or (values until then, why it is refused)."""
 
 def queue_counter_rows() -> list[tuple[int, str, str, str, str, str]]:
-    """(number, field, statistic, entry of the ledger, what that is a part of, what it counts) of each counter of a
-    queue."""
+    """(number, field, statistic, entry of the ledger, the entry that it is a part of, what it counts) for each counter
+    of a queue."""
 
 def receiver_counter_rows() -> list[tuple[int, str, str, str, str, str]]:
-    """The same of a receiver; number, entry and part say nothing."""
+    """The same for each counter of a receiver."""
 
 def failure_rows() -> list[tuple[int, str]]:
-    """(number, words) of each reason for which a receiver does not apply an event."""
+    """(number, words) for each reason why a receiver does not apply an event."""
 
 def record_field_rows() -> list[tuple[int, str, str]]:
-    """(bits, name, about) of each field of a record's head, in their order and without gaps."""
+    """(bits, name, about) for each field of a record's head, in their order and without gaps."""
 
 def failure_text(reason: int) -> str:
-    """The words for a reason of failure; of one that this version does not know, those for "other"."""
+    """The words for a reason of failure."""
 
 def lz4_without_gil() -> bool:
     """Whether batches are packed by lz4's C functions (else: by one call of its public ones for each batch)."""

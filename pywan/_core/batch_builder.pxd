@@ -12,32 +12,33 @@ from pywan._core.session cimport Session
 cdef struct batch_options:
     uint32_t events_max
     uint64_t bytes_max              # A batch is closed before it gets longer.
-    int64_t interval_us             # How long it waits to fill. Negative: not at all.
+    int64_t interval_us             # A batch waits so long to fill. Negative: it does not wait.
     bint conflation
     bint compress
 
 cdef class BatchBuilder:
-    cdef EventQueue queue           # Kept alive.
+    cdef EventQueue queue           # The builder keeps it alive.
     cdef gateway_queue *gateway
-    cdef uint32_t index             # Of the dispatcher among those of the queue.
+    cdef uint32_t index             # The dispatcher's number among those of the queue.
     cdef SenderCallbacks callbacks
     cdef batch_options options
     cdef int pause_flag, flush_flag
-    cdef uint32_t next_partition    # Round robin over this dispatcher's partitions.
+    cdef uint32_t next_partition    # The partition to begin with, among those of this dispatcher. They take turns.
     cdef uint64_t waiting_since_us  # When the first event of a batch that is not full was seen; 0: none.
-    cdef uint8_t announced[8192]    # On this connection: a bit per region number whose name was sent.
-    # Why events are not sent that lie in a file of the log: it cannot be read. Empty: it can. Under the queue's lock.
+    cdef uint8_t announced[8192]    # A bit per region number: its name was sent on this connection.
+    # Why events that lie in a file of the log are not sent: it cannot be read. Empty: it can. Under the queue's lock.
     cdef char unreadable[512]
     cdef uint32_t unreadable_partition
-    cdef uint64_t read_again_us     # Nothing else is to be sent: until then it is not tried again. 0: it is.
-    # Scratch, of the batch in work.
+    # No batch is built before this time, since nothing that was peeked could be read. 0: a batch may be built.
+    cdef uint64_t read_again_us
+    # Scratch memory of the batch in work.
     cdef wan_record **records
-    cdef uint64_t *sequences        # Of each of them.
-    cdef uint32_t *lengths          # So too, once it is asked for.
+    cdef uint64_t *sequences        # The sequence of each record.
+    cdef uint32_t *lengths          # The length of each record, if it was asked for.
     cdef uint32_t records_capacity
     cdef wan_section *sections
-    cdef wan_store_span *spans      # Of each section.
-    cdef wan_buffer copied          # Records that lie in files, out of them.
+    cdef wan_store_span *spans      # The span of each section.
+    cdef wan_buffer copied          # Copies of records that lie in files.
     cdef wan_buffer pack
 
     cdef int configure(self, batch_options options) except -1

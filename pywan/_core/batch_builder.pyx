@@ -20,14 +20,14 @@ from pywan._core.stream cimport buffer_frame, buffer_reserve
 
 cdef enum:
     AHEAD = 8                           # Records that are fetched from memory ahead of the one in hand.
-    # Records in a file are copied with what lies between them, up to so many times their bytes.
+    # Records in a file are copied with the bytes between them, if these are together at most so many times as long.
     TOGETHER = 8
-    READ_AGAIN_US = 1000000             # A file of the log that cannot be read is looked at again after so long.
+    READ_AGAIN_US = 1000000             # A file of the log that cannot be read is tried again after so long.
 
 
 cdef class BatchBuilder:
-    """Of dispatcher `index` of a queue. Its thread's; what others may change or read is atomic, or under the queue's
-    lock."""
+    """Builds the batches of dispatcher `index` of a queue, in its thread. What other threads change or read is atomic,
+    or under the queue's lock."""
 
     def __cinit__(self, EventQueue queue not None, uint32_t index, SenderCallbacks callbacks not None):
         cdef uint32_t partitions = queue.gateway.queue.partition_count + 1
@@ -52,18 +52,19 @@ cdef class BatchBuilder:
         wan_buffer_close(&self.pack)
 
     cdef int configure(self, batch_options options) except -1:
-        """Takes effect with the next batch."""
+        """Sets the options of the next batches."""
         if options.compress:
             lz4_load()
         self.options = options
         return 0
 
     cdef void begin(self) noexcept nogil:
-        """A new connection: no region has been named on it."""
+        """Begins a new connection, on which no region has been named."""
         memset(self.announced, 0, sizeof(self.announced))
 
     cdef void rewind(self, uint64_t batches) noexcept nogil:
-        """What was sent and not settled, in so many batches, is to be sent again, marked possible duplicate."""
+        """Makes everything that was sent in so many batches, and is not settled, be sent again as a possible
+        duplicate."""
         cdef uint32_t p = self.index
         wan_lock_take(&self.gateway.lock)
         self.gateway.counts.batches_redistributed += batches
@@ -75,15 +76,15 @@ cdef class BatchBuilder:
         self.gateway.signals[self.index].wake_at = DO_NOT_WAKE
         wan_lock_release(&self.gateway.lock)
 
-    # When
+    # When a batch is built.
 
     cdef bint is_due(self, uint64_t now_us) noexcept nogil:
         """Whether there are events for a batch: enough of them, or some that waited long enough."""
-        cdef uint64_t pending = wan_read(&self.gateway.signals[self.index].ready)
-        if pending == 0:
+        cdef uint64_t ready = wan_read(&self.gateway.signals[self.index].ready)
+        if ready == 0:
             self.waiting_since_us = 0
             return False
-        if pending >= self.options.events_max or self.options.interval_us < 0 or wan_flag_read(&self.flush_flag):
+        if ready >= self.options.events_max or self.options.interval_us < 0 or wan_flag_read(&self.flush_flag):
             return True
         if self.waiting_since_us == 0:
             self.waiting_since_us = now_us
@@ -93,13 +94,13 @@ cdef class BatchBuilder:
         return not wan_flag_read(&self.pause_flag) and now_us >= self.read_again_us
 
     cdef uint64_t fills_until(self, uint64_t until_us) noexcept nogil:
-        """When the batch that waits to fill is due, if that is earlier."""
+        """When the batch that waits to fill is due, but not later than `until_us`."""
         if not self.waiting_since_us:
             return until_us
         return min(until_us, self.waiting_since_us + <uint64_t>max(self.options.interval_us, <int64_t>0))
 
     cdef uint64_t due_us(self, uint64_t now_us, uint64_t until_us) noexcept nogil:
-        """When a batch is to be built, where one may leave, if that is before `until_us`."""
+        """When a batch is to be built, if one may leave, but not later than `until_us`."""
         if wan_flag_read(&self.pause_flag):
             return until_us
         if now_us < self.read_again_us:
@@ -107,8 +108,8 @@ cdef class BatchBuilder:
         return now_us if self.is_due(now_us) else self.fills_until(until_us)
 
     cdef int wait_for_events(self, uint64_t now_us, bint may_leave) noexcept nogil:
-        """Says for which events the dispatcher is to be woken, if a batch may leave now: under the lock, so that none
-        slips between. GOES_AGAIN: some came since we looked."""
+        """Says at how many events the dispatcher is to be woken, if a batch may leave now. This is under the lock, so
+        that no event comes unnoticed in between. GOES_AGAIN: events came since the last look."""
         cdef dispatcher_signal *own = &self.gateway.signals[self.index]
         cdef int how = GOES_ON
         wan_lock_take(&self.gateway.lock)
@@ -129,11 +130,11 @@ cdef class BatchBuilder:
         self.gateway.signals[self.index].wake_at = DO_NOT_WAKE
         wan_lock_release(&self.gateway.lock)
 
-    # What
+    # What a batch holds.
 
     cdef int build(self, Session session, InFlight flights, uint64_t now_us) noexcept nogil:
-        """Peeks, filters, conflates and lays out one batch for `session` to send; it is in flight then. `session` is
-        kept alive while the user's Python runs. 0: no memory (nothing was peeked)."""
+        """Peeks, filters, conflates and lays out one batch for `session` to send. The batch is in flight then.
+        `session` is kept alive while the user's Python runs. 0: no memory, and nothing was peeked."""
         cdef uint32_t count = 0, sections = 0, n, p, taken, mine
         cdef uint64_t size, total = 0, before, room = 0
         cdef wan_partition *partition
@@ -184,13 +185,13 @@ cdef class BatchBuilder:
             count += taken
             total += size
         self.next_partition = (self.next_partition + 1) % mine
-        # Counted anew: conflation takes events out without saying so here.
+        # Counted anew: conflation takes events out and does not correct the count.
         queue_refresh_ready(self.gateway, self.index)
         wan_lock_release(&self.gateway.lock)
         self.waiting_since_us = 0
         if count == 0:
             return 1
-        # From here on the records are ours: peeked, so neither changed nor moved by anybody.
+        # From here on only this thread uses the records: they are peeked, so no other thread changes or moves them.
         if room or self.copied.capacity or self.unreadable[0]:
             sections = read_files(self, now_us, sections, &count, room)
         if count == 0:
@@ -201,7 +202,7 @@ cdef class BatchBuilder:
             self.callbacks.end(session)
             if not asked:
                 return 1
-            now_us = session.now_us         # It leaves now: the receiver's time for it begins here.
+            now_us = session.now_us         # The batch leaves now, and the receiver's time for it begins.
         if self.options.conflation and count > 1:
             conflate_batch(self, sections, count)
         return lay_out_batch(self, session, flights, now_us, sections)
@@ -216,7 +217,7 @@ cdef class BatchBuilder:
 
 
 cdef bint grow_records(BatchBuilder self, uint32_t capacity) noexcept nogil:
-    """To at least so many. False: no memory."""
+    """Makes room for at least `capacity` records. False: no memory."""
     if capacity <= self.records_capacity:
         return True
     grown = realloc(self.records, capacity * sizeof(wan_record *))
@@ -236,15 +237,16 @@ cdef bint grow_records(BatchBuilder self, uint32_t capacity) noexcept nogil:
 
 cdef uint32_t read_files(BatchBuilder self, uint64_t now_us, uint32_t sections, uint32_t *count,
                          uint64_t room) noexcept nogil:
-    """Of what was peeked, what lies in files that somebody cut off, or whose disk fails, stays queued: touching it
-    would end the process. `room`: for all that is copied out of them. Returns how many sections are left, and *count of
-    records."""
+    """Copies peeked records out of files, in `room` bytes. Returns how many sections are left, and *count of records.
+
+    A record stays queued if its file was cut off by somebody, or if the disk fails: touching the record would end the
+    process."""
     cdef uint32_t s, taken, left = 0, at = 0, kept = 0
     cdef wan_section section
     cdef bint readable, has_room
     wan_buffer_empty(&self.copied)
     if room == 0:
-        wan_buffer_close(&self.copied)       # It was the last of them.
+        wan_buffer_close(&self.copied)       # There are no more records in files.
     has_room = wan_buffer_reserve(&self.copied, room) == WAN_OK
     for s in range(sections):
         section = self.sections[s]
@@ -271,9 +273,9 @@ cdef inline bint lies_together(const wan_section *section, const wan_store_span 
 
 cdef bint read_section(BatchBuilder self, const wan_section *section, const wan_store_span *span,
                        uint32_t at) noexcept nogil:
-    """Copies the records from `at` on out of their file, so that nothing that happens to it from here on matters.
-    Records that lie far from each other are only checked, since each would cost as much as sending it; but not where a
-    filter's Python comes between the check and the sending."""
+    """Copies the records from `at` on out of their file, so that it does not matter what happens to the file from here
+    on. Records that lie far from each other are only checked, since copying each would cost as much as sending it. They
+    are copied too if a filter's Python runs between the check and the sending."""
     cdef uint8_t *to = self.copied.bytes + self.copied.used
     cdef uint32_t n
     if not lies_together(section, span):
@@ -286,7 +288,8 @@ cdef bint read_section(BatchBuilder self, const wan_section *section, const wan_
     if wan_queue_copy_span(&self.gateway.queue, span, to) != WAN_OK:
         return False
     for n in range(at, at + section.count):
-        if span.base <= <const uint8_t *>self.records[n] < span.base + span.mapped:     # Others are in memory.
+        # The others are in memory.
+        if span.base <= <const uint8_t *>self.records[n] < span.base + span.mapped:
             self.records[n] = <wan_record *>(to + (<const uint8_t *>self.records[n] - span.base - span.first))
     return True
 
@@ -317,7 +320,7 @@ cdef void tell_unreadable(BatchBuilder self) noexcept with gil:
 
 cdef inline void drop_from_batch(BatchBuilder self, wan_section *section, uint32_t at, uint64_t *counter,
                                  uint32_t reason) noexcept nogil:
-    # Under the queue's lock. The record becomes a hole in the queue and a NULL in the batch.
+    # Makes the record a hole in the queue and a NULL in the batch. Under the queue's lock.
     section.bytes -= wan_record_length(self.records[at])
     wan_queue_make_hole(&self.gateway.queue, section.partition, self.sequences[at], reason)
     self.records[at] = NULL
@@ -325,16 +328,17 @@ cdef inline void drop_from_batch(BatchBuilder self, wan_section *section, uint32
 
 
 cdef bint filter_batch(BatchBuilder self, Session session, uint32_t sections) noexcept with gil:
-    """False: the session was told to stop meanwhile. What was peeked is queued as before, and is asked about again."""
-    cdef uint32_t at = 0, s, k
+    """Asks the user's filter. False: the session was told to stop meanwhile. Then what was peeked is queued as before,
+    and the filter is asked again."""
+    cdef uint32_t at = 0, s, _k
     try:
         raw = []
         for s in range(sections):
-            for k in range(self.sections[s].count):
+            for _k in range(self.sections[s].count):
                 raw.append(record_for_callback(self.gateway, self.records[at], self.sections[s].partition,
                                                self.sequences[at]))
                 at += 1
-        verdicts = self.callbacks.ask_filter(session, raw)      # All of the user's Python ends before the lock.
+        verdicts = self.callbacks.ask_filter(session, raw)      # The user's Python runs before the lock is taken.
         if len(verdicts) < len(raw) and wan_flag_read(&session.stop_flag):
             wan_lock_take(&self.gateway.lock)
             for s in range(sections):
@@ -347,19 +351,19 @@ cdef bint filter_batch(BatchBuilder self, Session session, uint32_t sections) no
         at = 0
         wan_lock_take(&self.gateway.lock)
         for s in range(sections):
-            for k in range(self.sections[s].count):
+            for _k in range(self.sections[s].count):
                 if not verdicts[at]:
                     drop_from_batch(self, &self.sections[s], at, &self.gateway.counts.filtered_transmit,
                                     WAN_HOLE_FILTERED)
                 at += 1
         wan_lock_release(&self.gateway.lock)
-    except BaseException as error:      # The caller guards the user's code; this is the last line: send all.
+    except BaseException as error:      # The user's own errors are handled before. After any other error all is sent.
         report_unraisable("before_transmit", error)
     return True
 
 
 cdef void conflate_batch(BatchBuilder self, uint32_t sections, uint32_t count) noexcept nogil:
-    """Of several updates of one key only the newest stays. Walks from the newest to the oldest."""
+    """Keeps only the newest of several updates of one key. It walks from the newest to the oldest."""
     cdef uint32_t capacity = 16, at, s, k, base = 0, slot
     cdef uint32_t *newest
     cdef wan_record *record
@@ -369,7 +373,7 @@ cdef void conflate_batch(BatchBuilder self, uint32_t sections, uint32_t count) n
         capacity *= 2
     newest = <uint32_t *>malloc(capacity * sizeof(uint32_t))
     if newest == NULL:
-        return                          # An optimisation only.
+        return                          # The batch is sent without conflation.
     memset(newest, 0, capacity * sizeof(uint32_t))
     wan_lock_take(&self.gateway.lock)
     for s in range(sections):
@@ -389,7 +393,7 @@ cdef void conflate_batch(BatchBuilder self, uint32_t sections, uint32_t count) n
                 if (other.region == record.region and other.key_length == record.key_length
                         and other.key_form == record.key_form
                         and memcmp(wan_record_key(other), wan_record_key(record), record.key_length) == 0):
-                    # Replayed after it was parked, an older version can lie behind a newer one: then both travel.
+                    # An event that was parked and replayed can lie behind a newer version: then both travel.
                     if wan_record_order(record, other) <= 0:
                         drop_from_batch(self, &self.sections[s], at, &self.gateway.counts.conflated_batch,
                                         WAN_HOLE_CONFLATED_IN_BATCH)
@@ -404,11 +408,11 @@ cdef void conflate_batch(BatchBuilder self, uint32_t sections, uint32_t count) n
 
 cdef int lay_out_batch(BatchBuilder self, Session session, InFlight flights, uint64_t now_us,
                        uint32_t sections) noexcept nogil:
-    """What is left of the records as one frame. 0: no memory."""
-    cdef flight *f = flights.next(sections)
+    """Lays out the records that are left as one frame. 0: no memory."""
+    cdef flight *batch = flights.next(sections)
     cdef wan_buffer *out = &session.out
     cdef uint64_t payload = sizeof(wan_batch_head) + sections * sizeof(wan_section)
-    cdef uint32_t s, k, at = 0, kept = 0, in_section, total_here, all_records = 0
+    cdef uint32_t s, k, _k, at = 0, kept = 0, in_section, total_here, all_records = 0
     cdef bint has_holes
     cdef wan_record *record
     cdef wan_section *section
@@ -421,7 +425,7 @@ cdef int lay_out_batch(BatchBuilder self, Session session, InFlight flights, uin
     cdef size_t run_bytes
     cdef int packed
     cdef bint compress
-    if f == NULL:
+    if batch == NULL:
         return 0
     for s in range(sections):
         all_records += self.sections[s].count
@@ -429,7 +433,7 @@ cdef int lay_out_batch(BatchBuilder self, Session session, InFlight flights, uin
     for s in range(sections):
         section = &self.sections[s]
         in_section = 0
-        for k in range(section.count):
+        for _k in range(section.count):
             if at + AHEAD < all_records and self.records[at + AHEAD] != NULL:
                 wan_prefetch(self.records[at + AHEAD])
                 wan_prefetch(<uint8_t *>self.records[at + AHEAD] + 64)
@@ -442,9 +446,10 @@ cdef int lay_out_batch(BatchBuilder self, Session session, InFlight flights, uin
                     return 0
             at += 1
         payload += section.bytes
-        if section.through - section.first + 1 != in_section:      # Each says its sequence.
+        if section.through - section.first + 1 != in_section:      # With holes, each record has its sequence beside it.
             payload += in_section * sizeof(uint64_t)
-    # Laid out where it is sent from; to be packed, beside it, so that packing is the only copy into what is sent.
+    # The payload is laid out in the buffer that is sent. If it is to be packed, it is laid out beside that buffer, so
+    # that packing is the only copy into it.
     compress = self.options.compress and payload > 256
     if not buffer_reserve(out, sizeof(wan_frame) + (lz4_bound(<uint32_t>payload) + 8 if compress else payload)):
         return 0
@@ -470,12 +475,12 @@ cdef int lay_out_batch(BatchBuilder self, Session session, InFlight flights, uin
         section.bytes += <uint32_t>wan_section_head_bytes(section)
         section.duplicates = 0
         run, run_bytes = to, 0
-        for k in range(total_here):
+        for _k in range(total_here):
             record = self.records[at]
             at += 1
             if record == NULL:
                 continue
-            if run + run_bytes != <uint8_t *>record:     # What lies behind one another is copied at once.
+            if run + run_bytes != <uint8_t *>record:     # Records that lie one behind the other are copied at once.
                 wan_copy_small(to, run, run_bytes)
                 to += run_bytes
                 run, run_bytes = <uint8_t *>record, 0
@@ -491,7 +496,7 @@ cdef int lay_out_batch(BatchBuilder self, Session session, InFlight flights, uin
     memcpy(head + 1, self.sections, sections * sizeof(wan_section))
     frame.magic = WAN_FRAME_MAGIC
     frame.type = WAN_FRAME_BATCH
-    frame.id = f.id
+    frame.id = batch.id
     frame.count = kept
     frame.length = frame.raw_length = <uint32_t>payload
     if compress:
@@ -504,10 +509,10 @@ cdef int lay_out_batch(BatchBuilder self, Session session, InFlight flights, uin
             memcpy(frame + 1, head, payload)
     frame.crc = wan_frame_crc(frame, frame + 1, frame.length)
     out.used += sizeof(wan_frame) + wan_align8(frame.length)
-    f.events = kept
-    f.bytes = payload
-    memcpy(f.section, self.sections, sections * sizeof(wan_section))
-    flights.left(f, now_us)
+    batch.events = kept
+    batch.bytes = payload
+    memcpy(batch.section, self.sections, sections * sizeof(wan_section))
+    flights.left(batch, now_us)
     wan_lock_take(&self.gateway.lock)
     self.gateway.counts.possible_duplicates += duplicates
     self.gateway.counts.wire_bytes += sizeof(wan_frame) + frame.length

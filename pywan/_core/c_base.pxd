@@ -4,8 +4,8 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 cdef extern from "base/wan_base.h" nogil:
     enum: WAN_RECORD_FORMAT
     ctypedef enum wan_status:
-        WAN_OK, WAN_EMPTY, WAN_FULL, WAN_TOO_LARGE, WAN_CORRUPT, WAN_IO, WAN_NO_MEMORY, WAN_INVALID, WAN_SLOW, WAN_CLOSED,
-        WAN_BROKEN
+        WAN_OK, WAN_EMPTY, WAN_FULL, WAN_TOO_LARGE, WAN_CORRUPT, WAN_IO, WAN_NO_MEMORY, WAN_INVALID, WAN_SLOW,
+        WAN_CLOSED, WAN_BROKEN
     ctypedef struct wan_breakage:
         pass
     wan_status wan_refuse_broken(const wan_breakage *broken)
@@ -112,11 +112,12 @@ cdef extern from "base/wan_base.h" nogil:
     const uint64_t NEVER "WAN_NEVER"             # A time that does not come.
     const uint64_t NO_LIMIT "WAN_NO_LIMIT"       # A number of bytes or items that is not limited.
     const uint64_t NO_STAMP "WAN_NO_STAMP"       # Instead of a stamp: there is none.
-    const uint64_t NO_SEQUENCE "WAN_NO_SEQUENCE" # Instead of a sequence: none is expected.
+    const uint64_t NO_SEQUENCE "WAN_NO_SEQUENCE"  # Instead of a sequence: none is expected.
     # Names of the same number for what the C does not know.
     const uint64_t DO_NOT_WAKE "WAN_NO_LIMIT"    # Instead of a number of events that wakes a dispatcher: none does.
     const uint64_t NO_SEGMENT "WAN_NO_LIMIT"     # Instead of the number of a segment: there is none.
-    const uint64_t NO_SWEEP "WAN_NO_LIMIT"       # Instead of a number of records at which a sweep began: there was none.
+    # Instead of a number of records at which a sweep began: there was none.
+    const uint64_t NO_SWEEP "WAN_NO_LIMIT"
     void wan_note(wan_status status, const char *format, ...)
     void wan_prefetch(const void *at)
 

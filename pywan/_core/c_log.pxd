@@ -35,14 +35,17 @@ cdef extern from "log/wan_log.h" nogil:
         char reason[200]
     ctypedef struct wan_log_reader:
         void *owner
-        wan_status (*part)(void *owner, uint32_t segment_index, uint64_t commit, const wan_part_head *head, const uint8_t *data) noexcept nogil
+        wan_status (*part)(void *owner, uint32_t segment_index, uint64_t commit, const wan_part_head *head,
+                           const uint8_t *data) noexcept nogil
         wan_status (*state)(void *owner, const uint8_t *data, uint64_t length) noexcept nogil
         int salvage
-        int (*adopt)(void *owner, uint32_t segment_index, const char *path, const uint8_t *base, uint64_t length) noexcept nogil
+        int (*adopt)(void *owner, uint32_t segment_index, const char *path, const uint8_t *base,
+                     uint64_t length) noexcept nogil
         void (*adopted)(void *owner, uint32_t segment_index) noexcept nogil
         int read_ahead
         void (*damaged)(void *owner, const wan_damage *damage) noexcept nogil
-    wan_status wan_log_open(wan_log *log, const wan_env *env, const char *directory, uint32_t kind, uint64_t id, uint32_t owner_slots,
+    wan_status wan_log_open(wan_log *log, const wan_env *env, const char *directory, uint32_t kind, uint64_t id,
+                            uint32_t owner_slots,
                             const wan_log_reader *reader, wan_damage *damage, uint64_t *cut_bytes)
     void wan_log_close(wan_log *log)
     ctypedef struct wan_log_budget:

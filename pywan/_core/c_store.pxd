@@ -4,7 +4,8 @@ from pywan._core.c_base cimport *
 from pywan._core.c_record cimport *
 
 cdef extern from "store/wan_queue.h" nogil:
-    enum: WAN_HOLE_CONFLATED, WAN_HOLE_FILTERED, WAN_HOLE_CONFLATED_IN_BATCH, WAN_HOLE_PARKED, WAN_HOLE_DROPPED, WAN_HOLE_RESTAMPED
+    enum: WAN_HOLE_CONFLATED, WAN_HOLE_FILTERED, WAN_HOLE_CONFLATED_IN_BATCH
+    enum: WAN_HOLE_PARKED, WAN_HOLE_DROPPED, WAN_HOLE_RESTAMPED
     ctypedef struct wan_hole:
         uint32_t partition
         uint32_t reason
@@ -48,7 +49,8 @@ cdef extern from "store/wan_queue.h" nogil:
     wan_status wan_queue_init(wan_queue *queue, const wan_env *env, const char *directory, uint64_t memory_limit,
                               uint32_t partitions, int conflate)
     void wan_queue_close(wan_queue *queue)
-    wan_status wan_queue_reserve_beyond(wan_queue *queue, uint32_t partition, uint64_t length, wan_reservation *reservation)
+    wan_status wan_queue_reserve_beyond(wan_queue *queue, uint32_t partition, uint64_t length,
+                                        wan_reservation *reservation)
     bint wan_store_is_over(const wan_store *store)
     void wan_queue_cancel(wan_queue *queue, wan_reservation *reservation)
     ctypedef struct wan_run:
@@ -58,7 +60,8 @@ cdef extern from "store/wan_queue.h" nogil:
     enum: WAN_RUN_RECORD_BYTES_MAX
     wan_status wan_queue_room_for_entries(wan_queue *queue, uint32_t partition, uint32_t count)
     wan_status wan_queue_open_run(wan_queue *queue, uint64_t least, wan_run *run)
-    uint32_t wan_queue_append_run(wan_queue *queue, const wan_run *run, const uint32_t *lengths, const uint16_t *partitions, uint32_t count,
+    uint32_t wan_queue_append_run(wan_queue *queue, const wan_run *run, const uint32_t *lengths,
+                                  const uint16_t *partitions, uint32_t count,
                                   uint64_t *sequences)
     uint64_t wan_queue_next_live(const wan_partition *partition, uint64_t from_, uint64_t through)
     wan_record *wan_queue_oldest(wan_queue *queue, uint32_t partition)
@@ -79,14 +82,18 @@ cdef extern from "store/wan_queue.h" nogil:
         uint64_t end "to"
     wan_status wan_store_check(const wan_store *store, const wan_store_span *span)
     wan_store_span wan_queue_span(const wan_queue *queue, uint32_t partition, uint64_t first, uint64_t through)
-    void wan_queue_lengths(const wan_queue *queue, uint32_t partition, uint64_t first, uint64_t through, uint32_t *lengths)
-    wan_status wan_queue_copy(const wan_queue *queue, const wan_store_span *span, wan_record **records, const uint32_t *lengths, uint32_t count, uint8_t *to)
+    void wan_queue_lengths(const wan_queue *queue, uint32_t partition, uint64_t first, uint64_t through,
+                           uint32_t *lengths)
+    wan_status wan_queue_copy(const wan_queue *queue, const wan_store_span *span, wan_record **records,
+                              const uint32_t *lengths, uint32_t count, uint8_t *to)
     wan_status wan_queue_copy_span(const wan_queue *queue, const wan_store_span *span, uint8_t *to)
     void wan_queue_unpeek(wan_queue *queue, uint32_t partition, uint64_t peeked)
     wan_status wan_queue_restore(wan_queue *queue, uint32_t partition, uint64_t sequence, const wan_record *record)
-    wan_status wan_store_adopt(wan_store *store, const char *file, const uint8_t *base, uint64_t length, uint32_t *segment_id)
+    wan_status wan_store_adopt(wan_store *store, const char *file, const uint8_t *base, uint64_t length,
+                               uint32_t *segment_id)
     void wan_store_adopted(wan_store *store, uint32_t segment_id)
-    wan_status wan_queue_restore_here(wan_queue *queue, uint32_t segment_id, uint32_t partition, uint64_t sequence, const wan_record *record)
+    wan_status wan_queue_restore_here(wan_queue *queue, uint32_t segment_id, uint32_t partition, uint64_t sequence,
+                                      const wan_record *record)
     void wan_queue_compact(wan_queue *queue)
     wan_status wan_queue_restore_positions(wan_queue *queue, uint32_t partition, uint64_t removed, uint64_t appended)
     wan_status wan_queue_start_conflating(wan_queue *queue)

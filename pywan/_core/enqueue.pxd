@@ -1,6 +1,6 @@
-# Owns the decision which queues an event enters: one step, with one result. What it depends on (which senders run,
-# where the event has been, what `before_enqueue` said) is read here and nowhere else; what acts on the result does not
-# ask again.
+# Owns the decision which queues an event enters: one step, with one result. The decision depends on which senders run,
+# where the event has been, and what `before_enqueue` said. All this is read here and nowhere else. Code that acts on
+# the result does not ask again.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memset
 from pywan._core.c_base cimport *
@@ -10,29 +10,30 @@ from pywan._core.region_state cimport MAX_ATTACHED, ROUTE_CALLBACKS, ROUTE_STRAI
 
 cdef enum:                  # What becomes of an event at one queue.
     ENQUEUE_ENTERS = 0
-    ENQUEUE_LOOP = 1        # Its site made the event, has it, or gets it from somebody.
+    ENQUEUE_LOOP = 1        # The sender's remote site made the event, has it, or gets it from another site.
     ENQUEUE_FILTERED = 2    # `before_enqueue` said no.
     ENQUEUE_STOPPED = 3     # The sender does not run.
-    # It enters, but the queue is full, and its policy is to drop what is new. Known after the decision.
+    # The event should enter, but the queue is full, and its policy drops new events. This is known only after the
+    # decision.
     ENQUEUE_NO_ROOM = 4
-    # It may enter, and its sender's filters were not asked: they are, and then it is decided anew. Nothing enters till
-    # then.
+    # The event may enter, but the sender's filters were not asked yet. They are asked, and then the decision is made
+    # anew. Nothing enters any queue before that.
     ENQUEUE_ASK = 5
 
 cdef struct enqueue_decision:
     uint32_t count
-    uint8_t verdicts[MAX_ATTACHED]      # ENQUEUE_*, of each attached queue, in the order of the attachment.
+    uint8_t verdicts[MAX_ATTACHED]      # ENQUEUE_* for each attached queue, in the order of the attachment.
 
 cdef struct told_verdict:
-    # A decision as other members read it: of each attached queue one of these, and behind it the value that it gets
-    # instead of the record's, padded to 8 bytes.
+    # One verdict of a decision as other members read it, for one attached queue. Behind it comes the value that this
+    # queue gets instead of the record's, padded to 8 bytes.
     uint64_t sender
     uint8_t verdict, substituted, value_form, zero
     uint32_t value_length
 
 
 cdef inline bint already_there(const origin *from_, uint8_t site, uint8_t own) noexcept nogil:
-    """Loop control: the remote site made the event, has it, or will get it from somebody."""
+    """Loop control: whether the remote site made the event, has it, or will get it from another site."""
     if from_.site == site and from_.site != own:
         return True
     for n in range(from_.recipient_count):
@@ -42,9 +43,9 @@ cdef inline bint already_there(const origin *from_, uint8_t site, uint8_t own) n
 
 
 cdef inline bint decide_enqueue(const attachment *attached, const origin *from_, uint8_t own_site,
-                                const decision *known,
-                                enqueue_decision *decided) noexcept nogil:
-    """Under the entry lock. `known`: what is, of each attached queue; NULL: nothing. False: some are ENQUEUE_ASK."""
+                                const decision *known, enqueue_decision *decided) noexcept nogil:
+    """Decides about all attached queues, under the entry lock. `known`: what is known for each queue; NULL: nothing.
+    False: some verdicts are ENQUEUE_ASK."""
     cdef gateway_queue *gateway
     cdef uint32_t n
     cdef bint is_whole = True
@@ -68,13 +69,13 @@ cdef inline bint decide_enqueue(const attachment *attached, const origin *from_,
 
 
 cdef inline bint enters_straight(const gateway_queue *gateway, const origin *from_, uint8_t own_site) noexcept nogil:
-    """The decision about a change that comes straight from its maker, and so met no filter because there is none."""
+    """The decision about a change that comes straight from its maker. No filter was asked, because there is none."""
     return not already_there(from_, gateway.remote_site, own_site) and wan_flag_read(&gateway.running)
 
 
 cdef inline gateway_queue *only_queue(const attachment *attached, uint8_t own_site) noexcept nogil:
-    """Under an entry lock: the queue that a change made at this site enters, straight from its maker, where there is
-    one queue and it does. NULL: there are more, or none, or it does not."""
+    """The one queue that a change made at this site enters, straight from its maker. NULL: there is no such queue, or
+    there are several. Under an entry lock."""
     cdef origin made_here
     if attached == NULL or attached.route != ROUTE_STRAIGHT or attached.count != 1:
         return NULL
@@ -98,7 +99,7 @@ cdef inline void note_not_entered(gateway_queue *gateway, uint8_t verdict) noexc
     wan_lock_release(&gateway.lock)
 
 
-# Of `enqueue.pyx`.
+# The functions of `enqueue.pyx`.
 
 cdef decision *known_decisions(decisions, tuple queues, str region, key) except NULL
 cdef bytes told_decision(const decision *known, tuple queues)

@@ -1,5 +1,5 @@
-# Owns what Python says to, and hears of, the decision which queues an event enters: verdicts of filters, where the
-# event has been, and the form of the decision that other members can read. The decision itself is in enqueue.pxd.
+# Owns the conversion between Python and the decision which queues an event enters: the verdicts of filters, where the
+# event has been, and the form of a decision that other members can read. The decision itself is in enqueue.pxd.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
@@ -13,8 +13,8 @@ from pywan._core.status cimport raise_for
 
 
 cdef decision *known_decisions(decisions, tuple queues, str region, key) except NULL:
-    """MAX_ATTACHED of them, to be freed, for these attached queues; they refer to the bytes in `decisions`, which are
-    as of `RegionCore.change`."""
+    """Reads what is known of an event at these attached queues, as MAX_ATTACHED decisions, which the caller frees. They
+    refer to the bytes in `decisions`, which is an argument of `RegionCore.change`."""
     cdef decision *known = <decision *>calloc(MAX_ATTACHED, sizeof(decision))
     cdef uint32_t n
     if known == NULL:
@@ -43,9 +43,9 @@ cdef decision *known_decisions(decisions, tuple queues, str region, key) except 
 
 
 cdef bytes told_decision(const decision *known, tuple queues):
-    """What was decided, in the form that `read_told` takes at another member. None: nothing was, since the event is not
-    for queues."""
-    cdef wan_buffer told
+    """Returns what was decided, in the form that `read_told` takes at another member. None: nothing was decided, since
+    the event is not for queues."""
+    cdef wan_buffer encoded
     cdef told_verdict head
     cdef uint32_t n
     cdef uint64_t zero = 0
@@ -53,7 +53,7 @@ cdef bytes told_decision(const decision *known, tuple queues):
     cdef wan_status status = WAN_OK
     if not queues or not known[0].is_decided:
         return None
-    memset(&told, 0, sizeof(told))
+    memset(&encoded, 0, sizeof(encoded))
     try:
         for n in range(len(queues)):
             queue = queues[n]
@@ -61,22 +61,22 @@ cdef bytes told_decision(const decision *known, tuple queues):
             head.sender, head.verdict = queue.gateway.sender, known[n].verdict
             if known[n].substituted and known[n].verdict == ENQUEUE_ENTERS:
                 head.substituted, head.value_form, head.value_length = 1, known[n].value_form, known[n].value_length
-            status = wan_buffer_add(&told, &head, sizeof(head))
+            status = wan_buffer_add(&encoded, &head, sizeof(head))
             if status == WAN_OK and head.value_length:
-                status = wan_buffer_add(&told, known[n].value, head.value_length)
+                status = wan_buffer_add(&encoded, known[n].value, head.value_length)
             if status == WAN_OK and head.value_length % 8:
-                status = wan_buffer_add(&told, &zero, 8 - head.value_length % 8)
+                status = wan_buffer_add(&encoded, &zero, 8 - head.value_length % 8)
             raise_for(status, "decision about an event")
-        return PyBytes_FromStringAndSize(<const char *>told.bytes, told.used)
+        return PyBytes_FromStringAndSize(<const char *>encoded.bytes, encoded.used)
     finally:
-        wan_buffer_close(&told)
+        wan_buffer_close(&encoded)
 
 
-cdef int read_told(bytes told, tuple queues, decision *known) except -1:
-    """The event enters the queues of the same senders as at the member that decided; a sender that was not attached
-    there does not run for it."""
-    cdef const uint8_t *at = <const uint8_t *>PyBytes_AS_STRING(told)
-    cdef uint64_t left = PyBytes_GET_SIZE(told), behind
+cdef int read_told(bytes encoded, tuple queues, decision *known) except -1:
+    """Reads what another member decided. The event enters the queues of the same senders as there. A sender that was
+    not attached there does not run for this event."""
+    cdef const uint8_t *at = <const uint8_t *>PyBytes_AS_STRING(encoded)
+    cdef uint64_t left = PyBytes_GET_SIZE(encoded), behind
     cdef told_verdict head
     cdef EventQueue queue
     cdef uint32_t n
@@ -110,7 +110,7 @@ cdef int read_told(bytes told, tuple queues, decision *known) except -1:
 
 
 cdef int read_origin(made, origin *from_, uint8_t *flags) except -1:
-    """`made`, as of `RegionCore.change`, is kept alive by the caller."""
+    """Reads `made`, an argument of `RegionCore.change`. The caller keeps it alive."""
     cdef bytes recipients = made[1]
     memset(from_, 0, sizeof(origin))
     from_.callback_form = WAN_FORM_NONE

@@ -1,6 +1,6 @@
-# Owns the way to lz4. The public functions of the lz4 package need the GIL at both ends of each batch; so we look for
-# the C functions inside its compiled module, once, and try them out against the public ones. Whatever is missing or
-# differs: the public functions, one call a batch (docs/decisions/0044).
+# Owns the way to lz4. The public functions of the lz4 package need the GIL at both ends of each batch. So this unit
+# looks once for the C functions inside the compiled module of the package, and tries them out against the public ones.
+# If one is missing or differs, it uses the public functions, one call per batch (docs/decisions/0044).
 from libc.stdint cimport uint8_t, uint32_t
 from libc.string cimport memcpy
 from pywan._core.c_python cimport *
@@ -11,7 +11,7 @@ ctypedef int (*lz4_decompress_safe)(const char *source, char *to, int size, int 
 
 
 cdef enum:
-    # A tenth less time than 1, for one percent more bytes, with the bench's records and with a real change stream.
+    # It takes a tenth less time than 1, for one percent more bytes, with the bench's records and a real change stream.
     LZ4_ACCELERATION = 2
     LZ4_TRIAL_BYTES = 4096
 
@@ -22,7 +22,7 @@ cdef object lz4_block = None
 
 
 cdef int lz4_load() except -1:
-    """Before the first batch. ImportError without the package."""
+    """Finds the functions, before the first batch. ImportError without the package."""
     global lz4_looked, lz4_block
     if lz4_looked:
         return 0
@@ -34,7 +34,7 @@ cdef int lz4_load() except -1:
 
 
 cdef int lz4_find_direct() except -1:
-    """Takes the addresses of the C functions, where they are and do what the public ones do."""
+    """Takes the addresses of the C functions, if they are there and do what the public ones do."""
     global lz4_compress, lz4_decompress
     cdef void *handle
     try:
@@ -72,7 +72,7 @@ cdef bint lz4_agrees() except -1:
 
 
 cdef int lz4_pack(const uint8_t *source, uint32_t size, uint8_t *to, uint32_t capacity) noexcept nogil:
-    """Bytes written, or 0 where it does not fit (then the batch goes as it is)."""
+    """Packs. Returns the bytes written, or 0 if they do not fit. Then the batch travels as it is."""
     if lz4_compress != NULL:
         return lz4_compress(<const char *>source, <char *>to, <int>size, <int>capacity, LZ4_ACCELERATION)
     with gil:
@@ -89,7 +89,7 @@ cdef int lz4_pack(const uint8_t *source, uint32_t size, uint8_t *to, uint32_t ca
 
 
 cdef int lz4_unpack(const uint8_t *source, uint32_t size, uint8_t *to, uint32_t raw_size) noexcept nogil:
-    """Bytes written, or a negative number for damaged input."""
+    """Unpacks. Returns the bytes written, or a negative number for damaged input."""
     if lz4_decompress != NULL:
         return lz4_decompress(<const char *>source, <char *>to, <int>size, <int>raw_size)
     with gil:
@@ -105,6 +105,6 @@ cdef int lz4_unpack(const uint8_t *source, uint32_t size, uint8_t *to, uint32_t 
 
 
 def lz4_without_gil():
-    """Whether batches are packed by lz4's C functions (else: by one call of its public ones for each batch)."""
+    """Whether batches are packed by lz4's C functions. If not, each batch takes one call of its public functions."""
     lz4_load()
     return lz4_compress != NULL

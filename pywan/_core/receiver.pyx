@@ -251,13 +251,12 @@ cdef class ReceiverSession(Session):
         report_unraisable("applying an event", EventTooLargeError(detail_text()))
 
     cdef int apply_by_callbacks(self, const wan_record *record, uint32_t partition, uint64_t sequence,
-                        bint possible_duplicate) noexcept with gil:
+                                bint possible_duplicate) noexcept with gil:
         from pywan.errors import DiskError, InternalError, QueueFullError
         cdef int result
         try:
-            result = self.callback_apply(self.cores[record.region],
-                                  PyBytes_FromStringAndSize(<const char *>record, wan_record_length(record)),
-                                  (partition, sequence, possible_duplicate))
+            raw = PyBytes_FromStringAndSize(<const char *>record, wan_record_length(record))
+            result = self.callback_apply(self.cores[record.region], raw, (partition, sequence, possible_duplicate))
             if result == LOST:      # It lost against a later version.
                 self.own.conflicts += 1
                 return APPLIED

@@ -223,8 +223,8 @@ cdef class RowStage(Session):
             try:
                 key = Encoded(record.key_form, <bytes>wan_record_key(record)[:record.key_length])
                 value = Encoded(record.value_form, <bytes>wan_record_value(record)[:record.value_length])
-                outcome = region.state.change_by_callbacks(record.operation, key, value, None,
-                                                   event_id=(self.producer, self.task, self.applied + self.missing + 1))
+                event_id = self.producer, self.task, self.applied + self.missing + 1
+                outcome = region.state.change_by_callbacks(record.operation, key, value, None, event_id=event_id)
             except QueueFullError as error:     # The row stays, as with any other error: the next call begins with it.
                 self.refusal = error
                 return False
