@@ -168,8 +168,8 @@ class Receiver:
 
 
 def test_a_receiver_killed_under_load_loses_nothing_that_it_acknowledged(network, tmp_path):
-    """All that the sender has counted as distributed is in the region after each kill -9. In the end everything is there,
-    and was applied once.
+    """All that the sender has counted as distributed is in the region after each kill -9. In the end everything is
+    there, and was applied once.
     """
     seed = int(os.environ.get("SEED", random.randrange(1 << 30)))
     print(f"seed {seed}")
