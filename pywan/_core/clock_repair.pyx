@@ -283,6 +283,7 @@ cdef wan_status append_entry(ClockRepair self, gateway_queue *gateway, const wan
 
 
 cdef int note_stale(ClockRepair self, dict by_number, list stale) except -1:
+    """Adds the events that stay because their entry has to be changed first to `stale`."""
     cdef const event_position *position = <const event_position *>self.positions.bytes
     cdef const wan_record *record
     cdef uint64_t at = 0

@@ -11,6 +11,7 @@ from pywan._core.tagged cimport Encoded, Undecodable, pack_tagged, raise_value_t
 
 
 cdef object encode_by_type(object obj, encoded *out, bint is_key):
+    """As `encode`, for objects of any type."""
     cdef Py_ssize_t size = 0
     cdef int overflow = 0
     cdef type kind = type(obj)
@@ -49,6 +50,7 @@ cdef object encode_by_type(object obj, encoded *out, bint is_key):
 
 
 cdef object encode_other(object obj, encoded *out, bint is_key):
+    """As `encode`, for objects that are no bytes, text, number or None."""
     cdef bytes data
     if type(obj) is Encoded:
         out.form, data = (<Encoded>obj).form, (<Encoded>obj).data
@@ -75,6 +77,7 @@ cdef str described(object obj):
 
 
 cdef object encode_key_by_type(object obj, encoded *out):
+    """As `encode_key`, for objects of any type."""
     cdef type kind = type(obj)
     if obj is None:
         raise refused("None cannot be a key; use bytes, str, int or another value")
@@ -130,6 +133,7 @@ def encoded_key(obj):
 
 
 cdef Encoded made_of(object obj, const encoded *out):
+    """An Encoded with these bytes, for which `obj` is known to be the object."""
     cdef Encoded result = Encoded(out.form, PyBytes_FromStringAndSize(<const char *>out.data, out.length))
     result.seen, result.was_seen = obj, True
     return result

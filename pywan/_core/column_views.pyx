@@ -65,6 +65,7 @@ cdef int _rows_restart(ColumnRows *rows, int64_t count) noexcept nogil:
 
 
 cdef int _rows_append(ColumnRows *rows, const uint8_t *start, int64_t length) noexcept nogil:
+    """Appends one row. Returns 0, or -1 if there is no memory."""
     if wan_buffer_add(&rows.bytes, start, <uint64_t>length) != WAN_OK:
         return -1
     _rows_end_row(rows)
@@ -72,6 +73,7 @@ cdef int _rows_append(ColumnRows *rows, const uint8_t *start, int64_t length) no
 
 
 cdef int _rows_append_null(ColumnRows *rows) noexcept nogil:
+    """Appends a null. Returns 0, or -1 if there is no memory."""
     cdef int64_t row = rows.length
     if rows.validity == NULL:
         rows.validity = <uint8_t *>malloc(<size_t>(rows.rows + 7) // 8)
@@ -87,6 +89,7 @@ cdef int _rows_append_null(ColumnRows *rows) noexcept nogil:
 
 
 cdef void _rows_free(ColumnRows *rows) noexcept nogil:
+    """Frees the memory of the rows."""
     wan_buffer_close(&rows.bytes)
     free(rows.offsets)
     free(rows.validity)
@@ -96,12 +99,14 @@ cdef void _rows_free(ColumnRows *rows) noexcept nogil:
 # Loops over whole columns; none needs the GIL
 
 cdef void _bools_from_bits(const uint8_t *bits, int64_t first, uint8_t *out, int64_t length) noexcept nogil:
+    """Writes `length` bits, from the bit `first` on, as booleans of msgpack."""
     cdef int64_t row
     for row in range(length):
         out[row] = 0xc2 | ((bits[(first + row) >> 3] >> ((first + row) & 7)) & 1)
 
 
 cdef void _bools_from_bytes(const uint8_t *source, uint8_t *out, int64_t length) noexcept nogil:
+    """Writes `length` bytes as booleans of msgpack."""
     cdef int64_t row
     for row in range(length):
         out[row] = 0xc3 if source[row] else 0xc2

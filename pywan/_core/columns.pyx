@@ -570,6 +570,7 @@ cdef class Column:
 
 
 cdef inline bint _column_is_fixed(const ColumnView *view) noexcept nogil:
+    """Whether all rows have the same width."""
     return view.offsets32 == NULL and view.offsets64 == NULL
 
 

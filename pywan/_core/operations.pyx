@@ -10,6 +10,7 @@ from pywan._core.columns cimport Column
 
 
 cdef uint8_t _column_operation_code(const uint8_t *word, uint32_t length) noexcept nogil:
+    """The code of a word, in upper or lower case."""
     cdef uint8_t lower[8]
     cdef uint32_t i
     if length < 3 or length > 7:
@@ -49,6 +50,7 @@ cdef int64_t _column_operation_codes(const ColumnView *view, uint8_t *out) noexc
 
 
 cdef int64_t _first_bad_code(const uint8_t *codes, int64_t length) noexcept nogil:
+    """The first row whose code is none, or -1."""
     cdef int64_t row
     for row in range(length):
         if codes[row] > COLUMN_OPERATION_DESTROY:

@@ -48,11 +48,13 @@ cdef class RegionBase:
             region_log_close(self.region.log)
 
     cdef int check_process(self) except -1:
+        """Raises an error in a process that was forked from the one that made the region."""
         if self.born != wan_forks:
             raise error_of_child(f"region {self.name!r}")
         return 0
 
     cdef int check_open(self) except -1:
+        """Raises an error if the region was destroyed or its cache closed."""
         self.check_process()
         if self.region.closed:
             from pywan.errors import RegionNotFoundError
@@ -60,6 +62,7 @@ cdef class RegionBase:
         return 0
 
     cdef int fail(self, wan_status status, str what) except -1:
+        """Raises the error for a status. `what` names the call."""
         if status == WAN_CLOSED:
             self.check_open()
         if status == WAN_FULL:
@@ -118,6 +121,7 @@ cdef class RegionBase:
         return 0
 
     cdef int choose_durable(self, queues) except -1:
+        """Notes whether a change has to wait for a disk or for copies."""
         waits = self.region.log != NULL and self.region.log.committer.synchronous != 0
         wan_flag_set(&self.region.durable, waits or any(queue.synchronous or queue.copied for queue in queues))
         return 0
@@ -209,6 +213,7 @@ cdef class RegionBase:
         return 0
 
     cdef int wait_log(self, int what) except -1:
+        """Waits for the region's log. `what`: FOR_EVENTS or FOR_DISK."""
         cdef disk_wait wait
         if self.log_wait is not None:
             self.log_wait()

@@ -43,6 +43,7 @@ cdef class Condition:
         wan_buffer_close(&self.wanted.found)
 
     cdef object found(self):
+        """The value that the table had, as an object. None: it had none, or the condition is "equal"."""
         if not self.wanted.found_value or self.wanted.kind == IF_EQUAL:
             return None
         cdef const uint8_t *data = b""
@@ -333,6 +334,7 @@ cdef inline void set_callback(origin *from_, const encoded *argument) noexcept n
 
 
 cdef int put_one(RegionBase self, key, value, callback_argument) except -1:
+    """As `RegionCalls.put`."""
     cdef encoded encoded_key, encoded_value, encoded_argument
     cdef wan_change change
     cdef origin from_
@@ -377,6 +379,7 @@ cdef int put_one(RegionBase self, key, value, callback_argument) except -1:
 
 
 cdef object get_one(RegionBase self, key, default):
+    """As `RegionCalls.get`."""
     cdef uint8_t form
     cdef bint live
     cdef bytes data = find_bytes(self, key, &form, &live)
@@ -386,6 +389,8 @@ cdef object get_one(RegionBase self, key, default):
 
 
 cdef bytes find_bytes(RegionBase self, key, uint8_t *form, bint *live):
+    """The bytes of a key's value, and its form. None: it has no value. `live`: the key is there, with a value or
+    without."""
     cdef encoded encoded_key
     if self.region.closed or self.born != wan_forks:
         self.check_open()
@@ -475,6 +480,8 @@ cdef str change_one(RegionBase self, int operation, key, value, callback_argumen
 
 
 cdef int change_here(RegionBase self, key, uint8_t flag) except -1:
+    """Removes or invalidates an entry on this member, and waits as the log's level says. KeyError if it is not
+    there."""
     cdef encoded encoded_key
     cdef EventQueue queue
     self.check_open()
@@ -515,11 +522,13 @@ cdef int change_key_here(RegionBase self, const encoded *encoded_key, uint8_t fl
 
 
 cdef object outcome_name(wan_outcome outcome):
+    """The name of an outcome, as `RegionChanges.change` returns it."""
     return ("created", "updated", "destroyed", "missing", "lost", "ask", "no memory", "unmet", "same",
             "forgotten")[<int>outcome]
 
 
 cdef object encode_callback(argument, encoded *out):
+    """As `encode`, for a callback argument."""
     holder = encode(argument, out)
     if out.length > WAN_CALLBACK_BYTES_MAX:
         from pywan.errors import EventTooLargeError

@@ -34,6 +34,8 @@ cdef uint32_t work_of_region(void *itself, bint stopping) noexcept nogil:
 
 
 cdef wan_status round_of_region(void *itself, uint32_t work) noexcept nogil:
+    """Runs one round of the committer: a sweep if it is worth it, the pending records, and then the shortening of the
+    log."""
     cdef region_log *log = <region_log *>itself
     # A round that failed took records and did not write them. Records that became pending since are written after them.
     cdef bint late = log.records.taken.used != 0
@@ -56,13 +58,16 @@ cdef wan_status round_of_region(void *itself, uint32_t work) noexcept nogil:
 
 
 cdef wan_status write_block_of_region(void *itself) noexcept nogil:
+    """Writes the pending records if one write is enough. Otherwise it returns WAN_SLOW."""
     return region_log_write(<region_log *>itself, True)
 
 
 cdef void rest_of_region(void *itself) noexcept nogil:
+    """Gives back memory while there is nothing to do."""
     cdef region_log *log = <region_log *>itself
     pending_rest(&log.records, &log.lock, wan_monotonic_us())
 
 
 cdef wan_status seal_region(void *itself) noexcept nogil:
+    """Ends the log, in which nothing is left to write."""
     return wan_log_seal(&(<region_log *>itself).committer.log, NULL, 0)

@@ -16,6 +16,7 @@ from pywan._core.region_state cimport region_log
 
 
 cdef inline uint64_t most_of_block(const region_log *log) noexcept nogil:
+    """How many bytes of records a block gets, at most."""
     return wan_log_block_bytes(&log.committer.log) // (1 if wan_log_room(&log.committer.log) == NO_LIMIT else 4)
 
 

@@ -23,6 +23,7 @@ cdef enum:
 
 
 cdef uint64_t region_log_live_bytes(const region_log *log) noexcept nogil:
+    """About how many bytes the living records of the log have."""
     cdef uint64_t total = 0
     for n in range(log.region.table.shard_count):
         total += wan_read(&log.region.table.shards[n].bytes) + wan_table_shrunk_log_bytes(&log.region.table.shards[n])
@@ -30,6 +31,7 @@ cdef uint64_t region_log_live_bytes(const region_log *log) noexcept nogil:
 
 
 cdef inline bint region_log_has_room(const region_log *log, uint32_t segments) noexcept nogil:
+    """Whether the log has room for so many segments."""
     return wan_log_room(&log.committer.log) >= segments * wan_log_segment_bytes(&log.committer.log)
 
 
@@ -58,6 +60,8 @@ cdef bint region_log_keeps_marks(region_log *log, uint64_t stamp) noexcept nogil
 
 cdef wan_status region_log_move(void *owner, uint32_t index, uint64_t commit, const wan_part_head *head,
                                 const uint8_t *data) noexcept nogil:
+    """Reads one part of a block. Adds the records that live to `moving.records` and, with `moving.alone`, the others to
+    `moving.superseded`."""
     cdef region_log *log = <region_log *>owner
     cdef const wan_logged *record
     cdef wan_shard *shard

@@ -18,6 +18,7 @@ cdef inline bint is_newest(const wan_logged *record, const wan_logged *newest) n
 
 
 cdef inline int order_in_log(const wan_logged *record, const wan_logged *other) noexcept nogil:
+    """The order of the two versions: below 0, 0 or above 0."""
     return wan_version_order(record.stamp, record.stamp_site, other.stamp, other.stamp_site)
 
 
@@ -38,15 +39,18 @@ cdef inline bint replaces_in_log(const wan_logged *record, const wan_logged *old
 
 
 cdef inline uint64_t unwritten_bit(const wan_logged *record) noexcept nogil:
+    """The bit of the record's key in `keys` and `restamped`."""
     return wan_key_hash(wan_logged_key(record), record.key_length, record.key_form) >> (64 - UNWRITTEN_BITS)
 
 
 cdef inline bint is_unwritten(const region_log *log, const wan_logged *record) noexcept nogil:
+    """Whether the record's key had a pending record when the bits were set. It may be another key with the same bit."""
     cdef uint64_t bit = unwritten_bit(record)
     return log.unwritten.keys[bit >> 6] >> (bit & 63) & 1
 
 
 cdef inline bint is_restamped(region_log *log, const wan_logged *record) noexcept nogil:
+    """Whether a record of this key took the place of a later version. It may be another key with the same bit."""
     cdef uint64_t bit = unwritten_bit(record), bits
     wan_lock_take(&log.lock)
     bits = log.unwritten.restamped[bit >> 6]
@@ -66,6 +70,7 @@ cdef void region_log_mark(uint64_t *bits, const wan_buffer *records, uint64_t at
 
 
 cdef void region_log_mark_unwritten(region_log *log) noexcept nogil:
+    """Sets the bits of the keys that have pending records now."""
     memset(log.unwritten.keys, 0, sizeof(log.unwritten.keys))
     wan_lock_take(&log.lock)
     region_log_mark(log.unwritten.keys, &log.records.pending, 0, 0)
@@ -95,6 +100,7 @@ cdef wan_status region_log_newest_of(region_log *log, const wan_logged *record,
 
 cdef wan_status region_log_note_newest(void *owner, uint32_t index, uint64_t commit, const wan_part_head *head,
                                        const uint8_t *data) noexcept nogil:
+    """Reads one part of a block, and notes the newest record of each key that has a pending one."""
     cdef region_log *log = <region_log *>owner
     cdef const wan_logged *record
     cdef wan_logged *other

@@ -107,6 +107,7 @@ cdef class PersistentRegion(RegionTombstones):
             self.free_entries()
 
     cdef int free_entries(self) except -1:
+        """Frees all entries, shard by shard."""
         cdef wan_shard *shard
         cdef wan_shard_content content
         with nogil:

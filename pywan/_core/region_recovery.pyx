@@ -67,6 +67,7 @@ cdef wan_status region_log_recover(void *owner, uint32_t index, uint64_t commit,
 
 
 cdef void region_log_note_damaged(void *owner, const wan_damage *damage) noexcept nogil:
+    """Notes a damage that salvage found."""
     keep_damage(&(<region_log *>owner).damages, damage)
 
 

@@ -123,6 +123,7 @@ cdef class RegionScans(RegionChanges):
 
 
 cdef wan_bucket *bucket_at(RegionBase self, uint32_t number) except NULL:
+    """The bucket with this number. InternalError: there is none."""
     if number >= self.region.table.bucket_count:
         from pywan.errors import InternalError
         raise InternalError(f"region {self.name!r}: bucket {number} of {self.region.table.bucket_count}")
@@ -130,6 +131,7 @@ cdef wan_bucket *bucket_at(RegionBase self, uint32_t number) except NULL:
 
 
 cdef int check_memory_only(RegionBase self) except -1:
+    """Raises an error if the region is closed or persistent."""
     self.check_open()
     if self.region.log != NULL:
         from pywan.errors import InternalError

@@ -125,6 +125,7 @@ cdef class RegionTombstones(RegionScans):
         return committer_given(&self.state.region.log.committer) if self.state.region.log != NULL else 0
 
     cdef bint is_on_disk(self, uint64_t given):
+        """Whether so many of the records given to the log are on the disk. Without a log, all are."""
         return self.state.region.log == NULL or committer_has_written(&self.state.region.log.committer, given)
 
     @property

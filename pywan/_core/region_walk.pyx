@@ -201,6 +201,7 @@ cdef wan_status region_sample_stamps(const wan_table *table, wan_buffer *stamps)
 
 
 cdef void region_tombstones(const wan_table *table, tombstone_counts *found) noexcept nogil:
+    """Counts the tombstones and their bytes."""
     cdef wan_shard *shard
     memset(found, 0, sizeof(tombstone_counts))
     for n in range(table.shard_count):

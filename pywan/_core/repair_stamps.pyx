@@ -30,6 +30,7 @@ cdef class RepairStamps:
 
 
 cdef void assign(RepairStamps self) noexcept nogil:
+    """Sorts the noted stamps, drops those that come twice, and gives new ones to those that have none."""
     cdef wan_new_stamp *stamps = <wan_new_stamp *>self.stamps.bytes
     cdef uint64_t n, kept = 0, fresh, wanted = 0
     if self.stamps.used == 0:
