@@ -14,6 +14,7 @@
 #    define ALLOW(at, bytes)  ((void)0)
 #endif
 
+/* A block is divided into units. A piece is a run of units whose number is a power of two: 1 << its order. */
 #define BLOCK_BYTES ((uint64_t)2 << 20)
 #define UNIT_BYTES  ((uint64_t)2 << 10)
 #define UNITS       (BLOCK_BYTES / UNIT_BYTES)
@@ -25,15 +26,16 @@
 #define IS_FREE          0x80u
 #define INNER            0xffu /* A unit at which no piece begins. */
 
+/* The head of a free piece of a block. */
 struct wan_slab_free {
-    wan_slab_free *next, **to_this;
+    wan_slab_free *next, **to_this; /* The list of free pieces of its order. */
 };
 
 /* The description of a block. It lies in the block's first unit. */
 struct wan_slab_block {
-    wan_slab_block *next; /* The next one in the list of all blocks. */
-    wan_slab_block *next_idle;
-    uint32_t used_units; /* Not counting the first one. */
+    wan_slab_block *next;      /* The next one in the list of all blocks. */
+    wan_slab_block *next_idle; /* The next one in the list of blocks without memory. */
+    uint32_t used_units;       /* Units in use, without the first one. */
     /* For each unit: the order of the piece that begins there, with IS_FREE if it is free. Otherwise INNER. */
     uint8_t begins[UNITS];
 };
@@ -42,10 +44,10 @@ _Static_assert(sizeof(wan_slab_block) <= UNIT_BYTES, "a block's first unit descr
 /* The head of a piece that is cut into small ones. It lies at the beginning of the piece. */
 struct wan_slab_piece {
     wan_slab_piece *next, **to_this; /* The list of pieces of its lane and size that have room. */
-    void *free;         /* The small pieces that were given back. Each holds the address of the next one. */
-    uint32_t used, cut; /* Small pieces that are in use, and that were ever taken from it. */
-    uint32_t count, bytes;
-    uint32_t lane;
+    void *free;            /* The small pieces that were given back. Each holds the address of the next one. */
+    uint32_t used, cut;    /* Small pieces that are in use, and that were ever taken from it. */
+    uint32_t count, bytes; /* Small pieces that fit into it, and the bytes of each. */
+    uint32_t lane;         /* The lane that it belongs to. */
     _Alignas(64) uint8_t first[];
 };
 _Static_assert(offsetof(wan_slab_piece, first) == 64, "what is cut from a piece keeps to cache lines");

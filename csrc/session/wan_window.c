@@ -48,8 +48,8 @@ static void end_epoch(wan_window *window, uint64_t now_us)
 {
     uint64_t wanted = at_least(window->best, window->best_before);
     int is_too_large = wanted < window->bytes - window->bytes / 4;
-    /* A link that became longer looks like a link that became slower, until a batch crosses it with nothing ahead of
-     * it. */
+    /* A longer link looks like a slower one, until a batch crosses it with nothing ahead of it. So the window shrinks
+     * only if the round trip was measured in this epoch. */
     if (is_too_large && window->round_trip_at_us >= window->epoch_at_us) set_bytes(window, wanted);
     else if (is_too_large || now_us - window->round_trip_at_us > WAN_WINDOW_TRIP_AGE_US) window->measuring = 1;
     begin_epoch(window, window->best, now_us);
@@ -75,7 +75,7 @@ void wan_window_acknowledged(wan_window *window, const wan_window_mark *mark, ui
     uint64_t wanted = (uint64_t)(2.0 * (double)mark->flight * (double)base_us(window) / (double)round_trip);
     if (wanted > window->best) window->best = wanted;
     if (wanted > window->bytes) set_bytes(window, wanted);
-    /* Otherwise there was less to send than the link carries, and the batch says nothing about the link. */
+    /* Any other batch tells nothing about the link, because there was less to send than the link carries. */
     window->telling_batches += mark->was_full || wanted <= mark->flight;
     if (window->telling_batches >= WAN_WINDOW_EPOCH_TRIPS
         && now_us - window->epoch_at_us >= at_least(WAN_WINDOW_EPOCH_US, WAN_WINDOW_EPOCH_TRIPS * base_us(window)))

@@ -20,8 +20,8 @@ static void *count_alone(void *context)
     for (uint64_t end = wan_monotonic_us() + TEST_US, n = 0; wan_monotonic_us() < end; n++) {
         wan_lock_take(&lock);
         uint64_t seen = counted;
-        for (volatile uint64_t hold = 0; hold < (n % 64 ? 10 : 20000); hold++) {
-        } /* Now and then the lock is held so long that the others go to sleep. */
+        /* Now and then the lock is held so long that the others go to sleep. */
+        for (volatile uint64_t hold = 0; hold < (n % 64 ? 10 : 20000); hold++) {}
         counted = seen + 1;
         wan_lock_release(&lock);
         wan_add_shared(&rounds, 1);
