@@ -66,7 +66,8 @@ def test_the_shell_lines_of_the_readme_run_as_they_stand(tmp_path):
     lines = lines.replace("127.0.0.", f"127.{random.randrange(20, 220)}.{random.randrange(250)}.")
     shutil.copytree(ROOT / "docs" / "examples", tmp_path / "docs" / "examples")
     before = sorted(tmp_path.iterdir())
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "COLUMNS": "160"}  # Wide enough for a status in one line.
     done = subprocess.run(
         ["bash", "-euc", lines],
         cwd=tmp_path,
