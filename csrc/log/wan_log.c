@@ -31,6 +31,7 @@ static wan_status create_fresh(wan_log *log, const char *path, uint64_t length, 
     return status == WAN_OK ? log->env->create(log->env, path, length, file) : status;
 }
 
+/* Writes a manifest that names all segments, with the owner's identity and `state`, and makes it durable. */
 static wan_status write_manifest(wan_log *log, const uint8_t *state, uint64_t state_bytes)
 {
     uint64_t length = sizeof(manifest_head) + log->count * 16ull + log->identity.used + state_bytes;
@@ -112,6 +113,7 @@ uint64_t wan_log_segment_bytes(const wan_log *log)
 
 uint64_t wan_log_block_bytes(const wan_log *log) { return wan_log_segment_bytes(log) / 2 - WAN_LOG_PAGE; }
 
+/* The bytes of the budget that the log may use. */
 static uint64_t budget_of(const wan_log *log, int uses_reserve)
 {
     uint64_t parts_left = uses_reserve ? 0 : log->may_use_reserve ? 1 : WAN_LOG_RESERVE_PARTS;
@@ -154,6 +156,7 @@ void wan_log_give_back_reserve(wan_log *log)
     if (log->budget) __atomic_store_n(&log->budget->reserve_in_use, 0, __ATOMIC_RELEASE);
 }
 
+/* Takes bytes of the budget for a segment file. WAN_FULL: the limit is reached, and nothing is taken. */
 static wan_status take_room(wan_log *log, uint64_t bytes)
 {
     if (!log->budget) return WAN_OK;
@@ -181,6 +184,7 @@ void wan_log_share(wan_log *log, wan_log_budget *budget, uint64_t known, int may
 
 static wan_status make_segment(wan_log *log, uint64_t bytes);
 
+/* Makes a new segment file of `bytes` bytes behind the others. */
 static wan_status add_segment(wan_log *log, uint64_t bytes)
 {
     wan_status status = take_room(log, bytes);
@@ -327,6 +331,7 @@ static uint64_t gather(uint8_t *to, const void *bytes, uint64_t length)
     return length;
 }
 
+/* Copies a whole block to `to`. Returns its length. */
 static uint64_t gather_block(uint8_t *to, const wan_block_head *head, const wan_part *parts, uint32_t count)
 {
     uint64_t filled = gather(to, head, sizeof *head);
@@ -470,6 +475,7 @@ static wan_status find_segment(wan_log *log, uint64_t need, uint32_t *index)
     return n == log->writing ? WAN_OK : wan_log_sync(log);
 }
 
+/* The sealed head of the next block, with the checksum of its parts. */
 static wan_block_head make_head(const wan_log *log, const wan_log_segment *segment, const wan_part *parts,
                                 uint32_t count, uint64_t length)
 {

@@ -49,6 +49,7 @@ void wan_table_close(wan_table *table)
 
 static inline uint32_t seconds_of(uint64_t ms) { return ms / 1000 < UINT32_MAX ? (uint32_t)(ms / 1000) : UINT32_MAX; }
 
+/* Notes about how many bytes the shrunk tombstones take in a log. */
 static inline void set_shrunk_log(wan_shard *shard, uint64_t bytes)
 {
     __atomic_store_n(&shard->shrunk_log_words, bytes / 8 < UINT32_MAX ? (uint32_t)(bytes / 8) : UINT32_MAX,
@@ -146,6 +147,7 @@ static inline uint64_t home_of_slot(const wan_shard *shard, wan_slot slot)
     return home_of(shard, wan_entry_hash(entry), entry->bytes, entry->key_length, entry->key_form);
 }
 
+/* Slots of a line that are in use. */
 static inline uint32_t taken_of(const wan_line *line)
 {
     uint32_t taken = 0;
@@ -153,6 +155,7 @@ static inline uint32_t taken_of(const wan_line *line)
     return taken;
 }
 
+/* Finds the slot of a key. NULL: the key is not there. */
 static inline wan_slot *find_slot(const wan_shard *shard, uint64_t hash, const uint8_t *key, uint16_t key_length,
                                   uint8_t key_form)
 {
@@ -187,6 +190,7 @@ static inline void set_layout(wan_shard *shard, uint64_t layout)
     __atomic_store_n(&shard->layout, layout, __ATOMIC_RELAXED);
 }
 
+/* Stores a slot in the first line with room, from `home` on. */
 static void put_slot(wan_shard *shard, uint64_t home, wan_slot slot)
 {
     for (;; home = (home + 1) & mask_of(shard)) {
@@ -198,6 +202,8 @@ static void put_slot(wan_shard *shard, uint64_t home, wan_slot slot)
     }
 }
 
+/* Moves the slots of a shard into a new array of `lines` lines. Returns 0 if there is no memory; then nothing changed.
+ */
 static int lay_out(wan_shard *shard, uint64_t lines, int by_secret_hash)
 {
     wan_line *to =
@@ -233,6 +239,7 @@ static wan_slot *free_slot(wan_shard *shard, const wan_change *change)
     }
 }
 
+/* Doubles the lines of a shard. Returns 0 if there is no memory. */
 static int grow(wan_shard *shard)
 {
     return lay_out(shard, shard->layout ? (mask_of(shard) + 1) * 2 : 1, is_by_secret_hash(shard));
@@ -241,7 +248,7 @@ static int grow(wan_shard *shard)
 /* Shrinks a shard after entries were removed. A shard grows at three quarters. It shrinks at an eighth, so that at most
  * a quarter is in use. So it is not laid out again soon, and the removed entries pay for the work. Without memory for
  * it the shard stays as it is. */
-static void shrink(wan_shard *shard)
+static void shrink_slots(wan_shard *shard)
 {
     if (!shard->layout || (uint64_t)shard->used * 8 > wan_shard_slots(shard)) return;
     if (shard->used == 0) {
@@ -472,6 +479,7 @@ static void free_again(wan_shard *shard, wan_slot *slot)
     }
 }
 
+/* Removes an entry and frees its memory. */
 static void take_out(wan_shard *shard, wan_slot *slot)
 {
     wan_entry *entry = wan_slot_entry(*slot);
@@ -490,7 +498,7 @@ int wan_table_forget(wan_shard *shard, uint64_t hash, const uint8_t *key, uint16
     wan_slot *slot = find_slot(shard, hash, key, key_length, key_form);
     if (!slot || wan_slot_entry(*slot)->state == WAN_ENTRY_TOMBSTONE) return 0;
     take_out(shard, slot);
-    shrink(shard);
+    shrink_slots(shard);
     return 1;
 }
 
@@ -565,7 +573,7 @@ uint64_t wan_table_expire(wan_shard *shard, uint64_t before_ms, uint64_t below)
         at++;
     }
     shard->oldest_s = oldest_s;
-    shrink(shard);
+    shrink_slots(shard);
     return dropped;
 }
 
@@ -612,7 +620,7 @@ wan_status wan_table_shrink(wan_shard *shard)
         take_out(shard, slot_at(shard, at));
     }
     set_shrunk(shard, grown, count);
-    shrink(shard);
+    shrink_slots(shard);
     return WAN_OK;
 }
 
