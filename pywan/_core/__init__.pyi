@@ -560,7 +560,7 @@ def failure_text(reason: int) -> str:
     """The words for a reason of failure."""
 
 def lz4_without_gil() -> bool:
-    """Whether batches are packed by lz4's C functions (else: by one call of its public ones for each batch)."""
+    """Whether batches are packed by lz4's C functions."""
 
 # Sessions
 
