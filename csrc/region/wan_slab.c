@@ -129,16 +129,16 @@ static void free_whole(wan_slab *slab, wan_slab_block *block)
 
 static int add_block(wan_slab *slab)
 {
-    wan_slab_block *block = slab->idle;
-    if (block) {
+    wan_slab_block *block = slab->idle ? slab->idle : map_blocks(BLOCK_BYTES);
+    if (!block) return 0;
+    /* This comes before the first write: the system gives a huge page only where it gave no small one. */
+    if (++slab->block_count > HUGE_FROM_BLOCKS) madvise(block, BLOCK_BYTES, MADV_HUGEPAGE);
+    if (block == slab->idle) {
         slab->idle = block->next_idle;
     } else {
-        block = map_blocks(BLOCK_BYTES);
-        if (!block) return 0;
         block->next = slab->blocks;
         slab->blocks = block;
     }
-    if (++slab->block_count > HUGE_FROM_BLOCKS) madvise(block, BLOCK_BYTES, MADV_HUGEPAGE);
     free_whole(slab, block);
     return 1;
 }
