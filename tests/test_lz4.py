@@ -4,11 +4,14 @@ events.
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
 import textwrap
 
 import pytest
+
+from test_core_sessions import TwoSites
 
 WITHOUT_MODULE = """
     import lz4.block
@@ -66,3 +69,19 @@ def test_batches_are_packed_and_read_whatever_the_package_looks_like_inside(chan
         timeout=60,
     )
     assert done.stderr == "" and done.stdout.split() == [str(is_direct), "3000", "True", "True"]
+
+
+def test_a_batch_that_is_packed_where_it_lies_unpacks_to_its_records():
+    """Its head goes in front of the first literals of the block, of which there may be any number."""
+    chance = random.Random(11)
+    sites = TwoSites(history=False)
+    sites.dispatcher.configure(50, -1, compress=True)
+    remote, put = sites.fast_region(), {}
+    for _ in range(1500):
+        for number in range(chance.choice([1, 2, 30])):
+            noise = chance.randbytes(chance.choice([0, 1, 14, 15, 100, 140, 180, 214, 215, 269, 270, 500, 3000]))
+            key, value = f"{number} {noise[:9].hex()}", noise + b"again" * chance.choice([0, 3, 100])
+            sites.region.put(key, value)
+            put[key] = value
+        sites.settle()
+    assert {key: remote.get(key) for key in put} == put

@@ -10,7 +10,7 @@ from pywan._core.c_store cimport *
 from pywan._core.c_system cimport *
 from pywan._core.event_queue cimport EventQueue
 from pywan._core.in_flight cimport InFlight, flight
-from pywan._core.lz4 cimport lz4_bound, lz4_load, lz4_pack
+from pywan._core.lz4 cimport lz4_bound, lz4_load, lz4_is_direct, lz4_pack, lz4_pack_behind
 from pywan._core.queue cimport dispatcher_signal, queue_refresh_ready
 from pywan._core.sender_callbacks cimport SenderCallbacks, record_for_callback
 from pywan._core.session cimport GOES_AGAIN, GOES_ON, Session
@@ -421,10 +421,12 @@ cdef int lay_out_batch(BatchBuilder self, Session session, InFlight flights, uin
     cdef uint8_t *to
     cdef uint64_t *sequence
     cdef uint64_t duplicates = 0, duplicate_through
-    cdef const uint8_t *run
-    cdef size_t run_bytes
+    cdef const uint8_t *run = NULL
+    cdef size_t run_bytes, laid_out
     cdef int packed
     cdef bint compress
+    # One section whose records lie behind one another in the queue is packed where it lies.
+    cdef bint in_place = sections == 1
     if batch == NULL:
         return 0
     for s in range(sections):
@@ -439,18 +441,22 @@ cdef int lay_out_batch(BatchBuilder self, Session session, InFlight flights, uin
                 wan_prefetch(<uint8_t *>self.records[at + AHEAD] + 64)
                 wan_prefetch(<uint8_t *>self.records[at + AHEAD] + 128)
             record = self.records[at]
+            if record == NULL or (run != NULL and run != <uint8_t *>record):
+                in_place = False
             if record != NULL:
                 in_section += 1
                 self.lengths[at] = wan_record_length(record)
+                run = <uint8_t *>record + self.lengths[at]
                 if not region_is_announced(self.announced, record.region) and not announce(self, out, record.region):
                     return 0
             at += 1
         payload += section.bytes
         if section.through - section.first + 1 != in_section:      # With holes, each record has its sequence beside it.
             payload += in_section * sizeof(uint64_t)
-    # The payload is laid out in the buffer that is sent. If it is to be packed, it is laid out beside that buffer, so
-    # that packing is the only copy into it.
+    # The payload is laid out in the buffer that is sent. If it is to be packed, it is laid out beside that buffer, or only
+    # its head is, and the records are packed where they lie. So packing is the only copy into the buffer that is sent.
     compress = self.options.compress and payload > 256
+    in_place = in_place and compress and lz4_is_direct()
     if not buffer_reserve(out, sizeof(wan_frame) + (lz4_bound(<uint32_t>payload) + 8 if compress else payload)):
         return 0
     if compress and not buffer_reserve(&self.pack, payload):
@@ -489,8 +495,9 @@ cdef int lay_out_batch(BatchBuilder self, Session session, InFlight flights, uin
                 sequence[0] = self.sequences[at - 1]
                 sequence += 1
             section.duplicates += self.sequences[at - 1] <= duplicate_through
-        wan_copy_small(to, run, run_bytes)
-        to += run_bytes
+        if not in_place:
+            wan_copy_small(to, run, run_bytes)
+            to += run_bytes
         duplicates += section.duplicates
         kept += in_section
     memcpy(head + 1, self.sections, sections * sizeof(wan_section))
@@ -500,13 +507,21 @@ cdef int lay_out_batch(BatchBuilder self, Session session, InFlight flights, uin
     frame.count = kept
     frame.length = frame.raw_length = <uint32_t>payload
     if compress:
-        packed = lz4_pack(<uint8_t *>head, <uint32_t>payload, <uint8_t *>(frame + 1), lz4_bound(<uint32_t>payload))
+        laid_out = to - <uint8_t *>head
+        to = <uint8_t *>(frame + 1)
+        if in_place:
+            packed = lz4_pack_behind(<uint8_t *>head, <uint32_t>laid_out, run, <uint32_t>run_bytes, to,
+                                     lz4_bound(<uint32_t>payload))
+        else:
+            packed = lz4_pack(<uint8_t *>head, <uint32_t>payload, to, lz4_bound(<uint32_t>payload))
         if packed > 0 and <uint64_t>packed < payload:
             memset(<uint8_t *>(frame + 1) + packed, 0, <size_t>(wan_align8(<uint64_t>packed) - <uint64_t>packed))
             frame.length = <uint32_t>packed
             frame.flags = WAN_FRAME_LZ4
         else:
-            memcpy(frame + 1, head, payload)
+            memcpy(to, head, laid_out)
+            if in_place:
+                memcpy(to + laid_out, run, run_bytes)
     frame.crc = wan_frame_crc(frame, frame + 1, frame.length)
     out.used += sizeof(wan_frame) + wan_align8(frame.length)
     batch.events = kept

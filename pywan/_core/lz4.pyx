@@ -2,7 +2,7 @@
 # looks once for the C functions inside the compiled module of the package, and tries them out against the public ones.
 # If one is missing or differs, it uses the public functions, one call per batch (docs/decisions/0044).
 from libc.stdint cimport uint8_t, uint32_t
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memmove
 from pywan._core.c_python cimport *
 from pywan._core.c_system cimport *
 
@@ -86,6 +86,53 @@ cdef int lz4_pack(const uint8_t *source, uint32_t size, uint8_t *to, uint32_t ca
             return 0
         memcpy(to, <char *>packed, len(packed))
         return <int>len(packed)
+
+
+cdef bint lz4_is_direct() noexcept nogil:
+    """Whether `lz4_pack_behind` can be called."""
+    return lz4_compress != NULL
+
+
+cdef int lz4_pack_behind(const uint8_t *head, uint32_t head_size, const uint8_t *source, uint32_t size, uint8_t *to,
+                         uint32_t capacity) noexcept nogil:
+    """Packs a head and a source as one block, although they lie apart: nothing is copied to lay them out together.
+    `capacity` is lz4_bound of both; 8 more bytes are there. Returns the bytes written, or 0 where it does not fit.
+
+    A block begins with a token, then the number of its first literals beyond 15, then these literals. The source is
+    packed alone, and the head is put in front of its first literals, as literals too. The rest of the block stays as it
+    is, because it names matches by their distance."""
+    cdef uint8_t *packed = to + head_size       # The first literals mostly need not be moved from here.
+    cdef int length = lz4_compress(<const char *>source, <char *>packed, <int>size, <int>(capacity - head_size),
+                                   LZ4_ACCELERATION)
+    cdef uint8_t *literals = packed + 1
+    cdef uint8_t *rest
+    cdef uint32_t count
+    cdef uint8_t match
+    if length <= 0:
+        return 0
+    count, match = packed[0] >> 4, packed[0] & 15
+    if count == 15:
+        while literals[0] == 255:
+            count += 255
+            literals += 1
+        count += literals[0]
+        literals += 1
+    length -= <int>(literals - packed)
+    count += head_size
+    rest = to + 1 + ((count - 15) // 255 + 1 if count >= 15 else 0) + head_size
+    if rest != literals:
+        memmove(rest, literals, <size_t>length)
+    memcpy(rest - head_size, head, head_size)
+    length += <int>(rest - to)
+    to[0] = <uint8_t>(min(count, <uint32_t>15) << 4 | match)
+    if count >= 15:
+        count -= 15
+        while count >= 255:
+            to += 1
+            to[0] = 255
+            count -= 255
+        to[1] = <uint8_t>count
+    return length
 
 
 cdef int lz4_unpack(const uint8_t *source, uint32_t size, uint8_t *to, uint32_t raw_size) noexcept nogil:
