@@ -94,6 +94,9 @@ cdef class ReceiverSession(Session):
     cdef uint32_t untold            # Records since the last look at the clock.
     cdef uint32_t born              # `wan_forks` of the process that made this session.
     cdef wan_receiver_counts own    # Counts that are not yet added to `counts`, which all connections share.
+    # The region of the last event that took effect in this section, and how many events its count does not have yet.
+    cdef region_core *applied_in
+    cdef uint64_t applied
     # A queue of ours had no room for an event, so the connection ends without an acknowledgement.
     cdef int refused_code
 
@@ -243,8 +246,17 @@ cdef class ReceiverSession(Session):
         elif outcome == WAN_FORGOTTEN:
             return WAN_FAILED_FORGOTTEN
         elif outcome <= WAN_DESTROYED:
-            wan_add_shared(&core.applied, 1)
+            if core != self.applied_in:
+                self.add_applied()
+                self.applied_in = core
+            self.applied += 1
         return APPLIED
+
+    cdef void add_applied(self) noexcept nogil:
+        """Adds the events of a section to their region's count at once: an atomic operation for each would be slow."""
+        if self.applied:
+            wan_add_shared(&self.applied_in.applied, self.applied)
+            self.applied = 0
 
     cdef void note_too_large(self) noexcept with gil:
         from pywan.errors import EventTooLargeError
@@ -453,6 +465,7 @@ cdef class ReceiverSession(Session):
         cdef const wan_section *section
         cdef const uint8_t *at
         cdef uint32_t _n
+        cdef bint is_applied
         cdef wan_buffer *pack = &self.unpacked
         cdef uint64_t began = self.work_us()
         if frame.flags & WAN_FRAME_LZ4:
@@ -481,7 +494,9 @@ cdef class ReceiverSession(Session):
         section = <const wan_section *>(head + 1)
         at = <const uint8_t *>(section + head.sections)
         for _n in range(head.sections):
-            if not self.apply_section(section, at):
+            is_applied = self.apply_section(section, at)
+            self.add_applied()
+            if not is_applied:
                 return 0
             at += section.bytes
             section += 1
