@@ -1,16 +1,21 @@
 """Spark: `enqueue` into a member in another process, beside `mapInArrow` doing nothing, in turn in one run.
 
-16-byte keys and 100-byte values; ratio of medians. `--quick` for a short run."""
+16-byte keys and 100-byte values, and a key with five columns as one value. Each by the clock, and in processor time of
+Spark, its workers and the member together: on a machine that others use, only the latter says something. Ratios of
+medians. `--quick` for a short run."""
 
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+
+import measure
 
 PARTITIONS = 8  # More tasks than cores, as Spark advises: while one task ends, another goes on.
 
@@ -31,24 +36,38 @@ def nothing(batches):
     yield pyarrow.RecordBatch.from_pydict({"rows": pyarrow.array([rows], pyarrow.int64())})
 
 
+def processor_s() -> float:
+    """Of the member, of the Java process and of its workers, so far."""
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    return sum(measure.processor_s(int(child)) for child in children)
+
+
 def compare(title, frame, rows, rounds, where, target=""):
     from pywan.spark import enqueue
 
-    idle, busy = [], []
+    taken = {"mapInArrow doing nothing": ([], []), "enqueue": ([], [])}
+
+    def timed(name, call):
+        started, worked = time.perf_counter(), processor_s()
+        assert call() == rows
+        return name, time.perf_counter() - started, processor_s() - worked
+
     for turn in range(rounds + 1):  # The first turn warms up.
-        started = time.perf_counter()
-        counted = sum(row.rows for row in frame.mapInArrow(nothing, "rows bigint").collect())
-        idle_s = time.perf_counter() - started
-        summary = enqueue(frame, **where)
-        assert counted == summary.rows == rows
-        if turn:
-            idle.append(rows / idle_s)
-            busy.append(rows / summary.seconds)
-    nothing_rate, enqueue_rate = statistics.median(idle), statistics.median(busy)
+        for name, clock_s, worked_s in (
+            timed(
+                "mapInArrow doing nothing",
+                lambda: sum(row.rows for row in frame.mapInArrow(nothing, "rows bigint").collect()),
+            ),
+            timed("enqueue", lambda: enqueue(frame, **where).rows),
+        ):
+            if turn:
+                taken[name][0].append(clock_s / rows)
+                taken[name][1].append(worked_s / rows)
     print(f"{title} ({rows:,}, median of {rounds})")
-    print(f"  mapInArrow doing nothing   {nothing_rate / 1e6:6.2f} million rows/s")
-    print(f"  enqueue                    {enqueue_rate / 1e6:6.2f} million rows/s")
-    print(f"  ratio                      {enqueue_rate / nothing_rate:6.0%}{target}", flush=True)
+    clock, worked = ([statistics.median(times[n]) for times in taken.values()] for n in (0, 1))
+    for name, a_row, cpu in zip(taken, clock, worked, strict=True):
+        print(f"  {name:<26} {1 / a_row / 1e6:6.2f} million rows/s, {cpu * 1e6:6.2f} us of processor time a row")
+    print(f"  ratio                      {clock[0] / clock[1]:6.0%}{target}, {worked[0] / worked[1]:6.0%}", flush=True)
 
 
 def main() -> None:
@@ -72,9 +91,21 @@ def main() -> None:
                 "format_string('%016d', id % 1000000) as key", "repeat(format_string('%010d', id), 10) as value"
             )
             where = dict(locators=f"127.0.0.1[{port}]", region="data", key="key", value="value")
-            compare("rows computed by Spark", frame, rows, rounds, where, "  (to reach: 60%)")
+            compare("rows computed by Spark", frame, rows, rounds, where, " (to reach: 60%)")
             frame.persist().count()
             compare("rows in Spark's cache", frame, rows, rounds, where)
+            frame.unpersist()
+            frame = session.range(0, rows, 1, PARTITIONS).selectExpr(
+                "format_string('%016d', id % 1000000) as key",
+                "format_string('S%05d', id % 5000) as symbol",
+                "id / 7 as price",
+                "id % 1000 as size",
+                "id as sequence",
+                "id % 3 = 0 as is_bid",
+            )
+            frame.persist().count()
+            where["value"] = ["symbol", "price", "size", "sequence", "is_bid"]
+            compare("a key and five columns in Spark's cache", frame, rows, rounds, where)
         finally:
             if session is not None:
                 spark_session.stop(session)

@@ -52,8 +52,9 @@ def cpu_seconds(call: Callable[[], object]) -> float:
 def processor_s(pid: int) -> float:
     """Processor time of a process, so far; of another one with the children that it forked."""
     own = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split() if pid != os.getpid() else []
-    return (int(own[11]) + int(own[12])) / os.sysconf("SC_CLK_TCK") + sum(map(processor_s, map(int, children)))
+    tasks = Path(f"/proc/{pid}/task").iterdir() if pid != os.getpid() else []
+    children = [int(child) for task in tasks for child in (task / "children").read_text().split()]
+    return (int(own[11]) + int(own[12])) / os.sysconf("SC_CLK_TCK") + sum(map(processor_s, children))
 
 
 def busiest_thread_s(pids: Iterable[int], before: dict[int, float] | None = None) -> tuple[float, dict[int, float]]:
