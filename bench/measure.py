@@ -4,6 +4,7 @@ how the bare references in C are built."""
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import os
 import resource
@@ -52,9 +53,11 @@ def cpu_seconds(call: Callable[[], object]) -> float:
 def processor_s(pid: int) -> float:
     """Processor time of a process, so far; of another one with the children that it forked."""
     own = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    tasks = Path(f"/proc/{pid}/task").iterdir() if pid != os.getpid() else []
-    children = [int(child) for task in tasks for child in (task / "children").read_text().split()]
-    return (int(own[11]) + int(own[12])) / os.sysconf("SC_CLK_TCK") + sum(map(processor_s, children))
+    taken = (int(own[11]) + int(own[12])) / os.sysconf("SC_CLK_TCK")
+    for task in Path(f"/proc/{pid}/task").iterdir() if pid != os.getpid() else ():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # A thread or a child that ended.
+            taken += sum(processor_s(int(child)) for child in (task / "children").read_text().split())
+    return taken
 
 
 def busiest_thread_s(pids: Iterable[int], before: dict[int, float] | None = None) -> tuple[float, dict[int, float]]:
