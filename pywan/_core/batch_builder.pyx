@@ -453,8 +453,8 @@ cdef int lay_out_batch(BatchBuilder self, Session session, InFlight flights, uin
         payload += section.bytes
         if section.through - section.first + 1 != in_section:      # With holes, each record has its sequence beside it.
             payload += in_section * sizeof(uint64_t)
-    # The payload is laid out in the buffer that is sent. If it is to be packed, it is laid out beside that buffer, or only
-    # its head is, and the records are packed where they lie. So packing is the only copy into the buffer that is sent.
+    # The payload is laid out in the buffer that is sent. If it is to be packed, it is laid out beside that buffer, or
+    # only its head is, and the records are packed where they lie. So packing is the only copy into that buffer.
     compress = self.options.compress and payload > 256
     in_place = in_place and compress and lz4_is_direct()
     if not buffer_reserve(out, sizeof(wan_frame) + (lz4_bound(<uint32_t>payload) + 8 if compress else payload)):
