@@ -136,7 +136,7 @@ cdef void report_written_ahead(gateway_queue *gateway, uint64_t given) noexcept 
     wan_lock_release(&gateway.lock)
 
 
-cdef void settle_commit(gateway_queue *gateway, uint64_t given, bint checkpoint) noexcept nogil:
+cdef void finish_commit(gateway_queue *gateway, uint64_t given, bint checkpoint) noexcept nogil:
     """Reports that all that was taken is on the disk, and empties it."""
     cdef durable_log *durable = gateway.durable
     cdef uint64_t used = durable.positions.taken.used, now = wan_monotonic_us()
@@ -193,7 +193,7 @@ cdef wan_status commit(gateway_queue *gateway, bint checkpoint, wan_buffer *move
     cdef uint64_t given, moved_written = 0, known_names = durable.dictionary.used
     cdef uint32_t known_count = durable.dictionary.count, moved_count = 0, taken = 0
     cdef wan_status status = WAN_OK
-    # What an earlier attempt took and could not write comes first: what is pending waits behind it.
+    # If an earlier attempt took items and could not write them, they come first. What is pending waits behind them.
     wan_lock_take(&gateway.lock)
     if in_one_write and not is_one_write(durable):
         wan_lock_release(&gateway.lock)
@@ -247,5 +247,5 @@ cdef wan_status commit(gateway_queue *gateway, bint checkpoint, wan_buffer *move
         for p in range(gateway.queue.partition_count):
             if durable.appended[p] > durable.committer.log.segments[segment].highest[p]:
                 durable.committer.log.segments[segment].highest[p] = durable.appended[p]
-    settle_commit(gateway, given, checkpoint)
+    finish_commit(gateway, given, checkpoint)
     return WAN_OK
