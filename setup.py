@@ -27,7 +27,9 @@ compile_args = [
     "-D_GNU_SOURCE",
     "-Icsrc",
 ]
-compile_args += ["-O1", "-g", "-fno-omit-frame-pointer", "-DWAN_DEBUG=1"] if debug else ["-O3", "-g1"]
+compile_args += (
+    ["-O1", "-g1" if sanitize else "-g", "-fno-omit-frame-pointer", "-DWAN_DEBUG=1"] if debug else ["-O3", "-g1"]
+)
 link_args = ["-pthread"]
 if sanitize:
     compile_args.append(f"-fsanitize={sanitize}")

@@ -9,10 +9,10 @@ import sys
 
 import pytest
 
+from commands import CommandedSite
 from pywan.cli.commands import COMMANDS
 from pywan.cli.completion import bash_script, last_words, values_for
 from pywan.cli.grammar import complete
-from tests.commands import CommandedSite
 
 
 @pytest.fixture(scope="module")

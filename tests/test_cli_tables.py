@@ -8,13 +8,13 @@ import re
 
 import pytest
 
+from commands import CommandedSite
 from pywan.base.amounts import duration_text, moment_text, size_text
 from pywan.cli.commands import COMMANDS
 from pywan.cli.layout import Sheet, Table, layout, wrapped
 from pywan.cli.output import Output, readable
 from pywan.cli.session import Session
 from pywan.testing.waiting import eventually
-from tests.commands import CommandedSite
 
 WIDTH = 80
 WIDE = 5_000

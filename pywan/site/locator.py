@@ -56,6 +56,7 @@ DEFAULT_PORT = 10334
 DEFAULT_BIND_ADDRESS = "127.0.0.1"
 CONTACT_TIMEOUT_S = 5.0  # The limit for one exchange with another locator.
 CONTACTS_AT_ONCE = 8  # More contacts wait for their turn.
+MAX_MERGE_PROBLEMS = 100  # So many problems with other configurations are remembered, so that each is logged once.
 FIRST_ROUND_S = 3.0  # start() waits at most so long to learn whether a configured locator contradicts us.
 PROBE_TIMEOUT_S = 1.0  # The limit for asking whether the member that holds a name is still there.
 FRESH_MS = 2_000  # A member without a port of its own counts as alive for so long after a heartbeat.
@@ -161,7 +162,7 @@ class Locator(Described):
             to_int(member_timeout_ms, f"locator {name}: member_timeout_ms", MIN_LEASE_MS, MAX_LEASE_MS)
         )
         self._configuration = ClusterConfiguration()
-        self._merge_problem = ""  # The reason why another locator's configuration could not be taken over last.
+        self._merge_problems: set[str] = set()  # Why configurations of other locators were not taken over, as logged.
         self._save_problem: str | None = None  # The reason why the file does not hold the newest configuration.
         self._state: LocatorState | None = None
         self._server: ControlServer | None = None
@@ -675,14 +676,16 @@ class Locator(Described):
         try:
             changed = self._configuration.merge(entries)
         except (ConfigurationError, ProtocolError) as error:
-            # The locators stay neighbours, and meet every few seconds. So this is logged only when it changes.
-            if str(error) != self._merge_problem:
-                self._merge_problem = str(error)
+            # The locators stay neighbours, and meet every few seconds. Between two meetings with this one, others come
+            # whose configuration is right. So each problem is logged once.
+            if str(error) not in self._merge_problems:
+                if len(self._merge_problems) >= MAX_MERGE_PROBLEMS:
+                    self._merge_problems.clear()
+                self._merge_problems.add(str(error))
                 log.error(
                     "locator %s: another locator's cluster configuration was not taken over: %s", self.name, error
                 )
             return False
-        self._merge_problem = ""
         if changed:
             self._save_configuration()
         return changed
