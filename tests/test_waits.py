@@ -7,12 +7,8 @@ import signal
 import pytest
 
 from faulty_disk import FaultyDisk
-from pywan.callbacks import CacheListener
 from pywan.errors import BatchError
 from pywan.region.region import core_of
-
-COUNT = 500
-KEYS = [f"key {n}" for n in range(COUNT)]
 
 
 class Member:
@@ -24,10 +20,6 @@ class Member:
         self.sender = site.send_to("ln", enable_persistence=True)
         self.data = site.region(type="REPLICATE_PERSISTENT", **region)
 
-    def syncs(self):
-        """Blocks that were written, one sync each, of both logs."""
-        return self.sender._core.queue.log_state()["commits"] + core_of(self.data).log_state()["commits"]
-
     def is_on_the_disk(self):
         return self.sender._core.queue.log_state()["pending"] == core_of(self.data).log_state()["pending"] == 0
 
@@ -37,26 +29,68 @@ def ny(network):
     return network.add("ny")[0]
 
 
+BULK_CALLS = """
+import sys, threading
+import pywan
+from pywan.callbacks import CacheListener
+from pywan.region.region import core_of
+from pywan.testing.waiting import eventually
+locators, folder, listens = sys.argv[1:]
+COUNT = 500
+KEYS = [f"key {n}" for n in range(COUNT)]
 CALLS = {
-    "put_all": lambda data: data.put_all(dict.fromkeys(KEYS, "new")),
-    "update": lambda data: data.update(dict.fromkeys(KEYS, "new")),
-    "remove_all": lambda data: data.remove_all(KEYS),
-    "put_columns": lambda data: data.put_columns(KEYS, ["new"] * COUNT),
+    "put_all": lambda: data.put_all(dict.fromkeys(KEYS, "new")),
+    "update": lambda: data.update(dict.fromkeys(KEYS, "new")),
+    "put_columns": lambda: data.put_columns(KEYS, ["new"] * COUNT),
+    "remove_all": lambda: data.remove_all(KEYS),
 }
+
+def say(word):
+    print(word, flush=True)
+    assert sys.stdin.readline()
+
+cache = pywan.Cache("slow", locators=locators, dir=folder)
+sender = cache.create_gateway_sender("ln", remote_distributed_system_id=2, enable_persistence=True)
+data = cache.create_region("data", "REPLICATE_PERSISTENT", gateway_sender_ids=["ln"])
+data.put_columns(KEYS, ["old"] * COUNT)
+if listens == "True":
+    data.add_listener(CacheListener())
+queue, core = sender._core.queue, core_of(data)
+for name, call in CALLS.items():
+    say(f"{name} begins")
+    before = len(queue)
+    thread = threading.Thread(target=call)
+    thread.start()
+    eventually(lambda: len(queue) == before + COUNT)    # Every entry is in, though nothing gets to the disk.
+    assert thread.is_alive() and queue.log_state()["pending"] and core.log_state()["pending"]
+    say(f"{name} waits")
+    thread.join()
+    assert queue.log_state()["pending"] == core.log_state()["pending"] == 0
+cache.close()
+say("closed")
+"""
 
 
 @pytest.mark.parametrize("listens", [False, True])
-@pytest.mark.parametrize("name", CALLS)
-def test_a_bulk_call_waits_for_the_disk_once(ny, tmp_path, name, listens):
-    member = Member(ny, tmp_path)
-    member.data.put_columns(KEYS, ["old"] * COUNT)
-    if listens:
-        member.data.add_listener(CacheListener())
-    before = member.syncs()
-    CALLS[name](member.data)
-    assert member.is_on_the_disk()
-    assert member.syncs() - before < COUNT // 5
-    assert len(member.sender._core.queue) == 2 * COUNT
+def test_a_bulk_call_waits_for_the_disk_once(ny, tmp_path, listens):
+    """While the disk hangs, a bulk call does all its entries. It returns when they are on the disk."""
+    disk = FaultyDisk(tmp_path)
+    process = disk.start(BULK_CALLS, ny.locator.address, tmp_path / "member", listens)
+    try:
+        for name in ("put_all", "update", "put_columns", "remove_all"):
+            assert process.stdout.readline().strip() == f"{name} begins"
+            disk.hold()
+            process.stdin.write("go on\n")
+            assert process.stdout.readline().strip() == f"{name} waits"
+            disk.let_go()
+            process.stdin.write("go on\n")
+        assert process.stdout.readline().strip() == "closed"
+        process.stdin.write("go on\n")
+        assert process.wait(20) == 0
+    finally:
+        disk.let_go()
+        process.kill()
+        process.wait()
 
 
 def test_entries_that_were_stored_before_a_refused_one_are_on_the_disk_and_those_refused_are_told(ny, tmp_path):
