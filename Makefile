@@ -45,7 +45,8 @@ CAMPAIGN_SECONDS ?= 600
 WORKERS  ?= $(if $(ARGS),1,4)
 # Tests wait for thousands of syncs. In memory, where there is enough of it, a sync takes no time.
 TEST_TMP := $(shell df -Pk /dev/shm 2> /dev/null | awk 'NR == 2 && $$4 > 6000000 {print "/dev/shm"}')
-PYTEST    = $(if $(TEST_TMP),TMPDIR=$(TEST_TMP)) $(VENV)/bin/pytest -q $(if $(filter-out 0 1,$(WORKERS)),-n $(WORKERS))
+# Hundreds of tests start Python, so bytecode is kept, whatever the environment says.
+PYTEST    = PYTHONDONTWRITEBYTECODE= $(if $(TEST_TMP),TMPDIR=$(TEST_TMP)) $(VENV)/bin/pytest -q $(if $(filter-out 0 1,$(WORKERS)),-n $(WORKERS))
 C_SOURCES := $(wildcard csrc/*/*.[ch] tests/*.c tests/c/*.[ch] bench/*.c)
 
 # The requirements of an extra of pyproject.toml: $(call extra,lint).

@@ -13,6 +13,8 @@ from pywan.region.region import core_of
 from pywan.testing.waiting import eventually
 from sites import at_once
 
+COARSE_CLOCK = 5  # CLOCK_REALTIME_COARSE of Linux, for which `time` has no name.
+
 kinds = pytest.mark.parametrize(
     "kind",
     [
@@ -56,9 +58,16 @@ class Apart:
 
 
 def a_moment_later():
-    """So that stamps of two sites differ by the clock, and not by how many there were in one millisecond."""
-    before = time.time_ns() // 1_000_000
-    eventually(lambda: time.time_ns() // 1_000_000 > before)
+    """So that stamps of two sites differ by the clock, and not by how many there were in one millisecond.
+
+    The core reads the system's coarse clock, which moves once in a timer tick.
+    """
+
+    def coarse_ms():
+        return time.clock_gettime_ns(COARSE_CLOCK) // 1_000_000
+
+    before = coarse_ms()
+    eventually(lambda: coarse_ms() > before)
 
 
 def put_at(site, key, value, ms):
