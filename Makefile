@@ -16,7 +16,7 @@
 #   make crash     senders and receivers killed with kill -9  (ARGS="--rounds 1000 --seed 7" ...)
 #   make campaign  the random campaigns one after another, each for CAMPAIGN_SECONDS=600, or as many rounds or seeds
 #   make sanitize  the C tests, and the extension's tests, under ASan and UBSan; then make tsan
-#   make sanitize-quick  the C tests and a part of the extension's tests; the C primitives under ThreadSanitizer
+#   make sanitize-quick  the C tests under ASan and UBSan; the C primitives under ThreadSanitizer
 #   make tsan      the C primitives shared between threads, and tests/test_threads.py, under ThreadSanitizer   (THREAD_SECONDS=10)
 #   make wheel     dist/: an sdist, and a manylinux wheel for this Python, tried in a fresh environment
 #   make tables    writes the tables of the documents that are made from the code
@@ -166,12 +166,8 @@ sanitize: sanitized
 	$(MAKE) --no-print-directory tsan
 
 # Short enough for every change. The parts of the core that read bytes and count references come first.
-QUICKLY_SANITIZED := $(patsubst %,tests/test_%.py,core_basics core_sessions stored_rows queue_model table_model golden threads)
-
-sanitize-quick: sanitized
+sanitize-quick:
 	$(MAKE) --no-print-directory -j $(CORES) -C tests/c sanitize tsan THREAD_SECONDS=2
-	$(WATCHED) $(PYTEST) -m "not long" $(QUICKLY_SANITIZED)
-	cd tests && $(WATCHED) ../$(PY) -m fuzz_core --seconds 2
 
 # Without pytest: loaded by it, the sanitizer's library loses sight of what orders the threads (also of pthread mutexes).
 tsan: build
