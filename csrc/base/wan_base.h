@@ -28,6 +28,7 @@ typedef enum {
     /* A check of our own failed on this handle, now or earlier. The handle is not used any more. The detail says
      * where. */
     WAN_BROKEN,
+    WAN_ELSEWHERE, /* Another member is primary of the change's bucket, or will be. Nothing was changed. */
 } wan_status;
 
 #define WAN_DETAIL_BYTES 512

@@ -24,6 +24,10 @@ cdef class RegionBase:
     cdef object environment         # Keeps the capsule alive.
     cdef LogBudget budget           # Keeps the budget alive.
     cdef object log_wait            # Called instead of waiting for the committer. None: we wait for the committer.
+    # Of a region that several members hold. `tail` keeps the region's tail alive. `route` makes the changes and reads of
+    # buckets whose primary is elsewhere.
+    cdef object tail
+    cdef object route
 
     cdef int check_process(self) except -1
     cdef int check_open(self) except -1

@@ -4,6 +4,7 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from pywan._core.c_base cimport *
 from pywan._core.c_record cimport *
 from pywan._core.c_log cimport *
+from pywan._core.c_copies cimport wan_tail
 from pywan._core.c_region cimport *
 from pywan._core.committer cimport log_committer
 from pywan._core.log_pending cimport log_pending
@@ -50,6 +51,7 @@ cdef struct region_core:
     # An attached queue, or the region's own log, is synchronous: a change is done when it is on the disk.
     int durable
     region_log *log         # NULL: the region is not persistent.
+    wan_tail *tail          # NULL: this member alone has the region.
     # Destroys with stamps up to `mark` may have been forgotten while there were senders that can send older events.
     # 0: no destroy was.
     uint64_t mark

@@ -1,0 +1,137 @@
+/* Owns, for each bucket of a region that several members hold, the changes that not all copies are known to have: the
+ * bucket's tail. The primary appends each change with its sequence, and waits until all copies in sync have it: then
+ * the change counts. A copy appends what it gets, so that a new primary finds there what other copies lack.
+ *
+ * Order of locks: the entry lock of the key (wan_shard), then the lock of the bucket's tail. A thread that holds a
+ * bucket's lock takes no other lock. */
+#ifndef WAN_TAIL_H
+#define WAN_TAIL_H
+#include "base/wan_buffer.h"
+#include "base/wan_lock.h"
+#include "record/wan_record.h"
+
+#define WAN_TAIL_LANES_MAX 256u        /* Members to which one member has lanes. */
+#define WAN_TAIL_BYTES_MAX (64u << 20) /* A bucket's tail takes no change beyond this many bytes: WAN_FULL. */
+#define WAN_IMAGE_DONE     UINT32_MAX  /* All shards of the image were sent. */
+
+/* Generation and number of an epoch in one word: epochs are ordered as their words are. */
+static inline uint64_t wan_epoch_word(uint32_t generation, uint64_t number)
+{
+    return (uint64_t)generation << 40 | number;
+}
+
+enum {
+    WAN_TAIL_ABSENT = 0,  /* This member has no copy of the bucket. */
+    WAN_TAIL_LEARNER,     /* The copy is being made. It takes the stream and the image, and answers no read. */
+    WAN_TAIL_COPY,        /* A copy in sync. It applies what the primary sends. */
+    WAN_TAIL_TAKING_OVER, /* Primary of a new epoch that does not accept changes yet, or does not any more. */
+    WAN_TAIL_PRIMARY,     /* It accepts changes, gives them their sequence and sends them to the copies. */
+};
+
+/* One change in a tail, on a lane too. Behind it come the record, and then the value that the change found. */
+typedef struct {
+    uint32_t length;       /* Of all three parts, with padding: a multiple of 8. */
+    uint32_t found_length; /* Bytes of the value that a conditional change found and returned. */
+    uint8_t outcome;       /* wan_outcome: what the change did. */
+    uint8_t found_form;
+    uint8_t flags;       /* WAN_TAIL_REMEMBERED, WAN_TAIL_FOUND. */
+    uint8_t reserved[5]; /* 0 */
+} wan_tail_entry;
+_Static_assert(sizeof(wan_tail_entry) == 16, "an entry of a tail is a format");
+/* The change was asked for by a call, which may be repeated: its identity and answer are remembered. The change had
+ * found a value, which is the first answer too. */
+enum { WAN_TAIL_REMEMBERED = 1, WAN_TAIL_FOUND = 2 };
+
+/* What the tails of all regions know of the lane to one other member. Its owner (a LaneSender) keeps it alive as long
+ * as a tail names it. All fields are atomic. */
+typedef struct {
+    uint32_t asleep;            /* The lane's thread waits on wake_file: whoever gives it work writes there. */
+    int wake_file;              /* An eventfd. */
+    uint64_t promised_until_us; /* Until then (wan_monotonic_us) the member adopts no later epoch without saying so. */
+    uint32_t is_connected;
+} wan_lane_state;
+
+enum { WAN_COPY_LEARNING = 0, WAN_COPY_WAITED = 1 }; /* Waited: a change counts only when this copy has it too. */
+
+/* One copy of a bucket, as its primary knows it. */
+typedef struct {
+    uint32_t lane;        /* The number of the lane. */
+    uint8_t state;        /* WAN_COPY_* */
+    uint64_t transfer;    /* Of a learner: names its image. */
+    uint64_t sent, acked; /* Sequences through which changes left on the present connection, and were acknowledged. */
+    uint64_t told;        /* The `counted` that the copy was last told. */
+    /* The next shard of the image, relative to the bucket's first; WAN_IMAGE_DONE. The lane's thread only. */
+    uint32_t image_shard;
+    uint8_t image_acked; /* The learner has all of the image, and the stream up to there. */
+} wan_tail_copy;
+
+typedef struct {
+    wan_lock
+        lock;     /* Guards all below. `role`, `epoch`, `life`, `last`, `counted` may be read without it, atomically. */
+    uint8_t role; /* WAN_TAIL_* */
+    uint32_t changed; /* A futex: changes when `counted` grows while somebody waits, and when role or life change. */
+    uint32_t waiters;
+    uint64_t life, epoch; /* The newest life, and in it the newest epoch, that were adopted. Older ones are refused. */
+    uint64_t last;        /* The sequence of the newest change here. first <= last + 1. */
+    /* Primary: all waited copies have the changes through here. Copy: what its primary told. counted <= last. */
+    uint64_t counted;
+    uint64_t first;     /* The sequence of the first change in `changes`. All below it count, as far as is known. */
+    wan_buffer changes; /* wan_tail_entry after wan_tail_entry. */
+    wan_tail_copy *copies;
+    uint32_t copy_count;
+} wan_tail_bucket;
+
+typedef struct {
+    wan_tail_bucket *buckets;
+    uint32_t bucket_count, shard_count;
+    /* For each shard of the table, the sequence of its newest change. Written under the entry lock and the bucket's
+     * lock. A read compares it with `counted`. */
+    uint64_t *shard_last;
+    wan_lane_state *lanes[WAN_TAIL_LANES_MAX]; /* NULL: there is none of this number. Published atomically. */
+    /* For each lane: a bit for each bucket that has something to send on it. Allocated with the lane. */
+    uint64_t *to_send[WAN_TAIL_LANES_MAX];
+    uint64_t lease_until_us; /* The coordinator's lease, by wan_monotonic_us. Atomic. */
+} wan_tail;
+
+/* Room for a change at the end of a bucket's tail. The bucket's lock is held. */
+typedef struct {
+    wan_tail_bucket *bucket;
+    uint8_t *at; /* Where the wan_tail_entry goes. */
+    uint64_t length;
+} wan_tail_reservation;
+
+wan_status wan_tail_init(wan_tail *tail, uint32_t buckets, uint32_t shards);
+void wan_tail_close(wan_tail *tail); /* Wakes all that wait; nobody uses the tail afterwards. */
+
+/* Lanes. */
+wan_status wan_tail_add_lane(wan_tail *tail, uint32_t lane, wan_lane_state *state);
+void wan_tail_remove_lane(wan_tail *tail, uint32_t lane); /* No bucket names it any more. */
+
+/* The primary's changes. Reserve takes the bucket's lock and keeps it when it returns WAN_OK. WAN_ELSEWHERE: the member
+ * is not primary of the bucket. WAN_FULL, WAN_NO_MEMORY: there is no room. The caller holds the entry lock. */
+wan_status wan_tail_reserve(wan_tail *tail, uint32_t bucket, uint64_t length, wan_tail_reservation *room);
+/* The entry is written: gives it its sequence, marks the bucket for the lanes of its copies, wakes lanes that sleep,
+ * and releases the lock. Without copies the change counts at once, and nothing is kept. Returns the sequence. */
+uint64_t wan_tail_commit(wan_tail *tail, wan_tail_reservation *room, uint32_t shard);
+void wan_tail_cancel(wan_tail_reservation *room);
+/* Waits until the change counts. WAN_OK: it does. WAN_ELSEWHERE: the bucket's life or role changed before: nobody knows
+ * here whether the change will count. WAN_EMPTY: the time is over. */
+wan_status wan_tail_wait(wan_tail *tail, uint32_t bucket, uint64_t life, uint64_t sequence, uint32_t timeout_ms);
+
+/* A copy's changes. Begin takes the bucket's lock and keeps it when it returns WAN_OK: the entry that the primary gave
+ * `sequence` is the next one. WAN_EMPTY: it is here already. WAN_INVALID: there is a gap before it. WAN_ELSEWHERE: a
+ * later life or epoch was adopted, or the member has no copy. End copies the entry and releases. */
+wan_status wan_tail_follow(wan_tail *tail, uint32_t bucket, uint64_t life, uint64_t epoch, uint64_t sequence,
+                           const wan_tail_entry *entry, wan_tail_reservation *room);
+void wan_tail_followed(wan_tail *tail, wan_tail_reservation *room, const wan_tail_entry *entry, uint32_t shard);
+/* The primary told through which sequence changes count: drops them from the tail, wakes reads that wait. */
+void wan_tail_told(wan_tail *tail, uint32_t bucket, uint64_t life, uint64_t epoch, uint64_t counted);
+
+/* What a lane sends and hears. `acknowledged`: the copy has everything through `sequence`; raises `counted`, drops what
+ * nobody needs, wakes waiters. Returns 1 if `counted` grew. */
+int wan_tail_acknowledged(wan_tail *tail, uint32_t bucket, uint32_t lane, uint64_t life, uint64_t epoch,
+                          uint64_t sequence);
+/* The connection is new: everything behind `acked` is sent again, images begin anew. */
+void wan_tail_rewind(wan_tail *tail, uint32_t lane);
+
+#endif

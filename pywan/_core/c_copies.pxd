@@ -1,0 +1,58 @@
+# Owns nothing but names: the C of csrc/copies as Cython sees it.
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from pywan._core.c_base cimport *
+
+cdef extern from "copies/wan_tail.h" nogil:
+    enum: WAN_TAIL_LANES_MAX, WAN_TAIL_BYTES_MAX, WAN_IMAGE_DONE
+    enum: WAN_TAIL_ABSENT, WAN_TAIL_LEARNER, WAN_TAIL_COPY, WAN_TAIL_TAKING_OVER, WAN_TAIL_PRIMARY
+    enum: WAN_TAIL_REMEMBERED, WAN_TAIL_FOUND
+    enum: WAN_COPY_LEARNING, WAN_COPY_WAITED
+    uint64_t wan_epoch_word(uint32_t generation, uint64_t number)
+    ctypedef struct wan_tail_entry:
+        uint32_t length, found_length
+        uint8_t outcome, found_form, flags
+    ctypedef struct wan_lane_state:
+        uint32_t asleep
+        int wake_file
+        uint64_t promised_until_us
+        uint32_t is_connected
+    ctypedef struct wan_tail_copy:
+        uint32_t lane
+        uint8_t state
+        uint64_t transfer, sent, acked, told
+        uint32_t image_shard
+        uint8_t image_acked
+    ctypedef struct wan_tail_bucket:
+        wan_lock lock
+        uint8_t role
+        uint32_t changed, waiters
+        uint64_t life, epoch, last, counted, first
+        wan_buffer changes
+        wan_tail_copy *copies
+        uint32_t copy_count
+    ctypedef struct wan_tail:
+        wan_tail_bucket *buckets
+        uint32_t bucket_count, shard_count
+        uint64_t *shard_last
+        wan_lane_state *lanes[WAN_TAIL_LANES_MAX]
+        uint64_t *to_send[WAN_TAIL_LANES_MAX]
+        uint64_t lease_until_us
+    ctypedef struct wan_tail_reservation:
+        wan_tail_bucket *bucket
+        uint8_t *at
+        uint64_t length
+    wan_status wan_tail_init(wan_tail *tail, uint32_t buckets, uint32_t shards)
+    void wan_tail_close(wan_tail *tail)
+    wan_status wan_tail_add_lane(wan_tail *tail, uint32_t lane, wan_lane_state *state)
+    void wan_tail_remove_lane(wan_tail *tail, uint32_t lane)
+    wan_status wan_tail_reserve(wan_tail *tail, uint32_t bucket, uint64_t length, wan_tail_reservation *room)
+    uint64_t wan_tail_commit(wan_tail *tail, wan_tail_reservation *room, uint32_t shard)
+    void wan_tail_cancel(wan_tail_reservation *room)
+    wan_status wan_tail_wait(wan_tail *tail, uint32_t bucket, uint64_t life, uint64_t sequence, uint32_t timeout_ms)
+    wan_status wan_tail_follow(wan_tail *tail, uint32_t bucket, uint64_t life, uint64_t epoch, uint64_t sequence,
+                               const wan_tail_entry *entry, wan_tail_reservation *room)
+    void wan_tail_followed(wan_tail *tail, wan_tail_reservation *room, const wan_tail_entry *entry, uint32_t shard)
+    void wan_tail_told(wan_tail *tail, uint32_t bucket, uint64_t life, uint64_t epoch, uint64_t counted)
+    int wan_tail_acknowledged(wan_tail *tail, uint32_t bucket, uint32_t lane, uint64_t life, uint64_t epoch,
+                              uint64_t sequence)
+    void wan_tail_rewind(wan_tail *tail, uint32_t lane)
