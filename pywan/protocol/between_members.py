@@ -94,7 +94,7 @@ def refusal_of(opening: Opening, me: Incarnation, site_identity: str) -> str:
 
 
 def _encode(protocol: bytes, body: dict[str, Any]) -> bytes:
-    packed = msgpack.packb(body)
+    packed: bytes = msgpack.packb(body)
     return _HEAD.pack(protocol, len(packed)) + packed
 
 
