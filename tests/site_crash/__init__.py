@@ -1,0 +1,1 @@
+"""A site of several members in real processes, with clients whose histories are checked."""

@@ -1,0 +1,161 @@
+"""Owns a process of the campaign: a locator, or a member with its regions and clients.
+
+It is asked by lines of JSON on its standard input, and answers each with a line. It ends with its standard input.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+import threading
+import time
+import traceback
+from typing import Any
+
+import pywan
+from pywan.errors import PywanError
+
+
+class Clients:
+    """Threads that make operations on keys, and write each call and each return into a file, with one write each. So a
+    kill -9 leaves what was called."""
+
+    def __init__(self, region: Any, *, path: str, first: int, threads: int, keys: int, seed: int) -> None:
+        self._region, self._keys = region, keys
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self._stop = threading.Event()
+        self.done = 0
+        self.failed = 0
+        self._threads = [
+            threading.Thread(target=self._run, args=(first + n, random.Random(seed * 1000 + first + n)), daemon=True)
+            for n in range(threads)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> dict[str, int]:
+        """Returns when the threads have ended. An operation waits no longer than its own limits."""
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(60.0)
+        alive = sum(thread.is_alive() for thread in self._threads)
+        os.close(self._file) if not alive else None
+        return {"done": self.done, "failed": self.failed, "alive": alive}
+
+    def _write(self, *what: Any) -> None:
+        os.write(self._file, (json.dumps(what) + "\n").encode())
+
+    def _run(self, process: int, chance: random.Random) -> None:
+        number = seen = 0
+        while not self._stop.is_set():
+            key, number = f"key-{chance.randrange(self._keys)}", number + 1
+            name, arguments = self._choose(chance, f"{process}.{number}", seen)
+            self._write("call", process, number, key, name, arguments, time.monotonic())
+            try:
+                answer = self._operate(key, name, arguments)
+            except PywanError as error:
+                self._write("fail", process, number, repr(error)[:300])
+                self.failed += 1
+                if not error.in_doubt and name == "get":
+                    continue
+                process += 1_000_000  # The outcome is unknown: this caller is not heard of any more.
+                self._stop.wait(0.01)
+                continue
+            self._write("done", process, number, answer, time.monotonic())
+            self.done += 1
+            if isinstance(answer, str):
+                seen = answer
+
+    def _choose(self, chance: random.Random, value: str, seen: Any) -> tuple[str, list[Any]]:
+        name = chance.choices(
+            ["get", "put", "destroy", "put_if_absent", "replace", "replace_if", "remove"], [8, 6, 1, 2, 2, 3, 1]
+        )[0]
+        if name in ("put", "put_if_absent", "replace"):
+            return name, [value]
+        if name == "replace_if":
+            return "replace", [seen, value]
+        return name, [seen] if name == "remove" else []
+
+    def _operate(self, key: str, name: str, arguments: list[Any]) -> Any:
+        if name == "destroy":
+            missing = object()
+            return self._region.pop(key, missing) is not missing
+        return getattr(self._region, name)(key, *arguments)
+
+
+class Process:
+    def __init__(self) -> None:
+        self.locator: pywan.Locator | None = None
+        self.cache: pywan.Cache | None = None
+        self.clients: Clients | None = None
+
+    def locate(self, name: str, port: int, dir: str, **more: Any) -> dict[str, Any]:
+        self.locator = pywan.Locator(name, distributed_system_id=1, port=port, dir=dir, **more).start()
+        return {"port": self.locator.port}
+
+    def join(self, name: str, locators: str, dir: str, regions: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
+        self.cache = pywan.Cache(name, locators=locators, dir=dir, **more)
+        for attributes in regions:
+            self.cache.create_region(attributes["name"], **{k: v for k, v in attributes.items() if k != "name"})
+        return {"port": self.cache._core.port}
+
+    def run(self, region: str, **more: Any) -> dict[str, Any]:
+        assert self.cache is not None
+        self.clients = Clients(self.cache.region(region), **more)
+        return {}
+
+    def halt(self) -> dict[str, Any]:
+        counts = self.clients.stop() if self.clients is not None else {}
+        self.clients = None
+        return dict(counts)
+
+    def do(self, region: str, method: str, *arguments: Any) -> dict[str, Any]:
+        assert self.cache is not None
+        try:
+            return {"answer": getattr(self.cache.region(region), method)(*arguments)}
+        except (PywanError, KeyError) as error:
+            return {"raised": type(error).__name__, "text": str(error)}
+
+    def fill(self, region: str, first: int, count: int, bytes: int) -> dict[str, Any]:
+        assert self.cache is not None
+        keys = [f"k{n:09}" for n in range(first, first + count)]
+        self.cache.region(region).put_columns(keys, [key.ljust(bytes, "x") for key in keys])
+        return {}
+
+    def content(self, region: str) -> dict[str, Any]:
+        assert self.cache is not None
+        return {"answer": dict(self.cache.region(region).items())}
+
+    def status(self) -> dict[str, Any]:
+        assert self.cache is not None
+        return self.cache._core.status()
+
+    def sharing(self, region: str) -> dict[str, Any]:
+        assert self.cache is not None
+        return {"answer": self.cache._core.sharing.describe(region)}
+
+    def end(self) -> dict[str, Any]:
+        if self.clients is not None:
+            self.halt()
+        if self.cache is not None:
+            self.cache.close()
+        if self.locator is not None:
+            self.locator.stop()
+        return {}
+
+
+def main() -> None:
+    process = Process()
+    for line in sys.stdin:
+        request = json.loads(line)
+        try:
+            answer = getattr(process, request["what"])(*request.get("given", ()), **request.get("named", {}))
+        except Exception as error:
+            answer = {"error": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()}
+        print(json.dumps(answer, default=str), flush=True)
+
+
+if __name__ == "__main__":
+    main()
