@@ -7,7 +7,13 @@ from typing import Any
 
 
 class PywanError(Exception):
-    """The base of all errors that pywan raises on purpose."""
+    """The base of all errors that pywan raises on purpose.
+
+    Attributes:
+        in_doubt: Whether the operation may have happened all the same. A connection broke before its answer came.
+    """
+
+    in_doubt: bool = False
 
 
 # The caller is at fault: a wrong value, a wrong name, a wrong state.

@@ -38,6 +38,8 @@ FAILED_REGION_NOT_FOUND: int
 FAILED_NO_MEMORY: int
 FAILED_OTHER: int
 FAILED_FORGOTTEN: int
+# A call made while calls are served, one within the other, is refused beyond this depth.
+CALL_DEPTH_MAX: int
 RECORD_FORMAT: int
 FRAME_HELLO: int
 FRAME_WELCOME: int
@@ -577,6 +579,73 @@ class Session:
     def next_us(self, now_us: int = 0) -> int | None:
         """When to call `data_to_send` again, though no bytes come in and none wait to leave."""
 
+class CallSession(Session):
+    """The calls of one connection."""
+
+    def __new__(cls, find_region: Callable[[str], RegionCore | None], depth: int = 0) -> Self: ...
+    @property
+    def depth(self) -> int: ...
+    @property
+    def served(self) -> int: ...
+    @property
+    def rounds(self) -> int: ...
+    def run(self, file: int) -> str:
+        """Serves a connected socket."""
+    def stop(self) -> None:
+        """Makes `run` return after the calls that it has taken."""
+
+class CallLine:
+    """A connection that is open, and over which nobody has sent a call yet."""
+
+    def __new__(cls, sock: Any) -> Self: ...
+    @property
+    def sock(self) -> Any: ...
+    @property
+    def is_broken(self) -> bool:
+        """Whether it takes no more calls."""
+    @property
+    def reason(self) -> str:
+        """Why it is broken, in words."""
+    @property
+    def on_their_way(self) -> int:
+        """Calls that have no answer yet, or whose callers have not taken it."""
+    def close(self) -> None:
+        """Ends the connection."""
+
+class CallRoute:
+    """What a region asks of other members."""
+
+    def __new__(cls, core: RegionCore, *args: Any, timeout_s: float = 10.0, **kwargs: Any) -> Self: ...
+    @property
+    def limit_us(self) -> int: ...
+    @property
+    def targets(self) -> list[tuple[CallLine, int] | None]: ...
+    @property
+    def bucket_count(self) -> int: ...
+    def aim(
+        self, bucket: int, began_us: int, trouble: tuple[str, int, str] | None, in_doubt: bool, key: Any
+    ) -> tuple[CallLine, int] | None:
+        """(CallLine, epoch word) for a call about a bucket."""
+    def failure(self, words: bytes, in_doubt: bool) -> Exception:
+        """The error for a call that the primary answered with these words."""
+    def read(self, key: Any, began_us: int = 0) -> tuple[bool, int, bytes | None] | None:
+        """(whether the key is there, form of its value, bytes of its value or None)."""
+    def change(
+        self,
+        operation: int,
+        key: Any,
+        value: Any,
+        callback_argument: Any,
+        event_id: tuple[int, int, int],
+        condition_: Condition | None = None,
+        timestamp_ms: int = 0,
+        began_us: int = 0,
+        sent_us: int = 0,
+    ) -> str | None:
+        """Makes one change at the primary of the key."""
+    def ask_bucket(self, what: str, bucket: int, number: int = 0, began_us: int = 0) -> Any:
+        """Asks the primary of a bucket."""
+
 class DispatcherSession(Session):
     """The session of dispatcher `index` of a queue, over one connection after another."""
 
@@ -819,3 +888,9 @@ class ClockRepair:
         """Whether the region's changes get into the queue now."""
     def finish_queue(self, queue: EventQueue) -> None:
         """Ends the repair of a queue in which nothing is ahead any more."""
+
+def call_depth() -> int:
+    """How many calls this thread is serving, one within the other."""
+
+def unpack_items(payload: bytes) -> list[tuple[Any, bool, int | None, bytes | None]]:
+    """The items in the answer to a scan: a list of (key, whether it has a value, its form, its bytes)."""

@@ -17,6 +17,7 @@ from pywan.coordination.tables import Incarnation
 from pywan.errors import IncompatibleSystemError, ProtocolError
 
 LANE = b"PWL1"  # Changes of buckets, from their primary to a copy.
+CALLS = b"PWK1"  # Operations on keys whose primary is the member that is called.
 VERSION = 1
 HEAD_BYTES = 8
 BODY_BYTES_MAX = 4096
@@ -32,6 +33,9 @@ class Opening:
     to: Incarnation
     site_identity: str
     version: int = VERSION
+    # Of calls: how many calls the caller's thread is serving, one within the other. Connections of one depth never wait
+    # for those of a lower one.
+    depth: int = 0
 
 
 def encode_opening(protocol: bytes, opening: Opening) -> bytes:
@@ -40,6 +44,7 @@ def encode_opening(protocol: bytes, opening: Opening) -> bytes:
         "to": [opening.to.name, opening.to.member_id],
         "site": opening.site_identity,
         "version": opening.version,
+        "depth": opening.depth,
     }
     return _encode(protocol, body)
 
@@ -68,7 +73,13 @@ def decode_opening(body: bytes) -> Opening:
                 f"the other member speaks version {version} of the protocol between members, and this one {VERSION}:"
                 " run the same version of pywan on all members of a site"
             )
-        return Opening(_incarnation(fields["from"]), _incarnation(fields["to"]), str(fields["site"]), version)
+        return Opening(
+            _incarnation(fields["from"]),
+            _incarnation(fields["to"]),
+            str(fields["site"]),
+            version,
+            int(fields.get("depth", 0)),
+        )
     except (KeyError, TypeError, ValueError) as error:
         raise ProtocolError(f"the opening of a member is not whole: {error!r}") from None
 

@@ -5,6 +5,12 @@ A checksum stops random bytes at the door, so the grammar here writes every fram
 checksum, and then says in it what no honest peer says.
 """
 
-from . import columns, dispatcher, receiver, rows
+from . import calls, columns, dispatcher, receiver, rows
 
-FUZZERS = {"receiver": receiver.run, "dispatcher": dispatcher.run, "rows": rows.run, "columns": columns.run}
+FUZZERS = {
+    "receiver": receiver.run,
+    "dispatcher": dispatcher.run,
+    "rows": rows.run,
+    "columns": columns.run,
+    "calls": calls.run,
+}

@@ -1,0 +1,66 @@
+# The interface of call_line.pyx.
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from pywan._core.c_base cimport *
+from pywan._core.c_session cimport wan_answer, wan_call
+
+cdef enum:
+    LINE_SLOTS = 1024       # Calls that may be on their way over one connection.
+
+cdef enum:
+    # What became of a call.
+    CALL_WAITS = 0          # It is on its way.
+    CALL_ANSWERED = 1
+    CALL_UNKNOWN = 2        # The connection broke: it may have been done.
+    CALL_NOT_SENT = 3       # The connection was broken, or had no room: it was not sent.
+    CALL_LATE = 4           # The time is over.
+    CALL_INTERRUPTED = 5    # A signal came.
+
+cdef struct call_slot:
+    # One call on its way. The line's lock guards it; the caller alone uses `answer` once it is done.
+    uint32_t word           # A futex: changes when the call is done, or when the caller is to read.
+    int state               # CALL_WAITS, CALL_ANSWERED, CALL_UNKNOWN. Its caller reads it without the lock, too.
+    uint8_t is_taken
+    uint8_t is_left         # Its caller has given up: whoever reads the answer frees the slot.
+    uint8_t sleeps          # The caller sleeps on `word`, and is in the list of sleepers.
+    uint32_t use            # Counts the calls that had this slot: a part of the id.
+    uint32_t before, behind  # In the list of sleepers; the next free slot.
+    wan_buffer answer       # The wan_answer and its payload.
+
+cdef class CallLine:
+    cdef readonly object sock
+    cdef int file
+    cdef wan_lock lock      # Guards all below.
+    cdef call_slot *slots
+    cdef uint32_t free_slot, first_sleeper, taken, left
+    cdef uint32_t room      # A futex: changes when a slot becomes free while somebody waits for one.
+    cdef uint32_t room_waiters
+    cdef bint is_read, is_written  # A thread reads, and one writes.
+    cdef int broken         # Atomic.
+    cdef uint32_t users     # Threads within a call.
+    cdef wan_buffer out, leaving
+    cdef wan_buffer into    # The reader's alone, and so is `wanted`.
+    cdef uint64_t wanted
+    cdef uint8_t *named     # A bit for each region number that the other end was told.
+    cdef str why
+    cdef bytes last_words
+
+    cdef bint enter(self)
+    cdef int leave(self) except -1
+    cdef call_slot *take_slot(self, uint64_t until_us) noexcept nogil
+    cdef int submit(self, call_slot *slot, wan_call *head, const void *first, uint64_t first_length,
+                    const void *second, uint64_t second_length) noexcept nogil
+    cdef int wait(self, call_slot *slot, uint64_t until_us) noexcept nogil
+    cdef void free(self, call_slot *slot) noexcept nogil
+    cdef void name_region(self, uint16_t number, const char *name, uint32_t length) noexcept nogil
+    cdef void flush(self, uint64_t until_us) noexcept nogil
+    cdef void break_off(self, const char *why) noexcept nogil
+    cdef void put_back(self, call_slot *slot) noexcept nogil
+    cdef void lie_down(self, call_slot *slot) noexcept nogil
+    cdef void get_up(self, call_slot *slot) noexcept nogil
+    cdef void release_and_hand_on(self) noexcept nogil
+    cdef bint try_to_read(self) noexcept nogil
+    cdef void read_no_more(self) noexcept nogil
+    cdef bint read_once(self, int flags) noexcept nogil
+    cdef void take_answers(self) noexcept nogil
+    cdef bint deliver(self, const wan_answer *answer, uint64_t length) noexcept nogil
+    cdef int tell_why(self, const char *why) except? -1

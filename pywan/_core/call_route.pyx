@@ -1,0 +1,257 @@
+# Owns the calls that a region makes about keys whose primary is another member: what leaves, and what an answer means.
+# Where a call goes, and how long to wait before it goes again, is decided in Python (pywan.calls).
+cimport cython
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.string cimport memcpy, memset
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.exc cimport PyErr_CheckSignals
+from pywan._core.c_base cimport *
+from pywan._core.c_record cimport *
+from pywan._core.c_region cimport *
+from pywan._core.c_session cimport *
+from pywan._core.call_line cimport (
+    CALL_ANSWERED, CALL_INTERRUPTED, CALL_LATE, CALL_NOT_SENT, CALL_UNKNOWN, CALL_WAITS, CallLine, call_slot)
+from pywan._core.codec cimport encode, encode_key, encoded
+from pywan._core.region_base cimport RegionBase
+from pywan._core.region_changes cimport Condition, RegionCalls
+from pywan._core.tagged cimport show
+
+cdef tuple OUTCOMES = ("created", "updated", "destroyed", "missing", "lost", "ask", "no memory", "unmet", "same",
+                       "forgotten")
+
+
+@cython.auto_pickle(False)
+cdef class CallRoute:
+    """What a region asks of other members. A subclass has `aim`, which says where the primary of a bucket is."""
+    cdef RegionBase state
+    cdef readonly uint64_t limit_us     # A call is given up after so long.
+    cdef readonly list targets          # By bucket: (CallLine, epoch word) that a call may take at once; or None.
+
+    def __cinit__(self, RegionCalls core not None, *args, double timeout_s=10.0, **kwargs):
+        self.state = core.state
+        self.limit_us = <uint64_t>(timeout_s * 1e6)
+        self.targets = [None] * self.state.region.table.bucket_count
+
+    def aim(self, uint32_t bucket, uint64_t began_us, trouble, bint in_doubt, key):
+        """(CallLine, epoch word) for a call about a bucket. None: this member is primary itself. `trouble`: what became
+        of the last attempt: None, or (what happened, epoch word of the attempt, words). It waits before it lets a call
+        go again, and raises an error when the time is over. `key`: for that error."""
+        raise NotImplementedError
+
+    def failure(self, bytes words, bint in_doubt):
+        """The error for a call that the primary answered with these words."""
+        raise NotImplementedError
+
+    @property
+    def bucket_count(self):
+        return self.state.region.table.bucket_count
+
+    # Single keys
+
+    def read(self, key, uint64_t began_us=0):
+        """(whether the key is there, form of its value, bytes of its value or None). None: this member has become
+        primary: look here."""
+        cdef encoded encoded_key
+        cdef wan_call head
+        cdef wan_answer got
+        cdef uint64_t sent = 0, hash
+        _key_holder = encode_key(key, &encoded_key)
+        hash = wan_key_hash(encoded_key.data, encoded_key.length, encoded_key.form)
+        begin(&head, WAN_CALL_GET, self.state, hash)
+        head.form = encoded_key.form
+        payload = self.exchange(&head, encoded_key.data, encoded_key.length, NULL, 0, began_us, &sent, key, &got)
+        if payload is None:
+            return None
+        return (got.flags & WAN_ANSWER_LIVE != 0, got.form, payload if got.flags & WAN_ANSWER_VALUE else None)
+
+    def change(self, int operation, key, value, callback_argument, event_id, Condition condition_=None,
+               int64_t timestamp_ms=0, uint64_t began_us=0, uint64_t sent_us=0):
+        """Makes one change at the primary of the key. Returns its outcome, as `RegionChanges.change` does. None: this
+        member has become primary: make it here, with the same identity.
+
+        `event_id`: (member, thread, sequence), the same at each attempt. `began_us`: when the caller began; 0: now.
+        `sent_us`: when an attempt was made that may have happened; 0: none was. `condition_` gets what the primary
+        found."""
+        cdef encoded encoded_key, encoded_value, argument
+        cdef wan_call head
+        cdef wan_answer got
+        cdef wan_record record
+        cdef uint64_t hash, length
+        cdef bytes packed
+        cdef const void *expected = NULL
+        cdef uint64_t expected_length = 0
+        _key_holder = encode_key(key, &encoded_key)
+        _value_holder = encode(value, &encoded_value)
+        _argument_holder = encode(callback_argument, &argument)
+        check_callback(argument.length)
+        memset(&record, 0, sizeof(record))
+        record.value_length, record.key_length = encoded_value.length, <uint16_t>encoded_key.length
+        record.callback_length = <uint16_t>argument.length
+        record.event_member, record.event_thread, record.event_sequence = event_id
+        record.operation, record.key_form = <uint8_t>operation, encoded_key.form
+        record.value_form, record.callback_form = encoded_value.form, argument.form
+        record.origin_site = record.stamp_site = self.state.region.site
+        if timestamp_ms > 0:
+            record.stamp, record.flags = <uint64_t>timestamp_ms << 16, WAN_FLAG_GIVEN
+        length = wan_record_length(&record)
+        packed = PyBytes_FromStringAndSize(NULL, length)
+        wan_record_write(<uint8_t *>PyBytes_AS_STRING(packed), length, record, encoded_key.data, encoded_value.data,
+                         argument.data, NULL)
+        hash = wan_key_hash(encoded_key.data, encoded_key.length, encoded_key.form)
+        begin(&head, WAN_CALL_CHANGE, self.state, hash)
+        head.form = WAN_FORM_NONE
+        if condition_ is not None:
+            head.condition, head.form = condition_.wanted.kind, condition_.wanted.form
+            expected, expected_length = condition_.wanted.value, condition_.wanted.length
+        payload = self.exchange(&head, PyBytes_AS_STRING(packed), length, expected, expected_length, began_us, &sent_us,
+                                key, &got)
+        if payload is None:
+            return None
+        if condition_ is not None:
+            condition_.wanted.holds = got.flags & WAN_ANSWER_HOLDS != 0
+            condition_.wanted.found_value = got.flags & WAN_ANSWER_VALUE != 0
+            condition_.wanted.found_form = got.form
+            wan_buffer_empty(&condition_.wanted.found)
+            if wan_buffer_add(&condition_.wanted.found, PyBytes_AS_STRING(payload),
+                              PyBytes_GET_SIZE(payload)) != WAN_OK:
+                raise MemoryError(f"region {self.state.name!r}: the change was made, and there is no memory for the"
+                                  " value that it found")
+        if got.outcome >= len(OUTCOMES):
+            from pywan.errors import ProtocolError
+            raise ProtocolError(f"region {self.state.name!r}: outcome {got.outcome} of a change is unknown here")
+        return OUTCOMES[got.outcome]
+
+    # Whole buckets
+
+    def ask_bucket(self, str what, uint32_t bucket, uint64_t number=0, uint64_t began_us=0):
+        """Asks the primary of a bucket. `what`: "count" -> entries; "clear" -> entries that were removed; "keys" or
+        "items" from shard `number` on -> (next shard or None, items), which `unpack_items` reads. None: this member is
+        primary itself."""
+        cdef wan_call head
+        cdef wan_answer got
+        cdef uint64_t sent = 0
+        begin(&head, {"count": WAN_CALL_COUNT, "clear": WAN_CALL_CLEAR}.get(what, WAN_CALL_SCAN), self.state, 0)
+        head.bucket, head.number = bucket, number
+        head.flags = WAN_CALL_VALUES if what == "items" else 0
+        payload = self.exchange(&head, NULL, 0, NULL, 0, began_us, &sent, None, &got)
+        if payload is None:
+            return None
+        if what == "count" or what == "clear":
+            return got.number
+        return None if got.number == NO_LIMIT else got.number, payload
+
+    # One call
+
+    cdef bytes exchange(self, wan_call *head, const void *first, uint64_t first_length, const void *second,
+                        uint64_t second_length, uint64_t began_us, uint64_t *sent_us, key, wan_answer *got):
+        """Sends a call until it is answered. Returns the payload of the answer, whose head is *got. None: this member
+        is primary itself."""
+        cdef CallLine line
+        cdef call_slot *slot
+        cdef int state
+        cdef uint64_t until, before, now
+        cdef bint is_change = head.kind == WAN_CALL_CHANGE or head.kind == WAN_CALL_CLEAR
+        cdef wan_answer *answer
+        cdef bytes payload
+        trouble = None
+        began_us = began_us or wan_monotonic_us()
+        until = began_us + self.limit_us
+        while True:
+            aimed = self.targets[head.bucket] if trouble is None and wan_call_depth == 0 else None
+            if aimed is None or not (<CallLine?>aimed[0]).enter():
+                aimed = self.aim(head.bucket, began_us, trouble, sent_us[0] != 0, key)
+                if aimed is None:
+                    return None
+                if not (<CallLine?>aimed[0]).enter():
+                    trouble = "broken", aimed[1], (<CallLine>aimed[0]).why
+                    continue
+            line, head.epoch = aimed
+            before, now = sent_us[0], wan_monotonic_us()
+            if before and is_change:
+                head.flags |= WAN_CALL_REPEAT
+                head.number = (now - before) // 1000 + 1
+            slot, state = NULL, CALL_NOT_SENT
+            try:
+                with nogil:
+                    slot = line.take_slot(until)
+                    if slot != NULL:
+                        state = line.submit(slot, head, first, first_length, second, second_length)
+                    if state == CALL_WAITS:
+                        line.flush(until)
+                        state = line.wait(slot, until)
+                if state != CALL_NOT_SENT and is_change and not before:
+                    sent_us[0] = now
+                while state == CALL_INTERRUPTED:
+                    PyErr_CheckSignals()
+                    with nogil:
+                        state = line.wait(slot, until)
+                if state == CALL_ANSWERED:
+                    answer = <wan_answer *>slot.answer.bytes
+                    got[0] = answer[0]
+                    if answer.status == WAN_ANSWER_ELSEWHERE:
+                        sent_us[0] = before         # This attempt changed nothing.
+                        trouble = "elsewhere", head.epoch, f"it is not primary, and knows epoch {answer.number:#x}"
+                        continue
+                    payload = PyBytes_FromStringAndSize(<const char *>(answer + 1), answer.length)
+                    if answer.status == WAN_ANSWER_DONE:
+                        return payload
+                    raise self.failure(payload, answer.status == WAN_ANSWER_IN_DOUBT)
+                elif state == CALL_LATE:
+                    trouble = "late", head.epoch, "it did not answer"
+                elif state == CALL_UNKNOWN:
+                    trouble = "broken", head.epoch, line.why
+                else:
+                    sent_us[0] = before
+                    trouble = "broken", head.epoch, line.why if line.broken else "too many calls are on their way"
+            finally:
+                if slot != NULL:
+                    with nogil:
+                        line.free(slot)
+                line.leave()
+
+
+cdef inline void begin(wan_call *head, int kind, RegionBase state, uint64_t hash) noexcept:
+    memset(head, 0, sizeof(wan_call))
+    head.kind, head.region = <uint8_t>kind, state.region.number
+    head.bucket = wan_table_bucket(&state.region.table, hash).number
+
+
+cdef int check_callback(uint32_t length) except -1:
+    if length > WAN_CALLBACK_BYTES_MAX:
+        from pywan.errors import EventTooLargeError
+        raise EventTooLargeError(f"a callback argument of {length} bytes is over the limit of"
+                                 f" {WAN_CALLBACK_BYTES_MAX} bytes; nothing was stored")
+    return 0
+
+
+def unpack_items(bytes payload not None):
+    """The items in the answer to a scan: a list of (key, whether it has a value, its form, its bytes). The form is None
+    if the answer left the value out."""
+    cdef const uint8_t *data = <const uint8_t *>PyBytes_AS_STRING(payload)
+    cdef uint64_t at = 0, length = PyBytes_GET_SIZE(payload)
+    cdef const wan_call_item *item
+    if wan_call_items_check(data, length) != WAN_OK:
+        from pywan.errors import ProtocolError
+        raise ProtocolError((<bytes>wan_detail).decode("utf-8", "replace"))
+    items = []
+    while at < length:
+        item = <const wan_call_item *>(data + at)
+        key = show(item.key_form, data + at + sizeof(wan_call_item), item.key_length)
+        if item.value_form == WAN_CALL_VALUE_NONE:
+            items.append((key, False, None, None))
+        elif item.value_form == WAN_CALL_VALUE_LEFT_OUT:
+            items.append((key, True, None, None))
+        else:
+            items.append((key, True, item.value_form,
+                          payload[at + sizeof(wan_call_item) + item.key_length:
+                                  at + sizeof(wan_call_item) + item.key_length + item.value_length]))
+        at += wan_call_item_size(item)
+    return items
+
+
+def call_depth():
+    """How many calls this thread is serving, one within the other."""
+    return wan_call_depth
+
+
+CALL_DEPTH_MAX = WAN_CALL_DEPTH_MAX

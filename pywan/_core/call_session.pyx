@@ -1,0 +1,634 @@
+# Owns the serving of calls: what other members ask about keys of which this member is primary. A thread for each
+# connection takes all calls that have come, does them, waits once until all of their changes count, and answers all.
+cimport cython
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy, memset, strlen
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from pywan._core.c_base cimport *
+from pywan._core.c_record cimport *
+from pywan._core.c_copies cimport *
+from pywan._core.c_region cimport *
+from pywan._core.c_session cimport *
+from pywan._core.c_tables cimport wan_record
+from pywan._core.names cimport region_number
+from pywan._core.put cimport change_from_record, origin_from_record, region_change, region_change_if
+from pywan._core.region_base cimport RegionBase
+from pywan._core.region_changes cimport Condition, RegionCalls
+from pywan._core.region_state cimport IF_EQUAL, IF_THERE, condition, origin, region_core
+from pywan._core.region_walk cimport region_change_here
+from pywan._core.session cimport ENDED_STOPPED, ENDED_TOLD, GOES_AGAIN, GOES_ON, Session
+from pywan._core.status cimport report_unraisable
+from pywan._core.stream cimport buffer_reserve, buffer_trim
+from pywan._core.tagged cimport Encoded
+
+cdef enum:
+    REGION_NUMBERS = 65536
+    ANSWERS_BYTES = 8 << 20     # With so many bytes of answers the session sends before it takes the next call.
+    COUNTS_WAIT_MS = 8000       # A change that does not count after so long is answered as in doubt.
+    SLICE_MS = 100              # A wait looks so often whether the session is to stop.
+
+cdef struct call_wait:
+    # What has to count before an answer leaves.
+    wan_tail *tail
+    uint64_t life, sequence
+    uint64_t at                 # Where the answer lies, counted from the first byte that waits to leave.
+    uint32_t bucket
+    bint is_change
+
+
+@cython.no_gc_clear
+cdef class CallSession(Session):
+    """The calls of one connection. `find_region(name)` returns the RegionCore of that name, or None."""
+    cdef object find_region
+    cdef dict names, bases          # By number: the names that the caller told, and the RegionBase that has the name.
+    cdef region_core **regions      # By number: the same region. NULL: it was not looked up, or is not there.
+    cdef wan_buffer waits           # call_wait after call_wait.
+    cdef wan_buffer found           # The value that a condition found.
+    cdef wan_buffer keys            # Keys of a bucket that is being cleared.
+    cdef bint has_more              # Whole calls wait in `into`.
+    cdef readonly uint32_t depth
+    cdef readonly uint64_t served   # Calls that were answered.
+    cdef readonly uint64_t rounds   # How often a group of answers was sent.
+
+    def __cinit__(self, find_region, uint32_t depth=0):
+        self.find_region, self.depth = find_region, depth
+        self.names, self.bases = {}, {}
+        self.regions = <region_core **>calloc(REGION_NUMBERS, sizeof(region_core *))
+        if self.regions == NULL:
+            raise MemoryError("no memory to serve calls of another member")
+        self.wanted = sizeof(wan_call)
+        self.speaks_last = True
+
+    def __dealloc__(self):
+        free(self.regions)
+        wan_buffer_close(&self.waits)
+        wan_buffer_close(&self.found)
+        wan_buffer_close(&self.keys)
+
+    def run(self, int file):
+        """Serves a connected socket. Returns "closed" when the caller went away, "stopped", or why the connection was
+        given up, which the caller was told."""
+        return self.run_over_socket(file)
+
+    def stop(self):
+        """Makes `run` return after the calls that it has taken. Any thread may call this."""
+        wan_flag_set(&self.stop_flag, 1)
+
+    # What a session does in its own way.
+
+    cdef void say_why(self) noexcept nogil:
+        """Does nothing: `take_calls` has laid out the last words, as an answer."""
+
+    cdef int heard(self) noexcept nogil:
+        return self.take_calls()
+
+    cdef int step(self, uint64_t now_us) noexcept nogil:
+        cdef int how
+        if not self.has_more or self.out.start < self.out.used:
+            return GOES_ON
+        how = self.take_calls()
+        return GOES_AGAIN if how == GOES_ON else how
+
+    cdef int take_calls(self) noexcept nogil:
+        """Does every whole call in `into`, waits until all that they changed or saw counts, and lays out the
+        answers."""
+        cdef uint64_t length = 0, begin = self.out.used - self.out.start
+        cdef wan_status status
+        cdef int how = GOES_ON
+        self.has_more = False
+        self.wanted = sizeof(wan_call)
+        while how == GOES_ON:
+            if self.out.used - self.out.start > ANSWERS_BYTES:
+                self.has_more = True
+                break
+            status = wan_call_next(self.into.bytes + self.into.start, self.into.used - self.into.start, &length)
+            if status == WAN_EMPTY:
+                self.wanted = length
+                break
+            if status != WAN_OK:
+                how = ENDED_TOLD
+                break
+            if wan_flag_read(&self.stop_flag):
+                how = ENDED_STOPPED
+                break
+            how = self.take_call(<const wan_call *>(self.into.bytes + self.into.start))
+            self.into.start += length
+            if self.into.start == self.into.used:
+                buffer_trim(&self.into)
+        if how == ENDED_TOLD:
+            # What was done is answered all the same. The last words come behind.
+            if not self.fail(NULL, WAN_ANSWER_FAILED, b"ProtocolError", wan_detail, 0):
+                return ENDED_TOLD
+        self.settle()
+        self.seal(begin)
+        return how
+
+    cdef int take_call(self, const wan_call *call) noexcept nogil:
+        cdef region_core *region
+        cdef uint64_t epoch = 0
+        cdef wan_answer *answer
+        if call.kind == WAN_CALL_REGION:
+            return GOES_ON if self.name_region(call) else ENDED_TOLD
+        self.served += 1
+        region = self.region_of(call.region)
+        if region == NULL:
+            return GOES_ON if self.no_region(call) else ENDED_TOLD
+        if call.bucket >= region.table.bucket_count:
+            return GOES_ON if self.fail(call, WAN_ANSWER_FAILED, b"IllegalStateError",
+                                        b"the region has fewer buckets at this member than the caller says", 0
+                                        ) else ENDED_TOLD
+        if not is_primary(region, call, &epoch):
+            answer = self.answer(call, WAN_ANSWER_ELSEWHERE, 0)
+            if answer != NULL:
+                answer.number = epoch
+        elif call.kind == WAN_CALL_GET:
+            answer = self.do_get(region, call)
+        elif call.kind == WAN_CALL_CHANGE:
+            answer = self.do_change(region, call)
+        elif call.kind == WAN_CALL_ROWS:
+            answer = self.do_rows(region, call)
+        elif call.kind == WAN_CALL_COUNT:
+            answer = self.answer(call, WAN_ANSWER_DONE, 0)
+            if answer != NULL:
+                answer.number = wan_table_bucket_count(&region.table, &region.table.buckets[call.bucket]).entries
+                if not self.wait_for_bucket(region, call):
+                    answer = NULL
+        elif call.kind == WAN_CALL_SCAN:
+            answer = self.do_scan(region, call)
+        else:
+            answer = self.do_clear(region, call)
+        if answer == NULL:
+            wan_note(WAN_NO_MEMORY, "no memory for the answer to a call of kind %u", call.kind)
+            return ENDED_TOLD
+        return GOES_ON
+
+    # Regions
+
+    cdef bint name_region(self, const wan_call *call) noexcept nogil:
+        with gil:
+            try:
+                self.names[call.region] = (<const uint8_t *>(call + 1))[:call.length].decode("utf-8")
+            except UnicodeDecodeError:
+                wan_note(WAN_CORRUPT, "a region's name that is not UTF-8")
+                return False
+            self.regions[call.region] = NULL
+        return True
+
+    cdef region_core *region_of(self, uint16_t number) noexcept nogil:
+        """The region with the caller's number. NULL: it is not there, or nobody named it."""
+        cdef region_core *region = self.regions[number]
+        if region == NULL or wan_flag_read(&region.closed):
+            with gil:
+                self.look_up(number)
+        return self.regions[number]
+
+    cdef int look_up(self, uint16_t number) except? -1:
+        """Looks for the region of that name: it may have been created since."""
+        cdef RegionCalls core
+        cdef RegionBase base
+        self.regions[number] = NULL
+        self.bases.pop(number, None)
+        try:
+            core = self.find_region(self.names[number]) if number in self.names else None
+            if core is not None and not core.state.region.closed:
+                base = self.bases[number] = core.state
+                self.regions[number] = &base.region
+        except BaseException as error:
+            report_unraisable("the search for the region of a call", error)
+        return 0
+
+    cdef bint no_region(self, const wan_call *call) noexcept nogil:
+        with gil:
+            return self.fail_with(call, self.not_there(call.region), 0) != NULL
+
+    cdef object not_there(self, uint16_t number):
+        from pywan.errors import RegionNotFoundError
+        if number not in self.names:
+            return RegionNotFoundError(f"nobody has named region number {number}")
+        return RegionNotFoundError(f"region {self.names[number]!r} is not at this member, or is not open yet")
+
+    # Answers
+
+    cdef wan_answer *answer(self, const wan_call *call, uint8_t status, uint64_t length) noexcept nogil:
+        """Lays out an answer whose payload is `length` bytes, the last 8 of them zero. NULL: there is no memory."""
+        cdef wan_answer *answer
+        cdef uint64_t whole = sizeof(wan_answer) + wan_align8(length)
+        if not buffer_reserve(&self.out, whole):
+            return NULL
+        answer = <wan_answer *>(self.out.bytes + self.out.used)
+        memset(answer, 0, sizeof(wan_answer))
+        if length:
+            memset(<uint8_t *>(answer + 1) + wan_align8(length) - 8, 0, 8)
+        answer.magic, answer.kind, answer.status, answer.length = WAN_CALL_MAGIC, WAN_CALL_ANSWER, status, length
+        answer.id = call.id if call != NULL else 0
+        answer.form = WAN_FORM_NONE
+        self.out.used += whole
+        return answer
+
+    cdef wan_answer *fail(self, const wan_call *call, uint8_t status, const char *kind, const char *words,
+                          uint64_t done) noexcept nogil:
+        """Lays out an answer that says in words what went wrong: "[kind of the error] words"."""
+        cdef uint64_t kind_length = strlen(kind), length = strlen(words)
+        cdef wan_answer *answer = self.answer(call, status, kind_length + length + 3)
+        cdef uint8_t *to
+        if answer == NULL:
+            return NULL
+        to = <uint8_t *>(answer + 1)
+        to[0] = c'['
+        memcpy(to + 1, kind, kind_length)
+        to[kind_length + 1], to[kind_length + 2] = c']', c' '
+        memcpy(to + kind_length + 3, words, length)
+        answer.done = done
+        return answer
+
+    cdef wan_answer *fail_with(self, const wan_call *call, object error, uint64_t done) noexcept:
+        """Lays out an answer with the words of an exception."""
+        from pywan.errors import PywanError
+        kind = type(error).__name__ if isinstance(error, PywanError) else (
+            "OutOfMemoryError" if isinstance(error, MemoryError) else "RemoteError")
+        words = str(error) if isinstance(error, (PywanError, MemoryError)) else f"{type(error).__name__}: {error}"
+        status = WAN_ANSWER_IN_DOUBT if getattr(error, "in_doubt", False) else WAN_ANSWER_FAILED
+        return self.fail(call, status, kind.encode(), words.encode("utf-8", "replace")[:4000], done)
+
+    cdef wan_answer *fail_status(self, const wan_call *call, region_core *region, wan_status status,
+                                 uint64_t done) noexcept nogil:
+        """The answer to a change that the region did not take."""
+        if status == WAN_CLOSED:
+            return self.fail(call, WAN_ANSWER_FAILED, b"RegionNotFoundError",
+                             b"the region was destroyed, or its cache closed", done)
+        if status == WAN_FULL:
+            return self.fail(call, WAN_ANSWER_FAILED, b"QueueFullError", wan_detail, done)
+        if status == WAN_NO_MEMORY:
+            return self.fail(call, WAN_ANSWER_FAILED, b"OutOfMemoryError", b"no memory for the change", done)
+        return self.fail(call, WAN_ANSWER_FAILED, b"InternalError", wan_detail, done)
+
+    cdef wan_answer *say_elsewhere(self, const wan_call *call, region_core *region) noexcept nogil:
+        cdef wan_answer *answer = self.answer(call, WAN_ANSWER_ELSEWHERE, 0)
+        if answer != NULL and region.tail != NULL:
+            answer.number = wan_read(&region.tail.buckets[call.bucket].epoch)
+        return answer
+
+    # Waits
+
+    cdef bint wait_for(self, region_core *region, const wan_call *call, uint64_t life, uint64_t sequence, uint64_t at,
+                       bint is_change) noexcept nogil:
+        """Notes that the answer at `at` must not leave before the sequence counts. False: there is no memory."""
+        cdef call_wait wait
+        if region.tail == NULL:
+            return True
+        wait.tail, wait.bucket, wait.life, wait.sequence = region.tail, call.bucket, life, sequence
+        wait.at, wait.is_change = at, is_change
+        return wan_buffer_add(&self.waits, &wait, sizeof(call_wait)) == WAN_OK
+
+    cdef bint wait_for_bucket(self, region_core *region, const wan_call *call) noexcept nogil:
+        """As `wait_for` for all that a bucket has, for the answer that was laid out last."""
+        cdef wan_tail_bucket *bucket
+        if region.tail == NULL:
+            return True
+        bucket = &region.tail.buckets[call.bucket]
+        return self.wait_for(region, call, wan_read(&bucket.life), wan_read(&bucket.last), self.last_answer(), False)
+
+    cdef uint64_t last_answer(self) noexcept nogil:
+        """Where the answer begins that is laid out next."""
+        return self.out.used - self.out.start
+
+    cdef void settle(self) noexcept nogil:
+        """Waits until all that the answers say counts. An answer about something that does not count in time says
+        so."""
+        wan_buffer_trim(&self.waits, WAN_BUFFER_KEPT_BYTES)
+
+    cdef void seal(self, uint64_t begin) noexcept nogil:
+        """Gives each answer from `begin` on its checksum."""
+        cdef uint64_t at = self.out.start + begin
+        cdef wan_answer *answer
+        self.rounds += at < self.out.used
+        while at < self.out.used:
+            answer = <wan_answer *>(self.out.bytes + at)
+            answer.crc = wan_answer_crc(answer)
+            at += sizeof(wan_answer) + wan_align8(answer.length)
+
+    # The calls. Each returns its answer, or NULL if there is no memory for it.
+
+    cdef wan_answer *do_get(self, region_core *region, const wan_call *call) noexcept nogil:
+        cdef const uint8_t *key = <const uint8_t *>(call + 1)
+        cdef uint64_t hash = wan_key_hash(key, call.length, call.form), at = self.last_answer(), sequence = 0
+        cdef wan_shard *shard = wan_table_shard(&region.table, hash)
+        cdef wan_entry *entry
+        cdef wan_answer *answer
+        cdef uint64_t life = 0
+        if wan_table_bucket(&region.table, hash).number != call.bucket:
+            return self.fail(call, WAN_ANSWER_FAILED, b"IllegalStateError", WRONG_BUCKET, 0)
+        if region.tail != NULL:
+            life = wan_read(&region.tail.buckets[call.bucket].life)
+        wan_lock_take(&shard.lock)
+        entry = wan_table_find(shard, hash, key, <uint16_t>call.length, call.form)
+        if entry == NULL or entry.state == WAN_ENTRY_TOMBSTONE:
+            answer = self.answer(call, WAN_ANSWER_DONE, 0)
+        elif entry.state == WAN_ENTRY_LIVE:
+            answer = self.answer(call, WAN_ANSWER_DONE, entry.value_length)
+            if answer != NULL:
+                memcpy(answer + 1, wan_entry_value(entry), entry.value_length)
+                answer.form, answer.flags = entry.value_form, WAN_ANSWER_LIVE | WAN_ANSWER_VALUE
+        else:
+            answer = self.answer(call, WAN_ANSWER_DONE, 0)
+            if answer != NULL:
+                answer.flags = WAN_ANSWER_LIVE
+        if region.tail != NULL:
+            sequence = region.tail.shard_last[shard - region.table.shards]
+        wan_lock_release(&shard.lock)
+        return answer if self.wait_for(region, call, life, sequence, at, False) else NULL
+
+    cdef wan_answer *do_change(self, region_core *region, const wan_call *call) noexcept nogil:
+        cdef const wan_record *record = <const wan_record *>(call + 1)
+        cdef uint32_t used = wan_record_length(record)
+        cdef uint64_t at = self.last_answer()
+        cdef wan_change change
+        cdef origin from_
+        cdef condition wanted
+        cdef wan_outcome outcome = WAN_LOST
+        cdef wan_answer *answer
+        cdef wan_status status
+        if call.flags & WAN_CALL_REPEAT:
+            return self.fail(call, WAN_ANSWER_IN_DOUBT, b"ConnectivityError",
+                             b"an earlier attempt may have changed the key, and this member does not remember it", 0)
+        prepare(region, record, &change, &from_)
+        if wan_table_bucket(&region.table, change.hash).number != call.bucket:
+            return self.fail(call, WAN_ANSWER_FAILED, b"IllegalStateError", WRONG_BUCKET, 0)
+        if call.condition:
+            memset(&wanted, 0, sizeof(condition))
+            wanted.kind, wanted.form = call.condition, call.form
+            wanted.value, wanted.length = <const uint8_t *>record + used, call.length - used
+            wanted.found = self.found
+            status = region_change_if(region, &change, &from_, NULL, &wanted, &outcome)
+            self.found = wanted.found
+        else:
+            status = region_change(region, &change, &from_, NULL, &outcome)
+        if status == WAN_SLOW:
+            return self.change_by_callbacks(call, record)
+        if status == WAN_ELSEWHERE:
+            return self.say_elsewhere(call, region)
+        if status == WAN_OK and outcome == WAN_OUT_OF_MEMORY:
+            status = WAN_NO_MEMORY
+        if status != WAN_OK:
+            return self.fail_status(call, region, status, 0)
+        answer = self.answer(call, WAN_ANSWER_DONE, self.found.used if call.condition else 0)
+        if answer == NULL:
+            return NULL
+        answer.outcome = outcome
+        if call.condition:
+            answer.flags = (WAN_ANSWER_HOLDS if wanted.holds else 0) | (WAN_ANSWER_VALUE if wanted.found_value else 0)
+            answer.form = wanted.found_form
+            if self.found.used:
+                memcpy(answer + 1, self.found.bytes, self.found.used)
+            wan_buffer_trim(&self.found, WAN_BUFFER_KEPT_BYTES)
+        return answer if self.wait_for(region, call, change.life, change.sequence, at, True) else NULL
+
+    cdef wan_answer *do_rows(self, region_core *region, const wan_call *call) noexcept nogil:
+        cdef const uint8_t *record_at = <const uint8_t *>(call + 1)
+        cdef const wan_record *record
+        cdef uint64_t at = self.last_answer(), done = 0, applied = 0, life = 0, sequence = 0
+        cdef wan_change change
+        cdef origin from_
+        cdef wan_outcome outcome = WAN_LOST
+        cdef wan_answer *answer
+        cdef wan_status status = WAN_OK
+        cdef int happened
+        if call.flags & WAN_CALL_REPEAT:
+            return self.fail(call, WAN_ANSWER_IN_DOUBT, b"ConnectivityError",
+                             b"an earlier attempt may have made the changes, and this member does not remember it", 0)
+        while done < call.count:
+            record = <const wan_record *>record_at
+            prepare(region, record, &change, &from_)
+            if wan_table_bucket(&region.table, change.hash).number != call.bucket:
+                answer = self.fail(call, WAN_ANSWER_FAILED, b"IllegalStateError", WRONG_BUCKET, done)
+                break
+            status = region_change(region, &change, &from_, NULL, &outcome)
+            if status == WAN_SLOW:
+                happened = 0
+                answer = self.row_by_callbacks(call, record, done, &happened)
+                if answer != NULL:
+                    break
+                applied += happened > 0
+            elif status == WAN_OK and outcome == WAN_OUT_OF_MEMORY:
+                answer = self.fail_status(call, region, WAN_NO_MEMORY, done)
+                break
+            elif status == WAN_ELSEWHERE:
+                answer = self.say_elsewhere(call, region)
+                break
+            elif status != WAN_OK:
+                answer = self.fail_status(call, region, status, done)
+                break
+            else:
+                applied += outcome <= WAN_DESTROYED
+                life, sequence = change.life, change.sequence
+            done += 1
+            record_at += wan_record_length(record)
+        else:
+            answer = self.answer(call, WAN_ANSWER_DONE, 0)
+        if answer == NULL:
+            return NULL
+        answer.done = done
+        if answer.status != WAN_ANSWER_ELSEWHERE:
+            answer.number = applied
+        return answer if not sequence or self.wait_for(region, call, life, sequence, at, True) else NULL
+
+    cdef wan_answer *do_scan(self, region_core *region, const wan_call *call) noexcept nogil:
+        cdef const wan_bucket *bucket = &region.table.buckets[call.bucket]
+        cdef uint64_t at = self.last_answer(), number = call.number, slot, whole
+        cdef wan_answer *answer = self.answer(call, WAN_ANSWER_DONE, 0)
+        cdef wan_shard *shard
+        cdef wan_entry *entry
+        cdef wan_call_item *item
+        cdef bint no_room = answer == NULL
+        if no_room:
+            return NULL
+        while number < bucket.shard_count and self.last_answer() - at < WAN_CALL_SCAN_MAX and not no_room:
+            shard = &region.table.shards[bucket.first_shard + number]
+            wan_lock_take(&shard.lock)
+            for slot in range(wan_shard_slots(shard)):
+                entry = wan_shard_entry(shard, slot)
+                if entry == NULL or entry.state == WAN_ENTRY_TOMBSTONE:
+                    continue
+                whole = sizeof(wan_call_item) + entry.key_length + <uint64_t>entry.value_length + 8
+                no_room = (not buffer_reserve(&self.out, whole)
+                           or self.last_answer() - at + sizeof(wan_call_item) + entry.key_length > WAN_CALL_BYTES_MAX)
+                if no_room:
+                    break
+                item = <wan_call_item *>(self.out.bytes + self.out.used)
+                item.key_length, item.key_form, item.value_length = entry.key_length, entry.key_form, 0
+                item.value_form = WAN_CALL_VALUE_NONE
+                if entry.state == WAN_ENTRY_LIVE:
+                    item.value_form = WAN_CALL_VALUE_LEFT_OUT
+                    if (call.flags & WAN_CALL_VALUES
+                            and self.last_answer() - at + entry.value_length < WAN_CALL_ITEMS_MAX):
+                        item.value_form, item.value_length = entry.value_form, entry.value_length
+                whole = wan_call_item_size(item)
+                memset(<uint8_t *>item + whole - 8 if whole > sizeof(wan_call_item) else <uint8_t *>(item + 1), 0, 8)
+                memcpy(<uint8_t *>(item + 1), entry.bytes, entry.key_length)
+                if item.value_length:
+                    memcpy(<uint8_t *>(item + 1) + entry.key_length, wan_entry_value(entry), entry.value_length)
+                self.out.used += whole
+            wan_lock_release(&shard.lock)
+            number += 1
+        if no_room:
+            self.out.used = self.out.start + at
+            return self.fail(call, WAN_ANSWER_FAILED, b"OutOfMemoryError", b"no memory for the entries of a bucket", 0)
+        # The buffer may have moved since the answer was laid out.
+        answer = <wan_answer *>(self.out.bytes + self.out.start + at)
+        answer.length = <uint32_t>(self.last_answer() - at - sizeof(wan_answer))
+        answer.number = number if number < bucket.shard_count else NO_LIMIT
+        if region.tail != NULL and not self.wait_for(region, call, wan_read(&region.tail.buckets[call.bucket].life),
+                                                     wan_read(&region.tail.buckets[call.bucket].last), at, False):
+            return NULL
+        return answer
+
+    cdef wan_answer *do_clear(self, region_core *region, const wan_call *call) noexcept nogil:
+        cdef const wan_bucket *bucket = &region.table.buckets[call.bucket]
+        cdef uint64_t cleared = 0, at, slot, number, life = 0, sequence = 0
+        cdef wan_shard *shard
+        cdef wan_entry *entry
+        cdef wan_change change
+        cdef wan_call_item item
+        cdef wan_status status = WAN_OK
+        cdef wan_answer *answer
+        cdef bint found = False
+        for number in range(bucket.shard_count):
+            shard = &region.table.shards[bucket.first_shard + number]
+            wan_buffer_empty(&self.keys)
+            wan_lock_take(&shard.lock)
+            for slot in range(wan_shard_slots(shard)):
+                entry = wan_shard_entry(shard, slot)
+                if entry == NULL or entry.state == WAN_ENTRY_TOMBSTONE:
+                    continue
+                memset(&item, 0, sizeof(item))
+                item.key_length, item.key_form = entry.key_length, entry.key_form
+                status = wan_buffer_reserve(&self.keys, sizeof(item) + entry.key_length)
+                if status != WAN_OK:
+                    break
+                wan_buffer_put(&self.keys, &item, sizeof(item))
+                wan_buffer_put(&self.keys, entry.bytes, entry.key_length)
+            wan_lock_release(&shard.lock)
+            at = 0
+            while at < self.keys.used and status == WAN_OK:
+                memcpy(&item, self.keys.bytes + at, sizeof(item))
+                at += sizeof(item)
+                memset(&change, 0, sizeof(change))
+                change.key, change.key_length, change.key_form = self.keys.bytes + at, item.key_length, item.key_form
+                change.value_form, change.operation = WAN_FORM_NONE, WAN_DESTROY
+                change.hash = wan_key_hash(change.key, change.key_length, change.key_form)
+                at += item.key_length
+                status = region_change_here(region, &change, WAN_LOGGED_FORGET, &found)
+                cleared += found
+                if change.sequence:
+                    life, sequence = change.life, change.sequence
+        wan_buffer_trim(&self.keys, WAN_BUFFER_KEPT_BYTES)
+        at = self.last_answer()
+        if status == WAN_ELSEWHERE:
+            answer = self.say_elsewhere(call, region)
+        elif status != WAN_OK:
+            answer = self.fail_status(call, region, status, cleared)
+        else:
+            answer = self.answer(call, WAN_ANSWER_DONE, 0)
+            if answer != NULL:
+                answer.number = cleared
+        if answer == NULL or (sequence and not self.wait_for(region, call, life, sequence, at, True)):
+            return NULL
+        return answer
+
+    # Through the user's Python
+
+    cdef wan_answer *change_by_callbacks(self, const wan_call *call, const wan_record *record) noexcept nogil:
+        with gil:
+            return self.change_in_python(call, record)
+
+    cdef wan_answer *change_in_python(self, const wan_call *call, const wan_record *record) noexcept:
+        cdef wan_answer *answer
+        cdef Condition condition_ = None
+        cdef uint32_t used = wan_record_length(record)
+        cdef uint64_t found = 0
+        try:
+            if call.condition:
+                condition_ = Condition(CONDITIONS[call.condition], Encoded(
+                    call.form, PyBytes_FromStringAndSize(<const char *>record + used, call.length - used)))
+            outcome = self.ask_callbacks(call.region, record, condition_)
+            if condition_ is not None:
+                found = condition_.wanted.found.used
+            answer = self.answer(call, WAN_ANSWER_DONE, found)
+            if answer == NULL:
+                return NULL
+            answer.outcome = OUTCOMES.index(outcome)
+            if condition_ is not None:
+                answer.flags = ((WAN_ANSWER_HOLDS if condition_.wanted.holds else 0)
+                                | (WAN_ANSWER_VALUE if condition_.wanted.found_value else 0))
+                answer.form = condition_.wanted.found_form
+                if found:
+                    memcpy(answer + 1, condition_.wanted.found.bytes, found)
+            return answer
+        except BaseException as error:
+            return self.fail_with(call, error, 0)
+
+    cdef wan_answer *row_by_callbacks(self, const wan_call *call, const wan_record *record, uint64_t done,
+                                      int *happened) noexcept nogil:
+        """NULL: the row was done. Otherwise the answer that says why not."""
+        with gil:
+            return self.row_in_python(call, record, done, happened)
+
+    cdef wan_answer *row_in_python(self, const wan_call *call, const wan_record *record, uint64_t done,
+                                   int *happened) noexcept:
+        try:
+            happened[0] = self.ask_callbacks(call.region, record, None) in ("created", "updated", "destroyed")
+            return NULL
+        except BaseException as error:
+            return self.fail_with(call, error, done)
+
+    cdef object ask_callbacks(self, uint16_t number, const wan_record *record, Condition condition_):
+        """Makes a change through the callbacks of its region, with the identity that it has. Returns the outcome's
+        name. A call that the callbacks make goes over connections of the next depth."""
+        cdef RegionBase base = self.bases[number]
+        cdef const char *value = <const char *>wan_record_value(record)
+        cdef const char *callback = <const char *>wan_record_callback(record)
+        global wan_call_depth
+        wan_call_depth = self.depth + 1
+        try:
+            return base.change_by_callbacks(
+                record.operation,
+                Encoded(record.key_form, PyBytes_FromStringAndSize(<const char *>wan_record_key(record),
+                                                                   record.key_length)),
+                Encoded(record.value_form, PyBytes_FromStringAndSize(value, record.value_length)),
+                Encoded(record.callback_form, PyBytes_FromStringAndSize(callback, record.callback_length)),
+                record.stamp >> 16 if record.flags & WAN_FLAG_GIVEN else 0, condition_,
+                event_id=(record.event_member, record.event_thread, record.event_sequence))
+        finally:
+            wan_call_depth = 0
+
+
+cdef const char *WRONG_BUCKET = b"the key lies in another bucket here: the members differ about the number of buckets"
+cdef tuple CONDITIONS = ("", "absent", "value", "equal", "there")
+cdef tuple OUTCOMES = ("created", "updated", "destroyed", "missing", "lost", "ask", "no memory", "unmet", "same",
+                       "forgotten")
+
+
+cdef bint is_primary(const region_core *region, const wan_call *call, uint64_t *epoch) noexcept nogil:
+    """Whether this member is primary of the bucket, under an epoch that is not older than the caller's."""
+    cdef wan_tail_bucket *bucket
+    if region.tail == NULL:
+        return True
+    bucket = &region.tail.buckets[call.bucket]
+    epoch[0] = wan_read(&bucket.epoch)
+    return bucket.role == WAN_TAIL_PRIMARY and epoch[0] >= call.epoch
+
+
+cdef void prepare(region_core *region, const wan_record *record, wan_change *change, origin *from_) noexcept nogil:
+    """What a record asks for, as a change that is made here. It has the identity that its caller gave it."""
+    change_from_record(change, record, wan_key_hash(wan_record_key(record), record.key_length, record.key_form))
+    change.local = 1
+    change.flags = 0
+    change.stamp_site = region.site
+    change.stamp = wan_clock_take(region.clock, wan_clock_now_ms(region.clock), 1)
+    change.life = change.sequence = 0
+    if record.flags & WAN_FLAG_GIVEN and record.stamp and record.stamp < change.stamp:
+        change.stamp, change.flags = record.stamp, WAN_FLAG_GIVEN
+    origin_from_record(from_, record, False)
+    from_.site = region.site
+    from_.recipient_count = 0

@@ -1,0 +1,1 @@
+"""Operations on keys whose primary is another member of the site."""

@@ -1,0 +1,131 @@
+"""Owns a member's connections to the members that it calls: one to each, for each depth. All threads share them."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+import time
+from collections.abc import Collection
+
+from pywan import _core
+from pywan.base.addresses import Address
+from pywan.coordination.tables import Incarnation
+from pywan.errors import ConnectivityError, IllegalStateError, PywanError
+from pywan.forks import of_one_process
+from pywan.protocol import between_members
+from pywan.transport import data, sockets
+
+CONNECT_TIMEOUT_S = 3.0  # The longest that one attempt to open a connection takes.
+SLICE_US = 100_000  # A thread that waits for an answer looks so often for a signal.
+
+
+class _Place:
+    """The connection to one member, of one depth."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()  # One thread connects; the others wait for it.
+        self.line: _core.CallLine | None = None
+
+
+@of_one_process(lambda pool: f"the connections of member {pool._me} to others", nothing_in_child=("close", "keep_only"))
+class CallPool:
+    """The connections of one member to all others. Any thread may use it."""
+
+    def __init__(self, me: Incarnation, site_identity: str) -> None:
+        self._me, self._site_identity = me, site_identity
+        self._lock = threading.Lock()
+        self._places: dict[tuple[Incarnation, int], _Place] = {}  # `_lock` guards it, and the next two.
+        self._gone: set[Incarnation] = set()
+        self._closed = False
+
+    def line(
+        self, member: Incarnation, address: Address | tuple[str, int], depth: int, deadline: float
+    ) -> _core.CallLine:
+        """Returns an open connection. ConnectivityError if there is none by `deadline` (of time.monotonic), or the
+        member refuses it."""
+        with self._lock:
+            if self._closed:
+                raise ConnectivityError(f"member {self._me.name} makes no calls any more: it is closed")
+            if member in self._gone:
+                raise ConnectivityError(f"member {member.name} has left the site")
+            place = self._places.setdefault((member, depth), _Place())
+        line = place.line
+        if line is not None and not line.is_broken:
+            return line
+        if not place.lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
+            raise ConnectivityError(f"member {member.name} at {address[0]}[{address[1]}] takes long to connect")
+        try:
+            line = place.line
+            if line is None or line.is_broken:
+                line = self._connect(member, address, depth, deadline)
+                with self._lock:
+                    is_wanted = self._places.get((member, depth)) is place and not self._closed
+                    place.line = line if is_wanted else None
+                if not is_wanted:
+                    line.close()
+                    raise ConnectivityError(f"member {member.name} has left the site")
+            return line
+        finally:
+            place.lock.release()
+
+    def keep_only(self, members: Collection[Incarnation]) -> None:
+        """Closes the connections to members that are not among these. Calls on their way there end at once."""
+        with self._lock:
+            gone = [key for key in self._places if key[0] not in members]
+            ended = [self._places.pop(key) for key in gone]
+            self._gone = {key[0] for key in gone} | {each for each in self._gone if each not in members}
+        self._end(ended)
+
+    def close(self) -> None:
+        """Closes all connections. Calls on their way end at once."""
+        with self._lock:
+            self._closed = True
+            ended = list(self._places.values())
+            self._places.clear()
+        self._end(ended)
+
+    @property
+    def connections(self) -> int:
+        with self._lock:
+            return sum(place.line is not None and not place.line.is_broken for place in self._places.values())
+
+    @staticmethod
+    def _end(places: list[_Place]) -> None:
+        for place in places:
+            line = place.line
+            if line is not None:
+                line.close()
+
+    def _connect(
+        self, member: Incarnation, address: Address | tuple[str, int], depth: int, deadline: float
+    ) -> _core.CallLine:
+        if depth > _core.CALL_DEPTH_MAX:
+            raise IllegalStateError(
+                f"a call within {depth} calls, one within the other; {_core.CALL_DEPTH_MAX} are possible. Do not call"
+                " regions in callbacks in a circle; nothing was changed"
+            )
+        left = min(CONNECT_TIMEOUT_S, deadline - time.monotonic())
+        if left <= 0:
+            raise ConnectivityError(f"no time is left to connect to member {member.name}")
+        sock = sockets.connect(Address(*address), left, what=f"member {member.name}")
+        try:
+            opening = between_members.Opening(self._me, member, self._site_identity, depth=depth)
+            sock.sendall(between_members.encode_opening(between_members.CALLS, opening))
+            head = data.receive_exactly(sock, between_members.HEAD_BYTES)
+            following = between_members.length_of_body(between_members.CALLS, head)
+            between_members.check_answer(data.receive_exactly(sock, following), f"member {member}")
+            sock.settimeout(None)
+            data.keep_alive(sock)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, SLICE_US))
+            return _core.CallLine(sock)
+        except OSError as error:
+            sock.close()
+            if isinstance(error, PywanError):
+                raise
+            raise ConnectivityError(
+                f"member {member.name} at {address[0]}[{address[1]}]: {error.strerror or error}"
+            ) from None
+        except BaseException:
+            sock.close()
+            raise

@@ -1,0 +1,109 @@
+"""Owns the connections on which other members call this one."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from pywan import _core
+from pywan.coordination.tables import Incarnation
+from pywan.errors import ConnectivityError, IllegalStateError, IncompatibleSystemError, ProtocolError, PywanError
+from pywan.forks import of_one_process
+from pywan.protocol import between_members
+from pywan.transport import data
+from pywan.transport.openings import Connection
+
+log = logging.getLogger("pywan.calls")
+
+REPLY_TIMEOUT_S = 10.0  # The time that a caller has to take the answer to its opening.
+STOP_TIMEOUT_S = 10.0
+MAX_CALLERS = 512  # Connections of other members: each has one for each depth.
+
+
+@of_one_process(lambda server: f"the calls to member {server._me}", nothing_in_child=("stop",))
+class CallServer:
+    """Serves the calls of other members of the site. `find_region(name)` returns the RegionCore of that name, or None.
+
+    Each connection has a thread: that of the port.
+    """
+
+    def __init__(self, me: Incarnation, site_identity: str, find_region: Callable[[str], Any]) -> None:
+        self._me, self._site_identity, self._find_region = me, site_identity, find_region
+        self._lock = threading.Lock()
+        self._left = threading.Condition(self._lock)  # Notified when a connection has ended.
+        self._sessions: set[_core.CallSession] = set()  # `_lock` guards it, and the next.
+        self._stopping = False
+
+    def serve(self, connection: Connection, first: bytes) -> None:
+        """Serves one connection until its end."""
+        sock = connection.sock
+        try:
+            self._serve(connection, first)
+        except (PywanError, MemoryError) as error:
+            connection.warning("calls of another member, from %s, refused: %s", connection.place, error)
+            self._refuse(sock, error)
+        except OSError as error:
+            log.info("calls of another member, from %s: %s", connection.place, error)
+
+    def stop(self) -> None:
+        """Ends every connection. Returns when calls that are being served are done, after STOP_TIMEOUT_S at the
+        latest."""
+        with self._left:
+            self._stopping = True
+            for session in self._sessions:
+                session.stop()
+            self._left.wait_for(lambda: not self._sessions, STOP_TIMEOUT_S)
+
+    @property
+    def connections(self) -> int:
+        with self._lock:
+            return len(self._sessions)
+
+    def _serve(self, connection: Connection, first: bytes) -> None:
+        sock = connection.sock
+        sock.settimeout(connection.time_left())
+        head = data.receive_exactly(sock, between_members.HEAD_BYTES, first)
+        following = between_members.length_of_body(between_members.CALLS, head)
+        opening = between_members.decode_opening(data.receive_exactly(sock, following))
+        refusal = between_members.refusal_of(opening, self._me, self._site_identity)
+        if refusal:
+            raise IncompatibleSystemError(refusal)
+        if not 0 <= opening.depth <= _core.CALL_DEPTH_MAX:
+            raise ProtocolError(
+                f"calls within {opening.depth} calls, one within the other; {_core.CALL_DEPTH_MAX} are possible"
+            )
+        session = _core.CallSession(self._find_region, opening.depth)
+        with self._lock:
+            if self._stopping:
+                raise ConnectivityError(f"member {self._me.name} is stopping")
+            if len(self._sessions) >= MAX_CALLERS:
+                raise IllegalStateError(
+                    f"member {self._me.name} serves {MAX_CALLERS} connections of other members already"
+                )
+            self._sessions.add(session)
+        try:
+            connection.opened(session.stop)
+            sock.settimeout(REPLY_TIMEOUT_S)
+            sock.sendall(between_members.encode_answer(between_members.CALLS))
+            sock.settimeout(None)
+            data.keep_alive(sock)
+            outcome = session.run(sock.fileno())
+            if outcome not in ("closed", "stopped"):
+                connection.warning(
+                    "gave up the calls of member %s, from %s: %s", opening.from_, connection.place, outcome
+                )
+        finally:
+            with self._left:
+                self._sessions.discard(session)
+                self._left.notify_all()
+
+    @staticmethod
+    def _refuse(sock: socket.socket, error: BaseException) -> None:
+        try:
+            sock.settimeout(data.REFUSE_TIMEOUT_S)
+            sock.sendall(between_members.encode_answer(between_members.CALLS, str(error)))
+        except OSError as broken:
+            log.debug("the refusal did not leave: %s", broken)

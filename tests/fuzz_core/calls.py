@@ -1,0 +1,123 @@
+"""Fuzzes the serving of calls between members: heads and payloads that are whole in form and wrong in their numbers.
+
+Whatever comes: each call is answered once, in words if it cannot be done, or the connection ends with a ProtocolError
+whose words are the last answer; and no key is changed that no call named.
+"""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from random import Random
+
+from pywan import _core
+from pywan.errors import ProtocolError
+
+MAGIC = 0x314B5750
+REGION, GET, CHANGE, ROWS, COUNT, SCAN, CLEAR, ANSWER = range(1, 9)
+BUCKETS = 3
+CALL = struct.Struct("<IBBBBIIIHHIIQQ")
+ANSWER_HEAD = struct.Struct("<IBBBBIIIB3xQQ")
+RECORD = struct.Struct("<IHHQQIIHBBBBBB")
+_names = itertools.count()
+
+
+def padded(data: bytes) -> bytes:
+    return data + bytes(-len(data) % 8)
+
+
+def call(
+    kind: int,
+    payload: bytes = b"",
+    *,
+    id: int = 1,
+    flags: int = 0,
+    form: int = 0,
+    condition: int = 0,
+    region: int = 1,
+    bucket: int = 0,
+    count: int = 0,
+    epoch: int = 0,
+    number: int = 0,
+    length: int | None = None,
+    crc: int | None = None,
+) -> bytes:
+    """A whole call. Its checksum is right unless it is given."""
+    length = len(payload) if length is None else length
+    fields = [MAGIC, kind, flags, form, condition, length, 0, id, region, 0, bucket, count, epoch, number]
+    fields[6] = _core.crc32c(CALL.pack(*fields) + payload[:length]) if crc is None else crc
+    return CALL.pack(*fields) + padded(payload)
+
+
+def record(key: bytes, value: bytes = b"", *, operation: int = 1, key_form: int = 0, sequence: int = 1) -> bytes:
+    head = RECORD.pack(len(value), len(key), 0, 0, sequence, 7, 1, 0, 0, 0, 1, 1, operation | key_form << 4, 0 | 3 << 4)
+    return padded(head + key + value)
+
+
+def answers(data: bytes) -> list[tuple[int, int, bytes]]:
+    """(id, status, payload) of each answer."""
+    found = []
+    while data:
+        _, kind, status, _, _, length, _, id_, _, _, _ = ANSWER_HEAD.unpack_from(data)
+        assert kind == ANSWER
+        found.append((id_, status, data[40 : 40 + length]))
+        data = data[40 + len(padded(bytes(length))) :]
+    return found
+
+
+def bucket_of(key: bytes) -> int:
+    return ((_core.key_hash(key) >> 32) * BUCKETS) >> 32
+
+
+def odd(source: Random) -> int:
+    return source.choice((0, 1, 2, 3, 7, 255, 65535, 0xFFFFFFFF, source.getrandbits(32)))
+
+
+def plan(source: Random, id_: int) -> bytes:
+    kind = source.choice((GET, CHANGE, CHANGE, ROWS, COUNT, SCAN, CLEAR, source.randrange(256)))
+    key = b"k%d" % source.randrange(20)
+    payload, more = b"", {"bucket": bucket_of(key), "id": id_}
+    if kind == GET:
+        payload = key
+    elif kind == CHANGE:
+        payload = record(key, bytes(source.randrange(40)), operation=source.choice((0, 1, 1, 2, 15)))
+        if source.random() < 0.4:
+            more["condition"] = source.randrange(6)
+            payload += bytes(source.randrange(20))
+    elif kind == ROWS:
+        rows = [record(key, b"v", operation=source.choice((1, 2)), sequence=n) for n in range(source.randrange(5))]
+        payload, more["count"] = b"".join(rows), len(rows)
+    elif kind == SCAN:
+        more["flags"] = source.choice((0, 2))
+        more["number"] = source.choice((0, 1, odd(source)))
+    if source.random() < 0.15:
+        more[source.choice(("flags", "form", "condition", "bucket", "count", "number", "length", "crc", "epoch"))] = (
+            odd(source) & 0xFF
+        )
+    if source.random() < 0.1 and payload:
+        at = source.randrange(len(payload))
+        payload = payload[:at] + bytes([source.randrange(256)]) + payload[at + 1 :]
+    return call(kind, payload, **more)
+
+
+def run(source: Random) -> None:
+    name = f"calls{next(_names)}"
+    region = _core.RegionCore(name, _core.Clock(), site=1, buckets=BUCKETS)
+    session = _core.CallSession({name: region}.get)
+    stream = call(REGION, name.encode()) + b"".join(plan(source, id_) for id_ in range(1, source.randrange(2, 30)))
+    sent, at, ended = b"", 0, False
+    while at < len(stream) and not ended:
+        piece = stream[at : at + source.choice((1, 7, 48, 200, 5000))]
+        at += len(piece)
+        try:
+            assert session.receive_data(piece, 1)
+        except ProtocolError:
+            ended = True
+        while out := session.data_to_send(1) if not ended else b"":
+            sent += out
+    found = answers(sent)
+    ids = [id_ for id_, _, _ in found]
+    assert ids == sorted(set(ids)), ids
+    if not ended:
+        assert session.served == len(ids)
+    assert all(key.startswith(b"k") or isinstance(key, (str, int, float, tuple)) or key for key in region.scan_keys())
