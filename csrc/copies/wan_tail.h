@@ -49,6 +49,7 @@ typedef struct {
     int wake_file;              /* An eventfd. */
     uint64_t promised_until_us; /* Until then (wan_monotonic_us) the member adopts no later epoch without saying so. */
     uint32_t is_connected;
+    uint32_t wants_promise; /* A read waits for a promise: the lane asks at once. Whoever sets it wakes the lane. */
 } wan_lane_state;
 
 enum { WAN_COPY_LEARNING = 0, WAN_COPY_WAITED = 1 }; /* Waited: a change counts only when this copy has it too. */
@@ -63,6 +64,14 @@ typedef struct {
     /* The next shard of the image, relative to the bucket's first; WAN_IMAGE_DONE. The lane's thread only. */
     uint32_t image_shard;
     uint8_t image_acked; /* The learner has all of the image, and the stream up to there. */
+    /* The copy acknowledged a section of the present epoch on the present connection. */
+    uint8_t confirmed;
+    /* The rest is the lane's thread's. `place`: where the entry behind `place_sequence` begins, in bytes that were ever
+     * in `changes`. */
+    uint8_t asked;   /* A section for a copy that is not confirmed is on its way. */
+    uint8_t refused; /* The copy knows a later epoch: it gets nothing. */
+    uint64_t place_sequence, place;
+    uint64_t retry_us; /* Nothing is sent before this time. */
 } wan_tail_copy;
 
 typedef struct {
@@ -71,12 +80,17 @@ typedef struct {
     uint8_t role; /* WAN_TAIL_* */
     uint32_t changed; /* A futex: changes when `counted` grows while somebody waits, and when role or life change. */
     uint32_t waiters;
+    /* Changes when the member loses track of its own changes: with a new life, when it is primary no more, when its
+     * copy is dropped. Whoever waits for a sequence names the era in which it saw it. */
+    uint64_t era;
     uint64_t life, epoch; /* The newest life, and in it the newest epoch, that were adopted. Older ones are refused. */
     uint64_t last;        /* The sequence of the newest change here. first <= last + 1. */
     /* Primary: all waited copies have the changes through here. Copy: what its primary told. counted <= last. */
     uint64_t counted;
-    uint64_t first;     /* The sequence of the first change in `changes`. All below it count, as far as is known. */
-    wan_buffer changes; /* wan_tail_entry after wan_tail_entry. */
+    uint64_t first;         /* The sequence of the first change in `changes`. All below it count, as far as is known. */
+    wan_buffer changes;     /* wan_tail_entry after wan_tail_entry. */
+    uint64_t dropped_bytes; /* Bytes that ever left `changes` at its front. */
+    uint64_t transfer;      /* Of a learner: the image that it is getting. 0: none. */
     wan_tail_copy *copies;
     uint32_t copy_count;
 } wan_tail_bucket;
@@ -114,13 +128,24 @@ wan_status wan_tail_reserve(wan_tail *tail, uint32_t bucket, uint64_t length, wa
  * and releases the lock. Without copies the change counts at once, and nothing is kept. Returns the sequence. */
 uint64_t wan_tail_commit(wan_tail *tail, wan_tail_reservation *room, uint32_t shard);
 void wan_tail_cancel(wan_tail_reservation *room);
-/* Waits until the change counts. WAN_OK: it does. WAN_ELSEWHERE: the bucket's life or role changed before: nobody knows
- * here whether the change will count. WAN_EMPTY: the time is over. */
-wan_status wan_tail_wait(wan_tail *tail, uint32_t bucket, uint64_t life, uint64_t sequence, uint32_t timeout_ms);
+/* Waits until the change counts. WAN_OK: it does. WAN_ELSEWHERE: it is another era: nobody knows here whether the
+ * change will count. WAN_EMPTY: the time is over. */
+wan_status wan_tail_wait(wan_tail *tail, uint32_t bucket, uint64_t era, uint64_t sequence, uint32_t timeout_ms);
 
-/* A copy's changes. Begin takes the bucket's lock and keeps it when it returns WAN_OK: the entry that the primary gave
- * `sequence` is the next one. WAN_EMPTY: it is here already. WAN_INVALID: there is a gap before it. WAN_ELSEWHERE: a
- * later life or epoch was adopted, or the member has no copy. End copies the entry and releases. */
+/* What the coordinator's tables say of this member's part. A role other than PRIMARY and TAKING_OVER forgets the
+ * copies; LEARNER and ABSENT forget the changes too. `transfer`: names a learner's image. */
+void wan_tail_set_role(wan_tail *tail, uint32_t bucket, uint8_t role, uint64_t life, uint64_t epoch, uint64_t transfer);
+/* Of a bucket that is led: whom it is sent to. Of `copies` only lane, state, transfer and acked count. What is known of
+ * a copy that stays is kept. A new learner takes the stream from now on. WAN_NO_MEMORY: nothing changed. */
+wan_status wan_tail_set_copies(wan_tail *tail, uint32_t bucket, const wan_tail_copy *copies, uint32_t count);
+/* Whether a primary may answer a read without asking: every copy that it waits for has confirmed this epoch and
+ * promises to adopt no other; without copies, whether the coordinator's lease runs. Wakes lanes whose promise is
+ * needed. */
+int wan_tail_may_read(wan_tail *tail, uint32_t bucket, uint64_t now_us);
+
+/* A copy's changes. `follow` takes the lock of the bucket and keeps it when it returns WAN_OK: the entry that the
+ * primary gave `sequence` is the next one. WAN_EMPTY: it is here already. WAN_INVALID: there is a gap before it.
+ * WAN_ELSEWHERE: this member has no copy of this life and epoch. `followed` copies the entry and releases the lock. */
 wan_status wan_tail_follow(wan_tail *tail, uint32_t bucket, uint64_t life, uint64_t epoch, uint64_t sequence,
                            const wan_tail_entry *entry, wan_tail_reservation *room);
 void wan_tail_followed(wan_tail *tail, wan_tail_reservation *room, const wan_tail_entry *entry, uint32_t shard);

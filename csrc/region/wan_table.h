@@ -145,7 +145,7 @@ typedef struct {
     int64_t tombstone_bytes;
     /* Out, set by the put path of a region that several members hold: the place of the change in its bucket. Its maker
      * waits until the change counts. */
-    uint64_t life, sequence;
+    uint64_t era, sequence;
 } wan_change;
 
 /* Makes a table with 1 to WAN_BUCKETS_MAX buckets. WAN_INVALID: another number. */

@@ -15,19 +15,21 @@ cdef extern from "copies/wan_tail.h" nogil:
         uint32_t asleep
         int wake_file
         uint64_t promised_until_us
-        uint32_t is_connected
+        uint32_t is_connected, wants_promise
     ctypedef struct wan_tail_copy:
         uint32_t lane
         uint8_t state
         uint64_t transfer, sent, acked, told
         uint32_t image_shard
-        uint8_t image_acked
+        uint8_t image_acked, confirmed, asked, refused
+        uint64_t place_sequence, place, retry_us
     ctypedef struct wan_tail_bucket:
         wan_lock lock
         uint8_t role
         uint32_t changed, waiters
-        uint64_t life, epoch, last, counted, first
+        uint64_t era, life, epoch, last, counted, first
         wan_buffer changes
+        uint64_t dropped_bytes, transfer
         wan_tail_copy *copies
         uint32_t copy_count
     ctypedef struct wan_tail:
@@ -48,7 +50,11 @@ cdef extern from "copies/wan_tail.h" nogil:
     wan_status wan_tail_reserve(wan_tail *tail, uint32_t bucket, uint64_t length, wan_tail_reservation *room)
     uint64_t wan_tail_commit(wan_tail *tail, wan_tail_reservation *room, uint32_t shard)
     void wan_tail_cancel(wan_tail_reservation *room)
-    wan_status wan_tail_wait(wan_tail *tail, uint32_t bucket, uint64_t life, uint64_t sequence, uint32_t timeout_ms)
+    wan_status wan_tail_wait(wan_tail *tail, uint32_t bucket, uint64_t era, uint64_t sequence, uint32_t timeout_ms)
+    void wan_tail_set_role(wan_tail *tail, uint32_t bucket, uint8_t role, uint64_t life, uint64_t epoch,
+                           uint64_t transfer)
+    wan_status wan_tail_set_copies(wan_tail *tail, uint32_t bucket, const wan_tail_copy *copies, uint32_t count)
+    int wan_tail_may_read(wan_tail *tail, uint32_t bucket, uint64_t now_us)
     wan_status wan_tail_follow(wan_tail *tail, uint32_t bucket, uint64_t life, uint64_t epoch, uint64_t sequence,
                                const wan_tail_entry *entry, wan_tail_reservation *room)
     void wan_tail_followed(wan_tail *tail, wan_tail_reservation *room, const wan_tail_entry *entry, uint32_t shard)

@@ -1,0 +1,401 @@
+#include "copies/wan_tail.h"
+#include <stdlib.h>
+#include <unistd.h>
+#include "base/wan_clock.h"
+
+#define EMPTY_BYTES_KEPT 16384u /* A tail that is empty keeps so much memory. */
+
+static inline uint64_t load(const uint64_t *at) { return __atomic_load_n(at, __ATOMIC_ACQUIRE); }
+static inline void store(uint64_t *at, uint64_t value) { __atomic_store_n(at, value, __ATOMIC_RELEASE); }
+static inline uint8_t role_of(const wan_tail_bucket *bucket)
+{
+    return __atomic_load_n(&bucket->role, __ATOMIC_ACQUIRE);
+}
+static inline uint32_t number_of(const wan_tail *tail, const wan_tail_bucket *bucket)
+{
+    return (uint32_t)(bucket - tail->buckets);
+}
+static inline int leads(uint8_t role) { return role == WAN_TAIL_PRIMARY || role == WAN_TAIL_TAKING_OVER; }
+
+wan_status wan_tail_init(wan_tail *tail, uint32_t buckets, uint32_t shards)
+{
+    memset(tail, 0, sizeof *tail);
+    tail->lease_until_us = WAN_NEVER;
+    tail->buckets = calloc(buckets, sizeof *tail->buckets);
+    tail->shard_last = calloc(shards, sizeof *tail->shard_last);
+    if (!tail->buckets || !tail->shard_last) {
+        free(tail->buckets);
+        free(tail->shard_last);
+        tail->buckets = NULL;
+        tail->shard_last = NULL;
+        return WAN_FAIL(WAN_NO_MEMORY, "no memory for the tails of %" PRIu32 " buckets", buckets);
+    }
+    tail->bucket_count = buckets;
+    tail->shard_count = shards;
+    for (uint32_t n = 0; n < buckets; n++) tail->buckets[n].first = 1;
+    return WAN_OK;
+}
+
+void wan_tail_close(wan_tail *tail)
+{
+    for (uint32_t n = 0; n < tail->bucket_count; n++) {
+        free(tail->buckets[n].copies);
+        wan_buffer_close(&tail->buckets[n].changes);
+    }
+    for (uint32_t n = 0; n < WAN_TAIL_LANES_MAX; n++) free(tail->to_send[n]);
+    free(tail->buckets);
+    free(tail->shard_last);
+    memset(tail, 0, sizeof *tail);
+}
+
+/* Lanes. */
+
+static uint64_t words_of(const wan_tail *tail) { return (tail->bucket_count + 63) / 64; }
+
+wan_status wan_tail_add_lane(wan_tail *tail, uint32_t lane, wan_lane_state *state)
+{
+    if (lane >= WAN_TAIL_LANES_MAX)
+        return WAN_FAIL(WAN_INVALID, "lane %" PRIu32 ", and there are at most %u", lane, WAN_TAIL_LANES_MAX);
+    if (!tail->to_send[lane]) {
+        uint64_t *bits = calloc(words_of(tail), sizeof *bits);
+        if (!bits) return WAN_FAIL(WAN_NO_MEMORY, "no memory for lane %" PRIu32, lane);
+        __atomic_store_n(&tail->to_send[lane], bits, __ATOMIC_RELEASE);
+    }
+    __atomic_store_n(&tail->lanes[lane], state, __ATOMIC_RELEASE);
+    return WAN_OK;
+}
+
+void wan_tail_remove_lane(wan_tail *tail, uint32_t lane)
+{
+    if (lane >= WAN_TAIL_LANES_MAX) return;
+    __atomic_store_n(&tail->lanes[lane], NULL, __ATOMIC_RELEASE);
+    for (uint32_t n = 0; n < tail->bucket_count; n++) { /* A thread that found the lane used it under such a lock. */
+        wan_lock_take(&tail->buckets[n].lock);
+        wan_lock_release(&tail->buckets[n].lock);
+    }
+}
+
+static void wake_lane(wan_lane_state *state)
+{
+    if (!state || !__atomic_exchange_n(&state->asleep, 0, __ATOMIC_ACQ_REL)) return;
+    const uint64_t one = 1;
+    ssize_t written = write(state->wake_file, &one, sizeof one);
+    (void)written; /* It is full: the lane is about to wake. */
+}
+
+/* Marks the bucket for a lane, and wakes the lane. Under the bucket's lock. */
+static void give_lane(wan_tail *tail, const wan_tail_bucket *bucket, uint32_t lane)
+{
+    const uint32_t number = number_of(tail, bucket);
+    uint64_t *bits = __atomic_load_n(&tail->to_send[lane], __ATOMIC_ACQUIRE);
+    if (!bits) return;
+    __atomic_fetch_or(&bits[number / 64], (uint64_t)1 << (number % 64), __ATOMIC_SEQ_CST);
+    wake_lane(__atomic_load_n(&tail->lanes[lane], __ATOMIC_ACQUIRE));
+}
+
+static void give_lanes(wan_tail *tail, const wan_tail_bucket *bucket)
+{
+    for (uint32_t n = 0; n < bucket->copy_count; n++) give_lane(tail, bucket, bucket->copies[n].lane);
+}
+
+/* What happens under a bucket's lock. */
+
+static void wake_waiters(wan_tail_bucket *bucket)
+{
+    __atomic_thread_fence(__ATOMIC_SEQ_CST); /* Others see what changed before we look for those who wait. */
+    if (__atomic_load_n(&bucket->waiters, __ATOMIC_SEQ_CST)) wan_signal_change(&bucket->changed);
+}
+
+static void drop_through(wan_tail_bucket *bucket, uint64_t sequence)
+{
+    wan_buffer *changes = &bucket->changes;
+    while (bucket->first <= sequence && changes->start < changes->used) {
+        const wan_tail_entry *entry = (const wan_tail_entry *)(changes->bytes + changes->start);
+        changes->start += entry->length;
+        bucket->dropped_bytes += entry->length;
+        bucket->first++;
+    }
+    if (changes->start == changes->used) wan_buffer_trim(changes, EMPTY_BYTES_KEPT);
+}
+
+static void drop_all(wan_tail_bucket *bucket)
+{
+    bucket->dropped_bytes += bucket->changes.used - bucket->changes.start;
+    wan_buffer_trim(&bucket->changes, EMPTY_BYTES_KEPT);
+    bucket->first = bucket->last + 1;
+}
+
+static void forget_copies(wan_tail_bucket *bucket)
+{
+    free(bucket->copies);
+    bucket->copies = NULL;
+    bucket->copy_count = 0;
+}
+
+/* Of a primary: counts what all copies that it waits for have, and drops what nobody needs any more. Returns whether
+ * more counts. */
+static int recount(wan_tail *tail, wan_tail_bucket *bucket)
+{
+    if (bucket->role != WAN_TAIL_PRIMARY) return 0;
+    uint64_t counted = bucket->last, needed = bucket->last;
+    for (uint32_t n = 0; n < bucket->copy_count; n++) {
+        const wan_tail_copy *copy = &bucket->copies[n];
+        if (copy->acked < needed) needed = copy->acked;
+        if (copy->state == WAN_COPY_WAITED && copy->acked < counted) counted = copy->acked;
+    }
+    int grew = counted > bucket->counted;
+    if (grew) {
+        store(&bucket->counted, counted);
+        wake_waiters(bucket);
+    }
+    drop_through(bucket, needed < bucket->counted ? needed : bucket->counted);
+    return grew;
+}
+
+/* The primary's changes. */
+
+wan_status wan_tail_reserve(wan_tail *tail, uint32_t number, uint64_t length, wan_tail_reservation *room)
+{
+    wan_tail_bucket *bucket = &tail->buckets[number];
+    wan_lock_take(&bucket->lock);
+    wan_status status = WAN_OK;
+    if (bucket->role != WAN_TAIL_PRIMARY) status = WAN_ELSEWHERE;
+    else if (bucket->changes.used - bucket->changes.start + length > WAN_TAIL_BYTES_MAX
+             && bucket->changes.used != bucket->changes.start)
+        status = WAN_FAIL(WAN_FULL, "copies of bucket %" PRIu32 " are %" PRIu64 " bytes behind", number,
+                          bucket->changes.used - bucket->changes.start);
+    else status = wan_buffer_make_room(&bucket->changes, length, WAN_NO_LIMIT);
+    if (status != WAN_OK) {
+        wan_lock_release(&bucket->lock);
+        return status;
+    }
+    *room = (wan_tail_reservation){bucket, bucket->changes.bytes + bucket->changes.used, length};
+    return WAN_OK;
+}
+
+uint64_t wan_tail_commit(wan_tail *tail, wan_tail_reservation *room, uint32_t shard)
+{
+    wan_tail_bucket *bucket = room->bucket;
+    const uint64_t sequence = bucket->last + 1;
+    store(&bucket->last, sequence);
+    store(&tail->shard_last[shard], sequence);
+    if (bucket->copy_count) {
+        bucket->changes.used += room->length;
+        if (bucket->counted == sequence - 1) recount(tail, bucket); /* It counts if nobody is waited for. */
+        give_lanes(tail, bucket);
+    } else {
+        bucket->dropped_bytes += room->length;
+        bucket->first = sequence + 1;
+        store(&bucket->counted, sequence);
+    }
+    wan_lock_release(&bucket->lock);
+    return sequence;
+}
+
+void wan_tail_cancel(wan_tail_reservation *room) { wan_lock_release(&room->bucket->lock); }
+
+wan_status wan_tail_wait(wan_tail *tail, uint32_t number, uint64_t era, uint64_t sequence, uint32_t timeout_ms)
+{
+    wan_tail_bucket *bucket = &tail->buckets[number];
+    uint64_t until = 0;
+    for (;;) {
+        /* The era is read last: a later era may have other changes under the same sequence. */
+        uint32_t seen = __atomic_load_n(&bucket->changed, __ATOMIC_ACQUIRE);
+        int counts = load(&bucket->counted) >= sequence;
+        if (load(&bucket->era) != era) return WAN_ELSEWHERE;
+        if (counts) return WAN_OK;
+        uint64_t now = wan_monotonic_us();
+        if (!until) until = now + (uint64_t)timeout_ms * 1000;
+        else if (now >= until) return WAN_EMPTY;
+        __atomic_fetch_add(&bucket->waiters, 1, __ATOMIC_SEQ_CST);
+        if (load(&bucket->counted) < sequence && load(&bucket->era) == era)
+            wan_wait_change(&bucket->changed, seen, (uint32_t)((until - now) / 1000 + 1));
+        __atomic_fetch_sub(&bucket->waiters, 1, __ATOMIC_SEQ_CST);
+    }
+}
+
+/* Roles and copies. */
+
+void wan_tail_set_role(wan_tail *tail, uint32_t number, uint8_t role, uint64_t life, uint64_t epoch, uint64_t transfer)
+{
+    wan_tail_bucket *bucket = &tail->buckets[number];
+    wan_lock_take(&bucket->lock);
+    const uint8_t before = bucket->role;
+    const int holds = role >= WAN_TAIL_COPY;
+    const int is_new_image =
+        role == WAN_TAIL_LEARNER
+        && (before != role || bucket->transfer != transfer || bucket->epoch != epoch || bucket->life != life);
+    if (!leads(role) || before == WAN_TAIL_PRIMARY) {
+        if (role != WAN_TAIL_PRIMARY) forget_copies(bucket);
+    }
+    if (bucket->life != life || is_new_image || role == WAN_TAIL_ABSENT || (leads(before) && !leads(role)))
+        store(&bucket->era, bucket->era + 1);
+    __atomic_store_n(&bucket->role, role, __ATOMIC_RELEASE);
+    store(&bucket->life, life);
+    store(&bucket->epoch, epoch);
+    bucket->transfer = transfer;
+    if (is_new_image || !(holds || role == WAN_TAIL_LEARNER)) {
+        store(&bucket->counted, 0);
+        store(&bucket->last, 0);
+        drop_all(bucket);
+        uint32_t shards = tail->shard_count / tail->bucket_count;
+        for (uint32_t n = 0; n < shards; n++) store(&tail->shard_last[(uint64_t)number * shards + n], 0);
+    }
+    if (role == WAN_TAIL_PRIMARY) {
+        recount(tail, bucket);
+        give_lanes(tail, bucket);
+    }
+    __atomic_fetch_add(&bucket->changed, 1, __ATOMIC_SEQ_CST);
+    wake_waiters(bucket);
+    wan_lock_release(&bucket->lock);
+}
+
+static const wan_tail_copy *find_copy(const wan_tail_bucket *bucket, uint32_t lane)
+{
+    for (uint32_t n = 0; n < bucket->copy_count; n++)
+        if (bucket->copies[n].lane == lane) return &bucket->copies[n];
+    return NULL;
+}
+
+wan_status wan_tail_set_copies(wan_tail *tail, uint32_t number, const wan_tail_copy *copies, uint32_t count)
+{
+    wan_tail_bucket *bucket = &tail->buckets[number];
+    wan_tail_copy *fresh = count ? calloc(count, sizeof *fresh) : NULL;
+    if (count && !fresh) return WAN_FAIL(WAN_NO_MEMORY, "no memory for the copies of bucket %" PRIu32, number);
+    wan_lock_take(&bucket->lock);
+    for (uint32_t n = 0; n < count; n++) {
+        const wan_tail_copy *given = &copies[n], *known = find_copy(bucket, given->lane);
+        /* A learner that is in sync now has no transfer any more, and is the same copy. */
+        if (known && (known->transfer == given->transfer || given->state == WAN_COPY_WAITED)) {
+            fresh[n] = *known;
+            fresh[n].refused = 0;
+        } else {
+            fresh[n].lane = given->lane;
+            fresh[n].sent = fresh[n].acked = given->state == WAN_COPY_WAITED ? given->acked : bucket->last;
+            fresh[n].image_shard = given->state == WAN_COPY_WAITED ? WAN_IMAGE_DONE : 0;
+        }
+        fresh[n].state = given->state;
+        fresh[n].transfer = given->transfer;
+    }
+    free(bucket->copies);
+    bucket->copies = fresh;
+    bucket->copy_count = count;
+    recount(tail, bucket);
+    give_lanes(tail, bucket);
+    wan_lock_release(&bucket->lock);
+    return WAN_OK;
+}
+
+int wan_tail_may_read(wan_tail *tail, uint32_t number, uint64_t now_us)
+{
+    wan_tail_bucket *bucket = &tail->buckets[number];
+    int may = 1, waits = 0;
+    wan_lock_take(&bucket->lock);
+    for (uint32_t n = 0; n < bucket->copy_count; n++) {
+        const wan_tail_copy *copy = &bucket->copies[n];
+        if (copy->state != WAN_COPY_WAITED) continue;
+        waits = 1;
+        wan_lane_state *state = __atomic_load_n(&tail->lanes[copy->lane], __ATOMIC_ACQUIRE);
+        if (copy->confirmed && state && load(&state->promised_until_us) > now_us) continue;
+        may = 0;
+        if (state) {
+            __atomic_store_n(&state->wants_promise, 1, __ATOMIC_SEQ_CST);
+            wake_lane(state);
+        }
+    }
+    if (!waits) may = load(&tail->lease_until_us) > now_us;
+    wan_lock_release(&bucket->lock);
+    return may;
+}
+
+/* A copy's changes. */
+
+wan_status wan_tail_follow(wan_tail *tail, uint32_t number, uint64_t life, uint64_t epoch, uint64_t sequence,
+                           const wan_tail_entry *entry, wan_tail_reservation *room)
+{
+    wan_tail_bucket *bucket = &tail->buckets[number];
+    wan_lock_take(&bucket->lock);
+    wan_status status = WAN_OK;
+    const uint8_t role = bucket->role;
+    if (bucket->life != life || bucket->epoch != epoch
+        || (role != WAN_TAIL_COPY && role != WAN_TAIL_LEARNER && role != WAN_TAIL_TAKING_OVER))
+        status = WAN_ELSEWHERE;
+    else if (role == WAN_TAIL_LEARNER && bucket->last == 0 && sequence > 0) {
+        store(&bucket->last, sequence - 1); /* The stream of a learner begins anywhere. */
+        store(&bucket->counted, sequence - 1);
+        bucket->first = sequence;
+    }
+    if (status == WAN_OK && sequence <= bucket->last) status = WAN_EMPTY;
+    else if (status == WAN_OK && sequence != bucket->last + 1) status = WAN_INVALID;
+    if (status == WAN_OK) status = wan_buffer_make_room(&bucket->changes, entry->length, WAN_NO_LIMIT);
+    if (status != WAN_OK) {
+        wan_lock_release(&bucket->lock);
+        return status;
+    }
+    *room = (wan_tail_reservation){bucket, bucket->changes.bytes + bucket->changes.used, entry->length};
+    return WAN_OK;
+}
+
+void wan_tail_followed(wan_tail *tail, wan_tail_reservation *room, const wan_tail_entry *entry, uint32_t shard)
+{
+    wan_tail_bucket *bucket = room->bucket;
+    memcpy(room->at, entry, room->length);
+    bucket->changes.used += room->length;
+    store(&bucket->last, bucket->last + 1);
+    store(&tail->shard_last[shard], bucket->last);
+    wan_lock_release(&bucket->lock);
+}
+
+void wan_tail_told(wan_tail *tail, uint32_t number, uint64_t life, uint64_t epoch, uint64_t counted)
+{
+    wan_tail_bucket *bucket = &tail->buckets[number];
+    wan_lock_take(&bucket->lock);
+    if (bucket->life == life && bucket->epoch == epoch && !leads(bucket->role)) {
+        if (counted > bucket->last) counted = bucket->last;
+        if (counted > bucket->counted) {
+            store(&bucket->counted, counted);
+            drop_through(bucket, counted);
+            wake_waiters(bucket);
+        }
+    }
+    wan_lock_release(&bucket->lock);
+}
+
+/* What lanes send and hear. */
+
+int wan_tail_acknowledged(wan_tail *tail, uint32_t number, uint32_t lane, uint64_t life, uint64_t epoch,
+                          uint64_t sequence)
+{
+    wan_tail_bucket *bucket = &tail->buckets[number];
+    int grew = 0;
+    wan_lock_take(&bucket->lock);
+    wan_tail_copy *copy = (wan_tail_copy *)find_copy(bucket, lane);
+    if (copy && bucket->life == life && bucket->epoch == epoch && leads(bucket->role)) {
+        if (sequence > bucket->last) sequence = bucket->last;
+        if (sequence > copy->acked) copy->acked = sequence;
+        if (copy->acked > copy->sent) copy->sent = copy->acked;
+        copy->confirmed = 1;
+        grew = recount(tail, bucket);
+        if (grew) give_lanes(tail, bucket); /* The copies are told. */
+    }
+    wan_lock_release(&bucket->lock);
+    return grew;
+}
+
+void wan_tail_rewind(wan_tail *tail, uint32_t lane)
+{
+    for (uint32_t number = 0; number < tail->bucket_count; number++) {
+        wan_tail_bucket *bucket = &tail->buckets[number];
+        wan_lock_take(&bucket->lock);
+        wan_tail_copy *copy = (wan_tail_copy *)find_copy(bucket, lane);
+        if (copy) {
+            copy->sent = copy->acked;
+            copy->told = 0;
+            copy->confirmed = copy->asked = 0;
+            copy->retry_us = 0;
+            if (copy->state == WAN_COPY_LEARNING && !copy->image_acked) copy->image_shard = 0;
+            give_lane(tail, bucket, lane);
+        }
+        wan_lock_release(&bucket->lock);
+    }
+}
