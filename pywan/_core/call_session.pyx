@@ -31,7 +31,7 @@ cdef enum:
 cdef struct call_wait:
     # What has to count before an answer leaves.
     wan_tail *tail
-    uint64_t life, sequence
+    uint64_t era, sequence
     uint64_t at                 # Where the answer lies, counted from the first byte that waits to leave.
     uint32_t bucket
     bint is_change
@@ -271,13 +271,13 @@ cdef class CallSession(Session):
 
     # Waits
 
-    cdef bint wait_for(self, region_core *region, const wan_call *call, uint64_t life, uint64_t sequence, uint64_t at,
+    cdef bint wait_for(self, region_core *region, const wan_call *call, uint64_t era, uint64_t sequence, uint64_t at,
                        bint is_change) noexcept nogil:
         """Notes that the answer at `at` must not leave before the sequence counts. False: there is no memory."""
         cdef call_wait wait
         if region.tail == NULL:
             return True
-        wait.tail, wait.bucket, wait.life, wait.sequence = region.tail, call.bucket, life, sequence
+        wait.tail, wait.bucket, wait.era, wait.sequence = region.tail, call.bucket, era, sequence
         wait.at, wait.is_change = at, is_change
         return wan_buffer_add(&self.waits, &wait, sizeof(call_wait)) == WAN_OK
 
@@ -287,7 +287,7 @@ cdef class CallSession(Session):
         if region.tail == NULL:
             return True
         bucket = &region.tail.buckets[call.bucket]
-        return self.wait_for(region, call, wan_read(&bucket.life), wan_read(&bucket.last), self.last_answer(), False)
+        return self.wait_for(region, call, wan_read(&bucket.era), wan_read(&bucket.last), self.last_answer(), False)
 
     cdef uint64_t last_answer(self) noexcept nogil:
         """Where the answer begins that is laid out next."""
@@ -316,11 +316,11 @@ cdef class CallSession(Session):
         cdef wan_shard *shard = wan_table_shard(&region.table, hash)
         cdef wan_entry *entry
         cdef wan_answer *answer
-        cdef uint64_t life = 0
+        cdef uint64_t era = 0
         if wan_table_bucket(&region.table, hash).number != call.bucket:
             return self.fail(call, WAN_ANSWER_FAILED, b"IllegalStateError", WRONG_BUCKET, 0)
         if region.tail != NULL:
-            life = wan_read(&region.tail.buckets[call.bucket].life)
+            era = wan_read(&region.tail.buckets[call.bucket].era)
         wan_lock_take(&shard.lock)
         entry = wan_table_find(shard, hash, key, <uint16_t>call.length, call.form)
         if entry == NULL or entry.state == WAN_ENTRY_TOMBSTONE:
@@ -337,7 +337,7 @@ cdef class CallSession(Session):
         if region.tail != NULL:
             sequence = region.tail.shard_last[shard - region.table.shards]
         wan_lock_release(&shard.lock)
-        return answer if self.wait_for(region, call, life, sequence, at, False) else NULL
+        return answer if self.wait_for(region, call, era, sequence, at, False) else NULL
 
     cdef wan_answer *do_change(self, region_core *region, const wan_call *call) noexcept nogil:
         cdef const wan_record *record = <const wan_record *>(call + 1)
@@ -382,12 +382,12 @@ cdef class CallSession(Session):
             if self.found.used:
                 memcpy(answer + 1, self.found.bytes, self.found.used)
             wan_buffer_trim(&self.found, WAN_BUFFER_KEPT_BYTES)
-        return answer if self.wait_for(region, call, change.life, change.sequence, at, True) else NULL
+        return answer if self.wait_for(region, call, change.era, change.sequence, at, True) else NULL
 
     cdef wan_answer *do_rows(self, region_core *region, const wan_call *call) noexcept nogil:
         cdef const uint8_t *record_at = <const uint8_t *>(call + 1)
         cdef const wan_record *record
-        cdef uint64_t at = self.last_answer(), done = 0, applied = 0, life = 0, sequence = 0
+        cdef uint64_t at = self.last_answer(), done = 0, applied = 0, era = 0, sequence = 0
         cdef wan_change change
         cdef origin from_
         cdef wan_outcome outcome = WAN_LOST
@@ -421,7 +421,7 @@ cdef class CallSession(Session):
                 break
             else:
                 applied += outcome <= WAN_DESTROYED
-                life, sequence = change.life, change.sequence
+                era, sequence = change.era, change.sequence
             done += 1
             record_at += wan_record_length(record)
         else:
@@ -431,7 +431,7 @@ cdef class CallSession(Session):
         answer.done = done
         if answer.status != WAN_ANSWER_ELSEWHERE:
             answer.number = applied
-        return answer if not sequence or self.wait_for(region, call, life, sequence, at, True) else NULL
+        return answer if not sequence or self.wait_for(region, call, era, sequence, at, True) else NULL
 
     cdef wan_answer *do_scan(self, region_core *region, const wan_call *call) noexcept nogil:
         cdef const wan_bucket *bucket = &region.table.buckets[call.bucket]
@@ -478,14 +478,14 @@ cdef class CallSession(Session):
         answer = <wan_answer *>(self.out.bytes + self.out.start + at)
         answer.length = <uint32_t>(self.last_answer() - at - sizeof(wan_answer))
         answer.number = number if number < bucket.shard_count else NO_LIMIT
-        if region.tail != NULL and not self.wait_for(region, call, wan_read(&region.tail.buckets[call.bucket].life),
+        if region.tail != NULL and not self.wait_for(region, call, wan_read(&region.tail.buckets[call.bucket].era),
                                                      wan_read(&region.tail.buckets[call.bucket].last), at, False):
             return NULL
         return answer
 
     cdef wan_answer *do_clear(self, region_core *region, const wan_call *call) noexcept nogil:
         cdef const wan_bucket *bucket = &region.table.buckets[call.bucket]
-        cdef uint64_t cleared = 0, at, slot, number, life = 0, sequence = 0
+        cdef uint64_t cleared = 0, at, slot, number, era = 0, sequence = 0
         cdef wan_shard *shard
         cdef wan_entry *entry
         cdef wan_change change
@@ -521,7 +521,7 @@ cdef class CallSession(Session):
                 status = region_change_here(region, &change, WAN_LOGGED_FORGET, &found)
                 cleared += found
                 if change.sequence:
-                    life, sequence = change.life, change.sequence
+                    era, sequence = change.era, change.sequence
         wan_buffer_trim(&self.keys, WAN_BUFFER_KEPT_BYTES)
         at = self.last_answer()
         if status == WAN_ELSEWHERE:
@@ -532,7 +532,7 @@ cdef class CallSession(Session):
             answer = self.answer(call, WAN_ANSWER_DONE, 0)
             if answer != NULL:
                 answer.number = cleared
-        if answer == NULL or (sequence and not self.wait_for(region, call, life, sequence, at, True)):
+        if answer == NULL or (sequence and not self.wait_for(region, call, era, sequence, at, True)):
             return NULL
         return answer
 
@@ -626,7 +626,7 @@ cdef void prepare(region_core *region, const wan_record *record, wan_change *cha
     change.flags = 0
     change.stamp_site = region.site
     change.stamp = wan_clock_take(region.clock, wan_clock_now_ms(region.clock), 1)
-    change.life = change.sequence = 0
+    change.era = change.sequence = 0
     if record.flags & WAN_FLAG_GIVEN and record.stamp and record.stamp < change.stamp:
         change.stamp, change.flags = record.stamp, WAN_FLAG_GIVEN
     origin_from_record(from_, record, False)
