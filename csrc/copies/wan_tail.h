@@ -117,6 +117,12 @@ typedef struct {
 wan_status wan_tail_init(wan_tail *tail, uint32_t buckets, uint32_t shards);
 void wan_tail_close(wan_tail *tail); /* Wakes all that wait; nobody uses the tail afterwards. */
 
+/* Sets until when the coordinator's lease runs, by wan_monotonic_us. */
+static inline void wan_tail_set_lease(wan_tail *tail, uint64_t until_us)
+{
+    __atomic_store_n(&tail->lease_until_us, until_us, __ATOMIC_RELEASE);
+}
+
 /* Lanes. */
 wan_status wan_tail_add_lane(wan_tail *tail, uint32_t lane, wan_lane_state *state);
 void wan_tail_remove_lane(wan_tail *tail, uint32_t lane); /* No bucket names it any more. */

@@ -70,3 +70,16 @@ from pywan._core.tables import (
     record_field_rows,
 )
 from pywan._core.tagged import Encoded, Undecodable, set_codec_hooks
+from pywan._core.tail import (
+    COPY_LEARNING,
+    COPY_WAITED,
+    TAIL_ABSENT,
+    TAIL_COPY,
+    TAIL_LANES_MAX,
+    TAIL_LEARNER,
+    TAIL_PRIMARY,
+    TAIL_TAKING_OVER,
+    LaneState,
+    Tail,
+    monotonic_us,
+)

@@ -35,6 +35,15 @@ ASK_DECIDED: int  # A resolver was asked, and let the change through.
 APPLY_DONE: int  # The event was applied.
 APPLY_LOST: int  # It lost against a later version.
 FAILED_REGION_NOT_FOUND: int
+# What a member is for a bucket, and a copy for its primary:
+TAIL_ABSENT: int
+TAIL_LEARNER: int
+TAIL_COPY: int
+TAIL_TAKING_OVER: int
+TAIL_PRIMARY: int
+TAIL_LANES_MAX: int
+COPY_LEARNING: int
+COPY_WAITED: int
 FAILED_NO_MEMORY: int
 FAILED_OTHER: int
 FAILED_FORGOTTEN: int
@@ -269,6 +278,39 @@ _Position = tuple[int, int, bool]  # (partition, sequence, whether it may have b
 _Record = bytes  # Outside the class, whose property `bytes` hides the type.
 
 # Regions
+
+class LaneState:
+    """What the tails of all regions know of the lane to one other member."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None: ...
+
+class Tail:
+    """The last changes of each bucket of one region, which some copies may lack."""
+
+    def __init__(self, buckets: int, shards: int) -> None: ...
+    def set_role(self, bucket: int, role: int, life: int, epoch: int, transfer: int = 0) -> None:
+        """Sets what this member is for a bucket (TAIL_*)."""
+    def set_copies(self, bucket: int, copies: Iterable[tuple[int, int, int, int]]) -> None:
+        """Sets whom a primary sends to: (lane, COPY_*, transfer, acknowledged) for each copy."""
+    def last(self, bucket: int) -> int:
+        """The sequence of the newest change of a bucket."""
+    def fetch(self, bucket: int, after: int) -> bytes:
+        """The changes of a bucket behind sequence `after`, as lanes carry them."""
+    def state(self, bucket: int) -> dict[str, Any]:
+        """What the member knows of a bucket, and of its copies if it leads it."""
+    def states(self) -> dict[int, dict[str, Any]]:
+        """The state of each bucket that this member has, by number."""
+    def may_read(self, bucket: int) -> bool:
+        """Whether this member, as primary of the bucket, may answer a read without asking the copies."""
+    def add_lane(self, number: int, lane: LaneState) -> None:
+        """Names a lane."""
+    def remove_lane(self, number: int) -> None:
+        """Forgets a lane that no bucket uses any more."""
+    def set_lease(self, until_us: int) -> None:
+        """Sets until when the coordinator's lease runs, by `monotonic_us`."""
+
+def monotonic_us() -> int:
+    """Microseconds by the clock that leases and promises are counted in."""
 
 class Bell:
     """Wakes a thread that sleeps, so that it looks earlier than it would."""

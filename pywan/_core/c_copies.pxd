@@ -45,6 +45,7 @@ cdef extern from "copies/wan_tail.h" nogil:
         uint64_t length
     wan_status wan_tail_init(wan_tail *tail, uint32_t buckets, uint32_t shards)
     void wan_tail_close(wan_tail *tail)
+    void wan_tail_set_lease(wan_tail *tail, uint64_t until_us)
     wan_status wan_tail_add_lane(wan_tail *tail, uint32_t lane, wan_lane_state *state)
     void wan_tail_remove_lane(wan_tail *tail, uint32_t lane)
     wan_status wan_tail_reserve(wan_tail *tail, uint32_t bucket, uint64_t length, wan_tail_reservation *room)
