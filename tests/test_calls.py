@@ -14,7 +14,7 @@ from pywan.calls.route import Route
 from pywan.calls.server import CallServer
 from pywan.calls.table import BucketTable, Place
 from pywan.coordination.tables import Incarnation
-from pywan.errors import ConnectivityError, IllegalStateError, QueueFullError, RegionNotFoundError
+from pywan.errors import BatchError, ConnectivityError, IllegalStateError, QueueFullError, RegionNotFoundError
 from pywan.testing.waiting import eventually
 from pywan.transport.control import ControlServer
 
@@ -145,20 +145,11 @@ def test_whole_buckets_are_counted_scanned_and_cleared(pair: Pair) -> None:
     for n, (key, value) in enumerate(wanted.items()):
         pair.put(key, value, n + 1)
     pair.region.invalidate("key7")
-    assert sum(pair.route.ask_bucket("count", bucket) for bucket in range(BUCKETS)) == 500
-    for what in ("keys", "items"):
-        found = {}
-        for bucket in range(BUCKETS):
-            number: int | None = 0
-            while number is not None:
-                number, payload = pair.route.ask_bucket(what, bucket, number)
-                for key, has_value, form, data in _core.unpack_items(payload):
-                    assert pair.region.bucket_of(key) == bucket and key not in found
-                    found[key] = (has_value, data if form is None else _core.decode_object(form, data))
-        expected = {key: (True, value if what == "items" else None) for key, value in wanted.items()}
-        assert found == {**expected, "key7": (False, None)}
-    assert sum(pair.route.ask_bucket("clear", bucket) for bucket in range(BUCKETS)) == 500
-    assert len(pair.region) == 0
+    assert pair.route.count() == 500
+    assert sorted(pair.route.scan_keys()) == sorted(wanted)
+    assert dict(pair.route.items()) == {**wanted, "key7": None}
+    assert pair.route.clear() == 500
+    assert len(pair.region) == 0 and pair.route.count() == 0
 
 
 def test_a_value_of_many_megabytes_travels_both_ways(pair: Pair) -> None:
@@ -234,3 +225,64 @@ def test_a_member_is_not_mistaken_for_its_next_life_or_another_site(pair: Pair) 
     finally:
         early.close()
         stranger.close()
+
+
+def spread(pair: Pair) -> None:
+    """Every second bucket has its primary at the member that calls."""
+    for member in (pair.near, pair.far):
+        member.tables["r"].set_places(
+            {number: Place(*(pair.far, pair.near)[number % 2].place, 2) for number in range(BUCKETS)}
+        )
+
+
+def test_rows_are_divided_by_bucket_and_made_at_all_primaries(pair: Pair) -> None:
+    spread(pair)
+    near, count = pair.near.regions["r"], 20_000
+    pair.route.put_all((f"key{n}", n) for n in range(count))
+    assert pair.route.count() == len(near) + len(pair.region) == count
+    assert 0 < len(near) < count
+    assert all(near.bucket_of(key) % 2 == 1 for key in near.scan_keys())
+    assert all(near.bucket_of(key) % 2 == 0 for key in pair.region.scan_keys())
+    assert dict(pair.route.items()) == {f"key{n}": n for n in range(count)}
+    assert pair.route.remove_all([f"key{n}" for n in range(0, count, 2)] + ["nobody"]) == count // 2
+    assert pair.route.count() == count // 2
+    keys, values = _core.Column([b"a", b"b", b"c"], "keys"), _core.Column([b"1", b"2", b"3"], "values")
+    assert pair.route.put_columns(keys, values) == 3
+    assert pair.route.put_columns(keys, None, ["destroy"] * 3) == 3
+
+
+def test_rows_of_one_key_keep_their_order(pair: Pair) -> None:
+    spread(pair)
+    pair.route.put_all((f"key{n % 7}", n) for n in range(5_000))
+    assert dict(pair.route.items()) == {f"key{n % 7}": n for n in range(4_993, 5_000)}
+
+
+def test_rows_that_cannot_be_carried_are_named_and_the_others_made(pair: Pair) -> None:
+    spread(pair)
+    with pytest.raises(BatchError) as raised:
+        pair.route.put_all([("a", 1), (None, 2), ("b", object()), ("c", 3)])
+    assert [row for row, _ in raised.value.failures] == [1, 2]
+    assert dict(pair.route.items()) == {"a": 1, "c": 3}
+    keys = _core.Column([b"x", b"y"], "keys")
+    with pytest.raises(BatchError, match="the region was destroyed|not at this member") as raised:
+        pair.region.close()
+        pair.route.put_columns(keys, keys)
+    assert not raised.value.in_doubt
+    assert len(raised.value.failures) == sum(pair.near.regions["r"].bucket_of(key) % 2 == 0 for key in (b"x", b"y"))
+
+
+def test_rows_for_callbacks_meet_them_at_the_primary_in_order(pair: Pair) -> None:
+    seen = []
+
+    def by_callbacks(operation: int, key: Any, value: Any, argument: Any, *rest: Any, event_id: Any) -> str:
+        if value.plain == 13:
+            raise QueueFullError("no room for 13")
+        seen.append((key.plain, value.plain))
+        return pair.region.change(operation, key, value, argument, (), None, (1, b"", event_id))
+
+    pair.region.set_callback_route(by_callbacks)
+    pair.route.put_all((f"key{n}", n) for n in range(10))
+    assert sorted(seen) == [(f"key{n}", n) for n in range(10)]
+    with pytest.raises(BatchError, match="no room for 13"):
+        pair.route.put_all([("k", 12), ("k", 13), ("k", 14)])
+    assert pair.get("k") == 12

@@ -668,6 +668,8 @@ class CallRoute:
         self, bucket: int, began_us: int, trouble: tuple[str, int, str] | None, in_doubt: bool, key: Any
     ) -> tuple[CallLine, int] | None:
         """(CallLine, epoch word) for a call about a bucket."""
+    def aim_now(self, bucket: int) -> tuple[CallLine, int] | Literal[False] | None:
+        """As `aim` for a first attempt, without a long wait."""
     def failure(self, words: bytes, in_doubt: bool) -> Exception:
         """The error for a call that the primary answered with these words."""
     def read(self, key: Any, began_us: int = 0) -> tuple[bool, int, bytes | None] | None:
@@ -685,8 +687,31 @@ class CallRoute:
         sent_us: int = 0,
     ) -> str | None:
         """Makes one change at the primary of the key."""
-    def ask_bucket(self, what: str, bucket: int, number: int = 0, began_us: int = 0) -> Any:
-        """Asks the primary of a bucket."""
+    def ask(self, what: str, places: list[tuple[int, int]], began_us: int = 0) -> list[Any]:
+        """Asks the primaries of buckets, all at once; this member too."""
+
+class RowCalls:
+    """The rows of one bulk call."""
+
+    def __new__(cls, route: CallRoute) -> Self: ...
+    @property
+    def applied(self) -> int: ...
+    @property
+    def failed(self) -> int: ...
+    @property
+    def failures(self) -> list[tuple[int, str]]: ...
+    @property
+    def error(self) -> Any: ...
+    def add(
+        self, row: int, operation: int, key: Any, value: Any = None, callback_argument: Any = None
+    ) -> None:
+        """Adds one row, and sends what has come together before if that is much."""
+    def add_columns(
+        self, keys: Column, values: Column | None, operations: Any = None, timestamps: Any = None
+    ) -> None:
+        """Adds the rows of columns, and sends them."""
+    def send(self) -> None:
+        """Makes all rows that wait, at the primaries of their buckets."""
 
 class DispatcherSession(Session):
     """The session of dispatcher `index` of a queue, over one connection after another."""

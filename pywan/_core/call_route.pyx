@@ -11,22 +11,19 @@ from pywan._core.c_region cimport *
 from pywan._core.c_session cimport *
 from pywan._core.call_line cimport (
     CALL_ANSWERED, CALL_INTERRUPTED, CALL_LATE, CALL_NOT_SENT, CALL_UNKNOWN, CALL_WAITS, CallLine, call_slot)
+from pywan._core.call_session cimport OUTCOMES, CallSession
 from pywan._core.codec cimport encode, encode_key, encoded
 from pywan._core.region_base cimport RegionBase
 from pywan._core.region_changes cimport Condition, RegionCalls
 from pywan._core.tagged cimport show
 
-cdef tuple OUTCOMES = ("created", "updated", "destroyed", "missing", "lost", "ask", "no memory", "unmet", "same",
-                       "forgotten")
+cdef enum:
+    TOGETHER = 128      # Parts of one call that are on their way at the same time.
 
 
 @cython.auto_pickle(False)
 cdef class CallRoute:
     """What a region asks of other members. A subclass has `aim`, which says where the primary of a bucket is."""
-    cdef RegionBase state
-    cdef readonly uint64_t limit_us     # A call is given up after so long.
-    cdef readonly list targets          # By bucket: (CallLine, epoch word) that a call may take at once; or None.
-
     def __cinit__(self, RegionCalls core not None, *args, double timeout_s=10.0, **kwargs):
         self.state = core.state
         self.limit_us = <uint64_t>(timeout_s * 1e6)
@@ -36,6 +33,10 @@ cdef class CallRoute:
         """(CallLine, epoch word) for a call about a bucket. None: this member is primary itself. `trouble`: what became
         of the last attempt: None, or (what happened, epoch word of the attempt, words). It waits before it lets a call
         go again, and raises an error when the time is over. `key`: for that error."""
+        raise NotImplementedError
+
+    def aim_now(self, uint32_t bucket):
+        """As `aim` for a first attempt, without a long wait. False: `aim` would have to wait."""
         raise NotImplementedError
 
     def failure(self, bytes words, bint in_doubt):
@@ -59,7 +60,8 @@ cdef class CallRoute:
         hash = wan_key_hash(encoded_key.data, encoded_key.length, encoded_key.form)
         begin(&head, WAN_CALL_GET, self.state, hash)
         head.form = encoded_key.form
-        payload = self.exchange(&head, encoded_key.data, encoded_key.length, NULL, 0, began_us, &sent, key, &got)
+        payload = self.exchange(&head, encoded_key.data, encoded_key.length, NULL, 0, began_us, &sent, key, &got,
+                                None, None)
         if payload is None:
             return None
         return (got.flags & WAN_ANSWER_LIVE != 0, got.form, payload if got.flags & WAN_ANSWER_VALUE else None)
@@ -104,7 +106,7 @@ cdef class CallRoute:
             head.condition, head.form = condition_.wanted.kind, condition_.wanted.form
             expected, expected_length = condition_.wanted.value, condition_.wanted.length
         payload = self.exchange(&head, PyBytes_AS_STRING(packed), length, expected, expected_length, began_us, &sent_us,
-                                key, &got)
+                                key, &got, None, None)
         if payload is None:
             return None
         if condition_ is not None:
@@ -123,53 +125,154 @@ cdef class CallRoute:
 
     # Whole buckets
 
-    def ask_bucket(self, str what, uint32_t bucket, uint64_t number=0, uint64_t began_us=0):
-        """Asks the primary of a bucket. `what`: "count" -> entries; "clear" -> entries that were removed; "keys" or
-        "items" from shard `number` on -> (next shard or None, items), which `unpack_items` reads. None: this member is
-        primary itself."""
-        cdef wan_call head
-        cdef wan_answer got
-        cdef uint64_t sent = 0
-        begin(&head, {"count": WAN_CALL_COUNT, "clear": WAN_CALL_CLEAR}.get(what, WAN_CALL_SCAN), self.state, 0)
-        head.bucket, head.number = bucket, number
-        head.flags = WAN_CALL_VALUES if what == "items" else 0
-        payload = self.exchange(&head, NULL, 0, NULL, 0, began_us, &sent, None, &got)
-        if payload is None:
-            return None
-        if what == "count" or what == "clear":
-            return got.number
-        return None if got.number == NO_LIMIT else got.number, payload
+    def ask(self, str what, list places not None, uint64_t began_us=0):
+        """Asks the primaries of buckets, all at once; this member too. `places`: (bucket, number) of each. Returns a
+        list of answers: for "count" the entries, for "clear" those that were removed; for "keys" and "items" from shard
+        `number` on: (next shard or None, items), which `unpack_items` reads. Raises the first error, when all other
+        answers are there."""
+        cdef CallPart part
+        cdef list parts = []
+        cdef bint is_number = what == "count" or what == "clear"
+        for bucket, number in places:
+            part = CallPart()
+            begin(&part.head, {"count": WAN_CALL_COUNT, "clear": WAN_CALL_CLEAR}.get(what, WAN_CALL_SCAN), self.state, 0)
+            part.head.bucket, part.head.number = bucket, number
+            part.head.flags = WAN_CALL_VALUES if what == "items" else 0
+            parts.append(part)
+        self.exchange_all(parts, began_us or wan_monotonic_us())
+        answers = []
+        for part in parts:
+            if part.error is not None:
+                raise part.error
+            if is_number:
+                answers.append(part.got.number)
+            else:
+                answers.append((None if part.got.number == NO_LIMIT else part.got.number, part.payload))
+        return answers
 
-    # One call
+    # Calls
+
+    cdef int exchange_all(self, list parts, uint64_t began_us) except -1:
+        """Makes many calls, and gives each its answer, or its error. They leave together. What this member is primary
+        of is done here meanwhile."""
+        cdef int at
+        cdef CallSession here = CallSession(None)
+        here.callback_depth = wan_call_depth
+        for at in range(0, len(parts), TOGETHER):
+            self.exchange_some(parts[at:at + TOGETHER], began_us, here)
+        return 0
+
+    cdef int exchange_some(self, list parts, uint64_t began_us, CallSession here) except -1:
+        cdef CallPart part
+        cdef CallLine line
+        cdef uint64_t until = began_us + self.limit_us
+        cdef list lines = []
+        cdef const wan_answer *answer
+        try:
+            for part in parts:
+                self.send(part, began_us, lines)
+            for line in lines:
+                with nogil:
+                    line.flush(until)
+            for part in parts:
+                if part.is_here:
+                    answer = here.serve_here(self.state, &part.head, part.data, part.length)
+                    part.take(answer)
+            for part in parts:
+                while part.slot != NULL and part.wait(until):
+                    PyErr_CheckSignals()
+        finally:
+            for part in parts:
+                part.let_go()
+        for part in parts:
+            self.finish(part, began_us, here)
+        return 0
+
+    cdef int send(self, CallPart part, uint64_t began_us, list lines) except -1:
+        """Lays out the first attempt of a part, if that needs no wait."""
+        cdef CallLine line
+        cdef uint64_t epoch
+        aimed = self.targets[part.head.bucket] if wan_call_depth == 0 else None
+        if aimed is None:
+            aimed = self.aim_now(part.head.bucket)
+        if aimed is None:
+            part.is_here = True
+            return 0
+        if aimed is False:
+            return 0        # `finish` waits for it, when the others have their answers.
+        line, epoch = aimed
+        part.head.epoch = epoch
+        if not line.enter():
+            part.trouble = "broken", epoch, line.why
+            return 0
+        part.line = line
+        if line not in lines:
+            lines.append(line)
+        with nogil:
+            part.slot = line.take_slot(0)
+            if part.slot != NULL:
+                part.state = line.submit(part.slot, &part.head, part.data, part.length, NULL, 0)
+        if part.slot == NULL or part.state == CALL_NOT_SENT:
+            part.trouble = "broken", epoch, line.why if line.broken else "too many calls are on their way"
+        elif part.is_change():
+            part.sent_us = wan_monotonic_us()
+        return 0
+
+    cdef int finish(self, CallPart part, uint64_t began_us, CallSession here) except -1:
+        """Gives a part its answer, or its error. Makes the call again where that is needed."""
+        if part.error is not None:
+            return 0
+        try:
+            if part.payload is None or (part.got.status == WAN_ANSWER_ELSEWHERE and not part.got.done):
+                if part.payload is not None:
+                    part.sent_us = 0            # The first attempt changed nothing.
+                    part.trouble = "elsewhere", part.head.epoch, "it is not primary"
+                part.payload = self.exchange(&part.head, part.data, part.length, NULL, 0, began_us, &part.sent_us, None,
+                                             &part.got, part.trouble, here)
+            else:
+                self.is_final(&part.head, &part.got, part.payload)
+        except Exception as error:
+            part.error = error
+        return 0
 
     cdef bytes exchange(self, wan_call *head, const void *first, uint64_t first_length, const void *second,
-                        uint64_t second_length, uint64_t began_us, uint64_t *sent_us, key, wan_answer *got):
+                        uint64_t second_length, uint64_t began_us, uint64_t *sent_us, key, wan_answer *got,
+                        object trouble, CallSession here):
         """Sends a call until it is answered. Returns the payload of the answer, whose head is *got. None: this member
-        is primary itself."""
+        is primary itself, and `here`, which would do the call, is None. Rows of which some were done end with the
+        answer that says so, whatever its status is. `trouble`: of an attempt that was made before."""
         cdef CallLine line
         cdef call_slot *slot
         cdef int state
         cdef uint64_t until, before, now
-        cdef bint is_change = head.kind == WAN_CALL_CHANGE or head.kind == WAN_CALL_CLEAR
-        cdef wan_answer *answer
+        cdef bint is_change = head.kind == WAN_CALL_CHANGE or head.kind == WAN_CALL_ROWS or head.kind == WAN_CALL_CLEAR
+        cdef const wan_answer *answer
         cdef bytes payload
-        trouble = None
         began_us = began_us or wan_monotonic_us()
         until = began_us + self.limit_us
         while True:
             aimed = self.targets[head.bucket] if trouble is None and wan_call_depth == 0 else None
             if aimed is None or not (<CallLine?>aimed[0]).enter():
                 aimed = self.aim(head.bucket, began_us, trouble, sent_us[0] != 0, key)
-                if aimed is None:
+                if aimed is None and here is None:
                     return None
-                if not (<CallLine?>aimed[0]).enter():
+                if aimed is not None and not (<CallLine?>aimed[0]).enter():
                     trouble = "broken", aimed[1], (<CallLine>aimed[0]).why
                     continue
-            line, head.epoch = aimed
             before, now = sent_us[0], wan_monotonic_us()
             if before and is_change:
                 head.flags |= WAN_CALL_REPEAT
                 head.number = (now - before) // 1000 + 1
+            if aimed is None:
+                head.epoch = 0
+                answer = here.serve_here(self.state, head, first, first_length)
+                got[0] = answer[0]
+                payload = PyBytes_FromStringAndSize(<const char *>(answer + 1), answer.length)
+                if self.is_final(head, got, payload):
+                    return payload
+                trouble = "elsewhere", got.number, "it is not primary yet, or not any more"
+                continue
+            line, head.epoch = aimed
             slot, state = NULL, CALL_NOT_SENT
             try:
                 with nogil:
@@ -186,16 +289,13 @@ cdef class CallRoute:
                     with nogil:
                         state = line.wait(slot, until)
                 if state == CALL_ANSWERED:
-                    answer = <wan_answer *>slot.answer.bytes
+                    answer = <const wan_answer *>slot.answer.bytes
                     got[0] = answer[0]
-                    if answer.status == WAN_ANSWER_ELSEWHERE:
-                        sent_us[0] = before         # This attempt changed nothing.
-                        trouble = "elsewhere", head.epoch, f"it is not primary, and knows epoch {answer.number:#x}"
-                        continue
                     payload = PyBytes_FromStringAndSize(<const char *>(answer + 1), answer.length)
-                    if answer.status == WAN_ANSWER_DONE:
+                    if self.is_final(head, got, payload):
                         return payload
-                    raise self.failure(payload, answer.status == WAN_ANSWER_IN_DOUBT)
+                    sent_us[0] = before         # This attempt changed nothing.
+                    trouble = "elsewhere", head.epoch, f"it is not primary, and knows epoch {got.number:#x}"
                 elif state == CALL_LATE:
                     trouble = "late", head.epoch, "it did not answer"
                 elif state == CALL_UNKNOWN:
@@ -209,8 +309,57 @@ cdef class CallRoute:
                         line.free(slot)
                 line.leave()
 
+    cdef bint is_final(self, const wan_call *head, const wan_answer *got, bytes payload) except *:
+        """Whether a call ends with this answer. If not, it goes again. Raises the error that the answer tells."""
+        if head.kind == WAN_CALL_ROWS and got.done:
+            return True
+        if got.status == WAN_ANSWER_FAILED or got.status == WAN_ANSWER_IN_DOUBT:
+            raise self.failure(payload, got.status == WAN_ANSWER_IN_DOUBT)
+        return got.status == WAN_ANSWER_DONE
 
-cdef inline void begin(wan_call *head, int kind, RegionBase state, uint64_t hash) noexcept:
+
+cdef class CallPart:
+    """One of many calls that are made together."""
+
+    cdef bint is_change(self):
+        return self.head.kind == WAN_CALL_ROWS or self.head.kind == WAN_CALL_CLEAR
+
+    cdef int take(self, const wan_answer *answer) except -1:
+        self.got = answer[0]
+        self.payload = PyBytes_FromStringAndSize(<const char *>(answer + 1), answer.length)
+        return 0
+
+    cdef bint wait(self, uint64_t until_us) except *:
+        """Takes the answer when it comes. True: a signal may have come; wait again."""
+        cdef int state
+        if self.trouble is None:
+            with nogil:
+                state = self.line.wait(self.slot, until_us)
+            if state == CALL_INTERRUPTED:
+                return True
+            if state == CALL_ANSWERED:
+                self.take(<const wan_answer *>self.slot.answer.bytes)
+            elif state == CALL_LATE:
+                self.trouble = "late", self.head.epoch, "it did not answer"
+            else:
+                self.trouble = "broken", self.head.epoch, self.line.why
+        self.let_go()
+        return False
+
+    cdef int let_go(self) except -1:
+        """Gives slot and line back."""
+        cdef CallLine line = self.line
+        if line is None:
+            return 0
+        if self.slot != NULL:
+            with nogil:
+                line.free(self.slot)
+        self.slot, self.line = NULL, None
+        line.leave()
+        return 0
+
+
+cdef void begin(wan_call *head, int kind, RegionBase state, uint64_t hash) noexcept:
     memset(head, 0, sizeof(wan_call))
     head.kind, head.region = <uint8_t>kind, state.region.number
     head.bucket = wan_table_bucket(&state.region.table, hash).number

@@ -40,19 +40,9 @@ cdef struct call_wait:
 @cython.no_gc_clear
 cdef class CallSession(Session):
     """The calls of one connection. `find_region(name)` returns the RegionCore of that name, or None."""
-    cdef object find_region
-    cdef dict names, bases          # By number: the names that the caller told, and the RegionBase that has the name.
-    cdef region_core **regions      # By number: the same region. NULL: it was not looked up, or is not there.
-    cdef wan_buffer waits           # call_wait after call_wait.
-    cdef wan_buffer found           # The value that a condition found.
-    cdef wan_buffer keys            # Keys of a bucket that is being cleared.
-    cdef bint has_more              # Whole calls wait in `into`.
-    cdef readonly uint32_t depth
-    cdef readonly uint64_t served   # Calls that were answered.
-    cdef readonly uint64_t rounds   # How often a group of answers was sent.
 
     def __cinit__(self, find_region, uint32_t depth=0):
-        self.find_region, self.depth = find_region, depth
+        self.find_region, self.depth, self.callback_depth = find_region, depth, depth + 1
         self.names, self.bases = {}, {}
         self.regions = <region_core **>calloc(REGION_NUMBERS, sizeof(region_core *))
         if self.regions == NULL:
@@ -74,6 +64,28 @@ cdef class CallSession(Session):
     def stop(self):
         """Makes `run` return after the calls that it has taken. Any thread may call this."""
         wan_flag_set(&self.stop_flag, 1)
+
+    cdef const wan_answer *serve_here(self, RegionBase base, wan_call *head, const void *payload,
+                                      uint64_t length) except NULL:
+        """Does a call of this member itself, without a connection. The answer is valid until the next call."""
+        cdef int how
+        cdef uint64_t whole = sizeof(wan_call) + wan_align8(length)
+        self.into.start = self.into.used = self.out.start = self.out.used = 0
+        if not buffer_reserve(&self.into, whole):
+            raise MemoryError(f"region {base.name!r}: no memory for a call of this member itself")
+        head.magic, head.length, head.id = WAN_CALL_MAGIC, <uint32_t>length, 1
+        memcpy(self.into.bytes, head, sizeof(wan_call))
+        if length:
+            memcpy(self.into.bytes + sizeof(wan_call), payload, length)
+        base.check_open()
+        self.names[head.region], self.bases[head.region] = base.name, base
+        self.regions[head.region] = &base.region
+        with nogil:
+            how = self.take_call(<const wan_call *>self.into.bytes)
+            self.settle()
+        if how != GOES_ON or not self.out.used:
+            raise MemoryError(f"region {base.name!r}: no memory for the answer to a call of this member itself")
+        return <const wan_answer *>self.out.bytes
 
     # What a session does in its own way.
 
@@ -588,8 +600,9 @@ cdef class CallSession(Session):
         cdef RegionBase base = self.bases[number]
         cdef const char *value = <const char *>wan_record_value(record)
         cdef const char *callback = <const char *>wan_record_callback(record)
+        cdef uint32_t before = wan_call_depth
         global wan_call_depth
-        wan_call_depth = self.depth + 1
+        wan_call_depth = self.callback_depth
         try:
             return base.change_by_callbacks(
                 record.operation,
@@ -600,7 +613,7 @@ cdef class CallSession(Session):
                 record.stamp >> 16 if record.flags & WAN_FLAG_GIVEN else 0, condition_,
                 event_id=(record.event_member, record.event_thread, record.event_sequence))
         finally:
-            wan_call_depth = 0
+            wan_call_depth = before
 
 
 cdef const char *WRONG_BUCKET = b"the key lies in another bucket here: the members differ about the number of buckets"

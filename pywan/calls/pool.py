@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import socket
 import struct
 import threading
@@ -11,12 +12,13 @@ from collections.abc import Collection
 from pywan import _core
 from pywan.base.addresses import Address
 from pywan.coordination.tables import Incarnation
-from pywan.errors import ConnectivityError, IllegalStateError, PywanError
+from pywan.errors import ConnectivityError, IllegalStateError, IncompatibleSystemError, PywanError
 from pywan.forks import of_one_process
 from pywan.protocol import between_members
 from pywan.transport import data, sockets
 
 CONNECT_TIMEOUT_S = 3.0  # The longest that one attempt to open a connection takes.
+AGAIN_S = 0.1  # No attempt to connect is made sooner after one that failed.
 SLICE_US = 100_000  # A thread that waits for an answer looks so often for a signal.
 
 
@@ -26,6 +28,9 @@ class _Place:
     def __init__(self) -> None:
         self.lock = threading.Lock()  # One thread connects; the others wait for it.
         self.line: _core.CallLine | None = None
+        # The last attempt that failed, and when. Threads that come soon after get the same error.
+        self.failure = ""
+        self.failed_at = -math.inf
 
 
 @of_one_process(lambda pool: f"the connections of member {pool._me} to others", nothing_in_child=("close", "keep_only"))
@@ -58,7 +63,13 @@ class CallPool:
         try:
             line = place.line
             if line is None or line.is_broken:
-                line = self._connect(member, address, depth, deadline)
+                if time.monotonic() - place.failed_at < AGAIN_S:
+                    raise ConnectivityError(place.failure)
+                try:
+                    line = self._connect(member, address, depth, deadline)
+                except (ConnectivityError, IncompatibleSystemError) as error:
+                    place.failure, place.failed_at = str(error), time.monotonic()
+                    raise
                 with self._lock:
                     is_wanted = self._places.get((member, depth)) is place and not self._closed
                     place.line = line if is_wanted else None

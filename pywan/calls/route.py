@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Literal
 
 from pywan import _core
 from pywan.calls.pool import CallPool
 from pywan.calls.table import BucketTable, Place
 from pywan.coordination.tables import Incarnation
-from pywan.errors import ConnectivityError, IncompatibleSystemError
+from pywan.errors import BatchError, ConnectivityError, IncompatibleSystemError
 from pywan.protocol.calls import error_of
 
 CALL_TIMEOUT_S = 10.0  # The default of call-timeout.
@@ -18,6 +18,8 @@ CALL_TIMEOUT_S = 10.0  # The default of call-timeout.
 # primary, or this table may be behind.
 NEWER_S = 0.02
 CONNECT_PAUSE_S = 0.25  # The longest pause between two attempts to connect. It begins at NEWER_S and doubles.
+QUICK_S = 1.0  # A call to many members at once leaves a member out at first that takes longer to connect.
+BUCKETS_TOGETHER = 32  # So many buckets are scanned at the same time.
 
 Trouble = tuple[str, int, str]  # What happened to the last attempt, the epoch word of that attempt, words.
 
@@ -41,6 +43,89 @@ class Route(_core.CallRoute):
         for bucket in buckets:
             self.targets[bucket] = None
 
+    # The region as a whole. Each part of it is asked of its primary, all parts at once.
+
+    def count(self) -> int:
+        """Returns how many entries the region has."""
+        return sum(self.ask("count", [(bucket, 0) for bucket in range(self.bucket_count)]))
+
+    def clear(self) -> int:
+        """Takes out all entries, and returns how many there were."""
+        return sum(self.ask("clear", [(bucket, 0) for bucket in range(self.bucket_count)]))
+
+    def scan_keys(self) -> Iterator[Any]:
+        """Yields every key. A change that happens meanwhile may be seen or not."""
+        for payload in self._scan("keys"):
+            for key, *_ in _core.unpack_items(payload):
+                yield key
+
+    def items(self) -> Iterator[tuple[Any, Any]]:
+        """Yields every key with its value, None if it was invalidated. A value that is no object in this process is
+        shown as Undecodable."""
+        for payload in self._scan("items"):
+            for key, has_value, form, data in _core.unpack_items(payload):
+                if has_value and form is None:  # The answer had no room for it.
+                    found = self.read(key)
+                    if found is None or not found[0]:
+                        continue
+                    _, form, data = found
+                yield key, None if data is None or form is None else _core.show_object(form, data)
+
+    def _scan(self, what: str) -> Iterator[bytes]:
+        for first in range(0, self.bucket_count, BUCKETS_TOGETHER):
+            places = [(bucket, 0) for bucket in range(first, min(first + BUCKETS_TOGETHER, self.bucket_count))]
+            while places:
+                answers = self.ask(what, places)
+                yield from (payload for _, payload in answers)
+                places = [
+                    (bucket, following)
+                    for (bucket, _), (following, _) in zip(places, answers, strict=True)
+                    if following is not None
+                ]
+
+    def put_columns(self, keys: Any, values: Any, operations: Any = None, timestamps: Any = None) -> int:
+        """As `RegionCalls.put_columns`, for Columns."""
+        rows = _core.RowCalls(self)
+        rows.add_columns(keys, values, operations, timestamps)
+        return self._finish(rows, len(keys))
+
+    def put_all(self, pairs: Iterable[tuple[Any, Any]], callback_argument: Any = None) -> None:
+        """As `Region.put_all`."""
+        self._change_all(_core.UPDATE, pairs, callback_argument)
+
+    def remove_all(self, keys: Iterable[Any], callback_argument: Any = None) -> int:
+        """As `Region.remove_all`."""
+        return self._change_all(_core.DESTROY, ((key, None) for key in keys), callback_argument)
+
+    def _change_all(self, operation: int, pairs: Iterable[tuple[Any, Any]], callback_argument: Any) -> int:
+        rows, row = _core.RowCalls(self), -1
+        refused: list[tuple[int, str]] = []
+        for row, (key, value) in enumerate(pairs):
+            try:
+                rows.add(row, operation, key, value, callback_argument)
+            except (TypeError, ValueError) as error:  # The key or value cannot be carried.
+                refused.append((row, str(error).removesuffix(" (nothing was stored)")))
+        return self._finish(rows, row + 1, refused)
+
+    def _finish(self, rows: _core.RowCalls, count: int, refused: Sequence[tuple[int, str]] = ()) -> int:
+        """Sends the last rows. Returns how many took effect, or raises an error that names those that were refused."""
+        rows.send()
+        failures = sorted([*rows.failures, *refused])
+        failed = rows.failed + len(refused)
+        if failed:
+            in_doubt = rows.error is not None and rows.error.in_doubt
+            error = BatchError(
+                f"region {self._name!r}: {failed} of {count} rows were refused"
+                f"{', or may have been made all the same' if in_doubt else ''}; the others were made; first: row"
+                f" {failures[0][0]}: {failures[0][1]}",
+                failures,
+            )
+            error.in_doubt = in_doubt
+            raise error from rows.error
+        return rows.applied
+
+    # Where a call goes
+
     def aim(
         self, bucket: int, began_us: int, trouble: Trouble | None, in_doubt: bool, key: Any
     ) -> tuple[_core.CallLine, int] | None:
@@ -59,15 +144,23 @@ class Route(_core.CallRoute):
                 return None
             else:
                 try:
-                    depth = _core.call_depth()
-                    line = self._pool.line(place.member, (place.host, place.port), depth, deadline)
-                    if depth == 0:
-                        self._remember(bucket, place, line)
-                    return line, place.epoch
+                    return self._line(bucket, place, deadline)
                 except (ConnectivityError, IncompatibleSystemError) as error:
                     trouble = "broken", place.epoch, str(error)
             place = self._table.wait_newer(bucket, trouble[1], min(pause, deadline - time.monotonic()))
             pause = min(2 * pause, CONNECT_PAUSE_S)
+
+    def aim_now(self, bucket: int) -> tuple[_core.CallLine, int] | Literal[False] | None:
+        """As `CallRoute.aim_now`."""
+        place = self._table.place(bucket)
+        if place.member is None:
+            return False
+        if place.member == self._me:
+            return None
+        try:
+            return self._line(bucket, place, time.monotonic() + QUICK_S)
+        except (ConnectivityError, IncompatibleSystemError):
+            return False
 
     def failure(self, words: bytes, in_doubt: bool) -> Exception:
         """As `CallRoute.failure`."""
@@ -75,10 +168,16 @@ class Route(_core.CallRoute):
         error.in_doubt = in_doubt
         return error
 
-    def _remember(self, bucket: int, place: Place, line: _core.CallLine) -> None:
-        self.targets[bucket] = line, place.epoch
-        if self._table.place(bucket) != place:  # It changed in between.
-            self.targets[bucket] = None
+    def _line(self, bucket: int, place: Place, deadline: float) -> tuple[_core.CallLine, int]:
+        """Returns the connection to the primary of a bucket, and its epoch."""
+        assert place.member is not None
+        depth = _core.call_depth()
+        line = self._pool.line(place.member, (place.host, place.port), depth, deadline)
+        if depth == 0:
+            self.targets[bucket] = line, place.epoch
+            if self._table.place(bucket) != place:  # It changed in between.
+                self.targets[bucket] = None
+        return line, place.epoch
 
     def _too_late(
         self, bucket: int, key: Any, place: Place, trouble: Trouble | None, in_doubt: bool

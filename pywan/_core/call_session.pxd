@@ -1,0 +1,59 @@
+# The interface of call_session.pyx.
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from pywan._core.c_base cimport *
+from pywan._core.c_session cimport *
+from pywan._core.c_tables cimport wan_record
+from pywan._core.region_base cimport RegionBase
+from pywan._core.region_changes cimport Condition
+from pywan._core.region_state cimport region_core
+from pywan._core.session cimport Session
+
+cdef tuple OUTCOMES        # The names of outcomes, by their numbers.
+
+cdef class CallSession(Session):
+    cdef object find_region
+    cdef dict names, bases          # By number: the names that the caller told, and the RegionBase that has the name.
+    cdef region_core **regions      # By number: the same region. NULL: it was not looked up, or is not there.
+    cdef wan_buffer waits           # call_wait after call_wait.
+    cdef wan_buffer found           # The value that a condition found.
+    cdef wan_buffer keys            # Keys of a bucket that is being cleared.
+    cdef bint has_more              # Whole calls wait in `into`.
+    cdef readonly uint32_t depth
+    cdef uint32_t callback_depth    # Of the calls that callbacks make.
+    cdef readonly uint64_t served   # Calls that were answered.
+    cdef readonly uint64_t rounds   # How often a group of answers was sent.
+
+    cdef const wan_answer *serve_here(self, RegionBase base, wan_call *head, const void *payload,
+                                      uint64_t length) except NULL
+    cdef int take_calls(self) noexcept nogil
+    cdef int take_call(self, const wan_call *call) noexcept nogil
+    cdef bint name_region(self, const wan_call *call) noexcept nogil
+    cdef region_core *region_of(self, uint16_t number) noexcept nogil
+    cdef int look_up(self, uint16_t number) except? -1
+    cdef bint no_region(self, const wan_call *call) noexcept nogil
+    cdef object not_there(self, uint16_t number)
+    cdef wan_answer *answer(self, const wan_call *call, uint8_t status, uint64_t length) noexcept nogil
+    cdef wan_answer *fail(self, const wan_call *call, uint8_t status, const char *kind, const char *words,
+                          uint64_t done) noexcept nogil
+    cdef wan_answer *fail_with(self, const wan_call *call, object error, uint64_t done) noexcept
+    cdef wan_answer *fail_status(self, const wan_call *call, region_core *region, wan_status status,
+                                 uint64_t done) noexcept nogil
+    cdef wan_answer *say_elsewhere(self, const wan_call *call, region_core *region) noexcept nogil
+    cdef bint wait_for(self, region_core *region, const wan_call *call, uint64_t life, uint64_t sequence, uint64_t at,
+                       bint is_change) noexcept nogil
+    cdef bint wait_for_bucket(self, region_core *region, const wan_call *call) noexcept nogil
+    cdef uint64_t last_answer(self) noexcept nogil
+    cdef void settle(self) noexcept nogil
+    cdef void seal(self, uint64_t begin) noexcept nogil
+    cdef wan_answer *do_get(self, region_core *region, const wan_call *call) noexcept nogil
+    cdef wan_answer *do_change(self, region_core *region, const wan_call *call) noexcept nogil
+    cdef wan_answer *do_rows(self, region_core *region, const wan_call *call) noexcept nogil
+    cdef wan_answer *do_scan(self, region_core *region, const wan_call *call) noexcept nogil
+    cdef wan_answer *do_clear(self, region_core *region, const wan_call *call) noexcept nogil
+    cdef wan_answer *change_by_callbacks(self, const wan_call *call, const wan_record *record) noexcept nogil
+    cdef wan_answer *change_in_python(self, const wan_call *call, const wan_record *record) noexcept
+    cdef wan_answer *row_by_callbacks(self, const wan_call *call, const wan_record *record, uint64_t done,
+                                      int *happened) noexcept nogil
+    cdef wan_answer *row_in_python(self, const wan_call *call, const wan_record *record, uint64_t done,
+                                   int *happened) noexcept
+    cdef object ask_callbacks(self, uint16_t number, const wan_record *record, Condition condition_)
