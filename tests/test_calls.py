@@ -264,7 +264,7 @@ def test_rows_that_cannot_be_carried_are_named_and_the_others_made(pair: Pair) -
     assert [row for row, _ in raised.value.failures] == [1, 2]
     assert dict(pair.route.items()) == {"a": 1, "c": 3}
     keys = _core.Column([b"x", b"y"], "keys")
-    with pytest.raises(BatchError, match="the region was destroyed|not at this member") as raised:
+    with pytest.raises(BatchError, match=r"the region was destroyed|not at this member") as raised:
         pair.region.close()
         pair.route.put_columns(keys, keys)
     assert not raised.value.in_doubt

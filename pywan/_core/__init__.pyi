@@ -702,13 +702,9 @@ class RowCalls:
     def failures(self) -> list[tuple[int, str]]: ...
     @property
     def error(self) -> Any: ...
-    def add(
-        self, row: int, operation: int, key: Any, value: Any = None, callback_argument: Any = None
-    ) -> None:
+    def add(self, row: int, operation: int, key: Any, value: Any = None, callback_argument: Any = None) -> None:
         """Adds one row, and sends what has come together before if that is much."""
-    def add_columns(
-        self, keys: Column, values: Column | None, operations: Any = None, timestamps: Any = None
-    ) -> None:
+    def add_columns(self, keys: Column, values: Column | None, operations: Any = None, timestamps: Any = None) -> None:
         """Adds the rows of columns, and sends them."""
     def send(self) -> None:
         """Makes all rows that wait, at the primaries of their buckets."""

@@ -98,7 +98,7 @@ cdef class CallRoute:
         length = wan_record_length(&record)
         packed = PyBytes_FromStringAndSize(NULL, length)
         wan_record_write(<uint8_t *>PyBytes_AS_STRING(packed), length, record, encoded_key.data, encoded_value.data,
-                         argument.data, NULL)
+                         argument.data, encoded_key.data)
         hash = wan_key_hash(encoded_key.data, encoded_key.length, encoded_key.form)
         begin(&head, WAN_CALL_CHANGE, self.state, hash)
         head.form = WAN_FORM_NONE
@@ -223,14 +223,13 @@ cdef class CallRoute:
         if part.error is not None:
             return 0
         try:
-            if part.payload is None or (part.got.status == WAN_ANSWER_ELSEWHERE and not part.got.done):
+            if part.payload is None or not self.is_final(&part.head, &part.got, part.payload):
                 if part.payload is not None:
-                    part.sent_us = 0            # The first attempt changed nothing.
                     part.trouble = "elsewhere", part.head.epoch, "it is not primary"
+                    if part.got.status != WAN_ANSWER_IN_DOUBT:
+                        part.sent_us = 0        # The first attempt changed nothing.
                 part.payload = self.exchange(&part.head, part.data, part.length, NULL, 0, began_us, &part.sent_us, None,
                                              &part.got, part.trouble, here)
-            else:
-                self.is_final(&part.head, &part.got, part.payload)
         except Exception as error:
             part.error = error
         return 0
@@ -270,6 +269,8 @@ cdef class CallRoute:
                 payload = PyBytes_FromStringAndSize(<const char *>(answer + 1), answer.length)
                 if self.is_final(head, got, payload):
                     return payload
+                if got.status == WAN_ANSWER_IN_DOUBT and not before:
+                    sent_us[0] = now
                 trouble = "elsewhere", got.number, "it is not primary yet, or not any more"
                 continue
             line, head.epoch = aimed
@@ -294,6 +295,9 @@ cdef class CallRoute:
                     payload = PyBytes_FromStringAndSize(<const char *>(answer + 1), answer.length)
                     if self.is_final(head, got, payload):
                         return payload
+                    if got.status == WAN_ANSWER_IN_DOUBT:
+                        trouble = "in doubt", head.epoch, "it lost track of the change before that counted"
+                        continue
                     sent_us[0] = before         # This attempt changed nothing.
                     trouble = "elsewhere", head.epoch, f"it is not primary, and knows epoch {got.number:#x}"
                 elif state == CALL_LATE:
@@ -313,6 +317,8 @@ cdef class CallRoute:
         """Whether a call ends with this answer. If not, it goes again. Raises the error that the answer tells."""
         if head.kind == WAN_CALL_ROWS and got.done:
             return True
+        if got.status == WAN_ANSWER_IN_DOUBT and not head.flags & WAN_CALL_REPEAT:
+            return False        # The next primary may know.
         if got.status == WAN_ANSWER_FAILED or got.status == WAN_ANSWER_IN_DOUBT:
             raise self.failure(payload, got.status == WAN_ANSWER_IN_DOUBT)
         return got.status == WAN_ANSWER_DONE

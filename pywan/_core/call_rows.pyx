@@ -95,13 +95,14 @@ cdef class RowCalls:
             elif row < length:
                 self.send()
 
+    @cython.boundscheck(False)
     cdef int64_t divide(self, const ColumnView *keys, const ColumnView *values, const uint8_t[::1] codes,
                         const int64_t[::1] stamps, int64_t row, int *problem) noexcept nogil:
         """Adds rows until enough have come together, or one cannot be added. Returns the row that is next. `problem`:
         why that row cannot be added, as `failure_text` says it; -1: there is no memory."""
         cdef encoded key, value, none
         cdef uint8_t operation
-        none.data, none.length, none.form = NULL, 0, WAN_FORM_NONE
+        none.data, none.length, none.form = keys.data, 0, WAN_FORM_NONE
         problem[0] = 0
         while row < keys.length and self.bytes < BYTES_TOGETHER:
             column_row(keys, row, &key.data, &key.length, &key.form)
@@ -145,7 +146,8 @@ cdef class RowCalls:
             return False
         maker.events += 1
         head.event_member, head.event_thread, head.event_sequence = region.member, maker.number, maker.events
-        wan_record_write(to.records.bytes + to.records.used, length, head, key.data, value.data, argument.data, NULL)
+        wan_record_write(to.records.bytes + to.records.used, length, head, key.data, value.data, argument.data,
+                         key.data)
         to.records.used += length
         self.bytes += length
         return True

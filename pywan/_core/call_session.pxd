@@ -1,12 +1,21 @@
 # The interface of call_session.pyx.
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from pywan._core.c_base cimport *
+from pywan._core.c_copies cimport wan_tail
 from pywan._core.c_session cimport *
 from pywan._core.c_tables cimport wan_record
 from pywan._core.region_base cimport RegionBase
 from pywan._core.region_changes cimport Condition
 from pywan._core.region_state cimport region_core
 from pywan._core.session cimport Session
+
+cdef struct call_wait:
+    # What has to count before an answer leaves.
+    wan_tail *tail
+    uint64_t era, sequence
+    uint64_t at                 # Where the answer lies, counted from the first byte that waits to leave.
+    uint32_t bucket
+    bint is_change
 
 cdef tuple OUTCOMES        # The names of outcomes, by their numbers.
 
@@ -39,11 +48,13 @@ cdef class CallSession(Session):
     cdef wan_answer *fail_status(self, const wan_call *call, region_core *region, wan_status status,
                                  uint64_t done) noexcept nogil
     cdef wan_answer *say_elsewhere(self, const wan_call *call, region_core *region) noexcept nogil
-    cdef bint wait_for(self, region_core *region, const wan_call *call, uint64_t life, uint64_t sequence, uint64_t at,
+    cdef bint wait_for(self, region_core *region, const wan_call *call, uint64_t era, uint64_t sequence, uint64_t at,
                        bint is_change) noexcept nogil
     cdef bint wait_for_bucket(self, region_core *region, const wan_call *call) noexcept nogil
     cdef uint64_t last_answer(self) noexcept nogil
     cdef void settle(self) noexcept nogil
+    cdef bint counts(self, const call_wait *wait, uint64_t *until_us) noexcept nogil
+    cdef bint may_wait(self, uint64_t *until_us) noexcept nogil
     cdef void seal(self, uint64_t begin) noexcept nogil
     cdef wan_answer *do_get(self, region_core *region, const wan_call *call) noexcept nogil
     cdef wan_answer *do_change(self, region_core *region, const wan_call *call) noexcept nogil

@@ -12,10 +12,11 @@ from pywan._core.c_region cimport *
 from pywan._core.c_session cimport *
 from pywan._core.c_tables cimport wan_record
 from pywan._core.names cimport region_number
-from pywan._core.put cimport change_from_record, origin_from_record, region_change, region_change_if
+from pywan._core.put cimport (
+    change_from_record, origin_from_record, origin_local, region_change, region_change_if)
 from pywan._core.region_base cimport RegionBase
 from pywan._core.region_changes cimport Condition, RegionCalls
-from pywan._core.region_state cimport IF_EQUAL, IF_THERE, condition, origin, region_core
+from pywan._core.region_state cimport MAX_ATTACHED, condition, decision, origin, region_core
 from pywan._core.region_walk cimport region_change_here
 from pywan._core.session cimport ENDED_STOPPED, ENDED_TOLD, GOES_AGAIN, GOES_ON, Session
 from pywan._core.status cimport report_unraisable
@@ -27,14 +28,6 @@ cdef enum:
     ANSWERS_BYTES = 8 << 20     # With so many bytes of answers the session sends before it takes the next call.
     COUNTS_WAIT_MS = 8000       # A change that does not count after so long is answered as in doubt.
     SLICE_MS = 100              # A wait looks so often whether the session is to stop.
-
-cdef struct call_wait:
-    # What has to count before an answer leaves.
-    wan_tail *tail
-    uint64_t era, sequence
-    uint64_t at                 # Where the answer lies, counted from the first byte that waits to leave.
-    uint32_t bucket
-    bint is_change
 
 
 @cython.no_gc_clear
@@ -308,7 +301,42 @@ cdef class CallSession(Session):
     cdef void settle(self) noexcept nogil:
         """Waits until all that the answers say counts. An answer about something that does not count in time says
         so."""
+        cdef uint64_t at = 0, until = 0
+        cdef call_wait *wait
+        cdef wan_answer *answer
+        while at < self.waits.used:
+            wait = <call_wait *>(self.waits.bytes + at)
+            at += sizeof(call_wait)
+            if self.counts(wait, &until):
+                continue
+            answer = <wan_answer *>(self.out.bytes + self.out.start + wait.at)
+            if answer.status == WAN_ANSWER_DONE or wait.is_change:
+                answer.status = WAN_ANSWER_IN_DOUBT if wait.is_change else WAN_ANSWER_ELSEWHERE
+                answer.number = wan_read(&wait.tail.buckets[wait.bucket].epoch)
+                memset(answer + 1, 0, answer.length)        # The caller has words for it.
         wan_buffer_trim(&self.waits, WAN_BUFFER_KEPT_BYTES)
+
+    cdef bint counts(self, const call_wait *wait, uint64_t *until_us) noexcept nogil:
+        """Waits until a sequence counts, and for a read until no other member can be primary. False: it does not count
+        in time, or this member has lost track of it. `until_us`: when all waits of a group end; 0: none has waited
+        yet."""
+        cdef uint32_t never = 0
+        cdef wan_status status = wan_tail_wait(wait.tail, wait.bucket, wait.era, wait.sequence, 0)
+        while status == WAN_EMPTY and self.may_wait(until_us):
+            status = wan_tail_wait(wait.tail, wait.bucket, wait.era, wait.sequence, SLICE_MS)
+        if status != WAN_OK or wait.is_change:
+            return status == WAN_OK
+        while not wan_tail_may_read(wait.tail, wait.bucket, wan_monotonic_us()):
+            if not self.may_wait(until_us) or wan_read(&wait.tail.buckets[wait.bucket].era) != wait.era:
+                return False
+            wan_wait_change(&never, 0, 1)
+        return True
+
+    cdef bint may_wait(self, uint64_t *until_us) noexcept nogil:
+        cdef uint64_t now = wan_monotonic_us()
+        if until_us[0] == 0:
+            until_us[0] = now + COUNTS_WAIT_MS * 1000
+        return now < until_us[0] and not wan_flag_read(&self.stop_flag)
 
     cdef void seal(self, uint64_t begin) noexcept nogil:
         """Gives each answer from `begin` on its checksum."""
@@ -504,6 +532,9 @@ cdef class CallSession(Session):
         cdef wan_call_item item
         cdef wan_status status = WAN_OK
         cdef wan_answer *answer
+        cdef origin from_
+        cdef decision decisions[MAX_ATTACHED]
+        cdef wan_outcome outcome = WAN_LOST
         cdef bint found = False
         for number in range(bucket.shard_count):
             shard = &region.table.shards[bucket.first_shard + number]
@@ -530,9 +561,18 @@ cdef class CallSession(Session):
                 change.value_form, change.operation = WAN_FORM_NONE, WAN_DESTROY
                 change.hash = wan_key_hash(change.key, change.key_length, change.key_form)
                 at += item.key_length
-                status = region_change_here(region, &change, WAN_LOGGED_FORGET, &found)
-                cleared += found
-                if change.sequence:
+                if region.tail == NULL:
+                    status = region_change_here(region, &change, WAN_LOGGED_FORGET, &found)
+                    cleared += found
+                    continue
+                # The copies forget the key too, so it is a change like any other.
+                change.stamp_site, change.local = region.site, 1
+                change.stamp = wan_clock_take(region.clock, wan_clock_now_ms(region.clock), 1)
+                origin_local(&from_, region, wan_thread_self())
+                memset(decisions, 0, sizeof(decisions))
+                status = region_change(region, &change, &from_, decisions, &outcome)
+                cleared += status == WAN_OK and outcome == WAN_DESTROYED
+                if status == WAN_OK:
                     era, sequence = change.era, change.sequence
         wan_buffer_trim(&self.keys, WAN_BUFFER_KEPT_BYTES)
         at = self.last_answer()

@@ -165,6 +165,10 @@ class Route(_core.CallRoute):
     def failure(self, words: bytes, in_doubt: bool) -> Exception:
         """As `CallRoute.failure`."""
         error = error_of(words)
+        if not words.strip(b"\0"):
+            error = ConnectivityError(
+                f"region {self._name!r}: the primary lost its part, or its copies did not answer in time"
+            )
         error.in_doubt = in_doubt
         return error
 
