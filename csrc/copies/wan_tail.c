@@ -102,8 +102,8 @@ static void give_lanes(wan_tail *tail, const wan_tail_bucket *bucket)
 
 static void wake_waiters(wan_tail_bucket *bucket)
 {
-    __atomic_thread_fence(__ATOMIC_SEQ_CST); /* Others see what changed before we look for those who wait. */
-    if (__atomic_load_n(&bucket->waiters, __ATOMIC_SEQ_CST)) wan_signal_change(&bucket->changed);
+    /* This is no load: others see what changed before we look for those who wait. */
+    if (__atomic_fetch_add(&bucket->waiters, 0, __ATOMIC_SEQ_CST)) wan_signal_change(&bucket->changed);
 }
 
 static void drop_through(wan_tail_bucket *bucket, uint64_t sequence)
@@ -228,6 +228,8 @@ void wan_tail_set_role(wan_tail *tail, uint32_t number, uint8_t role, uint64_t l
     if (!leads(role) || before == WAN_TAIL_PRIMARY) {
         if (role != WAN_TAIL_PRIMARY) forget_copies(bucket);
     }
+    if (bucket->life != life || bucket->epoch != epoch)
+        for (uint32_t n = 0; n < bucket->copy_count; n++) bucket->copies[n].confirmed = bucket->copies[n].asked = 0;
     if (bucket->life != life || is_new_image || role == WAN_TAIL_ABSENT || (leads(before) && !leads(role)))
         store(&bucket->era, bucket->era + 1);
     __atomic_store_n(&bucket->role, role, __ATOMIC_RELEASE);
@@ -271,7 +273,9 @@ wan_status wan_tail_set_copies(wan_tail *tail, uint32_t number, const wan_tail_c
             fresh[n].refused = 0;
         } else {
             fresh[n].lane = given->lane;
-            fresh[n].sent = fresh[n].acked = given->state == WAN_COPY_WAITED ? given->acked : bucket->last;
+            /* A learner gets in its stream what any copy in sync may lack: that copy may have to fetch it there. */
+            uint64_t acked = given->state == WAN_COPY_WAITED ? given->acked : bucket->counted;
+            fresh[n].sent = fresh[n].acked = acked < bucket->last ? acked : bucket->last;
             fresh[n].image_shard = given->state == WAN_COPY_WAITED ? WAN_IMAGE_DONE : 0;
         }
         fresh[n].state = given->state;
@@ -289,8 +293,10 @@ wan_status wan_tail_set_copies(wan_tail *tail, uint32_t number, const wan_tail_c
 int wan_tail_may_read(wan_tail *tail, uint32_t number, uint64_t now_us)
 {
     wan_tail_bucket *bucket = &tail->buckets[number];
-    int may = 1, waits = 0;
+    int waits = 0;
     wan_lock_take(&bucket->lock);
+    /* A bucket that is being taken over has forgotten its copies, or has not heard of all of them. */
+    int may = bucket->role == WAN_TAIL_PRIMARY || bucket->role == WAN_TAIL_COPY;
     for (uint32_t n = 0; n < bucket->copy_count; n++) {
         const wan_tail_copy *copy = &bucket->copies[n];
         if (copy->state != WAN_COPY_WAITED) continue;
@@ -303,7 +309,7 @@ int wan_tail_may_read(wan_tail *tail, uint32_t number, uint64_t now_us)
             wake_lane(state);
         }
     }
-    if (!waits) may = load(&tail->lease_until_us) > now_us;
+    if (!waits) may = may && load(&tail->lease_until_us) > now_us;
     wan_lock_release(&bucket->lock);
     return may;
 }

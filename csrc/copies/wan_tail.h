@@ -115,7 +115,7 @@ typedef struct {
 } wan_tail_reservation;
 
 wan_status wan_tail_init(wan_tail *tail, uint32_t buckets, uint32_t shards);
-void wan_tail_close(wan_tail *tail); /* Wakes all that wait; nobody uses the tail afterwards. */
+void wan_tail_close(wan_tail *tail); /* Nobody waits in the tail, or uses it afterwards. */
 
 /* Sets until when the coordinator's lease runs, by wan_monotonic_us. */
 static inline void wan_tail_set_lease(wan_tail *tail, uint64_t until_us)
@@ -142,11 +142,11 @@ wan_status wan_tail_wait(wan_tail *tail, uint32_t bucket, uint64_t era, uint64_t
  * copies; LEARNER and ABSENT forget the changes too. `transfer`: names a learner's image. */
 void wan_tail_set_role(wan_tail *tail, uint32_t bucket, uint8_t role, uint64_t life, uint64_t epoch, uint64_t transfer);
 /* Of a bucket that is led: whom it is sent to. Of `copies` only lane, state, transfer and acked count. What is known of
- * a copy that stays is kept. A new learner takes the stream from now on. WAN_NO_MEMORY: nothing changed. */
+ * a copy that stays is kept. A new learner takes the stream from `counted` on. WAN_NO_MEMORY: nothing changed. */
 wan_status wan_tail_set_copies(wan_tail *tail, uint32_t bucket, const wan_tail_copy *copies, uint32_t count);
 /* Whether a primary may answer a read without asking: every copy that it waits for has confirmed this epoch and
- * promises to adopt no other; without copies, whether the coordinator's lease runs. Wakes lanes whose promise is
- * needed. */
+ * promises to adopt no other; without copies, whether the coordinator's lease runs. A copy may while the lease runs.
+ * It is asked after the read, in the era of the read. Wakes lanes whose promise is needed. */
 int wan_tail_may_read(wan_tail *tail, uint32_t bucket, uint64_t now_us);
 
 /* A copy's changes. `follow` takes the lock of the bucket and keeps it when it returns WAN_OK: the entry that the

@@ -5,12 +5,18 @@
  * (acquire, release), which the sanitizer follows; the futex only puts threads to sleep. Numbers that are written under
  * a lock and read without it go through wan_add_guarded and wan_read (relaxed). An old value is as good as a new one
  * there, but a torn one is not. */
+#include <errno.h>
+#include <poll.h>
 #include <pthread.h>
+#include <sched.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
 
 #include "harness.h"
 #include "memory_disk.h"
 #include "base/wan_clock.h"
 #include "base/wan_lock.h"
+#include "copies/wan_tail.h"
 #include "log/wan_log.h"
 #include "store/wan_queue.h"
 #include "region/wan_table.h"
@@ -499,6 +505,104 @@ static void stamps_ascend_in_every_thread_and_threads_have_numbers_of_their_own(
     printf("  clock: %" PRIu64 " stamps\n", wan_read(&shared.taken));
 }
 
+/* The tail of a bucket with a primary's threads, a lane's thread that sleeps when there is nothing to send, and a
+ * thread that takes a second copy into the set and out of it. */
+
+enum { TAIL_BUCKETS = 2, TAIL_MAKERS = 4 };
+typedef struct {
+    wan_tail tail;
+    wan_lane_state lane;
+    uint64_t received[TAIL_BUCKETS]; /* What the copy has: the lane's thread publishes it before it acknowledges. */
+    uint64_t made, acknowledgements, naps;
+    int making;
+} shared_tail;
+
+static void *make_changes(void *context)
+{
+    worker *self = context;
+    shared_tail *shared = self->shared;
+    const uint32_t number = self->number % TAIL_BUCKETS;
+    const uint64_t era = wan_read(&shared->tail.buckets[number].era);
+    for (uint64_t made = 0; !is_over(); made++) {
+        wan_tail_reservation room;
+        CHECK(wan_tail_reserve(&shared->tail, number, 64, &room) == WAN_OK);
+        *(wan_tail_entry *)room.at = (wan_tail_entry){.length = 64};
+        uint64_t sequence = wan_tail_commit(&shared->tail, &room, number);
+        /* If a wake-up is lost, on either side, nobody comes and this wait ends. */
+        CHECK(wan_tail_wait(&shared->tail, number, era, sequence, 20000) == WAN_OK);
+        CHECK(__atomic_load_n(&shared->received[number], __ATOMIC_ACQUIRE) >= sequence);
+        wan_add_shared(&shared->made, 1);
+    }
+    __atomic_fetch_sub(&shared->making, 1, __ATOMIC_SEQ_CST);
+    return NULL;
+}
+
+static void *run_lane(void *context)
+{
+    shared_tail *shared = ((worker *)context)->shared;
+    uint64_t *work = shared->tail.to_send[0];
+    while (__atomic_load_n(&shared->making, __ATOMIC_SEQ_CST)) {
+        __atomic_store_n(&shared->lane.asleep, 1, __ATOMIC_SEQ_CST);
+        if (!__atomic_load_n(work, __ATOMIC_SEQ_CST)) {
+            struct pollfd wake = {shared->lane.wake_file, POLLIN, 0};
+            shared->naps++;
+            CHECK(poll(&wake, 1, 20) >= 0);
+            uint64_t count;
+            if (read(shared->lane.wake_file, &count, sizeof count) < 0) CHECK(errno == EAGAIN);
+        }
+        __atomic_store_n(&shared->lane.asleep, 0, __ATOMIC_SEQ_CST);
+        uint64_t bits = __atomic_exchange_n(work, 0, __ATOMIC_SEQ_CST);
+        for (uint32_t n = 0; n < TAIL_BUCKETS; n++) {
+            if (!(bits >> n & 1)) continue;
+            wan_tail_bucket *bucket = &shared->tail.buckets[n];
+            wan_lock_take(&bucket->lock);
+            CHECK(bucket->first <= bucket->counted + 1 && bucket->counted <= bucket->last);
+            CHECK(bucket->changes.used - bucket->changes.start == 64 * (bucket->last + 1 - bucket->first));
+            uint64_t last = bucket->last;
+            wan_lock_release(&bucket->lock);
+            __atomic_store_n(&shared->received[n], last, __ATOMIC_RELEASE);
+            shared->acknowledgements += (uint64_t)wan_tail_acknowledged(&shared->tail, n, 0, 1, 1, last);
+        }
+    }
+    return NULL;
+}
+
+static void *change_copies(void *context)
+{
+    shared_tail *shared = ((worker *)context)->shared;
+    const wan_tail_copy copies[] = {{.lane = 0, .state = WAN_COPY_WAITED},
+                                    {.lane = 1, .state = WAN_COPY_LEARNING, .transfer = 1}};
+    for (uint32_t n = 0; !is_over(); n++) {
+        CHECK(wan_tail_set_copies(&shared->tail, n % TAIL_BUCKETS, copies, 1 + n / TAIL_BUCKETS % 2) == WAN_OK);
+        wan_tail_may_read(&shared->tail, n % TAIL_BUCKETS, wan_monotonic_us());
+        sched_yield();
+    }
+    for (uint32_t n = 0; n < TAIL_BUCKETS; n++) CHECK(wan_tail_set_copies(&shared->tail, n, copies, 1) == WAN_OK);
+    return NULL;
+}
+
+static void a_change_that_counts_is_at_the_copy_and_nobody_waits_for_a_lost_wake_up(void)
+{
+    static shared_tail shared;
+    memset(&shared, 0, sizeof shared);
+    CHECK(wan_tail_init(&shared.tail, TAIL_BUCKETS, TAIL_BUCKETS) == WAN_OK);
+    shared.lane.wake_file = eventfd(0, EFD_NONBLOCK);
+    CHECK(wan_tail_add_lane(&shared.tail, 0, &shared.lane) == WAN_OK);
+    const wan_tail_copy copy = {.lane = 0, .state = WAN_COPY_WAITED};
+    for (uint32_t n = 0; n < TAIL_BUCKETS; n++) {
+        wan_tail_set_role(&shared.tail, n, WAN_TAIL_PRIMARY, 1, 1, 0);
+        CHECK(wan_tail_set_copies(&shared.tail, n, &copy, 1) == WAN_OK);
+    }
+    shared.making = TAIL_MAKERS;
+    run_crews(&shared, (crew[]){{make_changes, TAIL_MAKERS}, {run_lane, 1}, {change_copies, 1}}, 3);
+    uint64_t last = 0;
+    for (uint32_t n = 0; n < TAIL_BUCKETS; n++) last += shared.tail.buckets[n].last;
+    CHECK(last == shared.made && shared.made > 100);
+    printf("  tail: %" PRIu64 " changes in %" PRIu64 " acknowledgements\n", shared.made, shared.acknowledgements);
+    close(shared.lane.wake_file);
+    wan_tail_close(&shared.tail);
+}
+
 int main(int count, char **arguments)
 {
     static const test_case tests[] = {
@@ -509,6 +613,8 @@ int main(int count, char **arguments)
         {"what group commit acknowledged is on the disk", what_group_commit_acknowledged_is_on_the_disk},
         {"stamps ascend in every thread, and threads have numbers of their own",
          stamps_ascend_in_every_thread_and_threads_have_numbers_of_their_own},
+        {"a change that counts is at the copy, and nobody waits for a lost wake-up",
+         a_change_that_counts_is_at_the_copy_and_nobody_waits_for_a_lost_wake_up},
         {0}};
     uint64_t seconds = count > 1 ? strtoull(arguments[1], NULL, 10) : 2;
     setvbuf(stdout, NULL, _IOLBF, 0);

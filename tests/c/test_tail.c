@@ -1,0 +1,510 @@
+/* Owns the tests of the tail of a bucket, without threads. test_threads.c has those with threads. */
+#include <unistd.h>
+#include <sys/eventfd.h>
+
+#include "harness.h"
+#include "base/wan_clock.h"
+#include "copies/wan_tail.h"
+
+enum { BUCKETS = 3, SHARDS = 6, BUCKET = 1, SHARD = 2, LIFE = 7, EPOCH = 5, LANES = 4 };
+
+typedef struct {
+    wan_tail tail;
+    wan_tail_bucket *bucket; /* The one that most tests are about. */
+    wan_lane_state lanes[LANES];
+} tails;
+
+static void begin(tails *all, uint8_t role)
+{
+    memset(all, 0, sizeof *all);
+    EXPECT_EQUAL(wan_tail_init(&all->tail, BUCKETS, SHARDS), WAN_OK);
+    all->bucket = &all->tail.buckets[BUCKET];
+    for (uint32_t n = 0; n < LANES; n++) {
+        all->lanes[n].wake_file = eventfd(0, EFD_NONBLOCK);
+        EXPECT_EQUAL(wan_tail_add_lane(&all->tail, n, &all->lanes[n]), WAN_OK);
+    }
+    wan_tail_set_role(&all->tail, BUCKET, role, LIFE, EPOCH, role == WAN_TAIL_LEARNER);
+}
+
+static void end(tails *all)
+{
+    for (uint32_t n = 0; n < LANES; n++) close(all->lanes[n].wake_file);
+    wan_tail_close(&all->tail);
+}
+
+/* An entry whose content says which change it is. */
+static void write_entry(uint8_t *at, uint32_t length, uint64_t content)
+{
+    memset(at, (int)(content * 37 & 255), length);
+    *(wan_tail_entry *)at = (wan_tail_entry){.length = length, .found_length = (uint32_t)content};
+}
+
+static uint64_t put(tails *all, uint32_t length, uint64_t content)
+{
+    wan_tail_reservation room;
+    EXPECT_EQUAL(wan_tail_reserve(&all->tail, BUCKET, length, &room), WAN_OK);
+    write_entry(room.at, length, content);
+    return wan_tail_commit(&all->tail, &room, SHARD);
+}
+
+static wan_status follow(tails *all, uint64_t epoch, uint64_t sequence, const uint8_t *entry)
+{
+    wan_tail_reservation room;
+    wan_status status =
+        wan_tail_follow(&all->tail, BUCKET, LIFE, epoch, sequence, (const wan_tail_entry *)entry, &room);
+    if (status == WAN_OK) wan_tail_followed(&all->tail, &room, (const wan_tail_entry *)entry, SHARD);
+    return status;
+}
+
+static int has_work(tails *all, uint32_t lane)
+{
+    uint64_t bit = (uint64_t)1 << BUCKET;
+    return (__atomic_fetch_and(&all->tail.to_send[lane][0], ~bit, __ATOMIC_SEQ_CST) & bit) != 0;
+}
+
+static int was_woken(tails *all, uint32_t lane)
+{
+    uint64_t count;
+    return read(all->lanes[lane].wake_file, &count, sizeof count) == sizeof count;
+}
+
+static int acknowledge(tails *all, uint32_t lane, uint64_t sequence)
+{
+    return wan_tail_acknowledged(&all->tail, BUCKET, lane, LIFE, all->bucket->epoch, sequence);
+}
+
+static void set_copies(tails *all, const wan_tail_copy *copies, uint32_t count)
+{
+    EXPECT_EQUAL(wan_tail_set_copies(&all->tail, BUCKET, copies, count), WAN_OK);
+}
+
+static const wan_tail_copy waited = {.lane = 0, .state = WAN_COPY_WAITED};
+static const wan_tail_copy learner = {.lane = 1, .state = WAN_COPY_LEARNING, .transfer = 9};
+
+static void without_copies_a_change_counts_at_once_and_nothing_is_kept(void)
+{
+    tails all;
+    begin(&all, WAN_TAIL_PRIMARY);
+    for (uint64_t n = 1; n <= 100; n++) EXPECT_EQUAL(put(&all, 1024, n), n);
+    EXPECT_EQUAL(all.bucket->counted, 100);
+    EXPECT_EQUAL(all.bucket->first, 101);
+    EXPECT_EQUAL(all.bucket->changes.used - all.bucket->changes.start, 0);
+    EXPECT_EQUAL(all.tail.shard_last[SHARD], 100);
+    EXPECT_EQUAL(all.tail.shard_last[SHARD + 1], 0);
+    EXPECT_EQUAL(wan_tail_wait(&all.tail, BUCKET, all.bucket->era, 100, 0), WAN_OK);
+    EXPECT(!has_work(&all, 0));
+    end(&all);
+}
+
+static void a_change_counts_when_the_last_copy_that_is_waited_for_has_it(void)
+{
+    tails all;
+    begin(&all, WAN_TAIL_PRIMARY);
+    set_copies(&all, (wan_tail_copy[]){{.lane = 0, .state = 1}, {.lane = 2, .state = 1}, learner}, 3);
+    for (uint64_t n = 1; n <= 3; n++) put(&all, 64, n);
+    EXPECT_EQUAL(acknowledge(&all, 0, 3), 0);
+    EXPECT_EQUAL(acknowledge(&all, 2, 2), 1);
+    EXPECT_EQUAL(all.bucket->counted, 2);
+    EXPECT_EQUAL(wan_tail_wait(&all.tail, BUCKET, all.bucket->era, 3, 0), WAN_EMPTY);
+    EXPECT_EQUAL(all.bucket->first, 1); /* The learner has none of them. */
+    EXPECT_EQUAL(acknowledge(&all, 1, 1), 0);
+    EXPECT_EQUAL(all.bucket->first, 2);
+    set_copies(&all, (wan_tail_copy[]){waited, learner}, 2); /* Lane 2 is waited for no longer. */
+    EXPECT_EQUAL(all.bucket->counted, 3);
+    EXPECT_EQUAL(all.bucket->first, 2);
+    set_copies(&all, &waited, 1);
+    EXPECT_EQUAL(all.bucket->first, 4);
+    end(&all);
+}
+
+static void a_learner_that_is_waited_for_now_keeps_what_it_acknowledged(void)
+{
+    tails all;
+    begin(&all, WAN_TAIL_PRIMARY);
+    put(&all, 64, 1);
+    set_copies(&all, &learner, 1);
+    EXPECT_EQUAL(all.bucket->copies[0].acked, 1); /* What is older is in its image. */
+    put(&all, 64, 2);
+    EXPECT_EQUAL(all.bucket->counted, 2);
+    acknowledge(&all, 1, 2);
+    put(&all, 64, 3);
+    set_copies(&all, (wan_tail_copy[]){{.lane = 1, .state = WAN_COPY_WAITED, .transfer = 9}}, 1);
+    EXPECT_EQUAL(all.bucket->copies[0].acked, 2);
+    EXPECT_EQUAL(all.bucket->counted, 3); /* It never falls. */
+    put(&all, 64, 4);
+    EXPECT_EQUAL(all.bucket->counted, 3);
+    EXPECT_EQUAL(acknowledge(&all, 1, 4), 1);
+    end(&all);
+}
+
+static void the_stream_of_a_learner_has_all_that_a_copy_in_sync_may_lack(void)
+{
+    tails all;
+    begin(&all, WAN_TAIL_PRIMARY);
+    set_copies(&all, &waited, 1);
+    for (uint64_t n = 1; n <= 3; n++) put(&all, 64, n);
+    acknowledge(&all, 0, 1);
+    set_copies(&all, (wan_tail_copy[]){waited, learner}, 2);
+    EXPECT_EQUAL(all.bucket->copies[1].acked, 1);
+    acknowledge(&all, 0, 3);
+    EXPECT_EQUAL(all.bucket->first, 2);
+    end(&all);
+}
+
+static void another_transfer_of_a_lane_is_another_learner(void)
+{
+    tails all;
+    begin(&all, WAN_TAIL_PRIMARY);
+    set_copies(&all, &learner, 1);
+    all.bucket->copies[0].image_shard = WAN_IMAGE_DONE;
+    put(&all, 64, 1);
+    set_copies(&all, (wan_tail_copy[]){{.lane = 1, .state = WAN_COPY_LEARNING, .transfer = 10}}, 1);
+    EXPECT_EQUAL(all.bucket->copies[0].image_shard, 0);
+    EXPECT_EQUAL(all.bucket->copies[0].acked, 1);
+    end(&all);
+}
+
+static void only_a_primary_takes_changes_and_a_cancelled_one_leaves_nothing(void)
+{
+    tails all;
+    wan_tail_reservation room;
+    for (uint8_t role = WAN_TAIL_ABSENT; role < WAN_TAIL_PRIMARY; role++) {
+        begin(&all, role);
+        EXPECT_EQUAL(wan_tail_reserve(&all.tail, BUCKET, 64, &room), WAN_ELSEWHERE);
+        end(&all);
+    }
+    begin(&all, WAN_TAIL_PRIMARY);
+    set_copies(&all, &waited, 1);
+    EXPECT(has_work(&all, 0)); /* It is to be told of this primary. */
+    EXPECT_EQUAL(wan_tail_reserve(&all.tail, BUCKET, 64, &room), WAN_OK);
+    wan_tail_cancel(&room);
+    EXPECT_EQUAL(all.bucket->last, 0);
+    EXPECT(!has_work(&all, 0));
+    EXPECT_EQUAL(put(&all, 64, 1), 1);
+    EXPECT(has_work(&all, 0));
+    end(&all);
+}
+
+static void a_tail_takes_no_change_beyond_its_limit_but_any_when_it_is_empty(void)
+{
+    tails all;
+    wan_tail_reservation room;
+    begin(&all, WAN_TAIL_PRIMARY);
+    set_copies(&all, &waited, 1);
+    EXPECT_EQUAL(wan_tail_reserve(&all.tail, BUCKET, WAN_TAIL_BYTES_MAX + 8, &room), WAN_OK);
+    ((wan_tail_entry *)room.at)->length = WAN_TAIL_BYTES_MAX + 8;
+    wan_tail_commit(&all.tail, &room, SHARD);
+    EXPECT_EQUAL(wan_tail_reserve(&all.tail, BUCKET, 64, &room), WAN_FULL);
+    EXPECT(strstr(wan_detail, "bucket 1") != NULL);
+    acknowledge(&all, 0, 1);
+    EXPECT_EQUAL(put(&all, 64, 2), 2);
+    EXPECT(all.bucket->changes.capacity <= 1 << 20); /* It gave the memory back when it was empty. */
+    end(&all);
+}
+
+static void a_lane_that_sleeps_is_woken_once_and_one_that_works_is_not(void)
+{
+    tails all;
+    begin(&all, WAN_TAIL_PRIMARY);
+    set_copies(&all, &waited, 1);
+    EXPECT(!was_woken(&all, 0));
+    all.lanes[0].asleep = 1;
+    put(&all, 64, 1);
+    EXPECT_EQUAL(all.lanes[0].asleep, 0);
+    EXPECT(was_woken(&all, 0));
+    put(&all, 64, 2);
+    EXPECT(!was_woken(&all, 0));
+    EXPECT(!was_woken(&all, 1));
+    wan_tail_remove_lane(&all.tail, 0);
+    all.lanes[0].asleep = 1;
+    put(&all, 64, 3);
+    EXPECT(!was_woken(&all, 0));
+    end(&all);
+}
+
+static void whoever_waits_hears_that_the_era_is_another_one(void)
+{
+    tails all;
+    begin(&all, WAN_TAIL_PRIMARY);
+    set_copies(&all, &waited, 1);
+    uint64_t era = all.bucket->era, sequence = put(&all, 64, 1);
+    wan_tail_set_role(&all.tail, BUCKET, WAN_TAIL_TAKING_OVER, LIFE, EPOCH + 1, 0);
+    EXPECT_EQUAL(wan_tail_wait(&all.tail, BUCKET, era, sequence, 0), WAN_EMPTY); /* It may count yet. */
+    wan_tail_set_role(&all.tail, BUCKET, WAN_TAIL_COPY, LIFE, EPOCH + 2, 0);
+    EXPECT_EQUAL(wan_tail_wait(&all.tail, BUCKET, era, sequence, 0), WAN_ELSEWHERE);
+    wan_tail_told(&all.tail, BUCKET, LIFE, EPOCH + 2, 1);
+    EXPECT_EQUAL(all.bucket->counted, 1);
+    EXPECT_EQUAL(wan_tail_wait(&all.tail, BUCKET, era, sequence, 0), WAN_ELSEWHERE);
+    EXPECT_EQUAL(wan_tail_wait(&all.tail, BUCKET, all.bucket->era, sequence, 0), WAN_OK);
+    end(&all);
+}
+
+static void a_copy_takes_the_next_change_of_its_epoch_only(void)
+{
+    tails all;
+    _Alignas(8) uint8_t entry[64];
+    begin(&all, WAN_TAIL_COPY);
+    write_entry(entry, 64, 1);
+    EXPECT_EQUAL(follow(&all, EPOCH, 2, entry), WAN_INVALID);
+    EXPECT_EQUAL(follow(&all, EPOCH - 1, 1, entry), WAN_ELSEWHERE);
+    EXPECT_EQUAL(follow(&all, EPOCH, 1, entry), WAN_OK);
+    EXPECT_EQUAL(follow(&all, EPOCH, 1, entry), WAN_EMPTY);
+    EXPECT_EQUAL(follow(&all, EPOCH, 2, entry), WAN_OK);
+    EXPECT_EQUAL(all.tail.shard_last[SHARD], 2);
+    EXPECT_EQUAL(all.bucket->counted, 0);
+    wan_tail_told(&all.tail, BUCKET, LIFE, EPOCH - 1, 2);
+    EXPECT_EQUAL(all.bucket->counted, 0);
+    wan_tail_told(&all.tail, BUCKET, LIFE, EPOCH, 1);
+    EXPECT_EQUAL(all.bucket->first, 2);
+    wan_tail_told(&all.tail, BUCKET, LIFE, EPOCH, 9); /* The primary is ahead of what has come. */
+    EXPECT_EQUAL(all.bucket->counted, 2);
+    wan_tail_set_role(&all.tail, BUCKET, WAN_TAIL_PRIMARY, LIFE, EPOCH + 1, 0);
+    EXPECT_EQUAL(follow(&all, EPOCH + 1, 3, entry), WAN_ELSEWHERE);
+    end(&all);
+}
+
+static void a_learner_takes_a_stream_from_anywhere_and_begins_anew_with_another_image(void)
+{
+    tails all;
+    _Alignas(8) uint8_t entry[64];
+    begin(&all, WAN_TAIL_LEARNER);
+    write_entry(entry, 64, 1);
+    EXPECT_EQUAL(follow(&all, EPOCH, 41, entry), WAN_OK);
+    EXPECT_EQUAL(follow(&all, EPOCH, 43, entry), WAN_INVALID);
+    wan_tail_set_role(&all.tail, BUCKET, WAN_TAIL_LEARNER, LIFE, EPOCH, 1);
+    EXPECT_EQUAL(all.bucket->last, 41);
+    wan_tail_set_role(&all.tail, BUCKET, WAN_TAIL_LEARNER, LIFE, EPOCH, 2);
+    EXPECT_EQUAL(all.bucket->last, 0);
+    EXPECT_EQUAL(all.tail.shard_last[SHARD], 0);
+    EXPECT_EQUAL(follow(&all, EPOCH, 50, entry), WAN_OK);
+    wan_tail_set_role(&all.tail, BUCKET, WAN_TAIL_COPY, LIFE, EPOCH, 0);
+    EXPECT_EQUAL(all.bucket->last, 50);
+    end(&all);
+}
+
+static void a_primary_reads_alone_only_under_a_promise_of_every_copy_for_this_epoch(void)
+{
+    tails all;
+    begin(&all, WAN_TAIL_PRIMARY);
+    const uint64_t now = 1000;
+    EXPECT(wan_tail_may_read(&all.tail, BUCKET, now)); /* Nobody has given a lease: none is needed. */
+    all.tail.lease_until_us = now;
+    EXPECT(!wan_tail_may_read(&all.tail, BUCKET, now));
+    EXPECT(wan_tail_may_read(&all.tail, BUCKET, now - 1));
+    set_copies(&all, (wan_tail_copy[]){waited, learner}, 2);
+    all.lanes[0].promised_until_us = now + 1;
+    all.lanes[0].asleep = 1;
+    EXPECT(!wan_tail_may_read(&all.tail, BUCKET, now)); /* The promise may be older than this epoch. */
+    EXPECT(all.lanes[0].wants_promise && was_woken(&all, 0));
+    acknowledge(&all, 0, 0);
+    EXPECT(wan_tail_may_read(&all.tail, BUCKET, now));
+    EXPECT(!wan_tail_may_read(&all.tail, BUCKET, now + 1));
+    wan_tail_rewind(&all.tail, 0);
+    EXPECT(!wan_tail_may_read(&all.tail, BUCKET, now));
+    acknowledge(&all, 0, 0);
+    wan_tail_set_role(&all.tail, BUCKET, WAN_TAIL_PRIMARY, LIFE, EPOCH + 1, 0);
+    EXPECT(!wan_tail_may_read(&all.tail, BUCKET, now));
+    wan_tail_set_role(&all.tail, BUCKET, WAN_TAIL_TAKING_OVER, LIFE, EPOCH + 2, 0);
+    all.tail.lease_until_us = WAN_NEVER;
+    EXPECT(!wan_tail_may_read(&all.tail, BUCKET, now));
+    end(&all);
+}
+
+static void a_new_connection_goes_on_behind_what_was_acknowledged(void)
+{
+    tails all;
+    begin(&all, WAN_TAIL_PRIMARY);
+    set_copies(&all, (wan_tail_copy[]){waited, learner}, 2);
+    for (uint64_t n = 1; n <= 4; n++) put(&all, 64, n);
+    acknowledge(&all, 0, 2);
+    for (uint32_t n = 0; n < 2; n++) {
+        all.bucket->copies[n].sent = 4;
+        all.bucket->copies[n].image_shard = n ? 2 : WAN_IMAGE_DONE;
+        has_work(&all, n);
+        wan_tail_rewind(&all.tail, n);
+        EXPECT(has_work(&all, n));
+        EXPECT_EQUAL(all.bucket->copies[n].sent, n ? 0 : 2);
+        EXPECT_EQUAL(all.bucket->copies[n].image_shard, n ? 0 : WAN_IMAGE_DONE);
+    }
+    end(&all);
+}
+
+/* A primary and two copies, beside arrays that say what each of them must have. One of the copies takes over now and
+ * then. */
+
+enum { PLAYERS = 3, ENTRIES_MAX = 4000 };
+typedef struct {
+    tails players[PLAYERS];
+    uint32_t leader;
+    uint64_t epoch;
+    uint64_t waits_for;            /* A bit for each player in the set. The lane to a player has the player's number. */
+    uint64_t last[PLAYERS];        /* What each player has. */
+    uint64_t counted;              /* No player in the set may lose anything of this. */
+    uint32_t lengths[ENTRIES_MAX]; /* By sequence. */
+    uint64_t contents[ENTRIES_MAX];
+} play;
+
+static void check_player(play *all, uint32_t who)
+{
+    const wan_tail_bucket *bucket = all->players[who].bucket;
+    EXPECT_EQUAL(bucket->last, all->last[who]);
+    EXPECT(bucket->first <= bucket->last + 1 && bucket->counted <= bucket->last);
+    EXPECT(bucket->first <= bucket->counted + 1);
+    uint64_t at = bucket->changes.start;
+    for (uint64_t n = bucket->first; n <= bucket->last && !expectations_failed; n++) {
+        const wan_tail_entry *entry = (const wan_tail_entry *)(bucket->changes.bytes + at);
+        EXPECT_EQUAL(entry->length, all->lengths[n]);
+        EXPECT_EQUAL(entry->found_length, all->contents[n]);
+        EXPECT_EQUAL(((const uint8_t *)entry)[entry->length - 1], all->contents[n] * 37 & 255);
+        at += entry->length;
+    }
+    EXPECT_EQUAL(at, bucket->changes.used);
+}
+
+static void lead(play *all, uint32_t who)
+{
+    all->leader = who;
+    all->epoch++;
+    for (uint32_t n = 0; n < PLAYERS; n++)
+        wan_tail_set_role(&all->players[n].tail, BUCKET, n == who ? WAN_TAIL_TAKING_OVER : WAN_TAIL_COPY, LIFE,
+                          all->epoch, 0);
+}
+
+/* What the leader says of its copies. */
+static void name_copies(play *all)
+{
+    wan_tail_copy copies[PLAYERS];
+    uint32_t count = 0;
+    for (uint32_t n = 0; n < PLAYERS; n++)
+        if (n != all->leader && all->waits_for >> n & 1)
+            copies[count++] = (wan_tail_copy){.lane = n, .state = WAN_COPY_WAITED, .acked = all->last[n]};
+    set_copies(&all->players[all->leader], copies, count);
+}
+
+/* The new leader gets what the others have beyond its own, and then accepts changes. */
+static void take_over(play *all, uint32_t who)
+{
+    lead(all, who);
+    tails *to = &all->players[who];
+    for (uint32_t n = 0; n < PLAYERS; n++) {
+        if (!(all->waits_for >> n & 1)) continue;
+        const wan_tail_bucket *from = all->players[n].bucket;
+        EXPECT(from->first <= all->last[who] + 1); /* What the new leader lacks is still there. */
+        uint64_t at = from->changes.start;
+        for (uint64_t k = from->first; k <= from->last; k++) {
+            const uint8_t *entry = from->changes.bytes + at;
+            EXPECT_EQUAL(follow(to, all->epoch, k, entry), k <= all->last[who] ? WAN_EMPTY : WAN_OK);
+            if (k > all->last[who]) all->last[who] = k;
+            at += ((const wan_tail_entry *)entry)->length;
+        }
+    }
+    EXPECT(all->last[who] >= all->counted);
+    name_copies(all);
+    wan_tail_set_role(&to->tail, BUCKET, WAN_TAIL_PRIMARY, LIFE, all->epoch, 0);
+}
+
+/* One copy gets some of what it lacks, as a lane would send it, and perhaps acknowledges. */
+static void send_some(play *all, uint32_t who, random_source *source)
+{
+    wan_tail_bucket *from = all->players[all->leader].bucket;
+    uint64_t at = from->changes.start, count = random_below(source, 5);
+    for (uint64_t n = from->first; n <= from->last && count; n++) {
+        const wan_tail_entry *entry = (const wan_tail_entry *)(from->changes.bytes + at);
+        at += entry->length;
+        if (n <= all->last[who]) continue;
+        EXPECT_EQUAL(follow(&all->players[who], all->epoch, n, (const uint8_t *)entry), WAN_OK);
+        all->last[who] = n;
+        count--;
+    }
+    wan_tail_told(&all->players[who].tail, BUCKET, LIFE, all->epoch, from->counted);
+    if (random_below(source, 2)) acknowledge(&all->players[all->leader], who, all->last[who]);
+}
+
+/* A copy that was taken out gets an image, which is left out here, and the stream that belongs to it. */
+static void come_back(play *all, uint32_t who, uint64_t transfer)
+{
+    wan_tail_bucket *from = all->players[all->leader].bucket, *to = all->players[who].bucket;
+    wan_tail_set_role(&all->players[who].tail, BUCKET, WAN_TAIL_LEARNER, LIFE, all->epoch, transfer);
+    to->last = to->counted = from->counted;
+    to->first = from->counted + 1;
+    uint64_t at = from->changes.start;
+    for (uint64_t n = from->first; n <= from->last; n++) {
+        const wan_tail_entry *entry = (const wan_tail_entry *)(from->changes.bytes + at);
+        EXPECT_EQUAL(follow(&all->players[who], all->epoch, n, (const uint8_t *)entry),
+                     n <= from->counted ? WAN_EMPTY : WAN_OK);
+        at += entry->length;
+    }
+    wan_tail_set_role(&all->players[who].tail, BUCKET, WAN_TAIL_COPY, LIFE, all->epoch, 0);
+    all->last[who] = to->last;
+    all->waits_for |= (uint64_t)1 << who;
+    name_copies(all);
+}
+
+static void tails_lose_nothing_that_counted_whoever_leads(void)
+{
+    static play all;
+    for (uint64_t seed = 1; seed <= 30 && !expectations_failed; seed++) {
+        random_source source = {.state = seed};
+        memset(&all, 0, sizeof all);
+        for (uint32_t n = 0; n < PLAYERS; n++) begin(&all.players[n], WAN_TAIL_COPY);
+        all.epoch = EPOCH;
+        all.waits_for = 7;
+        take_over(&all, 0);
+        for (int step = 0; step < 1500 && !expectations_failed; step++) {
+            tails *leader = &all.players[all.leader];
+            uint32_t who = random_below(&source, PLAYERS), what = random_below(&source, 100);
+            uint64_t sequence = all.last[all.leader] + 1;
+            if (what < 45 && sequence < ENTRIES_MAX) {
+                all.lengths[sequence] = 24 + 8 * random_below(&source, random_below(&source, 20) ? 20 : 3000);
+                all.contents[sequence] = random_below(&source, 1u << 30);
+                EXPECT_EQUAL(put(leader, all.lengths[sequence], all.contents[sequence]), sequence);
+                all.last[all.leader] = sequence;
+            } else if (what < 95 && who != all.leader && all.waits_for >> who & 1) {
+                send_some(&all, who, &source);
+            } else if (what < 97) {
+                if (all.waits_for >> who & 1) take_over(&all, who);
+            } else if (what < 98 && who != all.leader) {
+                all.waits_for &= ~((uint64_t)1 << who); /* It is taken out. */
+                name_copies(&all);
+            } else if (what < 99 && !(all.waits_for >> who & 1)) {
+                come_back(&all, who, seed + step);
+            }
+            leader = &all.players[all.leader];
+            uint64_t counted = all.last[all.leader];
+            for (uint32_t n = 0; n < leader->bucket->copy_count; n++)
+                if (leader->bucket->copies[n].acked < counted) counted = leader->bucket->copies[n].acked;
+            if (counted > all.counted) all.counted = counted;
+            EXPECT_EQUAL(leader->bucket->counted, all.counted);
+            for (uint32_t n = 0; n < PLAYERS; n++) check_player(&all, n);
+        }
+        if (expectations_failed) printf("    seed %" PRIu64 "\n", seed);
+        for (uint32_t n = 0; n < PLAYERS; n++) end(&all.players[n]);
+    }
+}
+
+const test_case tail_tests[] = {
+    {"without copies a change counts at once, and nothing is kept",
+     without_copies_a_change_counts_at_once_and_nothing_is_kept},
+    {"a change counts when the last copy that is waited for has it",
+     a_change_counts_when_the_last_copy_that_is_waited_for_has_it},
+    {"a learner that is waited for now keeps what it acknowledged",
+     a_learner_that_is_waited_for_now_keeps_what_it_acknowledged},
+    {"the stream of a learner has all that a copy in sync may lack",
+     the_stream_of_a_learner_has_all_that_a_copy_in_sync_may_lack},
+    {"another transfer of a lane is another learner", another_transfer_of_a_lane_is_another_learner},
+    {"only a primary takes changes, and a cancelled one leaves nothing",
+     only_a_primary_takes_changes_and_a_cancelled_one_leaves_nothing},
+    {"a tail takes no change beyond its limit, but any when it is empty",
+     a_tail_takes_no_change_beyond_its_limit_but_any_when_it_is_empty},
+    {"a lane that sleeps is woken once, and one that works is not",
+     a_lane_that_sleeps_is_woken_once_and_one_that_works_is_not},
+    {"whoever waits hears that the era is another one", whoever_waits_hears_that_the_era_is_another_one},
+    {"a copy takes the next change of its epoch only", a_copy_takes_the_next_change_of_its_epoch_only},
+    {"a learner takes a stream from anywhere, and begins anew with another image",
+     a_learner_takes_a_stream_from_anywhere_and_begins_anew_with_another_image},
+    {"a primary reads alone only under a promise of every copy for this epoch",
+     a_primary_reads_alone_only_under_a_promise_of_every_copy_for_this_epoch},
+    {"a new connection goes on behind what was acknowledged", a_new_connection_goes_on_behind_what_was_acknowledged},
+    {"tails lose nothing that counted, whoever leads", tails_lose_nothing_that_counted_whoever_leads},
+    {0},
+};
