@@ -2,19 +2,39 @@
 
 from __future__ import annotations
 
+import collections
+import contextlib
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fuzz_core import calls
 from pywan import _core
 from pywan.calls.pool import CallPool
 from pywan.calls.route import Route
 from pywan.calls.server import CallServer
 from pywan.calls.table import BucketTable, Place
 from pywan.coordination.tables import Incarnation
-from pywan.errors import BatchError, ConnectivityError, IllegalStateError, QueueFullError, RegionNotFoundError
+from pywan.errors import (
+    BatchError,
+    ConnectivityError,
+    IllegalStateError,
+    PywanError,
+    QueueFullError,
+    RegionNotFoundError,
+)
+from pywan.protocol import between_members
+from pywan.testing.fault_proxy import FaultProxy
 from pywan.testing.waiting import eventually
 from pywan.transport.control import ControlServer
 
@@ -286,3 +306,442 @@ def test_rows_for_callbacks_meet_them_at_the_primary_in_order(pair: Pair) -> Non
     with pytest.raises(BatchError, match="no room for 13"):
         pair.route.put_all([("k", 12), ("k", 13), ("k", 14)])
     assert pair.get("k") == 12
+
+
+# Broken connections
+
+
+class Link:
+    """The near member reaches the far one through a proxy with faults."""
+
+    def __init__(self, pair: Pair, *, timeout_s: float) -> None:
+        self.pair, self.proxy = pair, FaultProxy(("127.0.0.1", pair.far.port.port)).start()
+        near = pair.near
+        self.table = BucketTable("r", BUCKETS)
+        self.route = Route(near.regions["r"], self.table, near.pool, near.me, timeout_s=timeout_s)
+        self.say(1)
+
+    def say(self, epoch: int) -> None:
+        place = Place(self.pair.far.me, *self.proxy.address, epoch)
+        self.table.set_places(dict.fromkeys(range(BUCKETS), place))
+
+    def put(self, key: Any, value: Any, sequence: int = 1) -> Any:
+        return self.route.change(_core.UPDATE, key, value, None, (8, 1, sequence))
+
+    def hang_up(self) -> None:
+        for aimed in self.route.targets:
+            if aimed is not None:
+                aimed[0].close()
+
+
+@pytest.fixture
+def link(pair: Pair) -> Iterator[Link]:
+    link = Link(pair, timeout_s=2.0)
+    yield link
+    link.proxy.stop()
+
+
+@pytest.mark.parametrize("direction", ["to_target", "to_client"])
+def test_a_connection_cut_at_any_place_leaves_reads_unharmed_and_changes_in_doubt_at_worst(
+    link: Link, direction: str
+) -> None:
+    made: list[tuple[int, int, int]] = []
+    region = link.pair.region
+
+    def by_callbacks(operation: int, key: Any, value: Any, argument: Any, *rest: Any, event_id: Any) -> str:
+        made.append(event_id)
+        return region.change(operation, key, value, argument, (), None, (1, b"", event_id))
+
+    region.put("old", "value")
+    region.set_callback_route(by_callbacks)
+    doubtful = 0
+    for n in range(0, 420, 6):
+        link.hang_up()
+        link.proxy.cut_after_bytes(direction, n)
+        assert link.route.read("old")[2] == b"value"
+        link.hang_up()
+        link.proxy.cut_after_bytes(direction, n)
+        try:
+            assert link.put("key", n, n + 1) in ("created", "updated")
+            assert made.count((8, 1, n + 1)) == 1
+        except ConnectivityError as error:
+            assert error.in_doubt
+            assert made.count((8, 1, n + 1)) <= 1
+            doubtful += 1
+    assert doubtful > 0
+
+
+def test_calls_over_a_line_that_hangs_end_in_time(link: Link) -> None:
+    route = Route(link.pair.near.regions["r"], link.table, link.pair.near.pool, link.pair.near.me, timeout_s=0.5)
+    assert route.read("k") == (False, 3, None)
+    link.proxy.hang()
+    for call, in_doubt in ((lambda: route.read("k"), False), (lambda: put_by(route, "k", 1), True)):
+        began = time.monotonic()
+        with pytest.raises(ConnectivityError, match="did not answer within") as raised:
+            call()
+        assert 0.4 < time.monotonic() - began < 3
+        assert raised.value.in_doubt is in_doubt
+    with pytest.raises(BatchError, match="did not answer within") as refused:
+        route.put_all([("a", 1), ("b", 2)])
+    assert refused.value.in_doubt
+    with pytest.raises(ConnectivityError):
+        route.count()
+    link.proxy.restore()
+    assert link.put("k", 2, 2) in ("created", "updated")
+    assert link.route.read("k")[0]
+
+
+def put_by(route: Route, key: Any, value: Any, sequence: int = 1) -> Any:
+    return route.change(_core.UPDATE, key, value, None, (8, 2, sequence))
+
+
+def test_damage_on_the_way_ends_the_connection_and_not_the_call(link: Link) -> None:
+    link.put("k", "v")
+    for direction in ("to_target", "to_client"):
+        link.proxy.corrupt_next(direction)
+        assert link.route.read("k")[0]
+    assert link.proxy.statistics()["accepted"] == 3
+
+
+def test_a_member_that_left_ends_the_calls_that_wait_for_it(link: Link) -> None:
+    link.put("k", "before")
+    link.proxy.hang()
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            link.route.read("k")
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    eventually(lambda: any(aimed and aimed[0].on_their_way for aimed in link.route.targets))
+    link.pair.near.pool.keep_only(())
+    other = Member("other")
+    try:
+        other.host("r").put("k", "after")
+        link.table.set_places({number: Place(*other.place, 2) for number in range(BUCKETS)})
+        thread.join(10)
+        assert not thread.is_alive() and not failures
+        assert link.route.read("k")[2] == b"after"
+    finally:
+        link.pair.near.pool.close()
+        other.close()
+
+
+def test_ctrl_c_ends_a_call_that_waits(link: Link) -> None:
+    link.put("k", "v")
+    route = Route(link.pair.near.regions["r"], link.table, link.pair.near.pool, link.pair.near.me, timeout_s=60)
+    link.proxy.hang()
+    for call in (lambda: route.read("k"), lambda: route.count(), lambda: route.put_all([("a", 1)])):
+        timer = threading.Timer(0.2, lambda: signal.pthread_kill(threading.main_thread().ident, signal.SIGINT))
+        timer.start()
+        began = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            call()
+        assert time.monotonic() - began < 5
+        timer.join()
+    link.proxy.restore()
+    assert link.route.read("k")[2] == b"v"
+    line = next(aimed[0] for aimed in link.route.targets if aimed)
+    eventually(lambda: link.route.read("k") and line.on_their_way == 0)
+
+
+def test_a_pool_that_is_closed_leaves_nothing_and_refuses_calls(pair: Pair) -> None:
+    files = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        member = Member("third", timeout_s=0.2)
+        member.host("r")
+        member.tables["r"].set_places({number: Place(*pair.far.place, 1) for number in range(BUCKETS)})
+        assert member.routes["r"].read("k")[0] is False
+        member.pool.close()
+        assert member.pool.connections == 0
+        with pytest.raises(ConnectivityError, match="it is closed"):
+            member.routes["r"].read("k")
+        member.close()
+    eventually(lambda: pair.far.calls.connections == 0 and len(os.listdir("/proc/self/fd")) <= files)
+
+
+def test_a_forked_child_is_refused(pair: Pair) -> None:
+    pair.put("k", "v")
+    from_child, to_parent = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            pair.route.read("k")
+        except BaseException as error:
+            os.write(to_parent, f"{type(error).__name__}: {error}".encode())
+        os._exit(0)
+    os.close(to_parent)
+    with os.fdopen(from_child) as said:
+        assert "IllegalStateError" in (words := said.read()) and "forked" in words
+    os.waitpid(child, 0)
+    assert pair.get("k") == "v"
+
+
+# Members that do not keep to it
+
+
+class Impostor:
+    """Takes the place of a member: it accepts connections, and answers each call with `answer(call)`: bytes, or None to
+    say nothing.
+    """
+
+    def __init__(self, answer: Callable[[dict[str, Any]], bytes | None]) -> None:
+        self.me, self._answer = Incarnation("impostor", 66), answer
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self._threads = [threading.Thread(target=self._accept)]
+        self._threads[0].start()
+
+    @property
+    def place(self) -> tuple[Incarnation, str, int]:
+        return self.me, "127.0.0.1", self.port
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                sock, _ = self._listener.accept()
+            except OSError:
+                return
+            self._threads.append(threading.Thread(target=self._serve, args=(sock,)))
+            self._threads[-1].start()
+
+    def _serve(self, sock: socket.socket) -> None:
+        with sock, contextlib.suppress(OSError, EOFError):
+            stream = sock.makefile("rb")
+            head = stream.read(between_members.HEAD_BYTES)
+            stream.read(between_members.length_of_body(between_members.CALLS, head))
+            sock.sendall(between_members.encode_answer(between_members.CALLS))
+            while len(head := stream.read(calls.CALL.size)) == calls.CALL.size:
+                names = ("kind", "flags", "form", "condition", "length", "crc", "id", "region", "reserved", "bucket")
+                fields = dict(zip(names, calls.CALL.unpack(head)[1:], strict=False))
+                fields["epoch"] = calls.CALL.unpack(head)[12]
+                stream.read(fields["length"] + -fields["length"] % 8)
+                if fields["kind"] != calls.REGION and (data := self._answer(fields)) is not None:
+                    sock.sendall(data)
+            sock.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for thread in self._threads:
+            thread.join(10)
+
+
+def answer_to(call: dict[str, Any], status: int = 0, payload: bytes = b"", **more: int) -> bytes:
+    fields = [
+        calls.MAGIC, calls.ANSWER, status, more.get("outcome", 0), more.get("form", 3),
+        more.get("length", len(payload)), 0, more.get("id", call["id"]), more.get("flags", 0), more.get("number", 0),
+        more.get("done", 0),
+    ]  # fmt: skip
+    fields[6] = _core.crc32c(calls.ANSWER_HEAD.pack(*fields) + payload)
+    return calls.ANSWER_HEAD.pack(*fields) + calls.padded(payload)
+
+
+@pytest.fixture
+def impostor(pair: Pair) -> Iterator[Callable[[Callable[[dict[str, Any]], bytes | None]], Impostor]]:
+    made = []
+
+    def make(answer: Callable[[dict[str, Any]], bytes | None]) -> Impostor:
+        made.append(Impostor(answer))
+        pair.near.tables["r"].set_places({number: Place(*made[-1].place, 2) for number in range(BUCKETS)})
+        return made[-1]
+
+    yield make
+    pair.near.pool.close()
+    for each in made:
+        each.close()
+
+
+def test_a_primary_that_moves_away_gets_no_change_lost_or_made_twice(pair: Pair, impostor: Any) -> None:
+    impostor(lambda call: answer_to(call, 1, number=3))
+    made: dict[Any, int] = collections.Counter()
+    region = pair.region
+
+    def by_callbacks(operation: int, key: Any, value: Any, argument: Any, *rest: Any, event_id: Any) -> str:
+        made[event_id] += 1
+        return region.change(operation, key, value, argument, (), None, (1, b"", event_id))
+
+    region.set_callback_route(by_callbacks)
+    failures: list[BaseException] = []
+
+    def work(thread: int) -> None:
+        try:
+            for n in range(10):
+                assert pair.route.change(_core.UPDATE, f"{thread}/{n}", n, None, (8, thread, n + 1)) == "created"
+            pair.route.put_all((f"{thread}/row{n}", n) for n in range(50))
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    eventually(lambda: pair.near.pool.connections == 1)
+    for bucket in range(BUCKETS):
+        pair.near.tables["r"].set_places({bucket: Place(*pair.far.place, 3)})
+    for thread in threads:
+        thread.join(30)
+    assert not failures
+    assert len(region) == 8 * 60 and set(made.values()) == {1}
+
+
+def test_a_change_that_its_primary_lost_track_of_goes_to_the_next_one_as_a_repeat(pair: Pair, impostor: Any) -> None:
+    seen = []
+
+    def answer(call: dict[str, Any]) -> bytes:
+        seen.append((call["kind"], call["flags"] & 1))
+        return answer_to(call, 3, bytes(16)) if len(seen) == 1 else answer_to(call, 0, outcome=1)
+
+    impostor(answer)
+    assert pair.put("k", 1) == "updated"
+    assert seen == [(calls.CHANGE, 0), (calls.CHANGE, 1)]
+
+
+def test_an_answer_that_nobody_can_read_ends_the_connection_and_the_call_in_time(pair: Pair, impostor: Any) -> None:
+    wrong = [
+        lambda call: answer_to(call, id=call["id"] + 1024),
+        lambda call: answer_to(call, status=9),
+        lambda call: answer_to(call, length=65 << 20),
+        lambda call: b"GET / HTTP/1.1\r\n" * 10,
+        lambda call: answer_to(call, id=0, status=2, payload=b"[ProtocolError] I do not like it"),
+        lambda call: answer_to(call) * 2,
+    ]
+    at = [0]
+    impostor(lambda call: wrong[at[0]](call))
+    route = Route(pair.near.regions["r"], pair.near.tables["r"], pair.near.pool, pair.near.me, timeout_s=0.3)
+    for number in range(len(wrong)):
+        at[0] = number
+        try:
+            route.read("k")
+        except ConnectivityError as error:
+            assert not error.in_doubt
+        else:
+            assert number == len(wrong) - 1  # The first one of two answers was right.
+    at[0] = 4
+    with pytest.raises(ConnectivityError, match="I do not like it"):
+        route.read("k")
+
+
+def test_answers_drawn_at_random_harm_nobody(pair: Pair, impostor: Any) -> None:
+    seed = random.randrange(1 << 32)
+    source = random.Random(seed)
+
+    def answer(call: dict[str, Any]) -> bytes:
+        data = answer_to(
+            call, source.choice((0, 0, 0, 1, 2, 3)), source.randbytes(source.choice((0, 8, 40))),
+            outcome=source.choice((0, 1, 255)), form=source.choice((0, 1, 2, 3, 9, 255)), flags=source.randrange(256),
+            number=source.getrandbits(64), done=source.choice((0, 1, 1 << 40)),
+        )  # fmt: skip
+        if source.random() < 0.1:
+            at = source.randrange(len(data))
+            data = data[:at] + source.randbytes(1) + data[at + 1 :]
+        return data
+
+    impostor(answer)
+    route = Route(pair.near.regions["r"], pair.near.tables["r"], pair.near.pool, pair.near.me, timeout_s=0.1)
+    asked = (
+        lambda: route.read("k"),
+        lambda: put_by(route, "k", "v"),
+        lambda: route.count(),
+        lambda: next(route.scan_keys(), None),
+        lambda: next(route.items(), None),
+        lambda: route.put_all([("a", 1), ("b", 2)]),
+        lambda: route.clear(),
+    )
+    for _ in range(60):
+        with contextlib.suppress(PywanError):
+            source.choice(asked)()
+    assert pair.near.regions["r"].name == "r", seed
+
+
+# Callbacks that call
+
+
+def test_callbacks_of_two_members_that_call_each_other_end_at_the_limit_and_do_not_wait_in_a_circle(pair: Pair) -> None:
+    far, near = pair.region, pair.near.regions["r"]
+    pair.far.tables["r"].set_places({number: Place(*pair.near.place, 1) for number in range(BUCKETS)})
+    words: list[str] = []
+    depths: list[int] = []
+
+    def goes_on(member: Member, region: _core.RegionCore) -> Callable[..., str]:
+        def by_callbacks(operation: int, key: Any, value: Any, argument: Any, *rest: Any, event_id: Any) -> str:
+            depths.append(_core.call_depth())
+            try:
+                member.routes["r"].change(operation, key, value, argument, event_id)
+            except PywanError as error:
+                words.append(str(error))
+            return region.change(operation, key, value, argument, (), None, (1, b"", event_id))
+
+        return by_callbacks
+
+    far.set_callback_route(goes_on(pair.far, far))
+    near.set_callback_route(goes_on(pair.near, near))
+    began = time.monotonic()
+    assert pair.put("k", "v") == "updated"  # The innermost change was the first.
+    assert time.monotonic() - began < 4
+    assert depths == [1, 2, 3, 4, 5]
+    assert len(words) == 1 and "in a circle" in words[0]
+    assert _core.call_depth() == 0
+
+
+# A real process
+
+
+@pytest.fixture
+def process(pair: Pair) -> Iterator[subprocess.Popen[bytes]]:
+    home = Path(_core.__file__).parents[2]
+    script = Path(__file__).with_name("calls_member.py")
+    with subprocess.Popen(
+        [sys.executable, str(script), "away", "99", "one", str(BUCKETS)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(home)},
+    ) as process:
+        assert process.stdout is not None and process.stdin is not None
+        place = Place(Incarnation("away", 99), "127.0.0.1", int(process.stdout.readline()), 5)
+        pair.near.tables["r"].set_places(dict.fromkeys(range(BUCKETS), place))
+        yield process
+        process.kill()
+
+
+def test_calls_to_a_process_work_and_end_when_it_is_killed(pair: Pair, process: subprocess.Popen[bytes]) -> None:
+    route = Route(pair.near.regions["r"], pair.near.tables["r"], pair.near.pool, pair.near.me, timeout_s=1.0)
+    route.put_all((f"key{n}", n) for n in range(3_000))
+    assert route.count() == 3_000
+    outcomes: list[Any] = []
+
+    def work(thread: int) -> None:
+        for n in range(1_000_000):
+            try:
+                put_by(route, f"{thread}/{n}", n, n + 1)
+            except ConnectivityError as error:
+                outcomes.append(error.in_doubt)
+                return
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    eventually(lambda: route.count() > 3_100)
+    process.kill()
+    began = time.monotonic()
+    for thread in threads:
+        thread.join(20)
+    assert time.monotonic() - began < 10
+    assert len(outcomes) == 8
+
+
+def test_a_process_that_stands_still_is_waited_for_within_the_limit(
+    pair: Pair, process: subprocess.Popen[bytes]
+) -> None:
+    route = Route(pair.near.regions["r"], pair.near.tables["r"], pair.near.pool, pair.near.me, timeout_s=0.5)
+    put_by(route, "k", 1)
+    process.send_signal(signal.SIGSTOP)
+    try:
+        with pytest.raises(ConnectivityError) as raised:
+            put_by(route, "k", 2)
+        assert raised.value.in_doubt
+    finally:
+        process.send_signal(signal.SIGCONT)
+    assert pair.route.read("k")[0]

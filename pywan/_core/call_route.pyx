@@ -156,6 +156,7 @@ cdef class CallRoute:
         """Makes many calls, and gives each its answer, or its error. They leave together. What this member is primary
         of is done here meanwhile."""
         cdef int at
+        self.state.check_process()
         cdef CallSession here = CallSession(None)
         here.callback_depth = wan_call_depth
         for at in range(0, len(parts), TOGETHER):
@@ -247,6 +248,7 @@ cdef class CallRoute:
         cdef bint is_change = head.kind == WAN_CALL_CHANGE or head.kind == WAN_CALL_ROWS or head.kind == WAN_CALL_CLEAR
         cdef const wan_answer *answer
         cdef bytes payload
+        self.state.check_process()
         began_us = began_us or wan_monotonic_us()
         until = began_us + self.limit_us
         while True:

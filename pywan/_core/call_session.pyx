@@ -422,7 +422,8 @@ cdef class CallSession(Session):
             if self.found.used:
                 memcpy(answer + 1, self.found.bytes, self.found.used)
             wan_buffer_trim(&self.found, WAN_BUFFER_KEPT_BYTES)
-        return answer if self.wait_for(region, call, change.era, change.sequence, at, True) else NULL
+        # A change that did nothing has seen what the key has, as a read does.
+        return answer if self.wait_for(region, call, change.era, change.sequence, at, outcome <= WAN_DESTROYED) else NULL
 
     cdef wan_answer *do_rows(self, region_core *region, const wan_call *call) noexcept nogil:
         cdef const uint8_t *record_at = <const uint8_t *>(call + 1)
@@ -433,6 +434,7 @@ cdef class CallSession(Session):
         cdef wan_outcome outcome = WAN_LOST
         cdef wan_answer *answer
         cdef wan_status status = WAN_OK
+        cdef bint touched = False
         cdef int happened
         if call.flags & WAN_CALL_REPEAT:
             return self.fail(call, WAN_ANSWER_IN_DOUBT, b"ConnectivityError",
@@ -461,6 +463,7 @@ cdef class CallSession(Session):
                 break
             else:
                 applied += outcome <= WAN_DESTROYED
+                touched = True
                 era, sequence = change.era, change.sequence
             done += 1
             record_at += wan_record_length(record)
@@ -471,7 +474,7 @@ cdef class CallSession(Session):
         answer.done = done
         if answer.status != WAN_ANSWER_ELSEWHERE:
             answer.number = applied
-        return answer if not sequence or self.wait_for(region, call, era, sequence, at, True) else NULL
+        return answer if not touched or self.wait_for(region, call, era, sequence, at, applied > 0) else NULL
 
     cdef wan_answer *do_scan(self, region_core *region, const wan_call *call) noexcept nogil:
         cdef const wan_bucket *bucket = &region.table.buckets[call.bucket]

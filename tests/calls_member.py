@@ -1,0 +1,28 @@
+"""A member in a process of its own, for tests of calls: it is primary of all of region "r", and ends with its input.
+
+python calls_member.py NAME ID SITE BUCKETS: prints its port.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from pywan import _core
+from pywan.calls.server import CallServer
+from pywan.coordination.tables import Incarnation
+from pywan.transport.control import ControlServer
+
+
+def main(name: str, member_id: str, site: str, buckets: str) -> None:
+    region = _core.RegionCore("r", _core.Clock(), site=1, member=int(member_id), buckets=int(buckets))
+    calls = CallServer(Incarnation(name, int(member_id)), site, {"r": region}.get)
+    port = ControlServer("127.0.0.1", 0, lambda request, peer: {}, name=name, other_protocols={b"PWK1": calls.serve})
+    port.start()
+    print(port.port, flush=True)
+    sys.stdin.read()
+    calls.stop()
+    port.stop()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
