@@ -1,6 +1,6 @@
 """Operations on keys whose primary is another member, a process of its own: how many `put` and `get` of 100 bytes one
 thread makes in a second, and 64 threads that share one connection. Beside it: messages of 200 bytes to a process in C
-and back, one at a time, and 64 at a time as one."""
+and back, by one thread, and by 64 threads that have a connection each."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def main() -> None:
                     lambda operation=operation, threads=threads: calls_per_s(operation, threads, calls),
                     lambda ping=ping: float(ping.ask()),
                 )
-                what = "round trips in C" if threads == 1 else f"round trips in C, {threads} at a time"
+                what = "round trips in C" if threads == 1 else f"round trips in C over {threads} connections"
                 report(f"{name} at another member, {threads} thr.", subject / 1e3, reference / 1e3, what, unit="k/s")
     finally:
         pool.close()

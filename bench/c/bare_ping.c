@@ -1,11 +1,12 @@
-/* A message of 200 bytes to another process over loopback and back, with nothing of a region.
+/* Messages of 200 bytes to another process over loopback and back, with nothing of a region.
  *
- *   bare_ping TOGETHER ROUNDS      runs once for every line on stdin, and prints round trips per second
+ *   bare_ping THREADS ROUNDS      runs once for every line on stdin, and prints round trips per second
  *
- * TOGETHER messages are on their way at the same time: they are sent as one, and echoed as they come. */
+ * Each thread has a connection of its own, and a thread of the other process that echoes. */
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,6 +15,7 @@
 #include <unistd.h>
 
 #define MESSAGE_BYTES 200u
+#define THREADS_MAX   64u
 
 static void stop(const char *what)
 {
@@ -43,14 +45,29 @@ static void write_all(int file, const uint8_t *from, size_t bytes)
     }
 }
 
-static void echo(int file)
+static int files[2][THREADS_MAX];
+static uint64_t rounds;
+
+static void *echo(void *which)
 {
-    uint8_t bytes[65536];
+    int file = *(int *)which;
+    uint8_t bytes[4096];
     for (;;) {
         ssize_t got = recv(file, bytes, sizeof bytes, 0);
         if (got <= 0) exit(0);
         write_all(file, bytes, (size_t)got);
     }
+}
+
+static void *ping(void *which)
+{
+    int file = *(int *)which;
+    uint8_t bytes[MESSAGE_BYTES] = {0};
+    for (uint64_t n = 0; n < rounds; n++) {
+        write_all(file, bytes, MESSAGE_BYTES);
+        read_all(file, bytes, MESSAGE_BYTES);
+    }
+    return NULL;
 }
 
 static int connected(int *other)
@@ -70,29 +87,31 @@ static int connected(int *other)
 
 int main(int count, char **words)
 {
-    if (count != 3) {
-        fputs("bare_ping TOGETHER ROUNDS\n", stderr);
+    pthread_t running[THREADS_MAX];
+    uint64_t threads = count == 3 ? strtoull(words[1], NULL, 10) : 0;
+    if (threads == 0 || threads > THREADS_MAX) {
+        fprintf(stderr, "bare_ping THREADS ROUNDS, with 1 to %u threads\n", THREADS_MAX);
         return 2;
     }
-    uint64_t together = strtoull(words[1], NULL, 10), rounds = strtoull(words[2], NULL, 10);
-    uint8_t *bytes = calloc(together, MESSAGE_BYTES);
-    int other, file = connected(&other);
-    if (!bytes) stop("calloc");
-    if (fork() == 0) {
-        close(file);
-        echo(other);
+    rounds = strtoull(words[2], NULL, 10);
+    for (uint64_t n = 0; n < threads; n++) files[0][n] = connected(&files[1][n]);
+    int is_child = fork() == 0;
+    for (uint64_t n = 0; n < threads; n++) close(files[!is_child][n]);
+    if (is_child) {
+        for (uint64_t n = 0; n < threads; n++)
+            if (pthread_create(&running[n], NULL, echo, &files[1][n])) stop("pthread_create");
+        for (uint64_t n = 0; n < threads; n++) pthread_join(running[n], NULL);
+        return 0;
     }
-    close(other);
     for (char line[64]; fgets(line, sizeof line, stdin);) {
         struct timespec began, ended;
         clock_gettime(CLOCK_MONOTONIC, &began);
-        for (uint64_t n = 0; n < rounds; n++) {
-            write_all(file, bytes, together * MESSAGE_BYTES);
-            read_all(file, bytes, together * MESSAGE_BYTES);
-        }
+        for (uint64_t n = 0; n < threads; n++)
+            if (pthread_create(&running[n], NULL, ping, &files[0][n])) stop("pthread_create");
+        for (uint64_t n = 0; n < threads; n++) pthread_join(running[n], NULL);
         clock_gettime(CLOCK_MONOTONIC, &ended);
         double seconds = (double)(ended.tv_sec - began.tv_sec) + (double)(ended.tv_nsec - began.tv_nsec) / 1e9;
-        printf("%f\n", (double)(rounds * together) / seconds);
+        printf("%f\n", (double)(rounds * threads) / seconds);
         fflush(stdout);
     }
     return 0;

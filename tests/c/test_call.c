@@ -1,0 +1,83 @@
+/* Owns the tests of the checks of calls between members. */
+#include "harness.h"
+#include "record/wan_form.h"
+#include "session/wan_call.h"
+
+static uint8_t bytes[sizeof(wan_call) + 64] __attribute__((aligned(8)));
+
+/* A GET of the key "abc" with its zeros. Returns its length. */
+static uint64_t lay_out_a_get(void)
+{
+    wan_call *call = (wan_call *)bytes;
+    memset(bytes, 0, sizeof bytes);
+    *call = (wan_call){.magic = WAN_CALL_MAGIC, .kind = WAN_CALL_GET, .length = 3, .id = 7, .form = WAN_FORM_TEXT};
+    memcpy(call + 1, "abc", 3);
+    call->crc = wan_call_crc(call);
+    return sizeof *call + 8;
+}
+
+static void a_call_that_is_not_whole_is_waited_for(void)
+{
+    uint64_t whole = lay_out_a_get(), length;
+    for (uint64_t there = 0; there < whole; there++) {
+        length = 0;
+        EXPECT_EQUAL(wan_call_next(bytes, there, &length), WAN_EMPTY);
+        EXPECT_EQUAL(length, there < sizeof(wan_call) ? sizeof(wan_call) - there : whole - there);
+    }
+    EXPECT_EQUAL(wan_call_next(bytes, whole, &length), WAN_OK);
+    EXPECT_EQUAL(length, whole);
+}
+
+static void a_bit_that_changed_anywhere_in_a_call_is_found(void)
+{
+    uint64_t whole = lay_out_a_get(), length;
+    for (uint64_t bit = 0; bit < (sizeof(wan_call) + 3) * 8; bit++) {
+        bytes[bit / 8] ^= (uint8_t)(1u << bit % 8);
+        EXPECT(wan_call_next(bytes, whole, &length) != WAN_OK);
+        bytes[bit / 8] ^= (uint8_t)(1u << bit % 8);
+    }
+    EXPECT_EQUAL(wan_call_next(bytes, whole, &length), WAN_OK);
+}
+
+static void another_protocol_is_named_by_its_first_bytes(void)
+{
+    uint64_t length;
+    memset(bytes, 0, sizeof bytes);
+    memcpy(bytes, "GET / HTTP/1.1", 14);
+    EXPECT_EQUAL(wan_call_next(bytes, sizeof(wan_call), &length), WAN_CORRUPT);
+    EXPECT(strstr(wan_detail, "\"GET \"") != NULL);
+    EXPECT_EQUAL(wan_answer_next(bytes, sizeof(wan_answer), &length), WAN_CORRUPT);
+}
+
+static void a_length_beyond_the_limit_is_refused_before_its_bytes_come(void)
+{
+    uint64_t length;
+    lay_out_a_get();
+    ((wan_call *)bytes)->length = WAN_CALL_BYTES_MAX + 1;
+    EXPECT_EQUAL(wan_call_next(bytes, sizeof(wan_call), &length), WAN_CORRUPT);
+    wan_answer *answer = (wan_answer *)bytes;
+    *answer = (wan_answer){.magic = WAN_CALL_MAGIC, .kind = WAN_CALL_ANSWER, .length = UINT32_MAX};
+    EXPECT_EQUAL(wan_answer_next(bytes, sizeof *answer, &length), WAN_CORRUPT);
+}
+
+static void a_kind_that_carries_nothing_is_refused_with_a_payload(void)
+{
+    uint64_t whole = lay_out_a_get(), length;
+    wan_call *call = (wan_call *)bytes;
+    call->kind = WAN_CALL_COUNT;
+    call->crc = wan_call_crc(call);
+    EXPECT_EQUAL(wan_call_next(bytes, whole, &length), WAN_CORRUPT);
+    call->kind = WAN_CALL_ANSWER;
+    call->crc = wan_call_crc(call);
+    EXPECT_EQUAL(wan_call_next(bytes, whole, &length), WAN_CORRUPT);
+}
+
+const test_case call_tests[] = {
+    {"a call that is not whole is waited for", a_call_that_is_not_whole_is_waited_for},
+    {"a bit that changed anywhere in a call is found", a_bit_that_changed_anywhere_in_a_call_is_found},
+    {"another protocol is named by its first bytes", another_protocol_is_named_by_its_first_bytes},
+    {"a length beyond the limit is refused before its bytes come",
+     a_length_beyond_the_limit_is_refused_before_its_bytes_come},
+    {"a kind that carries nothing is refused with a payload", a_kind_that_carries_nothing_is_refused_with_a_payload},
+    {0},
+};
