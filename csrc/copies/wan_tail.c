@@ -1,21 +1,29 @@
 #include "copies/wan_tail.h"
 #include <stdlib.h>
 #include <unistd.h>
-#include "base/wan_clock.h"
 
 #define EMPTY_BYTES_KEPT 16384u /* A tail that is empty keeps so much memory. */
 
 static inline uint64_t load(const uint64_t *at) { return __atomic_load_n(at, __ATOMIC_ACQUIRE); }
 static inline void store(uint64_t *at, uint64_t value) { __atomic_store_n(at, value, __ATOMIC_RELEASE); }
-static inline uint8_t role_of(const wan_tail_bucket *bucket)
-{
-    return __atomic_load_n(&bucket->role, __ATOMIC_ACQUIRE);
-}
 static inline uint32_t number_of(const wan_tail *tail, const wan_tail_bucket *bucket)
 {
     return (uint32_t)(bucket - tail->buckets);
 }
 static inline int leads(uint8_t role) { return role == WAN_TAIL_PRIMARY || role == WAN_TAIL_TAKING_OVER; }
+
+wan_status wan_tail_entry_check(const uint8_t *at, uint64_t bytes)
+{
+    const wan_tail_entry *entry = (const wan_tail_entry *)at;
+    if (bytes < sizeof *entry || entry->length > bytes || entry->length % 8 || entry->length < sizeof *entry)
+        return WAN_FAIL(WAN_CORRUPT, "a change of a bucket is not whole");
+    const uint64_t room = entry->length - sizeof *entry;
+    wan_status status = wan_record_check(at + sizeof *entry, room);
+    if (status != WAN_OK) return status;
+    if (wan_record_length((const wan_record *)(entry + 1)) + wan_align8(entry->found_length) != room)
+        return WAN_FAIL(WAN_CORRUPT, "the parts of a change of a bucket do not make up its length");
+    return WAN_OK;
+}
 
 wan_status wan_tail_init(wan_tail *tail, uint32_t buckets, uint32_t shards)
 {

@@ -7,6 +7,7 @@
 #ifndef WAN_TAIL_H
 #define WAN_TAIL_H
 #include "base/wan_buffer.h"
+#include "base/wan_clock.h"
 #include "base/wan_lock.h"
 #include "record/wan_record.h"
 
@@ -114,13 +115,29 @@ typedef struct {
     uint64_t length;
 } wan_tail_reservation;
 
+/* Checks that a whole entry with its record begins at `at`, within `bytes` bytes. WAN_CORRUPT otherwise. */
+wan_status wan_tail_entry_check(const uint8_t *at, uint64_t bytes);
+
 wan_status wan_tail_init(wan_tail *tail, uint32_t buckets, uint32_t shards);
 void wan_tail_close(wan_tail *tail); /* Nobody waits in the tail, or uses it afterwards. */
+
+/* What this member is for a bucket now: WAN_TAIL_*. */
+static inline uint8_t wan_tail_role(const wan_tail *tail, uint32_t bucket)
+{
+    return __atomic_load_n(&tail->buckets[bucket].role, __ATOMIC_ACQUIRE);
+}
 
 /* Sets until when the coordinator's lease runs, by wan_monotonic_us. */
 static inline void wan_tail_set_lease(wan_tail *tail, uint64_t until_us)
 {
     __atomic_store_n(&tail->lease_until_us, until_us, __ATOMIC_RELEASE);
+}
+
+/* Whether the coordinator's lease runs now. */
+static inline int wan_tail_lease_runs(const wan_tail *tail)
+{
+    uint64_t until_us = __atomic_load_n(&tail->lease_until_us, __ATOMIC_ACQUIRE);
+    return until_us == WAN_NEVER || wan_monotonic_us() < until_us;
 }
 
 /* Lanes. */

@@ -408,6 +408,16 @@ class RegionCore(RegionCalls):
         forwards: bool = True,
         **kwargs: Any,
     ) -> Self: ...
+    def share(self, tail: Tail, route: Any, reads_copies: bool = False) -> None:
+        """From now on several members hold the region: its changes go into `tail`, and count when all copies that are
+        waited for have them."""
+    @property
+    def shards(self) -> int:
+        """How many shards the region's table has."""
+    def extend(self, bucket: int, life: int, epoch: int, first_sequence: int, entries: bytes) -> int:
+        """Applies changes that another copy of the bucket has, as `Tail.fetch` gave them."""
+    def drop_bucket(self, bucket: int) -> int:
+        """Drops all entries and tombstones of a bucket on this member."""
     @property
     def queues(self) -> tuple[EventQueue, ...]:
         """The attached queues."""

@@ -7,6 +7,7 @@ from pywan._core.c_base cimport *
 from pywan._core.c_record cimport *
 from pywan._core.c_store cimport *
 from pywan._core.c_log cimport *
+from pywan._core.c_copies cimport *
 from pywan._core.c_region cimport *
 from pywan._core.c_system cimport *
 from pywan._core.committer cimport committer_reserve, committer_note_pending
@@ -112,6 +113,8 @@ cdef inline wan_status region_change_if(region_core *region, wan_change *change,
         outcome[0] = WAN_UNMET
         if wanted.holds:
             status = region_change_held(region, shard, change, from_, decisions, outcome)
+        elif region.tail != NULL:
+            status = region_note_read(region, shard, change)
     wan_lock_release(&shard.lock)
     return status
 
@@ -155,6 +158,8 @@ cdef inline wan_status region_change_held(region_core *region, wan_shard *shard,
     status = check_route(attached, decisions != NULL)
     if status != WAN_OK:
         return status
+    if region.tail != NULL:
+        return region_change_shared(region, shard, change, from_, outcome)
     if attached != NULL and attached.count and region.forwards:
         if attached.count == 1 and decisions == NULL:
             return region_enqueue_one(region, shard, change, from_, attached, outcome)
@@ -164,6 +169,52 @@ cdef inline wan_status region_change_held(region_core *region, wan_shard *shard,
         for n in range(attached.count):
             queue_note_not_queued(attached.queues[n])
     return status
+
+
+cdef inline wan_status region_change_shared(region_core *region, wan_shard *shard, wan_change *change,
+                                            const origin *from_, wan_outcome *outcome) noexcept nogil:
+    """The part of `region_change` for a region that several members hold. WAN_ELSEWHERE: another member is primary of
+    the bucket. Otherwise the change has its place in the bucket, and its maker waits until it counts."""
+    cdef uint32_t bucket = wan_table_bucket(&region.table, change.hash).number
+    cdef uint32_t value_length = 0 if change.operation == WAN_DESTROY else change.value_length
+    cdef uint64_t length = wan_record_size(change.key_length, value_length, from_.callback_length, 0), found = 0
+    cdef wan_tail_reservation room
+    cdef wan_tail_entry *entry
+    cdef wan_status status
+    if from_.remembered and from_.asked != NULL and from_.asked.found_value:
+        found = from_.asked.found.used
+    status = wan_tail_reserve(region.tail, bucket, sizeof(wan_tail_entry) + length + wan_align8(found), &room)
+    if status != WAN_OK:
+        return status
+    status = region_apply(region, shard, change, outcome)
+    if status != WAN_OK or outcome[0] > WAN_DESTROYED:
+        wan_tail_cancel(&room)
+        return region_note_read(region, shard, change) if status == WAN_OK else status
+    entry = <wan_tail_entry *>room.at
+    memset(entry, 0, sizeof(wan_tail_entry))
+    entry.length, entry.outcome = <uint32_t>room.length, <uint8_t>outcome[0]
+    write_record(<uint8_t *>(entry + 1), length, region, change, operation_of(outcome[0]), from_, NULL, 0,
+                 change.value, value_length, change.value_form)
+    if from_.remembered:
+        entry.flags = WAN_TAIL_REMEMBERED
+        if from_.asked != NULL and from_.asked.found_value:
+            entry.flags |= WAN_TAIL_FOUND
+            entry.found_length, entry.found_form = <uint32_t>found, from_.asked.found_form
+            memset(<uint8_t *>(entry + 1) + length, 0, wan_align8(found))
+            if found:
+                memcpy(<uint8_t *>(entry + 1) + length, from_.asked.found.bytes, found)
+    change.era, change.waits = room.bucket.era, 1
+    change.sequence = wan_tail_commit(region.tail, &room, <uint32_t>(shard - region.table.shards))
+    return WAN_OK
+
+
+cdef inline wan_status region_note_read(region_core *region, wan_shard *shard, wan_change *change) noexcept nogil:
+    """Notes what an answer depends on that changed nothing: the newest change of the key's shard. WAN_ELSEWHERE: this
+    member is not primary. Under the entry lock."""
+    cdef uint32_t bucket = wan_table_bucket(&region.table, change.hash).number
+    change.era, change.waits = wan_read(&region.tail.buckets[bucket].era), 1
+    change.sequence = wan_read(&region.tail.shard_last[shard - region.table.shards])
+    return WAN_OK if wan_tail_role(region.tail, bucket) == WAN_TAIL_PRIMARY else WAN_ELSEWHERE
 
 
 cdef inline wan_status region_enqueue_one(region_core *region, wan_shard *shard, wan_change *change,
@@ -399,6 +450,7 @@ cdef inline void origin_from_record(origin *from_, const wan_record *record, bin
     from_.callback_length = record.callback_length
     from_.callback_form = record.callback_form
     from_.possible_duplicate = possible_duplicate
+    from_.remembered, from_.asked = 0, NULL
 
 
 cdef inline wan_status region_log_reserve(region_log *log, const wan_change *change) noexcept nogil:

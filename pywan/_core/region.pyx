@@ -1,11 +1,17 @@
 # Owns `RegionCore`, the compiled half of a region as Python sees it, and `RegionFace`, the part of it that users hold.
 cimport cython
-from libc.stdint cimport uint8_t, uint32_t
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from pywan._core.c_base cimport *
+from pywan._core.c_copies cimport *
+from pywan._core.c_region cimport *
 from pywan._core.clock cimport Clock
+from pywan._core.follow cimport region_follow
 from pywan._core.region_base cimport OneWait, RegionBase
 from pywan._core.region_changes cimport RegionCalls
 from pywan._core.region_persistence cimport PersistentRegion
+from pywan._core.region_state cimport region_core
+from pywan._core.tail cimport Tail
 
 
 cdef class RegionCore(PersistentRegion):
@@ -22,6 +28,57 @@ cdef class RegionCore(PersistentRegion):
         queues whose senders have filters; no event enters them before the filters were asked about it. When this
         returns, no change uses the old queues or the old route."""
         self.state.attach(queues, callback_change, asking)
+
+    def share(self, Tail tail not None, route, bint reads_copies=False):
+        """From now on several members hold the region: its changes go into `tail`, and count when all copies that are
+        waited for have them. `route` makes the changes and reads of buckets whose primary is elsewhere. `reads_copies`:
+        a copy in sync answers reads too. When this returns, no change is under way that is not in the tail."""
+        self.state.share(tail, route, reads_copies)
+
+    @property
+    def shards(self):
+        """How many shards the region's table has."""
+        return self.state.region.table.shard_count
+
+    def extend(self, uint32_t bucket, uint64_t life, uint64_t epoch, uint64_t first_sequence, bytes entries not None):
+        """Applies changes that another copy of the bucket has, as `Tail.fetch` gave them. What is here already is left
+        out. Returns how many were applied. ProtocolError: the bytes are not whole, or a change before them is
+        missing."""
+        from pywan.errors import ProtocolError
+        cdef region_core *region = &self.state.region
+        cdef const uint8_t *at = <const uint8_t *>PyBytes_AS_STRING(entries)
+        cdef uint64_t length = <uint64_t>PyBytes_GET_SIZE(entries), done = 0, sequence = first_sequence
+        cdef wan_status status = WAN_OK
+        if region.tail == NULL or bucket >= region.table.bucket_count:
+            raise ValueError(f"region {self.state.name!r} has no bucket {bucket} that members share")
+        with nogil:
+            while length:
+                status = wan_tail_entry_check(at, length)
+                if status == WAN_OK:
+                    status = region_follow(region, bucket, life, epoch, sequence, <const wan_tail_entry *>at)
+                if status != WAN_OK and status != WAN_EMPTY:
+                    break
+                done += status == WAN_OK
+                sequence += 1
+                length -= (<const wan_tail_entry *>at).length
+                at += (<const wan_tail_entry *>at).length
+                status = WAN_OK
+        if status == WAN_NO_MEMORY:
+            raise MemoryError(f"region {self.state.name!r}: no memory for the changes of bucket {bucket}")
+        if status != WAN_OK:
+            raise ProtocolError(f"region {self.state.name!r}: change {sequence} of bucket {bucket} cannot follow"
+                                " the ones that are here, or is damaged")
+        return done
+
+    def drop_bucket(self, uint32_t bucket):
+        """Drops all entries and tombstones of a bucket on this member. Returns how many there were."""
+        cdef region_core *region = &self.state.region
+        cdef uint64_t dropped
+        if bucket >= region.table.bucket_count:
+            raise ValueError(f"region {self.state.name!r} has no bucket {bucket}")
+        with nogil:
+            dropped = wan_table_bucket_drop(&region.table, &region.table.buckets[bucket])
+        return dropped
 
     @property
     def queues(self):

@@ -4,6 +4,7 @@ from pywan._core.c_base cimport *
 from pywan._core.c_region cimport *
 from pywan._core.clock cimport Clock
 from pywan._core.disk_log cimport LogBudget
+from pywan._core.tail cimport Tail
 from pywan._core.region_state cimport condition, decision, origin, region_core, region_log
 
 cdef class RegionBase:
@@ -24,8 +25,8 @@ cdef class RegionBase:
     cdef object environment         # Keeps the capsule alive.
     cdef LogBudget budget           # Keeps the budget alive.
     cdef object log_wait            # Called instead of waiting for the committer. None: we wait for the committer.
-    # Of a region that several members hold. `tail` keeps the region's tail alive. `route` makes the changes and reads of
-    # buckets whose primary is elsewhere.
+    # Of a region that several members hold. `tail` keeps the region's tail alive. `route` makes the changes and reads
+    # of buckets whose primary is elsewhere.
     cdef object tail
     cdef object route
 
@@ -36,6 +37,11 @@ cdef class RegionBase:
     cdef int choose_durable(self, queues) except -1
     cdef int keep_log(self, region_log *log, environment, LogBudget budget, log_wait) except -1
     cdef int close(self) except -1
+    cdef int share(self, Tail tail, route, bint reads_copies) except -1
+    cdef bint is_elsewhere(self, uint64_t hash) noexcept
+    cdef wan_status wait_counted(self, uint32_t bucket, uint64_t era, uint64_t sequence) except *
+    cdef int wait_counts(self, uint32_t bucket, uint64_t era, uint64_t sequence) except -1
+    cdef wan_status wait_readable(self, uint32_t bucket, uint64_t era) except *
     cdef wan_status wait_for_room(self, wan_change *change, const origin *from_, decision *decided, condition *wanted,
                                   wan_outcome *outcome) except *
     cdef bint may_wait(self, uint64_t began_us) except *

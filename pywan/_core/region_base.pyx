@@ -4,6 +4,7 @@ from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from cpython.exc cimport PyErr_CheckSignals
 from pywan._core.c_base cimport *
+from pywan._core.c_copies cimport *
 from pywan._core.c_record cimport *
 from pywan._core.c_region cimport *
 from pywan._core.clock cimport Clock
@@ -17,8 +18,12 @@ from pywan._core.queue cimport SLOW_DISK_US
 from pywan._core.region_recovery cimport region_log_close
 from pywan._core.region_state cimport (
     MAX_ATTACHED, ROUTE_CALLBACKS, ROUTE_STRAIGHT, attachment, condition, decision, origin, region_log)
-from pywan._core.region_walk cimport attachment_publish
+from pywan._core.region_walk cimport attachment_publish, pass_entry_locks
 from pywan._core.status cimport detail_text, error_of_child, full_error, log_fails, raise_for
+from pywan._core.tail cimport Tail
+
+cdef enum:
+    WAIT_SLICE_MS = 100     # A wait for copies is so long at a time. In between, Ctrl-C ends it.
 
 
 @cython.no_gc_clear      # The collector must not clear what __dealloc__ uses.
@@ -141,6 +146,79 @@ cdef class RegionBase:
         with nogil:
             attachment_publish(&self.region, fresh)
         return 0
+
+    # A region that several members hold
+
+    cdef int share(self, Tail tail, route, bint reads_copies) except -1:
+        """As `RegionCore.share`."""
+        self.check_open()
+        from pywan.errors import IllegalStateError
+        if self.attached_queues or self.region.log != NULL:
+            raise IllegalStateError(f"region {self.name!r} has gateway senders or is persistent, and such a region can"
+                                    " be on one member only in this version")
+        if tail.tail.shard_count != self.region.table.shard_count:
+            raise IllegalStateError(f"region {self.name!r} has {self.region.table.shard_count} shards, and the tail"
+                                    f" {tail.tail.shard_count}")
+        self.route, self.tail, self.region.reads_copies = route, tail, reads_copies
+        with nogil:
+            wan_lock_take(&self.region.table.shards[0].lock)
+            self.region.tail = &tail.tail
+            wan_lock_release(&self.region.table.shards[0].lock)
+            pass_entry_locks(&self.region.table)
+        return 0
+
+    cdef bint is_elsewhere(self, uint64_t hash) noexcept:
+        """Whether another member is primary of the bucket with this hash, as far as this one knows."""
+        cdef wan_tail *tail = self.region.tail
+        return (tail != NULL and
+                wan_tail_role(tail, wan_table_bucket(&self.region.table, hash).number) != WAN_TAIL_PRIMARY)
+
+    cdef wan_status wait_counted(self, uint32_t bucket, uint64_t era, uint64_t sequence) except *:
+        """Waits until a change counts, with what came before it. WAN_OK: it does. WAN_ELSEWHERE: nobody here knows
+        whether it does or will. WAN_EMPTY: it does not after the time that a call may take."""
+        cdef uint64_t until
+        cdef wan_status status
+        cdef wan_tail *tail = self.region.tail
+        with nogil:
+            status = wan_tail_wait(tail, bucket, era, sequence, WAIT_SLICE_MS)
+        if status != WAN_EMPTY:
+            return status
+        until = wan_monotonic_us() + <uint64_t>self.route.limit_us
+        while status == WAN_EMPTY and wan_monotonic_us() < until:
+            PyErr_CheckSignals()
+            with nogil:
+                status = wan_tail_wait(tail, bucket, era, sequence, WAIT_SLICE_MS)
+        return status
+
+    cdef int wait_counts(self, uint32_t bucket, uint64_t era, uint64_t sequence) except -1:
+        """As `wait_counted`, for a change that was made. Raises an error if it is not known whether it counts."""
+        from pywan.errors import ConnectivityError
+        if self.wait_counted(bucket, era, sequence) == WAN_OK:
+            return 0
+        error = ConnectivityError(f"region {self.name!r}: not all copies of bucket {bucket} have the changes that were"
+                                  " made; they may count later, or be lost. Try again when the members of the site"
+                                  " reach each other; `describe region` shows the copies")
+        error.in_doubt = True
+        raise error
+
+    cdef wan_status wait_readable(self, uint32_t bucket, uint64_t era) except *:
+        """Waits until this member, as primary, may answer a read. WAN_ELSEWHERE: it is not primary any more. WAN_EMPTY:
+        it may not after the time that a call may take."""
+        cdef uint64_t now = wan_monotonic_us(), until = 0
+        cdef uint32_t never = 0
+        cdef wan_tail *tail = self.region.tail
+        while not wan_tail_may_read(tail, bucket, now):
+            if wan_read(&tail.buckets[bucket].era) != era:
+                return WAN_ELSEWHERE
+            if not until:
+                until = now + <uint64_t>self.route.limit_us
+            elif now >= until:
+                return WAN_EMPTY
+            PyErr_CheckSignals()
+            with nogil:
+                wan_wait_change(&never, 0, 1)
+            now = wan_monotonic_us()
+        return WAN_OK
 
     # Waits
 

@@ -7,6 +7,7 @@ from libc.string cimport memset
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from pywan._core.c_base cimport *
+from pywan._core.c_copies cimport *
 from pywan._core.c_record cimport *
 from pywan._core.c_region cimport *
 from pywan._core.codec cimport (
@@ -23,6 +24,10 @@ from pywan._core.region_state cimport (
 from pywan._core.region_walk cimport region_change_here, region_packed, sum_shards
 from pywan._core.status cimport raise_for
 from pywan._core.tagged cimport show
+
+
+cdef enum:
+    COPY_WAIT_MS = 50   # So long a read at a copy waits until what it saw counts. Then it asks the primary.
 
 
 cdef class Condition:
@@ -127,7 +132,7 @@ cdef class RegionCalls:
             outcome = change_one(state, WAN_DESTROY, key, None, callback_argument, None, None, None, WAN_ASK_NOBODY, 0,
                                  None, None)
         if outcome == "callbacks":
-            outcome = state.change_by_callbacks(WAN_DESTROY, key, None, callback_argument)
+            outcome = change_by_callbacks(state, WAN_DESTROY, key, None, callback_argument, 0, None)
         if outcome == "missing":
             raise KeyError(key)
 
@@ -246,7 +251,7 @@ cdef class RegionChanges(RegionCalls):
         Returns (whether the change was made, whether there was a value, that value). For "equal" the value is None."""
         cdef Condition condition_ = Condition(kind, expected)
         self.state.check_open()
-        if not self.state.region.stores:
+        if not self.state.region.stores and self.state.region.tail == NULL:
             from pywan.errors import IllegalStateError
             raise IllegalStateError(f"region {self.state.name!r} is a proxy and holds no entries, so what key"
                                     f" {described(key)} has is not known here; nothing was changed - "
@@ -256,7 +261,7 @@ cdef class RegionChanges(RegionCalls):
             outcome = change_one(self.state, operation, key, value, callback_argument, None, None, None, 0, 0,
                                  condition_, None)
         if outcome == "callbacks":
-            outcome = self.state.change_by_callbacks(operation, key, value, callback_argument, 0, condition_)
+            outcome = change_by_callbacks(self.state, operation, key, value, callback_argument, 0, condition_)
         return outcome in ("created", "updated", "destroyed"), bool(condition_.wanted.found_value), condition_.found()
 
     def clear(self):
@@ -343,7 +348,10 @@ cdef int put_one(RegionBase self, key, value, callback_argument) except -1:
     if self.region.closed or self.born != wan_forks:
         self.check_open()
     if self.seems_by_callbacks:
-        self.change_by_callbacks(WAN_UPDATE, key, value, callback_argument)
+        change_by_callbacks(self, WAN_UPDATE, key, value, callback_argument, 0, None)
+        return 0
+    if self.region.tail != NULL:
+        change_one(self, WAN_UPDATE, key, value, callback_argument, None, None, None, WAN_ASK_NOBODY, 0, None, None)
         return 0
     if not encode_plain(key, &encoded_key, <Py_ssize_t>WAN_KEY_BYTES_MAX):
         _key_holder = encode_key_by_type(key, &encoded_key)
@@ -366,8 +374,15 @@ cdef int put_one(RegionBase self, key, value, callback_argument) except -1:
     status = region_change(&self.region, &change, &from_, NULL, &outcome)
     if status == WAN_FULL and self.full_timeout_us:
         status = self.wait_for_room(&change, &from_, NULL, NULL, &outcome)
-    if status == WAN_SLOW:
-        self.change_by_callbacks(WAN_UPDATE, key, value, callback_argument)
+    if status == WAN_SLOW or status == WAN_ELSEWHERE:       # It has become so just now.
+        if change_one(self, WAN_UPDATE, key, value, callback_argument, None, None, None, WAN_ASK_NOBODY, 0, None,
+                      None) == "callbacks":
+            change_by_callbacks(self, WAN_UPDATE, key, value, callback_argument, 0, None)
+        return 0
+    if status == WAN_OK and self.region.tail != NULL and change.waits:      # The region is shared since just now.
+        if self.wait_counted(wan_table_bucket(&self.region.table, change.hash).number, change.era,
+                             change.sequence) != WAN_OK:
+            raise no_answer(self, key, True)
         return 0
     if status != WAN_OK:
         self.fail(status, f"put of key {described(key)}")
@@ -396,21 +411,132 @@ cdef bytes find_bytes(RegionBase self, key, uint8_t *form, bint *live):
         self.check_open()
     _key_holder = encode_key(key, &encoded_key)
     cdef uint64_t hash = wan_key_hash(encoded_key.data, encoded_key.length, encoded_key.form)
+    if self.region.tail != NULL:
+        return find_shared(self, key, &encoded_key, hash, form, live)
+    return find_here(self, &encoded_key, hash, form, live, NULL)
+
+
+cdef bytes find_here(RegionBase self, const encoded *key, uint64_t hash, uint8_t *form, bint *live, uint64_t *sequence):
+    """As `find_bytes`, in this member's table. `sequence`: gets the sequence of the newest change of the key's shard.
+    NULL: nobody asks."""
     cdef wan_shard *shard = wan_table_shard(&self.region.table, hash)
     cdef wan_entry *entry
     cdef bytes data = None
     live[0] = False
     wan_lock_take(&shard.lock)
     try:                    # There may be no memory for the copy.
-        entry = wan_table_find(shard, hash, encoded_key.data, <uint16_t>encoded_key.length, encoded_key.form)
+        entry = wan_table_find(shard, hash, key.data, <uint16_t>key.length, key.form)
         if entry != NULL and entry.state != WAN_ENTRY_TOMBSTONE:
             live[0] = True
             if entry.state == WAN_ENTRY_LIVE:
                 data = PyBytes_FromStringAndSize(<const char *>wan_entry_value(entry), entry.value_length)
                 form[0] = entry.value_form
+        if sequence != NULL:
+            sequence[0] = wan_read(&self.region.tail.shard_last[shard - self.region.table.shards])
     finally:
         wan_lock_release(&shard.lock)
     return data
+
+
+cdef bytes find_shared(RegionBase self, key, const encoded *encoded_key, uint64_t hash, uint8_t *form, bint *live):
+    """As `find_bytes`, in a region that several members hold. The primary answers when what it read counts. So does a
+    copy in sync, where the region lets copies answer."""
+    cdef uint32_t bucket = wan_table_bucket(&self.region.table, hash).number
+    cdef wan_tail *tail = self.region.tail
+    cdef uint64_t era, sequence = 0, began = wan_monotonic_us()
+    cdef uint8_t role
+    cdef bytes data
+    cdef wan_status status
+    while True:
+        era = wan_read(&tail.buckets[bucket].era)
+        role = wan_tail_role(tail, bucket)
+        if role == WAN_TAIL_PRIMARY:
+            data = find_here(self, encoded_key, hash, form, live, &sequence)
+            # The promise of the copies comes last: it has to hold after all that was read counts.
+            status = self.wait_counted(bucket, era, sequence)
+            if status == WAN_OK:
+                status = self.wait_readable(bucket, era)
+            if status == WAN_OK:
+                return data
+            if status == WAN_EMPTY:
+                raise no_answer(self, key, False)
+        elif role == WAN_TAIL_COPY and self.region.reads_copies and wan_tail_lease_runs(tail):
+            data = find_here(self, encoded_key, hash, form, live, &sequence)
+            with nogil:
+                status = wan_tail_wait(tail, bucket, era, sequence, COPY_WAIT_MS)
+            # The lease is asked again: a copy may answer only if it was in sync when it looked at its table.
+            if status == WAN_OK and wan_tail_lease_runs(tail):
+                return data
+        found = self.route.read(key, began)
+        if found is not None:
+            live[0] = found[0]
+            form[0] = found[1]
+            return found[2]
+
+
+cdef object no_answer(RegionBase self, key, bint in_doubt):
+    """The error for a call whose copies do not answer in time."""
+    from pywan.errors import ConnectivityError
+    became = "the change may count later, or be lost" if in_doubt else "nothing was changed"
+    error = ConnectivityError(f"region {self.name!r}: key {described(key)}: not all copies of its bucket answered"
+                              f" within {self.route.limit_us / 1e6:g} s; {became}. Try again when the members of the"
+                              " site reach each other; `describe region` shows the copies")
+    error.in_doubt = in_doubt
+    return error
+
+
+cdef str change_by_callbacks(RegionBase self, int operation, key, value, callback_argument, int64_t timestamp_ms,
+                             Condition condition_):
+    """Takes a change through the user's callbacks, at the primary of its bucket. Returns its outcome."""
+    cdef encoded encoded_key
+    if self.region.tail != NULL:
+        _key_holder = encode_key(key, &encoded_key)
+        if self.is_elsewhere(wan_key_hash(encoded_key.data, encoded_key.length, encoded_key.form)):
+            outcome = self.route.change(operation, key, value, callback_argument,
+                                        (self.region.member, wan_thread_number(), wan_thread_next_event()), condition_,
+                                        timestamp_ms)
+            if outcome is not None:
+                return outcome
+    if condition_ is None and not timestamp_ms:
+        return self.change_by_callbacks(operation, key, value, callback_argument)
+    return self.change_by_callbacks(operation, key, value, callback_argument, timestamp_ms, condition_)
+
+
+cdef str finish_shared(RegionBase self, wan_change *change, const origin *from_, decision *decided,
+                       Condition condition_, key, value, callback_argument, int64_t timestamp_ms, uint64_t began,
+                       wan_status *status, wan_outcome *outcome):
+    """The rest of a change to a region that several members hold, which began at `began`. It waits until the change
+    counts, or asks the primary to make it. Returns the outcome at another member. None: the change was made here, or
+    refused, as *status and *outcome say."""
+    cdef uint32_t bucket = wan_table_bucket(&self.region.table, change.hash).number
+    cdef condition *wanted = &condition_.wanted if condition_ is not None else NULL
+    cdef uint64_t sent = 0
+    cdef wan_status counts
+    event_id = from_.event_member, from_.event_thread, from_.event_sequence
+    while True:
+        if status[0] == WAN_OK and outcome[0] != WAN_OUT_OF_MEMORY:
+            counts = self.wait_counted(bucket, change.era, change.sequence)
+            if counts == WAN_OK and outcome[0] > WAN_DESTROYED:     # The answer is a read.
+                counts = self.wait_readable(bucket, change.era)
+            if counts == WAN_OK:
+                return None
+            if counts == WAN_EMPTY:
+                raise no_answer(self, key, outcome[0] <= WAN_DESTROYED)
+            if outcome[0] <= WAN_DESTROYED and not sent:
+                sent = began
+        elif status[0] != WAN_ELSEWHERE:
+            return None
+        found = self.route.change(<int>change.operation, key, value, callback_argument, event_id, condition_,
+                                  timestamp_ms, began, sent)
+        if found is not None:
+            return found
+        if sent:        # This member is primary again, and does not know what became of its change.
+            raise no_answer(self, key, True)
+        change.stamp = wan_clock_take(self.region.clock, wan_clock_now_ms(self.region.clock), 1)
+        if wanted != NULL:
+            status[0] = region_change_if(&self.region, change, from_, decided, wanted, outcome)
+        else:
+            status[0] = region_change(&self.region, change, from_, decided, outcome)
 
 
 cdef str change_one(RegionBase self, int operation, key, value, callback_argument, decisions, version, origin_, int ask,
@@ -423,6 +549,7 @@ cdef str change_one(RegionBase self, int operation, key, value, callback_argumen
     cdef wan_status status
     cdef decision *decided = NULL
     cdef condition *wanted = &condition_.wanted if condition_ is not None else NULL
+    cdef uint64_t began = 0
     cdef uint8_t flags = 0
     self.check_open()
     _key_holder = encode_key(key, &encoded_key)
@@ -452,6 +579,12 @@ cdef str change_one(RegionBase self, int operation, key, value, callback_argumen
         wan_clock_see(self.region.clock, change.stamp)
     if decisions is not None:
         decided = known_decisions(decisions, self.attached_queues, self.name, key)
+    if self.region.tail != NULL:
+        if version is not None:
+            from pywan.errors import IllegalStateError
+            raise IllegalStateError(f"region {self.name!r} is on several members, and events of other sites cannot be"
+                                    " applied to such a region in this version")
+        from_.remembered, from_.asked, began = 1, wanted, wan_monotonic_us()
     try:
         if wanted != NULL:
             status = region_change_if(&self.region, &change, &from_, decided, wanted, &outcome)
@@ -459,6 +592,11 @@ cdef str change_one(RegionBase self, int operation, key, value, callback_argumen
             status = region_change(&self.region, &change, &from_, decided, &outcome)
         if status == WAN_FULL and self.full_timeout_us and version is None:
             status = self.wait_for_room(&change, &from_, decided, wanted, &outcome)
+        if self.region.tail != NULL and status != WAN_SLOW:
+            elsewhere = finish_shared(self, &change, &from_, decided, condition_, key, value, callback_argument,
+                                      timestamp_ms, began, &status, &outcome)
+            if elsewhere is not None:
+                return elsewhere
         if tell is not None and decided != NULL and status == WAN_OK:
             tell.append(told_decision(decided, self.attached_queues))
     finally:
@@ -485,6 +623,10 @@ cdef int change_here(RegionBase self, key, uint8_t flag) except -1:
     cdef encoded encoded_key
     cdef EventQueue queue
     self.check_open()
+    if self.region.tail != NULL:
+        from pywan.errors import IllegalStateError
+        raise IllegalStateError(f"region {self.name!r} is on several members, and its entries cannot differ between"
+                                " them: use destroy, or a region of type LOCAL; nothing was changed")
     _key_holder = encode_key(key, &encoded_key)
     cdef bint found = change_key_here(self, &encoded_key, flag)
     for queue in self.attached_queues:

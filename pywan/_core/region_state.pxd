@@ -52,6 +52,7 @@ cdef struct region_core:
     int durable
     region_log *log         # NULL: the region is not persistent.
     wan_tail *tail          # NULL: this member alone has the region.
+    uint8_t reads_copies    # With a tail: a copy in sync answers reads too, not only the primary.
     # Destroys with stamps up to `mark` may have been forgotten while there were senders that can send older events.
     # 0: no destroy was.
     uint64_t mark
@@ -62,19 +63,6 @@ cdef struct region_core:
     uint32_t *bell          # The housekeeper's bell. NULL: nobody listens.
     uint64_t conflicts      # Changes that lost against a later version.
     uint64_t applied        # Remote changes that took effect.
-
-cdef struct origin:
-    # Where a change comes from. For a local change there are no recipients, and the event id is this thread's.
-    uint8_t site
-    uint8_t recipient_count
-    const uint8_t *recipients
-    uint32_t event_member
-    uint32_t event_thread
-    uint64_t event_sequence
-    const uint8_t *callback
-    uint16_t callback_length
-    uint8_t callback_form
-    uint8_t possible_duplicate
 
 cdef enum:
     IF_ABSENT = 1   # The key has no value: it is not there, or was invalidated.
@@ -92,6 +80,22 @@ cdef struct condition:
     uint8_t found_value     # There was a value. It is copied into `found`, but not for IF_EQUAL.
     uint8_t found_form
     wan_buffer found
+
+cdef struct origin:
+    # Where a change comes from. For a local change there are no recipients, and the event id is this thread's.
+    uint8_t site
+    uint8_t recipient_count
+    const uint8_t *recipients
+    uint32_t event_member
+    uint32_t event_thread
+    uint64_t event_sequence
+    const uint8_t *callback
+    uint16_t callback_length
+    uint8_t callback_form
+    uint8_t possible_duplicate
+    # In a region that several members hold: the change may be repeated, so its buckets remember it with its answer.
+    uint8_t remembered
+    condition *asked        # What a conditional change asked for: the value that it found is a part of the answer.
 
 cdef struct decision:
     # Whether one attached sender's queue takes the event. Before the decision: what is known. After it: what was

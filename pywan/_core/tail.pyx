@@ -80,7 +80,6 @@ cdef class Tail:
         `after` + 1; ValueError if it is not there any more."""
         self.check(bucket)
         cdef wan_tail_bucket *held = &self.tail.buckets[bucket]
-        cdef const uint8_t *at
         cdef uint64_t sequence, start, length
         cdef bytes found
         wan_lock_take(&held.lock)
