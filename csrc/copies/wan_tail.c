@@ -405,7 +405,7 @@ void wan_tail_rewind(wan_tail *tail, uint32_t lane)
         if (copy) {
             copy->sent = copy->acked;
             copy->told = 0;
-            copy->confirmed = copy->asked = 0;
+            copy->confirmed = copy->asked = copy->queued = 0;
             copy->retry_us = 0;
             if (copy->state == WAN_COPY_LEARNING && !copy->image_acked) copy->image_shard = 0;
             give_lane(tail, bucket, lane);

@@ -71,6 +71,7 @@ typedef struct {
      * in `changes`. */
     uint8_t asked;   /* A section for a copy that is not confirmed is on its way. */
     uint8_t refused; /* The copy knows a later epoch: it gets nothing. */
+    uint8_t queued;  /* It is in the lane's list of images to be sent. */
     uint64_t place_sequence, place;
     uint64_t retry_us; /* Nothing is sent before this time. */
 } wan_tail_copy;
@@ -92,6 +93,7 @@ typedef struct {
     wan_buffer changes;     /* wan_tail_entry after wan_tail_entry. */
     uint64_t dropped_bytes; /* Bytes that ever left `changes` at its front. */
     uint64_t transfer;      /* Of a learner: the image that it is getting. 0: none. */
+    uint64_t learned;       /* Of a learner: the last transfer whose image became whole. */
     wan_tail_copy *copies;
     uint32_t copy_count;
 } wan_tail_bucket;

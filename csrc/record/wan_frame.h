@@ -25,6 +25,11 @@ enum {
     WAN_FRAME_COMMITTED,
     WAN_FRAME_KNOWN,
     WAN_FRAME_PROGRESS,
+    /* Of a lane between two members of a site (copies/wan_lane.h). */
+    WAN_FRAME_LANE_REGIONS,
+    WAN_FRAME_LANE_CHANGES,
+    WAN_FRAME_LANE_IMAGE,
+    WAN_FRAME_LANE_ANSWER,
     WAN_FRAME_TYPE_COUNT
 };
 /* Flags of a frame: the payload is an lz4 block. */

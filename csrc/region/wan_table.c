@@ -624,6 +624,18 @@ wan_status wan_table_shrink(wan_shard *shard)
     return WAN_OK;
 }
 
+wan_status wan_table_learn_shrunk(wan_shard *shard, const wan_shrunk *items, uint64_t count)
+{
+    wan_shrunk_list *grown = more_shrunk(shard, count);
+    if (!grown) return WAN_FAIL(WAN_NO_MEMORY, "no memory for %" PRIu64 " tombstones of an image", count);
+    const uint64_t before = wan_shard_shrunk_count(shard);
+    memcpy(grown->items + before, items, count * sizeof *items);
+    set_shrunk(shard, grown, before + count);
+    /* Nobody knows the lengths of their keys. */
+    set_shrunk_log(shard, wan_table_shrunk_log_bytes(shard) + (grown->count - before) * wan_logged_size(0, 0));
+    return WAN_OK;
+}
+
 /* Buckets. */
 
 wan_bucket_counts wan_table_bucket_count(wan_table *table, const wan_bucket *bucket)

@@ -195,6 +195,9 @@ static inline uint64_t wan_table_shrunk_log_bytes(const wan_shard *shard)
 {
     return (uint64_t)__atomic_load_n(&shard->shrunk_log_words, __ATOMIC_RELAXED) * 8;
 }
+/* Adds shrunk tombstones that another member has. Of those with one hash the latest stays. WAN_NO_MEMORY: nothing
+ * changed. */
+wan_status wan_table_learn_shrunk(wan_shard *shard, const wan_shrunk *items, uint64_t count);
 /* Whether shrinking costs little for each tombstone. It has to look at the whole shard. */
 static inline int wan_table_is_worth_shrinking(const wan_shard *shard)
 {

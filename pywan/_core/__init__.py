@@ -24,6 +24,9 @@ from pywan._core.columns import Column, _column_rows, as_columns
 from pywan._core.disk_log import LogBudget
 from pywan._core.dispatcher import DispatcherSession
 from pywan._core.event_queue import EventQueue
+from pywan._core.lane import LaneReceiver, LaneSender
+from pywan._core.lane_receiver import LaneReceiverSession, Promise
+from pywan._core.lane_sender import LaneSenderSession
 from pywan._core.lz4 import lz4_without_gil
 from pywan._core.message import measure_message
 from pywan._core.names import region_name

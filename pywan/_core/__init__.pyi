@@ -631,6 +631,84 @@ class Session:
     def next_us(self, now_us: int = 0) -> int | None:
         """When to call `data_to_send` again, though no bytes come in and none wait to leave."""
 
+class Promise:
+    """Until when this member has promised another one to adopt no later epoch without saying so."""
+
+    def left_us(self, now_us: int = 0) -> int:
+        """How much of the promise is left at `now_us`; 0: now."""
+
+class LaneSenderSession(Session):
+    """The sending end of lane `number`."""
+
+    def connected(self) -> None:
+        """The connection is a new one."""
+    def run(self, file: int) -> str:
+        """Sends over a connected socket until it breaks, or until `stop`."""
+    def stop(self) -> None:
+        """Makes `run` return soon, also a later one."""
+
+class LaneReceiverSession(Session):
+    """The receiving end of a lane."""
+
+    @property
+    def promise(self) -> Promise: ...
+    def run(self, file: int) -> str:
+        """Takes what comes over a connected socket, until it closes or breaks, or until `stop`."""
+    def stop(self) -> None:
+        """Makes `run` return soon."""
+
+class LaneSender(LaneState):
+    """Sends the changes and images of buckets to one other member."""
+
+    def __new__(cls, number: int, about: str) -> Self: ...
+    @property
+    def session(self) -> LaneSenderSession: ...
+    @property
+    def about(self) -> str: ...
+    @property
+    def promised_until_us(self) -> int:
+        """Until when the other member has promised to adopt no later epoch without saying so."""
+    @property
+    def is_connected(self) -> bool: ...
+    @property
+    def news_file(self) -> int:
+        """An eventfd: readable while there is news."""
+    def configure(self, member_timeout_ms: int, slow_ms: int) -> None:
+        """Sets how long a question may stay without an answer before the connection is given up, and before there is
+        news of it."""
+    def add_region(self, number: int, name: str, core: RegionCore) -> None:
+        """Sends what the tail of a region has for this lane."""
+    def remove_region(self, name: str) -> None:
+        """Sends nothing of this region any more."""
+    def run_over_socket(self, file: int) -> str:
+        """Sends over a connected socket until it breaks, or until `stop`."""
+    def stop(self) -> None:
+        """Makes `run_over_socket` return soon, also a later one."""
+    def news(self) -> list[tuple[Any, ...]]:
+        """What happened since the last call."""
+
+class LaneReceiver:
+    """Takes what one other member sends of the buckets whose copies are here."""
+
+    def __new__(cls, find_region: Callable[[str], RegionCore | None]) -> Self: ...
+    @property
+    def promise(self) -> Promise: ...
+    @property
+    def news_file(self) -> int:
+        """An eventfd: readable while there is news."""
+    def configure(self, member_timeout_ms: int) -> None:
+        """Sets after how long without a word the next connections are given up."""
+    def open_session(self) -> LaneReceiverSession:
+        """The session of a new connection."""
+    def run_over_socket(self, file: int) -> str:
+        """Takes what comes over a connected socket until it closes or breaks, or until `stop`."""
+    def stop(self) -> None:
+        """Ends all connections, also later ones."""
+    def deny(self, region: str, bucket: int, epoch: int) -> None:
+        """Tells the other member that this one has adopted a later epoch of a bucket."""
+    def news(self) -> list[tuple[Any, ...]]:
+        """What happened since the last call."""
+
 class CallSession(Session):
     """The calls of one connection."""
 

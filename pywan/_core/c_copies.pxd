@@ -21,7 +21,7 @@ cdef extern from "copies/wan_tail.h" nogil:
         uint8_t state
         uint64_t transfer, sent, acked, told
         uint32_t image_shard
-        uint8_t image_acked, confirmed, asked, refused
+        uint8_t image_acked, confirmed, asked, refused, queued
         uint64_t place_sequence, place, retry_us
     ctypedef struct wan_tail_bucket:
         wan_lock lock
@@ -29,7 +29,7 @@ cdef extern from "copies/wan_tail.h" nogil:
         uint32_t changed, waiters
         uint64_t era, life, epoch, last, counted, first
         wan_buffer changes
-        uint64_t dropped_bytes, transfer
+        uint64_t dropped_bytes, transfer, learned
         wan_tail_copy *copies
         uint32_t copy_count
     ctypedef struct wan_tail:

@@ -93,6 +93,7 @@ cdef extern from "region/wan_table.h" nogil:
     uint64_t wan_table_expire(wan_shard *shard, uint64_t before_ms, uint64_t below)
     uint64_t wan_table_newest_to_expire(const wan_shard *shard, uint64_t before_ms, uint64_t below)
     wan_status wan_table_shrink(wan_shard *shard)
+    wan_status wan_table_learn_shrunk(wan_shard *shard, const wan_shrunk *items, uint64_t count)
     uint64_t wan_table_shrunk_log_bytes(const wan_shard *shard)
     int wan_table_is_worth_shrinking(const wan_shard *shard)
     uint64_t wan_table_shrunk_stamp(const wan_shard *shard, uint64_t hash)

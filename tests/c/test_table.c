@@ -479,6 +479,15 @@ static void one_bucket_is_counted_visited_and_dropped_and_the_others_stay_as_the
             EXPECT_EQUAL(wan_table_shrink(&table.shards[table.buckets[dropped].first_shard + n]), WAN_OK);
         shrunk = wan_table_bucket_count(&table, &table.buckets[dropped]).shrunk;
         EXPECT_EQUAL(shrunk, before.tombstones);
+        for (uint32_t n = 0; n < table.buckets[dropped].shard_count; n++) { /* As an image brings them. */
+            wan_shard *shard = &table.shards[table.buckets[dropped].first_shard + n];
+            if (!shard->shrunk) continue;
+            wan_shrunk learned[] = {shard->shrunk->items[0], shard->shrunk->items[0]};
+            learned[0].stamp += 5;
+            EXPECT_EQUAL(wan_table_learn_shrunk(shard, learned, 2), WAN_OK);
+            EXPECT_EQUAL(wan_table_shrunk_stamp(shard, learned[0].hash), learned[0].stamp);
+        }
+        EXPECT_EQUAL(wan_table_bucket_count(&table, &table.buckets[dropped]).shrunk, shrunk);
         EXPECT_EQUAL(wan_table_bucket_drop(&table, &table.buckets[dropped]), before.entries + shrunk);
         wan_bucket_counts after = wan_table_bucket_count(&table, &table.buckets[dropped]);
         EXPECT(!after.entries && !after.tombstones && !after.shrunk && !after.bytes);

@@ -1,0 +1,142 @@
+/* Owns the checks of a lane's frames. */
+#include "copies/wan_lane.h"
+
+#include <inttypes.h>
+
+#include "region/wan_table.h"
+
+/* Checks one entry with its record. *length: of all its bytes. */
+static wan_status check_entry(const uint8_t *at, uint64_t left, uint64_t *length)
+{
+    if (left < WAN_LANE_ENTRY_BYTES_LEAST)
+        return WAN_FAIL(WAN_CORRUPT, "an entry of a lane is cut off: %" PRIu64 " bytes are left", left);
+    const wan_tail_entry *entry = (const wan_tail_entry *)at;
+    if (entry->length > left || entry->length % 8 || entry->length < WAN_LANE_ENTRY_BYTES_LEAST)
+        return WAN_FAIL(WAN_CORRUPT, "an entry of a lane has %" PRIu32 " bytes where %" PRIu64 " are left",
+                        entry->length, left);
+    const uint8_t *record = wan_tail_entry_record(entry);
+    const uint64_t inside = entry->length - sizeof *entry;
+    wan_status status = wan_record_check(record, inside);
+    if (status != WAN_OK) return status;
+    const uint64_t record_length = wan_record_length((const wan_record *)record);
+    if (wan_align8(record_length + (uint64_t)entry->found_length) != inside)
+        return WAN_FAIL(WAN_CORRUPT,
+                        "an entry of a lane has %" PRIu64 " bytes for a record of %" PRIu64
+                        " and a found value of %" PRIu32,
+                        inside, record_length, entry->found_length);
+    if (entry->outcome > WAN_FORGOTTEN || entry->found_form >= WAN_FORM_COUNT
+        || entry->flags > (WAN_TAIL_REMEMBERED | WAN_TAIL_FOUND))
+        return WAN_FAIL(WAN_CORRUPT, "an entry of a lane has the outcome %u, the form %u and the flags %u",
+                        entry->outcome, entry->found_form, entry->flags);
+    *length = entry->length;
+    return WAN_OK;
+}
+
+static wan_status check_entries(const uint8_t *at, uint64_t bytes, uint32_t count)
+{
+    uint64_t length = 0;
+    for (uint32_t n = 0; n < count; n++, at += length, bytes -= length) {
+        wan_status status = check_entry(at, bytes, &length);
+        if (status != WAN_OK) return status;
+    }
+    return bytes ? WAN_FAIL(WAN_CORRUPT, "a section of a lane has %" PRIu64 " bytes too many", bytes) : WAN_OK;
+}
+
+static wan_status check_regions(const uint8_t *at, uint64_t left)
+{
+    while (left) {
+        const wan_lane_region *region = (const wan_lane_region *)at;
+        if (left < sizeof *region)
+            return WAN_FAIL(WAN_CORRUPT, "a region of a lane is cut off: %" PRIu64 " bytes are left", left);
+        if (region->number >= WAN_LANE_REGIONS_MAX || region->reserved || region->name_length == 0
+            || region->name_length > WAN_LANE_NAME_BYTES_MAX || region->buckets == 0)
+            return WAN_FAIL(WAN_CORRUPT,
+                            "region number %" PRIu32 " of a lane has a name of %" PRIu32 " bytes and %" PRIu32
+                            " buckets",
+                            region->number, region->name_length, region->buckets);
+        const uint64_t length = sizeof *region + wan_align8(region->name_length);
+        if (length > left)
+            return WAN_FAIL(WAN_CORRUPT, "the name of region number %" PRIu32 " of a lane is cut off", region->number);
+        at += length, left -= length;
+    }
+    return WAN_OK;
+}
+
+static wan_status check_head(const uint8_t *payload, uint64_t length, uint64_t item_bytes, uint64_t *behind)
+{
+    const wan_lane_head *head = (const wan_lane_head *)payload;
+    if (length < sizeof *head) return WAN_FAIL(WAN_CORRUPT, "a frame of a lane has %" PRIu64 " bytes", length);
+    *behind = sizeof *head + head->count * item_bytes;
+    if (head->count == 0 || head->count > WAN_LANE_SECTIONS_MAX || head->reserved || *behind > length)
+        return WAN_FAIL(WAN_CORRUPT, "a frame of a lane of %" PRIu64 " bytes says that it has %" PRIu32 " parts",
+                        length, head->count);
+    return WAN_OK;
+}
+
+static wan_status check_changes(const uint8_t *payload, uint64_t length)
+{
+    uint64_t least = 0;
+    wan_status status = check_head(payload, length, sizeof(wan_lane_section), &least);
+    if (status != WAN_OK) return status;
+    const uint32_t count = ((const wan_lane_head *)payload)->count;
+    uint64_t at = sizeof(wan_lane_head);
+    for (uint32_t n = 0; n < count; n++) {
+        const wan_lane_section *section = (const wan_lane_section *)(payload + at);
+        if (length - at < sizeof *section)
+            return WAN_FAIL(WAN_CORRUPT, "section %" PRIu32 " of a lane is cut off: %" PRIu64 " bytes are left", n,
+                            length - at);
+        at += sizeof *section;
+        if (section->first == 0 || section->first > UINT64_MAX / 2)
+            return WAN_FAIL(WAN_CORRUPT, "section %" PRIu32 " of a lane begins with sequence %" PRIu64, n,
+                            section->first);
+        if (section->bytes > length - at || section->bytes % 8)
+            return WAN_FAIL(WAN_CORRUPT,
+                            "section %" PRIu32 " of a lane has %" PRIu32 " bytes where %" PRIu64 " are left", n,
+                            section->bytes, length - at);
+        if ((status = check_entries(payload + at, section->bytes, section->count)) != WAN_OK) return status;
+        at += section->bytes;
+    }
+    return at == length
+               ? WAN_OK
+               : WAN_FAIL(WAN_CORRUPT, "a frame of a lane has %" PRIu64 " bytes behind its sections", length - at);
+}
+
+static wan_status check_image(const uint8_t *payload, uint64_t length)
+{
+    const wan_lane_image *image = (const wan_lane_image *)payload;
+    if (length < sizeof *image || image->bytes != length - sizeof *image)
+        return WAN_FAIL(WAN_CORRUPT, "a piece of an image has %" PRIu64 " bytes", length);
+    if (image->part >= WAN_IMAGE_PARTS || image->is_last > 1 || image->reserved[0] || image->reserved[1]
+        || image->transfer == 0)
+        return WAN_FAIL(WAN_CORRUPT, "a piece of an image is of part %u (%u) and of transfer %" PRIu64, image->part,
+                        image->is_last, image->transfer);
+    if (image->part == WAN_IMAGE_ENTRIES)
+        return check_entries((const uint8_t *)(image + 1), image->bytes, image->count);
+    if (image->bytes != (uint64_t)image->count * sizeof(wan_shrunk))
+        return WAN_FAIL(WAN_CORRUPT, "%" PRIu32 " shrunk tombstones of an image in %" PRIu32 " bytes", image->count,
+                        image->bytes);
+    return WAN_OK;
+}
+
+static wan_status check_answer(const uint8_t *payload, uint64_t length)
+{
+    uint64_t behind = 0;
+    wan_status status = check_head(payload, length, sizeof(wan_lane_answer), &behind);
+    if (status != WAN_OK) return status;
+    if (behind != length)
+        return WAN_FAIL(WAN_CORRUPT, "an answer of a lane has %" PRIu64 " bytes too many", length - behind);
+    const wan_lane_answer *answer = (const wan_lane_answer *)(payload + sizeof(wan_lane_head));
+    for (uint32_t n = 0; n < ((const wan_lane_head *)payload)->count; n++)
+        if (answer[n].kind >= WAN_ANSWER_KINDS)
+            return WAN_FAIL(WAN_CORRUPT, "an answer of a lane is of kind %u", answer[n].kind);
+    return WAN_OK;
+}
+
+wan_status wan_lane_check(uint8_t type, const uint8_t *payload, uint64_t length)
+{
+    if (type == WAN_FRAME_LANE_CHANGES) return check_changes(payload, length);
+    if (type == WAN_FRAME_LANE_IMAGE) return check_image(payload, length);
+    if (type == WAN_FRAME_LANE_ANSWER) return check_answer(payload, length);
+    if (type == WAN_FRAME_LANE_REGIONS) return check_regions(payload, length);
+    return length ? WAN_FAIL(WAN_CORRUPT, "a ping of a lane has %" PRIu64 " bytes", length) : WAN_OK;
+}

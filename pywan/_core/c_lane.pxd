@@ -1,0 +1,37 @@
+# Owns nothing but names: the frames of a lane (csrc/copies/wan_lane.h) as Cython sees them.
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from pywan._core.c_base cimport *
+from pywan._core.c_copies cimport *
+
+cdef extern from "copies/wan_lane.h" nogil:
+    enum: WAN_FRAME_LANE_REGIONS, WAN_FRAME_LANE_CHANGES, WAN_FRAME_LANE_IMAGE, WAN_FRAME_LANE_ANSWER
+    enum: WAN_PROMISE_US, WAN_LANE_REGIONS_MAX, WAN_LANE_SECTIONS_MAX, WAN_LANE_NAME_BYTES_MAX
+    enum: WAN_IMAGE_ENTRIES, WAN_IMAGE_SHRUNK
+    enum: WAN_ANSWER_APPLIED, WAN_ANSWER_REFUSED, WAN_ANSWER_LATER, WAN_ANSWER_IMAGE
+    ctypedef struct wan_lane_region:
+        uint32_t number, buckets, name_length
+    ctypedef struct wan_lane_head:
+        uint32_t count
+    ctypedef struct wan_lane_section:
+        uint32_t region, bucket
+        uint64_t life, epoch, transfer, first, counted
+        uint32_t count, bytes
+    ctypedef struct wan_lane_image:
+        uint32_t region, bucket
+        uint64_t life, epoch, transfer, through
+        uint32_t count, bytes, shard
+        uint8_t part, is_last
+    ctypedef struct wan_lane_answer:
+        uint32_t region, bucket
+        uint64_t life, epoch, sequence
+        uint8_t kind
+    int wan_epoch_order(uint64_t life, uint64_t epoch, uint64_t other_life, uint64_t other_epoch)
+    uint8_t *wan_tail_entry_record(const wan_tail_entry *entry)
+    void wan_lane_set_asleep(wan_lane_state *state, uint32_t value)
+    void wan_lane_set_connected(wan_lane_state *state, uint32_t value)
+    uint32_t wan_lane_take_wish(wan_lane_state *state)
+    uint64_t wan_lane_bits(const uint64_t *word)
+    void wan_lane_set_bit(uint64_t *words, uint32_t bucket)
+    void wan_lane_clear_bit(uint64_t *words, uint32_t bucket)
+    uint32_t wan_lowest_bit(uint64_t bits)
+    wan_status wan_lane_check(uint8_t type, const uint8_t *payload, uint64_t length)
