@@ -8,7 +8,7 @@ configuration manager; docs/decisions/0056 says where it differs, and what the m
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import fields, replace
 from typing import Any
@@ -583,6 +583,56 @@ class Coordinator:
 
     # --- questions ---
 
+    def may_hear(self, me: Incarnation) -> bool:
+        """Whether the member may be told decisions: in a new generation it reports first what it knows."""
+        return me in self._told
+
+    def awaited_lives(self, name: str) -> list[Incarnation]:
+        """The lives of a member that are not heard, and for which buckets may wait. They can be revoked."""
+        awaited = {each for waiting in self._unheard.values() for each in waiting} | self._expired.keys()
+        return sorted(each for each in awaited if each.name == name)
+
+    def status(self, now_us: int) -> dict[str, Any]:
+        """What an operator sees, as plain values."""
+        waiting: Counter[Incarnation] = Counter(each for some in self._unheard.values() for each in some)
+        for member in self._expired:
+            waiting[member] += len(self.site.naming(member))
+        primaries: Counter[Incarnation] = Counter()
+        for load in self.site.loads.values():
+            primaries.update(load.primaries)
+        return {
+            "generation": self.site.generation,
+            "decision": self.site.number,
+            "waits_us": max(self._silence_until - now_us, 0) if self._silent else 0,
+            "lost_buckets": self.lost_buckets,
+            "regions": len(self.site.regions),
+            "buckets": len(self.site.buckets),
+            "buckets_without_primary": sum(each.primary is None for each in self.site.buckets.values()),
+            "members": [
+                {
+                    "name": each.name,
+                    "incarnation": str(each),
+                    "host": profile.host,
+                    "port": profile.port,
+                    "version": profile.version,
+                    "state": self._state_of(each),
+                    "lease_us": max(self._lease_until.get(each, now_us) - now_us, 0),
+                    "regions": [region for region, _ in profile.hosting],
+                    "primaries": primaries[each],
+                    "copies": len(self.site.held_by(each)),
+                    "waited_for": waiting[each],
+                }
+                for each, profile in sorted(self.site.members.items())
+            ],
+        }
+
+    def _state_of(self, member: Incarnation) -> str:
+        if member in self._expired:
+            return "lost"
+        if member in self._silent:
+            return "not heard"
+        return "down" if member in self._down else "leaving" if member in self._leaving else "alive"
+
     def _knows(self, me: Incarnation) -> bool:
         """Whether requests of the member count. The answer to `renew` says to the member why they do not."""
         return me in self.site.members and me not in self._expired
@@ -663,7 +713,13 @@ class Coordinator:
             if earlier in self._lease_until:
                 self._probe(earlier)
                 wait = max(self._lease_until[earlier] - now_us, 1)
-                return Refused(f"another member of the name {me.name} ({earlier}) may still be alive", wait)
+                other = self.site.members.get(earlier)
+                return Refused(
+                    f"another member of the name {me.name} ({earlier}) may still be alive; stop it, or choose another "
+                    f"name",
+                    wait,
+                    earlier=other,
+                )
         return None
 
     def _earlier_lives(self, me: Incarnation) -> list[Incarnation]:

@@ -29,13 +29,13 @@ _Value = TypeVar("_Value")
 
 
 class Journal:
-    """Opened by one process. Not thread-safe."""
+    """Opened by one process. Not thread-safe: its owner calls it under one lock, from any thread."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         """Opens the database, or makes an empty one. DiskAccessError names the file that cannot be used, and why."""
         self.path = Path(path)
         with self._reasons("opened"):
-            self._database = sqlite3.connect(self.path, isolation_level=None)
+            self._database = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
             self._database.execute("PRAGMA journal_mode=WAL")
             self._database.execute("PRAGMA synchronous=FULL")
             self._database.execute("PRAGMA locking_mode=EXCLUSIVE")

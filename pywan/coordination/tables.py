@@ -138,6 +138,7 @@ class MemberProfile:
     seen: Mark = NO_MARK  # The newest decision that any of its lives heard of, as its folder says.
     version: str = ""  # Of pywan.
     hosting: tuple[tuple[str, int], ...] = ()  # Its regions, each with local-max-memory in MB; 0: it is an accessor.
+    process: str = ""  # Its machine, its pid, and when that process began (pywan.base.processes).
 
 
 @dataclass(frozen=True, slots=True)

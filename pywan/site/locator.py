@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import pywan
 from pywan.base.addresses import (
     WILDCARDS,
     Address,
@@ -32,6 +33,7 @@ from pywan.config.values import to_int
 from pywan.errors import (
     ConfigurationError,
     ConnectivityError,
+    DiskAccessError,
     IllegalStateError,
     IncompatibleSystemError,
     ProtocolError,
@@ -47,6 +49,7 @@ from pywan.protocol.discovery import (
     Timings,
 )
 from pywan.protocol.members import LEASE_MS, MAX_LEASE_MS, MIN_LEASE_MS, Member, MemberTable, check_profile
+from pywan.site.coordination_host import CoordinationHost
 from pywan.transport.control import ControlClient, ControlServer, Handler, Reply, call_once, dispatch
 from pywan.transport.sockets import is_own_address, reachable_address
 
@@ -104,7 +107,8 @@ class Locator(Described):
         remote_locators: The locators of other sites. Unknown or silent ones are tried for ever.
         hostname_for_clients: The host name that other processes are given. By default it is the bind address; if that
             is every interface, it is the address towards the other locators.
-        dir: The cluster configuration is kept in `<dir>/<name>/cluster_config.json`. None: it is kept in memory only.
+        dir: The cluster configuration and the coordinator's decisions are kept in the folder `<dir>/<name>`. None: they
+            go when the locator stops.
         member_timeout_ms: A member that was not heard for so many milliseconds counts as dead.
         timings: The times of the exchange with other locators.
 
@@ -155,11 +159,21 @@ class Locator(Described):
             )
         self.bind_address = choose_bind_address(bind_address, self._wanted_port, self._locators)
         self._host = check_told_host(hostname_for_clients, f"locator {name}: hostname_for_clients") or self.bind_address
-        self._file = Path(dir) / name / CONFIGURATION_FILE if dir is not None else None
+        self._folder = Path(dir) / name if dir is not None else None
+        self._file = self._folder / CONFIGURATION_FILE if self._folder is not None else None
         self._timings = timings
         # `_lock` guards the table, and everything below that changes.
         self._members = MemberTable(
             to_int(member_timeout_ms, f"locator {name}: member_timeout_ms", MIN_LEASE_MS, MAX_LEASE_MS)
+        )
+        self._coordination = CoordinationHost(
+            name,
+            site=distributed_system_id,
+            folder=self._folder,
+            peers=self._other_locators,
+            address=lambda: self.address,
+            member_timeout_ms=self._members.lease_ms,
+            version=pywan.__version__,
         )
         self._configuration = ClusterConfiguration()
         self._merge_problems: set[str] = set()  # Why configurations of other locators were not taken over, as logged.
@@ -197,7 +211,11 @@ class Locator(Described):
                 raise IllegalStateError(f"locator {self.name} was started already; make a new one to start again")
             self._load_configuration()
             self._server = ControlServer(
-                self.bind_address, self._wanted_port, self._handler(), name=f"locator {self.name}"
+                self.bind_address,
+                self._wanted_port,
+                self._handler(),
+                name=f"locator {self.name}",
+                ended=self._coordination.ended,
             )
             if self._host in WILDCARDS:
                 self._host = reachable_address(self.bind_address, [*self._remote_locators, *self._locators])
@@ -223,11 +241,12 @@ class Locator(Described):
             reason: PywanError | None = None
             try:
                 self._server.start()
+                self._coordination.start()
                 self._pool = ThreadPoolExecutor(CONTACTS_AT_ONCE, thread_name_prefix=f"locator {self.name}-contact")
                 self._gossip = start_thread(
                     f"locator {self.name} cannot start", f"locator {self.name}-gossip", self._run
                 )
-            except IllegalStateError as error:
+            except (IllegalStateError, ConfigurationError, DiskAccessError) as error:
                 reason = error
             else:
                 with self._changed:
@@ -261,6 +280,7 @@ class Locator(Described):
                 self._changed.notify_all()
             for client in contacting:
                 client.close()
+            self._coordination.stop()
             if self._gossip is not None:
                 self._gossip.join(CONTACT_TIMEOUT_S)
             if self._pool is not None:
@@ -352,6 +372,7 @@ class Locator(Described):
                 "problems": self._state.problems() if self._state else [],
                 "cluster_configuration_things": len(self._configuration.things()),
                 "cluster_configuration_problem": self._save_problem,
+                "coordinator": self._coordination.coordinator,
             }
 
     # These neither wait for the locator's lock nor look for members that are gone.
@@ -407,6 +428,7 @@ class Locator(Described):
                 "stop": self._on_stop,
                 "cluster-configuration": lambda request, peer: {"cluster_configuration": self.cluster_configuration()},
                 "change-configuration": self._on_change_configuration,
+                **self._coordination.handlers(),
             },
             f"locator {self.name}",
         )
@@ -668,6 +690,13 @@ class Locator(Described):
             if not same:
                 rest.append(address)
         return rest
+
+    def _other_locators(self) -> list[Address]:
+        """Returns the other locators of the own site, as far as they are known."""
+        with self._lock:
+            known = self._state.locators_of(self.distributed_system_id) if self._state is not None else []
+        addresses = dict.fromkeys([*self._locators, *known])
+        return [each for each in self._without_self(list(addresses)) if each != self.address]
 
     # --- cluster configuration ---
 

@@ -56,6 +56,8 @@ class ControlServer:
     `other_protocols[first four bytes](connection, first_bytes)` handles a connection of another protocol until it
     returns. It calls `opened` when the opening is done, returns when the socket is shut from outside, and does not
     detach the socket. A client that breaks the protocol loses its connection, and the log gets one line.
+
+    `ended(peer)` is called in the connection's own thread when a control connection has ended.
     """
 
     def __init__(
@@ -70,9 +72,11 @@ class ControlServer:
         first_bytes_timeout: float = OPENING_TIMEOUT_S,
         frame_timeout: float = FRAME_TIMEOUT_S,
         idle_timeout: float = IDLE_TIMEOUT_S,
+        ended: Callable[[tuple[Any, ...]], None] = lambda peer: None,
     ) -> None:
         self.name = name
         self._handler = handler
+        self._ended = ended
         self._other_protocols = dict(other_protocols or {})
         self._frame_timeout = frame_timeout
         self._idle_timeout = idle_timeout
@@ -199,6 +203,7 @@ class ControlServer:
                     return
         finally:
             self._count_unfinished(counted, 0)
+            self._ended(connection.peer)
 
     def _count_unfinished(self, before: int, now: int) -> int:
         """Counts the memory of unfinished requests. There is a limit for all connections together."""

@@ -1,0 +1,142 @@
+"""Owns the small members of a coordinated site: an agent, and a port that says who listens there. No data."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pywan
+from pywan.base.addresses import Address, parse_locators
+from pywan.coordination.messages import Tables
+from pywan.coordination.tables import Bucket, BucketKey, Incarnation, Kind, RegionAttributes
+from pywan.site.agent import Agent
+from pywan.site.locator import Locator
+from pywan.testing.waiting import eventually
+from pywan.transport.control import ControlServer
+
+LIMIT_S = 20.0
+ATTRIBUTES = RegionAttributes(Kind.PARTITION, total_num_buckets=4, redundant_copies=1, recovery_delay_ms=0)
+
+
+class SmallMember:
+    """In this process. It says what it heard, and a new primary is ready at once."""
+
+    def __init__(
+        self,
+        name: str,
+        locators: str,
+        *,
+        file: Path | None = None,
+        member_id: int = 0,
+        site: int = 1,
+        version: str = pywan.__version__,
+        is_obliging: bool = True,
+    ) -> None:
+        self.changes: list[Tables] = []
+        self.leases: list[int] = []
+        self.given_up: list[Incarnation] = []
+        self.server = ControlServer("127.0.0.1", 0, lambda request, peer: self._answer(), name=f"member {name}").start()
+        self.agent = Agent(
+            name,
+            member_id or int.from_bytes(os.urandom(4), "little"),
+            host="127.0.0.1",
+            port=self.server.port,
+            site=site,
+            locators=lambda: parse_locators(locators),
+            file=file,
+            version=version,
+            on_change=self._take if is_obliging else self.changes.append,
+            on_lease=self.leases.append,
+            on_given_up=self.given_up.append,
+        )
+        self.agent.start()
+
+    def _answer(self) -> dict[str, object]:
+        return {"name": self.agent.name, "incarnation": self.agent.me.member_id}
+
+    def _take(self, tables: Tables) -> None:
+        self.changes.append(tables)
+        mine = [key for key, bucket in tables.buckets if bucket is not None and bucket.primary == self.agent.me]
+        self.agent.ready([key for key in mine if key.number >= 0])
+
+    @property
+    def buckets(self) -> dict[BucketKey, Bucket]:
+        return dict(self.agent.tables.buckets)
+
+    def bucket(self, number: int = 0, region: str = "data") -> Bucket | None:
+        return self.agent.tables.buckets.get(BucketKey(region, number))
+
+    def host(self, region: str = "data", attributes: RegionAttributes = ATTRIBUTES, weight: int = 100) -> bool:
+        return self.agent.host(region, attributes, weight, timeout=LIMIT_S)
+
+    def want_all(self, region: str = "data", count: int = ATTRIBUTES.total_num_buckets) -> None:
+        keys = [BucketKey(region, number) for number in range(count)]
+        self.agent.want(keys)
+        eventually(lambda: all(key in self.agent.tables.buckets for key in keys), timeout=LIMIT_S)
+
+    def end(self) -> None:
+        self.agent.stop()
+        self.server.stop()
+
+
+@contextlib.contextmanager
+def locator(name: str = "L", port: int = 0, **attributes) -> Iterator[Locator]:
+    with Locator(name, distributed_system_id=1, port=port, **attributes) as started:
+        yield started
+
+
+@contextlib.contextmanager
+def small_members(locators: str, *names: str, **fields) -> Iterator[list[SmallMember]]:
+    members: list[SmallMember] = []
+    try:
+        for name in names:
+            members.append(SmallMember(name, locators, **fields))
+        for member in members:
+            assert member.agent.wait_joined(LIMIT_S), member.agent.status()
+        yield members
+    finally:
+        for member in members:
+            member.end()
+
+
+class OtherProcess:
+    """A small member in a process of its own, which hosts "data"."""
+
+    def __init__(self, name: str, at: Address, folder: Path | None = None) -> None:
+        file = "" if folder is None else str(folder / "site.json")
+        self.process = subprocess.Popen(
+            [sys.executable, __file__, name, str(at), file], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline().split()
+        assert line[:1] == ["hosts"], line
+        self.me = Incarnation(name, int(line[1]))
+
+    def signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def end(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
+        self.process.kill()
+        self.process.wait(LIMIT_S)
+        for stream in (self.process.stdin, self.process.stdout):
+            assert stream is not None
+            stream.close()
+
+
+def _main(name: str, locators: str, file: str) -> None:
+    member = SmallMember(name, locators, file=Path(file) if file else None)
+    assert member.host(), member.agent.status()
+    print("hosts", member.agent.me.member_id, flush=True)
+    threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()
+    threading.Event().wait()
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])

@@ -1,0 +1,199 @@
+"""The coordinator in a locator: which it is, its file, and what happens when that is lost or full."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+
+from pywan.base.processes import has_ended, this_process
+from pywan.coordination.tables import BucketKey, Incarnation, MemberProfile, Reach
+from pywan.site import coordination_host
+from pywan.site.coordination_host import CLAIM_FILE, JOURNAL_FILE, reach_of
+from pywan.testing.waiting import eventually
+from pywan.transport.control import ControlServer, call_once
+from pywan.transport.sockets import listen
+from small_members import LIMIT_S, SmallMember, locator, small_members
+
+
+def coordination(site) -> dict:
+    return call_once(site.address, "coordination-show")["coordination"]
+
+
+def both(one, other) -> str:
+    return f"{one.address},{other.address}"
+
+
+def test_the_first_locator_of_a_site_coordinates_and_the_second_names_it(tmp_path):
+    with locator("z", dir=tmp_path) as first, locator("a", dir=tmp_path, locators=str(first.address)) as second:
+        eventually(lambda: coordination(second)["coordinator"] == "z")
+        assert coordination(first)["decides"] and not coordination(second)["decides"]
+        assert (tmp_path / "a" / CLAIM_FILE).exists() and not (tmp_path / "a" / JOURNAL_FILE).exists()
+
+
+def test_members_with_their_locators_in_different_orders_have_one_coordinator(tmp_path):
+    with (
+        locator("one", dir=tmp_path) as one,
+        locator("two", dir=tmp_path, locators=str(one.address)) as two,
+        small_members(both(one, two), "a") as (a,),
+        small_members(both(two, one), "b") as (b,),
+    ):
+        assert a.host() and b.host()
+        eventually(lambda: set(a.agent.tables.members) == set(b.agent.tables.members))
+        assert len(a.agent.tables.members) == 2
+        assert a.agent.tables.coordinator == b.agent.tables.coordinator == "one"
+
+
+def test_a_locator_that_only_the_second_one_knows_is_told_who_coordinates(tmp_path):
+    with locator("one", dir=tmp_path) as one:
+        with locator("two", dir=tmp_path, locators=str(one.address)) as two:
+            eventually(lambda: coordination(two)["coordinator"] == "one")
+        # It starts again, and the coordinator is away.
+        port = two.port
+        one.stop()
+        with locator("two", port=port, dir=tmp_path, locators=str(one.address)) as again:
+            answer = call_once(again.address, "coordination-poll", me=["a", 1], stored=[0, 0, 0])
+            assert answer["decides"] is False and answer["coordinator"] == "one"
+            assert answer["address"] == str(one.address)
+
+
+def test_an_empty_locator_follows_what_a_member_remembers(tmp_path):
+    with locator("one", dir=tmp_path) as one, small_members(str(one.address), "a", file=tmp_path / "site.json"):
+        pass
+    with locator("two", dir=tmp_path) as two:
+        member = SmallMember("a", str(two.address), file=tmp_path / "site.json")
+        try:
+            assert not member.agent.wait_joined(LIMIT_S)
+            assert "names one as the coordinator" in member.agent.status()["problem"]
+            assert coordination(two)["coordinator"] == "one"
+        finally:
+            member.end()
+
+
+def settled(member: SmallMember) -> bool:
+    buckets = [bucket for key, bucket in member.buckets.items() if key.number >= 0]
+    return len(buckets) == 4 and all(bucket.primary is not None and not bucket.leaving for bucket in buckets)
+
+
+def with_its_file(folder, copy):
+    pass
+
+
+def with_an_empty_file(folder, copy):
+    (folder / JOURNAL_FILE).unlink()
+
+
+def with_an_older_file(folder, copy):
+    for file in folder.glob(f"{JOURNAL_FILE}*"):
+        file.unlink()
+    shutil.copy(copy, folder / JOURNAL_FILE)
+
+
+def with_no_folder(folder, copy):
+    shutil.rmtree(folder)
+
+
+def restarted(tmp_path, lose, same_generation: bool) -> None:
+    folder = tmp_path / "L"
+    with locator(dir=tmp_path, member_timeout_ms=1000) as site:
+        port = site.port
+        a, b = (SmallMember(name, str(site.address)) for name in "ab")
+        assert a.host()
+        site.stop()  # A whole file of an earlier time.
+        shutil.copy(folder / JOURNAL_FILE, tmp_path / "older.db")
+    try:
+        with locator(dir=tmp_path, port=port, member_timeout_ms=1000):
+            assert b.host()
+            a.want_all()
+            lives = {key: bucket.life for key, bucket in a.buckets.items()}
+            me = a.agent.me, b.agent.me
+        lose(folder, tmp_path / "older.db")
+        with locator(dir=tmp_path, port=port, member_timeout_ms=1000) as site:
+            first = a.agent.tables.mark
+            a.host("later")
+            eventually(lambda: settled(a) and a.buckets == b.buckets, LIMIT_S, "the tables after the restart")
+            eventually(lambda: a.agent.tables.mark.number > first.number, LIMIT_S)
+            assert (a.agent.tables.mark.generation == first.generation) is same_generation
+            assert {key: bucket.life for key, bucket in a.buckets.items() if key.region == "data"} == lives
+            assert (a.agent.me, b.agent.me) == me and coordination(site)["lost_buckets"] == 0
+    finally:
+        a.end()
+        b.end()
+
+
+def test_a_coordinator_goes_on_where_its_file_ends(tmp_path):
+    restarted(tmp_path, with_its_file, same_generation=True)
+
+
+def test_a_coordinator_with_an_empty_file_learns_everything_from_the_members(tmp_path):
+    restarted(tmp_path, with_an_empty_file, same_generation=False)
+
+
+def test_a_coordinator_with_an_older_file_learns_everything_from_the_members(tmp_path):
+    restarted(tmp_path, with_an_older_file, same_generation=False)
+
+
+def test_a_coordinator_that_lost_its_folder_learns_everything_from_the_members(tmp_path):
+    restarted(tmp_path, with_no_folder, same_generation=False)
+
+
+def test_nobody_hears_of_a_decision_that_is_not_on_the_disk(tmp_path, monkeypatch):
+    with locator(dir=tmp_path) as site, small_members(str(site.address), "a") as (a,):
+        journal = site._coordination._journal
+        real = journal._database
+
+        class Full:
+            in_transaction = False
+
+            def execute(self, *words):
+                raise sqlite3.OperationalError("database or disk is full")
+
+            def close(self):
+                real.close()
+
+        monkeypatch.setattr(coordination_host, "REOPEN_S", 0.2)
+        journal._database = Full()
+        assert a.host(), "the region is known as soon as the file is there again"
+        assert not coordination(site)["problem"]
+        journal = sqlite3.connect(f"file:{tmp_path / 'L' / JOURNAL_FILE}?mode=ro&immutable=1", uri=True)
+        journal.close()
+
+
+def test_a_port_says_whether_its_member_lives():
+    me = Incarnation("a", 7)
+    port = ControlServer("127.0.0.1", 0, lambda request, peer: {"incarnation": 7}, name="a").start()
+    silent = listen("127.0.0.1", 0, what="silent")
+    try:
+        there = MemberProfile(me, "127.0.0.1", port.port, 1)
+        assert reach_of(there) is Reach.ANSWERED
+        assert reach_of(MemberProfile(Incarnation("a", 8), "127.0.0.1", port.port, 1)) is Reach.REFUSED
+        assert reach_of(MemberProfile(me, "127.0.0.1", silent.getsockname()[1], 1)) is Reach.ANSWERED
+    finally:
+        port.stop()
+        silent.close()
+    assert reach_of(there) is Reach.REFUSED
+
+
+def test_a_process_is_known_by_machine_pid_and_start():
+    machine, pid, start = this_process().split("/")
+    assert not has_ended(this_process())
+    assert has_ended(f"{machine}/{pid}/{int(start) + 1}")
+    assert not has_ended(f"elsewhere/{pid}/{int(start) + 1}") and not has_ended("")
+
+
+def test_an_operator_revokes_a_member_that_never_comes_back(tmp_path):
+    with locator(dir=tmp_path, member_timeout_ms=1000) as site, small_members(str(site.address), "a") as (a,):
+        answer = call_once(site.address, "coordination-revoke", name="a")
+        assert answer["revoked"] == [] and answer["alive"] == [str(a.agent.me)]
+
+
+def test_requests_that_are_no_requests_are_refused_and_change_nothing(tmp_path):
+    with locator(dir=tmp_path) as site, small_members(str(site.address), "a") as (a,):
+        before = coordination(site)["decision"]
+        for requests in ([["dance"]], [[]], ["x"], [["host"]], [["want", 5]], [["host", "a", [], -1]]):
+            try:
+                call_once(site.address, "coordination-ask", me=[*a.agent.me], requests=requests)
+            except Exception as error:
+                assert type(error).__name__ == "ProtocolError", (requests, error)
+            else:
+                raise AssertionError(f"{requests} was taken")
+        assert coordination(site)["decision"] == before and BucketKey("data", 0) not in a.buckets
