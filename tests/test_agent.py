@@ -84,6 +84,7 @@ def test_a_stopped_member_is_given_up_after_its_lease_and_begins_anew_when_it_go
         other = OtherProcess("b", site.address)
         try:
             a.want_all()
+            eventually(lambda: other.me in {copy for each in a.buckets.values() for copy in each.in_sync})
             other.signal(signal.SIGSTOP)
             began = time.monotonic()
             eventually(lambda: held_by(a), what="the buckets without the stopped member")

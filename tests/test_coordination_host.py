@@ -6,7 +6,7 @@ import shutil
 import sqlite3
 
 from pywan.base.processes import has_ended, this_process
-from pywan.coordination.tables import BucketKey, Incarnation, MemberProfile, Reach
+from pywan.coordination.tables import OWNED, BucketKey, Incarnation, MemberProfile, Reach
 from pywan.site import coordination_host
 from pywan.site.coordination_host import CLAIM_FILE, JOURNAL_FILE, reach_of
 from pywan.testing.waiting import eventually
@@ -102,8 +102,9 @@ def restarted(tmp_path, lose, same_generation: bool) -> None:
         shutil.copy(folder / JOURNAL_FILE, tmp_path / "older.db")
     try:
         with locator(dir=tmp_path, port=port, member_timeout_ms=1000):
-            assert b.host()
+            eventually(b.host)
             a.want_all()
+            eventually(lambda: BucketKey("data", OWNED) not in a.buckets)
             lives = {key: bucket.life for key, bucket in a.buckets.items()}
             me = a.agent.me, b.agent.me
         lose(folder, tmp_path / "older.db")

@@ -8,6 +8,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, strategies as st
@@ -18,6 +19,7 @@ from pywan.coordination.journal import Journal
 from pywan.coordination.messages import MayLeave, Probe, Refused, Store, Tables, Tell
 from pywan.coordination.tables import (
     NO_MARK,
+    OWNED,
     Bucket,
     BucketKey,
     Epoch,
@@ -36,6 +38,7 @@ A, B, C = (Incarnation(name, number) for number, name in enumerate("abc", 1))
 TIMEOUT = 1_000_000
 OVER = TIMEOUT * 11 // 10
 KEY = BucketKey("data", 0)
+WHOLE = BucketKey("data", OWNED)
 
 
 class Site:
@@ -54,8 +57,9 @@ class Site:
         self.start()
         for member in members:
             self.join(member)
+        for member in members:  # All at once: the region has no owner, and its buckets are made when they are wanted.
             self.core.host(member, "data", self.attributes, 100, self.now)
-            self.act()
+        self.act()
 
     def start(self, run: int = 1) -> None:
         self.core = Coordinator(
@@ -279,9 +283,11 @@ def test_a_request_under_an_earlier_epoch_changes_nothing():
 
 def test_a_report_about_an_earlier_transfer_does_not_put_a_copy_into_the_set():
     site = Site(A, startup_recovery_delay_ms=0)
-    bucket = site.want()
     site.join(B)
     site.core.host(B, "data", site.attributes, 100, site.now)
+    site.act()
+    bucket = site.bucket()
+    site.core.shared(A, "data", site.bucket(WHOLE).epoch, site.now)
     site.core.tick(site.now)
     site.act()
     (learner,) = site.bucket().learners
@@ -291,15 +297,154 @@ def test_a_report_about_an_earlier_transfer_does_not_put_a_copy_into_the_set():
     assert site.bucket().in_sync == (A, B) and site.bucket().learners == ()
 
 
+def test_the_first_member_of_a_region_is_its_owner_and_no_bucket_is_made():
+    site = Site(A)
+    assert site.core.site.buckets.keys() == {WHOLE} and site.bucket(WHOLE).primary == A
+    site.core.want(A, [KEY])
+    site.act()
+    assert KEY not in site.core.site.buckets
+
+
+def with_second_member(site: Site) -> None:
+    site.join(B)
+    site.core.host(B, "data", site.attributes, 100, site.now)
+    site.act()
+
+
+def test_with_a_second_member_the_owner_is_primary_of_all_buckets_in_the_life_of_the_region():
+    site = Site(A)
+    with_second_member(site)
+    assert len(site.core.site.buckets) == 5
+    assert {bucket.in_sync for bucket in site.core.site.buckets.values()} == {(A,)}
+    assert len({bucket.life for bucket in site.core.site.buckets.values()}) == 1
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_nobody_learns_before_the_owner_has_said_that_it_has_a_tail(kind):
+    site = Site(A, kind=kind)
+    with_second_member(site)
+    site.pass_time(3 * TIMEOUT, A, B)
+    assert not any(bucket.learners for bucket in site.core.site.buckets.values())
+    site.core.shared(A, "data", site.bucket(WHOLE).epoch, site.now)
+    site.core.tick(site.now)
+    site.act()
+    assert WHOLE not in site.core.site.buckets
+    assert {bucket.learning for bucket in site.core.site.buckets.values()} == {(B,)}
+
+
+def test_only_the_owner_under_its_epoch_can_say_that_its_region_is_shared():
+    site = Site(A)
+    site.core.shared(A, "data", site.bucket(WHOLE).epoch, site.now)
+    site.act()
+    assert WHOLE in site.core.site.buckets, "there is no second member"
+    with_second_member(site)
+    for member, epoch in ((B, site.bucket(WHOLE).epoch), (A, Epoch(1, 9))):
+        site.core.shared(member, "data", epoch, site.now)
+        site.act()
+        assert WHOLE in site.core.site.buckets
+
+
+def test_a_region_whose_owner_dies_before_it_was_shared_begins_anew_with_the_next_member():
+    site = Site(A)
+    with_second_member(site)
+    life = site.bucket(WHOLE).life
+    site.core.left(A, site.now)
+    site.act()
+    assert site.bucket(WHOLE).primary == B and site.bucket(WHOLE).life > life
+    assert KEY not in site.core.site.buckets
+
+
+def test_a_region_that_its_owner_closes_may_be_created_with_other_attributes():
+    site = Site(A)
+    site.core.unhost(A, "data", site.now)
+    site.act()
+    assert site.core.site.buckets == {}
+    other = RegionAttributes(Kind.REPLICATE, 4)
+    site.core.host(A, "data", other, 100, site.now)
+    site.act()
+    assert site.core.site.regions["data"] == other and site.bucket(WHOLE).primary == A
+
+
+def test_an_accessor_owns_nothing_and_makes_an_owned_region_shared():
+    site = Site()
+    site.join(A)
+    site.core.host(A, "data", site.attributes, 0, site.now)
+    site.act()
+    assert site.core.site.buckets == {}
+    site = Site(A)
+    site.join(B)
+    site.core.host(B, "data", site.attributes, 0, site.now)
+    site.act()
+    assert KEY in site.core.site.buckets
+
+
+def test_an_owner_is_decided_after_the_silence_of_a_new_run():
+    site = Site()
+    site.join(B)
+    site.join(C)
+    site.deaf.add(C)
+    site.start(run=2)
+    site.core.host(B, "data", site.attributes, 100, site.now)
+    site.act()
+    assert WHOLE not in site.core.site.buckets, "C may own the region, and was not heard yet"
+    site.pass_time(2 * TIMEOUT, B)
+    assert site.bucket(WHOLE).primary == B
+
+
+def test_an_older_file_that_names_an_owner_does_not_take_a_shared_region_back():
+    site = Site(A, startup_recovery_delay_ms=0)
+    older = list(site.journal)
+    with_second_member(site)
+    site.core.shared(A, "data", site.bucket(WHOLE).epoch, site.now)
+    site.core.tick(site.now)
+    site.act()
+    for key, bucket in list(site.core.site.buckets.items()):
+        site.core.caught_up(A, key, bucket.epoch, bucket.learners[0], site.now)
+    site.act()
+    known, mark = dict(site.core.site.buckets), site.core.site.mark
+    site.journal = older
+    site.start(run=2)
+    for member in (A, B):
+        holdings = {key: Holding(bucket, True) for key, bucket in known.items()}
+        hosting = profile(member, site_identity="site", seen=mark, hosting=(("data", 100),))
+        site.core.join(hosting, {"data": site.attributes}, holdings, mark, site.now)
+        site.act()
+    site.pass_time(2 * TIMEOUT, A, B)
+    assert WHOLE not in site.core.site.buckets and len(site.core.site.buckets) == 4
+    assert all(set(bucket.in_sync) == {A, B} and bucket.primary for bucket in site.core.site.buckets.values())
+
+
+def test_colocated_regions_have_the_same_copies_and_primaries():
+    site = Site(A, B, C)
+    child = replace(site.attributes, colocated_with="data")
+    for member in (A, B, C):
+        site.core.host(member, "child", child, 100, site.now)
+    site.act()
+    keys = [BucketKey("child", number) for number in range(4)]
+    site.core.want(A, keys)
+    site.act()
+
+    def are_alike() -> bool:
+        pairs = [(site.bucket(key), site.bucket(BucketKey("data", key.number))) for key in keys]
+        return all(set(one.in_sync) == set(other.in_sync) and one.primary == other.primary for one, other in pairs)
+
+    assert are_alike()
+    site.core.left(A, site.now)
+    site.act()
+    site.pass_time(TIMEOUT, B, C)
+    assert are_alike()
+
+
 def test_images_are_made_a_few_at_a_time():
     attributes = RegionAttributes(Kind.PARTITION, 64, 1)
     site = Site()
     site.join(A)
     site.core.host(A, "data", attributes, 100, 0)
-    site.core.want(A, [BucketKey("data", number) for number in range(64)])
     site.act()
     site.join(B)
     site.core.host(B, "data", attributes, 100, 0)
+    site.act()
+    site.core.shared(A, "data", site.bucket(WHOLE).epoch, 0)
     site.core.tick(site.now)
     site.act()
     learning = [key for key, bucket in site.core.site.buckets.items() if bucket.learning == (B,)]

@@ -3,7 +3,7 @@
 A state machine without sockets, disk or clock. Its driver hands it requests and the time, then takes its actions and
 does them in their order: a decision is stored before anybody hears of it. A member repeats a request until the tables
 show its effect, so the coordinator may drop any request. The design follows PacificA (Lin et al., 2008) with a single
-configuration manager; docs/decisions/0056 says where it differs, and what the members do in between.
+configuration manager; docs/decisions/0056 and 0060 say where it differs, and what the members do in between.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pywan.coordination.messages import Action, MayLeave, Probe, Refused, Store,
 from pywan.coordination.placement import choose_copies, choose_primary
 from pywan.coordination.tables import (
     NO_MARK,
+    OWNED,
     Bucket,
     BucketKey,
     Epoch,
@@ -80,6 +81,8 @@ class Coordinator:
         self._reported: defaultdict[BucketKey, set[Incarnation]] = defaultdict(set)
         self._heard_now: set[Incarnation] = set()  # Members that have reported in this generation.
         self._unheard: dict[BucketKey, set[Incarnation]] = {}  # In a new generation: who has yet to report the bucket.
+        # Regions for which it is to be seen whether they need an owner, or have one no more.
+        self._unsettled: set[str] = set(self.site.regions)
         self._actions: list[Action] = []
         self._silent = set(self.site.members)  # Members of earlier runs that this run has not heard.
         self._silence_until = now_us + self.wait_us
@@ -126,6 +129,7 @@ class Coordinator:
             self.site.set_member(me, profile)
         self._take_reports(me, holdings)
         self._told[me] = self._stored_by[me] = 0
+        self._unsettled.update(region for region, _ in profile.hosting)
         self._hear(me, now_us)
 
     def renew(self, me: Incarnation, stored: Mark, now_us: int) -> None:
@@ -155,9 +159,11 @@ class Coordinator:
             return
         known = self.site.regions.get(region)
         if known is not None and known != attributes:
-            self._actions.append(Tell(me, Refused(_mismatch(region, known, attributes))))
-            return
-        if known is None:
+            if self._is_used(region, me):
+                self._actions.append(Tell(me, Refused(_mismatch(region, known, attributes))))
+                return
+            self._drop_buckets(region)
+        if known != attributes:
             self.site.set_region(region, attributes)
         profile = self.site.members[me]
         others = tuple(each for each in profile.hosting if each[0] != region)
@@ -165,6 +171,15 @@ class Coordinator:
         delay_ms = 0 if attributes.kind is Kind.REPLICATE else attributes.startup_recovery_delay_ms
         if weight and delay_ms >= 0:
             self._recover_from(region, now_us + delay_ms * 1000)
+        self._unsettled.add(region)
+
+    def shared(self, me: Incarnation, region: str, epoch: Epoch, now_us: int) -> None:
+        """The owner says that its region has a tail now: others may use the region, and learn."""
+        whole = BucketKey(region, OWNED)
+        if self._of_primary(me, whole, epoch) is None or len(self.site.of_region[region]) < 2:
+            return
+        self.site.set_bucket(whole, None)
+        self._recover_from(region, now_us)
 
     def unhost(self, me: Incarnation, region: str, now_us: int) -> None:
         """The member has closed the region. Its copies are gone; a sole copy is gone with its data."""
@@ -173,16 +188,19 @@ class Coordinator:
         profile = self.site.members[me]
         self.site.set_member(me, replace(profile, hosting=tuple(each for each in profile.hosting if each[0] != region)))
         for key, bucket in self.site.held_by(me):
-            if key.region == region:
-                self._lose_copy(key, bucket, me, now_us)
+            if key.region != region:
+                continue
+            self._lose_copy(key, bucket, me, now_us)
+            after = self.site.buckets[key]
+            if after.named == {me} and key not in self._unheard:
+                self._lose_bucket(key, after)
+        self._unsettled.add(region)
 
     def destroy_region(self, me: Incarnation, region: str) -> None:
         """The region goes everywhere, with its buckets."""
         if not self._knows(me) or region not in self.site.regions:
             return
-        for key in [each for each in self.site.buckets if each.region == region]:
-            self._unheard.pop(key, None)
-            self.site.set_bucket(key, None)
+        self._drop_buckets(region)
         for member, profile in list(self.site.members.items()):
             if any(name == region for name, _ in profile.hosting):
                 hosting = tuple(each for each in profile.hosting if each[0] != region)
@@ -196,6 +214,8 @@ class Coordinator:
             return
         for key in keys:
             attributes = self.site.regions.get(key.region)
+            if BucketKey(key.region, OWNED) in self.site.buckets:
+                continue  # The region has an owner, or its owner has yet to share it.
             if attributes is None or not 0 <= key.number < attributes.total_num_buckets or key in self._unheard:
                 continue
             bucket = self.site.buckets.get(key)
@@ -261,7 +281,7 @@ class Coordinator:
         if self._silent:
             return
         self._leaving.add(me)
-        for key, bucket in self.site.held_by(me):
+        for key, bucket in self._held_by(me):
             if bucket.primary != me:
                 self._lose_copy(key, bucket, me, now_us)
                 continue
@@ -320,12 +340,15 @@ class Coordinator:
     def next_us(self) -> int | None:
         """When `tick` is to be called next though nobody asks for anything; None: never."""
         recoveries = () if self._silent else self._recovery_at.values()
-        return min([*self._lease_until.values(), *self._expired.values(), *recoveries], default=None)
+        silence = (self._silence_until,) if self._silent else ()
+        return min([*self._lease_until.values(), *self._expired.values(), *recoveries, *silence], default=None)
 
     # --- actions ---
 
     def take_actions(self) -> list[Action]:
         """What the driver is to do now, in this order. Every decision made since the last call is stored first."""
+        for region in sorted(self._unsettled):
+            self._settle(region)
         for member in self.site.members:
             if member in self._told:
                 self._tell(member, 0)
@@ -350,11 +373,44 @@ class Coordinator:
         if not weights:
             return
         load = self.site.loads[key.region]
-        copies = choose_copies(load, weights, attributes.copies_wanted(len(weights)))
+        beside = self._beside(key, attributes, make=True)
+        if beside and all(each in weights for each in beside):
+            copies, primary = list(beside), beside[0]
+        else:
+            copies = choose_copies(load, weights, attributes.copies_wanted(len(weights)))
+            primary = choose_primary(load, copies)
         epoch = Epoch(self.site.generation, before.epoch.number + 1 if before else 1)
         version = before.version + 1 if before else 1
-        primary = choose_primary(load, copies)
         self.site.set_bucket(key, Bucket(epoch, self._new_life(), 0, version, primary, tuple(copies)))
+
+    def _beside(self, key: BucketKey, attributes: RegionAttributes, *, make: bool = False) -> tuple[Incarnation, ...]:
+        """The copies of the bucket with which this one is colocated, its primary first. (): there is none.
+
+        With `make`, that bucket is made if nobody has it.
+        """
+        parent = attributes.colocated_with
+        theirs = self.site.regions.get(parent)
+        if theirs is None:
+            return ()
+        beside = BucketKey(parent, key.number)
+        bucket = self.site.buckets.get(beside)
+        if make and (bucket is None or bucket.primary is None) and BucketKey(parent, OWNED) not in self.site.buckets:
+            self._make(beside, theirs, bucket)
+            bucket = self.site.buckets.get(beside)
+        if bucket is None or bucket.primary is None:
+            return ()
+        return (bucket.primary, *(each for each in bucket.in_sync if each != bucket.primary))
+
+    def _held_by(self, member: Incarnation) -> list[tuple[BucketKey, Bucket]]:
+        """As `Decisions.held_by`. A bucket comes after the one with which it is colocated, and follows it."""
+        return sorted(self.site.held_by(member), key=lambda each: self._depth(each[0].region))
+
+    def _depth(self, region: str) -> int:
+        depth = 0
+        attributes = self.site.regions.get(region)
+        while attributes is not None and attributes.colocated_with and depth < len(self.site.regions):
+            attributes, depth = self.site.regions.get(attributes.colocated_with), depth + 1
+        return depth
 
     def _new_life(self) -> int:
         return self.site.generation << 40 | self.site.number + 1
@@ -367,7 +423,11 @@ class Coordinator:
         The new primary accepts changes when all of them have adopted its epoch. So the set counts from then on, and
         nobody who left it has to be waited for.
         """
-        primary = choose_primary(self.site.loads[key.region], candidates)
+        attributes = self.site.regions.get(key.region)
+        beside = self._beside(key, attributes)[:1] if attributes is not None else ()
+        primary = (
+            beside[0] if beside and beside[0] in candidates else choose_primary(self.site.loads[key.region], candidates)
+        )
         before = (*bucket.in_sync, *bucket.leaving)
         unfenced = before if len(before) > 1 and len(in_sync) == 1 else bucket.unfenced
         learners = tuple(each for each in bucket.learners if each.member not in in_sync)
@@ -387,7 +447,7 @@ class Coordinator:
         )
 
     def _lose_all_copies(self, member: Incarnation, now_us: int) -> None:
-        for key, bucket in self.site.held_by(member):
+        for key, bucket in self._held_by(member):
             self._lose_copy(key, bucket, member, now_us)
 
     def _lose_copy(self, key: BucketKey, bucket: Bucket, copy: Incarnation, now_us: int) -> None:
@@ -419,13 +479,17 @@ class Coordinator:
         if candidates:
             self._promote(key, bucket, candidates, stay)
         elif self._is_over(bucket):
-            self.lost_buckets += 1
-            self.site.set_bucket(
-                key,
-                replace(
-                    bucket, primary=None, in_sync=(), leaving=(), learners=(), unfenced=(), version=bucket.version + 1
-                ),
-            )
+            self._lose_bucket(key, bucket)
+
+    def _lose_bucket(self, key: BucketKey, bucket: Bucket) -> None:
+        """Nobody has the bucket any more. It begins anew, empty, when somebody wants it."""
+        self.lost_buckets += key.number != OWNED
+        self.site.set_bucket(
+            key,
+            replace(bucket, primary=None, in_sync=(), leaving=(), learners=(), unfenced=(), version=bucket.version + 1),
+        )
+        if key.number == OWNED:
+            self._unsettled.add(key.region)
 
     def _finish_removals(self) -> None:
         """A removal is in effect when everybody who stays has stored it; then the primary waits for nobody else.
@@ -477,6 +541,57 @@ class Coordinator:
             if weight:
                 self._recover_from(region, now_us + self.member_timeout_us)
 
+    # --- owners of regions ---
+
+    def _settle(self, region: str) -> None:
+        """Gives a region that one member has its owner, and takes the owner away when a second member has the region.
+
+        An owner needs no bucket. With a second member all buckets are decided, with the owner as their primary. They
+        count when the owner has said that its region has a tail (`shared`). If it is gone before, the region begins
+        anew.
+        """
+        whole = BucketKey(region, OWNED)
+        if self._silent or whole in self._unheard:
+            return
+        self._unsettled.discard(region)
+        attributes, owned = self.site.regions.get(region), self.site.buckets.get(whole)
+        if owned is not None and owned.primary is None:
+            for key in list(self.site.of_region[region]):
+                if not self.site.buckets[key].in_sync:
+                    self.site.set_bucket(key, None)
+            owned = None
+        if attributes is None:
+            return
+        hosts = {each: weight for each, weight in self.site.hosts(region).items() if each not in self._expired}
+        if owned is None:
+            if len(hosts) == 1 and not self.site.of_region[region] and self._may_own(region, attributes):
+                ((member, weight),) = hosts.items()
+                if weight:
+                    epoch = Epoch(self.site.generation, 1)
+                    self.site.set_bucket(whole, Bucket(epoch, self._new_life(), 0, 1, member, (member,)))
+            return
+        owner = owned.primary
+        assert owner is not None
+        if len(self.site.of_region[region]) == 1 and hosts.keys() - {owner}:
+            epoch = Epoch(self.site.generation, 1)
+            for number in range(attributes.total_num_buckets):
+                self.site.set_bucket(BucketKey(region, number), Bucket(epoch, owned.life, 0, 1, owner, (owner,)))
+
+    def _may_own(self, region: str, attributes: RegionAttributes) -> bool:
+        """A region that is colocated with a shared one is shared itself: its buckets go where the other's are."""
+        parent = attributes.colocated_with
+        return not self.site.of_region.get(parent) or BucketKey(parent, OWNED) in self.site.buckets
+
+    def _is_used(self, region: str, me: Incarnation) -> bool:
+        """Whether another member has the region, or a bucket of it is still somewhere."""
+        others = self.site.hosts(region).keys() - {me} - self._expired.keys()
+        return bool(others) or any(self.site.buckets[key].in_sync for key in self.site.of_region[region])
+
+    def _drop_buckets(self, region: str) -> None:
+        for key in list(self.site.of_region[region]):
+            self._unheard.pop(key, None)
+            self.site.set_bucket(key, None)
+
     # --- recovery of redundancy ---
 
     def _schedule_recovery(self, region: str, copy: Incarnation, now_us: int) -> None:
@@ -494,6 +609,9 @@ class Coordinator:
 
     def _recover(self, region: str, now_us: int) -> None:
         """Gives buckets with too few copies learners, a few at a time; goes on when one of them has caught up."""
+        if BucketKey(region, OWNED) in self.site.buckets:
+            self._recovery_at.pop(region, None)  # `shared` schedules it.
+            return
         attributes, weights, load = self.site.regions[region], self._storing(region), self.site.loads[region]
         wanted = attributes.copies_wanted(len(weights))
         again = False
@@ -506,7 +624,9 @@ class Coordinator:
                 held = {*bucket.holders, *bucket.leaving}
                 others = {each: weight for each, weight in weights.items() if each not in held}
                 free = {each: weight for each, weight in others.items() if load.learning[each] < LEARNERS_AT_ONCE}
-                chosen = choose_copies(load, free, missing)
+                beside = [each for each in self._beside(key, attributes) if each in free][:missing]
+                rest = {each: weight for each, weight in free.items() if each not in beside}
+                chosen = [*beside, *choose_copies(load, rest, missing - len(beside))]
                 again = again or len(chosen) < min(missing, len(others)) or bool(bucket.leaving)
                 if chosen:
                     fresh = tuple(Learner(each, self.site.number + 1) for each in chosen)
@@ -550,8 +670,33 @@ class Coordinator:
             if known is None or (theirs.epoch, theirs.version) > (known.epoch, known.version):
                 self.site.set_bucket(key, theirs)
                 self._unheard[key] = self._awaited(theirs)
+        for region in {key.region for key in holdings}:
+            self._see_sharing(BucketKey(region, OWNED))
         for key in list(self._unheard):
             self._heard(key, me)
+
+    def _see_sharing(self, whole: BucketKey) -> None:
+        """An owner and buckets that came from different reports: the later life of the region counts.
+
+        In one life, a copy on another member shows that the region was shared later.
+        """
+        owned = self.site.buckets.get(whole)
+        if owned is None:
+            return
+        buckets = [each for each in self.site.of_region[whole.region] if each != whole]
+        outdated = [whole]
+        for key in buckets:
+            bucket = self.site.buckets[key]
+            if bucket.life < owned.life:
+                outdated.append(key)
+            elif bucket.life > owned.life or bucket.in_sync != owned.in_sync or bucket.learners:
+                outdated = [whole]
+                break
+        else:
+            outdated.remove(whole)
+        for key in outdated:
+            self._unheard.pop(key, None)
+            self.site.set_bucket(key, None)
 
     def _awaited(self, bucket: Bucket) -> set[Incarnation]:
         """Who has to report the bucket. A member whose name has a later life is gone, and reports nothing."""
@@ -578,8 +723,7 @@ class Coordinator:
                 bucket = replace(bucket, life=self._new_life(), inherits=bucket.life)
             self._promote(key, replace(bucket, learners=()), list(there), there)
         else:
-            self.lost_buckets += 1
-            self.site.set_bucket(key, replace(bucket, primary=None, in_sync=(), leaving=(), learners=()))
+            self._lose_bucket(key, bucket)
 
     # --- questions ---
 
@@ -606,7 +750,8 @@ class Coordinator:
             "waits_us": max(self._silence_until - now_us, 0) if self._silent else 0,
             "lost_buckets": self.lost_buckets,
             "regions": len(self.site.regions),
-            "buckets": len(self.site.buckets),
+            "buckets": sum(key.number != OWNED for key in self.site.buckets),
+            "owned_regions": sum(key.number == OWNED for key in self.site.buckets),
             "buckets_without_primary": sum(each.primary is None for each in self.site.buckets.values()),
             "members": [
                 {

@@ -76,12 +76,15 @@ class Reach(enum.Enum):
     SILENT = "silent"
 
 
+OWNED = -1  # The number of the key that stands for a whole region, as long as it has an owner.
+
+
 class BucketKey(NamedTuple):
     region: str
     number: int
 
     def __str__(self) -> str:
-        return f"{self.region}[{self.number}]"
+        return f"{self.region} as a whole" if self.number == OWNED else f"{self.region}[{self.number}]"
 
 
 class Learner(NamedTuple):

@@ -25,6 +25,7 @@ from pywan.coordination import plain
 from pywan.coordination.messages import Refused, Tables
 from pywan.coordination.tables import (
     NO_MARK,
+    OWNED,
     Bucket,
     BucketKey,
     Epoch,
@@ -318,6 +319,17 @@ class Agent:
 
         fields = ["host", region, plain.plain_attributes(hosted.attributes), hosted.weight]
         return self._ask(("host", region), fields, is_done)
+
+    def shared(self, region: str, epoch: Epoch) -> None:
+        """This member, owner of the region under `epoch`, has given it a tail: others may use it, and learn."""
+        key = BucketKey(region, OWNED)
+
+        def is_done() -> bool:
+            bucket = self.tables.buckets.get(key)
+            return bucket is None or bucket.primary != self._me or bucket.epoch != epoch
+
+        with self._changed:
+            self._ask(("shared", region), ["shared", region, plain.plain_epoch(epoch)], is_done)
 
     def unhost(self, region: str) -> None:
         """Tells the site that this member has closed the region. Its copies are gone."""

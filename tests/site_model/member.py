@@ -11,6 +11,7 @@ from pywan.coordination.messages import MayLeave, Refused, Tables
 from pywan.coordination.tables import (
     NO_EPOCH,
     NO_MARK,
+    OWNED,
     Bucket,
     BucketKey,
     Epoch,
@@ -114,7 +115,7 @@ class Member(Node):
         mark = self.mark
         world.ask_coordinator(self, sent, lambda c, now: c.renew(me, mark, now))
         for region, attributes in world.regions.items():
-            if region not in self.hosted:
+            if region not in self.hosted and world.simulation.now_us >= world.hosts_from[self.name]:
                 world.ask_coordinator(self, sent, lambda c, now, r=region, a=attributes: c.host(me, r, a, 100, now))
         if self.is_leaving:
             world.ask_coordinator(self, sent, lambda c, now: c.leave(me, now))
@@ -151,11 +152,34 @@ class Member(Node):
         if tables.since == 0:
             told = {key for key, _ in tables.buckets}
             for key in [each for each in self.buckets if each not in told]:
-                self._take_bucket(key, None)
+                (self._take_owner if key.number == OWNED else self._take_bucket)(key, None)
         for key, bucket in tables.buckets:
-            self._take_bucket(key, bucket)
+            if key.number == OWNED:
+                self._take_owner(key, bucket)
+        for key, bucket in tables.buckets:
+            if key.number != OWNED:
+                self._take_bucket(key, bucket)
+        for key in [each for each in self.copies if each not in self.buckets and not self._owns(each)]:
+            del self.copies[key]
         mark, me = self.mark, self.me
         self.world.ask_coordinator(self, self.clock(), lambda c, now: c.renew(me, mark, now))
+
+    def _owns(self, key: BucketKey) -> bool:
+        """Whether this member holds the bucket as the owner of its region."""
+        owned = self.buckets.get(BucketKey(key.region, OWNED))
+        return owned is not None and owned.primary == self.me
+
+    def _take_owner(self, whole: BucketKey, owned: Bucket | None) -> None:
+        """An owner holds all buckets of its region. They become copies with their content when they are decided."""
+        if owned is None:
+            self.buckets.pop(whole, None)
+            self.copies.pop(whole, None)
+            return
+        self.buckets[whole] = owned
+        if owned.primary != self.me or (whole in self.copies and self.copies[whole].life == owned.life):
+            return
+        for number in (OWNED, *range(self.world.regions[whole.region].total_num_buckets)):
+            self.copies[BucketKey(whole.region, number)] = Copy(owned.life)
 
     def _take_bucket(self, key: BucketKey, bucket: Bucket | None) -> None:
         known = self.buckets.get(key)
@@ -257,12 +281,22 @@ class Member(Node):
         """What a primary does all the time: sends again, pings, reports copies that are silent."""
         if not self.is_joined:
             return
+        self._share()
         for key, lead in list(self.leads.items()):
             if not lead.active:
                 self._recover(key)
             if self.leads.get(key) is lead:
                 self._send(key)
                 self._report_silent(key)
+
+    def _share(self) -> None:
+        """An owner whose buckets are decided acts as their primary from now on, and says so."""
+        for whole, owned in list(self.buckets.items()):
+            region, epoch = whole.region, owned.epoch
+            if whole.number == OWNED and owned.primary == self.me and any(each.region == region for each in self.leads):
+                self.world.ask_coordinator(
+                    self, self.clock(), lambda c, now, r=region, e=epoch: c.shared(self.me, r, e, now)
+                )
 
     def _send(self, key: BucketKey) -> None:
         lead, copy, bucket, me = self.leads[key], self.copies[key], self.buckets[key], self.me
@@ -341,6 +375,31 @@ class Member(Node):
 
     # --- operations ---
 
+    def _operate_as_owner(
+        self,
+        copy: Copy,
+        life: int | None,
+        name: str,
+        of: str,
+        arguments: tuple,
+        identity: tuple[int, int],
+        reply: Reply,
+    ) -> None:
+        """As a sole copy: nobody has to be waited for, and the lease counts."""
+        if life is not None and life != copy.life:
+            reply("in doubt", None)
+            return
+        if self.clock() >= self.lease_until:
+            reply("retry", copy.life)
+            return
+        done = copy.done(identity)
+        if done is None:
+            effect = apply(name, arguments, copy.value(of))
+            done = Entry(NO_EPOCH, copy.through + 1, of, effect.value, identity, effect.answer)
+            copy.entries.append(done)
+        self.world.statistics["owners' answers"] += 1
+        reply("done", done.answer)
+
     def operate(
         self,
         key: BucketKey,
@@ -353,6 +412,9 @@ class Member(Node):
     ) -> None:
         """One operation of a client. `life`: of the bucket at the first try; None: this is the first one."""
         lead, copy = self.leads.get(key), self.copies.get(key)
+        if lead is None and copy is not None and self._owns(key):
+            self._operate_as_owner(copy, life, name, of, arguments, identity, reply)
+            return
         if lead is None or copy is None or not lead.active or self.buckets[key].epoch != lead.epoch:
             reply("retry", copy.life if copy else None)
             return

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import random
 from collections import defaultdict
 from collections.abc import Callable, Hashable
 
 from linearizability import ABSENT, Operation, Verdict, check
 from pywan.coordination.coordinator import Coordinator
 from pywan.coordination.messages import Probe, Store, Tell
-from pywan.coordination.tables import Bucket, BucketKey, Epoch, Incarnation, Kind, Mark, Reach, RegionAttributes
+from pywan.coordination.tables import OWNED, Bucket, BucketKey, Epoch, Incarnation, Kind, Mark, Reach, RegionAttributes
 
 from .member import Copy, Entry, Member
 from .simulation import MS, Network, Node, Simulation
@@ -99,6 +100,9 @@ class SiteWorld:
         self.processes = 0
         self.trace: list[str] = []
         self.coordinator = self.network.nodes["coordinator"] = CoordinatorNode(self, self.journal)
+        # When a member creates the region: so long the region has an owner, or nobody.
+        chance = random.Random(seed)
+        self.hosts_from = {name: chance.choice([0, 0, 3000, 6000]) * MS for name in ("m1", "m2", "m3", "m4")}
         for name in ("m1", "m2", "m3", "m4")[: rng.choice([2, 3, 3, 4])]:
             self._start(name)
 
@@ -156,21 +160,27 @@ class SiteWorld:
             if bucket is None or bucket.primary is None:
                 continue
             self.note(f"decision {store.mark.generation}.{store.mark.number} {key}: {shown(bucket)}")
-            life, since = self.lives.get(key, (bucket.life, self.simulation.now_us))
-            if bucket.life != life and bucket.inherits == life:
-                # Coordinator and members have lost decisions: acknowledged changes may be gone, as the new life says.
-                self.statistics["lost ends"] += 1
-                self.unchecked |= {of for of in KEYS if bucket_of(of) == key}
-            elif bucket.life != life:
-                self.statistics["lives"] += 1
-                for of in KEYS:
-                    if bucket_of(of) == key:
-                        self.processes += 1
-                        self.history[of].append(
-                            Operation(self.processes, "put", (ABSENT,), None, since, self.simulation.now_us)
-                        )
-                since = self.simulation.now_us
-            self.lives[key] = bucket.life, since
+            self.statistics["owners"] += key.number == OWNED
+            numbers = range(2) if key.number == OWNED else [key.number]
+            for number in numbers:
+                self._see_life(BucketKey(key.region, number), bucket)
+
+    def _see_life(self, key: BucketKey, bucket: Bucket) -> None:
+        life, since = self.lives.get(key, (bucket.life, self.simulation.now_us))
+        if bucket.life != life and bucket.inherits == life:
+            # Coordinator and members have lost decisions: acknowledged changes may be gone, as the new life says.
+            self.statistics["lost ends"] += 1
+            self.unchecked |= {of for of in KEYS if bucket_of(of) == key}
+        elif bucket.life != life:
+            self.statistics["lives"] += 1
+            for of in KEYS:
+                if bucket_of(of) == key:
+                    self.processes += 1
+                    self.history[of].append(
+                        Operation(self.processes, "put", (ABSENT,), None, since, self.simulation.now_us)
+                    )
+            since = self.simulation.now_us
+        self.lives[key] = bucket.life, since
 
     def active(self, member: Member, key: BucketKey, bucket: Bucket, copy: Copy) -> None:
         self.note(f"{member.me} is primary of {key} under {bucket.epoch} with {copy.through} entries")
@@ -234,7 +244,7 @@ class SiteWorld:
                 self.simulation.after(100 * MS, attempt)
                 return
             asked = rng.choice(alive)
-            bucket = asked.buckets.get(key)
+            bucket = asked.buckets.get(BucketKey(key.region, OWNED), asked.buckets.get(key))
             if bucket is None or bucket.primary is None:
                 if asked.is_joined:
                     self.ask_coordinator(asked, asked.clock(), lambda c, now: c.want(asked.me, [key]))
@@ -405,6 +415,7 @@ class SiteWorld:
         core = self.coordinator.core
         self.must(not core._unheard and not core._silent, "the coordinator waits for members that are there")
         for key, bucket in core.site.buckets.items():
+            self.must(key.number != OWNED, f"{key} is not shared, though several members have it")
             self.must(bucket.primary is not None or bucket.in_sync == (), f"{key} has no primary: {shown(bucket)}")
             if bucket.primary is None:
                 continue
