@@ -416,8 +416,6 @@ class RegionCore(RegionCalls):
         """How many shards the region's table has."""
     def extend(self, bucket: int, life: int, epoch: int, first_sequence: int, entries: bytes) -> int:
         """Applies changes that another copy of the bucket has, as `Tail.fetch` gave them."""
-    def drop_bucket(self, bucket: int) -> int:
-        """Drops all entries and tombstones of a bucket on this member."""
     @property
     def queues(self) -> tuple[EventQueue, ...]:
         """The attached queues."""

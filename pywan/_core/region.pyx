@@ -70,16 +70,6 @@ cdef class RegionCore(PersistentRegion):
                                 " the ones that are here, or is damaged")
         return done
 
-    def drop_bucket(self, uint32_t bucket):
-        """Drops all entries and tombstones of a bucket on this member. Returns how many there were."""
-        cdef region_core *region = &self.state.region
-        cdef uint64_t dropped
-        if bucket >= region.table.bucket_count:
-            raise ValueError(f"region {self.state.name!r} has no bucket {bucket}")
-        with nogil:
-            dropped = wan_table_bucket_drop(&region.table, &region.table.buckets[bucket])
-        return dropped
-
     @property
     def queues(self):
         """The attached queues."""
