@@ -5,39 +5,25 @@
 
 #include "region/wan_table.h"
 
-/* Checks one entry with its record. *length: of all its bytes. */
-static wan_status check_entry(const uint8_t *at, uint64_t left, uint64_t *length)
+static wan_status check_entry(const uint8_t *at, uint64_t left)
 {
-    if (left < WAN_LANE_ENTRY_BYTES_LEAST)
-        return WAN_FAIL(WAN_CORRUPT, "an entry of a lane is cut off: %" PRIu64 " bytes are left", left);
-    const wan_tail_entry *entry = (const wan_tail_entry *)at;
-    if (entry->length > left || entry->length % 8 || entry->length < WAN_LANE_ENTRY_BYTES_LEAST)
-        return WAN_FAIL(WAN_CORRUPT, "an entry of a lane has %" PRIu32 " bytes where %" PRIu64 " are left",
-                        entry->length, left);
-    const uint8_t *record = wan_tail_entry_record(entry);
-    const uint64_t inside = entry->length - sizeof *entry;
-    wan_status status = wan_record_check(record, inside);
+    wan_status status = wan_tail_entry_check(at, left);
     if (status != WAN_OK) return status;
-    const uint64_t record_length = wan_record_length((const wan_record *)record);
-    if (wan_align8(record_length + (uint64_t)entry->found_length) != inside)
-        return WAN_FAIL(WAN_CORRUPT,
-                        "an entry of a lane has %" PRIu64 " bytes for a record of %" PRIu64
-                        " and a found value of %" PRIu32,
-                        inside, record_length, entry->found_length);
+    const wan_tail_entry *entry = (const wan_tail_entry *)at;
     if (entry->outcome > WAN_FORGOTTEN || entry->found_form >= WAN_FORM_COUNT
         || entry->flags > (WAN_TAIL_REMEMBERED | WAN_TAIL_FOUND))
         return WAN_FAIL(WAN_CORRUPT, "an entry of a lane has the outcome %u, the form %u and the flags %u",
                         entry->outcome, entry->found_form, entry->flags);
-    *length = entry->length;
     return WAN_OK;
 }
 
 static wan_status check_entries(const uint8_t *at, uint64_t bytes, uint32_t count)
 {
-    uint64_t length = 0;
-    for (uint32_t n = 0; n < count; n++, at += length, bytes -= length) {
-        wan_status status = check_entry(at, bytes, &length);
+    for (uint32_t n = 0; n < count; n++) {
+        wan_status status = check_entry(at, bytes);
         if (status != WAN_OK) return status;
+        const uint32_t length = ((const wan_tail_entry *)at)->length;
+        at += length, bytes -= length;
     }
     return bytes ? WAN_FAIL(WAN_CORRUPT, "a section of a lane has %" PRIu64 " bytes too many", bytes) : WAN_OK;
 }

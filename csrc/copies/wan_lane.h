@@ -8,11 +8,10 @@
 #include "copies/wan_tail.h"
 #include "record/wan_frame.h"
 
-#define WAN_PROMISE_US             300000u /* The sender counts it from when it sent the question. */
-#define WAN_LANE_REGIONS_MAX       65536u
-#define WAN_LANE_SECTIONS_MAX      65535u
-#define WAN_LANE_NAME_BYTES_MAX    1024u
-#define WAN_LANE_ENTRY_BYTES_LEAST (sizeof(wan_tail_entry) + sizeof(wan_record))
+#define WAN_PROMISE_US          300000u /* The sender counts it from when it sent the question. */
+#define WAN_LANE_REGIONS_MAX    65536u
+#define WAN_LANE_SECTIONS_MAX   65535u
+#define WAN_LANE_NAME_BYTES_MAX 1024u
 
 /* A region's number on this connection. Behind it come the name, and zeros up to a multiple of 8. */
 typedef struct {
