@@ -5,6 +5,8 @@
 
 #include "region/wan_table.h"
 
+#define SEQUENCE_MAX (UINT64_MAX / 2) /* Nobody makes so many changes, and a sum with a count stays a number. */
+
 static wan_status check_entry(const uint8_t *at, uint64_t left)
 {
     wan_status status = wan_tail_entry_check(at, left);
@@ -72,7 +74,7 @@ static wan_status check_changes(const uint8_t *payload, uint64_t length)
             return WAN_FAIL(WAN_CORRUPT, "section %" PRIu32 " of a lane is cut off: %" PRIu64 " bytes are left", n,
                             length - at);
         at += sizeof *section;
-        if (section->first == 0 || section->first > UINT64_MAX / 2)
+        if (section->first == 0 || section->first > SEQUENCE_MAX)
             return WAN_FAIL(WAN_CORRUPT, "section %" PRIu32 " of a lane begins with sequence %" PRIu64, n,
                             section->first);
         if (section->bytes > length - at || section->bytes % 8)
@@ -93,9 +95,10 @@ static wan_status check_image(const uint8_t *payload, uint64_t length)
     if (length < sizeof *image || image->bytes != length - sizeof *image)
         return WAN_FAIL(WAN_CORRUPT, "a piece of an image has %" PRIu64 " bytes", length);
     if (image->part >= WAN_IMAGE_PARTS || image->is_last > 1 || image->reserved[0] || image->reserved[1]
-        || image->transfer == 0)
-        return WAN_FAIL(WAN_CORRUPT, "a piece of an image is of part %u (%u) and of transfer %" PRIu64, image->part,
-                        image->is_last, image->transfer);
+        || image->transfer == 0 || image->through > SEQUENCE_MAX)
+        return WAN_FAIL(WAN_CORRUPT,
+                        "a piece of an image is of part %u (%u), of transfer %" PRIu64 " and through %" PRIu64,
+                        image->part, image->is_last, image->transfer, image->through);
     if (image->part == WAN_IMAGE_ENTRIES)
         return check_entries((const uint8_t *)(image + 1), image->bytes, image->count);
     if (image->bytes != (uint64_t)image->count * sizeof(wan_shrunk))

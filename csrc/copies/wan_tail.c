@@ -237,7 +237,11 @@ void wan_tail_set_role(wan_tail *tail, uint32_t number, uint8_t role, uint64_t l
         if (role != WAN_TAIL_PRIMARY) forget_copies(bucket);
     }
     if (bucket->life != life || bucket->epoch != epoch)
-        for (uint32_t n = 0; n < bucket->copy_count; n++) bucket->copies[n].confirmed = bucket->copies[n].asked = 0;
+        for (uint32_t n = 0; n < bucket->copy_count; n++) {
+            wan_tail_copy *copy = &bucket->copies[n];
+            copy->confirmed = copy->asked = 0;
+            if (copy->state == WAN_COPY_LEARNING) copy->image_shard = copy->image_acked = copy->queued = 0;
+        }
     if (bucket->life != life || is_new_image || role == WAN_TAIL_ABSENT || (leads(before) && !leads(role)))
         store(&bucket->era, bucket->era + 1);
     __atomic_store_n(&bucket->role, role, __ATOMIC_RELEASE);
@@ -245,6 +249,7 @@ void wan_tail_set_role(wan_tail *tail, uint32_t number, uint8_t role, uint64_t l
     store(&bucket->epoch, epoch);
     bucket->transfer = transfer;
     if (is_new_image || !(holds || role == WAN_TAIL_LEARNER)) {
+        bucket->learned = 0;
         store(&bucket->counted, 0);
         store(&bucket->last, 0);
         drop_all(bucket);

@@ -305,31 +305,27 @@ cdef class LaneSenderSession(Session):
 
     cdef int lay_next(self, uint64_t now_us) noexcept nogil:
         """Lays out one frame. 1: it did; 0: there is none to be laid out now; -1: the detail says why it failed."""
-        cdef int laid = 0, piece
+        cdef int laid = 0, named = 0
         if self.names_told < self.names.used:
             # Not a question. The window does not count it.
             if not buffer_frame(&self.out, WAN_FRAME_LANE_REGIONS, 0, 0, self.names.bytes + self.names_told,
                                 self.names.used - self.names_told):
                 return -1
             self.names_told = self.names.used
-            laid = 1
-        if not self.has_room():
-            return laid
-        if self.copy_image() < 0:
-            return -1
-        if not self.image_turn:
-            laid |= self.lay_changes(now_us)
-            if laid:
-                self.image_turn = True
-                return laid
-        piece = self.lay_image(now_us)
-        if piece:
-            self.image_turn = False
-            return piece
-        if self.image_turn:
-            self.image_turn = False
-            laid |= self.lay_changes(now_us)
-        return laid
+            named = 1
+        while laid == 0 and self.has_room():
+            if self.copy_image() < 0:
+                return -1
+            # Changes and pieces of an image take turns.
+            if self.image_turn:
+                laid = self.lay_image(now_us) or self.lay_changes(now_us)
+            else:
+                laid = self.lay_changes(now_us) or self.lay_image(now_us)
+            self.image_turn = not self.image_turn
+            if (self.image.is_active or self.learners.start == self.learners.used
+                    or self.image_bytes_on_way >= IMAGE_WINDOW_BYTES):
+                break                       # Otherwise a bucket was found whose image is to be sent.
+        return laid or named
 
     cdef int lay_changes(self, uint64_t now_us) noexcept nogil:
         """Lays out one frame of what the buckets have, as `lay_next`. It goes round and begins behind the bucket that
@@ -556,7 +552,9 @@ cdef class LaneSenderSession(Session):
         elif order == 0 and not copy.refused:
             was_asked, copy.asked = copy.asked, 0
             if answer.kind == WAN_ANSWER_LATER:
-                copy.confirmed, copy.queued, copy.image_shard, later = 0, 0, 0, True
+                copy.confirmed, copy.queued, later = 0, 0, True
+                if copy.state == WAN_COPY_LEARNING:
+                    copy.image_shard, copy.image_acked = 0, 0
                 copy.sent, copy.retry_us = copy.acked, self.now_us + LATER_US
             elif answer.kind == WAN_ANSWER_IMAGE:
                 if (copy.state == WAN_COPY_LEARNING and copy.transfer == answer.sequence

@@ -263,6 +263,20 @@ static void a_copy_takes_the_next_change_of_its_epoch_only(void)
     end(&all);
 }
 
+static void a_new_epoch_begins_the_image_of_a_learner_anew(void)
+{
+    tails all;
+    begin(&all, WAN_TAIL_PRIMARY);
+    set_copies(&all, &learner, 1);
+    all.bucket->copies[0].image_shard = WAN_IMAGE_DONE;
+    all.bucket->copies[0].image_acked = all.bucket->copies[0].queued = 1;
+    wan_tail_set_role(&all.tail, BUCKET, WAN_TAIL_PRIMARY, LIFE, EPOCH, 0);
+    EXPECT(all.bucket->copies[0].image_shard == WAN_IMAGE_DONE && all.bucket->copies[0].image_acked);
+    wan_tail_set_role(&all.tail, BUCKET, WAN_TAIL_PRIMARY, LIFE, EPOCH + 1, 0);
+    EXPECT(all.bucket->copies[0].image_shard == 0 && !all.bucket->copies[0].image_acked);
+    EXPECT_EQUAL(all.bucket->copies[0].queued, 0);
+    end(&all);
+}
 static void a_learner_takes_a_stream_from_anywhere_and_begins_anew_with_another_image(void)
 {
     tails all;
@@ -492,6 +506,7 @@ const test_case tail_tests[] = {
     {"the stream of a learner has all that a copy in sync may lack",
      the_stream_of_a_learner_has_all_that_a_copy_in_sync_may_lack},
     {"another transfer of a lane is another learner", another_transfer_of_a_lane_is_another_learner},
+    {"a new epoch begins the image of a learner anew", a_new_epoch_begins_the_image_of_a_learner_anew},
     {"only a primary takes changes, and a cancelled one leaves nothing",
      only_a_primary_takes_changes_and_a_cancelled_one_leaves_nothing},
     {"a tail takes no change beyond its limit, but any when it is empty",

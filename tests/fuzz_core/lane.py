@@ -1,0 +1,245 @@
+"""Fuzzes the two ends of a lane between members: frames that are whole in form and wrong in their numbers.
+
+Whatever comes to a receiver: the connection goes on or ends with a ProtocolError; every question is answered once and
+in order; a tail's numbers stay in their order. Whatever comes to a sender: no sequence counts that the bucket
+does not have, and no promise is longer than the answers allow.
+"""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from random import Random
+
+from pywan import _core
+from pywan.errors import ProtocolError
+from records import PING, PONG, make_record, split_frames
+
+from .grammar import odd_number
+
+REGIONS, CHANGES, IMAGE, ANSWER = 15, 16, 17, 18
+SECTION = struct.Struct("<IIQQQQQII")
+PIECE = struct.Struct("<IIQQQQIIIBBH")
+ITEM = struct.Struct("<IIQQQB7x")
+ENTRY = struct.Struct("<IIBBB5x")
+BUCKETS = 3
+LIFE, EPOCH, TRANSFER = 1, 5, 9
+_names = itertools.count()
+
+
+def bucket_of(key: bytes) -> int:
+    return ((_core.key_hash(key) >> 32) * BUCKETS) >> 32
+
+
+def padded(data: bytes) -> bytes:
+    return data + bytes(-len(data) % 8)
+
+
+def region_frame(number: int, name: str, buckets: int = BUCKETS) -> bytes:
+    text = name.encode()
+    return _core.pack_frame(REGIONS, struct.pack("<IIII", number, buckets, len(text), 0) + padded(text))
+
+
+def entry(key: bytes, value: bytes = b"", *, operation: int = 1, found: bytes = b"", outcome: int = 1) -> bytes:
+    record = make_record(key, value, operation=operation, stamp=1 << 30, recipients=b"")
+    length = ENTRY.size + len(record) + len(padded(found))
+    return ENTRY.pack(length, len(found), outcome, 0, 0) + record + padded(found)
+
+
+def section(
+    entries: list[bytes],
+    first: int,
+    *,
+    region: int = 1,
+    bucket: int = 0,
+    life: int = LIFE,
+    epoch: int = EPOCH,
+    transfer: int = 0,
+    counted: int = 0,
+    count: int | None = None,
+    size: int | None = None,
+) -> bytes:
+    body = b"".join(entries)
+    count = len(entries) if count is None else count
+    size = len(body) if size is None else size
+    return SECTION.pack(region, bucket, life, epoch, transfer, first, counted, count, size) + body
+
+
+def piece(
+    entries: list[bytes],
+    through: int,
+    *,
+    region: int = 1,
+    bucket: int = 0,
+    life: int = LIFE,
+    epoch: int = EPOCH,
+    transfer: int = TRANSFER,
+    part: int = 0,
+    is_last: int = 0,
+    count: int | None = None,
+    size: int | None = None,
+) -> bytes:
+    body = b"".join(entries)
+    count = len(entries) if count is None else count
+    size = len(body) if size is None else size
+    return PIECE.pack(region, bucket, life, epoch, transfer, through, count, size, 1, part, is_last, 0) + body
+
+
+def changes(sections: list[bytes], question: int, count: int | None = None) -> bytes:
+    head = struct.pack("<II", len(sections) if count is None else count, 0)
+    return _core.pack_frame(CHANGES, head + b"".join(sections), question)
+
+
+def answer(items: list[tuple[int, int, int, int, int, int]], question: int, count: int | None = None) -> bytes:
+    head = struct.pack("<II", len(items) if count is None else count, 0)
+    return _core.pack_frame(ANSWER, head + b"".join(ITEM.pack(*item) for item in items), question)
+
+
+def answered(payload: bytes) -> list[tuple[int, ...]]:
+    """The items of an answer: (region, bucket, life, epoch, sequence, kind)."""
+    return list(ITEM.iter_unpack(payload[8:]))
+
+
+def shared_region(name: str) -> tuple[_core.RegionCore, _core.Tail]:
+    core = _core.RegionCore(name, _core.Clock(), site=1, buckets=BUCKETS)
+    tail = _core.Tail(BUCKETS, core.shards)
+    core.share(tail, None, False)
+    return core, tail
+
+
+def write_section(source: Random, at: list[int]) -> bytes:
+    bucket = source.randrange(BUCKETS)
+    first, more = at[bucket], {}
+    kind = source.random()
+    if kind < 0.15:
+        first = max(1, first - source.randrange(1, 6))  # Once more.
+    elif kind < 0.2:
+        first += source.randrange(1, 4)  # A gap.
+    keys = [b"k%d" % source.randrange(60) for _ in range(source.choice((0, 1, 2, 8)))]
+    if source.random() < 0.97:
+        keys = [key for key in keys if bucket_of(key) == bucket]
+    entries = [
+        entry(
+            key,
+            bytes(source.choice((0, 3, 200))),
+            operation=source.choice((0, 1, 2)),
+            found=bytes(source.choice((0, 0, 8, 30))),
+            outcome=source.randrange(3),
+        )
+        for key in keys
+    ]
+    if source.random() < 0.03 and entries:
+        broken = bytearray(entries[0])
+        broken[source.randrange(len(broken))] = source.randrange(256)
+        entries[0] = bytes(broken)
+    for name, near in (("region", 1), ("bucket", bucket), ("life", LIFE), ("epoch", EPOCH), ("transfer", TRANSFER)):
+        if source.random() < 0.02:
+            more[name] = odd_number(source, near, 32 if name in ("region", "bucket") else 64)
+    for name, near in (("count", len(entries)), ("size", sum(map(len, entries)))):
+        if source.random() < 0.01:
+            more[name] = odd_number(source, near, 32)
+    if kind >= 0.2 and not more:
+        at[bucket] = max(at[bucket], first + len(entries))
+    return section(entries, first, **{"bucket": bucket, "counted": odd_number(source, first), **more})
+
+
+def run_receiver(source: Random) -> None:
+    name = f"lane{next(_names)}"
+    core, tail = shared_region(name)
+    for bucket in range(BUCKETS):
+        role = source.choice((_core.TAIL_COPY, _core.TAIL_COPY, _core.TAIL_LEARNER))
+        tail.set_role(bucket, role, LIFE, EPOCH, TRANSFER if role == _core.TAIL_LEARNER else 0)
+    receiver = _core.LaneReceiver({name: core}.get)
+    session = receiver.open_session()
+    at, asked = [1] * BUCKETS, []
+    stream = region_frame(1, name, odd_number(source, BUCKETS, 32) or 1 if source.random() < 0.03 else BUCKETS)
+    for question in range(1, source.randrange(2, 25)):
+        kind = source.random()
+        if kind < 0.1:
+            data = _core.pack_frame(PING, b"", question)
+        elif kind < 0.25:
+            bucket = source.randrange(BUCKETS)
+            keys = [key for key in (b"k%d" % n for n in range(9)) if bucket_of(key) == bucket]
+            pieces = [entry(key, b"i", found=bytes(8), operation=source.choice((0, 2))) for key in keys]
+            more = {"is_last": source.choice((0, 1, 1, odd_number(source, 1, 8))), "bucket": bucket}
+            if source.random() < 0.1:
+                more["part"] = source.choice((1, 2, 255))
+            data = _core.pack_frame(IMAGE, piece(pieces, max(0, odd_number(source, at[bucket] - 1)), **more), question)
+        else:
+            sections = [write_section(source, at) for _ in range(source.choice((1, 1, 2, 5)))]
+            count = odd_number(source, len(sections), 32) if source.random() < 0.01 else None
+            data = changes(sections, question, count)
+        asked.append((PONG if data[4] == PING else ANSWER, question))
+        stream += data
+    sent, now, ended, place = b"", 10_000_000, False, 0
+    while place < len(stream) and not ended:
+        part = stream[place : place + source.choice((1, 40, 500, 5000, 50000))]
+        place += len(part)
+        now += source.choice((0, 1, 1000))
+        try:
+            assert session.receive_data(part, now)
+        except ProtocolError:
+            ended = True
+        if source.random() < 0.05 and not ended:
+            tail.set_role(source.randrange(BUCKETS), source.randrange(5), LIFE, EPOCH + source.randrange(2), TRANSFER)
+        if source.random() < 0.05:
+            receiver.deny(name, source.randrange(BUCKETS), EPOCH + 1)
+        while out := session.data_to_send(now):
+            sent += out
+    heard = [(f.type, f.id) for f in split_frames(sent) if f.type in (ANSWER, PONG) and f.id]
+    assert heard == asked[: len(heard)], (heard, asked)
+    assert ended or len(heard) == len(asked)
+    for bucket in range(BUCKETS):
+        assert tail.state(bucket)["counted"] <= tail.last(bucket) < 1 << 63, tail.state(bucket)
+    assert receiver.promise.left_us(now) <= 300_000
+
+
+def run_sender(source: Random) -> None:
+    name = f"lane{next(_names)}"
+    core, tail = shared_region(name)
+    sender = _core.LaneSender(3, "a member")
+    tail.add_lane(3, sender)
+    for bucket in range(BUCKETS):
+        tail.set_role(bucket, _core.TAIL_PRIMARY, LIFE, EPOCH)
+    for n in range(source.randrange(30)):
+        core.put(b"k%d" % n, b"v")
+    for bucket in range(BUCKETS):
+        state = source.choice((_core.COPY_WAITED, _core.COPY_LEARNING))
+        tail.set_copies(bucket, [(3, state, TRANSFER if state == _core.COPY_LEARNING else 0, tail.last(bucket))])
+    sender.add_region(1, name, core)
+    session, now, open_questions = sender.session, 10_000_000, []
+    for _ in range(source.randrange(1, 20)):
+        try:
+            while data := session.data_to_send(now):
+                open_questions += [(f.type, f.id) for f in split_frames(data) if f.type != REGIONS]
+        except ProtocolError:
+            break
+        items = []
+        for _ in range(source.choice((1, 1, 2, 4))):
+            bucket, kind = source.randrange(BUCKETS), source.choice((0, 0, 0, 1, 2, 3, source.randrange(256)))
+            sequence = source.choice((tail.last(bucket), TRANSFER, odd_number(source, tail.last(bucket))))
+            if source.random() < 0.05:
+                bucket = odd_number(source, bucket, 32)
+            epoch = odd_number(source, EPOCH) if source.random() < 0.1 else EPOCH
+            items.append((1, bucket, LIFE, epoch, sequence, kind))
+        if not open_questions or source.random() < 0.1:
+            data = answer(items, odd_number(source, 0))
+        else:
+            kind, id_ = open_questions.pop(0)
+            data = answer(items, id_) if kind != PING else _core.pack_frame(PONG, b"", id_)
+        try:
+            session.receive_data(data, now)
+        except ProtocolError:
+            break
+        now += source.choice((0, 10, 60_000, 200_000))
+    for bucket in range(BUCKETS):
+        state = tail.state(bucket)
+        assert state["counted"] <= state["last"], state
+        for copy in state["copies"]:
+            assert copy["acked"] <= state["last"], state
+    assert sender.promised_until_us <= now + 300_000
+    sender.remove_region(name)
+
+
+def run(source: Random) -> None:
+    (run_receiver if source.random() < 0.6 else run_sender)(source)

@@ -1,0 +1,677 @@
+"""A lane between two members: copies get what their primaries have, in order, over connections that break, and while
+changes go on. Two regions in one process are the two members.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import random
+import select
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from fuzz_core.lane import (
+    ANSWER,
+    CHANGES,
+    IMAGE,
+    ITEM,
+    PIECE,
+    SECTION,
+    answer,
+    answered,
+    bucket_of,
+    changes,
+    entry,
+    piece,
+    region_frame,
+    section,
+)
+from pywan import _core
+from pywan.errors import ProtocolError, PywanError
+from pywan.testing.waiting import eventually
+from records import PING, PONG, split_frames
+
+BUCKETS = 3
+LIFE, EPOCH, TRANSFER = 1, 5, 9
+LANE = 7
+SECOND = 1_000_000
+PROMISE_US = 300_000
+_names = itertools.count()
+
+
+def key_of(bucket: int, number: int = 0) -> bytes:
+    """A key of this bucket."""
+    return next(
+        itertools.islice((key for n in itertools.count() if bucket_of(key := b"k%d" % n) == bucket), number, None)
+    )
+
+
+def destroy(core: _core.RegionCore, key: bytes) -> None:
+    with contextlib.suppress(KeyError):
+        core.destroy(key)
+
+
+def types(data: bytes) -> list[int]:
+    return [frame.type for frame in split_frames(data)]
+
+
+class Route:
+    """What a shared region asks of other members. Here nobody else is there."""
+
+    limit_us = 5 * SECOND
+
+
+class Member:
+    def __init__(self, name: str) -> None:
+        self.core = _core.RegionCore(name, _core.Clock(), site=1, buckets=BUCKETS)
+        self.tail = _core.Tail(BUCKETS, self.core.shards)
+        self.core.share(self.tail, Route(), True)
+
+    def set_roles(self, role: int, epoch: int = EPOCH, transfer: int = 0) -> None:
+        for bucket in range(BUCKETS):
+            self.tail.set_role(bucket, role, LIFE, epoch, transfer)
+
+
+class Pair:
+    """A primary of all buckets, and a member that has, or gets, the copies."""
+
+    def __init__(self, *, learns: bool = False) -> None:
+        self.name = f"lane{next(_names)}"
+        self.here, self.there = Member(self.name), Member(self.name)
+        self.sender = _core.LaneSender(LANE, "the copy")
+        self.receiver = _core.LaneReceiver(self.find)
+        self.is_there = True
+        self.here.tail.add_lane(LANE, self.sender)
+        self.here.set_roles(_core.TAIL_PRIMARY)
+        if not learns:
+            self.there.set_roles(_core.TAIL_COPY)
+            self.set_copies(_core.COPY_WAITED)
+        self.sender.add_region(1, self.name, self.here.core)
+        self.threads: list[threading.Thread] = []
+        self.ends: list[str] = []
+        self.sockets: list[socket.socket] = []
+
+    def find(self, name: str) -> _core.RegionCore | None:
+        return self.there.core if name == self.name and self.is_there else None
+
+    def set_copies(self, state: int, transfer: int = 0) -> None:
+        for bucket in range(BUCKETS):
+            self.here.tail.set_copies(bucket, [(LANE, state, transfer, 0)])
+
+    def learn(self, transfer: int = TRANSFER) -> None:
+        """The other member begins to learn all buckets."""
+        for bucket in range(BUCKETS):
+            self.there.core.drop_bucket(bucket)
+        self.there.set_roles(_core.TAIL_LEARNER, transfer=transfer)
+        self.set_copies(_core.COPY_LEARNING, transfer)
+
+    # By threads and sockets.
+
+    def connect(self) -> None:
+        pair = socket.socketpair()
+        self.sockets += pair
+        for end, file in ((self.sender, pair[0]), (self.receiver, pair[1])):
+            thread = threading.Thread(target=self.run, args=(end, file))
+            thread.start()
+            self.threads.append(thread)
+
+    def run(self, end: _core.LaneSender | _core.LaneReceiver, sock: socket.socket) -> None:
+        self.ends.append(end.run_over_socket(sock.fileno()))
+        sock.shutdown(socket.SHUT_RDWR)
+
+    def cut(self) -> None:
+        """Breaks the connection, with what is on its way."""
+        for sock in self.sockets:
+            sock.shutdown(socket.SHUT_RDWR)
+        for thread in self.threads:
+            thread.join(10)
+            assert not thread.is_alive()
+        for sock in self.sockets:
+            sock.close()
+        self.threads, self.sockets = [], []
+
+    def close(self) -> None:
+        self.sender.stop()
+        self.receiver.stop()
+        self.cut()
+
+    # By bytes and time only.
+
+    def open(self, now: int) -> None:
+        self.now = now
+        self.taking = self.receiver.open_session()
+        self.sender.session.connected()
+
+    def pump(self, *, back: bool = True) -> list[int]:
+        """Moves all bytes, and the answers if `back`. Returns the types of the sender's frames."""
+        kinds: list[int] = []
+        while True:
+            data = self.sender.session.data_to_send(self.now)
+            if data:
+                kinds += types(data)
+                self.taking.receive_data(data, self.now)
+            replies = self.taking.data_to_send(self.now) if back else b""
+            if replies:
+                self.sender.session.receive_data(replies, self.now)
+            if not data and not replies:
+                return kinds
+
+    # What is asserted.
+
+    def is_even(self) -> bool:
+        """Whether the copies have what the primary has, and know that it counts."""
+        return all(
+            self.here.tail.last(bucket)
+            == self.here.tail.state(bucket)["counted"]
+            == self.there.tail.state(bucket)["counted"]
+            == self.there.tail.last(bucket)
+            for bucket in range(BUCKETS)
+        )
+
+    def assert_same(self) -> None:
+        for bucket in range(BUCKETS):
+            assert self.here.core.bucket_digest(bucket) == self.there.core.bucket_digest(bucket), bucket
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    made = Pair()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def learning() -> Iterator[Pair]:
+    made = Pair(learns=True)
+    yield made
+    made.close()
+
+
+def test_a_put_returns_when_the_copy_has_it(pair):
+    pair.connect()
+    for n in range(200):
+        key = b"k%d" % n
+        pair.here.core.put(key, b"v%d" % n)
+        bucket = bucket_of(key)
+        assert pair.there.tail.last(bucket) == pair.here.tail.last(bucket)
+    pair.assert_same()
+
+
+def test_changes_of_many_threads_are_the_same_in_the_same_order_at_the_copy(pair):
+    pair.connect()
+    core = pair.here.core
+
+    def work(seed: int) -> None:
+        source = random.Random(seed)
+        for n in range(300):
+            key = b"k%d" % source.randrange(40)
+            if source.random() < 0.2:
+                destroy(core, key)
+            else:
+                core.put(key, b"%d of %d" % (n, seed))
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    eventually(pair.is_even, what="the copies are even")
+    pair.assert_same()
+    assert all(state["bytes"] == 0 for state in pair.there.tail.states().values())  # What counts was dropped.
+
+
+def test_what_waits_leaves_in_one_frame_for_all_buckets(pair):
+    pair.open(SECOND)
+    pair.pump()  # The copies agree with the epoch.
+    puts = [threading.Thread(target=pair.here.core.put, args=(key_of(b, n), b"v")) for b in range(3) for n in range(2)]
+    for put in puts:
+        put.start()
+    eventually(lambda: sum(pair.here.tail.last(bucket) for bucket in range(BUCKETS)) == 6)
+    assert pair.pump() == [CHANGES]
+    for put in puts:
+        put.join(10)
+        assert not put.is_alive()
+
+
+def test_no_frame_is_longer_than_its_bound_and_no_bucket_starves(pair):
+    pair.connect()
+    eventually(lambda: all(s["copies"][0]["confirmed"] for s in pair.here.tail.states().values()))
+    pair.cut()
+    pair.open(_core.monotonic_us())
+    writers = [
+        threading.Thread(target=pair.here.core.put, args=(key_of(bucket, n), bytes(20_000)))
+        for bucket in range(BUCKETS)
+        for n in range(12)
+    ]
+    for writer in writers:
+        writer.start()
+    eventually(lambda: sum(pair.here.tail.last(bucket) for bucket in range(BUCKETS)) == 36)
+    pair.sender.session.connected()
+    pair.pump()
+    for writer in writers:
+        writer.join(10)
+    pair.assert_same()
+
+
+def test_a_large_value_goes_alone(pair):
+    pair.connect()
+    key = key_of(1)
+    pair.here.core.put(key, bytes(3_000_000))
+    pair.here.core.put(key_of(0), b"small")
+    eventually(pair.is_even)
+    pair.assert_same()
+
+
+def test_after_a_cut_connection_everything_that_was_not_acknowledged_is_sent_again(pair):
+    source, seed = random.Random(), random.SystemRandom().randrange(1 << 32)
+    print("seed", seed)
+    source.seed(seed)
+    core = pair.here.core
+    pair.connect()
+    stop = threading.Event()
+    done = [0]
+
+    def work() -> None:
+        while not stop.is_set():
+            core.put(b"k%d" % (done[0] % 50), b"%d" % done[0])
+            done[0] += 1
+
+    writers = [threading.Thread(target=work) for _ in range(3)]
+    for writer in writers:
+        writer.start()
+    for _ in range(8):
+        here = done[0]
+        eventually(lambda here=here: done[0] > here + source.randrange(200))
+        pair.cut()
+        pair.connect()
+    stop.set()
+    for writer in writers:
+        writer.join(10)
+        assert not writer.is_alive()
+    eventually(pair.is_even)
+    pair.assert_same()
+    assert pair.sender.news() == []
+
+
+def test_a_frame_that_leaves_a_gap_ends_the_connection_and_is_not_acknowledged(pair):
+    session = pair.receiver.open_session()
+    gap = changes([section([entry(key_of(0))], 3)], 1)
+    with pytest.raises(ProtocolError, match="a gap in bucket 0: sequence 3 comes where 0 was the last one"):
+        session.receive_data(region_frame(1, pair.name) + gap, SECOND)
+    assert pair.there.tail.last(0) == 0
+
+
+def test_a_key_of_another_bucket_ends_the_connection(pair):
+    session = pair.receiver.open_session()
+    with pytest.raises(ProtocolError, match="comes with bucket 0, and belongs to another one"):
+        session.receive_data(region_frame(1, pair.name) + changes([section([entry(key_of(1))], 1)], 1), SECOND)
+
+
+@pytest.mark.parametrize(
+    ("frame", "words"),
+    [
+        (changes([section([entry(b"k")], 1, count=2)], 1), "a change of a bucket is not whole"),
+        (changes([section([entry(b"k")], 1, size=8)], 1), "a change of a bucket is not whole"),
+        (changes([section([entry(b"k")], 1, size=1 << 30)], 1), "section 0 of a lane has 1073741824 bytes"),
+        (changes([section([], 0)], 1), "begins with sequence 0"),
+        (changes([section([], 1)], 1, count=70_000), "says that it has 70000 parts"),
+        (changes([], 1), "says that it has 0 parts"),
+        (changes([section([], 1) + bytes(8)], 1), "8 bytes behind its sections"),
+        (_core.pack_frame(IMAGE, piece([], 0, part=2), 1), "is of part 2"),
+        (_core.pack_frame(IMAGE, piece([], 0, transfer=0), 1), "of transfer 0"),
+        (_core.pack_frame(IMAGE, piece([], 0, part=1, count=3), 1), "3 shrunk tombstones of an image in 0 bytes"),
+        (_core.pack_frame(PING, bytes(8), 1), "a ping of a lane has 8 bytes"),
+        (region_frame(70_000, "r"), "region number 70000"),
+        (region_frame(1, ""), "a name of 0 bytes"),
+        (answer([(1, 0, 1, 5, 0, 0)], 1), f"frame of type {ANSWER}"),
+    ],
+)
+def test_wrong_bytes_end_the_connection_with_what_is_wrong(pair, frame, words):
+    session = pair.receiver.open_session()
+    with pytest.raises(ProtocolError, match=words):
+        session.receive_data(frame, SECOND)
+
+
+def test_an_answer_out_of_order_or_beyond_what_there_is_ends_the_connection(pair):
+    pair.open(SECOND)
+    pair.sender.session.data_to_send(SECOND)
+    with pytest.raises(ProtocolError, match="an answer to question 2, where 1 to 1 are open"):
+        pair.sender.session.receive_data(answer([(1, 0, LIFE, EPOCH, 0, 0)], 2), SECOND)
+    pair.sender.session.connected()
+    pair.sender.session.data_to_send(SECOND)
+    with pytest.raises(ProtocolError, match="acknowledges sequence 1 of bucket 0, where 0 is the last one"):
+        pair.sender.session.receive_data(answer([(1, 0, LIFE, EPOCH, 1, 0)], 1), SECOND)
+
+
+# Promises
+
+
+def test_an_answer_promises_from_when_the_question_was_sent(pair):
+    pair.open(SECOND)
+    data = pair.sender.session.data_to_send(SECOND)
+    pair.taking.receive_data(data, SECOND + 70_000)
+    assert pair.receiver.promise.left_us(SECOND + 70_000) == PROMISE_US
+    pair.sender.session.receive_data(pair.taking.data_to_send(SECOND + 70_000), SECOND + 100_000)
+    assert pair.sender.promised_until_us == SECOND + PROMISE_US
+
+
+def test_at_rest_a_ping_renews_the_promise_every_100_ms(pair):
+    pair.open(SECOND)
+    pair.pump()
+    for n in range(1, 5):
+        due = pair.sender.session.next_us(pair.now)
+        assert due == SECOND + n * 100_000
+        pair.now = due
+        assert pair.pump() == [PING]
+        assert pair.sender.promised_until_us == due + PROMISE_US
+
+
+def test_a_read_that_waits_for_a_promise_has_the_lane_ask_at_once(pair):
+    pair.connect()
+    eventually(lambda: pair.here.tail.may_read(0), what="a promise")
+    pair.cut()
+    eventually(lambda: not pair.here.tail.may_read(0), what="the end of the promise")
+    pair.connect()
+    eventually(lambda: pair.here.tail.may_read(0), timeout=0.09, what="a promise before the next ping")
+
+
+def test_a_silent_member_is_given_up_after_its_time_and_told_as_slow_before(pair):
+    pair.sender.configure(2000, 500)
+    pair.open(SECOND)
+    pair.sender.session.data_to_send(SECOND)
+    assert pair.sender.session.next_us(SECOND) == SECOND + 500_001
+    assert pair.sender.session.data_to_send(SECOND + 500_001) == b""
+    assert pair.sender.news() == [("slow", SECOND)]
+    with pytest.raises(ProtocolError, match=r"gave no answer for 2\.0 s"):
+        pair.sender.session.data_to_send(SECOND + 2_000_001)
+
+
+def test_a_sender_that_says_nothing_is_given_up(pair):
+    pair.receiver.configure(2000)
+    session = pair.receiver.open_session()
+    session.receive_data(_core.pack_frame(PING, b"", 1), SECOND)
+    session.data_to_send(SECOND)
+    assert session.next_us(SECOND) == 3 * SECOND + 1
+    with pytest.raises(ProtocolError, match=r"said nothing, or took nothing, for 2\.0 s"):
+        session.data_to_send(3 * SECOND + 1)
+
+
+# Epochs
+
+
+def test_a_copy_that_knows_a_later_epoch_refuses_and_the_bucket_gets_nothing_more(pair):
+    pair.there.tail.set_role(1, _core.TAIL_COPY, LIFE, EPOCH + 1)
+    pair.open(SECOND)
+    pair.pump()
+    assert pair.sender.news() == [("refused", pair.name, 1, EPOCH + 1)]
+    assert not pair.here.tail.may_read(1)
+
+    def fail_to_put() -> None:
+        with pytest.raises(PywanError):
+            pair.here.core.put(key_of(1), b"v")
+
+    put = threading.Thread(target=fail_to_put)
+    put.start()
+    eventually(lambda: pair.here.tail.last(1) == 1)
+    assert CHANGES not in pair.pump()
+    pair.here.set_roles(_core.TAIL_COPY, EPOCH + 1)  # It is primary no more.
+    put.join(10)
+    assert pair.there.tail.last(1) == 0
+
+
+def test_a_denied_bucket_is_refused_before_any_later_promise(pair):
+    pair.open(SECOND)
+    pair.pump()
+    assert pair.here.tail.state(2)["copies"][0]["confirmed"]
+    pair.there.tail.set_role(2, _core.TAIL_COPY, LIFE, EPOCH + 3)
+    pair.receiver.deny(pair.name, 2, EPOCH + 3)
+    pair.now += 100_000
+    ping = pair.sender.session.data_to_send(pair.now)
+    pair.taking.receive_data(ping, pair.now)
+    frames = split_frames(pair.taking.data_to_send(pair.now))
+    assert [(frame.type, frame.id) for frame in frames] == [(ANSWER, 0), (PONG, 2)]
+    assert answered(frames[0].payload) == [(1, 2, LIFE, EPOCH + 3, 0, 1)]
+    pair.sender.session.receive_data(answer([(1, 2, LIFE, EPOCH + 3, 0, 1)], 0), pair.now)
+    assert not pair.here.tail.state(2)["copies"][0]["confirmed"]
+    assert pair.sender.news() == [("refused", pair.name, 2, EPOCH + 3)]
+
+
+def test_a_denial_leaves_at_once_over_a_socket(pair):
+    pair.connect()
+    eventually(lambda: pair.here.tail.state(0)["copies"][0]["confirmed"])
+    pair.there.tail.set_role(0, _core.TAIL_COPY, LIFE, EPOCH + 1)
+    pair.receiver.deny(pair.name, 0, EPOCH + 1)
+    assert select.select([pair.sender.news_file], [], [], 10)[0]
+    assert pair.sender.news() == [("refused", pair.name, 0, EPOCH + 1)]
+
+
+def test_a_member_that_does_not_know_the_region_or_the_epoch_yet_is_asked_again_after_50_ms(pair):
+    pair.is_there = False
+    pair.there.set_roles(_core.TAIL_COPY, EPOCH - 1)
+    pair.open(SECOND)
+    assert pair.pump().count(CHANGES) == 1
+    pair.is_there = True
+    pair.now = pair.sender.session.next_us(pair.now)
+    assert pair.now == SECOND + 50_000
+    assert pair.pump() == [CHANGES]
+    assert not any(state["copies"][0]["confirmed"] for state in pair.here.tail.states().values())
+    pair.there.set_roles(_core.TAIL_COPY, EPOCH)
+    pair.now = pair.sender.session.next_us(pair.now)
+    assert pair.now == SECOND + 100_000
+    assert pair.pump() == [CHANGES]
+    assert all(state["copies"][0]["confirmed"] for state in pair.here.tail.states().values())
+    assert pair.sender.news() == []
+
+
+def test_a_bucket_that_takes_over_is_completed_before_it_accepts_changes(pair):
+    pair.connect()
+    pair.here.core.put(key_of(0), b"v")
+    pair.cut()
+    pair.there.set_roles(_core.TAIL_COPY, EPOCH + 1)
+    pair.here.set_roles(_core.TAIL_TAKING_OVER, EPOCH + 1)
+    pair.set_copies(_core.COPY_WAITED)
+    pair.connect()
+    eventually(lambda: pair.here.tail.state(0)["copies"][0]["acked"] == pair.here.tail.last(0))
+
+
+def test_what_counts_is_told_when_the_lane_is_idle(pair):
+    pair.open(SECOND)
+    pair.pump()
+    put = threading.Thread(target=pair.here.core.put, args=(key_of(0), b"v"))
+    put.start()
+    eventually(lambda: pair.here.tail.last(0) == 1)
+    pair.pump()
+    put.join(10)
+    assert pair.there.tail.state(0)["counted"] == 0
+    pair.now = pair.sender.session.next_us(pair.now)
+    assert pair.now <= SECOND + 2000
+    assert pair.pump() == [CHANGES]
+    assert pair.there.tail.state(0)["counted"] == 1
+    assert pair.there.core.get(key_of(0)) == b"v"
+
+
+# Images
+
+
+def fill(core: _core.RegionCore, count: int = 3000) -> None:
+    for n in range(count):
+        core.put(b"k%d" % n, b"value %d" % n)
+    for n in range(0, count, 7):
+        destroy(core, b"k%d" % n)
+
+
+def test_a_learner_gets_all_of_a_bucket_tombstones_too(learning):
+    fill(learning.here.core)
+    learning.learn()
+    learning.connect()
+    news = []
+    eventually(lambda: len(news.extend(learning.sender.news()) or news) == BUCKETS)
+    assert sorted(news) == [("learned", learning.name, bucket, TRANSFER) for bucket in range(BUCKETS)]
+    assert sorted(learning.receiver.news()) == [("image", learning.name, bucket, TRANSFER) for bucket in range(BUCKETS)]
+    learning.assert_same()
+    assert learning.there.core.tombstones == learning.here.core.tombstones
+    assert [learning.there.tail.last(b) for b in range(BUCKETS)] == [learning.here.tail.last(b) for b in range(BUCKETS)]
+
+
+def test_shrunk_tombstones_are_a_part_of_the_image(learning):
+    fill(learning.here.core)
+    learning.here.core.keep_tombstones(0, 0, 20_000)  # They shrink beyond so many bytes.
+    learning.learn()
+    learning.connect()
+    eventually(lambda: len(learning.receiver.news()) == BUCKETS)
+    there, here = learning.there.core.tombstone_state, learning.here.core.tombstone_state
+    assert there["shrunk_tombstones"] == here["shrunk_tombstones"] > 0
+
+
+def test_an_image_is_right_while_puts_go_on(learning):
+    core = learning.here.core
+    fill(core)
+    stop = threading.Event()
+
+    def work(seed: int) -> None:
+        source = random.Random(seed)
+        while not stop.is_set():
+            key = b"k%d" % source.randrange(4000)
+            if source.random() < 0.3:
+                destroy(core, key)
+            else:
+                core.put(key, bytes(source.randrange(300)))
+
+    writers = [threading.Thread(target=work, args=(seed,)) for seed in range(3)]
+    for writer in writers:
+        writer.start()
+    learning.learn()
+    learning.connect()
+    news = []
+    eventually(lambda: len(news.extend(learning.sender.news()) or news) == BUCKETS, timeout=60)
+    for bucket in range(BUCKETS):  # From now on changes wait for it.
+        learning.there.tail.set_role(bucket, _core.TAIL_COPY, LIFE, EPOCH)
+        acked = learning.here.tail.state(bucket)["copies"][0]["acked"]
+        learning.here.tail.set_copies(bucket, [(LANE, _core.COPY_WAITED, 0, acked)])
+    stop.set()
+    for writer in writers:
+        writer.join(10)
+        assert not writer.is_alive()
+    eventually(learning.is_even)
+    learning.assert_same()
+
+
+def test_an_image_begins_again_on_a_new_connection_and_for_a_new_transfer(learning):
+    fill(learning.here.core)
+    learning.learn()
+    learning.open(SECOND)
+    data = learning.sender.session.data_to_send(SECOND)
+    while IMAGE not in types(data):
+        learning.taking.receive_data(data, SECOND)
+        learning.sender.session.receive_data(learning.taking.data_to_send(SECOND), SECOND)
+        data = learning.sender.session.data_to_send(SECOND)
+    learning.taking.receive_data(data, SECOND)  # The connection ends before this is answered.
+    learning.open(2 * SECOND)
+    assert IMAGE in learning.pump()
+    assert len(learning.sender.news()) == BUCKETS
+    learning.assert_same()
+
+    learning.learn(TRANSFER + 1)
+    learning.there.set_roles(_core.TAIL_LEARNER, transfer=TRANSFER)  # The tables have not come there yet.
+    learning.pump()
+    assert learning.sender.news() == []
+    learning.there.set_roles(_core.TAIL_LEARNER, transfer=TRANSFER + 1)
+    learning.now = learning.sender.session.next_us(learning.now)
+    learning.pump()
+    assert sorted(learning.sender.news()) == [
+        ("learned", learning.name, bucket, TRANSFER + 1) for bucket in range(BUCKETS)
+    ]
+    learning.assert_same()
+
+
+def test_a_learner_refuses_an_image_that_is_not_where_its_stream_is(learning):
+    learning.there.set_roles(_core.TAIL_LEARNER, transfer=TRANSFER)
+    session = learning.receiver.open_session()
+    first = changes([section([entry(key_of(0))], 5, transfer=TRANSFER)], 1)
+    session.receive_data(region_frame(1, learning.name) + first, SECOND)
+    assert learning.there.tail.last(0) == 5
+    with pytest.raises(ProtocolError, match="an image of bucket 0 at sequence 9 comes where the stream is at 5"):
+        session.receive_data(_core.pack_frame(IMAGE, piece([], 9), 2), SECOND)
+
+
+def test_a_region_that_is_removed_from_the_lane_is_not_used_any_more(pair):
+    pair.open(SECOND)
+    pair.pump()
+    pair.sender.remove_region(pair.name)
+    pair.now = pair.sender.session.next_us(pair.now)
+    assert pair.pump() == [PING]
+    with pytest.raises(ValueError, match=f"number 1 is that of '{pair.name}', and cannot name 'other'"):
+        pair.sender.add_region(1, "other", pair.here.core)
+
+
+# A campaign against a plain model
+
+
+def test_whatever_happens_the_copies_get_what_the_primary_has():
+    seed = int(os.environ.get("LANE_SEED", 0)) or random.SystemRandom().randrange(1, 1 << 40)
+    for run in range(int(os.environ.get("LANE_RUNS", 30))):
+        print(f"LANE_SEED={seed + run} LANE_RUNS=1")
+        campaign(random.Random(seed + run))
+
+
+def campaign(source: random.Random) -> None:
+    """Puts, moved bytes, cut connections, new transfers and passing time in any order. No thread waits for anything:
+    learners do not hold back a change.
+    """
+    pair = Pair(learns=True)
+    model: dict[bytes, bytes] = {}
+    transfer = TRANSFER
+    pair.learn(transfer)
+    pair.open(SECOND)
+    pending = b""  # Bytes on their way to the copy.
+    back = b""
+    for _ in range(source.randrange(20, 150)):
+        step = source.random()
+        if step < 0.4:
+            key = b"k%d" % source.randrange(30)
+            if source.random() < 0.3:
+                destroy(pair.here.core, key)
+                model.pop(key, None)
+            else:
+                model[key] = bytes(source.choice((0, 5, 100, 70_000)))
+                pair.here.core.put(key, model[key])
+        elif step < 0.6:
+            pending += pair.sender.session.data_to_send(pair.now)
+        elif step < 0.75 and pending:
+            part = source.randrange(1, len(pending) + 1)
+            pair.taking.receive_data(pending[:part], pair.now)
+            pending = pending[part:]
+            back += pair.taking.data_to_send(pair.now)
+        elif step < 0.88 and back:
+            pair.sender.session.receive_data(back, pair.now)
+            back = b""
+        elif step < 0.93:
+            pair.now += source.choice((100, 5000, 60_000))
+        elif step < 0.97:
+            pending = back = b""
+            pair.open(pair.now)
+        else:
+            transfer += 1
+            pair.learn(transfer)
+    pair.open(pair.now)
+    for _ in range(10):
+        pair.pump()
+        pair.now = pair.sender.session.next_us(pair.now)
+    for bucket in range(BUCKETS):
+        assert pair.here.tail.last(bucket) == pair.there.tail.last(bucket)
+        assert pair.here.tail.state(bucket)["counted"] == pair.here.tail.last(bucket)
+    pair.assert_same()
+    assert sum(pair.there.core.bucket(bucket)["entries"] for bucket in range(BUCKETS)) == len(model)
+    learned = {(what, bucket) for what, _, bucket, number in pair.sender.news() if number == transfer}
+    assert learned == {("learned", bucket) for bucket in range(BUCKETS)}
+    pair.sender.remove_region(pair.name)
+
+
+def test_the_layouts_are_those_of_the_documents():
+    assert (SECTION.size, PIECE.size, ITEM.size, struct.calcsize("<IIBBB5x")) == (56, 56, 40, 16)
