@@ -113,11 +113,13 @@ class BatchError(PywanError):
 
     Attributes:
         failures: The (row, reason) of each row that failed. Rows count from 0.
+        applied: How many rows took effect.
     """
 
-    def __init__(self, message: str, failures: list[tuple[int, str]] | None = None):
+    def __init__(self, message: str, failures: list[tuple[int, str]] | None = None, applied: int = 0):
         super().__init__(message)
         self.failures = failures or []
+        self.applied = applied
 
 
 # pywan is at fault.

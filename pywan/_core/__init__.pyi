@@ -283,6 +283,8 @@ class LaneState:
     """What the tails of all regions know of the lane to one other member."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None: ...
+    def promise(self, until_us: int) -> None:
+        """Until then (`monotonic_us`) the other member adopts no later epoch without saying so."""
 
 class Tail:
     """The last changes of each bucket of one region, which some copies may lack."""
@@ -300,6 +302,10 @@ class Tail:
         """What the member knows of a bucket, and of its copies if it leads it."""
     def states(self) -> dict[int, dict[str, Any]]:
         """The state of each bucket that this member has, by number."""
+    def acknowledged(self, bucket: int, lane: int, life: int, epoch: int, sequence: int) -> bool:
+        """The copy at the end of a lane has all changes of the bucket through `sequence`."""
+    def told(self, bucket: int, life: int, epoch: int, counted: int) -> None:
+        """The primary says through which sequence the changes of the bucket count."""
     def may_read(self, bucket: int) -> bool:
         """Whether this member, as primary of the bucket, may answer a read without asking the copies."""
     def add_lane(self, number: int, lane: LaneState) -> None:
@@ -411,6 +417,9 @@ class RegionCore(RegionCalls):
     def share(self, tail: Tail, route: Any, reads_copies: bool = False) -> None:
         """From now on several members hold the region: its changes go into `tail`, and count when all copies that are
         waited for have them."""
+    @property
+    def route(self) -> Any:
+        """What makes the calls about keys whose primary is another member."""
     @property
     def shards(self) -> int:
         """How many shards the region's table has."""
@@ -790,8 +799,15 @@ class RowCalls:
     def error(self) -> Any: ...
     def add(self, row: int, operation: int, key: Any, value: Any = None, callback_argument: Any = None) -> None:
         """Adds one row, and sends what has come together before if that is much."""
-    def add_columns(self, keys: Column, values: Column | None, operations: Any = None, timestamps: Any = None) -> None:
-        """Adds the rows of columns, and sends them."""
+    def add_columns(
+        self,
+        keys: Column,
+        values: Column | None,
+        operations: Any = None,
+        timestamps: Any = None,
+        row: int = 0,
+    ) -> None:
+        """Adds the rows of columns from `row` on, and sends them."""
     def send(self) -> None:
         """Makes all rows that wait, at the primaries of their buckets."""
 

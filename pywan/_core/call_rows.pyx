@@ -70,12 +70,12 @@ cdef class RowCalls:
         if not self.put(row, <uint8_t>operation, &encoded_key, &encoded_value, &argument, 0):
             raise MemoryError(f"region {self.route.state.name!r}: no memory for row {row}")
 
-    def add_columns(self, Column keys not None, Column values, operations=None, timestamps=None):
-        """Adds the rows of columns, and sends them. The last ones leave with `send`."""
+    def add_columns(self, Column keys not None, Column values, operations=None, timestamps=None, int64_t row=0):
+        """Adds the rows of columns from `row` on, and sends them. The last ones leave with `send`."""
         cdef const uint8_t[::1] codes = None
         cdef const int64_t[::1] stamps = None
         cdef const ColumnView *value_view = &values.view if values is not None else NULL
-        cdef int64_t row = 0, length = keys.view.length
+        cdef int64_t length = keys.view.length
         cdef int problem = 0
         if operations is not None:
             codes = operation_codes(operations, length)

@@ -108,6 +108,7 @@ cdef void region_put_rows(region_core *region, const ColumnView *keys, const Col
             change.stamp_site = region.site
             change.local = 1
             change.ask = WAN_ASK_NOBODY
+            change.sequence = 0
             if region.stores:
                 wan_table_prefetch_slot(&region.table, change.hash)
         together = region_stores_some(region, wan_table_shard(&region.table, changes[0].hash))
@@ -135,12 +136,19 @@ cdef void region_put_rows(region_core *region, const ColumnView *keys, const Col
                 result.stopped = status
                 result.done = row
                 return
+            if change.sequence:
+                result.bucket = wan_table_bucket(&region.table, change.hash).number
+                result.era, result.sequence = change.era, change.sequence
+                result.stopped = WAN_ELSEWHERE
             if outcome <= WAN_DESTROYED:
                 result.applied += 1
             elif outcome == WAN_OUT_OF_MEMORY:
                 bulk_fail(result, base + k, 4)
             row += 1
             k += 1
+            if result.stopped != WAN_OK:
+                result.done = row
+                return
     result.done = row
 
 

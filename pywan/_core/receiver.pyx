@@ -68,6 +68,7 @@ cdef class ReceiverSession(Session):
     cdef object on_floors
     cdef object on_no_memory        # Called for each event for which there was no memory.
     cdef dict names, cores
+    cdef set told_shared            # Numbers of regions that refuse events because several members hold them.
     # Regions that were replaced when batch `replaced_batch` looked them up anew. They are kept alive until the next
     # such batch.
     cdef list replaced
@@ -106,7 +107,7 @@ cdef class ReceiverSession(Session):
         self.mount = mount
         self.memory, self.counts, self.find_region, self.callback_apply = memory, counts, find_region, callback_apply
         self.on_floors, self.on_no_memory = on_floors, on_no_memory
-        self.names, self.cores, self.replaced = {}, {}, []
+        self.names, self.cores, self.replaced, self.told_shared = {}, {}, [], set()
         self.credit_bytes, self.max_drift_ms = credit_bytes, max_drift_ms
         self.speaks_last = True
         self.born = wan_forks
@@ -223,6 +224,9 @@ cdef class ReceiverSession(Session):
         cdef wan_status status
         if self.is_ahead(record):
             return WAN_FAILED_FUTURE_STAMP
+        if core.tail != NULL:
+            self.note_shared(record.region)
+            return WAN_FAILED_OTHER
         if wan_flag_read(&core.durable):
             wan_flag_set(&self.memory.must_wait, 1)
         change_from_record(&change, record, hash)
@@ -257,6 +261,14 @@ cdef class ReceiverSession(Session):
         if self.applied:
             wan_add_shared(&self.applied_in.applied, self.applied)
             self.applied = 0
+
+    cdef void note_shared(self, uint16_t number) noexcept with gil:
+        from pywan.errors import IllegalStateError
+        if number not in self.told_shared:
+            self.told_shared.add(number)
+            report_unraisable("applying events", IllegalStateError(
+                f"region {self.names.get(number)!r} is on several members, and such a region cannot take events of"
+                " other sites in this version; its events are refused"))
 
     cdef void note_too_large(self) noexcept with gil:
         from pywan.errors import EventTooLargeError

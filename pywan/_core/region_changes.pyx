@@ -104,6 +104,8 @@ cdef class RegionCalls:
     def __len__(self):
         cdef uint64_t used, tombstones
         self.state.check_open()
+        if self.state.region.tail != NULL:
+            return self.state.route.count()
         with nogil:
             sum_shards(&self.state.region.table, &used, &tombstones, NULL)
         return used - tombstones
@@ -273,6 +275,8 @@ cdef class RegionChanges(RegionCalls):
         cdef const uint8_t *run
         cdef uint64_t at, cursor = 0, dropped = 0
         state.check_open()
+        if state.region.tail != NULL:
+            return state.route.clear()
         while cursor < state.region.table.shard_count:
             packed = region_packed(&state.region.table, &cursor, state.region.table.shard_count, 1, state.name)
             run, at = <const uint8_t *>PyBytes_AS_STRING(packed), 0

@@ -49,6 +49,8 @@ cdef object region_put_columns(RegionBase self, keys, values, operations, timest
             if worst >= 1 << 47:
                 raise errors.ConfigurationError(f"region {self.name!r}: a timestamp of {worst} is no number of"
                                                 " milliseconds since 1970; nothing was stored")
+    if self.region.tail != NULL:
+        return self.route.put_columns(key_column, value_column, operations, timestamps)
     cdef bulk_result result
     cdef uint64_t began = 0
     cdef int64_t stopped_at = -1
@@ -85,6 +87,9 @@ cdef object region_put_columns(RegionBase self, keys, values, operations, timest
                                                  result.done, callback_failures)
             failed += len(callback_failures)
             failures += callback_failures
+        elif result.stopped == WAN_ELSEWHERE:
+            applied += put_rows_shared(self, key_column, value_column, operations, timestamps, &result, failures)
+            failed += len(failures) - result.listed
         elif result.stopped == WAN_CLOSED and result.done:
             raise errors.RegionNotFoundError(f"put_columns stopped at row {result.done} of {rows}: region"
                                              f" {self.name!r} was destroyed, or its cache closed (the rows before were"
@@ -94,7 +99,7 @@ cdef object region_put_columns(RegionBase self, keys, values, operations, timest
         if failed:
             refusal = errors.BatchError(
                 f"region {self.name!r}: {failed} of {rows} rows were refused, the others were stored; first: row "
-                f"{failures[0][0]}: {failures[0][1]}", failures)
+                f"{failures[0][0]}: {failures[0][1]}", failures, applied)
     except (errors.PywanError, MemoryError) as error:
         refusal = error
     finally:
@@ -110,6 +115,25 @@ cdef object region_put_columns(RegionBase self, keys, values, operations, timest
     if refusal is not None:
         raise refusal
     return applied
+
+
+cdef int64_t put_rows_shared(RegionBase self, Column key_column, Column value_column, operations, timestamps,
+                             const bulk_result *result, list failures) except -1:
+    """Puts the rest of the rows when other members came to hold the region during the call. Returns how many rows took
+    effect."""
+    from pywan.errors import BatchError, ConnectivityError
+    if result.sequence and self.wait_counted(result.bucket, result.era, result.sequence) != WAN_OK:
+        late = ConnectivityError(f"put_columns stopped at row {result.done}: not all copies of the row before have it;"
+                                 " it may count later, or be lost (the rows before that one were stored)")
+        late.in_doubt = True
+        raise late
+    if result.done == key_column.view.length:
+        return 0
+    try:
+        return self.route.put_columns(key_column, value_column, operations, timestamps, result.done)
+    except BatchError as error:
+        failures += error.failures
+        return error.applied
 
 
 cdef int64_t put_rows_by_callbacks(RegionBase self, Column key_column, Column value_column, const uint8_t *codes,

@@ -18,6 +18,9 @@ cdef class RegionScans(RegionChanges):
     def scan_keys(self):
         """Gives every live key, shard by shard. A change that happens meanwhile may be seen or not. A key that is no
         object in this process is shown as Undecodable, and can be looked up by that."""
+        if self.state.region.tail != NULL:
+            yield from self.state.route.scan_keys()
+            return
         following = 0
         while following is not None:
             following, run = self.scan(following, 1)
@@ -28,6 +31,11 @@ cdef class RegionScans(RegionChanges):
                 key = run[at + 32:at + 32 + length]
                 yield show(run[at + 2], <const uint8_t *>PyBytes_AS_STRING(key), length)
                 at += 32 + length
+
+    @property
+    def route(self):
+        """What makes the calls about keys whose primary is another member. None: this member alone has the region."""
+        return self.state.route
 
     def scan(self, uint64_t cursor=0, uint64_t limit=10000):
         """(next cursor or None, entries): the live entries of one shard or more, packed so that sites can be compared.

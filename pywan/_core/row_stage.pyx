@@ -156,6 +156,7 @@ cdef class RowStage(Session):
         cdef wan_status status
         cdef uint64_t until_us = self.work_us() + <uint64_t>(within_s * 1e6)
         region.state.check_open()
+        check_not_shared(region)
         self.refusal = None
         with nogil:
             status = self.apply_rows(&region.state.region, until_us)
@@ -166,6 +167,7 @@ cdef class RowStage(Session):
         elif status != WAN_OK and status != WAN_FULL and status != WAN_EMPTY:
             if status == WAN_CLOSED:
                 region.state.check_open()
+            check_not_shared(region)
             raise_for(status, f"region {region.state.name!r}, row {self.applied + self.missing + 1} of the task")
         elif status == WAN_FULL:
             self.refusal = full_error(detail_text())
@@ -206,6 +208,8 @@ cdef class RowStage(Session):
                 status = region_change(region, &changes[n], &from_, NULL, &outcome)
                 if status == WAN_OK and outcome == WAN_OUT_OF_MEMORY:
                     status = WAN_NO_MEMORY
+                if region.tail != NULL:
+                    status = WAN_ELSEWHERE
                 if status != WAN_OK:
                     return status       # The row stays: the next call begins with it.
                 if outcome == WAN_MISSING:
@@ -236,3 +240,11 @@ cdef class RowStage(Session):
             if self.work_us() >= until_us:
                 return False
         return True
+
+
+cdef int check_not_shared(RegionCore region) except -1:
+    if region.state.region.tail != NULL:
+        from pywan.errors import IllegalStateError
+        raise IllegalStateError(f"region {region.state.name!r} is on several members, and such a region cannot take the"
+                                " rows of a client in this version")
+    return 0

@@ -24,6 +24,10 @@ cdef class LaneState:
         if self.state.wake_file < 0:
             raise OSError("no file descriptor is left for a lane between members; raise the limit (ulimit -n)")
 
+    def promise(self, uint64_t until_us):
+        """Until then (`monotonic_us`) the other member adopts no later epoch without saying so."""
+        wan_set(&self.state.promised_until_us, until_us)
+
     def __dealloc__(self):
         if self.state.wake_file >= 0:
             close_file(self.state.wake_file)
@@ -128,6 +132,17 @@ cdef class Tail:
         """The state of each bucket that this member has, by number."""
         return {n: self.state(n) for n in range(self.tail.bucket_count)
                 if self.tail.buckets[n].role != WAN_TAIL_ABSENT}
+
+    def acknowledged(self, uint32_t bucket, uint32_t lane, uint64_t life, uint64_t epoch, uint64_t sequence):
+        """The copy at the end of a lane has all changes of the bucket through `sequence`. Returns whether more counts
+        now."""
+        self.check(bucket)
+        return bool(wan_tail_acknowledged(&self.tail, bucket, lane, life, epoch, sequence))
+
+    def told(self, uint32_t bucket, uint64_t life, uint64_t epoch, uint64_t counted):
+        """The primary says through which sequence the changes of the bucket count."""
+        self.check(bucket)
+        wan_tail_told(&self.tail, bucket, life, epoch, counted)
 
     def may_read(self, uint32_t bucket):
         """Whether this member, as primary of the bucket, may answer a read without asking the copies."""

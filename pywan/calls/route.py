@@ -83,10 +83,10 @@ class Route(_core.CallRoute):
                     if following is not None
                 ]
 
-    def put_columns(self, keys: Any, values: Any, operations: Any = None, timestamps: Any = None) -> int:
-        """As `RegionCalls.put_columns`, for Columns."""
+    def put_columns(self, keys: Any, values: Any, operations: Any = None, timestamps: Any = None, row: int = 0) -> int:
+        """As `RegionCalls.put_columns`, for the rows of Columns from `row` on."""
         rows = _core.RowCalls(self)
-        rows.add_columns(keys, values, operations, timestamps)
+        rows.add_columns(keys, values, operations, timestamps, row)
         return self._finish(rows, len(keys))
 
     def put_all(self, pairs: Iterable[tuple[Any, Any]], callback_argument: Any = None) -> None:
@@ -119,6 +119,7 @@ class Route(_core.CallRoute):
                 f"{', or may have been made all the same' if in_doubt else ''}; the others were made; first: row"
                 f" {failures[0][0]}: {failures[0][1]}",
                 failures,
+                rows.applied,
             )
             error.in_doubt = in_doubt
             raise error from rows.error

@@ -270,6 +270,9 @@ class Region(_core.RegionFace, Described, MutableMapping[K, V]):
         """
         core = core_of(self)
         core.check_usable()
+        if core.route is not None:
+            core.route.put_all(self._pairs(entries), callback_argument)
+            return
         failures: list[tuple[int, str]] = []
         put, row = self.put, -1
         with core.one_wait():  # This waits once for the disk of a synchronous region.
@@ -294,6 +297,7 @@ class Region(_core.RegionFace, Described, MutableMapping[K, V]):
                 f"region {self.name!r}: {len(failures)} of {row + 1} entries were refused, the others were"
                 f" stored; first: entry {failures[0][0]}: {failures[0][1]}",
                 failures,
+                row + 1 - len(failures),
             )
 
     def _pairs(self, entries: Any) -> Iterator[tuple[Any, Any]]:
@@ -334,6 +338,9 @@ class Region(_core.RegionFace, Described, MutableMapping[K, V]):
         """
         core = core_of(self)
         core.check_usable()
+        if core.route is not None:
+            removed: int = core.route.remove_all(keys, callback_argument)
+            return removed
         removed = 0
         with core.one_wait():
             for key in keys:
@@ -465,7 +472,11 @@ class _Items(ItemsView[K, V]):
         self._region = region
 
     def __iter__(self) -> Iterator[tuple[K, V]]:
-        region, show = self._region, core_of(self._region).show
+        region, core = self._region, core_of(self._region)
+        if core.route is not None:
+            yield from core.route.items()
+            return
+        show = core.show
         for key in region:
             value = show(key, _MISSING)
             if value is not _MISSING:

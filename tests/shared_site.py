@@ -1,0 +1,193 @@
+"""Owns members in one process that share a region. The lanes between them are carried by the test."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self
+
+from pywan import _core
+from pywan.calls.pool import CallPool
+from pywan.calls.route import Route
+from pywan.calls.server import CallServer
+from pywan.calls.table import BucketTable, Place
+from pywan.coordination.tables import Incarnation
+from pywan.transport.control import ControlServer
+
+LIFE = 1
+NEVER = 2**64 - 1
+
+
+class Member:
+    """A member with its part of region "r", its lanes to the others, and its port for their calls."""
+
+    def __init__(self, number: int, buckets: int, timeout_s: float, **attributes: Any) -> None:
+        self.number = number
+        self.me = Incarnation(f"member{number}", number + 1)
+        self.core = _core.RegionCore(
+            "r", _core.Clock(), site=1, member=self.me.member_id, buckets=buckets, **attributes
+        )
+        self.tail = _core.Tail(buckets, self.core.shards)
+        self.lanes: dict[int, _core.LaneState] = {}
+        self.calls = CallServer(self.me, "one", lambda name: self.core if name == "r" else None)
+        self.pool = CallPool(self.me, "one")
+        self.table = BucketTable("r", buckets)
+        self.route = Route(self.core, self.table, self.pool, self.me, timeout_s=timeout_s)
+        self.port = ControlServer(
+            "127.0.0.1", 0, lambda request, peer: {}, name=self.me.name, other_protocols={b"PWK1": self.calls.serve}
+        )
+        self.port.start()
+
+    @property
+    def place(self) -> tuple[Incarnation, str, int]:
+        return self.me, "127.0.0.1", self.port.port
+
+    def close(self) -> None:
+        self.pool.close()
+        self.calls.stop()
+        self.port.stop()
+
+
+class SharedSite:
+    """Members that share region "r". The first one leads all buckets, until `lead` says otherwise."""
+
+    def __init__(
+        self,
+        members: int = 2,
+        *,
+        buckets: int = 7,
+        timeout_s: float = 10.0,
+        reads_copies: bool = False,
+        **attributes: Any,
+    ) -> None:
+        self.buckets = buckets
+        self.members = [Member(n, buckets, timeout_s, **attributes) for n in range(members)]
+        self.epochs = [0] * buckets
+        self.leaders = [0] * buckets
+        self._lock = threading.Lock()  # A takeover, and the carrying of a bucket, are one step each.
+        self._stop = threading.Event()
+        self._carrier: threading.Thread | None = None
+        for member in self.members:
+            for other in self.members:
+                if other is not member:
+                    lane = member.lanes[other.number] = _core.LaneState()
+                    member.tail.add_lane(other.number, lane)
+            for bucket in range(buckets):
+                member.tail.set_role(bucket, _core.TAIL_COPY, LIFE, 0)
+        self.promise(NEVER)
+        for bucket in range(buckets):
+            self.lead(bucket, 0)
+        for member in self.members:
+            member.core.share(member.tail, member.route, reads_copies)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop_carrying()
+        for member in self.members:
+            member.close()
+
+    @property
+    def cores(self) -> list[_core.RegionCore]:
+        return [member.core for member in self.members]
+
+    def bucket_of(self, key: Any) -> int:
+        return self.members[0].core.bucket_of(key)
+
+    def promise(self, until_us: int) -> None:
+        """Every member promises every other one, until then, to adopt no later epoch silently."""
+        for member in self.members:
+            for lane in member.lanes.values():
+                lane.promise(until_us)
+
+    def lead(self, bucket: int, who: int) -> None:
+        """Makes a member primary of a bucket, as the coordinator's tables and the member's copies do it."""
+        with self._lock:
+            self.epochs[bucket] += 1
+            epoch, leader = self.epochs[bucket], self.members[who]
+            self.leaders[bucket] = who
+            for member in self.members:
+                member.tail.set_role(
+                    bucket, _core.TAIL_TAKING_OVER if member is leader else _core.TAIL_COPY, LIFE, epoch
+                )
+            for member in self.members:
+                last = leader.tail.last(bucket)
+                if member.tail.last(bucket) > last:
+                    leader.core.extend(bucket, LIFE, epoch, last + 1, member.tail.fetch(bucket, last))
+            leader.tail.set_copies(
+                bucket,
+                [
+                    (member.number, _core.COPY_WAITED, 0, member.tail.last(bucket))
+                    for member in self.members
+                    if member is not leader
+                ],
+            )
+            leader.tail.set_role(bucket, _core.TAIL_PRIMARY, LIFE, epoch)
+            for member in self.members:
+                member.table.set_places({bucket: Place(*leader.place, epoch)})
+
+    def carry(self) -> None:
+        """Brings to every copy what it lacks, tells the primaries, and tells the copies what counts."""
+        for bucket in range(self.buckets):
+            with self._lock:
+                epoch, leader = self.epochs[bucket], self.members[self.leaders[bucket]]
+                for member in self.members:
+                    last = member.tail.last(bucket)
+                    if member is leader:
+                        continue
+                    if leader.tail.last(bucket) > last:
+                        member.core.extend(bucket, LIFE, epoch, last + 1, leader.tail.fetch(bucket, last))
+                    leader.tail.acknowledged(bucket, member.number, LIFE, epoch, member.tail.last(bucket))
+                counted = leader.tail.state(bucket)["counted"]
+                for member in self.members:
+                    member.tail.told(bucket, LIFE, epoch, counted)
+
+    def keep_carrying(self) -> None:
+        """Has a thread carry until the end of the test."""
+
+        def run() -> None:
+            while not self._stop.wait(0.0005):
+                self.carry()
+
+        self._carrier = threading.Thread(target=run, name="carrier")
+        self._carrier.start()
+
+    def stop_carrying(self) -> None:
+        if self._carrier is not None:
+            self._stop.set()
+            self._carrier.join()
+            self._carrier = None
+            self._stop.clear()
+
+
+class Call:
+    """A call in a thread of its own."""
+
+    def __init__(self, call: Callable[..., Any], *arguments: Any, **named: Any) -> None:
+        self._result: Any = None
+        self._error: BaseException | None = None
+
+        def run() -> None:
+            try:
+                self._result = call(*arguments, **named)
+            except BaseException as error:
+                self._error = error
+
+        self._thread = threading.Thread(target=run)
+        self._thread.start()
+
+    @property
+    def is_done(self) -> bool:
+        return not self._thread.is_alive()
+
+    def result(self, within_s: float = 20.0) -> Any:
+        """Returns what the call returned, or raises what it raised."""
+        self._thread.join(within_s)
+        assert self.is_done, f"a call takes more than {within_s} s"
+        if self._error is not None:
+            raise self._error
+        return self._result

@@ -1,0 +1,287 @@
+"""Regions that several members hold: what changes and reads wait for, and what is asked of the primary."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pywan import _core
+from pywan.calls.route import Route
+from pywan.errors import ConnectivityError, IllegalStateError
+from pywan.testing.waiting import eventually
+from shared_site import Call, SharedSite
+
+
+@pytest.fixture
+def site() -> Iterator[SharedSite]:
+    with SharedSite() as site:
+        yield site
+
+
+def versions(core: _core.RegionCore, keys: Any) -> list[Any]:
+    return [core.lookup(key) for key in keys]
+
+
+def waits_in_tail(site: SharedSite, key: Any) -> bool:
+    """Whether the primary of a key has a change that does not count yet."""
+    bucket = site.bucket_of(key)
+    state = site.members[site.leaders[bucket]].tail.state(bucket)
+    return bool(state["last"] > state["counted"])
+
+
+# What counts
+
+
+def test_a_put_returns_when_the_copy_has_the_same_version(site: SharedSite) -> None:
+    primary, copy = site.cores
+    put = Call(primary.put, "k", {"some": "value"})
+    eventually(lambda: waits_in_tail(site, "k"), 10)
+    assert not put.is_done
+    assert copy.lookup("k") is None
+    site.carry()
+    put.result()
+    assert copy.lookup("k") == primary.lookup("k")
+    assert copy.lookup("k")[0] == {"some": "value"}
+
+
+def test_a_destroy_leaves_the_same_tombstone_at_the_copy(site: SharedSite) -> None:
+    site.keep_carrying()
+    primary, copy = site.cores
+    primary.put("k", 1)
+    primary.destroy("k")
+    assert copy.lookup("k") == primary.lookup("k")
+    assert copy.lookup("k")[3] is False
+    with pytest.raises(KeyError):
+        primary.destroy("k")
+
+
+def test_a_read_waits_until_what_it_saw_counts(site: SharedSite) -> None:
+    site.carry()
+    primary = site.cores[0]
+    put = Call(primary.put, "k", "new")
+    eventually(lambda: waits_in_tail(site, "k"), 10)
+    reads = [
+        Call(primary.get, "k"),
+        Call(primary.__contains__, "k"),
+        Call(primary.change_if, "absent", 2, "k", "other"),
+    ]
+    assert not any(read.is_done for read in reads)
+    site.carry()
+    put.result()
+    assert [read.result() for read in reads] == ["new", True, (False, True, "new")]
+
+
+def test_a_copy_that_is_taken_out_is_waited_for_no_longer(site: SharedSite) -> None:
+    put = Call(site.cores[0].put, "k", 1)
+    eventually(lambda: waits_in_tail(site, "k"), 10)
+    site.members[0].tail.set_copies(site.bucket_of("k"), [])
+    put.result()
+
+
+def test_a_primary_reads_only_while_every_copy_promises_to_adopt_no_other() -> None:
+    with SharedSite(timeout_s=0.2) as site:
+        site.carry()
+        site.promise(0)
+        with pytest.raises(ConnectivityError, match="region 'r': key 'k'") as raised:
+            site.cores[0].get("k")
+        assert not raised.value.in_doubt
+        read = Call(site.cores[0].get, "k", "nothing")
+        site.promise(2**64 - 1)
+        assert read.result() == "nothing"
+
+
+def test_a_sole_copy_reads_only_under_its_lease() -> None:
+    with SharedSite(1, timeout_s=0.2) as site:
+        core, tail = site.cores[0], site.members[0].tail
+        core.put("k", 1)
+        tail.set_lease(_core.monotonic_us() - 1)
+        with pytest.raises(ConnectivityError):
+            core.get("k")
+        tail.set_lease(_core.monotonic_us() + 60_000_000)
+        assert core.get("k") == 1
+
+
+def test_a_copy_answers_reads_where_the_region_lets_it() -> None:
+    with SharedSite(reads_copies=True) as site:
+        primary, copy = site.cores
+        put = Call(primary.put, "k", 1)
+        eventually(lambda: waits_in_tail(site, "k"), 10)
+        site.carry()
+        put.result()
+        site.members[0].calls.stop()  # The primary cannot be asked.
+        assert copy.get("k") == 1
+        assert "k" in copy
+        assert copy.get("nothing") is None
+
+
+# What is asked of the primary
+
+
+def test_every_call_works_at_a_member_that_is_not_primary(site: SharedSite) -> None:
+    site.keep_carrying()
+    primary, other = site.cores
+    other.put("k", "v")
+    assert primary.get("k") == "v" == other.get("k")
+    assert "k" in other and "nothing" not in other
+    assert other.change_if("absent", _core.UPDATE, "k", "w") == (False, True, "v")
+    assert other.change_if("equal", _core.UPDATE, "k", "w", "v")[0]
+    assert primary.get("k") == "w"
+    other.put_columns(np.arange(100), np.arange(100) * 2)
+    assert len(other) == len(primary) == 101
+    assert sorted(map(str, other.scan_keys())) == sorted(map(str, primary.scan_keys()))
+    other.destroy("k")
+    with pytest.raises(KeyError):
+        other.destroy("k")
+    assert other.clear() == 100
+    assert len(primary) == len(other) == 0
+    assert list(primary.scan_keys()) == []
+
+
+def test_rows_reach_the_primaries_of_their_buckets_wherever_they_are(site: SharedSite) -> None:
+    for bucket in range(0, site.buckets, 2):
+        site.lead(bucket, 1)
+    site.keep_carrying()
+    keys = np.arange(2000)
+    for n, core in enumerate(site.cores):
+        assert core.put_columns(keys + 2000 * n, keys) == 2000
+        assert core.put_columns(keys[:10] + 2000 * n, None, operations=["destroy"] * 10) == 10
+    site.stop_carrying()
+    site.carry()
+    assert versions(site.cores[0], range(4000)) == versions(site.cores[1], range(4000))
+    assert len(site.cores[0]) == 3980
+
+
+def test_a_clear_takes_out_the_entries_at_the_copies_too(site: SharedSite) -> None:
+    site.keep_carrying()
+    primary, copy = site.cores
+    primary.put_columns(np.arange(50), np.arange(50))
+    assert primary.clear() == 50
+    site.stop_carrying()
+    site.carry()
+    assert all(copy.lookup(key) == primary.lookup(key) for key in range(50))
+    assert not any(copy.lookup(key)[3] for key in range(50))
+
+
+# Doubt
+
+
+def test_a_change_that_did_not_count_before_the_primary_changed_is_in_doubt(site: SharedSite) -> None:
+    site.carry()
+    put = Call(site.cores[0].put, "k", "v")
+    eventually(lambda: waits_in_tail(site, "k"), 10)
+    site.lead(site.bucket_of("k"), 1)  # The new primary fetched the change: the member that made it cannot know.
+    site.keep_carrying()
+    try:
+        put.result()
+    except ConnectivityError as error:
+        assert error.in_doubt
+    assert site.cores[1].get("k") == "v"
+
+
+def test_a_change_without_an_answer_of_the_copies_ends_in_doubt() -> None:
+    with SharedSite(timeout_s=0.2) as site:
+        site.carry()
+        with pytest.raises(ConnectivityError, match="key 'k'") as raised:
+            site.cores[0].put("k", 1)
+        assert raised.value.in_doubt
+        site.carry()
+        assert site.cores[0].get("k") == 1  # It counts now.
+
+
+def test_a_change_to_a_bucket_that_nobody_leads_changes_nothing() -> None:
+    with SharedSite(timeout_s=0.2) as site:
+        bucket = site.bucket_of("k")
+        for member in site.members:
+            member.tail.set_role(bucket, _core.TAIL_COPY, 1, 99)
+        with pytest.raises(ConnectivityError) as raised:
+            site.cores[1].put("k", 1)
+        assert not raised.value.in_doubt
+        assert versions(site.cores[0], ["k"]) == versions(site.cores[1], ["k"]) == [None]
+
+
+# The beginning, and what cannot be
+
+
+def test_rows_that_are_put_while_the_region_comes_to_be_shared_are_all_stored() -> None:
+    rows, in_tails = 200_000, []
+    for attempt in range(5):
+        with SharedSite() as site:
+            core = _core.RegionCore("r", _core.Clock(), site=1, member=1, buckets=site.buckets)
+            member, copy = site.members
+            member.core, member.route = core, Route(core, member.table, member.pool, member.me)
+            site.keep_carrying()
+            put = Call(core.put_columns, np.arange(rows), np.arange(rows))
+            eventually(lambda core=core, least=attempt * rows // 10: len(core) >= least, 10)
+            core.share(member.tail, member.route)
+            assert put.result(60) == rows
+            assert len(core) == rows
+            in_tails.append(sum(member.tail.last(bucket) for bucket in range(site.buckets)))
+            # A row that is in no tail is in an image, and no image was made here.
+            assert sum(copy.core.bucket(n)["entries"] for n in range(site.buckets)) == in_tails[-1]
+    assert any(0 < each < rows for each in in_tails), "the region was shared before or after all rows"
+
+
+def test_a_region_with_senders_is_not_shared() -> None:
+    core = _core.RegionCore("r", _core.Clock(), site=1, member=1, buckets=7)
+    core.attach([_core.EventQueue("sender", remote_site=2)])
+    with pytest.raises(IllegalStateError, match="'r' has gateway senders"):
+        core.share(_core.Tail(7, core.shards), None)
+
+
+def test_calls_that_would_make_members_differ_are_refused(site: SharedSite) -> None:
+    for call in ("local_destroy", "invalidate"):
+        with pytest.raises(IllegalStateError, match="several members"):
+            getattr(site.cores[0], call)("k")
+
+
+# Anything in any order
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_two_members_behave_as_one_dict_whoever_leads(seed: int) -> None:
+    chance = random.Random(seed)
+    model: dict[Any, Any] = {}
+    with SharedSite(reads_copies=seed % 2 == 1) as site:
+        site.keep_carrying()
+        for step in range(400):
+            core, key, value = chance.choice(site.cores), chance.randrange(20), f"{step}" * chance.randrange(1, 40)
+            what = chance.randrange(9)
+            if what == 0:
+                core.put(key, value)
+                model[key] = value
+            elif what == 1:
+                assert core.get(key) == model.get(key), f"step {step}"
+            elif what == 2:
+                assert (key in core) == (key in model)
+            elif what == 3 and key in model:
+                core.destroy(key)
+                del model[key]
+            elif what == 4:
+                assert core.change_if("absent", _core.UPDATE, key, value) == (
+                    key not in model,
+                    key in model,
+                    model.get(key),
+                )
+                model.setdefault(key, value)
+            elif what == 5:
+                expected = chance.choice([model.get(key, "?"), "another"])
+                done = core.change_if("equal", _core.UPDATE, key, value, expected)[0]
+                assert done == (model.get(key) == expected)
+                if done:
+                    model[key] = value
+            elif what == 6:
+                keys = [chance.randrange(20) for _ in range(5)]
+                assert core.put_columns(np.array(keys), [value.encode()] * 5) == 5
+                model.update(dict.fromkeys(keys, value.encode()))
+            elif what == 7:
+                assert len(core) == len(model)
+            elif what == 8 and not step % 5:
+                site.lead(chance.randrange(site.buckets), chance.randrange(2))
+        assert sorted(site.cores[0].scan_keys()) == sorted(model)
+        site.stop_carrying()
+        site.carry()
+        assert versions(site.cores[0], range(20)) == versions(site.cores[1], range(20)), f"seed {seed}"
