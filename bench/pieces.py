@@ -78,6 +78,36 @@ class Put(EmptyCall):
         self.queue.clear()
 
 
+class Get(EmptyCall):
+    """Single gets of keys that are there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.queue, self.region = queue_and_region(stores=True)
+        self.region.put_columns(self.keys, [self.value] * len(self.keys))
+        self.queue.clear()
+
+    def run(self) -> None:
+        get = self.region.get
+        for _ in range(2):
+            for key in self.keys:
+                get(key)
+
+
+class ChangeIf(Put):
+    """Single changes whose condition holds: the key has a value."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.region.put_columns(self.keys, [self.value] * len(self.keys))
+
+    def run(self) -> None:
+        change_if, value = self.region.change_if, self.value
+        for _ in range(2):
+            for key in self.keys:
+                change_if("value", _core.UPDATE, key, value)
+
+
 class WrittenPut(EmptyCall):
     """Single puts whose queue has a log: each is written when it returns, and synced later."""
 
@@ -312,6 +342,8 @@ class Recover(Piece):
 PIECES: dict[str, Callable[[], Piece]] = {
     "empty call": EmptyCall,
     "put": Put,
+    "get": Get,
+    "change if": ChangeIf,
     "written put": WrittenPut,
     "columns": Columns,
     "stored columns": StoredColumns,

@@ -45,6 +45,12 @@ def pieces(quick: bool) -> list[str]:
     return command
 
 
+# These take minutes: the short form runs them only if they are named.
+LONG = ("site", "site_scale")
+# Beside bench_*.py, and whether they need other systems (`--peers`).
+MORE = {"site_scale": ("site_scale.py", False), "site_peers": ("compare_site.py", True)}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds")
@@ -59,9 +65,13 @@ def main() -> int:
     file = results.new_file("quick" if options.quick else "full")
     environment = {**os.environ, results.FILE: str(file)}
     file.touch()
+    paths = {path.stem.removeprefix("bench_"): path for path in sorted(HERE.glob("bench_*.py"))}
+    paths.update((name, HERE / file) for name, (file, is_peer) in MORE.items() if not is_peer or "--peers" in rest)
+    if options.quick and not options.only:
+        paths = {name: path for name, path in paths.items() if name not in LONG}
     programs = {
-        path.stem.removeprefix("bench_"): [sys.executable, str(path), *(["--quick"] if options.quick else []), *rest]
-        for path in sorted(HERE.glob("bench_*.py"))
+        name: [sys.executable, str(path), *(["--quick"] if options.quick else []), *rest]
+        for name, path in paths.items()
     }
     failed = []
     for name, command in {"pieces": pieces(options.quick), **programs}.items():

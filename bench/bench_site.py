@@ -1,0 +1,323 @@
+"""A site of several members, each a process over loopback with a locator in another: what sharing a region costs, and
+how long a member that dies, stands still or joins is felt.
+
+columns    Columns of 10,000 rows into a partitioned region with one redundant copy, by the primary and by an accessor;
+           beside two sites in two processes that store at both ends. Random keys of a million.
+single     One synchronous `put` with a copy elsewhere, beside 200 bytes to a process in C and back; 64 threads beside
+           one.
+kill       kill -9 of the primary of every bucket at a quarter of full load: how long no put into them returns, and
+           whether an acknowledged put was lost.
+stop       SIGSTOP instead, for 20 s.
+join       A member joins two with a million entries: how long its image takes, what puts do meanwhile, its memory.
+before     One member, beside the tree that `--before` names: put, get, columns, change_if (see compare.py).
+
+16-byte keys, 100-byte values. `--quick` for a short run; `--only NAME ...`; `--json FILE` keeps all figures; `--first`
+(root) gives the measured processes the cores before others that use this machine."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import results
+from bench_stored import random_order
+from measure import HERE, Rates, c_program, in_turn, value_column
+from site_processes import Process, PywanSite, go_first, wait_until
+from two_sites import Child, two_sites
+
+KEYS = 1_000_000
+BUCKETS = 113
+MEMBER_TIMEOUT_S = 5.0
+STOPPED_S = 20.0
+WRITERS = 16
+
+
+class Report:
+    """Prints a table as it goes, and keeps all figures."""
+
+    def __init__(self, file: Path | None) -> None:
+        self.file = file
+        self.rows: list[dict[str, Any]] = []
+        print("| point | measured | reference | ratio | to reach |\n|---|---|---|---|---|", flush=True)
+
+    def row(
+        self,
+        point: str,
+        shown: str,
+        reference: str = "",
+        ratio: float | None = None,
+        goal: str = "",
+        *,
+        ratios: list[float] | None = None,
+        more_is_better: bool = True,
+        **figures: Any,
+    ) -> None:
+        text = "" if ratio is None else f"{ratio:.0%}" if ratio < 2 else f"{ratio:.1f} times"
+        print(f"| {point} | {shown} | {reference} | {text} | {goal} |", flush=True)
+        row = {"point": point, "shown": shown, "reference": reference, "ratio": ratio, "goal": goal, **figures}
+        self.rows.append({**row, "load": os.getloadavg()[0]})
+        if ratios:
+            results.note(f"site: {point}", ratios, more_is_better=more_is_better, shown=shown)
+        if self.file:
+            self.file.write_text(json.dumps(self.rows, indent=1) + "\n")
+
+    def rates(self, point: str, subject: Rates, reference: Rates, what: str, goal: str) -> None:
+        ratios = [one / other for one, other in zip(subject.rounds, reference.rounds, strict=True)]
+        shown = [f"{rate / 1e6:.2f} M/s" if rate > 1e6 else f"{rate / 1e3:.1f} k/s" for rate in (subject, reference)]
+        self.row(
+            point,
+            shown[0],
+            f"{shown[1]} ({what})",
+            statistics.median(ratios),
+            goal,
+            ratios=ratios,
+            subject=subject.rounds,
+            others=reference.rounds,
+        )
+
+
+@contextlib.contextmanager
+def site_of(options: argparse.Namespace, *stores: str) -> Iterator[tuple[PywanSite, list[Process]]]:
+    """A locator, the members a and b, and all buckets made."""
+    with tempfile.TemporaryDirectory() as folder, PywanSite(Path(folder), goes_first=options.first) as site:
+        site.start("locator", "locator")
+        members = [site.begin("store", name, *stores) for name in "ab"]
+        for member in members:
+            member.finish()
+        members[0].ask("assign")
+        led = [member.ask("state")["primaries"] for member in members]
+        assert sum(led) == BUCKETS, f"the members are primary of {led} buckets"
+        yield site, members
+
+
+def redundancy(members: list[Process]) -> tuple[int, int]:
+    """(the fewest copies in sync that any bucket has beside its primary, how many copies are being made)."""
+    states = [member.ask("state") for member in members]
+    if sum(state["primaries"] for state in states) < BUCKETS:
+        return -1, 0
+    return min(state["fewest"] for state in states if state["primaries"]), sum(state["learning"] for state in states)
+
+
+def columns(options: argparse.Namespace, report: Report) -> None:
+    seconds, events = (0.5, 500_000) if options.quick else (2.0, 3_000_000)
+    values = value_column(KEYS)
+    with site_of(options) as (site, (a, _)), two_sites(stores=True) as sites:
+        keys = random_order(sites)
+        sender = sites.sender("ln", batch_size=1_000, batch_time_interval=5)
+        sites.use(sender)
+
+        def reference() -> float:
+            return sites.send_all(sender, keys, values, events)
+
+        a.ask("keys", 2 * KEYS, 1)
+        own = a.ask("own")["keys"]  # Half of them: as many as the two sites have.
+        a.ask("fill")
+        what = "two sites in two processes, stored"
+        rates = in_turn(options.rounds, lambda: a.ask("bulk", seconds)["rate"], reference)
+        report.rates(f"columns by the primary, a copy; {own:,} keys, 2 processes", *rates, what, "50%")
+        rates = in_turn(options.rounds, lambda: a.ask("bulk", seconds, 2)["rate"], reference)
+        report.rates("the same by 2 threads", *rates, what, "")
+        c = site.start("accessor", "c")
+        c.ask("keys", KEYS, 2)
+        rates = in_turn(options.rounds, lambda: c.ask("bulk", seconds)["rate"], reference)
+        report.rates("columns by an accessor, a copy; 3 processes", *rates, what, "30%")
+        rates = in_turn(options.rounds, lambda: c.ask("bulk", seconds, 2)["rate"], reference)
+        report.rates("the same by 2 threads", *rates, what, "")
+
+
+def single(options: argparse.Namespace, report: Report) -> None:
+    seconds = 0.5 if options.quick else 2.0
+    ping = Child(c_program("bare_ping"), "1", str(2_000 if options.quick else 20_000))
+    try:
+        with site_of(options) as (_, (a, _)):
+            a.ask("keys", KEYS, 1)
+            a.ask("own")
+            medians: list[float] = []
+
+            def one() -> float:
+                figures = a.ask("put", 1, seconds)
+                medians.append(figures["median_us"])
+                return figures["rate"]
+
+            if options.first:
+                go_first(ping.process.pid)
+            puts, pings = in_turn(options.rounds, one, lambda: float(ping.ask()))
+            times = [ping / put for put, ping in zip(puts.rounds, pings.rounds, strict=True)]
+            report.row(
+                "one put by the primary, a copy",
+                f"{1e6 / puts:.0f} us (median put {statistics.median(medians[1:]):.0f} us)",
+                f"{1e6 / pings:.0f} us (200 bytes to a C process and back)",
+                statistics.median(times),
+                "3 times",
+                ratios=times,
+                more_is_better=False,
+            )
+            rates = in_turn(options.rounds, lambda: a.ask("put", 64, seconds)["rate"], one)
+            report.rates("puts by 64 threads", *rates, "one thread", "4 times")
+    finally:
+        ping.close()
+
+
+def felt(
+    options: argparse.Namespace, report: Report, name: str, goal: str, rounds: int, fail: Callable[[Process], float]
+) -> None:
+    """Rounds in which the primary of most buckets fails. `fail` returns for how many seconds puts go on then."""
+    with site_of(options) as (site, members):
+        running = dict(zip("ab", members, strict=True))
+        c = site.start("accessor", "c")
+        c.ask("keys", 100_000, 3)
+        c.begin("write", WRITERS, 0)
+        c.finish()
+        time.sleep(2.0)
+        full = c.ask("written")["done"] / 2.0
+        gaps, lost, refused = [], 0, 0
+        for _ in range(rounds):
+            states = {name: process.ask("state") for name, process in running.items()}
+            most = max(states, key=lambda each: states[each]["primaries"])
+            c.ask("write", WRITERS, full / 4, *states[most]["led"])
+            time.sleep(1.0)
+            failed = running.pop(most)
+            time.sleep(fail(failed))
+            written = c.ask("written")
+            failed.kill()
+            gaps.append(written["gap_ms"])
+            lost += written["lost"]
+            refused += written["refused"]
+            site.start("store", most)
+            running[most] = site.members[most]
+            wait_until(lambda: redundancy([*running.values()]) == (1, 0), 60, "every bucket has its copy again")
+        gaps.sort()
+        report.row(
+            f"{name}: no put into its buckets returned",
+            f"median {statistics.median(gaps):.0f} ms, p95 {gaps[min(len(gaps) - 1, int(len(gaps) * 0.95))]:.0f} ms, "
+            f"longest {gaps[-1]:.0f} ms",
+            f"{rounds} rounds, {full / 4:,.0f} puts a second",
+            goal=goal,
+            gaps_ms=gaps,
+        )
+        report.row(f"{name}: acknowledged puts lost", str(lost), f"{refused} puts refused", goal="0", lost=lost)
+        assert not lost, f"{lost} acknowledged puts were lost"
+
+
+def kill(options: argparse.Namespace, report: Report) -> None:
+    def fail(process: Process) -> float:
+        process.kill()
+        return 2.5
+
+    felt(options, report, "kill -9 of a primary", "p95 1 s", 3 if options.quick else 20, fail)
+
+
+def stop(options: argparse.Namespace, report: Report) -> None:
+    def fail(process: Process) -> float:
+        process.stop()
+        time.sleep(STOPPED_S)
+        process.go_on()
+        return 2.0
+
+    goal = f"{MEMBER_TIMEOUT_S + 1:.0f} s"
+    felt(options, report, f"SIGSTOP of a primary for {STOPPED_S:.0f} s", goal, 1 if options.quick else 3, fail)
+
+
+def join(options: argparse.Namespace, report: Report) -> None:
+    count = KEYS // 10 if options.quick else KEYS
+    with site_of(options, "redundant_copies=2") as (site, (a, b)):
+        a.ask("keys", count, 1)
+        resident = {member: member.ask("state")["resident"] for member in (a, b)}
+        a.ask("fill")
+        took = [member.ask("state")["resident"] - before for member, before in resident.items()]
+        a.ask("write", 4, 0)
+        time.sleep(1.0)
+        before, began = a.ask("look"), time.monotonic()
+        time.sleep(3.0)
+        rested = a.ask("look")
+        rate_before = (rested["done"] - before["done"]) / (time.monotonic() - began)
+        c = site.begin("store", "c", "redundant_copies=2")
+        c.finish()
+        empty = resident[b]
+        wait_until(lambda: redundancy([a, b])[1] > 0 or redundancy([a, b])[0] == 2, 30, "the image begins")
+        first, began = a.ask("look"), time.monotonic()
+        image_s = wait_until(lambda: redundancy([a, b]) == (2, 0), 120, "the member has every bucket")
+        last = a.ask("look")
+        rate_meanwhile = (last["done"] - first["done"]) / (time.monotonic() - began)
+        time.sleep(2.0)
+        after = a.ask("look")
+        rate_after = (after["done"] - last["done"]) / 2.0
+        a.ask("written")
+        copy = c.ask("state")
+        assert copy["entries"] >= count, f"the copy has {copy['entries']} entries of {count}"
+        report.row(f"image of {count:,} entries", f"{image_s:.1f} s", goal="5 s", image_s=image_s)
+        report.row(
+            "puts by 4 threads meanwhile",
+            f"{rate_meanwhile:,.0f} a second",
+            f"{rate_before:,.0f} before, {rate_after:,.0f} after",
+            rate_meanwhile / rate_before,
+            "50%",
+        )
+        longest = max(first["longest_ms"], last["longest_ms"])
+        report.row("longest put meanwhile", f"{longest:.0f} ms", f"{rested['longest_ms']:.0f} ms before", goal="100 ms")
+        report.row(
+            "memory of the copy",
+            f"{(copy['resident'] - empty) / 1e6:.0f} MB",
+            f"{took[0] / 1e6:.0f} MB at the member that put, {took[1] / 1e6:.0f} MB at the other",
+            (copy["resident"] - empty) / max(statistics.mean(took), 1),
+            "110%",
+        )
+
+
+def before(options: argparse.Namespace, report: Report) -> None:
+    """The table is that of compare.py."""
+    if options.before is None:
+        print("one member beside an earlier tree: not measured; give --before DIRECTORY, a tree that is built")
+        return
+    how = ["--rounds", "3", "--lives", "1"] if options.quick else ["--rounds", "6", "--lives", "3"]
+    command = [sys.executable, str(HERE / "compare.py"), str(options.before), *how]
+    only = ["put", "get", "change if", "columns", "stored columns", "apply"]
+    done = subprocess.run([*command, "--only", *only], check=True, capture_output=True, text=True)
+    for line in done.stdout.splitlines()[2:]:
+        point, figure, earlier, now, ratio, spread = (each.strip() for each in line.strip("|").split("|"))
+        goal = "105%" if figure == "ns" else ""
+        report.row(f"{point}, one member", f"{now} {figure}", earlier, float(ratio.rstrip("%")) / 100, goal)
+        report.rows[-1]["quartiles"] = spread
+
+
+SECTIONS: dict[str, Callable[[argparse.Namespace, Report], None]] = {
+    "columns": columns,
+    "single": single,
+    "kill": kill,
+    "stop": stop,
+    "join": join,
+    "before": before,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds")
+    parser.add_argument("--rounds", type=int, help="rounds that count (one more warms up)")
+    parser.add_argument("--only", nargs="*", choices=[*SECTIONS], default=[*SECTIONS], metavar="NAME")
+    parser.add_argument("--before", type=Path, metavar="DIRECTORY")
+    parser.add_argument("--first", action="store_true")
+    parser.add_argument("--json", type=Path)
+    options, _ = parser.parse_known_args()
+    options.rounds = options.rounds or (3 if options.quick else 5)
+    if options.first:
+        with contextlib.suppress(PermissionError):  # It leads its group already.
+            os.setsid()
+        go_first(os.getpid())
+    report = Report(options.json)
+    for name in options.only:
+        SECTIONS[name](options, report)
+
+
+if __name__ == "__main__":
+    main()

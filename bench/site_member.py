@@ -1,0 +1,243 @@
+"""Owns one process of a pywan site in benchmarks: a locator, a member with copies of the region `data`, or an accessor.
+It answers each line of its standard input with a line of JSON, and ends with its standard input. What is put lies ready
+before the clock starts.
+
+Arguments: locator|store|accessor NAME PORT-OF-THE-LOCATOR FOLDER [ATTRIBUTE=VALUE ...]"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import statistics
+import sys
+import threading
+import time
+import traceback
+from typing import Any
+
+import numpy
+
+import pywan
+from measure import VALUE_BYTES, numbered_keys, resident_bytes
+from pywan.errors import PywanError
+
+ROWS = 10_000
+TAKEN_MAX = 1_000_000
+NUMBER_BYTES = 8  # A value of a writer begins with its number.
+
+
+class Writers:
+    """Threads that put, each its own keys, at a rate for all together (0: as fast as they can). They keep what was
+    acknowledged, and when."""
+
+    def __init__(
+        self, region: Any, bucket_of: Any, keys: list[bytes], threads: int, rate: float, buckets: set[int]
+    ) -> None:
+        self.region, self.bucket_of, self.stop = region, bucket_of, threading.Event()
+        self.acknowledged: dict[bytes, int] = {}
+        self.done = [0] * threads
+        self.longest = [0.0] * threads
+        self.refused = [0] * threads
+        self.times: list[float] = []  # When a put into `buckets` returned.
+        self.buckets = buckets
+        self.interval_s = threads / rate if rate else 0.0
+        self.threads = [
+            threading.Thread(target=self.run, args=(n, keys[n::threads]), daemon=True) for n in range(threads)
+        ]
+        for thread in self.threads:
+            thread.start()
+
+    def run(self, number: int, keys: list[bytes]) -> None:
+        put, bucket_of, monotonic, rest = self.region.put, self.bucket_of, time.monotonic, b"v" * 92
+        watched = {key for key in keys if bucket_of(key) in self.buckets} if self.buckets else set()
+        count, due = 0, monotonic()
+        while not self.stop.is_set():
+            due += self.interval_s
+            if self.interval_s and (ahead := due - monotonic()) > 0:
+                time.sleep(ahead)
+            key, count = keys[count % len(keys)], count + 1
+            before = monotonic()
+            try:
+                put(key, count.to_bytes(NUMBER_BYTES, "big") + rest)
+            except PywanError as error:
+                if self.refused[number] == 0:
+                    print(f"a put failed: {error!r}", file=sys.stderr, flush=True)
+                self.refused[number] += 1
+                continue
+            now = monotonic()
+            self.acknowledged[key] = count
+            self.done[number] += 1
+            self.longest[number] = max(self.longest[number], now - before)
+            if key in watched:
+                self.times.append(now)
+
+    def look(self) -> dict[str, Any]:
+        """What was done so far, and the longest put since the last look."""
+        longest, self.longest = max(self.longest), [0.0] * len(self.longest)
+        return {"done": sum(self.done), "longest_ms": longest * 1e3, "refused": sum(self.refused)}
+
+    def end(self) -> dict[str, Any]:
+        """Stops, and reads everything back: `lost` counts keys with an older value than one that was acknowledged."""
+        self.stop.set()
+        for thread in self.threads:
+            thread.join(60)
+        assert not any(thread.is_alive() for thread in self.threads), "a put does not return"
+        times = sorted(self.times)
+        gaps = [(later - earlier, earlier) for earlier, later in itertools.pairwise(times)]
+        gap, at = max(gaps, default=(0.0, 0.0))
+        lost = sum(
+            int.from_bytes((self.region.get(key) or b"")[:NUMBER_BYTES], "big") < count
+            for key, count in self.acknowledged.items()
+        )
+        return {**self.look(), "lost": lost, "keys": len(self.acknowledged), "gap_ms": gap * 1e3, "gap_at": at}
+
+
+class Member:
+    def __init__(self, cache: pywan.Cache, region: Any) -> None:
+        self.cache, self.region = cache, region
+        self.core = cache._core.regions.get("data")
+        self.keys = self.values = numpy.empty(0, dtype="S16")
+        self.next_row = 0
+        self.writers: Writers | None = None
+
+    def led(self) -> list[int]:
+        """The buckets that this member is primary of."""
+        return [number for number in range(self.core.bucket_count) if self.core.bucket(number)["role"] == "primary"]
+
+    def do_keys(self, count: str, seed: str) -> dict[str, Any]:
+        """Keys in random order, and values. `own` keeps those that this member is primary of."""
+        chance = numpy.random.default_rng(int(seed))
+        self.keys = numbered_keys(chance.permutation(int(count)))
+        data = chance.integers(1, 255, (int(count), VALUE_BYTES), dtype=numpy.uint8)
+        self.values = data.view(f"S{VALUE_BYTES}").ravel()
+        return {"keys": len(self.keys)}
+
+    def do_own(self) -> dict[str, Any]:
+        led, bucket_of = set(self.led()), self.core.bucket_of
+        is_own = numpy.fromiter((bucket_of(key) in led for key in self.keys.tolist()), bool, len(self.keys))
+        self.keys, self.values = self.keys[is_own], self.values[is_own]
+        return {"keys": len(self.keys)}
+
+    def do_fill(self) -> dict[str, Any]:
+        for row in range(0, len(self.keys), ROWS):
+            self.region.put_columns(self.keys[row : row + ROWS], self.values[row : row + ROWS])
+        return {"size": len(self.region)}
+
+    def do_assign(self) -> dict[str, Any]:
+        """Makes every bucket."""
+        for n in range(self.core.bucket_count * 20):
+            self.region.put(b"assign %d" % n, b"")
+        self.region.remove_all([b"assign %d" % n for n in range(self.core.bucket_count * 20)])
+        return {"buckets": self.core.bucket_count}
+
+    def do_state(self) -> dict[str, Any]:
+        return {
+            "primaries": len(self.led()),
+            "led": self.led(),
+            "size": len(self.region),
+            "resident": resident_bytes(),
+        }
+
+    def do_bulk(self, seconds: str, threads: str = "1") -> dict[str, Any]:
+        """Columns of 10,000 rows, by one thread or by several."""
+        rows = [0] * int(threads)
+        started = time.monotonic()
+        end, last = started + float(seconds), len(self.keys) - ROWS
+
+        def run(number: int) -> None:
+            at = self.next_row + number * (last // len(rows))
+            while True:
+                at = at + ROWS if at + ROWS <= last else 0
+                self.region.put_columns(self.keys[at : at + ROWS], self.values[at : at + ROWS])
+                rows[number] += ROWS
+                if time.monotonic() >= end:
+                    self.next_row = at
+                    return
+
+        in_threads(run, len(rows))
+        return figures(sum(rows), time.monotonic() - started)
+
+    def do_put(self, threads: str, seconds: str) -> dict[str, Any]:
+        """Single puts, each of which returns when the copy has it. The median is that of the first thread."""
+        return self.timed(self.region.put, int(threads), float(seconds), self.values.tolist())
+
+    def do_get(self, threads: str, seconds: str) -> dict[str, Any]:
+        return self.timed(lambda key, _value: self.region.get(key), int(threads), float(seconds), self.values.tolist())
+
+    def timed(self, operation: Any, threads: int, seconds: float, values: list[bytes]) -> dict[str, Any]:
+        keys, taken, done, clock = self.keys.tolist(), [], [0] * threads, time.perf_counter
+        started = clock()
+        end = started + seconds
+
+        def run(number: int) -> None:
+            n, count, before = len(keys) // threads * number, 0, clock()
+            while before < end:
+                operation(keys[n], values[n])
+                now = clock()
+                if number == 0 and count < TAKEN_MAX:
+                    taken.append(now - before)
+                n, count, before = (n + 1) % len(keys), count + 1, now
+            done[number] = count
+
+        in_threads(run, threads)
+        return figures(sum(done), clock() - started, statistics.median(taken))
+
+    def do_write(self, threads: str, rate: str, *buckets: str) -> dict[str, Any]:
+        """Puts in the background until `written` is asked. Puts into `buckets` have their times kept."""
+        self.writers = Writers(
+            self.region, self.core.bucket_of, self.keys.tolist(), int(threads), float(rate), set(map(int, buckets))
+        )
+        return {}
+
+    def do_look(self) -> dict[str, Any]:
+        return self.writers.look()
+
+    def do_written(self) -> dict[str, Any]:
+        return self.writers.end()
+
+
+def in_threads(run: Any, count: int) -> None:
+    if count == 1:
+        run(0)
+        return
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def figures(events: int, seconds: float, median_s: float = 0.0) -> dict[str, Any]:
+    return {"events": events, "rate": events / seconds, "median_us": median_s * 1e6}
+
+
+def answer(**fields: Any) -> None:
+    print(json.dumps(fields), flush=True)
+
+
+def main() -> None:
+    role, name, port, folder, *more = sys.argv[1:]
+    if role == "locator":
+        with pywan.Locator(name, distributed_system_id=1, port=int(port), dir=folder):
+            answer(ready=True)
+            sys.stdin.read()
+        return
+    attributes: dict[str, Any] = {"type": "PARTITION", "redundant_copies": "1", "total_num_buckets": "113"}
+    attributes.update(each.split("=", 1) for each in more)
+    if role == "accessor":
+        attributes["local_max_memory"] = "0"
+    attributes = {key: int(value) if value.lstrip("-").isdigit() else value for key, value in attributes.items()}
+    with pywan.Cache(name, locators=f"127.0.0.1[{port}]", dir=folder) as cache:
+        member = Member(cache, cache.create_region("data", **attributes))
+        answer(ready=True)
+        for line in sys.stdin:
+            word, *given = line.split()
+            try:
+                answer(**getattr(member, f"do_{word}")(*given))
+            except Exception as error:
+                traceback.print_exc()
+                answer(error=f"{type(error).__name__}: {error}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,211 @@
+"""How large a site may be: the coordinator's tables with 200 members and 1,000 regions of 113 buckets, what they take
+in messages and memory, and how long all decisions take after the death of a member.
+
+Every member hosts every region, with one redundant copy. The coordinator is the real one with its file on the disk. Its
+members are played by this program: each of them asks for news as an agent does. So the messages are counted and not
+sent. `--quick`: a tenth of the regions."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import msgpack
+
+import results
+from measure import resident_bytes
+from pywan.coordination import plain
+from pywan.coordination.coordinator import MEMBER_TIMEOUT_US, Coordinator
+from pywan.coordination.journal import Journal
+from pywan.coordination.messages import Store, Tables, Tell
+from pywan.coordination.tables import (
+    NO_MARK,
+    BucketKey,
+    Incarnation,
+    Kind,
+    Mark,
+    MemberProfile,
+    Reach,
+    RegionAttributes,
+)
+from pywan.site.coordination_host import POLL_S
+
+BUCKETS = 113
+DEATHS = 5
+REST_S = 10
+
+
+def tables_bytes(tables: Tables) -> int:
+    """As a member gets them."""
+    return len(msgpack.packb(plain.plain_tables(tables)))
+
+
+class Site:
+    """A coordinator, its file, and members that only listen."""
+
+    def __init__(self, folder: str, members: int, regions: int) -> None:
+        self.now_us = 0
+        self.journal = Journal(Path(folder) / "decisions")
+        self.marks: dict[Incarnation, Mark] = {}
+        self.core = Coordinator("locator", [], run=1, now_us=0, site_identity="site")
+        self.members = [Incarnation(f"server_{n}", n + 1) for n in range(members)]
+        attributes = RegionAttributes(Kind.PARTITION, BUCKETS, redundant_copies=1, recovery_delay_ms=0)
+        every = {f"region_{n}": attributes for n in range(regions)}
+        hosting = tuple((name, 100) for name in every)
+        for n, member in enumerate(self.members):
+            profile = MemberProfile(member, f"host-{n}.example.org", 40000 + n, 1, "site", hosting=hosting)
+            self.core.join(profile, every if not n else {}, {}, NO_MARK, 0)
+        self.act()
+        for number, region in enumerate(every):
+            asks = self.members[number % members]
+            self.core.want(asks, [BucketKey(region, bucket) for bucket in range(BUCKETS)])
+        self.act()
+
+    def act(self) -> dict[str, float]:
+        """What the driver of a coordinator does with its actions. Returns what there was."""
+        entries = told = told_bytes = 0
+        started = time.perf_counter()
+        actions = self.core.take_actions()
+        deciding_s, storing_s = time.perf_counter() - started, 0.0
+        for action in actions:
+            match action:
+                case Store():
+                    started = time.perf_counter()
+                    self.journal.append(action)
+                    storing_s += time.perf_counter() - started
+                    entries += len(action.buckets)
+                case Tell(to, Tables() as tables):
+                    told += 1
+                    self.marks[to] = tables.mark
+                    if told == 1:
+                        told_bytes = tables_bytes(tables)
+        return {"s": deciding_s, "store_s": storing_s, "buckets": entries, "told": told, "bytes": told_bytes}
+
+    def primaries(self) -> Counter[Incarnation]:
+        """How many buckets with another copy each member leads."""
+        led = Counter(dict.fromkeys(self.members, 0))
+        for bucket in self.core.site.buckets.values():
+            if bucket.primary in led and len(bucket.in_sync) > 1:
+                led[bucket.primary] += 1
+        return led
+
+    def die(self, member: Incarnation) -> dict[str, float]:
+        """A member's machine says that nobody listens there any more: the coordinator replaces it everywhere. Buckets
+        of which an earlier death left one copy wait for its lease."""
+        held = [bucket for _, bucket in self.core.site.held_by(member)]
+        partners = {each for bucket in held for each in bucket.in_sync} - {member}
+        led = sum(bucket.primary == member and len(bucket.in_sync) > 1 for bucket in held)
+        waiting = sum(bucket.primary == member and len(bucket.in_sync) == 1 for bucket in held)
+        started = time.perf_counter()
+        self.core.probed(member, Reach.REFUSED, self.now_us)
+        decided_s = time.perf_counter() - started
+        did = self.act()
+        left = sum(bucket.primary == member for _, bucket in self.core.site.held_by(member))
+        assert led and left == waiting, (
+            f"{left} buckets are still led by a dead member, and {waiting} have no other copy"
+        )
+        return {**did, "s": decided_s + did["s"], "led": led, "held": len(held), "partners": len(partners)}
+
+    def rest(self, seconds: float) -> dict[str, float]:
+        """Everybody asks for news as often as an agent does. Counts what the coordinator does."""
+        asked = answers = 0
+        started = time.process_time()
+        for _ in range(round(seconds / POLL_S)):
+            self.now_us += round(POLL_S * 1e6)
+            for member in self.members:
+                self.core.renew(member, self.marks.get(member, NO_MARK), self.now_us)
+                asked += 1
+                answers += sum(isinstance(action, Tell) for action in self.core.take_actions())
+            self.core.tick(self.now_us)
+        return {"messages": (asked + answers) / seconds, "processor": (time.process_time() - started) / seconds}
+
+
+def measured(members: int, regions: int, deaths: int) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        before = resident_bytes()
+        started = time.perf_counter()
+        site = Site(folder, members, regions)
+        made_s = time.perf_counter() - started
+        memory = resident_bytes() - before
+        whole = tables_bytes(site.core.site.tables(0, "locator", MEMBER_TIMEOUT_US))
+        renewal = tables_bytes(site.core.site.tables(site.core.site.number, "locator", MEMBER_TIMEOUT_US))
+        assert len(site.core.site.buckets) == regions * BUCKETS
+        rest = site.rest(REST_S)
+        spread = sorted(site.primaries().values())
+        died = []
+        for _ in range(deaths):
+            (most, _), *_ = site.primaries().most_common(1)
+            site.members.remove(most)
+            died.append(site.die(most))
+        file_bytes = sum(each.stat().st_size for each in Path(folder).iterdir())
+        site.journal.close()
+    return {
+        "members": members,
+        "buckets": regions * BUCKETS,
+        "make_s": made_s,
+        "memory_bytes": memory,
+        "tables_bytes": whole,
+        "file_bytes": file_bytes,
+        "renewal_bytes": renewal,
+        "messages_a_second": rest["messages"],
+        "processor_at_rest": rest["processor"],
+        "most_primaries": spread[-1],
+        "fewest_primaries": spread[0],
+        **{f"death_{name}": statistics.median(each[name] for each in died) for name in died[0]},
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a tenth of the regions")
+    parser.add_argument("--members", type=int, default=200)
+    parser.add_argument("--regions", type=int)
+    parser.add_argument("--json", type=Path, help="the file that gets the figures")
+    options, _ = parser.parse_known_args()
+    regions = options.regions or (100 if options.quick else 1000)
+    rows = [
+        measured(max(options.members // part, 2), max(regions // part, 1), 1 if part > 1 else DEATHS)
+        for part in (4, 2, 1)
+    ]
+    names = {
+        "members": ("members", 1, "d"),
+        "buckets": ("buckets", 1, ",d"),
+        "make_s": ("all buckets made, s", 1, ".1f"),
+        "tables_bytes": ("tables as a new member gets them, MB", 1e6, ".1f"),
+        "file_bytes": ("file, MB", 1e6, ".1f"),
+        "memory_bytes": ("memory of the coordinator, MB", 1e6, ".0f"),
+        "messages_a_second": ("messages a second at rest", 1, ".0f"),
+        "renewal_bytes": ("bytes of an answer at rest", 1, "d"),
+        "processor_at_rest": ("processor time of the coordinator's core at rest, s a second", 1, ".3f"),
+        "most_primaries": ("primaries of the member that has most", 1, "d"),
+        "fewest_primaries": ("of the one that has fewest", 1, "d"),
+        "death_held": ("death of a member that leads most: copies that it had", 1, ".0f"),
+        "death_led": ("of those, primaries", 1, ".0f"),
+        "death_partners": ("members that have the other copies", 1, ".0f"),
+        "death_s": ("all decisions, ms", 1e-3, ".0f"),
+        "death_store_s": ("on the disk, ms", 1e-3, ".0f"),
+        "death_bytes": ("what each member is told, kB", 1e3, ".0f"),
+    }
+    print("| |" + " |" * len(rows) + "\n|---|" + "---|" * len(rows))
+    for name, (title, scale, form) in names.items():
+        print(
+            f"| {title} | "
+            + " | ".join(format(row[name] / scale if scale != 1 else row[name], form) for row in rows)
+            + " |"
+        )
+    small, large = rows[0], rows[-1]
+    linear = large["messages_a_second"] / small["messages_a_second"] / (large["members"] / small["members"])
+    print(f"messages at rest, by member: {linear:.2f} times those of the small site (to reach: 1)")
+    results.note("messages of a site at rest", [linear] * 3, more_is_better=False)
+    if options.json:
+        options.json.write_text(json.dumps(rows, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
