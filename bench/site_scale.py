@@ -13,6 +13,8 @@ import statistics
 import tempfile
 import time
 from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -169,10 +171,11 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="the file that gets the figures")
     options, _ = parser.parse_known_args()
     regions = options.regions or (100 if options.quick else 1000)
-    rows = [
-        measured(max(options.members // part, 2), max(regions // part, 1), 1 if part > 1 else DEATHS)
-        for part in (4, 2, 1)
+    sizes = [
+        (max(options.members // part, 2), max(regions // part, 1), DEATHS if part == 1 else 1) for part in (4, 2, 1)
     ]
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
+        rows = [pool.submit(measured, *size).result() for size in sizes]  # Memory is seen in a fresh process.
     names = {
         "members": ("members", 1, "d"),
         "buckets": ("buckets", 1, ",d"),
