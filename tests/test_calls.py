@@ -434,7 +434,12 @@ def test_ctrl_c_ends_a_call_that_waits(link: Link) -> None:
     link.put("k", "v")
     route = Route(link.pair.near.regions["r"], link.table, link.pair.near.pool, link.pair.near.me, timeout_s=60)
     link.proxy.hang()
-    for call in (lambda: route.read("k"), lambda: route.count(), lambda: route.put_all([("a", 1)])):
+    for call in (
+        lambda: route.read("k"),
+        lambda: route.count(),
+        lambda: route.put_all([("a", 1)]),
+        lambda: route.put_all((f"large{n}", bytes(1 << 20)) for n in range(120)),
+    ):
         timer = threading.Timer(0.2, lambda: signal.pthread_kill(threading.main_thread().ident, signal.SIGINT))
         timer.start()
         began = time.monotonic()

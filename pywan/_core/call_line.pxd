@@ -37,7 +37,9 @@ cdef class CallLine:
     cdef bint is_read, is_written  # A thread reads, and one writes.
     cdef int broken         # Atomic.
     cdef uint32_t users     # Threads within a call.
-    cdef wan_buffer out, leaving
+    cdef wan_buffer out
+    cdef wan_buffer leaving # The writer's alone, and so is `moved_us`: when some of it left.
+    cdef uint64_t moved_us
     cdef wan_buffer into    # The reader's alone, and so is `wanted`.
     cdef uint64_t wanted
     cdef uint8_t *named     # A bit for each region number that the other end was told.
@@ -53,6 +55,7 @@ cdef class CallLine:
     cdef void free(self, call_slot *slot) noexcept nogil
     cdef void name_region(self, uint16_t number, const char *name, uint32_t length) noexcept nogil
     cdef void flush(self, uint64_t until_us) noexcept nogil
+    cdef bint write_leaving(self, uint64_t until_us) noexcept nogil
     cdef void break_off(self, const char *why) noexcept nogil
     cdef void put_back(self, call_slot *slot) noexcept nogil
     cdef void lie_down(self, call_slot *slot) noexcept nogil

@@ -27,7 +27,7 @@ cdef class CallLine:
     ends after a tenth of a second without bytes (SO_RCVTIMEO). The line closes it."""
 
     def __cinit__(self, sock):
-        cdef uint32_t n
+        cdef int n
         self.sock, self.file = sock, sock.fileno()
         self.slots = <call_slot *>calloc(LINE_SLOTS, sizeof(call_slot))
         self.named = <uint8_t *>calloc(REGION_WORDS, 1)
@@ -40,7 +40,7 @@ cdef class CallLine:
         self.why = "it was closed on this side"
 
     def __dealloc__(self):
-        cdef uint32_t n
+        cdef int n
         if self.slots != NULL:
             for n in range(LINE_SLOTS):
                 wan_buffer_close(&self.slots[n].answer)
@@ -165,47 +165,59 @@ cdef class CallLine:
         self.named[number >> 3] |= <uint8_t>(1 << (number & 7))
 
     cdef void flush(self, uint64_t until_us) noexcept nogil:
-        """Sends what is laid out, unless another thread is sending: that one then takes it along."""
+        """Sends what is laid out, unless another thread is sending: that one then takes it along. It returns when the
+        other end takes nothing for a while. So who waits for an answer calls this again and again."""
         cdef wan_buffer full
-        cdef ssize_t went
-        cdef uint64_t moved_us
-        cdef pollfd files[1]
-        cdef bint reads
+        cdef bint goes_on = True
         wan_lock_take(&self.lock)
         if self.is_written:
             wan_lock_release(&self.lock)
             return
         self.is_written = True
-        while self.out.start < self.out.used and not self.broken:
-            full = self.out
-            self.out = self.leaving
-            self.leaving = full
+        while goes_on and not self.broken:
+            if self.leaving.start == self.leaving.used:
+                if self.out.start == self.out.used:
+                    break
+                buffer_trim(&self.leaving)
+                full = self.out
+                self.out = self.leaving
+                self.leaving = full
+                self.moved_us = wan_monotonic_us()
             wan_lock_release(&self.lock)
-            moved_us = wan_monotonic_us()
-            while self.leaving.start < self.leaving.used and not wan_flag_read(&self.broken):
-                went = send(self.file, self.leaving.bytes + self.leaving.start, self.leaving.used - self.leaving.start,
-                            MSG_DONTWAIT | MSG_NOSIGNAL)
-                if went > 0:
-                    self.leaving.start += <uint64_t>went
-                    moved_us = wan_monotonic_us()
-                elif went < 0 and errno == EAGAIN:
-                    if wan_monotonic_us() > max(until_us, moved_us + STUCK_US):
-                        self.break_off(b"it took nothing for too long")
-                        break
-                    # The other end may wait until somebody reads its answers.
-                    reads = self.try_to_read()
-                    files[0].fd, files[0].events, files[0].revents = self.file, POLLOUT | (POLLIN if reads else 0), 0
-                    poll(files, 1, SLICE_MS)
-                    if reads:
-                        if files[0].revents & POLLIN:
-                            self.read_once(MSG_DONTWAIT)
-                        self.read_no_more()
-                elif not (went < 0 and errno == EINTR):
-                    self.break_off(b"it broke while a call was being sent")
+            goes_on = self.write_leaving(until_us)
             wan_lock_take(&self.lock)
-            buffer_trim(&self.leaving)
         self.is_written = False
         wan_lock_release(&self.lock)
+
+    cdef bint write_leaving(self, uint64_t until_us) noexcept nogil:
+        """Sends what is leaving. False: the other end took nothing for a while, or the line broke."""
+        cdef ssize_t went
+        cdef pollfd files[1]
+        cdef bint reads
+        cdef int ready
+        while self.leaving.start < self.leaving.used and not wan_flag_read(&self.broken):
+            went = send(self.file, self.leaving.bytes + self.leaving.start, self.leaving.used - self.leaving.start,
+                        MSG_DONTWAIT | MSG_NOSIGNAL)
+            if went > 0:
+                self.leaving.start += <uint64_t>went
+                self.moved_us = wan_monotonic_us()
+            elif went < 0 and errno == EAGAIN:
+                if wan_monotonic_us() > max(until_us, self.moved_us + STUCK_US):
+                    self.break_off(b"it took nothing for too long")
+                    return False
+                # The other end may wait until somebody reads its answers.
+                reads = self.try_to_read()
+                files[0].fd, files[0].events, files[0].revents = self.file, POLLOUT | (POLLIN if reads else 0), 0
+                ready = poll(files, 1, SLICE_MS)
+                if reads:
+                    if ready > 0 and files[0].revents & POLLIN:
+                        self.read_once(MSG_DONTWAIT)
+                    self.read_no_more()
+                if ready <= 0:
+                    return False
+            elif not (went < 0 and errno == EINTR):
+                self.break_off(b"it broke while a call was being sent")
+        return not wan_flag_read(&self.broken)
 
     cdef int wait(self, call_slot *slot, uint64_t until_us) noexcept nogil:
         """Waits for the answer. CALL_ANSWERED, CALL_UNKNOWN, CALL_LATE, or CALL_INTERRUPTED: there may be a signal for
@@ -385,7 +397,7 @@ cdef class CallLine:
     cdef void break_off(self, const char *why) noexcept nogil:
         """Ends the connection. All calls on their way end as unknown."""
         cdef call_slot *slot
-        cdef uint32_t n
+        cdef int n
         cdef bint is_first
         wan_lock_take(&self.lock)
         is_first = not self.broken

@@ -290,6 +290,7 @@ cdef class CallRoute:
                 while state == CALL_INTERRUPTED:
                     PyErr_CheckSignals()
                     with nogil:
+                        line.flush(until)
                         state = line.wait(slot, until)
                 if state == CALL_ANSWERED:
                     answer = <const wan_answer *>slot.answer.bytes
@@ -342,6 +343,7 @@ cdef class CallPart:
         cdef int state
         if self.trouble is None:
             with nogil:
+                self.line.flush(until_us)
                 state = self.line.wait(self.slot, until_us)
             if state == CALL_INTERRUPTED:
                 return True
