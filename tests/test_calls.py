@@ -750,3 +750,119 @@ def test_a_process_that_stands_still_is_waited_for_within_the_limit(
     finally:
         process.send_signal(signal.SIGCONT)
     assert pair.route.read("k")[0]
+
+
+# Buckets with tails: a member is primary of some, and what it answers counts.
+
+
+class Shared:
+    """Three members that share region "r" without copies of it. Each bucket has one primary, which the test moves."""
+
+    def __init__(self) -> None:
+        self.members = [Member(name) for name in ("one", "two", "three")]
+        self.tails = []
+        self.epochs = dict.fromkeys(range(BUCKETS), 0)
+        for member in self.members:
+            region = member.host("r")
+            tail = _core.Tail(BUCKETS, region.shards)
+            tail.set_lease(2**64 - 1)
+            region.share(tail, member.routes["r"])
+            self.tails.append(tail)
+        for bucket in range(BUCKETS):
+            self.lead(bucket, bucket % 3)
+
+    def lead(self, bucket: int, number: int) -> None:
+        """Makes a member primary of a bucket: the others hear of it first, and callers last."""
+        self.epochs[bucket] += 1
+        epoch = self.epochs[bucket]
+        for tail in self.tails:
+            tail.set_role(bucket, _core.TAIL_COPY, 1, epoch)
+        self.tails[number].set_role(bucket, _core.TAIL_PRIMARY, 1, epoch)
+        for member in self.members:
+            member.tables["r"].set_places({bucket: Place(*self.members[number].place, epoch)})
+
+    def close(self) -> None:
+        for member in self.members:
+            member.close()
+
+
+@pytest.fixture
+def shared() -> Iterator[Shared]:
+    shared = Shared()
+    yield shared
+    shared.close()
+
+
+def test_members_of_a_shared_region_find_the_primary_of_each_key(shared: Shared) -> None:
+    regions = [member.regions["r"] for member in shared.members]
+    for n in range(60):
+        regions[n % 3].put(f"key{n}", n)
+    for region in regions:
+        assert [region.get(f"key{n}") for n in range(60)] == list(range(60))
+    assert regions[0].change_if("equal", _core.UPDATE, "key1", "new", 1) == (True, True, None)
+    assert regions[1].change_if("absent", _core.UPDATE, "key1", "other") == (False, True, "new")
+    for n in range(60):
+        regions[(n + 1) % 3].destroy(f"key{n}")
+    with pytest.raises(KeyError):
+        regions[2].destroy("key1")
+    routes = [member.routes["r"] for member in shared.members]
+    routes[0].put_all((f"row{n}", n) for n in range(900))
+    assert {route.count() for route in routes} == {900}
+    assert dict(routes[1].items()) == {f"row{n}": n for n in range(900)}
+    assert routes[2].clear() == 900
+    assert {route.count() for route in routes} == {0}
+
+
+def test_an_answer_waits_until_the_change_counts_and_is_in_doubt_if_its_primary_is_deposed(shared: Shared) -> None:
+    key = next(f"key{n}" for n in range(100) if shared.members[0].regions["r"].bucket_of(f"key{n}") == 1)
+    near, lane = shared.members[0].regions["r"], _core.LaneState()
+    shared.tails[1].add_lane(5, lane)
+    shared.tails[1].set_copies(1, [(5, _core.COPY_WAITED, 0, 0)])
+    failures: list[ConnectivityError] = []
+
+    def work() -> None:
+        try:
+            near.put(key, "value")
+        except ConnectivityError as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    eventually(lambda: shared.tails[1].last(1) == 1)
+    assert thread.is_alive()
+    shared.lead(1, 2)  # Nobody has the change but the member that led.
+    thread.join(10)
+    assert not thread.is_alive()
+    assert [error.in_doubt for error in failures] == [True]
+
+
+def test_buckets_that_move_under_many_callers_lose_no_call(shared: Shared) -> None:
+    counted: dict[int, int] = collections.Counter()
+    failures: list[BaseException] = []
+    stop = threading.Event()
+
+    def work(thread: int) -> None:
+        region = shared.members[thread % 3].regions["r"]
+        try:
+            while not stop.is_set():
+                region.put(f"{thread}/{counted[thread] % 20}", counted[thread])
+                counted[thread] += 1
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    source = random.Random(7)
+    for _ in range(40):
+        before = sum(counted.values())
+        shared.lead(source.randrange(BUCKETS), source.randrange(3))
+        eventually(lambda before=before: failures or sum(counted.values()) > before + 5)
+    stop.set()
+    for thread in threads:
+        thread.join(20)
+    assert all(isinstance(error, ConnectivityError) and error.in_doubt for error in failures)
+    assert len(failures) < len(threads)
+    assert all(
+        not aimed or not aimed[0].on_their_way for member in shared.members for aimed in member.routes["r"].targets
+    )

@@ -395,7 +395,9 @@ cdef class CallSession(Session):
         prepare(region, record, &change, &from_)
         if wan_table_bucket(&region.table, change.hash).number != call.bucket:
             return self.fail(call, WAN_ANSWER_FAILED, b"IllegalStateError", WRONG_BUCKET, 0)
+        from_.remembered = 1        # The call may be repeated.
         if call.condition:
+            from_.asked = &wanted
             memset(&wanted, 0, sizeof(condition))
             wanted.kind, wanted.form = call.condition, call.form
             wanted.value, wanted.length = <const uint8_t *>record + used, call.length - used
@@ -672,7 +674,7 @@ cdef bint is_primary(const region_core *region, const wan_call *call, uint64_t *
         return True
     bucket = &region.tail.buckets[call.bucket]
     epoch[0] = wan_read(&bucket.epoch)
-    return bucket.role == WAN_TAIL_PRIMARY and epoch[0] >= call.epoch
+    return wan_tail_role(region.tail, call.bucket) == WAN_TAIL_PRIMARY and epoch[0] >= call.epoch
 
 
 cdef void prepare(region_core *region, const wan_record *record, wan_change *change, origin *from_) noexcept nogil:
