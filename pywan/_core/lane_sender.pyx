@@ -463,8 +463,8 @@ cdef class LaneSenderSession(Session):
 
     cdef uint64_t without_found(self, uint64_t bytes) noexcept nogil:
         """If the section that was laid out behind `out.used` is one entry that is too large for a frame, takes the
-        found value out of it. A repeat of its call is then refused as one that may have happened. Returns by how many bytes
-        the section is shorter."""
+        found value out of it. A repeat of its call is then refused as one that may have happened. Returns by how many
+        bytes the section is shorter."""
         cdef wan_tail_entry *entry = <wan_tail_entry *>(self.out.bytes + self.out.used)
         cdef uint64_t length
         if bytes <= WAN_FRAME_BYTES_MAX - (1 << 20):
