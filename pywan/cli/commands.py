@@ -61,9 +61,9 @@ def _on_members(op: str) -> Callable[[Session, Values], Result]:
 
 def _rows(op: str, replies: list[Values]) -> Result:
     """The result with a row for each member that did it. A member that failed has an error, and no row as well."""
-    rows = [(r["member"], "OK", r.get("status", "")) for r in replies if r["ok"]]
+    rows = [(reply["member"], "OK", reply.get("status", "")) for reply in replies if reply["ok"]]
     result = Result(data={"members": replies}, tables=[Table(("Member", "Status", "Message"), rows)] if rows else [])
-    result.errors += [f"{op} on {r['member']}: {r['error']}" for r in replies if not r["ok"]]
+    result.errors += [f"{op} on {reply['member']}: {reply['error']}" for reply in replies if not reply["ok"]]
     return result
 
 
@@ -81,7 +81,7 @@ def _change(op: str, action: str) -> Callable[[Session, Values], Result]:
         target = _target(values)
         replies = session.ask_members(op, values, target)
         name = str(values.get("id") or values.get("name") or "").lstrip("/")
-        changed = [r["member"] for r in replies if r["ok"] and r.get("changed")]
+        changed = [reply["member"] for reply in replies if reply["ok"] and reply.get("changed")]
         notes, problems = [], []
         if target is not None:
             # A change for some members is not for those that join later.
@@ -113,21 +113,23 @@ _ABOUT_THE_COMMAND = ("id", "name", "if_exists", "if_not_exists")
 def _keep(session: Session, action: str, kind: str, name: str, values: Values, replies: list[Values]) -> list[str]:
     """Brings a change into the cluster configuration, and returns notes about it. A `remove` that a member refused
     because it has no such thing counts as done when the thing was removed from the cluster configuration."""
-    absent = [r for r in replies if not r["ok"] and r["kind"] in ("NotFoundError", "RegionNotFoundError")]
+    absent = [
+        reply for reply in replies if not reply["ok"] and reply["kind"] in ("NotFoundError", "RegionNotFoundError")
+    ]
     if action == "remove":
-        others = [r["member"] for r in replies if not r["ok"] and r not in absent]
+        others = [reply["member"] for reply in replies if not reply["ok"] and reply not in absent]
         if others:
             return [f"{kind} {name} stays in the cluster configuration, since {', '.join(others)} may still have it"]
-        reply = session.change_configuration(action="remove", kind=kind, name=name)
-        for r in absent if reply["changed"] else ():
-            r.update(ok=True, status=f"{kind} {name} was not there; it was removed from the cluster configuration")
-            del r["error"], r["kind"]
-        _check_saved(reply)
+        change = session.change_configuration(action="remove", kind=kind, name=name)
+        for reply in absent if change["changed"] else ():
+            reply.update(ok=True, status=f"{kind} {name} was not there; it was removed from the cluster configuration")
+            del reply["error"], reply["kind"]
+        _check_saved(change)
         return []
     attributes = {key: value for key, value in values.items() if key not in _ABOUT_THE_COMMAND}
-    reply = session.change_configuration(action=action, kind=kind, name=name, attributes=attributes)
-    _check_saved(reply)
-    if reply["is_there"]:
+    change = session.change_configuration(action=action, kind=kind, name=name, attributes=attributes)
+    _check_saved(change)
+    if change["is_there"]:
         return []
     return [
         f"{kind} {name} is not in the cluster configuration, so this holds until the members are restarted; change it"
@@ -146,15 +148,16 @@ def _shown(op: str, shown: Shown) -> Callable[[Session, Values], Result]:
     def handle(session: Session, values: Values) -> Result:
         replies = session.ask_members(op, values, _target(values))
         result = Result(
-            data={"members": replies}, errors=[f"{r['member']}: {r['error']}" for r in replies if not r["ok"]]
+            data={"members": replies},
+            errors=[f"{reply['member']}: {reply['error']}" for reply in replies if not reply["ok"]],
         )
-        good = [r for r in replies if r["ok"]]
+        good = [reply for reply in replies if reply["ok"]]
         if shown.fault is not None:
-            result.errors += [f"{r['member']}: {fault}" for r in good if (fault := shown.fault(r))]
+            result.errors += [f"{reply['member']}: {fault}" for reply in good if (fault := shown.fault(reply))]
         if shown.line is not None:
-            result.lines = [f"{r['member']}: {shown.line(r)}" for r in good]
+            result.lines = [f"{reply['member']}: {shown.line(reply)}" for reply in good]
             return result
-        rows = [{"member": r["member"], **item} for r in good for item in _items(shown, r)]
+        rows = [{"member": reply["member"], **item} for reply in good for item in _items(shown, reply)]
         columns = shown.columns or {key.replace("_", " ").capitalize(): key for row in rows for key in row}
         cells = [[row.get(what) if isinstance(what, str) else what(row) for what in columns.values()] for row in rows]
         if shown.columns:
@@ -180,9 +183,9 @@ def list_gateways(session: Session, values: Values) -> Result:
     if senders_only and receivers_only:
         raise GrammarError("list gateways: --senders-only and --receivers-only exclude each other", "list gateways")
     replies = session.ask_members("list gateways", {}, _target(values))
-    result = Result(errors=[f"{r['member']}: {r['error']}" for r in replies if not r["ok"]])
-    senders = [{**view, "member": r["member"]} for r in replies if r["ok"] for view in r["senders"]]
-    receivers = [{**view, "member": r["member"]} for r in replies if r["ok"] for view in r["receivers"]]
+    result = Result(errors=[f"{reply['member']}: {reply['error']}" for reply in replies if not reply["ok"]])
+    senders = [{**view, "member": reply["member"]} for reply in replies if reply["ok"] for view in reply["senders"]]
+    receivers = [{**view, "member": reply["member"]} for reply in replies if reply["ok"] for view in reply["receivers"]]
     senders.sort(key=lambda view: (view["id"], view["member"]))
     if not receivers_only:
         result.data["senders"] = senders
@@ -249,9 +252,9 @@ def start_gateway_sender(session: Session, values: Values) -> Result:
                 "start gateway-sender: --clean-queues is for all members at once; leave --member out"
             )
         running = [
-            r["member"]
-            for r in session.ask_members("status gateway-sender", {"id": values["id"]})
-            if r["ok"] and r["status"] != NOT_RUNNING
+            reply["member"]
+            for reply in session.ask_members("status gateway-sender", {"id": values["id"]})
+            if reply["ok"] and reply["status"] != NOT_RUNNING
         ]
         if running:
             raise ConfigurationError(
@@ -272,28 +275,32 @@ def repair_clock(session: Session, values: Values) -> Result:
             f"{told['member']}: {told['total']:,} stamped anew so far, round {told['rounds']}"
         ),
     )
-    result = Result(data={"members": replies}, errors=[f"{r['member']}: {r['error']}" for r in replies if not r["ok"]])
+    result = Result(
+        data={"members": replies},
+        errors=[f"{reply['member']}: {reply['error']}" for reply in replies if not reply["ok"]],
+    )
     rows: list[tuple[Any, ...]] = []
-    for r in replies:
-        if not r["ok"]:
+    for reply in replies:
+        if not reply["ok"]:
             continue
-        done = "would be stamped anew" if r["dry_run"] else "were stamped anew"
-        moment = moment_text(r["now_ms"])
+        done = "would be stamped anew" if reply["dry_run"] else "were stamped anew"
+        moment = moment_text(reply["now_ms"])
         result.lines.append(
-            f"{r['member']}: {r['total']:,} {done}; its stamps were {duration_text(r['ahead_ms'] / 1000)} ahead of its"
+            f"{reply['member']}: {reply['total']:,} {done}; its stamps were"
+            f" {duration_text(reply['ahead_ms'] / 1000)} ahead of its"
             f" clock, which says {moment}"
         )
         rows += [
-            (r["member"], f"region {name}", c["entries"], c["tombstones"], "", "")
-            for name, c in sorted(r["regions"].items())
+            (reply["member"], f"region {name}", c["entries"], c["tombstones"], "", "")
+            for name, c in sorted(reply["regions"].items())
         ]
         rows += [
-            (r["member"], f"gateway sender {id}", "", "", c["queued"], c["parked"])
-            for id, c in sorted(r["senders"].items())
+            (reply["member"], f"gateway sender {id}", "", "", c["queued"], c["parked"])
+            for id, c in sorted(reply["senders"].items())
         ]
-        if r["left"]:
+        if reply["left"]:
             result.errors.append(
-                f"{r['member']}: {r['left']:,} events are on their way, and their stamps are ahead still;"
+                f"{reply['member']}: {reply['left']:,} events are on their way, and their stamps are ahead still;"
                 " see `status gateway-sender`, and repeat it"
             )
     if rows:
@@ -308,14 +315,14 @@ def repair_clock(session: Session, values: Values) -> Result:
 
 def describe_region(session: Session, values: Values) -> Result:
     replies = session.ask_members("describe region", values, _target(values))
-    good = [r for r in replies if r["ok"]]
+    good = [reply for reply in replies if reply["ok"]]
     if not good:
-        return Result(data={"members": replies}, errors=[r["error"] for r in replies])
+        return Result(data={"members": replies}, errors=[reply["error"] for reply in replies])
     tables: list[Table | Sheet] = []
-    for r in good:
-        given = {"type": r["type"], "gateway-sender-ids": r["gateway_sender_ids"], **r["attributes"]}
-        pairs = [("size", r["size"]), *given.items(), *sorted(r["stats"].items())]
-        tables.append(Sheet(f"Region {r['name']} on {r['member']}", readable(pairs)))
+    for reply in good:
+        given = {"type": reply["type"], "gateway-sender-ids": reply["gateway_sender_ids"], **reply["attributes"]}
+        pairs = [("size", reply["size"]), *given.items(), *sorted(reply["stats"].items())]
+        tables.append(Sheet(f"Region {reply['name']} on {reply['member']}", readable(pairs)))
     return Result(data={"members": replies}, tables=tables)
 
 
@@ -739,14 +746,16 @@ def shutdown(session: Session, values: Values) -> Result:
     time_out = to_wait_time(values["time_out"], "shutdown: --time-out") if "time_out" in values else None
     started = time.monotonic()
     while True:
-        states = [r for r in session.ask_members("status member", {}) if r["ok"]]
+        states = [reply for reply in session.ask_members("status member", {}) if reply["ok"]]
         # A member that waits until its queues are empty loses nothing.
         lost = {
-            r["member"]: r["volatile_events"]
-            for r in states
-            if r["volatile_events"] and not (time_out is None and r["maximum_shutdown_wait_time"] == -1)
+            reply["member"]: reply["volatile_events"]
+            for reply in states
+            if reply["volatile_events"] and not (time_out is None and reply["maximum_shutdown_wait_time"] == -1)
         }
-        limit = max((r["maximum_shutdown_wait_time"] for r in states), default=0) if time_out is None else time_out
+        limit = (
+            max((reply["maximum_shutdown_wait_time"] for reply in states), default=0) if time_out is None else time_out
+        )
         left = started + limit - time.monotonic()
         if not lost or force or left <= 0:
             break
@@ -776,16 +785,22 @@ def shutdown(session: Session, values: Values) -> Result:
         else round(max(0.0, started + time_out - time.monotonic()), 1)
     )
     replies = session.ask_members("stop member", {} if wait is None else {"maximum_shutdown_wait_time": wait})
-    result = Result(data={"members": replies}, lines=[f"{r['member']} stops" for r in replies if r["ok"]])
-    result.notes += [_stop_note(r["member"], r, wait) for r in replies if r["ok"] and r["volatile_events"]]
-    result.errors += [f"{r['member']}: {r['error']}" for r in replies if not r["ok"]]
+    result = Result(data={"members": replies}, lines=[f"{reply['member']} stops" for reply in replies if reply["ok"]])
+    result.notes += [
+        _stop_note(reply["member"], reply, wait) for reply in replies if reply["ok"] and reply["volatile_events"]
+    ]
+    result.errors += [f"{reply['member']}: {reply['error']}" for reply in replies if not reply["ok"]]
     if values.get("include_locators", "false").lower() == "true":
         # While the servers send what is left, they may have to ask the locator for receivers.
         waits = [
-            to_wait_time(r["maximum_shutdown_wait_time"], "maximum_shutdown_wait_time") for r in replies if r["ok"]
+            to_wait_time(reply["maximum_shutdown_wait_time"], "maximum_shutdown_wait_time")
+            for reply in replies
+            if reply["ok"]
         ]
         _wait_until_left(
-            session, {r["member"] for r in replies if r["ok"]}, process.STOP_TIMEOUT_S + max(waits, default=0.0)
+            session,
+            {reply["member"] for reply in replies if reply["ok"]},
+            process.STOP_TIMEOUT_S + max(waits, default=0.0),
         )
         session.ask_locator("stop")
         session.disconnect()
@@ -906,11 +921,14 @@ def list_members(session: Session, values: Values) -> Result:
 
 def status_member(session: Session, values: Values) -> Result:
     replies = session.ask_members("status member", {}, _target(values))
-    result = Result(data={"members": replies}, errors=[f"{r['member']}: {r['error']}" for r in replies if not r["ok"]])
-    for r in replies:
-        if r["ok"]:
-            pairs = [(key, value) for key, value in r.items() if key not in ("ok", "member", "name")]
-            result.tables.append(Sheet(f"Member {r['member']}", readable(pairs)))
+    result = Result(
+        data={"members": replies},
+        errors=[f"{reply['member']}: {reply['error']}" for reply in replies if not reply["ok"]],
+    )
+    for reply in replies:
+        if reply["ok"]:
+            pairs = [(key, value) for key, value in reply.items() if key not in ("ok", "member", "name")]
+            result.tables.append(Sheet(f"Member {reply['member']}", readable(pairs)))
     return result
 
 

@@ -141,7 +141,9 @@ class _Reader(xml.sax.handler.ContentHandler):
         rule = _RULES.get(name)
         is_wrong_place = rule is None or (parent.name not in rule.parents if parent is not None else bool(rule.parents))
         if rule is None or is_wrong_place:
-            allowed = sorted(n for n, r in _RULES.items() if parent is not None and parent.name in r.parents)
+            allowed = sorted(
+                name for name, rule in _RULES.items() if parent is not None and parent.name in rule.parents
+            )
             inside = f" inside <{parent.name}>" if parent else ""
             known = f"there can be {', '.join(f'<{n}>' for n in allowed)}" if allowed else "nothing can be there"
             self._fail(element.line, f"element <{name}> is not known{inside}; {known}")

@@ -250,7 +250,7 @@ class Membership:
         if known:
             return list(known)
         deadline = time.monotonic() + timeout
-        for address, until in _shares(self._own_locators(), deadline):
+        for address, until in _with_deadlines(self._own_locators(), deadline):
             reply = self._ask(address, until, "remote-locators", distributed_system_id=distributed_system_id)
             if reply is None:
                 continue
@@ -289,7 +289,7 @@ class Membership:
             self._avoid = {address: until for address, until in self._avoid.items() if until > now}
             addresses.sort(key=lambda address: self._avoid.get(address, 0.0))
         excluded = list(exclude)
-        for address, until in _shares(addresses, deadline):
+        for address, until in _with_deadlines(addresses, deadline):
             reply = self._ask(address, until, "receiver", exclude=excluded)
             if reply is None:
                 with self._lock:
@@ -302,7 +302,7 @@ class Membership:
         """Returns the profiles of the site's live members. NoLocatorError if no locator answers."""
         deadline = time.monotonic() + timeout
         addresses = self._own_locators()
-        for address, until in _shares(addresses, deadline):
+        for address, until in _with_deadlines(addresses, deadline):
             reply = self._ask(address, until, "servers")
             if reply is not None:
                 return check_servers(reply)
@@ -352,7 +352,7 @@ class Membership:
             )
 
 
-def _shares(addresses: list[Address], deadline: float) -> Iterator[tuple[Address, float]]:
+def _with_deadlines(addresses: list[Address], deadline: float) -> Iterator[tuple[Address, float]]:
     """Yields each address with the time until which a request to it may take. A silent one must leave time for the
     rest."""
     for at, address in enumerate(addresses):
