@@ -110,8 +110,11 @@ lint: $(STAMP)-lint
 	$(VENV)/bin/codespell
 	$(PY) -m pytest -q -p no:cacheprovider tests/test_documents.py -k link
 
-test: build ctest
-	$(PYTEST) $(or $(ARGS),-m "not long")
+# The C tests run beside the others, on one core. Their output is shown if one fails.
+test: build
+	@mkdir -p build; $(MAKE) --no-print-directory ctest CORES=1 > build/ctest.log 2>&1 & ctest=$$!; status=0; \
+	  $(PYTEST) $(or $(ARGS),-m "not long") || status=$$?; \
+	  wait $$ctest && echo "the C tests and fuzzers passed (build/ctest.log)" || { cat build/ctest.log; status=1; }; exit $$status
 
 test-quick: build
 	$(PYTEST) -m "not long and not whole" $(ARGS)

@@ -7,9 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from pywan.testing.waiting import eventually
 from sites import Network
+
+# Examples may be slow to make when the machine is busy. That says nothing about what a test promises.
+settings.register_profile("pywan", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("pywan")
 
 # Modules whose tests run in one worker, one after another, and the name of their group. One group has all tests of
 # Spark, so a run starts one Java machine. The tests of each other module here share a fixture that is costly.

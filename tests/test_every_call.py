@@ -262,6 +262,7 @@ def run(kind, outage: str, fail_at: int) -> tuple[int, Disk]:
 KINDS = {"queue": PersistentQueue, "region": PersistentRegion}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("outage", OUTAGES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_acknowledged_is_lost_whichever_call_goes_wrong(kind, outage):
