@@ -457,10 +457,11 @@ static void free_again(wan_shard *shard, wan_slot *slot)
     uint64_t mask = mask_of(shard), hole = (uint64_t)((wan_line *)((uintptr_t)slot & ~(uintptr_t)63) - lines);
     for (;;) {
         wan_line *line = &lines[hole];
-        uint32_t taken = taken_of(line);
-        *slot = line->slots[taken - 1];
-        line->slots[taken - 1] = 0;
-        if (taken < WAN_LINE_SLOTS) return; /* No key went on from here. */
+        uint32_t last = WAN_LINE_SLOTS - 1; /* At least `slot` is in use. */
+        while (last > 0 && !line->slots[last]) last--;
+        *slot = line->slots[last];
+        line->slots[last] = 0;
+        if (last < WAN_LINE_SLOTS - 1) return; /* No key went on from here. */
         slot = NULL;
         for (uint64_t at = (hole + 1) & mask; !slot && at != hole; at = (at + 1) & mask) {
             wan_line *behind = &lines[at];
@@ -626,9 +627,9 @@ wan_status wan_table_shrink(wan_shard *shard)
 
 wan_status wan_table_learn_shrunk(wan_shard *shard, const wan_shrunk *items, uint64_t count)
 {
+    const uint64_t before = wan_shard_shrunk_count(shard); /* The next call may move the list. */
     wan_shrunk_list *grown = more_shrunk(shard, count);
     if (!grown) return WAN_FAIL(WAN_NO_MEMORY, "no memory for %" PRIu64 " tombstones of an image", count);
-    const uint64_t before = wan_shard_shrunk_count(shard);
     memcpy(grown->items + before, items, count * sizeof *items);
     set_shrunk(shard, grown, before + count);
     /* Nobody knows the lengths of their keys. */
