@@ -33,7 +33,7 @@ from fuzz_core.lane import (
     section,
 )
 from pywan import _core
-from pywan.errors import ProtocolError, PywanError
+from pywan.errors import ConnectivityError, ProtocolError
 from pywan.testing.waiting import eventually
 from records import PING, PONG, split_frames
 
@@ -65,6 +65,9 @@ class Route:
     """What a shared region asks of other members. Here nobody else is there."""
 
     limit_us = 5 * SECOND
+
+    def change(self, *change: object) -> None:
+        raise ConnectivityError("no other member is there")
 
 
 class Member:
@@ -413,7 +416,7 @@ def test_a_copy_that_knows_a_later_epoch_refuses_and_the_bucket_gets_nothing_mor
     assert not pair.here.tail.may_read(1)
 
     def fail_to_put() -> None:
-        with pytest.raises(PywanError):
+        with pytest.raises(ConnectivityError, match="no other member is there"):
             pair.here.core.put(key_of(1), b"v")
 
     put = threading.Thread(target=fail_to_put)
