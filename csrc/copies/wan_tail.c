@@ -162,12 +162,21 @@ static int recount(wan_tail *tail, wan_tail_bucket *bucket)
 
 /* The primary's changes. */
 
+/* Whether the primary waits for another copy. Without one it needs the coordinator's lease. */
+static int has_waited_copy(const wan_tail_bucket *bucket)
+{
+    for (uint32_t n = 0; n < bucket->copy_count; n++)
+        if (bucket->copies[n].state == WAN_COPY_WAITED) return 1;
+    return 0;
+}
+
 wan_status wan_tail_reserve(wan_tail *tail, uint32_t number, uint64_t length, wan_tail_reservation *room)
 {
     wan_tail_bucket *bucket = &tail->buckets[number];
     wan_lock_take(&bucket->lock);
     wan_status status = WAN_OK;
-    if (bucket->role != WAN_TAIL_PRIMARY) status = WAN_ELSEWHERE;
+    if (bucket->role != WAN_TAIL_PRIMARY || (!has_waited_copy(bucket) && !wan_tail_lease_runs(tail)))
+        status = WAN_ELSEWHERE;
     else if (bucket->changes.used - bucket->changes.start + length > WAN_TAIL_BYTES_MAX
              && bucket->changes.used != bucket->changes.start)
         status = WAN_FAIL(WAN_FULL, "copies of bucket %" PRIu32 " are %" PRIu64 " bytes behind", number,

@@ -147,7 +147,8 @@ wan_status wan_tail_add_lane(wan_tail *tail, uint32_t lane, wan_lane_state *stat
 void wan_tail_remove_lane(wan_tail *tail, uint32_t lane); /* No bucket names it any more. */
 
 /* The primary's changes. Reserve takes the bucket's lock and keeps it when it returns WAN_OK. WAN_ELSEWHERE: the member
- * is not primary of the bucket. WAN_FULL, WAN_NO_MEMORY: there is no room. The caller holds the entry lock. */
+ * is not primary of the bucket, or it waits for no copy and has no lease. WAN_FULL, WAN_NO_MEMORY: there is no room.
+ * The caller holds the entry lock. */
 wan_status wan_tail_reserve(wan_tail *tail, uint32_t bucket, uint64_t length, wan_tail_reservation *room);
 /* The entry is written: gives it its sequence, marks the bucket for the lanes of its copies, wakes lanes that sleep,
  * and releases the lock. Without copies the change counts at once, and nothing is kept. Returns the sequence. */

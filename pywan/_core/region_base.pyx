@@ -8,6 +8,7 @@ from pywan._core.c_copies cimport *
 from pywan._core.c_record cimport *
 from pywan._core.c_region cimport *
 from pywan._core.clock cimport Clock
+from pywan._core.codec cimport described
 from pywan._core.committer cimport (
     FOR_DISK, FOR_EVENTS, SYNCHRONOUS_WRITTEN, committer_begin_wait, committer_failing_since, committer_wait, disk_wait)
 from pywan._core.disk_log cimport LogBudget
@@ -200,6 +201,21 @@ cdef class RegionBase:
                                   " reach each other; `describe region` shows the copies")
         error.in_doubt = True
         raise error
+
+    cdef int wait_for_role(self, key, uint64_t began) except -1:
+        """Waits a moment, because the tables say that this member is primary, and its tail does not say so yet or may
+        not answer. Raises an error when the time of a call that began at `began` is over."""
+        cdef uint32_t never = 0
+        from pywan.errors import ConnectivityError
+        if wan_monotonic_us() >= began + <uint64_t>self.route.limit_us:
+            raise ConnectivityError(f"region {self.name!r}: key {described(key)}: this member is primary of its bucket,"
+                                    f" and may not answer for {self.route.limit_us / 1e6:g} s now: it has no lease of the"
+                                    " coordinator, or does not reach the copies; nothing was changed. Look at"
+                                    " `show coordinator`")
+        PyErr_CheckSignals()
+        with nogil:
+            wan_wait_change(&never, 0, 1)
+        return 0
 
     cdef wan_status wait_readable(self, uint32_t bucket, uint64_t era) except *:
         """Waits until this member, as primary, may answer a read. WAN_ELSEWHERE: it is not primary any more. WAN_EMPTY:

@@ -476,6 +476,7 @@ cdef bytes find_shared(RegionBase self, key, const encoded *encoded_key, uint64_
             live[0] = found[0]
             form[0] = found[1]
             return found[2]
+        self.wait_for_role(key, began)
 
 
 cdef object no_answer(RegionBase self, key, bint in_doubt):
@@ -536,6 +537,7 @@ cdef str finish_shared(RegionBase self, wan_change *change, const origin *from_,
             return found
         if sent:        # This member is primary again, and does not know what became of its change.
             raise no_answer(self, key, True)
+        self.wait_for_role(key, began)
         change.stamp = wan_clock_take(self.region.clock, wan_clock_now_ms(self.region.clock), 1)
         if wanted != NULL:
             status[0] = region_change_if(&self.region, change, from_, decided, wanted, outcome)
