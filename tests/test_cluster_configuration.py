@@ -250,7 +250,9 @@ def test_what_one_member_did_is_wanted_though_another_could_not(site, other):
     other.create_gateway_sender("ln", remote_distributed_system_id=2)
     with pytest.raises(CommandFailed, match=r"create gateway-sender on other.*already defined"):
         site.do(f"create gateway-sender --id=ln {PERSISTENT}")
-    site.do("create region --name=data --type=REPLICATE --gateway-sender-id=ln")
+    other.create_region("data", type="LOCAL")
+    with pytest.raises(CommandFailed, match=r"create region on other.*exists already"):
+        site.do("create region --name=data --type=REPLICATE --gateway-sender-id=ln")
     site.cache.region("data")["k"] = 1
     site.restart()
     assert len(site.cache.gateway_sender("ln")._core.queue) == 1

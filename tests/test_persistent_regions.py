@@ -96,7 +96,7 @@ def test_two_members_do_not_open_one_store(network, tmp_path):
             pywan.Cache("two", locators=str(ny.locator.address), dir=tmp_path) as two,
             pytest.raises(IllegalStateError, match=str(os.getpid())),
         ):
-            two.create_region("data", type="REPLICATE_PERSISTENT")
+            two.create_region("other", type="REPLICATE_PERSISTENT")
 
 
 def test_a_damaged_log_is_named_and_not_touched(network, tmp_path):

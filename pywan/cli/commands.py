@@ -25,7 +25,7 @@ from pywan.cli.service import tell_ready
 from pywan.cli.session import DEFAULT_LOCATOR, Session
 from pywan.config.options import Option, Shown, commands_of
 from pywan.config.values import MAX_WAIT_S, to_int, to_wait_time, to_word
-from pywan.errors import ConfigurationError, ConnectivityError, NotFoundError, PywanError
+from pywan.errors import ConfigurationError, ConnectivityError, NoLocatorError, NotFoundError, PywanError
 from pywan.gateway.status import NOT_RUNNING
 from pywan.member import process
 from pywan.member.management import IF_NOT_EXISTS, SENDER_ID, ManagementService
@@ -912,11 +912,121 @@ def list_members(session: Session, values: Values) -> Result:
         {"name": m["name"], "kind": "server", "host": m["host"], "port": m["port"], "pid": m["pid"]}
         for m in session.ask_locator("servers")["servers"]
     ]
-    members = [locator, *servers]
+    coordination = _coordination(session)
+    view = {each["name"]: each for each in coordination.get("members", [])}
+    for server in servers:
+        seen = view.get(server["name"])
+        server["view"] = seen["state"] if seen is not None else "alone" if coordination["decides"] else "unknown"
+        server["lease_ms"] = seen["lease_us"] // 1000 if seen is not None else None
+    known = {server["name"] for server in servers}
+    lost = [
+        {
+            "name": each["name"],
+            "kind": "server",
+            "host": each["host"],
+            "port": each["port"],
+            "pid": None,
+            "view": each["state"],
+            "lease_ms": each["lease_us"] // 1000,
+        }
+        for name, each in view.items()
+        if name not in known
+    ]
+    is_coordinator = coordination["decides"] and coordination["locator"] == locator["name"]
+    locator |= {"view": "coordinator" if is_coordinator else "", "lease_ms": None}
+    members = [locator, *servers, *lost]
+    rows = [tuple("" if value is None else value for value in member.values()) for member in members]
     return Result(
         data={"members": members},
-        tables=[Table(("Name", "Kind", "Host", "Port", "Pid"), [tuple(m.values()) for m in members])],
+        tables=[Table(("Name", "Kind", "Host", "Port", "Pid", "View", "Lease ms"), rows)],
     )
+
+
+def _coordination(session: Session) -> dict[str, Any]:
+    """Returns what the site's coordinator says of the site, or what the locator asked says if nobody coordinates."""
+    from pywan.base.addresses import parse_address
+    from pywan.transport.control import call_once
+
+    try:
+        told: dict[str, Any] = session.ask_locator("coordination-show")["coordination"]
+    except NoLocatorError:  # A locator of a version without a coordinator.
+        return {"decides": False, "coordinator": "", "address": "", "problem": "", "members": []}
+    if told["decides"] or not told["address"]:
+        return told
+    try:
+        there: dict[str, Any] = call_once(parse_address(told["address"]), "coordination-show")["coordination"]
+    except PywanError as error:
+        return {**told, "problem": f"coordinator {told['coordinator']} does not answer: {error}"}
+    return there
+
+
+def show_coordinator(session: Session, values: Values) -> Result:
+    told = _coordination(session)
+    pairs = [
+        ("coordinator", told["coordinator"] or "none"),
+        ("address", told["address"]),
+        ("decides", told["decides"]),
+        *((key, told[key]) for key in ("site_identity", "folder", "member_timeout_ms") if key in told),
+        *((key, told[key]) for key in ("generation", "decision", "regions", "owned_regions") if key in told),
+        *((key, told[key]) for key in ("buckets", "buckets_without_primary", "lost_buckets") if key in told),
+    ]
+    if told.get("waits_us"):
+        pairs.append(("hears_members_for_ms", told["waits_us"] // 1000))
+    waited = [each["incarnation"] for each in told.get("members", []) if each["waited_for"] and each["state"] == "lost"]
+    if waited:
+        pairs.append(("waits_for", ", ".join(waited)))
+    result = Result(data={"coordination": told}, tables=[Sheet("Coordinator", readable(pairs))])
+    if told["problem"]:
+        result.errors.append(told["problem"])
+    return result
+
+
+def describe_member(session: Session, values: Values) -> Result:
+    """Shows one member: as the coordinator sees it, and as it sees itself."""
+    name = values["name"]
+    told = _coordination(session)
+    seen = [each for each in told.get("members", []) if each["name"] == name]
+    data: dict[str, Any] = {"name": name, "view": seen, "member": None}
+    result = Result(data=data)
+    for each in seen:
+        shown = {**each, "lease_ms": each["lease_us"] // 1000, "regions": ", ".join(each["regions"])}
+        del shown["lease_us"]
+        result.tables.append(Sheet(f"{each['incarnation']} in the view", readable(list(shown.items()))))
+    try:
+        ((reply),) = session.ask_members("status member", {}, name)
+    except NotFoundError:
+        if not seen:
+            raise
+        return result
+    data["member"] = reply
+    if not reply["ok"]:
+        result.errors.append(f"{name}: {reply['error']}")
+        return result
+    own = reply.get("coordination") or {}
+    pairs = [(key, ", ".join(map(str, value)) if isinstance(value, list) else value) for key, value in own.items()]
+    result.tables.append(Sheet(f"Member {name}", readable(pairs)))
+    return result
+
+
+def revoke_member(session: Session, values: Values) -> Result:
+    """Says that a lost member never comes back, so that nothing waits for it any more."""
+    from pywan.base.addresses import parse_address
+    from pywan.transport.control import call_once
+
+    name = values["name"]
+    answer = session.ask_locator("coordination-revoke", name=name)
+    if not answer["decides"] and answer.get("address"):
+        answer = call_once(parse_address(answer["address"]), "coordination-revoke", name=name)
+    if not answer["decides"]:
+        reason = answer.get("problem") or f"locator {answer['coordinator'] or '(unknown)'} coordinates the site"
+        return Result(data={"revoked": []}, errors=[f"nothing was revoked: {reason}; ask there, when it runs"])
+    if answer["revoked"]:
+        return Result(data=answer, lines=[f"{each} is revoked" for each in answer["revoked"]])
+    if answer["alive"]:
+        reason = f"{answer['alive'][0]} has a lease; stop it first (stop server), or wait until the lease is over"
+    else:
+        reason = f"nothing waits for a member {name}"
+    return Result(data=answer, errors=[f"nothing was revoked: {reason}"])
 
 
 def status_member(session: Session, values: Values) -> Result:
@@ -1126,6 +1236,19 @@ COMMANDS: tuple[Command, ...] = (
         Command("disconnect", "forget it", disconnect),
         Command("describe connection", "which locator is asked", describe_connection),
         Command("list members", "the site's processes", list_members),
+        Command(
+            "describe member",
+            "one member, as the coordinator sees it and as it sees itself",
+            describe_member,
+            (Option("name", "its name", required=True),),
+        ),
+        Command("show coordinator", "which locator coordinates, and the site's tables in numbers", show_coordinator),
+        Command(
+            "revoke member",
+            "a lost member never comes back: what waits for it goes on without it",
+            revoke_member,
+            (Option("name", "its name", required=True),),
+        ),
         Command("status member", "what members say of themselves", status_member, TARGETS),
         Command(
             "export cluster-configuration",

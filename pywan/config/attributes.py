@@ -25,6 +25,7 @@ log = logging.getLogger("pywan.config")
 MIN_SOCKET_READ_TIMEOUT_MS = 30_000  # A smaller value is raised to this, as in Geode.
 MAX_DISTRIBUTED_SYSTEM_ID = 255
 MAX_DISPATCHER_THREADS = 1024
+MAX_COPIES = 4  # Of a bucket of a partitioned region, with its primary.
 BUCKETS = 113  # The default number of buckets of a region.
 MAX_BUCKETS = 4_096
 MIN_SEND_BUFFER_BYTES = 1_000  # The system raises less than 4,608 to that. 0 leaves the choice to the system.
@@ -416,9 +417,53 @@ class RegionAttributes(Attributes, RegionChanges):
             highest=3,
             element="partition-attributes",
             unset="1 for `PARTITION_REDUNDANT*`, otherwise 0",
-            more="It has no effect in this version, and the log says so",
+            more="They are on members that have the region. A region with senders, or with persistence, is on one"
+            " member only in this version",
         ),
     ] = None
+    recovery_delay: Annotated[
+        int,
+        Attribute(
+            "the time after which copies of a lost member are made on others",
+            unit="ms",
+            lowest=0,
+            highest=INT_MAX,
+            also={-1: "they are not made again"},
+            element="partition-attributes",
+        ),
+    ] = -1
+    startup_recovery_delay: Annotated[
+        int,
+        Attribute(
+            "the time after which a new member gets copies that are missing",
+            unit="ms",
+            lowest=0,
+            highest=INT_MAX,
+            also={-1: "it gets none"},
+            element="partition-attributes",
+        ),
+    ] = 0
+    local_max_memory: Annotated[
+        int | None,
+        Attribute(
+            "this member's share of the region, beside the shares of others",
+            unit="MB",
+            lowest=0,
+            highest=INT_MAX,
+            element="partition-attributes",
+            unset="as much as other members",
+            more="With 0 it stores no entries, as with `PARTITION_PROXY`. Memory is not limited by it",
+        ),
+    ] = None
+    min_in_sync_copies: Annotated[
+        int,
+        Attribute(
+            "a change is refused if fewer copies than this, the primary included, would have it",
+            lowest=1,
+            highest=MAX_COPIES,
+            more="Geode has no such attribute",
+        ),
+    ] = 1
     colocated_with: Annotated[
         str | None,
         Attribute(
@@ -465,6 +510,11 @@ class RegionAttributes(Attributes, RegionChanges):
         return self.type.startswith("REPLICATE")
 
     @property
+    def stores_entries(self) -> bool:
+        """Whether this member has entries of the region. Otherwise it is an accessor."""
+        return "PROXY" not in self.type and self.local_max_memory != 0
+
+    @property
     def is_persistent(self) -> bool:
         return "PERSISTENT" in self.type
 
@@ -479,12 +529,29 @@ class RegionAttributes(Attributes, RegionChanges):
         if self.redundant_copies is None:
             self.redundant_copies = 1 if "REDUNDANT" in self.type else 0
         if not self.is_partitioned:
-            for name, default in (("redundant_copies", 0), ("total_num_buckets", BUCKETS), ("colocated_with", None)):
+            for name, default in (
+                ("redundant_copies", 0),
+                ("total_num_buckets", BUCKETS),
+                ("colocated_with", None),
+                ("recovery_delay", -1),
+                ("startup_recovery_delay", 0),
+                ("local_max_memory", None),
+            ):
                 if getattr(self, name) != default:
                     raise ConfigurationError(
                         f"{what}: {name} {getattr(self, name)!r} is for partitioned regions only, and its type is"
                         f" {self.type}"
                     )
+        if self.is_partitioned and self.min_in_sync_copies > 1 + self.redundant_copies:
+            raise ConfigurationError(
+                f"{what}: min_in_sync_copies {self.min_in_sync_copies} is more than its {1 + self.redundant_copies}"
+                " copies (1 and redundant_copies); no change would ever be taken"
+            )
+        if self.local_max_memory == 0 and self.is_persistent:
+            raise ConfigurationError(
+                f"{what}: with local_max_memory 0 it stores no entries on this member, and its type is {self.type};"
+                " take PARTITION_PROXY, or give it memory"
+            )
         if self.disk_store_name is not None and not self.is_persistent:
             raise ConfigurationError(
                 f"{what}: disk_store_name {self.disk_store_name!r} has no effect with type {self.type}; take a type"

@@ -163,6 +163,14 @@ class Coordinator:
                 self._actions.append(Tell(me, Refused(_mismatch(region, known, attributes))))
                 return
             self._drop_buckets(region)
+        there = self.site.hosts(region).keys() - {me} - self._expired.keys()
+        if attributes.only_once and there:
+            reason = (
+                f"region {region}: member {min(there).name} has it already, and {attributes.only_once}: such a region "
+                f"is not shared in this version; create it on one member only"
+            )
+            self._actions.append(Tell(me, Refused(reason)))
+            return
         if known != attributes:
             self.site.set_region(region, attributes)
         profile = self.site.members[me]

@@ -63,6 +63,7 @@ class RegionAttributes:
     min_in_sync_copies: int = 1
     recovery_delay_ms: int = -1  # After a member was lost; -1: lost copies are not made again.
     startup_recovery_delay_ms: int = 0  # After a member has come; -1: it gets no copies.
+    only_once: str = ""  # Why only one member can have it. Empty: several can.
 
     def copies_wanted(self, storing_members: int) -> int:
         return storing_members if self.kind is Kind.REPLICATE else min(1 + self.redundant_copies, storing_members)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from os import PathLike
 from typing import Any
 
+import pywan
 from pywan.base.addresses import WILDCARDS, check_told_host, parse_locators
 from pywan.config.attributes import DiskStoreAttributes, ReceiverAttributes, RegionAttributes, SenderAttributes
 from pywan.config.classes import to_callback_patterns
@@ -22,6 +23,7 @@ from pywan.errors import CacheXmlError, ConfigurationError, IllegalStateError, P
 from pywan.gateway.receiver import GatewayReceiver
 from pywan.gateway.sender import GatewaySender
 from pywan.gateway.sender_core import SenderCore
+from pywan.member.hosting import Hosting
 from pywan.member.housekeeper import Housekeeper
 from pywan.member.management import ManagementService
 from pywan.member.receiving import Receiving
@@ -34,6 +36,7 @@ from pywan.member.stores import DiskStores
 from pywan.member.tombstones import Tombstones
 from pywan.region.callback_lock import check_no_callback
 from pywan.region.region import Region
+from pywan.site.agent import Agent
 from pywan.site.membership import Membership, new_profile
 from pywan.stats import volatile_text
 from pywan.transport.control import ControlServer
@@ -95,6 +98,7 @@ class MemberCore:
         # `start` sets these.
         self.stages: RowStages | None = None
         self._server: ControlServer | None = None
+        self.agent: Agent | None = None
         self.housekeeper: Housekeeper | None = None
 
     # The start
@@ -169,6 +173,19 @@ class MemberCore:
         membership = self.state.membership = Membership(locators, new_profile(self.name, self.host, self.port))
         server.start()
         membership.join(self._join_timeout)
+        self.agent = Agent(
+            self.name,
+            membership.member_id,
+            host=self.host,
+            port=self.port,
+            site=membership.distributed_system_id,
+            locators=membership.locators,
+            file=None if self.folder.is_temporary else self.folder.path / f"site-{self.name}.json",
+            version=pywan.__version__,
+        )
+        self.agent.start()
+        self.agent.wait_joined(self._join_timeout)
+        self.regions.hosting = Hosting(self.agent)
         others = [member["name"] for member in membership.servers() if member["name"] != self.name]
         if others:
             log.warning(
@@ -229,6 +246,7 @@ class MemberCore:
             "maximum_shutdown_wait_time": self.maximum_shutdown_wait_time,
             "volatile_events": self.senders.volatile_events(),
             "cluster_configuration_problems": list(self.configuration_problems),
+            "coordination": self.agent.status() if self.agent is not None else None,
         }
 
     # Requests
@@ -236,7 +254,9 @@ class MemberCore:
     def _handle(self, request: dict[str, Any], peer: tuple[Any, ...]) -> Any:
         """Answers a request that came to the member's port."""
         if request.get("op") == "ping":
-            return {"name": self.name, "member_id": self.state.membership.member_id, "kind": "member"}
+            member_id = self.state.membership.member_id
+            incarnation = self.agent.me.member_id if self.agent is not None else member_id
+            return {"name": self.name, "member_id": member_id, "incarnation": incarnation, "kind": "member"}
         if not self._is_ready:
             raise IllegalStateError(f"member {self.name} is starting; ask again in a moment")
         return self.management.handle(request, peer)
@@ -291,6 +311,8 @@ class MemberCore:
             self.receiving.stop()
             if self.stages is not None:
                 self.stages.stop()
+            if self.agent is not None:
+                self.agent.leave()
             for region in self.regions.all():
                 region.close()
             self._drain(wait_s)
@@ -319,6 +341,8 @@ class MemberCore:
 
     def _end(self) -> None:
         """Leaves the site, and ends regions, senders, housekeeper and disk stores."""
+        if self.agent is not None:
+            self.agent.stop()
         if self.state.has_membership:
             self.state.membership.leave()
         if self._server is not None:

@@ -14,6 +14,7 @@ from pywan.config.rules import validate_attachment, validate_colocation
 from pywan.errors import IllegalStateError, RegionNotFoundError
 from pywan.gateway.logs import FLUSH_LIMIT_MS
 from pywan.gateway.sender_core import SenderCore
+from pywan.member.hosting import Hosting
 from pywan.member.state import MemberState
 from pywan.member.stores import DiskStores
 from pywan.region.member_region import MemberRegion
@@ -41,6 +42,7 @@ class Regions:
         self._by_name: dict[str, MemberRegion] = {}
         self._resolver = resolver
         self._tombstone_bytes = tombstone_bytes
+        self.hosting: Hosting | None = None  # Set when the member has joined its site.
         self.fit_sender: Callable[[SenderCore, RegionAttributes], None]  # Set by `Senders`, which is made after this.
 
     def all(self) -> list[MemberRegion]:
@@ -67,6 +69,19 @@ class Regions:
     def create(self, made: RegionAttributes) -> MemberRegion:
         """Creates a region. See `Cache.create_region` for the errors."""
         self._fit_senders(made)
+        if self.hosting is not None:
+            self.hosting.hosting(made)
+        try:
+            region = self._create(made)
+        except BaseException:
+            if self.hosting is not None and made.name not in self._by_name:
+                self.hosting.unhosted(made)
+            raise
+        if self.hosting is not None:
+            self.hosting.hosted(region)
+        return region
+
+    def _create(self, made: RegionAttributes) -> MemberRegion:
         with self._state.lock:
             self._state.check_open()
             self._check_new(made)
@@ -85,7 +100,7 @@ class Regions:
                 self._state.clock,
                 site=self._state.site,
                 member=self._state.membership.member_id,
-                stores="PROXY" not in made.type,
+                stores=made.stores_entries,
                 forwards=made.feeds_gateways,
                 buckets=made.total_num_buckets if made.is_partitioned else 0,
                 attributes=made,
@@ -117,6 +132,8 @@ class Regions:
             region.close()
             region.attach_senders([])
             del self._by_name[region.name]
+            if self.hosting is not None:
+                self.hosting.unhosted(region.attributes)
             if region.attributes.is_persistent:
                 self._stores.needed(region.attributes.disk_store_name).forget(f"region-{region.name}")
 

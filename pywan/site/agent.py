@@ -55,7 +55,8 @@ RETRY_MAX_S = 2.0
 REPEAT_S = 0.2  # So soon a request is repeated whose effect the tables do not show. The pause grows.
 REPEAT_MAX_S = 2.0
 HOST_TIMEOUT_S = 10.0
-LEAVE_TIMEOUT_S = 10.0
+LEAVE_TIMEOUT_S = 5.0
+GOODBYE_S = 1.0
 STOP_TIMEOUT_S = 5.0
 REQUESTS_AT_ONCE = 1000  # In one message.
 MAX_FILE_BYTES = 64 * 1024
@@ -104,10 +105,15 @@ class SiteTables:
 
 @dataclass
 class _Request:
-    """What is asked until `is_done` says that the tables show its effect. None: an answer is enough."""
+    """What is asked until `is_done` says that the tables show its effect. None: an answer is enough.
+
+    Tables that are older than the newest answer may show the effect of an earlier request. So they do not count.
+    """
 
     fields: list[Any]
     is_done: Callable[[], bool] | None
+    needs_answer: bool = False  # The tables count as soon as they have what was decided before an answer.
+    answered_at: int = -1  # The newest decision at an answer.
     due: float = 0.0
     pause_s: float = REPEAT_S
     refused: str = ""
@@ -207,15 +213,21 @@ class Agent:
             self._requests.clear()
             if self._is_joined and not self._stopping:
                 self._may_leave = False
-                request = self._ask(("leave",), ["leave"], lambda: self._may_leave)
-                self._changed.wait_for(
-                    lambda: request.done or self._stopping or not self._is_joined, deadline - time.monotonic()
-                )
+                if self.tables.members.keys() - {self._me}:
+                    request = self._ask(("leave",), ["leave"], lambda: self._may_leave)
+                    self._changed.wait_for(
+                        lambda: request.done or self._stopping or not self._is_joined or self._problem,
+                        deadline - time.monotonic(),
+                    )
+                else:
+                    self._may_leave = True
                 self._requests.clear()
                 self._is_leaving = True
                 if self._is_joined and not self._stopping:
                     goodbye = self._ask(("left",), ["left"], None)
-                    self._changed.wait_for(lambda: goodbye.done or self._stopping, min(timeout, 1.0))
+                    self._changed.wait_for(
+                        lambda: goodbye.done or self._stopping or self._problem, min(timeout, GOODBYE_S)
+                    )
             left = self._may_leave
         self.stop()
         return left
@@ -318,7 +330,7 @@ class Agent:
             return True
 
         fields = ["host", region, plain.plain_attributes(hosted.attributes), hosted.weight]
-        return self._ask(("host", region), fields, is_done)
+        return self._ask(("host", region), fields, is_done, needs_answer=True)
 
     def shared(self, region: str, epoch: Epoch) -> None:
         """This member, owner of the region under `epoch`, has given it a tail: others may use it, and learn."""
@@ -333,22 +345,17 @@ class Agent:
 
     def unhost(self, region: str) -> None:
         """Tells the site that this member has closed the region. Its copies are gone."""
-
-        def is_done() -> bool:
-            profile = self.tables.members.get(self._me)
-            return profile is None or all(name != region for name, _ in profile.hosting)
-
         with self._changed:
             self._hosted.pop(region, None)
             self._requests.pop(("host", region), None)
-            self._ask(("unhost", region), ["unhost", region], is_done)
+            self._ask(("unhost", region), ["unhost", region], None)
 
     def destroy_region(self, region: str) -> None:
         """Tells the site that the region goes everywhere."""
         with self._changed:
             self._hosted.pop(region, None)
             self._requests.pop(("host", region), None)
-            self._ask(("destroy-region", region), ["destroy-region", region], lambda: region not in self.tables.regions)
+            self._ask(("destroy-region", region), ["destroy-region", region], None)
 
     def want(self, keys: Iterable[BucketKey]) -> None:
         """Asks for primaries of buckets that have none."""
@@ -415,11 +422,18 @@ class Agent:
             if known is None or (bucket.epoch, bucket.version) > (known.epoch, known.version):
                 self.tables.buckets[key] = bucket
 
-    def _ask(self, key: tuple[Any, ...], fields: list[Any], is_done: Callable[[], bool] | None) -> _Request:
+    def _ask(
+        self,
+        key: tuple[Any, ...],
+        fields: list[Any],
+        is_done: Callable[[], bool] | None,
+        *,
+        needs_answer: bool = False,
+    ) -> _Request:
         """Adds a request, in place of an earlier one with the same key. The caller holds the lock."""
         request = self._requests.pop(key, None)
         if request is None or request.fields != fields:
-            request = _Request(fields, is_done)
+            request = _Request(fields, is_done, needs_answer)
         self._requests[key] = request
         self._settle()
         self._changed.notify_all()
@@ -427,7 +441,13 @@ class Agent:
 
     def _settle(self) -> None:
         """Drops the requests whose effect the tables show. The caller holds the lock."""
-        settled = [key for key, each in self._requests.items() if each.is_done is not None and each.is_done()]
+        settled = [
+            key
+            for key, each in self._requests.items()
+            if each.is_done is not None
+            and not (each.needs_answer and not 0 <= each.answered_at <= self.tables.mark.number)
+            and each.is_done()
+        ]
         for key in settled:
             self._requests.pop(key).done = True
         if settled:
@@ -478,6 +498,7 @@ class Agent:
                 request.refused = plain.refused_of(refusal).reason
             self._may_leave = self._may_leave or reply.get("may_leave") is True
             for key, request in batch:
+                request.answered_at = plain.number_of(reply.get("decision"))
                 if request.refused or request.is_done is None:
                     request.done = True
                     if self._requests.get(key) is request:

@@ -613,8 +613,15 @@ class CoordinationHost:
                         may_leave = True
                     else:
                         refused.append([index, plain.plain_refused(message)])
+            decision = core.site.number
             self._changed.notify_all()
-        return {"decides": True, "coordinator": self.name, "refused_requests": refused, "may_leave": may_leave}
+        return {
+            "decides": True,
+            "coordinator": self.name,
+            "decision": decision,
+            "refused_requests": refused,
+            "may_leave": may_leave,
+        }
 
     def _reply(self, *, refused: list[Refused] | None = None, **fields: Any) -> dict[str, Any]:
         return {

@@ -265,6 +265,10 @@ class Membership:
                 return addresses
         return []
 
+    def locators(self) -> list[Address]:
+        """Returns the own site's locators, first those that count this member in."""
+        return self._own_locators()
+
     def peers(self) -> list[Address]:
         """Returns all known locators, those of other sites first."""
         with self._lock:
