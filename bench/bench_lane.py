@@ -1,124 +1,226 @@
-"""A region of two members of one site, each a process of its own: this one is primary of all buckets, and the other one
-has the copies. How long a `put` takes until the copy has it, beside messages of 200 bytes to a process in C and back;
-and how many rows a second `put_columns` stores on both, beside two sites that store them on both.
+"""A lane between a primary and a copy, two processes over loopback, without a coordinator: what sharing costs by
+itself. Columns of 10,000 rows beside two sites in two processes that store at both ends; single puts beside 200 bytes
+to a process in C and back; 64 threads beside one; the image of a million entries.
 
-16-byte keys, 100-byte values, 113 buckets, calls of 10,000 rows. `--quick` for a short run."""
+16-byte keys, 100-byte values, random keys of a million. `--quick` for a short run."""
 
 from __future__ import annotations
 
+import os
 import socket
 import statistics
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
-from measure import VALUE_BYTES, arguments, c_program, in_turn, key_column, report, value_column
+import numpy
+
+from bench_stored import random_order
+from measure import (
+    Rates,
+    Threads,
+    arguments,
+    c_program,
+    in_turn,
+    numbered_keys,
+    report,
+    resident_bytes,
+    value_column,
+)
 from pywan import _core
+from pywan.calls.pool import CallPool
+from pywan.calls.route import Route
+from pywan.calls.table import BucketTable, Place
+from pywan.coordination.tables import Incarnation
 from two_sites import Child, two_sites
 
-BUCKETS, LANE, LIFE, EPOCH = 113, 0, 1, 1
-ROWS_A_CALL = 10_000
 KEYS = 1_000_000
-
-COPY = f"""
-import socket, sys, threading
-from pywan import _core
-core = _core.RegionCore("data", _core.Clock(), site=1, member=2, buckets={BUCKETS})
-tail = _core.Tail({BUCKETS}, core.shards)
-class Route:
-    limit_us = 10_000_000
-core.share(tail, Route(), True)
-for bucket in range({BUCKETS}):
-    tail.set_role(bucket, _core.TAIL_COPY, {LIFE}, {EPOCH})
-listener = socket.create_server(("127.0.0.1", 0))
-print(listener.getsockname()[1], flush=True)
-sock, _ = listener.accept()
-sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-receiver = _core.LaneReceiver(lambda name: core)
-running = threading.Thread(target=receiver.run_over_socket, args=(sock.fileno(),))
-running.start()
-for line in sys.stdin:
-    print(sum(core.bucket(bucket)["entries"] for bucket in range({BUCKETS})), flush=True)
-receiver.stop()
-running.join()
-"""
+BUCKETS = 113
+LANE, LIFE, EPOCH = 1, 1, 1
+ME = Incarnation("primary", 1)
+LEASE_US = 3_600_000_000
 
 
-class Route:
-    limit_us = 10_000_000
+class Shared:
+    """A region as the members of a site share it, with every bucket in one role."""
 
+    def __init__(self) -> None:
+        self.core = _core.RegionCore("data", _core.Clock(), site=1, buckets=BUCKETS)
+        self.tail = _core.Tail(BUCKETS, self.core.shards)
+        table, pool = BucketTable("data", BUCKETS), CallPool(ME, "bench")
+        table.set_places(dict.fromkeys(range(BUCKETS), Place(ME, "127.0.0.1", 1, EPOCH)))
+        self.core.share(self.tail, Route(self.core, table, pool, ME), False)
+        self.tail.set_lease(_core.monotonic_us() + LEASE_US)
 
-@contextmanager
-def two_members() -> Iterator[tuple[_core.RegionCore, Child]]:
-    copy = Child(sys.executable, "-c", COPY)
-    sender = _core.LaneSender(LANE, "the copy")
-    core = _core.RegionCore("data", _core.Clock(), site=1, member=1, buckets=BUCKETS)
-    tail = _core.Tail(BUCKETS, core.shards)
-    try:
-        core.share(tail, Route(), True)
-        tail.add_lane(LANE, sender)
+    def set_roles(self, role: int, transfer: int = 0) -> None:
         for bucket in range(BUCKETS):
-            tail.set_role(bucket, _core.TAIL_PRIMARY, LIFE, EPOCH)
-            tail.set_copies(bucket, [(LANE, _core.COPY_WAITED, 0, 0)])
-        sender.add_region(0, "data", core)
-        with socket.create_connection(("127.0.0.1", int(copy.read()))) as sock:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            running = threading.Thread(target=sender.run_over_socket, args=(sock.fileno(),))
-            running.start()
-            try:
-                yield core, copy
-            finally:
-                sender.stop()
-                running.join()
-    finally:
-        copy.close()
+            self.tail.set_role(bucket, role, LIFE, EPOCH, transfer)
 
 
-def median_put_us(core: _core.RegionCore, puts: int) -> float:
-    keys, value, times = [b"%016d" % n for n in range(1000)], b"v" * VALUE_BYTES, []
-    for n in range(puts):
-        began = time.perf_counter()
-        core.put(keys[n % 1000], value)
-        times.append(time.perf_counter() - began)
-    return statistics.median(times) * 1e6
+def serve_copy() -> None:
+    """The process of the copy. It prints its port and its size before, and answers each line with its size then."""
+    shared = Shared()
+    receiver = _core.LaneReceiver(lambda name: shared.core)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        empty = resident_bytes()
+        print(listener.getsockname()[1], flush=True)
+        connection, _ = listener.accept()
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    thread = threading.Thread(target=receiver.run_over_socket, args=(connection.fileno(),))
+    thread.start()
+    for line in sys.stdin:
+        if line.strip() == "learn":
+            shared.set_roles(_core.TAIL_LEARNER, 1)
+        elif line.strip() == "copy":
+            shared.set_roles(_core.TAIL_COPY)
+        entries = sum(shared.core.bucket(bucket)["entries"] for bucket in range(BUCKETS))
+        print(entries, resident_bytes() - empty, flush=True)
+    receiver.stop()
+    thread.join()
 
 
-def main() -> None:
-    options = arguments(__doc__)
-    puts = 5_000 if options.quick else 20_000
-    rows = KEYS if options.quick else 3 * KEYS
-    keys, values = key_column(KEYS), value_column(KEYS)
-    ping = Child(str(c_program("bare_ping")), "1", str(puts))
+class Primary:
+    """The primary of all buckets, with a copy in another process."""
+
+    def __init__(self, *, learns: bool, count: int = 0) -> None:
+        self.shared = Shared()
+        self.core, self.tail = self.shared.core, self.shared.tail
+        self.copy = Child(sys.executable, str(Path(__file__).resolve()), "--copy")
+        self.socket = socket.create_connection(("127.0.0.1", int(self.copy.read())))
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.sender = _core.LaneSender(LANE, "the copy")
+        self.tail.add_lane(LANE, self.sender)
+        self.shared.set_roles(_core.TAIL_PRIMARY)
+        if learns:
+            empty = resident_bytes()
+            fill(self.core, count)
+            self.bytes = resident_bytes() - empty
+        self.copy.ask("learn" if learns else "copy")
+        self.began = time.perf_counter()
+        for bucket in range(BUCKETS):
+            state = _core.COPY_LEARNING if learns else _core.COPY_WAITED
+            self.tail.set_copies(bucket, [(LANE, state, 1 if learns else 0, 0)])
+        self.sender.add_region(1, "data", self.core)
+        self.thread = threading.Thread(target=self.sender.run_over_socket, args=(self.socket.fileno(),))
+        self.thread.start()
+
+    def close(self) -> None:
+        self.sender.stop()
+        self.thread.join()
+        self.socket.close()
+        self.copy.close()
+
+
+def fill(core: Any, count: int) -> None:
+    keys, values = numbered_keys(numpy.arange(count)), value_column(count)
+    for row in range(0, count, 10_000):
+        core.put_columns(keys[row : row + 10_000], values[row : row + 10_000])
+
+
+def puts_per_s(core: Any, keys: list[bytes], threads: int, calls: int) -> tuple[float, float]:
+    """(rate of all threads, median of the first one in us)."""
+    share, taken = calls // threads, []
+
+    def run(number: int) -> None:
+        put, value = core.put, b"v" * 100
+        for n in range(number * share, (number + 1) * share):
+            before = time.perf_counter()
+            put(keys[n % len(keys)], value)
+            if number == 0:
+                taken.append(time.perf_counter() - before)
+
+    running = [threading.Thread(target=run, args=(number,)) for number in range(threads)]
+    started = time.perf_counter()
+    for thread in running:
+        thread.start()
+    for thread in running:
+        thread.join()
+    return share * threads / (time.perf_counter() - started), statistics.median(taken) * 1e6
+
+
+def columns(options: Any, primary: Primary) -> None:
+    events, values = 500_000 if options.quick else 3_000_000, value_column(KEYS)
+    with two_sites(stores=True) as sites:
+        keys = random_order(sites)
+        sender = sites.sender("ln", batch_size=1_000, batch_time_interval=5)
+        sites.use(sender)
+        fill(primary.core, KEYS)
+        threads, spent = Threads(os.getpid(), primary.copy.process.pid), []
+
+        def subject() -> float:
+            threads.look()
+            started = time.perf_counter()
+            for row in range(0, events, 10_000):
+                at = row % KEYS
+                primary.core.put_columns(keys[at : at + 10_000], values[at : at + 10_000])
+            rate = events / (time.perf_counter() - started)
+            did = sorted(((times[0] / events * 1e9, *key) for key, times in threads.look().items()), reverse=True)
+            spent.append([round(ns) for ns, *_ in did[:4]])
+            return rate
+
+        def reference() -> float:
+            return sites.send_all(sender, keys, values, events)
+
+        report(
+            "columns, and a copy has them",
+            *in_turn(options.rounds, subject, reference),
+            "two sites that store",
+            "50%",
+        )
+        print(f"  processor time of the busiest threads, ns an event: {spent[-1]}")
+
+
+def single(options: Any, primary: Primary) -> None:
+    calls = 5_000 if options.quick else 20_000
+    keys = numbered_keys(numpy.random.default_rng(7).permutation(KEYS)).tolist()
+    ping = Child(c_program("bare_ping"), "1", str(calls))
+    medians: list[float] = []
+
+    def one() -> float:
+        rate, median = puts_per_s(primary.core, keys, 1, calls)
+        medians.append(median)
+        return rate / 1e3
+
     try:
-        with two_members() as (core, copy):
-            report(
-                "put until the copy has it",
-                *in_turn(options.rounds, lambda: 1e3 / median_put_us(core, puts), lambda: float(ping.ask()) / 1e3),
-                "round trips in C",
-                unit="k/s",
-            )
-
-            def columns() -> float:
-                began = time.perf_counter()
-                for row in range(0, rows, ROWS_A_CALL):
-                    start = row % KEYS
-                    core.put_columns(keys[start : start + ROWS_A_CALL], values[start : start + ROWS_A_CALL])
-                return rows / (time.perf_counter() - began)
-
-            with two_sites(stores=True) as sites:
-                sender = sites.sender("ln", batch_size=1_000, batch_time_interval=5)
-                sites.use(sender)
-                report(
-                    "put_columns until the copy has them",
-                    *in_turn(options.rounds, columns, lambda: sites.send_all(sender, keys, values, rows)),
-                    "two sites that store them, until acknowledged",
-                )
-            assert int(copy.ask()) == KEYS
+        puts, pings = in_turn(options.rounds, one, lambda: float(ping.ask()) / 1e3)
+        report("puts, and a copy has them", puts, pings, "round trips in C", "33%", "k/s")
+        print(f"  median of a put {statistics.median(medians):.0f} us")
+        many = [puts_per_s(primary.core, keys, 64, calls * 4)[0] / 1e3 for _ in range(options.rounds)]
+        report("the same by 64 threads", Rates(many), puts, "one thread", "4 times", "k/s")
     finally:
         ping.close()
 
 
+def image(options: Any) -> None:
+    count = KEYS // 10 if options.quick else KEYS
+    primary = Primary(learns=True, count=count)
+    try:
+        deadline = time.monotonic() + 60
+        while int(primary.copy.ask("size").split()[0]) < count:
+            assert time.monotonic() < deadline, primary.copy.ask("size")
+            time.sleep(0.01)
+        took = time.perf_counter() - primary.began
+        copied = int(primary.copy.ask("size").split()[1])
+        print(
+            f"image of {count:,} entries: {took:.2f} s; memory {copied / 1e6:.0f} MB = {copied / primary.bytes:.0%} of"
+            f" the primary's {primary.bytes / 1e6:.0f} MB; to reach: 5 s, 110%"
+        )
+    finally:
+        primary.close()
+
+
+def main() -> None:
+    options = arguments(__doc__)
+    image(options)
+    primary = Primary(learns=False)
+    try:
+        single(options, primary)
+        columns(options, primary)
+    finally:
+        primary.close()
+
+
 if __name__ == "__main__":
-    main()
+    serve_copy() if sys.argv[1:] == ["--copy"] else main()
