@@ -421,9 +421,6 @@ class RegionCore(RegionCalls):
     def route(self) -> Any:
         """What makes the calls about keys whose primary is another member."""
     @property
-    def bucket_count(self) -> int:
-        """How many buckets the region's table has."""
-    @property
     def shards(self) -> int:
         """How many shards the region's table has."""
     def extend(self, bucket: int, life: int, epoch: int, first_sequence: int, entries: bytes) -> int:

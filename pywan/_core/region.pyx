@@ -36,11 +36,6 @@ cdef class RegionCore(PersistentRegion):
         self.state.share(tail, route, reads_copies)
 
     @property
-    def bucket_count(self):
-        """How many buckets the region's table has."""
-        return self.state.region.table.bucket_count
-
-    @property
     def shards(self):
         """How many shards the region's table has."""
         return self.state.region.table.shard_count

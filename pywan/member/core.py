@@ -15,25 +15,29 @@ from typing import Any
 
 import pywan
 from pywan.base.addresses import WILDCARDS, check_told_host, parse_locators
+from pywan.base.threads import start_thread
 from pywan.config.attributes import DiskStoreAttributes, ReceiverAttributes, RegionAttributes, SenderAttributes
 from pywan.config.classes import to_callback_patterns
 from pywan.config.values import MAX_WAIT_S, to_int, to_wait_time
+from pywan.coordination.messages import Tables
+from pywan.coordination.tables import Incarnation
 from pywan.disk.disk_store import DiskStore
 from pywan.errors import CacheXmlError, ConfigurationError, IllegalStateError, PywanError
 from pywan.gateway.receiver import GatewayReceiver
 from pywan.gateway.sender import GatewaySender
 from pywan.gateway.sender_core import SenderCore
-from pywan.member.hosting import Hosting
 from pywan.member.housekeeper import Housekeeper
 from pywan.member.management import ManagementService
 from pywan.member.receiving import Receiving
 from pywan.member.regions import Regions
 from pywan.member.repairs import ClockRepairs
 from pywan.member.senders import Senders
+from pywan.member.sharing import SharedRegions
 from pywan.member.staging import RowStages
 from pywan.member.state import MemberFolder, MemberState
 from pywan.member.stores import DiskStores
 from pywan.member.tombstones import Tombstones
+from pywan.protocol import between_members
 from pywan.region.callback_lock import check_no_callback
 from pywan.region.region import Region
 from pywan.site.agent import Agent
@@ -99,6 +103,7 @@ class MemberCore:
         self.stages: RowStages | None = None
         self._server: ControlServer | None = None
         self.agent: Agent | None = None
+        self.sharing: SharedRegions | None = None
         self.housekeeper: Housekeeper | None = None
 
     # The start
@@ -158,7 +163,11 @@ class MemberCore:
             port,
             self._handle,
             name=f"member {self.name}",
-            other_protocols={b"PWD1": self._serve_rows},
+            other_protocols={
+                b"PWD1": self._serve_rows,
+                between_members.LANE: self._serve_lane,
+                between_members.CALLS: self._serve_calls,
+            },
         )
         announced = check_told_host(hostname, f"cache {self.name!r}: hostname_for_clients")
         self.host: str = announced or reachable_address(self._bind_address, parse_locators(locators))
@@ -182,18 +191,14 @@ class MemberCore:
             locators=membership.locators,
             file=None if self.folder.is_temporary else self.folder.path / f"site-{self.name}.json",
             version=pywan.__version__,
+            on_change=self._take_tables,
+            on_lease=self._take_lease,
+            on_given_up=self._take_new_life,
         )
+        self.sharing = SharedRegions(self.agent, self.regions.find)
         self.agent.start()
         self.agent.wait_joined(self._join_timeout)
-        self.regions.hosting = Hosting(self.agent)
-        others = [member["name"] for member in membership.servers() if member["name"] != self.name]
-        if others:
-            log.warning(
-                "member %s: the site has %s already. Members of one site do not share their regions and senders"
-                " in this version: each holds its own part of the data",
-                self.name,
-                ", ".join(others),
-            )
+        self.regions.hosting = self.sharing
 
     @staticmethod
     def _make_from_xml(configuration: Any, kind: str, name: str, call: Callable[[], Any]) -> None:
@@ -253,6 +258,8 @@ class MemberCore:
 
     def _handle(self, request: dict[str, Any], peer: tuple[Any, ...]) -> Any:
         """Answers a request that came to the member's port."""
+        if request.get("op") == "adopt-buckets" and self.sharing is not None:
+            return self.sharing.adopt(request)
         if request.get("op") == "ping":
             member_id = self.state.membership.member_id
             incarnation = self.agent.me.member_id if self.agent is not None else member_id
@@ -260,6 +267,33 @@ class MemberCore:
         if not self._is_ready:
             raise IllegalStateError(f"member {self.name} is starting; ask again in a moment")
         return self.management.handle(request, peer)
+
+    def _take_tables(self, tables: Tables) -> None:
+        """Takes what the coordinator has decided. Regions that were destroyed everywhere go here too."""
+        if self.sharing is None:
+            return
+        for name in self.sharing.take(tables):
+            start_thread(f"region {name} is destroyed", f"destroy {name}", self._destroy_here, name)
+
+    def _take_lease(self, until_us: int) -> None:
+        if self.sharing is not None:
+            self.sharing.take_lease(until_us)
+
+    def _take_new_life(self, me: Incarnation) -> None:
+        if self.sharing is not None:
+            self.sharing.take_new_life(me)
+
+    def _destroy_here(self, name: str) -> None:
+        with contextlib.suppress(PywanError):  # It is gone already, or the member ends.
+            self.regions.destroy(name)
+
+    def _serve_lane(self, connection: Any, first: bytes) -> None:
+        if self.sharing is not None:
+            self.sharing.serve_lane(connection, first)
+
+    def _serve_calls(self, connection: Any, first: bytes) -> None:
+        if self.sharing is not None:
+            self.sharing.serve_calls(connection, first)
 
     def _serve_rows(self, connection: Any, first: bytes) -> None:
         if self.stages is not None:
@@ -343,6 +377,8 @@ class MemberCore:
         """Leaves the site, and ends regions, senders, housekeeper and disk stores."""
         if self.agent is not None:
             self.agent.stop()
+        if self.sharing is not None:
+            self.sharing.stop()
         if self.state.has_membership:
             self.state.membership.leave()
         if self._server is not None:

@@ -1,36 +1,12 @@
-"""Owns what a member tells its site of its regions: which ones it has, and what all members must say alike of each."""
+"""Owns what a member tells its site of its regions: which ones are regions of the site, and what all members must say
+alike of each."""
 
 from __future__ import annotations
 
 from pywan.config.attributes import RegionAttributes
 from pywan.coordination import tables
-from pywan.region.member_region import MemberRegion
-from pywan.site.agent import Agent
 
 EQUAL_WEIGHT_MB = 1024  # What a member without local-max-memory counts for, beside others.
-
-
-class Hosting:
-    """Tells the agent of the member's regions. `Regions` calls it; a region that is local to the member is not told."""
-
-    def __init__(self, agent: Agent) -> None:
-        self._agent = agent
-
-    def hosting(self, made: RegionAttributes) -> None:
-        """A region is about to be created. IllegalStateError names the reason if the site does not allow it.
-
-        It waits for the coordinator up to a limit. A member without a coordinator creates its regions alone.
-        """
-        if is_of_site(made):
-            self._agent.host(made.name, site_attributes(made), weight_of(made))
-
-    def hosted(self, region: MemberRegion) -> None:
-        """The region was created."""
-
-    def unhosted(self, made: RegionAttributes) -> None:
-        """The region is gone from this member, or was not created."""
-        if is_of_site(made):
-            self._agent.unhost(made.name)
 
 
 def is_of_site(made: RegionAttributes) -> bool:

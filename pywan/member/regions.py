@@ -6,7 +6,7 @@ import functools
 import logging
 import secrets
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from pywan.config.attributes import CALLBACK_METHODS, RegionAttributes, RegionChanges, SenderAttributes
 from pywan.config.classes import make_instance
@@ -14,13 +14,20 @@ from pywan.config.rules import validate_attachment, validate_colocation
 from pywan.errors import IllegalStateError, RegionNotFoundError
 from pywan.gateway.logs import FLUSH_LIMIT_MS
 from pywan.gateway.sender_core import SenderCore
-from pywan.member.hosting import Hosting
 from pywan.member.state import MemberState
 from pywan.member.stores import DiskStores
 from pywan.region.member_region import MemberRegion
 from pywan.region.region import Region
 
 log = logging.getLogger("pywan.region")
+
+
+class RegionHosting(Protocol):
+    """Tells the site of the member's regions."""
+
+    def hosting(self, made: RegionAttributes) -> None: ...
+    def hosted(self, region: MemberRegion) -> None: ...
+    def unhosted(self, made: RegionAttributes) -> None: ...
 
 
 class Regions:
@@ -42,7 +49,7 @@ class Regions:
         self._by_name: dict[str, MemberRegion] = {}
         self._resolver = resolver
         self._tombstone_bytes = tombstone_bytes
-        self.hosting: Hosting | None = None  # Set when the member has joined its site.
+        self.hosting: RegionHosting | None = None  # Set when the member has joined its site.
         self.fit_sender: Callable[[SenderCore, RegionAttributes], None]  # Set by `Senders`, which is made after this.
 
     def all(self) -> list[MemberRegion]:

@@ -252,6 +252,11 @@ class Agent:
         return self._me
 
     @property
+    def site_identity(self) -> str:
+        """The site's identity. Empty: no coordinator has told it yet."""
+        return self._identity
+
+    @property
     def is_joined(self) -> bool:
         """Whether the coordinator has taken the member in, and has not given it up as far as is known."""
         return self._is_joined

@@ -1,0 +1,331 @@
+"""Owns what a member does with its copies of the buckets of one region.
+
+A copy follows its primary, learns all that the bucket has, or takes over and leads. The coordinator's tables say which
+(docs/decisions/0056). The data itself lies in the region and its tail (docs/decisions/0057).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+from pywan import _core
+from pywan.coordination.tables import NO_EPOCH, Bucket, BucketKey, Epoch, Holding, Incarnation, Learner
+
+ENTRIES_BYTES_MAX = 1 << 20  # Bytes of one answer to a question, but for a single entry that is longer.
+ASK_AGAIN_US = 100_000  # A copy that has not answered for so long is asked again.
+
+
+class Question(NamedTuple):
+    """Asks a copy to adopt the epoch of a decision, and for the changes behind sequence `after`."""
+
+    bucket: int
+    decision: Bucket
+    after: int
+
+
+class Answer(NamedTuple):
+    """The copy has adopted the epoch. `last` is its last sequence; `entries` are changes from `after` + 1 on."""
+
+    bucket: int
+    epoch: Epoch
+    after: int
+    last: int
+    entries: bytes
+
+
+class Surroundings(Protocol):
+    """What the copies of a region need of their member. All calls return at once."""
+
+    def now_us(self) -> int: ...
+    def lane(self, member: Incarnation) -> int:
+        """Returns the number of the lane to a member. The region's tail knows the lane then."""
+        ...
+
+    def promised_us(self, to_all_but: Incarnation) -> int:
+        """Returns for how many us this member has promised some other member to adopt no later epoch silently."""
+        ...
+
+    def deny(self, region: str, bucket: int, epoch: Epoch, to_all_but: Incarnation) -> None:
+        """Tells earlier primaries of the bucket, before any later promise, that this member knows a later epoch."""
+        ...
+
+    def ask(self, member: Incarnation, region: str, questions: list[Question]) -> None:
+        """Asks a member. Its answers come to `RegionCopies.adopted`, or they never come."""
+        ...
+
+    def ready(self, keys: list[BucketKey]) -> None: ...
+    def caught_up(self, key: BucketKey, epoch: Epoch, learner: Learner) -> None: ...
+
+
+@dataclass
+class _Copy:
+    life: int
+    epoch: Epoch = NO_EPOCH
+    transfer: int = 0  # It learns, and this names its image. 0: it has everything.
+
+
+@dataclass
+class _Lead:
+    """What a primary knows of the other copies. It is active when it has reached all of them and accepts changes."""
+
+    epoch: Epoch
+    wait_until_us: int  # Until then an earlier primary may answer reads.
+    is_active: bool = False
+    adopted: dict[Incarnation, int] = field(default_factory=dict)  # The last sequence of each copy when it answered.
+    asked_us: dict[Incarnation, int] = field(default_factory=dict)
+    caught_up: set[Learner] = field(default_factory=set)  # The primary waits for them already.
+
+
+class RegionCopies:
+    """The caller holds the lock of the member's copies for every call."""
+
+    def __init__(
+        self, name: str, core: Any, tail: _core.Tail, me: Incarnation, around: Surroundings, *, has_content: bool
+    ) -> None:
+        """`has_content`: the region was this member's alone, so what it holds is the content of its buckets."""
+        self.name, self.tail = name, tail
+        self._core, self._me, self._around = core, me, around
+        self._has_content = has_content
+        self._decisions: dict[int, Bucket] = {}
+        self._copies: dict[int, _Copy] = {}
+        self._leads: dict[int, _Lead] = {}
+        self._inactive: set[int] = set()  # The buckets in `_leads` that are not active.
+
+    # What the coordinator decided
+
+    def take(self, number: int, bucket: Bucket | None) -> None:
+        """Takes a decision about a bucket. None: the bucket is no more."""
+        known, copy, me = self._decisions.get(number), self._copies.get(number), self._me
+        if bucket is None or me not in (*bucket.holders, *bucket.leaving):
+            self._forget(number, bucket)
+            return
+        if copy is not None and bucket.epoch < copy.epoch:
+            return  # The copy has adopted a newer decision, which another member told.
+        if known is not None and (bucket.epoch, bucket.version) < (known.epoch, known.version):
+            return
+        self._decisions[number] = bucket
+        transfer = bucket.transfer_of(me) or 0
+        if copy is None and self._has_content and bucket.primary == me:
+            copy = self._copies[number] = _Copy(bucket.life)
+        if copy is not None and bucket.inherits == copy.life and me in bucket.in_sync:
+            copy.life = bucket.life
+        restarts = transfer != 0 and copy is not None and (copy.transfer != transfer or bucket.epoch > copy.epoch)
+        if copy is None or copy.life != bucket.life or restarts:
+            self._drop_lead(number)
+            self.tail.set_role(number, _core.TAIL_ABSENT, bucket.life, word_of(bucket.epoch))
+            self._core.drop_bucket(number)
+            copy = self._copies[number] = _Copy(bucket.life, transfer=transfer)
+        is_later = bucket.epoch > copy.epoch
+        copy.epoch, copy.transfer = bucket.epoch, transfer
+        if transfer:
+            self._set_role(number, _core.TAIL_LEARNER)
+        elif bucket.primary == me:
+            self._lead(number, bucket)
+            return
+        else:
+            self._drop_lead(number)
+            self._set_role(number, _core.TAIL_COPY)
+        if is_later and bucket.primary is not None:
+            self._around.deny(self.name, number, bucket.epoch, bucket.primary)
+
+    def _forget(self, number: int, bucket: Bucket | None) -> None:
+        self._drop_lead(number)
+        if self._copies.pop(number, None) is not None:
+            epoch = bucket.epoch if bucket is not None else self._decisions[number].epoch
+            life = bucket.life if bucket is not None else self._decisions[number].life
+            self.tail.set_role(number, _core.TAIL_ABSENT, life, word_of(epoch))
+            self._core.drop_bucket(number)
+        if bucket is None:
+            self._decisions.pop(number, None)
+        else:
+            self._decisions[number] = bucket
+
+    def _set_role(self, number: int, role: int) -> None:
+        copy = self._copies[number]
+        self.tail.set_role(number, role, copy.life, word_of(copy.epoch), copy.transfer)
+
+    # Taking over
+
+    def _lead(self, number: int, bucket: Bucket) -> None:
+        lead = self._leads.get(number)
+        if lead is not None and lead.epoch == bucket.epoch:
+            if lead.is_active:
+                self._set_copies(number)
+            return
+        # The member's own promise to an earlier primary counts too.
+        wait_us = self._around.promised_us(self._me)
+        self._leads[number] = _Lead(bucket.epoch, self._around.now_us() + wait_us)
+        self._inactive.add(number)
+        self._set_role(number, _core.TAIL_TAKING_OVER)
+        self._around.deny(self.name, number, bucket.epoch, self._me)
+
+    def _drop_lead(self, number: int) -> None:
+        self._leads.pop(number, None)
+        self._inactive.discard(number)
+
+    def _others(self, number: int) -> set[Incarnation]:
+        """Returns the members that the primary waits for with every change."""
+        bucket, lead = self._decisions[number], self._leads[number]
+        learning = {each.member for each in lead.caught_up & set(bucket.learners)}
+        return {*bucket.in_sync, *bucket.leaving, *learning} - {self._me}
+
+    def work(self) -> bool:
+        """Goes on with all takeovers. Returns whether some are not done: then the caller comes again soon."""
+        if not self._inactive:
+            return False
+        now = self._around.now_us()
+        questions: dict[Incarnation, list[Question]] = {}
+        ready: list[BucketKey] = []
+        for number in sorted(self._inactive):
+            lead, bucket = self._leads[number], self._decisions[number]
+            last = self.tail.last(number)
+            others = self._others(number)
+            missing = [each for each in others if lead.adopted.get(each, last + 1) > last]
+            for other in missing:
+                if now - lead.asked_us.get(other, -ASK_AGAIN_US) >= ASK_AGAIN_US:
+                    lead.asked_us[other] = now
+                    questions.setdefault(other, []).append(Question(number, bucket, last))
+            if not missing and now >= lead.wait_until_us:
+                lead.is_active = True
+                self._set_copies(number)
+                self._set_role(number, _core.TAIL_PRIMARY)
+                ready.append(BucketKey(self.name, number))
+        self._inactive -= {key.number for key in ready}
+        for member, asked in sorted(questions.items()):
+            self._around.ask(member, self.name, asked)
+        if ready:
+            self._around.ready(ready)
+        return bool(self._inactive)
+
+    def adopted(self, member: Incarnation, answers: Iterable[Answer], promised_us: int) -> None:
+        """Takes the answers of a copy. `promised_us`: for so long, from now at most, it has promised an earlier primary
+        something."""
+        until_us = self._around.now_us() + promised_us * 11 // 10
+        for answer in answers:
+            lead = self._leads.get(answer.bucket)
+            if lead is None or lead.is_active or lead.epoch != answer.epoch:
+                continue
+            if answer.entries:
+                copy = self._copies[answer.bucket]
+                epoch = word_of(copy.epoch)
+                self._core.extend(answer.bucket, copy.life, epoch, answer.after + 1, answer.entries)
+            lead.adopted[member] = answer.last
+            lead.asked_us.pop(member, None)  # It is asked again at once for what it has beyond these entries.
+            lead.wait_until_us = max(lead.wait_until_us, until_us)
+
+    def adopt(self, questions: Iterable[Question]) -> list[Answer]:
+        """Adopts the epochs that a new primary asks for. A question that cannot be answered now has no answer."""
+        answers: list[Answer] = []
+        for number, bucket, after in questions:
+            copy = self._copies.get(number)
+            if copy is None or copy.life != bucket.life or copy.epoch > bucket.epoch or copy.transfer:
+                continue
+            if self._me not in (*bucket.in_sync, *bucket.leaving) or bucket.primary in (None, self._me):
+                continue
+            assert bucket.primary is not None
+            if bucket.epoch > copy.epoch:
+                self._drop_lead(number)
+                copy.epoch = bucket.epoch
+                self._set_role(number, _core.TAIL_COPY)
+                self._around.deny(self.name, number, bucket.epoch, bucket.primary)
+            known = self._decisions[number]
+            if (bucket.epoch, bucket.version) > (known.epoch, known.version):
+                self._decisions[number] = bucket
+            last = self.tail.last(number)
+            entries = some_entries(self.tail.fetch(number, after)) if last > after else b""
+            answers.append(Answer(number, bucket.epoch, after, last, entries))
+        return answers
+
+    # Leading
+
+    def _set_copies(self, number: int) -> None:
+        """Tells the tail whom the primary sends to, and whom it waits for."""
+        bucket, lead = self._decisions[number], self._leads[number]
+        waited = self._others(number)
+        transfers = {each.member: each.transfer for each in bucket.learners}
+        copies = [
+            (self._around.lane(each), _core.COPY_WAITED, transfers.get(each, 0), lead.adopted.get(each, 0))
+            for each in sorted(waited)
+        ]
+        copies += [
+            (self._around.lane(each.member), _core.COPY_LEARNING, each.transfer, 0)
+            for each in bucket.learners
+            if each.member not in waited
+        ]
+        self.tail.set_copies(number, copies)
+
+    def learned(self, number: int, member: Incarnation, transfer: int) -> None:
+        """A learner has its image, and everything since. The primary waits for it from now on."""
+        lead, bucket = self._leads.get(number), self._decisions.get(number)
+        learner = Learner(member, transfer)
+        if lead is None or bucket is None or not lead.is_active or learner not in bucket.learners:
+            return
+        lead.caught_up.add(learner)
+        self._set_copies(number)
+        self._around.caught_up(BucketKey(self.name, number), lead.epoch, learner)
+
+    def refused(self, number: int, epoch: int) -> None:
+        """A copy knows a later epoch than this primary. The primary accepts no change until it hears who leads."""
+        lead = self._leads.get(number)
+        if lead is not None and word_of(lead.epoch) < epoch:
+            lead.is_active = False
+            lead.adopted.clear()
+            self._inactive.add(number)
+            self._set_role(number, _core.TAIL_TAKING_OVER)
+
+    def led_with(self, member: Incarnation) -> dict[BucketKey, Epoch]:
+        """Returns the buckets that this member leads, and of which `member` has a copy or learns one."""
+        return {
+            BucketKey(self.name, number): lead.epoch
+            for number, lead in self._leads.items()
+            if member not in self._decisions[number].leaving
+            and (member in self._others(number) or member in self._decisions[number].learning)
+        }
+
+    def lanes_to(self) -> set[Incarnation]:
+        """Returns the members to which this one sends changes of the region."""
+        return {each for number in self._leads for each in (*self._others(number), *self._decisions[number].learning)}
+
+    # What is there
+
+    def holdings(self) -> dict[BucketKey, Holding]:
+        """Returns what the member says of its buckets when it joins again."""
+        return {
+            BucketKey(self.name, number): Holding(
+                bucket, number in self._copies and self._me in (*bucket.in_sync, *bucket.leaving)
+            )
+            for number, bucket in self._decisions.items()
+        }
+
+    def counts(self) -> dict[str, int]:
+        """Returns how many buckets the member leads, takes over, has a copy of, and learns."""
+        active = sum(lead.is_active for lead in self._leads.values())
+        learning = sum(copy.transfer != 0 for copy in self._copies.values())
+        return {
+            "primary": active,
+            "taking_over": len(self._leads) - active,
+            "copies": len(self._copies) - len(self._leads) - learning,
+            "learning": learning,
+        }
+
+
+def word_of(epoch: Epoch) -> int:
+    """Returns an epoch as one number, which is how the core compares epochs."""
+    return epoch.generation << 40 | epoch.number
+
+
+def some_entries(entries: bytes) -> bytes:
+    """Returns the first entries of a tail, up to ENTRIES_BYTES_MAX bytes, and at least one."""
+    if len(entries) <= ENTRIES_BYTES_MAX:
+        return entries
+    at = 0
+    while True:
+        (length,) = struct.unpack_from("<I", entries, at)
+        if at and at + length > ENTRIES_BYTES_MAX:
+            return entries[:at]
+        at += length
+        if at >= ENTRIES_BYTES_MAX:
+            return entries[:at]
