@@ -93,13 +93,6 @@ class Regions:
             self._state.check_open()
             self._check_new(made)
             self._validate(made)
-            if made.redundant_copies:
-                log.warning(
-                    "region %s: redundant_copies %d has no effect in this version: the members of a site keep"
-                    " no copies of each other's entries",
-                    made.name,
-                    made.redundant_copies,
-                )
             what, methods = f"region {made.name!r}: cache_listener", CALLBACK_METHODS["cache_listeners"]
             listeners = [make_instance(listener, what, methods) for listener in made.cache_listeners]
             region = MemberRegion(
