@@ -46,11 +46,11 @@ def test_a_busy_port_is_told_by_an_error_of_its_own(cache):
         pywan.Locator("other", distributed_system_id=1, port=cache.port).start()
 
 
-def test_copies_that_are_not_made_are_not_promised_in_silence(cache, caplog):
+def test_a_region_says_that_its_copies_wait_for_other_members(cache, caplog):
     cache.create_region("plain")
     assert "redundant_copies" not in caplog.text
     cache.create_region("copied", type="PARTITION_REDUNDANT")
-    assert "region copied: redundant_copies 1 has no effect in this version" in caplog.text
+    assert "region copied: 1 copies of each bucket are wanted, and no other member has the region yet" in caplog.text
 
 
 @pytest.mark.parametrize("in_file", [False, True], ids=["cluster configuration", "cache.xml"])

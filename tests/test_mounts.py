@@ -18,6 +18,7 @@ from pywan.protocol.gateway import SenderHello, Welcome, encode
 from pywan.testing.waiting import eventually
 from pywan.transport import data
 from records import BATCH, REGION, make_batch, make_record, split_frames
+from sites import QUICK
 from test_persistent_senders import Member, contents, receive
 
 KINDS = pytest.mark.parametrize("parallel", [False, True])
@@ -357,7 +358,11 @@ def test_two_members_on_copies_of_one_store_lose_nothing(network, sites, tmp_pat
     network.settle()
     stop_and_copy(member, tmp_path / "clone")
     eventually(lambda: member.sender.is_connected, 10)
-    with pywan.Cache("clone", locators=str(ny.locator.address), dir=tmp_path / "clone") as clone:
+    # A site of its own: two members of one site cannot both have a persistent region.
+    locator = pywan.Locator(
+        "locator_clone", distributed_system_id=1, port=0, remote_locators=str(ln.locator.address), timings=QUICK
+    )
+    with locator.start(), pywan.Cache("clone", locators=str(locator.address), dir=tmp_path / "clone") as clone:
         sender = clone.create_gateway_sender(
             "ln",
             remote_distributed_system_id=2,

@@ -226,7 +226,7 @@ def test_a_stopped_receiver_process_is_given_up_for_another_one(network, tmp_pat
     ny, ln = network.add("ny ln")
     machine = Machine(tmp_path)
     try:
-        machine.server(ln, RECEIVER, type="REPLICATE")
+        machine.server(ln, RECEIVER, type="NORMAL")  # Each member has a region of its own.
         sender = ny.send_to(ln, dispatcher_threads=1, socket_read_timeout=500)
         ny.region(type="REPLICATE")
         eventually(lambda: sender.is_connected)
@@ -243,7 +243,7 @@ def test_a_stopped_receiver_process_is_given_up_for_another_one(network, tmp_pat
         assert sender.queue_size == 100
         with contextlib.closing(pywan.Cache("server_ln2", locators=str(ln.locator.address))) as other:
             other.create_gateway_receiver(start_port=0, end_port=0)
-            region = other.create_region("data", type="REPLICATE")
+            region = other.create_region("data", type="NORMAL")
             eventually(lambda: len(sender._core.queue) == 0, 30)
             assert len(region) == 100 and sender.receiver_location not in (None, stopped_at)
             network.check_ledgers()

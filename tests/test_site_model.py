@@ -69,8 +69,8 @@ def without_the_lease_of_a_sole_copy(monkeypatch):
 
 # Each with the seed at which the search begins: near the first that finds it today.
 TAKEN_OUT = {
-    without_waiting_for_those_who_leave: 50,
-    without_waiting_for_promises_to_the_earlier_primary: 95,
+    without_waiting_for_those_who_leave: 170,
+    without_waiting_for_promises_to_the_earlier_primary: 420,
     without_fetching_what_other_copies_have: 80,
     without_refusing_earlier_epochs: 10,
     without_remembering_identities: 4,

@@ -86,6 +86,13 @@ class SharedRegions:
                 if key.region == region.name:
                     self._note(shared, key, bucket)
             self._see(shared, set(shared.buckets))
+            if shared.tail is None and region.attributes.redundant_copies:
+                log.warning(
+                    "region %s: %d copies of each bucket are wanted, and no other member has the region yet: they are"
+                    " made as others create it",
+                    region.name,
+                    region.attributes.redundant_copies,
+                )
 
     def unhosted(self, made: RegionAttributes) -> None:
         """The region is gone from this member, or was not created. A region that is shared goes from all members."""

@@ -256,7 +256,16 @@ class World:
         eventually(lambda: self.first.ask("tell")["is_connected"], DRAIN_S, what="the connection of the first member")
         folder = self.copy.with_name("clone")
         shutil.copytree(self.copy, folder)
-        clone = Member(self.nursery, {**self.first.spec, "site": "clone", "directory": str(folder)})
+        # It is in a site of its own: two members of one site cannot both have a persistent region.
+        locator = pywan.Locator(
+            "locator_clone",
+            distributed_system_id=1,
+            port=0,
+            timings=QUICK,
+            remote_locators=str(self.locators[1].address),
+        ).start()
+        spec = {**self.first.spec, "site": "clone", "directory": str(folder), "locators": str(locator.address)}
+        clone = Member(self.nursery, spec)
         clone.start()
         try:
             told: dict[str, Any] = {}
@@ -275,6 +284,7 @@ class World:
             if clone.pid:
                 clone.kill()
             clone.let_go()
+            locator.stop()
             shutil.rmtree(folder)
 
     def _hear(self, seconds: float) -> None:
