@@ -362,7 +362,7 @@ def test_two_members_on_copies_of_one_store_lose_nothing(network, sites, tmp_pat
     locator = pywan.Locator(
         "locator_clone", distributed_system_id=1, port=0, remote_locators=str(ln.locator.address), timings=QUICK
     )
-    with locator.start(), pywan.Cache("clone", locators=str(locator.address), dir=tmp_path / "clone") as clone:
+    with locator, pywan.Cache("clone", locators=str(locator.address), dir=tmp_path / "clone") as clone:
         sender = clone.create_gateway_sender(
             "ln",
             remote_distributed_system_id=2,
