@@ -34,7 +34,8 @@ static inline uint64_t wan_now_ms(void)
     return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
 }
 
-/* Microseconds by a clock that only runs forward, and that goes on while the machine is suspended: leases count by it. */
+/* Microseconds by a clock that only runs forward, and that goes on while the machine is suspended: leases count by it.
+ */
 static inline uint64_t wan_monotonic_us(void)
 {
     struct timespec now;

@@ -38,7 +38,7 @@ cdef class CallLine:
     cdef int broken         # Atomic.
     cdef uint32_t users     # Threads within a call.
     cdef wan_buffer out
-    cdef wan_buffer leaving # The writer's alone, and so is `moved_us`: when some of it left.
+    cdef wan_buffer leaving  # The writer's alone, and so is `moved_us`: when some of it left.
     cdef uint64_t moved_us
     cdef wan_buffer into    # The reader's alone, and so is `wanted`.
     cdef uint64_t wanted

@@ -2,7 +2,7 @@
 # of the callers that wait reads for all, and one of those that send writes for all.
 cimport cython
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free
+from libc.stdlib cimport calloc, free as free_memory
 from libc.string cimport memcpy, memset
 from libc.errno cimport EAGAIN, EINTR, errno
 from pywan._core.c_base cimport *
@@ -44,8 +44,8 @@ cdef class CallLine:
         if self.slots != NULL:
             for n in range(LINE_SLOTS):
                 wan_buffer_close(&self.slots[n].answer)
-        free(self.slots)
-        free(self.named)
+        free_memory(self.slots)
+        free_memory(self.named)
         wan_buffer_close(&self.out)
         wan_buffer_close(&self.leaving)
         wan_buffer_close(&self.into)
@@ -430,4 +430,3 @@ cdef class CallLine:
         except OSError:
             pass                        # The connection is gone already.
         return 0
-

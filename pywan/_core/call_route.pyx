@@ -2,7 +2,7 @@
 # Where a call goes, and how long to wait before it goes again, is decided in Python (pywan.calls).
 cimport cython
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.string cimport memcpy, memset
+from libc.string cimport memset
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.exc cimport PyErr_CheckSignals
 from pywan._core.c_base cimport *
@@ -135,7 +135,8 @@ cdef class CallRoute:
         cdef bint is_number = what == "count" or what == "clear"
         for bucket, number in places:
             part = CallPart()
-            begin(&part.head, {"count": WAN_CALL_COUNT, "clear": WAN_CALL_CLEAR}.get(what, WAN_CALL_SCAN), self.state, 0)
+            kind = {"count": WAN_CALL_COUNT, "clear": WAN_CALL_CLEAR}.get(what, WAN_CALL_SCAN)
+            begin(&part.head, kind, self.state, 0)
             part.head.bucket, part.head.number = bucket, number
             part.head.flags = WAN_CALL_VALUES if what == "items" else 0
             parts.append(part)

@@ -2,8 +2,7 @@
 cimport cython
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
-from libc.string cimport memcpy, memset
-from cpython.bytes cimport PyBytes_FromStringAndSize
+from libc.string cimport memset
 from pywan._core.c_base cimport *
 from pywan._core.c_record cimport *
 from pywan._core.c_region cimport *
@@ -15,7 +14,6 @@ from pywan._core.column_views cimport ColumnView, column_row
 from pywan._core.columns cimport Column
 from pywan._core.operations import operation_codes
 from pywan._core.put_rows cimport failure_text, key_fault
-from pywan._core.region_base cimport RegionBase
 from pywan._core.region_state cimport region_core
 
 cdef enum:

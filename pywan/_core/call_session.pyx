@@ -11,7 +11,6 @@ from pywan._core.c_copies cimport *
 from pywan._core.c_region cimport *
 from pywan._core.c_session cimport *
 from pywan._core.c_tables cimport wan_record
-from pywan._core.names cimport region_number
 from pywan._core.put cimport (
     change_from_record, origin_from_record, origin_local, region_change, region_change_if)
 from pywan._core.region_base cimport RegionBase
@@ -425,7 +424,9 @@ cdef class CallSession(Session):
                 memcpy(answer + 1, self.found.bytes, self.found.used)
             wan_buffer_trim(&self.found, WAN_BUFFER_KEPT_BYTES)
         # A change that did nothing has seen what the key has, as a read does.
-        return answer if self.wait_for(region, call, change.era, change.sequence, at, outcome <= WAN_DESTROYED) else NULL
+        if not self.wait_for(region, call, change.era, change.sequence, at, outcome <= WAN_DESTROYED):
+            return NULL
+        return answer
 
     cdef wan_answer *do_rows(self, region_core *region, const wan_call *call) noexcept nogil:
         cdef const uint8_t *record_at = <const uint8_t *>(call + 1)
