@@ -50,7 +50,7 @@ typedef struct {
     uint32_t magic;
     uint8_t kind; /* WAN_CALL_* */
     uint8_t flags;
-    uint8_t form;      /* Of a its key; of the value that a CHANGE expects. */
+    uint8_t form;      /* Of the key that is read; of the value that a CHANGE expects. */
     uint8_t condition; /* Of a CHANGE: IF_*, or 0. */
     uint32_t length;   /* Bytes of the payload, which follows. */
     uint32_t crc;      /* CRC32C of this head with crc = 0, continued over the payload. */
