@@ -92,23 +92,27 @@ def with_no_folder(folder, copy):
     shutil.rmtree(folder)
 
 
+# A member that is not heard for so long counts as gone: on a busy machine one may be late by a second.
+TIMEOUT_MS = 2500
+
+
 def restarted(tmp_path, lose, same_generation: bool) -> None:
     folder = tmp_path / "L"
-    with locator(dir=tmp_path, member_timeout_ms=1000) as site:
+    with locator(dir=tmp_path, member_timeout_ms=TIMEOUT_MS) as site:
         port = site.port
         a, b = (SmallMember(name, str(site.address)) for name in "ab")
         assert a.host()
         site.stop()  # A whole file of an earlier time.
         shutil.copy(folder / JOURNAL_FILE, tmp_path / "older.db")
     try:
-        with locator(dir=tmp_path, port=port, member_timeout_ms=1000):
+        with locator(dir=tmp_path, port=port, member_timeout_ms=TIMEOUT_MS):
             eventually(b.host)
             a.want_all()
             eventually(lambda: BucketKey("data", OWNED) not in a.buckets)
             lives = {key: bucket.life for key, bucket in a.buckets.items()}
             me = a.agent.me, b.agent.me
         lose(folder, tmp_path / "older.db")
-        with locator(dir=tmp_path, port=port, member_timeout_ms=1000) as site:
+        with locator(dir=tmp_path, port=port, member_timeout_ms=TIMEOUT_MS) as site:
             first = a.agent.tables.mark
             a.host("later")
             eventually(lambda: settled(a) and a.buckets == b.buckets, LIMIT_S, "the tables after the restart")
