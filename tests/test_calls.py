@@ -750,6 +750,9 @@ def test_a_process_that_stands_still_is_waited_for_within_the_limit(
     put_by(route, "k", 1)
     process.send_signal(signal.SIGSTOP)
     try:
+        # One thread after the other stops; until then they answer.
+        threads = Path(f"/proc/{process.pid}/task")
+        eventually(lambda: {file.read_text().rpartition(")")[2].split()[0] for file in threads.glob("*/stat")} == {"T"})
         with pytest.raises(ConnectivityError) as raised:
             put_by(route, "k", 2)
         assert raised.value.in_doubt
