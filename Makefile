@@ -14,6 +14,7 @@
 #   make simulate  senders and receivers over a bad network, disk and clock   (ARGS="--seeds 1000 --jobs 2" ...)
 #   make simulate-site  a model of a site of several members with the real coordinator  (ARGS="--seeds 1000 --jobs 2")
 #   make crash     senders and receivers killed with kill -9  (ARGS="--rounds 1000 --seed 7" ...)
+#   make crash-site  a site of three members: killed, stopped, ended; its locator killed  (ARGS="--rounds 100 --seed 7" ...)
 #   make campaign  the random campaigns one after another, each for CAMPAIGN_SECONDS=600, or as many rounds or seeds
 #   make sanitize  the C tests, and the extension's tests, under ASan and UBSan; then make tsan
 #   make sanitize-quick  the C tests under ASan and UBSan; the C primitives under ThreadSanitizer
@@ -26,7 +27,7 @@
 SHELL      := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: help demo lint test test-quick test-long campaign sanitize-quick bench ctest fuzz fuzz-core fuzz-python libfuzzer simulate simulate-site crash sanitize sanitized tsan tables docs wheel install build clean
+.PHONY: help demo lint test test-quick test-long campaign sanitize-quick bench ctest fuzz fuzz-core fuzz-python libfuzzer simulate simulate-site crash crash-site sanitize sanitized tsan tables docs wheel install build clean
 
 # Only used to make .venv; needs Python 3.11 or newer with the venv module.
 PYTHON ?= python3
@@ -143,6 +144,9 @@ simulate-site: build
 
 crash: build
 	$(PY) -m tests.crash $(ARGS)
+
+crash-site: build
+	$(PY) -m tests.site_crash $(ARGS)
 
 campaign: build
 	$(MAKE) --no-print-directory fuzz libfuzzer fuzz-core fuzz-python FUZZ_SECONDS=$(CAMPAIGN_SECONDS)

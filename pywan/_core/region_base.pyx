@@ -198,7 +198,7 @@ cdef class RegionBase:
             return 0
         error = ConnectivityError(f"region {self.name!r}: not all copies of bucket {bucket} have the changes that were"
                                   " made; they may count later, or be lost. Try again when the members of the site"
-                                  " reach each other; `describe region` shows the copies")
+                                  " reach each other; `show coordinator` says who is there")
         error.in_doubt = True
         raise error
 

@@ -485,7 +485,7 @@ cdef object no_answer(RegionBase self, key, bint in_doubt):
     became = "the change may count later, or be lost" if in_doubt else "nothing was changed"
     error = ConnectivityError(f"region {self.name!r}: key {described(key)}: not all copies of its bucket answered"
                               f" within {self.route.limit_us / 1e6:g} s; {became}. Try again when the members of the"
-                              " site reach each other; `describe region` shows the copies")
+                              " site reach each other; `show coordinator` says who is there")
     error.in_doubt = in_doubt
     return error
 

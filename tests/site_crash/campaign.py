@@ -52,7 +52,7 @@ class World:
         self.counts: Counter[str] = Counter()
 
     def run(self, rounds: int) -> None:
-        with Site(self._folder, regions=regions_of(self._chance), member_timeout=MEMBER_TIMEOUT_MS) as site:
+        with Site(self._folder, regions=regions_of(self._chance), member_timeout_ms=MEMBER_TIMEOUT_MS) as site:
             for name in MEMBERS:
                 site.start(name)
             self._wait_for_copies(site)

@@ -1,0 +1,145 @@
+"""A site of several members, in processes of their own: they share regions, and a member that dies takes nothing with
+it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pywan.testing.waiting import eventually
+from site_crash.world import Process, ProcessFailed, Site
+
+BUCKETS = 7
+REGIONS = [
+    {"name": "data", "type": "PARTITION", "total_num_buckets": BUCKETS, "redundant_copies": 1, "recovery_delay": 0},
+    {"name": "copied", "type": "REPLICATE"},
+]
+ACCESSORS = [
+    {
+        "name": "data",
+        "type": "PARTITION_PROXY",
+        "total_num_buckets": BUCKETS,
+        "redundant_copies": 1,
+        "recovery_delay": 0,
+    },
+    {"name": "copied", "type": "REPLICATE_PROXY"},
+]
+
+
+def leads(site: Site, name: str, region: str = "data") -> int:
+    return site.members[name].ask("sharing", region)["answer"].get("primary", 0)
+
+
+def copies(site: Site, name: str, region: str = "data") -> int:
+    return site.members[name].ask("sharing", region)["answer"].get("copies", 0)
+
+
+def put_again(member: Process, key: str, value: object) -> None:
+    """Puts a value. A put that was on its way to a primary that died may be in doubt: the caller makes it again."""
+    try:
+        member.do("data", "put", key, value)
+    except ProcessFailed as error:
+        assert "may have changed the key" in str(error)
+        member.do("data", "put", key, value)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    with Site(tmp_path, regions=REGIONS, member_timeout_ms=2000) as site:
+        yield site
+
+
+@pytest.fixture
+def pair(site: Site) -> tuple[Process, Process]:
+    """Two members: what the first one had alone is copied to the second."""
+    one = site.start("one")
+    for n in range(20):
+        one.do("data", "put", f"early {n}", n)
+        one.do("copied", "put", f"early {n}", n)
+    two = site.start("two")
+    eventually(lambda: copies(site, "two") == BUCKETS, 20, "copies at the second member")
+    eventually(lambda: copies(site, "two", "copied") == 113, 20, "copies of the replicated region")
+    return one, two
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("region", ["data", "copied"])
+def test_every_member_reads_and_writes_every_key(site, pair, region):
+    accessor = site.start("accessor", ACCESSORS)
+    members = [*pair, accessor]
+    for n, member in enumerate(members):
+        assert [member.do(region, "get", f"early {key}") for key in range(20)] == list(range(20))
+        member.do(region, "put", f"put by {n}", [n])
+        assert member.do(region, "put_if_absent", f"put by {n}", "late") == [n]
+        assert member.do(region, "replace", f"put by {n}", [n], "new") is True
+        assert member.do(region, "replace", f"put by {n}", [n], "newer") is False
+        assert member.do(region, "remove", f"put by {n}", "other") is False
+        member.ask("fill", region, 1000 * n, 300, 50)
+    for member in members:
+        assert [member.do(region, "get", f"put by {n}") for n in range(3)] == ["new"] * 3
+        assert member.do(region, "__len__") == 20 + 3 + 900
+        assert member.do(region, "__contains__", "k000001007") and not member.do(region, "__contains__", "k000009999")
+    for n, member in enumerate(members):
+        assert member.do(region, "pop", f"put by {n}") == "new"
+        member.do(region, "destroy", f"early {n}")
+        with pytest.raises(ProcessFailed, match="KeyError"):
+            member.do(region, "destroy", f"early {n}")
+    contents = [member.ask("content", region)["answer"] for member in members]
+    assert contents[0] == contents[1] == contents[2] and len(contents[0]) == 17 + 900
+    assert accessor.do(region, "clear") == 917
+    eventually(lambda: [member.do(region, "__len__") for member in members] == [0, 0, 0])
+
+
+@pytest.mark.whole
+def test_a_killed_primary_is_replaced_and_nothing_acknowledged_is_lost(site, pair):
+    one, two = pair
+    for n in range(200):
+        two.do("data", "put", f"k{n}", n)
+    one.kill()
+    put_again(two, "after", 1)  # It waits no longer than the takeover takes.
+    assert [two.do("data", "get", f"k{n}") for n in range(200)] == list(range(200))
+    eventually(lambda: leads(site, "two") == BUCKETS)
+    site.start("one")
+    eventually(lambda: copies(site, "one") == BUCKETS, 20, "copies at the member that came back")
+    two.kill()
+    assert site.members["one"].do("data", "get", "after") == 1
+
+
+@pytest.mark.whole
+def test_a_member_that_ends_hands_over_first(site, pair):
+    one, two = pair
+    one.end()
+    assert leads(site, "two") == BUCKETS
+    assert two.do("data", "get", "early 7") == 7 and two.do("copied", "get", "early 7") == 7
+
+
+@pytest.mark.whole
+def test_a_primary_that_slept_acknowledges_nothing_when_it_wakes_up(site, pair):
+    one, two = pair
+    one.stop()
+    put_again(two, "k", "from two")
+    one.go_on()
+    assert one.do("data", "get", "k") == "from two"
+    one.do("data", "put", "k", "from one")
+    assert two.do("data", "get", "k") == "from one"
+
+
+@pytest.mark.whole
+def test_members_go_on_without_a_locator(site, pair):
+    one, two = pair
+    site.kill_locator()
+    for n in range(50):
+        two.do("data", "put", f"k{n}", n)
+    assert [one.do("data", "get", f"k{n}") for n in range(50)] == list(range(50))
+    site.restart_locator()
+    site.start("three")
+    assert site.members["three"].do("data", "get", "k7") == 7
+
+
+@pytest.mark.whole
+def test_a_region_with_other_attributes_is_refused_by_name(site):
+    site.start("one")
+    with pytest.raises(ProcessFailed, match="redundant-copies is 2 here and 1 at the other members"):
+        site.start("two", [{**REGIONS[0], "redundant_copies": 2}])
