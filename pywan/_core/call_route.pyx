@@ -108,8 +108,8 @@ cdef class CallRoute:
         payload = self.exchange(&head, PyBytes_AS_STRING(packed), length, expected, expected_length, began_us, &sent_us,
                                 key, &got, None, None)
         if payload is None and sent_us:     # It may have come here already, when this member was a copy.
-            raise self.failure(b"[ConnectivityError] an earlier attempt may have changed the key, and this member, which"
-                               b" is primary now, does not remember it", True)
+            raise self.failure(b"[ConnectivityError] an earlier attempt may have changed the key, and this member,"
+                               b" which is primary now, does not remember it", True)
         if payload is None:
             return None
         if condition_ is not None:
