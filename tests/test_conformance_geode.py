@@ -80,7 +80,7 @@ def test_a_filter_that_closes_the_cache_during_a_bulk_call_ends_it_with_an_error
     class Closing(pywan.GatewayEventFilter):
         def before_enqueue(self, event: object) -> bool:
             threading.Thread(target=cache.close).start()  # As another thread of the program does it.
-            eventually(lambda: cache.is_closed)
+            eventually(lambda: region.is_closed)
             return True
 
     with pywan.Locator("ny", distributed_system_id=1, port=0) as locator:

@@ -111,9 +111,9 @@ def restarted(tmp_path, lose, same_generation: bool) -> None:
             eventually(lambda: BucketKey("data", OWNED) not in a.buckets)
             lives = {key: bucket.life for key, bucket in a.buckets.items()}
             me = a.agent.me, b.agent.me
+            first = a.agent.tables.mark
         lose(folder, tmp_path / "older.db")
         with locator(dir=tmp_path, port=port, member_timeout_ms=TIMEOUT_MS) as site:
-            first = a.agent.tables.mark
             a.host("later")
             eventually(lambda: settled(a) and a.buckets == b.buckets, LIMIT_S, "the tables after the restart")
             eventually(lambda: a.agent.tables.mark.number > first.number, LIMIT_S)

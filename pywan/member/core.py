@@ -345,9 +345,13 @@ class MemberCore:
             self.receiving.stop()
             if self.stages is not None:
                 self.stages.stop()
+            regions = self.regions.all()
+            for region in regions:  # Another member takes over the buckets of a shared region; until then it serves.
+                if region.route is None:
+                    region.close()
             if self.agent is not None:
                 self.agent.leave()
-            for region in self.regions.all():
+            for region in regions:
                 region.close()
             self._drain(wait_s)
         finally:
