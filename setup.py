@@ -22,6 +22,8 @@ compile_args = [
     "-std=c11",
     "-Wall",
     "-Wextra",
+    "-Wformat",
+    "-Werror=format-security",  # The Python of some distributions compiles with it.
     "-Wno-unused-parameter",
     "-fvisibility=hidden",
     "-D_GNU_SOURCE",

@@ -28,6 +28,7 @@ cdef class CallPart:
     cdef int state
     cdef uint64_t sent_us
     cdef bint is_here                   # This member is primary itself.
+    cdef uint64_t answer_at             # Then: where its answer begins, for `CallSession.answer_here`.
     cdef object trouble                 # What became of the first attempt, as `aim` wants it.
     cdef wan_answer got
     cdef bytes payload                  # Of the answer. None: there is none yet.

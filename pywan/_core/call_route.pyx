@@ -172,17 +172,21 @@ cdef class CallRoute:
         cdef CallLine line
         cdef uint64_t until = began_us + self.limit_us
         cdef list lines = []
-        cdef const wan_answer *answer
         try:
             for part in parts:
                 self.send(part, began_us, lines)
             for line in lines:
                 with nogil:
                     line.flush(until)
+            here.begin_here()
             for part in parts:
                 if part.is_here:
-                    answer = here.serve_here(self.state, &part.head, part.data, part.length)
-                    part.take(answer)
+                    part.answer_at = here.do_here(self.state, &part.head, part.data, part.length)
+            with nogil:
+                here.settle()       # One wait for the copies of all buckets.
+            for part in parts:
+                if part.is_here:
+                    part.take(here.answer_here(part.answer_at))
             for part in parts:
                 while part.slot != NULL and part.wait(until):
                     PyErr_CheckSignals()

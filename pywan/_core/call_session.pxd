@@ -34,6 +34,10 @@ cdef class CallSession(Session):
 
     cdef const wan_answer *serve_here(self, RegionBase base, wan_call *head, const void *payload,
                                       uint64_t length) except NULL
+    cdef void begin_here(self) noexcept
+    cdef uint64_t do_here(self, RegionBase base, wan_call *head, const void *payload,
+                          uint64_t length) except? NO_LIMIT
+    cdef const wan_answer *answer_here(self, uint64_t at) noexcept
     cdef int take_calls(self) noexcept nogil
     cdef int take_call(self, const wan_call *call) noexcept nogil
     cdef bint name_region(self, const wan_call *call) noexcept nogil

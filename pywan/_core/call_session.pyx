@@ -60,9 +60,25 @@ cdef class CallSession(Session):
     cdef const wan_answer *serve_here(self, RegionBase base, wan_call *head, const void *payload,
                                       uint64_t length) except NULL:
         """Does a call of this member itself, without a connection. The answer is valid until the next call."""
+        cdef uint64_t at
+        self.begin_here()
+        at = self.do_here(base, head, payload, length)
+        with nogil:
+            self.settle()
+        return self.answer_here(at)
+
+    # Calls of this member itself: `begin_here`, `do_here` for each, `settle` once for all, `answer_here` for each.
+
+    cdef void begin_here(self) noexcept:
+        self.out.start = self.out.used = 0
+        wan_buffer_empty(&self.waits)
+
+    cdef uint64_t do_here(self, RegionBase base, wan_call *head, const void *payload,
+                          uint64_t length) except? NO_LIMIT:
+        """Does a call. Returns where its answer begins."""
         cdef int how
-        cdef uint64_t whole = sizeof(wan_call) + wan_align8(length)
-        self.into.start = self.into.used = self.out.start = self.out.used = 0
+        cdef uint64_t whole = sizeof(wan_call) + wan_align8(length), at = self.last_answer()
+        self.into.start = self.into.used = 0
         if not buffer_reserve(&self.into, whole):
             raise MemoryError(f"region {base.name!r}: no memory for a call of this member itself")
         head.magic, head.length, head.id = WAN_CALL_MAGIC, <uint32_t>length, 1
@@ -74,10 +90,13 @@ cdef class CallSession(Session):
         self.regions[head.region] = &base.region
         with nogil:
             how = self.take_call(<const wan_call *>self.into.bytes)
-            self.settle()
-        if how != GOES_ON or not self.out.used:
+        if how != GOES_ON or self.last_answer() == at:
             raise MemoryError(f"region {base.name!r}: no memory for the answer to a call of this member itself")
-        return <const wan_answer *>self.out.bytes
+        return at
+
+    cdef const wan_answer *answer_here(self, uint64_t at) noexcept:
+        """The answer that begins there. It is valid until the next call."""
+        return <const wan_answer *>(self.out.bytes + self.out.start + at)
 
     # What a session does in its own way.
 

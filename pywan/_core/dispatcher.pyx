@@ -313,8 +313,10 @@ cdef class DispatcherSession(Session):
         self.builder.stop_waiting()
 
     cdef int closed(self, bint while_reading) noexcept nogil:
-        wan_note(WAN_CORRUPT, "the receiver closed the connection" if while_reading else "the connection to the "
-                                                                                         "receiver broke")
+        if while_reading:
+            wan_note(WAN_CORRUPT, "the receiver closed the connection")
+        else:
+            wan_note(WAN_CORRUPT, "the connection to the receiver broke")
         return ENDED_TOLD
 
     def run(self, int file):

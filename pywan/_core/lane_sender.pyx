@@ -583,7 +583,10 @@ cdef class LaneSenderSession(Session):
         return GOES_ON
 
     cdef int closed(self, bint while_reading) noexcept nogil:
-        wan_note(WAN_CORRUPT, "the member closed the lane" if while_reading else "the lane to the member broke")
+        if while_reading:
+            wan_note(WAN_CORRUPT, "the member closed the lane")
+        else:
+            wan_note(WAN_CORRUPT, "the lane to the member broke")
         return ENDED_TOLD
 
     # Images.
