@@ -102,7 +102,12 @@ class Member:
 
     def led(self) -> list[int]:
         """The buckets that this member is primary of."""
-        return [number for number in range(self.core.bucket_count) if self.core.bucket(number)["role"] == "primary"]
+        return [number for number, state in self.states().items() if state["role"] == "primary"]
+
+    def states(self) -> dict[int, Any]:
+        """What the member knows of each bucket that it has."""
+        tail = self.cache._core.sharing._regions["data"].tail
+        return tail.states() if tail is not None else {}
 
     def do_keys(self, count: str, seed: str) -> dict[str, Any]:
         """Keys in random order, and values. `own` keeps those that this member is primary of."""
@@ -131,9 +136,12 @@ class Member:
         return {"buckets": self.core.bucket_count}
 
     def do_state(self) -> dict[str, Any]:
+        led = [each for each in self.states().values() if each["role"] == "primary"]
         return {
-            "primaries": len(self.led()),
+            "primaries": len(led),
             "led": self.led(),
+            "fewest": min((sum(copy["waited"] for copy in each["copies"]) for each in led), default=-1),
+            "learning": sum(not copy["waited"] for each in led for copy in each["copies"]),
             "size": len(self.region),
             "resident": resident_bytes(),
         }

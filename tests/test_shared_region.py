@@ -169,17 +169,75 @@ def test_a_clear_takes_out_the_entries_at_the_copies_too(site: SharedSite) -> No
 # Doubt
 
 
-def test_a_change_that_did_not_count_before_the_primary_changed_is_in_doubt(site: SharedSite) -> None:
+def interrupted(site: SharedSite, caller: int, call: str, *arguments: Any) -> Any:
+    """What a call of member `caller` returns whose primary, member 0, is deposed by member 1 before the change counts,
+    and after member 1 has fetched it."""
+    key = next(each for each in arguments if each == "k")
+    site.stop_carrying()
     site.carry()
-    put = Call(site.cores[0].put, "k", "v")
-    eventually(lambda: waits_in_tail(site, "k"), 10)
-    site.lead(site.bucket_of("k"), 1)  # The new primary fetched the change: the member that made it cannot know.
+    bucket = site.bucket_of(key)
+    before = site.members[0].tail.last(bucket)
+    made = Call(getattr(site.cores[caller], call), *arguments)
+    eventually(lambda: waits_in_tail(site, key), 10)
+    site.lead(bucket, 1)
     site.keep_carrying()
-    try:
-        put.result()
-    except ConnectivityError as error:
-        assert error.in_doubt
-    assert site.cores[1].get("k") == "v"
+    result = made.result()
+    assert site.members[1].tail.last(bucket) == before + 1, "the change was made once"
+    site.lead(bucket, 0)
+    return result
+
+
+@pytest.mark.parametrize("caller", [0, 1, 2], ids=["the old primary", "the new primary", "another member"])
+def test_a_change_whose_primary_is_deposed_is_made_once_and_gets_its_first_answer(caller: int) -> None:
+    with SharedSite(3) as site:
+        assert interrupted(site, caller, "change_if", "absent", _core.UPDATE, "k", "a") == (True, False, None)
+        assert interrupted(site, caller, "change_if", "value", _core.UPDATE, "k", "b") == (True, True, "a")
+        assert interrupted(site, caller, "change_if", "equal", _core.UPDATE, "k", "c", "b")[0] is True
+        assert interrupted(site, caller, "put", "k", "d") is None
+        assert site.cores[caller].get("k") == "d"
+        assert interrupted(site, caller, "destroy", "k") is None
+
+
+@pytest.mark.parametrize("caller", [0, 1, 2], ids=["the old primary", "the new primary", "another member"])
+def test_rows_whose_primaries_are_deposed_are_made_once_and_counted_once(caller: int) -> None:
+    with SharedSite(3) as site:
+        keys = np.arange(300)
+        calls = [
+            (lambda: site.cores[caller].put_columns(keys[::2], keys[::2]), 150),
+            (lambda: site.cores[caller].put_columns(keys, None, operations=["destroy"] * 300), 150),
+        ]
+        for call, applied in calls:
+            site.stop_carrying()
+            site.carry()
+            before = [member.tail.last(bucket) for bucket in range(site.buckets) for member in site.members[:1]]
+            made = Call(call)
+            eventually(
+                lambda before=before: sum(map(site.members[0].tail.last, range(site.buckets))) == sum(before) + 150
+            )
+            for bucket in range(site.buckets):
+                site.lead(bucket, 1)
+            site.keep_carrying()
+            assert made.result() == applied
+            assert sum(map(site.members[1].tail.last, range(site.buckets))) == sum(before) + 150
+            for bucket in range(site.buckets):
+                site.lead(bucket, 0)
+        assert len(site.cores[2]) == 0
+
+
+def test_a_repeat_that_nobody_remembers_is_in_doubt_and_changes_nothing() -> None:
+    with SharedSite(2, buckets=1) as site:
+        site.members[0].tail.set_copies(0, [])
+        route, began = site.members[1].route, _core.monotonic_us()
+        assert route.change(_core.UPDATE, "k", 1, None, (9, 9, 1), sent_us=began) == "created"
+        assert route.change(_core.UPDATE, "k", 1, None, (9, 9, 1), sent_us=began) == "created"
+        for n in range(2100):
+            site.cores[1].put("other", n)
+        for identity in (1, 2):  # The first one has fallen out of the memory, the second one never happened.
+            with pytest.raises(ConnectivityError) as raised:
+                route.change(_core.UPDATE, "k", 2, None, (9, 9, identity), sent_us=began)
+            assert raised.value.in_doubt
+        assert site.cores[1].get("k") == 1
+        assert route.change(_core.UPDATE, "k", 3, None, (9, 9, 3)) == "updated"
 
 
 def test_a_change_without_an_answer_of_the_copies_ends_in_doubt() -> None:

@@ -12,8 +12,10 @@ static wan_status check_entry(const uint8_t *at, uint64_t left)
     wan_status status = wan_tail_entry_check(at, left);
     if (status != WAN_OK) return status;
     const wan_tail_entry *entry = (const wan_tail_entry *)at;
+    const int is_row = (entry->flags & WAN_TAIL_ROW) != 0;
     if (entry->outcome > WAN_FORGOTTEN || entry->found_form >= WAN_FORM_COUNT
-        || entry->flags > (WAN_TAIL_REMEMBERED | WAN_TAIL_FOUND))
+        || entry->flags > (WAN_TAIL_REMEMBERED | WAN_TAIL_FOUND | WAN_TAIL_ROW) || (entry->row && !is_row)
+        || entry->row == UINT32_MAX || entry->reserved || (is_row && entry->flags != (WAN_TAIL_REMEMBERED | WAN_TAIL_ROW)))
         return WAN_FAIL(WAN_CORRUPT, "an entry of a lane has the outcome %u, the form %u and the flags %u",
                         entry->outcome, entry->found_form, entry->flags);
     return WAN_OK;

@@ -49,6 +49,7 @@ void wan_tail_close(wan_tail *tail)
     for (uint32_t n = 0; n < tail->bucket_count; n++) {
         free(tail->buckets[n].copies);
         wan_buffer_close(&tail->buckets[n].changes);
+        wan_answers_close(&tail->buckets[n].answers);
     }
     for (uint32_t n = 0; n < WAN_TAIL_LANES_MAX; n++) free(tail->to_send[n]);
     free(tail->buckets);
@@ -160,6 +161,28 @@ static int recount(wan_tail *tail, wan_tail_bucket *bucket)
     return grew;
 }
 
+/* Remembers an entry that has its sequence. Under the bucket's lock. */
+static void remember(wan_tail_bucket *bucket, const wan_tail_entry *entry, uint64_t sequence)
+{
+    if (!(entry->flags & WAN_TAIL_REMEMBERED)) return;
+    const wan_record *record = (const wan_record *)(entry + 1);
+    wan_first_answer fresh = {
+        .call = {record->event_member, record->event_thread, record->event_sequence},
+        .sequence = sequence,
+        .outcome = entry->outcome,
+    };
+    if (entry->flags & WAN_TAIL_ROW) {
+        fresh.call.number -= entry->row;
+        fresh.rows = entry->row + 1;
+    } else if (entry->flags & WAN_TAIL_FOUND) {
+        fresh.has_found = 1;
+        fresh.found_form = entry->found_form;
+        fresh.found_length = entry->found_length;
+        fresh.found = (uint8_t *)record + wan_record_length(record);
+    }
+    wan_answers_add(&bucket->answers, &fresh);
+}
+
 /* The primary's changes. */
 
 /* Whether the primary waits for another copy. Without one it needs the coordinator's lease. */
@@ -196,6 +219,7 @@ uint64_t wan_tail_commit(wan_tail *tail, wan_tail_reservation *room, uint32_t sh
     const uint64_t sequence = bucket->last + 1;
     store(&bucket->last, sequence);
     store(&tail->shard_last[shard], sequence);
+    remember(bucket, (const wan_tail_entry *)room->at, sequence);
     if (bucket->copy_count) {
         bucket->changes.used += room->length;
         if (bucket->counted == sequence - 1) recount(tail, bucket); /* It counts if nobody is waited for. */
@@ -210,6 +234,28 @@ uint64_t wan_tail_commit(wan_tail *tail, wan_tail_reservation *room, uint32_t sh
 }
 
 void wan_tail_cancel(wan_tail_reservation *room) { wan_lock_release(&room->bucket->lock); }
+
+wan_status wan_tail_recall(wan_tail *tail, uint32_t number, const wan_repeat *repeat, wan_recalled *recalled,
+                           wan_buffer *found)
+{
+    wan_tail_bucket *bucket = &tail->buckets[number];
+    wan_status status = WAN_EMPTY;
+    wan_lock_take(&bucket->lock);
+    const wan_first_answer *first = wan_answers_find(&bucket->answers, repeat->call);
+    if (bucket->role != WAN_TAIL_PRIMARY) status = WAN_ELSEWHERE;
+    else if (first && (!repeat->is_row || first->rows > repeat->row)) {
+        *recalled = (wan_recalled){
+            bucket->era, first->sequence, first->applied, first->outcome, first->found_form, first->has_found};
+        status = WAN_OK;
+        if (found) {
+            wan_buffer_empty(found);
+            if (first->found_length) status = wan_buffer_add(found, first->found, first->found_length);
+        }
+    } else if (!first && repeat->age_us && !wan_answers_cover(&bucket->answers, wan_monotonic_us() - repeat->age_us))
+        status = WAN_IN_DOUBT;
+    wan_lock_release(&bucket->lock);
+    return status;
+}
 
 wan_status wan_tail_wait(wan_tail *tail, uint32_t number, uint64_t era, uint64_t sequence, uint32_t timeout_ms)
 {
@@ -253,6 +299,8 @@ void wan_tail_set_role(wan_tail *tail, uint32_t number, uint8_t role, uint64_t l
         }
     if (bucket->life != life || is_new_image || role == WAN_TAIL_ABSENT || (leads(before) && !leads(role)))
         store(&bucket->era, bucket->era + 1);
+    /* A learner gets no answers with its image: it remembers those that came with its stream. */
+    if (before == WAN_TAIL_LEARNER && holds) bucket->answers.forgotten_us = wan_monotonic_us();
     __atomic_store_n(&bucket->role, role, __ATOMIC_RELEASE);
     store(&bucket->life, life);
     store(&bucket->epoch, epoch);
@@ -262,6 +310,7 @@ void wan_tail_set_role(wan_tail *tail, uint32_t number, uint8_t role, uint64_t l
         store(&bucket->counted, 0);
         store(&bucket->last, 0);
         drop_all(bucket);
+        wan_answers_forget(&bucket->answers, role == WAN_TAIL_LEARNER ? wan_monotonic_us() : 0);
         uint32_t shards = tail->shard_count / tail->bucket_count;
         for (uint32_t n = 0; n < shards; n++) store(&tail->shard_last[(uint64_t)number * shards + n], 0);
     }
@@ -370,6 +419,7 @@ void wan_tail_followed(wan_tail *tail, wan_tail_reservation *room, const wan_tai
     memcpy(room->at, entry, room->length);
     bucket->changes.used += room->length;
     store(&bucket->last, bucket->last + 1);
+    remember(bucket, entry, bucket->last);
     store(&tail->shard_last[shard], bucket->last);
     wan_lock_release(&bucket->lock);
 }

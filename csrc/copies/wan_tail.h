@@ -9,6 +9,7 @@
 #include "base/wan_buffer.h"
 #include "base/wan_clock.h"
 #include "base/wan_lock.h"
+#include "copies/wan_answers.h"
 #include "record/wan_record.h"
 
 #define WAN_TAIL_LANES_MAX 256u        /* Members to which one member has lanes. */
@@ -35,13 +36,16 @@ typedef struct {
     uint32_t found_length; /* Bytes of the value that a conditional change found and returned. */
     uint8_t outcome;       /* wan_outcome: what the change did. */
     uint8_t found_form;
-    uint8_t flags;       /* WAN_TAIL_REMEMBERED, WAN_TAIL_FOUND. */
-    uint8_t reserved[5]; /* 0 */
+    uint8_t flags;    /* WAN_TAIL_* */
+    uint8_t reserved; /* 0 */
+    /* WAN_TAIL_ROW: the number of the row in its call. The call has the identity of its row 0, and the rows have
+     * identities that count up. */
+    uint32_t row;
 } wan_tail_entry;
 _Static_assert(sizeof(wan_tail_entry) == 16, "an entry of a tail is a format");
 /* The change was asked for by a call, which may be repeated: its identity and answer are remembered. The change had
- * found a value, which is the first answer too. */
-enum { WAN_TAIL_REMEMBERED = 1, WAN_TAIL_FOUND = 2 };
+ * found a value, which is the first answer too. The call has many rows. */
+enum { WAN_TAIL_REMEMBERED = 1, WAN_TAIL_FOUND = 2, WAN_TAIL_ROW = 4 };
 
 /* What the tails of all regions know of the lane to one other member. Its owner (a LaneSender) keeps it alive as long
  * as a tail names it. All fields are atomic. */
@@ -96,7 +100,23 @@ typedef struct {
     uint64_t learned;       /* Of a learner: the last transfer whose image became whole. */
     wan_tail_copy *copies;
     uint32_t copy_count;
+    wan_answers answers; /* First answers to the calls that changed the bucket, at its primary and its copies alike. */
 } wan_tail_bucket;
+
+/* A call that asks what became of it before. */
+typedef struct {
+    wan_call_identity call;
+    uint64_t age_us; /* How long ago it was first made. 0: this is the first time. */
+    uint32_t row;    /* Of a call of many rows. */
+    uint8_t is_row;
+} wan_repeat;
+
+/* What is remembered. It holds when `sequence` counts, in this era. */
+typedef struct {
+    uint64_t era, sequence;
+    uint32_t applied; /* Of a call of many rows: how many rows of it changed something. */
+    uint8_t outcome, found_form, has_found;
+} wan_recalled;
 
 typedef struct {
     wan_tail_bucket *buckets;
@@ -154,6 +174,12 @@ wan_status wan_tail_reserve(wan_tail *tail, uint32_t bucket, uint64_t length, wa
  * and releases the lock. Without copies the change counts at once, and nothing is kept. Returns the sequence. */
 uint64_t wan_tail_commit(wan_tail *tail, wan_tail_reservation *room, uint32_t shard);
 void wan_tail_cancel(wan_tail_reservation *room);
+/* What became of a call, or of one of its rows, before. WAN_OK: it took effect, and *recalled says how; `found` (NULL:
+ * nobody wants it) gets the value that it found. WAN_EMPTY: it has not happened. WAN_IN_DOUBT: nobody remembers.
+ * WAN_ELSEWHERE: the member is not primary. WAN_NO_MEMORY. The caller holds the entry lock of the key: no other attempt
+ * of the same call comes between the question and the change. */
+wan_status wan_tail_recall(wan_tail *tail, uint32_t bucket, const wan_repeat *repeat, wan_recalled *recalled,
+                           wan_buffer *found);
 /* Waits until the change counts. WAN_OK: it does. WAN_ELSEWHERE: it is another era: nobody knows here whether the
  * change will count. WAN_EMPTY: the time is over. */
 wan_status wan_tail_wait(wan_tail *tail, uint32_t bucket, uint64_t era, uint64_t sequence, uint32_t timeout_ms);

@@ -2,15 +2,21 @@
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from pywan._core.c_base cimport *
 
+cdef extern from "copies/wan_answers.h" nogil:
+    ctypedef struct wan_call_identity:
+        uint32_t member, thread
+        uint64_t number
+
 cdef extern from "copies/wan_tail.h" nogil:
     enum: WAN_TAIL_LANES_MAX, WAN_TAIL_BYTES_MAX, WAN_IMAGE_DONE
     enum: WAN_TAIL_ABSENT, WAN_TAIL_LEARNER, WAN_TAIL_COPY, WAN_TAIL_TAKING_OVER, WAN_TAIL_PRIMARY
-    enum: WAN_TAIL_REMEMBERED, WAN_TAIL_FOUND
+    enum: WAN_TAIL_REMEMBERED, WAN_TAIL_FOUND, WAN_TAIL_ROW
     enum: WAN_COPY_LEARNING, WAN_COPY_WAITED
     uint64_t wan_epoch_word(uint32_t generation, uint64_t number)
     ctypedef struct wan_tail_entry:
         uint32_t length, found_length
         uint8_t outcome, found_form, flags
+        uint32_t row
     ctypedef struct wan_lane_state:
         uint32_t asleep
         int wake_file
@@ -32,6 +38,15 @@ cdef extern from "copies/wan_tail.h" nogil:
         uint64_t dropped_bytes, transfer, learned
         wan_tail_copy *copies
         uint32_t copy_count
+    ctypedef struct wan_repeat:
+        wan_call_identity call
+        uint64_t age_us
+        uint32_t row
+        uint8_t is_row
+    ctypedef struct wan_recalled:
+        uint64_t era, sequence
+        uint32_t applied
+        uint8_t outcome, found_form, has_found
     ctypedef struct wan_tail:
         wan_tail_bucket *buckets
         uint32_t bucket_count, shard_count
@@ -54,6 +69,8 @@ cdef extern from "copies/wan_tail.h" nogil:
     wan_status wan_tail_reserve(wan_tail *tail, uint32_t bucket, uint64_t length, wan_tail_reservation *room)
     uint64_t wan_tail_commit(wan_tail *tail, wan_tail_reservation *room, uint32_t shard)
     void wan_tail_cancel(wan_tail_reservation *room)
+    wan_status wan_tail_recall(wan_tail *tail, uint32_t bucket, const wan_repeat *repeat, wan_recalled *recalled,
+                               wan_buffer *found)
     wan_status wan_tail_wait(wan_tail *tail, uint32_t bucket, uint64_t era, uint64_t sequence, uint32_t timeout_ms)
     void wan_tail_set_role(wan_tail *tail, uint32_t bucket, uint8_t role, uint64_t life, uint64_t epoch,
                            uint64_t transfer)

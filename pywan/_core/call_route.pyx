@@ -69,7 +69,8 @@ cdef class CallRoute:
     def change(self, int operation, key, value, callback_argument, event_id, Condition condition_=None,
                int64_t timestamp_ms=0, uint64_t began_us=0, uint64_t sent_us=0):
         """Makes one change at the primary of the key. Returns its outcome, as `RegionChanges.change` does. None: this
-        member has become primary: make it here, with the same identity.
+        member has become primary: make it here. A number: this member has become primary, and an attempt that was made
+        then (`monotonic_us`) may have made the change: repeat it here, with the same identity.
 
         `event_id`: (member, thread, sequence), the same at each attempt. `began_us`: when the caller began; 0: now.
         `sent_us`: when an attempt was made that may have happened; 0: none was. `condition_` gets what the primary
@@ -107,11 +108,8 @@ cdef class CallRoute:
             expected, expected_length = condition_.wanted.value, condition_.wanted.length
         payload = self.exchange(&head, PyBytes_AS_STRING(packed), length, expected, expected_length, began_us, &sent_us,
                                 key, &got, None, None)
-        if payload is None and sent_us:     # It may have come here already, when this member was a copy.
-            raise self.failure(b"[ConnectivityError] an earlier attempt may have changed the key, and this member,"
-                               b" which is primary now, does not remember it", True)
         if payload is None:
-            return None
+            return sent_us or None
         if condition_ is not None:
             condition_.wanted.holds = got.flags & WAN_ANSWER_HOLDS != 0
             condition_.wanted.found_value = got.flags & WAN_ANSWER_VALUE != 0
@@ -181,6 +179,7 @@ cdef class CallRoute:
             here.begin_here()
             for part in parts:
                 if part.is_here:
+                    part.sent_us = began_us if part.is_change() else 0
                     part.answer_at = here.do_here(self.state, &part.head, part.data, part.length)
             with nogil:
                 here.settle()       # One wait for the copies of all buckets.
@@ -326,9 +325,10 @@ cdef class CallRoute:
 
     cdef bint is_final(self, const wan_call *head, const wan_answer *got, bytes payload) except *:
         """Whether a call ends with this answer. If not, it goes again. Raises the error that the answer tells."""
-        if head.kind == WAN_CALL_ROWS and got.done:
-            return True
-        if got.status == WAN_ANSWER_IN_DOUBT and not head.flags & WAN_CALL_REPEAT:
+        if (head.kind == WAN_CALL_ROWS and got.done and got.status != WAN_ANSWER_IN_DOUBT
+                and not (got.status == WAN_ANSWER_ELSEWHERE and head.flags & WAN_CALL_REPEAT)):
+            return True         # Of a repeat, an earlier attempt may have made the other rows: it stays one call.
+        if got.status == WAN_ANSWER_IN_DOUBT and (not head.flags & WAN_CALL_REPEAT or not payload.strip(b"\0")):
             return False        # The next primary may know.
         if got.status == WAN_ANSWER_FAILED or got.status == WAN_ANSWER_IN_DOUBT:
             raise self.failure(payload, got.status == WAN_ANSWER_IN_DOUBT)

@@ -128,7 +128,6 @@ cdef class RowCalls:
         cdef section *to = &self.sections[wan_table_bucket(&region.table,
                                                            wan_key_hash(key.data, key.length, key.form)).number]
         cdef wan_record head
-        cdef wan_thread *maker = wan_thread_self()
         cdef uint64_t length
         memset(&head, 0, sizeof(head))
         head.value_length, head.key_length = value.length, <uint16_t>key.length
@@ -142,8 +141,7 @@ cdef class RowCalls:
         if (wan_buffer_reserve(&to.records, length) != WAN_OK
                 or wan_buffer_add(&to.rows, &row, sizeof(int64_t)) != WAN_OK):
             return False
-        maker.events += 1
-        head.event_member, head.event_thread, head.event_sequence = region.member, maker.number, maker.events
+        head.event_member, head.event_thread = region.member, wan_thread_self().number
         wan_record_write(to.records.bytes + to.records.used, length, head, key.data, value.data, argument.data,
                          key.data)
         to.records.used += length
@@ -181,8 +179,20 @@ cdef class RowCalls:
             part.head.count = <uint32_t>((from_.rows.used - from_.rows.start) // sizeof(int64_t))
             part.data = from_.records.bytes + from_.records.start
             part.length = from_.records.used - from_.records.start
+            self.number(from_)
             parts.append(part)
         return parts
+
+    cdef void number(self, section *rows) noexcept nogil:
+        """Gives the records of a section identities that count up: one call made them all."""
+        cdef wan_thread *maker = wan_thread_self()
+        cdef uint64_t at = rows.records.start
+        cdef wan_record *record
+        while at < rows.records.used:
+            record = <wan_record *>(rows.records.bytes + at)
+            maker.events += 1
+            record.event_sequence = maker.events
+            at += wan_record_length(record)
 
     cdef int take(self, CallPart part) except -1:
         """Notes what became of a bucket's rows. Rows that were not tried stay."""

@@ -12,7 +12,7 @@ from pywan._core.c_region cimport *
 from pywan._core.c_session cimport *
 from pywan._core.c_tables cimport wan_record
 from pywan._core.put cimport (
-    change_from_record, origin_from_record, origin_local, region_change, region_change_if)
+    change_from_record, origin_from_record, origin_local, region_change, region_change_if, region_recall)
 from pywan._core.region_base cimport RegionBase
 from pywan._core.region_changes cimport Condition, RegionCalls
 from pywan._core.region_state cimport MAX_ATTACHED, condition, decision, origin, region_core
@@ -407,13 +407,12 @@ cdef class CallSession(Session):
         cdef wan_outcome outcome = WAN_LOST
         cdef wan_answer *answer
         cdef wan_status status
-        if call.flags & WAN_CALL_REPEAT:
-            return self.fail(call, WAN_ANSWER_IN_DOUBT, b"ConnectivityError",
-                             b"an earlier attempt may have changed the key, and this member does not remember it", 0)
         prepare(region, record, &change, &from_)
         if wan_table_bucket(&region.table, change.hash).number != call.bucket:
             return self.fail(call, WAN_ANSWER_FAILED, b"IllegalStateError", WRONG_BUCKET, 0)
-        from_.remembered = 1        # The call may be repeated.
+        from_.remembered, from_.age_us = 1, age_of(call)
+        if from_.age_us and region.tail == NULL:        # Only buckets with copies remember.
+            return self.fail(call, WAN_ANSWER_IN_DOUBT, b"ConnectivityError", NOT_REMEMBERED, 0)
         if call.condition:
             from_.asked = &wanted
             memset(&wanted, 0, sizeof(condition))
@@ -424,10 +423,18 @@ cdef class CallSession(Session):
             self.found = wanted.found
         else:
             status = region_change(region, &change, &from_, NULL, &outcome)
+        if status == WAN_SLOW and from_.age_us:     # The callbacks are not asked again.
+            wan_lock_take(&wan_table_shard(&region.table, change.hash).lock)
+            status = region_recall(region, &change, &from_, &outcome)
+            wan_lock_release(&wan_table_shard(&region.table, change.hash).lock)
+            status = WAN_SLOW if status == WAN_EMPTY else status
+            self.found = wanted.found if call.condition else self.found
         if status == WAN_SLOW:
             return self.change_by_callbacks(call, record)
         if status == WAN_ELSEWHERE:
             return self.say_elsewhere(call, region)
+        if status == WAN_IN_DOUBT:
+            return self.fail(call, WAN_ANSWER_IN_DOUBT, b"ConnectivityError", NOT_REMEMBERED, 0)
         if status == WAN_OK and outcome == WAN_OUT_OF_MEMORY:
             status = WAN_NO_MEMORY
         if status != WAN_OK:
@@ -450,7 +457,7 @@ cdef class CallSession(Session):
     cdef wan_answer *do_rows(self, region_core *region, const wan_call *call) noexcept nogil:
         cdef const uint8_t *record_at = <const uint8_t *>(call + 1)
         cdef const wan_record *record
-        cdef uint64_t at = self.last_answer(), done = 0, applied = 0, era = 0, sequence = 0
+        cdef uint64_t at = self.last_answer(), done = 0, applied = 0, era = 0, sequence = 0, first = 0
         cdef wan_change change
         cdef origin from_
         cdef wan_outcome outcome = WAN_LOST
@@ -458,16 +465,24 @@ cdef class CallSession(Session):
         cdef wan_status status = WAN_OK
         cdef bint touched = False
         cdef int happened
-        if call.flags & WAN_CALL_REPEAT:
-            return self.fail(call, WAN_ANSWER_IN_DOUBT, b"ConnectivityError",
-                             b"an earlier attempt may have made the changes, and this member does not remember it", 0)
+        if call.flags & WAN_CALL_REPEAT and region.tail == NULL:
+            return self.fail(call, WAN_ANSWER_IN_DOUBT, b"ConnectivityError", NOT_REMEMBERED, 0)
         while done < call.count:
             record = <const wan_record *>record_at
             prepare(region, record, &change, &from_)
+            from_.remembered, from_.is_row, from_.row, from_.age_us = 1, 1, <uint32_t>done, age_of(call)
+            if done == 0:
+                first = record.event_sequence
+            elif record.event_sequence != first + done:
+                answer = self.fail(call, WAN_ANSWER_FAILED, b"ProtocolError",
+                                   b"the rows of a call have identities that do not count up", done)
+                break
             if wan_table_bucket(&region.table, change.hash).number != call.bucket:
                 answer = self.fail(call, WAN_ANSWER_FAILED, b"IllegalStateError", WRONG_BUCKET, done)
                 break
             status = region_change(region, &change, &from_, NULL, &outcome)
+            if status == WAN_SLOW and from_.age_us:
+                status = WAN_IN_DOUBT       # Rows that callbacks let through are not remembered as one call.
             if status == WAN_SLOW:
                 happened = 0
                 answer = self.row_by_callbacks(call, record, done, &happened)
@@ -480,13 +495,20 @@ cdef class CallSession(Session):
             elif status == WAN_ELSEWHERE:
                 answer = self.say_elsewhere(call, region)
                 break
+            elif status == WAN_IN_DOUBT:
+                answer = self.fail(call, WAN_ANSWER_IN_DOUBT, b"ConnectivityError", NOT_REMEMBERED, done)
+                break
             elif status != WAN_OK:
                 answer = self.fail_status(call, region, status, done)
                 break
             else:
-                applied += outcome <= WAN_DESTROYED
+                if change.recalled:         # An earlier attempt of this call has made the row, and those before.
+                    applied = change.recalled
+                else:
+                    applied += outcome <= WAN_DESTROYED
+                # A row that changed nothing names what it saw. If the era changes, the rows before are lost track of.
+                era, sequence = era if touched else change.era, max(sequence, change.sequence)
                 touched = True
-                era, sequence = change.era, change.sequence
             done += 1
             record_at += wan_record_length(record)
         else:
@@ -598,7 +620,7 @@ cdef class CallSession(Session):
                 status = region_change(region, &change, &from_, decisions, &outcome)
                 cleared += status == WAN_OK and outcome == WAN_DESTROYED
                 if status == WAN_OK:
-                    era, sequence = change.era, change.sequence
+                    era, sequence = era if sequence else change.era, max(sequence, change.sequence)
         wan_buffer_trim(&self.keys, WAN_BUFFER_KEPT_BYTES)
         at = self.last_answer()
         if status == WAN_ELSEWHERE:
@@ -681,6 +703,8 @@ cdef class CallSession(Session):
             wan_call_depth = before
 
 
+cdef const char *NOT_REMEMBERED = (b"an earlier attempt may have made the change, and the members do not remember"
+                                   b" it any more")
 cdef const char *WRONG_BUCKET = b"the key lies in another bucket here: the members differ about the number of buckets"
 cdef tuple CONDITIONS = ("", "absent", "value", "equal", "there")
 cdef tuple OUTCOMES = ("created", "updated", "destroyed", "missing", "lost", "ask", "no memory", "unmet", "same",
@@ -697,6 +721,11 @@ cdef bint is_primary(const region_core *region, const wan_call *call, uint64_t *
     return wan_tail_role(region.tail, call.bucket) == WAN_TAIL_PRIMARY and epoch[0] >= call.epoch
 
 
+cdef uint64_t age_of(const wan_call *call) noexcept nogil:
+    """How many microseconds ago a call was first made, of one that is repeated. 0: it is not."""
+    return (call.number + 1) * 1000 if call.flags & WAN_CALL_REPEAT else 0
+
+
 cdef void prepare(region_core *region, const wan_record *record, wan_change *change, origin *from_) noexcept nogil:
     """What a record asks for, as a change that is made here. It has the identity that its caller gave it."""
     change_from_record(change, record, wan_key_hash(wan_record_key(record), record.key_length, record.key_form))
@@ -704,7 +733,7 @@ cdef void prepare(region_core *region, const wan_record *record, wan_change *cha
     change.flags = 0
     change.stamp_site = region.site
     change.stamp = wan_clock_take(region.clock, wan_clock_now_ms(region.clock), 1)
-    change.era = change.sequence = 0
+    change.era = change.sequence = change.recalled = 0
     if record.flags & WAN_FLAG_GIVEN and record.stamp and record.stamp < change.stamp:
         change.stamp, change.flags = record.stamp, WAN_FLAG_GIVEN
     origin_from_record(from_, record, False)

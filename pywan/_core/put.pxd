@@ -105,6 +105,11 @@ cdef inline wan_status region_change_if(region_core *region, wan_change *change,
     cdef wan_status status
     change.waits = 0
     wan_lock_take(&shard.lock)
+    if region.tail != NULL and from_.remembered:
+        status = region_recall(region, change, from_, outcome)
+        if status != WAN_EMPTY:
+            wan_lock_release(&shard.lock)
+            return status
     status = check_route(region.attached, decisions != NULL)
     if status == WAN_OK:
         status = condition_look(
@@ -171,6 +176,30 @@ cdef inline wan_status region_change_held(region_core *region, wan_shard *shard,
     return status
 
 
+cdef inline wan_status region_recall(region_core *region, wan_change *change, const origin *from_,
+                                     wan_outcome *outcome) noexcept nogil:
+    """What became of a change that may be a repeat: statuses as `wan_tail_recall`. WAN_OK: it took effect before, and
+    *outcome and the condition say what it did then. Under the entry lock."""
+    cdef wan_repeat repeat
+    cdef wan_recalled recalled
+    cdef uint32_t bucket = wan_table_bucket(&region.table, change.hash).number
+    cdef wan_status status
+    repeat.call.member, repeat.call.thread = from_.event_member, from_.event_thread
+    repeat.call.number, repeat.age_us = from_.event_sequence - from_.row, from_.age_us
+    repeat.row, repeat.is_row = from_.row, from_.is_row
+    status = wan_tail_recall(region.tail, bucket, &repeat, &recalled,
+                             &from_.asked.found if from_.asked != NULL else NULL)
+    if status != WAN_OK:
+        return status
+    change.era, change.sequence, change.waits = recalled.era, recalled.sequence, 1
+    change.recalled = recalled.applied
+    outcome[0] = <wan_outcome>recalled.outcome
+    if from_.asked != NULL:
+        from_.asked.holds, from_.asked.found_value = True, recalled.has_found
+        from_.asked.found_form = recalled.found_form
+    return WAN_OK
+
+
 cdef inline wan_status region_change_shared(region_core *region, wan_shard *shard, wan_change *change,
                                             const origin *from_, wan_outcome *outcome) noexcept nogil:
     """The part of `region_change` for a region that several members hold. WAN_ELSEWHERE: another member is primary of
@@ -181,6 +210,11 @@ cdef inline wan_status region_change_shared(region_core *region, wan_shard *shar
     cdef wan_tail_reservation room
     cdef wan_tail_entry *entry
     cdef wan_status status
+    change.recalled = 0
+    if from_.remembered and from_.asked == NULL:        # With a condition, `region_change_if` has looked.
+        status = region_recall(region, change, from_, outcome)
+        if status != WAN_EMPTY:
+            return status
     if from_.remembered and from_.asked != NULL and from_.asked.found_value:
         found = from_.asked.found.used
     status = wan_tail_reserve(region.tail, bucket, sizeof(wan_tail_entry) + length + wan_align8(found), &room)
@@ -196,7 +230,8 @@ cdef inline wan_status region_change_shared(region_core *region, wan_shard *shar
     write_record(<uint8_t *>(entry + 1), length, region, change, operation_of(outcome[0]), from_, NULL, 0,
                  change.value, value_length, change.value_form)
     if from_.remembered:
-        entry.flags = WAN_TAIL_REMEMBERED
+        entry.flags = WAN_TAIL_REMEMBERED | WAN_TAIL_ROW if from_.is_row else WAN_TAIL_REMEMBERED
+        entry.row = from_.row
         if from_.asked != NULL and from_.asked.found_value:
             entry.flags |= WAN_TAIL_FOUND
             entry.found_length, entry.found_form = <uint32_t>found, from_.asked.found_form
@@ -451,6 +486,7 @@ cdef inline void origin_from_record(origin *from_, const wan_record *record, bin
     from_.callback_form = record.callback_form
     from_.possible_duplicate = possible_duplicate
     from_.remembered, from_.asked = 0, NULL
+    from_.is_row, from_.row, from_.age_us = 0, 0, 0
 
 
 cdef inline wan_status region_log_reserve(region_log *log, const wan_change *change) noexcept nogil:

@@ -501,13 +501,15 @@ cdef str change_by_callbacks(RegionBase self, int operation, key, value, callbac
                                         (self.region.member, wan_thread_number(), wan_thread_next_event()), condition_,
                                         timestamp_ms)
             if outcome is not None:
+                if not isinstance(outcome, str):    # Nobody knows, and the callbacks would make another change.
+                    raise no_answer(self, key, True)
                 return outcome
     if condition_ is None and not timestamp_ms:
         return self.change_by_callbacks(operation, key, value, callback_argument)
     return self.change_by_callbacks(operation, key, value, callback_argument, timestamp_ms, condition_)
 
 
-cdef str finish_shared(RegionBase self, wan_change *change, const origin *from_, decision *decided,
+cdef str finish_shared(RegionBase self, wan_change *change, origin *from_, decision *decided,
                        Condition condition_, key, value, callback_argument, int64_t timestamp_ms, uint64_t began,
                        wan_status *status, wan_outcome *outcome):
     """The rest of a change to a region that several members hold, which began at `began`. It waits until the change
@@ -529,15 +531,18 @@ cdef str finish_shared(RegionBase self, wan_change *change, const origin *from_,
                 raise no_answer(self, key, outcome[0] <= WAN_DESTROYED)
             if outcome[0] <= WAN_DESTROYED and not sent:
                 sent = began
+        elif status[0] == WAN_IN_DOUBT:
+            raise no_answer(self, key, True)
         elif status[0] != WAN_ELSEWHERE:
             return None
         found = self.route.change(<int>change.operation, key, value, callback_argument, event_id, condition_,
                                   timestamp_ms, began, sent)
-        if found is not None:
+        if isinstance(found, str):
             return found
-        if sent:        # This member is primary again, and does not know what became of its change.
-            raise no_answer(self, key, True)
+        if found is not None:       # An attempt may have made the change, and this member is primary now.
+            sent = found
         self.wait_for_role(key, began)
+        from_.age_us = wan_monotonic_us() - sent + 1 if sent else 0
         change.stamp = wan_clock_take(self.region.clock, wan_clock_now_ms(self.region.clock), 1)
         if wanted != NULL:
             status[0] = region_change_if(&self.region, change, from_, decided, wanted, outcome)
@@ -591,6 +596,7 @@ cdef str change_one(RegionBase self, int operation, key, value, callback_argumen
             raise IllegalStateError(f"region {self.name!r} is on several members, and events of other sites cannot be"
                                     " applied to such a region in this version")
         from_.remembered, from_.asked, began = 1, wanted, wan_monotonic_us()
+        from_.is_row, from_.row, from_.age_us = 0, 0, 0
     try:
         if wanted != NULL:
             status = region_change_if(&self.region, &change, &from_, decided, wanted, &outcome)

@@ -95,6 +95,9 @@ cdef struct origin:
     uint8_t possible_duplicate
     # In a region that several members hold: the change may be repeated, so its buckets remember it with its answer.
     uint8_t remembered
+    uint8_t is_row          # The call has many rows, with identities that count up: this is number `row`.
+    uint32_t row
+    uint64_t age_us         # How long ago the change was tried for the first time. 0: it is tried now.
     condition *asked        # What a conditional change asked for: the value that it found is a part of the answer.
 
 cdef struct decision:
