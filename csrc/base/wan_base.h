@@ -29,6 +29,7 @@ typedef enum {
      * where. */
     WAN_BROKEN,
     WAN_ELSEWHERE, /* Another member is primary of the change's bucket, or will be. Nothing was changed. */
+    WAN_TOO_FEW,   /* The bucket has fewer copies in sync than a change needs. Nothing was changed. */
     WAN_IN_DOUBT,  /* The change is repeated, and may have happened before. Nothing was changed now. */
 } wan_status;
 

@@ -86,6 +86,33 @@ static int grow(wan_answers *answers)
     return 1;
 }
 
+/* Adds an item with a copy of its found value. */
+static void keep(wan_answers *answers, const wan_first_answer *fresh, uint64_t now_us)
+{
+    while (answers->count
+           && (answers->items[answers->begin].known_us + WAN_ANSWERS_KEPT_US < now_us
+               || answers->found_bytes + fresh->found_length > WAN_ANSWERS_BYTES_MAX))
+        forget_oldest(answers);
+    if (answers->count == WAN_ANSWERS_MAX || (answers->count == answers->capacity && !grow(answers) && answers->count))
+        forget_oldest(answers);
+    uint8_t *found = NULL;
+    if (fresh->found_length && fresh->found_length <= WAN_ANSWERS_BYTES_MAX) found = malloc(fresh->found_length);
+    if (answers->count == answers->capacity || (fresh->found_length && !found)) { /* No memory, or too large. */
+        free(found);
+        answers->forgotten_us = now_us;
+        return;
+    }
+    const uint32_t place = (answers->begin + answers->count++) & (answers->capacity - 1);
+    wan_first_answer *item = &answers->items[place];
+    *item = *fresh;
+    if (found) memcpy(found, fresh->found, fresh->found_length);
+    item->found = found;
+    uint32_t *head = &answers->heads[hash_of(answers, item->call)];
+    item->next = *head;
+    *head = place + 1;
+    answers->found_bytes += item->found_length;
+}
+
 void wan_answers_add(wan_answers *answers, const wan_first_answer *fresh)
 {
     /* The rows of a call come one behind the other, mostly. */
@@ -96,32 +123,60 @@ void wan_answers_add(wan_answers *answers, const wan_first_answer *fresh)
         item->applied++;
         return;
     }
+    wan_first_answer kept = *fresh;
+    kept.known_us = wan_monotonic_us();
+    kept.applied = 1;
+    keep(answers, &kept, kept.known_us);
+}
+
+wan_status wan_answers_pack(const wan_answers *answers, wan_buffer *to, uint64_t *largest)
+{
     const uint64_t now_us = wan_monotonic_us();
-    while (answers->count
-           && (answers->items[answers->begin].known_us + WAN_ANSWERS_KEPT_US < now_us
-               || answers->found_bytes + fresh->found_length > WAN_ANSWERS_BYTES_MAX))
-        forget_oldest(answers);
-    if (answers->count == WAN_ANSWERS_MAX
-        || (answers->count == answers->capacity && !grow(answers) && answers->count))
-        forget_oldest(answers);
-    uint8_t *found = NULL;
-    if (fresh->found_length && fresh->found_length <= WAN_ANSWERS_BYTES_MAX) found = malloc(fresh->found_length);
-    if (answers->count == answers->capacity || (fresh->found_length && !found)) { /* No memory, or too large. */
-        free(found);
-        answers->forgotten_us = now_us;
-        return;
+    uint64_t bytes =
+        (answers->count + 1) * sizeof(wan_answer_item) + answers->count * (uint64_t)8 + answers->found_bytes;
+    wan_status status = wan_buffer_reserve(to, bytes);
+    if (status != WAN_OK) return status;
+    wan_answer_item head = {.age_us = answers->forgotten_us ? now_us - answers->forgotten_us : WAN_NEVER,
+                            .is_first = 1};
+    wan_buffer_put(to, &head, sizeof head);
+    for (uint32_t n = 0; n < answers->count; n++) {
+        const wan_first_answer *from = &answers->items[(answers->begin + n) & (answers->capacity - 1)];
+        wan_answer_item item = {
+            from->call,         from->sequence, now_us - from->known_us, from->rows,      from->applied,
+            from->found_length, from->outcome,  from->found_form,        from->has_found, 0};
+        static const uint8_t zeros[8];
+        const uint64_t size = wan_answer_item_size(&item);
+        wan_buffer_put(to, &item, sizeof item);
+        if (from->found_length) wan_buffer_put(to, from->found, from->found_length);
+        wan_buffer_put(to, zeros, size - sizeof item - from->found_length);
+        if (size > *largest) *largest = size;
     }
-    const uint32_t place = (answers->begin + answers->count++) & (answers->capacity - 1);
-    item = &answers->items[place];
-    *item = *fresh;
-    if (found) memcpy(found, fresh->found, fresh->found_length);
-    item->found = found;
-    item->known_us = now_us;
-    item->applied = 1;
-    uint32_t *head = &answers->heads[hash_of(answers, item->call)];
-    item->next = *head;
-    *head = place + 1;
-    answers->found_bytes += item->found_length;
+    return WAN_OK;
+}
+
+void wan_answers_unpack(wan_answers *answers, const wan_answer_item *item, uint32_t count)
+{
+    const uint64_t now_us = wan_monotonic_us();
+    for (uint32_t n = 0; n < count; n++) {
+        /* Its time here is later than it was: what is forgotten because of it covers less. */
+        const uint64_t known_us = item->age_us < now_us ? now_us - item->age_us : 1;
+        if (item->is_first) {
+            wan_answers_forget(answers, item->age_us == WAN_NEVER ? 0 : known_us);
+        } else {
+            const wan_first_answer fresh = {.call = item->call,
+                                            .sequence = item->sequence,
+                                            .known_us = known_us,
+                                            .found = (uint8_t *)(item + 1),
+                                            .found_length = item->found_length,
+                                            .rows = item->rows,
+                                            .applied = item->applied,
+                                            .outcome = item->outcome,
+                                            .found_form = item->found_form,
+                                            .has_found = item->has_found};
+            keep(answers, &fresh, now_us);
+        }
+        item = (const wan_answer_item *)((const uint8_t *)item + wan_answer_item_size(item));
+    }
 }
 
 int wan_answers_cover(const wan_answers *answers, uint64_t first_us)

@@ -15,7 +15,8 @@ static wan_status check_entry(const uint8_t *at, uint64_t left)
     const int is_row = (entry->flags & WAN_TAIL_ROW) != 0;
     if (entry->outcome > WAN_FORGOTTEN || entry->found_form >= WAN_FORM_COUNT
         || entry->flags > (WAN_TAIL_REMEMBERED | WAN_TAIL_FOUND | WAN_TAIL_ROW) || (entry->row && !is_row)
-        || entry->row == UINT32_MAX || entry->reserved || (is_row && entry->flags != (WAN_TAIL_REMEMBERED | WAN_TAIL_ROW)))
+        || entry->row == UINT32_MAX || entry->reserved
+        || (is_row && entry->flags != (WAN_TAIL_REMEMBERED | WAN_TAIL_ROW)))
         return WAN_FAIL(WAN_CORRUPT, "an entry of a lane has the outcome %u, the form %u and the flags %u",
                         entry->outcome, entry->found_form, entry->flags);
     return WAN_OK;
@@ -91,6 +92,22 @@ static wan_status check_changes(const uint8_t *payload, uint64_t length)
                : WAN_FAIL(WAN_CORRUPT, "a frame of a lane has %" PRIu64 " bytes behind its sections", length - at);
 }
 
+static wan_status check_answers(const uint8_t *at, uint64_t bytes, uint32_t count)
+{
+    for (uint32_t n = 0; n < count; n++) {
+        const wan_answer_item *item = (const wan_answer_item *)at;
+        if (bytes < sizeof *item || item->found_length > WAN_ANSWERS_BYTES_MAX || wan_answer_item_size(item) > bytes)
+            return WAN_FAIL(WAN_CORRUPT, "a remembered call of an image is cut off: %" PRIu64 " bytes are left", bytes);
+        if (item->outcome > WAN_FORGOTTEN || item->found_form >= WAN_FORM_COUNT || item->has_found > 1
+            || item->is_first > 1 || item->rows > UINT32_MAX - 1 || (item->found_length && !item->has_found))
+            return WAN_FAIL(WAN_CORRUPT, "a remembered call of an image has the outcome %u and the form %u",
+                            item->outcome, item->found_form);
+        const uint64_t size = wan_answer_item_size(item);
+        at += size, bytes -= size;
+    }
+    return bytes ? WAN_FAIL(WAN_CORRUPT, "an image has %" PRIu64 " bytes behind its remembered calls", bytes) : WAN_OK;
+}
+
 static wan_status check_image(const uint8_t *payload, uint64_t length)
 {
     const wan_lane_image *image = (const wan_lane_image *)payload;
@@ -103,6 +120,8 @@ static wan_status check_image(const uint8_t *payload, uint64_t length)
                         image->part, image->is_last, image->transfer, image->through);
     if (image->part == WAN_IMAGE_ENTRIES)
         return check_entries((const uint8_t *)(image + 1), image->bytes, image->count);
+    if (image->part == WAN_IMAGE_ANSWERS)
+        return check_answers((const uint8_t *)(image + 1), image->bytes, image->count);
     if (image->bytes != (uint64_t)image->count * sizeof(wan_shrunk))
         return WAN_FAIL(WAN_CORRUPT, "%" PRIu32 " shrunk tombstones of an image in %" PRIu32 " bytes", image->count,
                         image->bytes);

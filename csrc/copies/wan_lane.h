@@ -46,7 +46,8 @@ enum {
     /* wan_tail_entry and record: an entry of the table. A tombstone is a destroy that found 8 bytes: its age in
      * milliseconds. An entry that lost its value has the outcome WAN_MISSING. */
     WAN_IMAGE_ENTRIES = 0,
-    WAN_IMAGE_SHRUNK = 1, /* wan_shrunk: tombstones that lost their keys. */
+    WAN_IMAGE_SHRUNK = 1,  /* wan_shrunk: tombstones that lost their keys. */
+    WAN_IMAGE_ANSWERS = 2, /* wan_answer_item: the calls that the bucket remembers. */
     WAN_IMAGE_PARTS
 };
 

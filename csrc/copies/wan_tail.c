@@ -25,7 +25,7 @@ wan_status wan_tail_entry_check(const uint8_t *at, uint64_t bytes)
     return WAN_OK;
 }
 
-wan_status wan_tail_init(wan_tail *tail, uint32_t buckets, uint32_t shards)
+wan_status wan_tail_init(wan_tail *tail, uint32_t buckets, uint32_t shards, uint32_t min_copies)
 {
     memset(tail, 0, sizeof *tail);
     tail->lease_until_us = WAN_NEVER;
@@ -40,6 +40,7 @@ wan_status wan_tail_init(wan_tail *tail, uint32_t buckets, uint32_t shards)
     }
     tail->bucket_count = buckets;
     tail->shard_count = shards;
+    tail->min_copies = min_copies;
     for (uint32_t n = 0; n < buckets; n++) tail->buckets[n].first = 1;
     return WAN_OK;
 }
@@ -185,12 +186,12 @@ static void remember(wan_tail_bucket *bucket, const wan_tail_entry *entry, uint6
 
 /* The primary's changes. */
 
-/* Whether the primary waits for another copy. Without one it needs the coordinator's lease. */
-static int has_waited_copy(const wan_tail_bucket *bucket)
+/* How many other copies the primary waits for. Without one it needs the coordinator's lease. */
+static uint32_t waited_copies(const wan_tail_bucket *bucket)
 {
-    for (uint32_t n = 0; n < bucket->copy_count; n++)
-        if (bucket->copies[n].state == WAN_COPY_WAITED) return 1;
-    return 0;
+    uint32_t count = 0;
+    for (uint32_t n = 0; n < bucket->copy_count; n++) count += bucket->copies[n].state == WAN_COPY_WAITED;
+    return count;
 }
 
 wan_status wan_tail_reserve(wan_tail *tail, uint32_t number, uint64_t length, wan_tail_reservation *room)
@@ -198,8 +199,14 @@ wan_status wan_tail_reserve(wan_tail *tail, uint32_t number, uint64_t length, wa
     wan_tail_bucket *bucket = &tail->buckets[number];
     wan_lock_take(&bucket->lock);
     wan_status status = WAN_OK;
-    if (bucket->role != WAN_TAIL_PRIMARY || (!has_waited_copy(bucket) && !wan_tail_lease_runs(tail)))
-        status = WAN_ELSEWHERE;
+    const uint32_t waited = waited_copies(bucket);
+    if (bucket->role != WAN_TAIL_PRIMARY || (!waited && !wan_tail_lease_runs(tail))) status = WAN_ELSEWHERE;
+    else if (waited + 1 < tail->min_copies)
+        status = WAN_FAIL(WAN_TOO_FEW,
+                          "bucket %" PRIu32 " has %" PRIu32 " copies in sync, and min-in-sync-copies asks for %" PRIu32
+                          "; nothing was changed. Start the members that are missing (`show coordinator` says who is"
+                          " there), or lower min-in-sync-copies",
+                          number, waited + 1, tail->min_copies);
     else if (bucket->changes.used - bucket->changes.start + length > WAN_TAIL_BYTES_MAX
              && bucket->changes.used != bucket->changes.start)
         status = WAN_FAIL(WAN_FULL, "copies of bucket %" PRIu32 " are %" PRIu64 " bytes behind", number,
@@ -244,8 +251,8 @@ wan_status wan_tail_recall(wan_tail *tail, uint32_t number, const wan_repeat *re
     const wan_first_answer *first = wan_answers_find(&bucket->answers, repeat->call);
     if (bucket->role != WAN_TAIL_PRIMARY) status = WAN_ELSEWHERE;
     else if (first && (!repeat->is_row || first->rows > repeat->row)) {
-        *recalled = (wan_recalled){
-            bucket->era, first->sequence, first->applied, first->outcome, first->found_form, first->has_found};
+        *recalled = (wan_recalled){bucket->era,    first->sequence,   first->applied,
+                                   first->outcome, first->found_form, first->has_found};
         status = WAN_OK;
         if (found) {
             wan_buffer_empty(found);
@@ -299,8 +306,6 @@ void wan_tail_set_role(wan_tail *tail, uint32_t number, uint8_t role, uint64_t l
         }
     if (bucket->life != life || is_new_image || role == WAN_TAIL_ABSENT || (leads(before) && !leads(role)))
         store(&bucket->era, bucket->era + 1);
-    /* A learner gets no answers with its image: it remembers those that came with its stream. */
-    if (before == WAN_TAIL_LEARNER && holds) bucket->answers.forgotten_us = wan_monotonic_us();
     __atomic_store_n(&bucket->role, role, __ATOMIC_RELEASE);
     store(&bucket->life, life);
     store(&bucket->epoch, epoch);

@@ -121,6 +121,7 @@ typedef struct {
 typedef struct {
     wan_tail_bucket *buckets;
     uint32_t bucket_count, shard_count;
+    uint32_t min_copies; /* A bucket with fewer copies in sync, the primary included, takes no change. */
     /* For each shard of the table, the sequence of its newest change. Written under the entry lock and the bucket's
      * lock. A read compares it with `counted`. */
     uint64_t *shard_last;
@@ -140,7 +141,7 @@ typedef struct {
 /* Checks that a whole entry with its record begins at `at`, within `bytes` bytes. WAN_CORRUPT otherwise. */
 wan_status wan_tail_entry_check(const uint8_t *at, uint64_t bytes);
 
-wan_status wan_tail_init(wan_tail *tail, uint32_t buckets, uint32_t shards);
+wan_status wan_tail_init(wan_tail *tail, uint32_t buckets, uint32_t shards, uint32_t min_copies);
 void wan_tail_close(wan_tail *tail); /* Nobody waits in the tail, or uses it afterwards. */
 
 /* What this member is for a bucket now: WAN_TAIL_*. */
@@ -167,8 +168,8 @@ wan_status wan_tail_add_lane(wan_tail *tail, uint32_t lane, wan_lane_state *stat
 void wan_tail_remove_lane(wan_tail *tail, uint32_t lane); /* No bucket names it any more. */
 
 /* The primary's changes. Reserve takes the bucket's lock and keeps it when it returns WAN_OK. WAN_ELSEWHERE: the member
- * is not primary of the bucket, or it waits for no copy and has no lease. WAN_FULL, WAN_NO_MEMORY: there is no room.
- * The caller holds the entry lock. */
+ * is not primary of the bucket, or it waits for no copy and has no lease. WAN_TOO_FEW: it waits for fewer copies than
+ * `min_copies`. WAN_FULL, WAN_NO_MEMORY: there is no room. The caller holds the entry lock. */
 wan_status wan_tail_reserve(wan_tail *tail, uint32_t bucket, uint64_t length, wan_tail_reservation *room);
 /* The entry is written: gives it its sequence, marks the bucket for the lanes of its copies, wakes lanes that sleep,
  * and releases the lock. Without copies the change counts at once, and nothing is kept. Returns the sequence. */

@@ -289,7 +289,8 @@ class LaneState:
 class Tail:
     """The last changes of each bucket of one region, which some copies may lack."""
 
-    def __init__(self, buckets: int, shards: int) -> None: ...
+    def __init__(self, buckets: int, shards: int, min_copies: int = 1) -> None:
+        """`min_copies`: a bucket with fewer copies in sync, the primary included, takes no change."""
     def set_role(self, bucket: int, role: int, life: int, epoch: int, transfer: int = 0) -> None:
         """Sets what this member is for a bucket (TAIL_*)."""
     def set_copies(self, bucket: int, copies: Iterable[tuple[int, int, int, int]]) -> None:

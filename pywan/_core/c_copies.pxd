@@ -6,6 +6,13 @@ cdef extern from "copies/wan_answers.h" nogil:
     ctypedef struct wan_call_identity:
         uint32_t member, thread
         uint64_t number
+    ctypedef struct wan_answers:
+        pass
+    ctypedef struct wan_answer_item:
+        pass
+    uint64_t wan_answer_item_size(const wan_answer_item *item)
+    wan_status wan_answers_pack(const wan_answers *answers, wan_buffer *to, uint64_t *largest)
+    void wan_answers_unpack(wan_answers *answers, const wan_answer_item *item, uint32_t count)
 
 cdef extern from "copies/wan_tail.h" nogil:
     enum: WAN_TAIL_LANES_MAX, WAN_TAIL_BYTES_MAX, WAN_IMAGE_DONE
@@ -38,6 +45,7 @@ cdef extern from "copies/wan_tail.h" nogil:
         uint64_t dropped_bytes, transfer, learned
         wan_tail_copy *copies
         uint32_t copy_count
+        wan_answers answers
     ctypedef struct wan_repeat:
         wan_call_identity call
         uint64_t age_us
@@ -58,7 +66,7 @@ cdef extern from "copies/wan_tail.h" nogil:
         wan_tail_bucket *bucket
         uint8_t *at
         uint64_t length
-    wan_status wan_tail_init(wan_tail *tail, uint32_t buckets, uint32_t shards)
+    wan_status wan_tail_init(wan_tail *tail, uint32_t buckets, uint32_t shards, uint32_t min_copies)
     void wan_tail_close(wan_tail *tail)
     uint8_t wan_tail_role(const wan_tail *tail, uint32_t bucket)
     bint wan_tail_lease_runs(const wan_tail *tail)

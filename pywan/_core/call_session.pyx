@@ -282,6 +282,8 @@ cdef class CallSession(Session):
                              b"the region was destroyed, or its cache closed", done)
         if status == WAN_FULL:
             return self.fail(call, WAN_ANSWER_FAILED, b"QueueFullError", wan_detail, done)
+        if status == WAN_TOO_FEW:
+            return self.fail(call, WAN_ANSWER_FAILED, b"ConnectivityError", wan_detail, done)
         if status == WAN_NO_MEMORY:
             return self.fail(call, WAN_ANSWER_FAILED, b"OutOfMemoryError", b"no memory for the change", done)
         return self.fail(call, WAN_ANSWER_FAILED, b"InternalError", wan_detail, done)

@@ -8,14 +8,15 @@ cdef struct lane_bucket:
     uint32_t region, bucket
 
 cdef struct lane_image:
-    # The image that a lane is sending. Only one is at any moment. `entries` and `shrunk` are what was copied of some
-    # shards and was not laid out yet. The stream goes through `through` before it.
+    # The image that a lane is sending. Only one is at any moment. `entries`, `shrunk` and `answers` are what was copied
+    # of some shards and was not laid out yet. The stream goes through `through` before it.
     lane_bucket where
     uint64_t life, epoch, transfer
     uint64_t through
     wan_buffer entries              # wan_tail_entry with their records.
     wan_buffer shrunk               # wan_shrunk.
-    uint64_t largest                # Bytes of the largest entry of `entries`.
+    wan_buffer answers              # wan_answer_item. They leave with the last run.
+    uint64_t largest                # Bytes of the largest entry of `entries`, or item of `answers`.
     uint32_t next_shard             # Of the bucket's shards, from 0.
     uint8_t is_active
     uint8_t is_copied               # The content of some shards waits to be laid out. There may be nothing in them.

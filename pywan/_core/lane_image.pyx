@@ -144,6 +144,10 @@ cdef int image_copy(lane_image *image, region_core *core, uint32_t lane) noexcep
                 image.through = at.last
             is_same = at.last == image.through
             if is_same:
+                if image.next_shard + 1 == bucket.shard_count:
+                    wan_buffer_empty(&image.answers)
+                    if wan_answers_pack(&at.answers, &image.answers, &image.largest) != WAN_OK:
+                        done = -1
                 image.next_shard += 1
                 run += 1
                 copy.image_shard = image.next_shard if image.next_shard < bucket.shard_count else WAN_IMAGE_DONE
@@ -173,12 +177,19 @@ cdef uint64_t image_lay(lane_image *image, wan_buffer *out, uint64_t id, uint64_
         part, head.part = &image.shrunk, WAN_IMAGE_SHRUNK
         bytes = min(part.used - part.start, most // sizeof(wan_shrunk) * sizeof(wan_shrunk))
         count = <uint32_t>(bytes // sizeof(wan_shrunk))
+    elif image.answers.start < image.answers.used:
+        part, head.part = &image.answers, WAN_IMAGE_ANSWERS
+        while part.start + bytes < part.used and bytes < most:
+            bytes += wan_answer_item_size(<const wan_answer_item *>(part.bytes + part.start + bytes))
+            count += 1
     if bytes:
         memcpy(head + 1, part.bytes + part.start, bytes)
         part.start += bytes
-    if image.entries.start == image.entries.used and image.shrunk.start == image.shrunk.used:
+    if (image.entries.start == image.entries.used and image.shrunk.start == image.shrunk.used
+            and image.answers.start == image.answers.used):
         wan_buffer_empty(&image.entries)
         wan_buffer_empty(&image.shrunk)
+        wan_buffer_empty(&image.answers)
         image.is_copied = 0
         head.is_last = image.is_whole
         if bytes == 0 and not image.is_whole:

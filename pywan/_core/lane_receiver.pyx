@@ -289,6 +289,10 @@ cdef class LaneReceiverSession(Session):
             status = learn_shrunk(core, image.bucket, <const wan_shrunk *>(image + 1), image.count)
             if status != WAN_OK:
                 return status
+        elif at.role == WAN_TAIL_LEARNER and image.part == WAN_IMAGE_ANSWERS:
+            wan_lock_take(&at.lock)
+            wan_answers_unpack(&at.answers, <const wan_answer_item *>(image + 1), image.count)
+            wan_lock_release(&at.lock)
         elif at.role == WAN_TAIL_LEARNER:
             for _n in range(image.count):
                 status = region_learn(core, image.bucket, entry)

@@ -69,6 +69,7 @@ cdef class LaneSenderSession(Session):
         wan_buffer_close(&self.learners)
         wan_buffer_close(&self.image.entries)
         wan_buffer_close(&self.image.shrunk)
+        wan_buffer_close(&self.image.answers)
 
     # Regions. The caller holds the lock.
 
@@ -601,6 +602,7 @@ cdef class LaneSenderSession(Session):
     cdef void drop_image(self) noexcept nogil:
         wan_buffer_trim(&self.image.entries, FRAME_BYTES * 4)
         wan_buffer_trim(&self.image.shrunk, FRAME_BYTES)
+        wan_buffer_trim(&self.image.answers, FRAME_BYTES)
         self.image.is_active = self.image.is_copied = 0
 
     cdef int copy_image(self) noexcept nogil:

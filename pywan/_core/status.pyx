@@ -18,6 +18,7 @@ cdef object error_for(wan_status status, str during):
     kind = {
         WAN_TOO_LARGE: errors.EventTooLargeError, WAN_CORRUPT: errors.ProtocolError,
         WAN_IO: errors.DiskError, WAN_INVALID: errors.ConfigurationError, WAN_CLOSED: errors.IllegalStateError,
+        WAN_TOO_FEW: errors.ConnectivityError,
     }.get(status, errors.InternalError)
     if status == WAN_NO_MEMORY:
         return MemoryError(message)

@@ -36,11 +36,11 @@ cdef class LaneState:
 cdef class Tail:
     """The last changes of each bucket of one region, which some copies may lack. `epoch` is one word everywhere."""
 
-    def __cinit__(self, uint32_t buckets, uint32_t shards):
+    def __cinit__(self, uint32_t buckets, uint32_t shards, uint32_t min_copies=1):
         self.lanes = {}
         if buckets == 0 or shards == 0 or shards % buckets:
             raise ValueError(f"{shards} shards cannot be divided among {buckets} buckets")
-        raise_for(wan_tail_init(&self.tail, buckets, shards), "the tails of a region")
+        raise_for(wan_tail_init(&self.tail, buckets, shards, min_copies), "the tails of a region")
 
     def __dealloc__(self):
         wan_tail_close(&self.tail)

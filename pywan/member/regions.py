@@ -78,6 +78,11 @@ class Regions:
         self._fit_senders(made)
         if self.hosting is not None:
             self.hosting.hosting(made)
+        elif made.min_in_sync_copies > 1:
+            raise IllegalStateError(
+                f"region {made.name!r}: min-in-sync-copies {made.min_in_sync_copies} needs other members, and this"
+                " cache has no locators; give it locators, or lower min-in-sync-copies"
+            )
         try:
             region = self._create(made)
         except BaseException:

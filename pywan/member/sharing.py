@@ -18,6 +18,7 @@ from pywan.coordination.coordinator import MEMBER_TIMEOUT_US
 from pywan.coordination.messages import Tables
 from pywan.coordination.tables import OWNED, Bucket, BucketKey, Holding, Incarnation
 from pywan.copies.member_copies import MemberCopies
+from pywan.errors import IllegalStateError
 from pywan.member.hosting import is_of_site, site_attributes, weight_of
 from pywan.region.member_region import MemberRegion
 from pywan.site.agent import Agent
@@ -75,6 +76,13 @@ class SharedRegions:
         """
         if is_of_site(made):
             self._agent.host(made.name, site_attributes(made), weight_of(made))
+            if made.min_in_sync_copies > 1 and not self._agent.is_joined:
+                self._agent.unhost(made.name)
+                raise IllegalStateError(
+                    f"region {made.name!r}: min-in-sync-copies {made.min_in_sync_copies} needs other members, and this"
+                    " one is in no view of its site; start the locator that coordinates (`show coordinator`), or lower"
+                    " min-in-sync-copies"
+                )
 
     def hosted(self, region: MemberRegion) -> None:
         """The region was created. If others have it too, it is shared when this returns."""
@@ -86,6 +94,12 @@ class SharedRegions:
                 if key.region == region.name:
                     self._note(shared, key, bucket)
             self._see(shared, set(shared.buckets))
+            if shared.tail is None and region.attributes.min_in_sync_copies > 1:
+                # One copy is too few. The tail refuses changes until the site has decided about the buckets.
+                tail = shared.tail = self._new_tail(region)
+                for number in range(region.bucket_count):
+                    tail.set_role(number, _core.TAIL_PRIMARY, 0, 0)
+                self._share(shared, tail, has_content=True)
             if shared.tail is None and region.attributes.redundant_copies:
                 log.warning(
                     "region %s: %d copies of each bucket are wanted, and no other member has the region yet: they are"
@@ -179,7 +193,7 @@ class SharedRegions:
             return  # Nobody else has it.
         if shared.tail is None:
             region = shared.region
-            shared.tail = _core.Tail(region.bucket_count, region.shards)
+            shared.tail = self._new_tail(region)
             self._share(shared, shared.tail, has_content=owner == self._me)
             numbers = set(shared.buckets)
         assert shared.table is not None
@@ -190,6 +204,10 @@ class SharedRegions:
         shared.table.update(places, self._addresses)
         if shared.owned is not None and owner == self._me and shared.buckets:
             self._agent.shared(shared.region.name, shared.owned.epoch)
+
+    @staticmethod
+    def _new_tail(region: MemberRegion) -> _core.Tail:
+        return _core.Tail(region.bucket_count, region.shards, region.attributes.min_in_sync_copies)
 
     def _share(self, shared: _Shared, tail: _core.Tail, *, has_content: bool) -> None:
         region = shared.region

@@ -17,6 +17,8 @@ static uint64_t write_entry(random_source *source, uint8_t *to)
     *entry = (wan_tail_entry){.found_length = random_below(source, 3) ? 0 : random_below(source, FOUND_MAX),
                               .outcome = (uint8_t)random_below(source, WAN_FORGOTTEN + 1),
                               .flags = (uint8_t)random_below(source, 4)};
+    if (random_below(source, 4) == 0)
+        entry->flags = WAN_TAIL_REMEMBERED | WAN_TAIL_ROW, entry->row = random_below(source, 9);
     entry->length = (uint32_t)(sizeof *entry + record + wan_align8(entry->found_length));
     return entry->length;
 }
@@ -25,6 +27,19 @@ static uint64_t write_entries(random_source *source, uint8_t *to, uint32_t count
 {
     uint64_t at = 0;
     for (uint32_t n = 0; n < count; n++) at += write_entry(source, to + at);
+    return at;
+}
+
+static uint64_t write_answers(random_source *source, uint8_t *to, uint32_t count)
+{
+    uint64_t at = 0;
+    for (uint32_t n = 0; n < count; n++) {
+        wan_answer_item *item = (wan_answer_item *)(to + at);
+        *item = (wan_answer_item){.call = {1, 2, n}, .sequence = n, .age_us = random_next(source), .is_first = n == 0};
+        if (random_below(source, 2)) item->has_found = 1, item->found_length = random_below(source, 100);
+        else item->rows = random_below(source, 5), item->applied = item->rows;
+        at += wan_answer_item_size(item);
+    }
     return at;
 }
 
@@ -54,9 +69,12 @@ static uint64_t build(random_source *source, uint8_t type)
     }
     if (type == WAN_FRAME_LANE_IMAGE) {
         wan_lane_image *image = (wan_lane_image *)at;
-        *image = (wan_lane_image){.transfer = 1, .part = random_below(source, 2) & 1, .count = count};
-        image->bytes = image->part == WAN_IMAGE_SHRUNK ? count * (uint32_t)sizeof(wan_shrunk)
-                                                       : (uint32_t)write_entries(source, at + sizeof *image, count);
+        *image =
+            (wan_lane_image){.transfer = 1, .part = (uint8_t)random_below(source, WAN_IMAGE_PARTS), .count = count};
+        if (image->part == WAN_IMAGE_SHRUNK) image->bytes = count * (uint32_t)sizeof(wan_shrunk);
+        else if (image->part == WAN_IMAGE_ANSWERS)
+            image->bytes = (uint32_t)write_answers(source, at + sizeof *image, count);
+        else image->bytes = (uint32_t)write_entries(source, at + sizeof *image, count);
         at += sizeof *image + image->bytes;
     }
     return (uint64_t)(at - bytes);
@@ -88,7 +106,13 @@ static void touch(uint8_t type, const uint8_t *payload, uint64_t length)
     } else if (type == WAN_FRAME_LANE_IMAGE) {
         const wan_lane_image *image = (const wan_lane_image *)payload;
         if (image->part == WAN_IMAGE_ENTRIES) at = touch_entries((const uint8_t *)(image + 1), image->count);
-        else at += sizeof *image + image->count * sizeof(wan_shrunk);
+        else if (image->part == WAN_IMAGE_ANSWERS) {
+            wan_answers answers = {0};
+            wan_answers_unpack(&answers, (const wan_answer_item *)(image + 1), image->count);
+            FUZZ_CHECK(answers.count <= image->count && answers.count <= WAN_ANSWERS_MAX);
+            wan_answers_close(&answers);
+            at += length;
+        } else at += sizeof *image + image->count * sizeof(wan_shrunk);
     } else if (type == WAN_FRAME_LANE_ANSWER) {
         at += sizeof(wan_lane_head) + ((const wan_lane_head *)payload)->count * sizeof(wan_lane_answer);
     } else if (type == WAN_FRAME_LANE_REGIONS) {

@@ -126,12 +126,48 @@ static void the_memory_is_a_queue_of_calls(void)
     }
 }
 
+static void an_image_brings_the_memory_to_another_member(void)
+{
+    for (uint64_t count = 0; count <= MANY; count = 2 * count + 1) {
+        wan_answers answers = {0}, others = {0};
+        for (uint64_t n = 1; n <= count; n++) {
+            wan_first_answer fresh = change(2, n, 3 * n);
+            if (n % 3 == 0) fresh.rows = (uint32_t)n;
+            else fresh.found = (uint8_t *)"a value", fresh.found_length = n % 8, fresh.has_found = 1;
+            wan_answers_add(&answers, &fresh);
+        }
+        wan_first_answer old = change(9, 1, 1);
+        wan_answers_add(&others, &old); /* It goes: the image has all that it knew. */
+        wan_buffer packed = {0};
+        uint64_t largest = 0;
+        EXPECT_EQUAL(wan_answers_pack(&answers, &packed, &largest), WAN_OK);
+        wan_answers_unpack(&others, (const wan_answer_item *)(packed.bytes + packed.start), answers.count + 1);
+        EXPECT_EQUAL(others.count, answers.count);
+        EXPECT(!wan_answers_find(&others, old.call));
+        EXPECT(!others.forgotten_us == !answers.forgotten_us && others.forgotten_us >= answers.forgotten_us);
+        for (uint64_t n = 1; n <= count; n++) {
+            const wan_call_identity call = {7, 2, n};
+            const wan_first_answer *one = wan_answers_find(&answers, call), *other = wan_answers_find(&others, call);
+            EXPECT(!one == !other);
+            if (!one || !other) continue;
+            EXPECT(one->sequence == other->sequence && one->rows == other->rows && one->applied == other->applied);
+            EXPECT(one->outcome == other->outcome && one->has_found == other->has_found);
+            EXPECT(one->found_length == other->found_length && other->known_us >= one->known_us);
+            EXPECT(!one->found_length || !memcmp(one->found, other->found, one->found_length));
+        }
+        wan_buffer_close(&packed);
+        wan_answers_close(&answers);
+        wan_answers_close(&others);
+    }
+}
+
 const test_case answer_tests[] = {
     {"a call is remembered with all of its answer", a_call_is_remembered_with_all_of_its_answer},
     {"the rows of a call have one answer together", the_rows_of_a_call_have_one_answer_together},
     {"what falls out is not covered any more", what_falls_out_is_not_covered_any_more},
     {"found values are bounded, and one that is too large is forgotten",
      found_values_are_bounded_and_one_that_is_too_large_is_forgotten},
+    {"an image brings the memory to another member", an_image_brings_the_memory_to_another_member},
     {"the memory is a queue of calls", the_memory_is_a_queue_of_calls},
     {0},
 };

@@ -17,7 +17,7 @@ typedef struct {
 static void begin(tails *all, uint8_t role)
 {
     memset(all, 0, sizeof *all);
-    EXPECT_EQUAL(wan_tail_init(&all->tail, BUCKETS, SHARDS), WAN_OK);
+    EXPECT_EQUAL(wan_tail_init(&all->tail, BUCKETS, SHARDS, 1), WAN_OK);
     all->bucket = &all->tail.buckets[BUCKET];
     for (uint32_t n = 0; n < LANES; n++) {
         all->lanes[n].wake_file = eventfd(0, EFD_NONBLOCK);
@@ -182,6 +182,24 @@ static void only_a_primary_takes_changes_and_a_cancelled_one_leaves_nothing(void
     EXPECT(!has_work(&all, 0));
     EXPECT_EQUAL(put(&all, 64, 1), 1);
     EXPECT(has_work(&all, 0));
+    end(&all);
+}
+
+static void a_bucket_with_too_few_copies_in_sync_takes_no_change(void)
+{
+    tails all;
+    begin(&all, WAN_TAIL_PRIMARY);
+    all.tail.min_copies = 2;
+    wan_tail_reservation room;
+    EXPECT_EQUAL(wan_tail_reserve(&all.tail, BUCKET, 64, &room), WAN_TOO_FEW);
+    EXPECT(strstr(wan_detail, "bucket 1 has 1 copies in sync, and min-in-sync-copies asks for 2") != NULL);
+    set_copies(&all, &(wan_tail_copy){.lane = 1, .state = WAN_COPY_LEARNING, .transfer = 4}, 1);
+    EXPECT_EQUAL(wan_tail_reserve(&all.tail, BUCKET, 64, &room), WAN_TOO_FEW);
+    set_copies(&all, &(wan_tail_copy){.lane = 1, .state = WAN_COPY_WAITED}, 1);
+    EXPECT_EQUAL(put(&all, 64, 1), 1);
+    set_copies(&all, NULL, 0);
+    EXPECT_EQUAL(wan_tail_reserve(&all.tail, BUCKET, 64, &room), WAN_TOO_FEW);
+    EXPECT_EQUAL(all.bucket->last, 1);
     end(&all);
 }
 
@@ -509,6 +527,7 @@ const test_case tail_tests[] = {
     {"a new epoch begins the image of a learner anew", a_new_epoch_begins_the_image_of_a_learner_anew},
     {"only a primary takes changes, and a cancelled one leaves nothing",
      only_a_primary_takes_changes_and_a_cancelled_one_leaves_nothing},
+    {"a bucket with too few copies in sync takes no change", a_bucket_with_too_few_copies_in_sync_takes_no_change},
     {"a tail takes no change beyond its limit, but any when it is empty",
      a_tail_takes_no_change_beyond_its_limit_but_any_when_it_is_empty},
     {"a lane that sleeps is woken once, and one that works is not",

@@ -585,7 +585,7 @@ static void a_change_that_counts_is_at_the_copy_and_nobody_waits_for_a_lost_wake
 {
     static shared_tail shared;
     memset(&shared, 0, sizeof shared);
-    CHECK(wan_tail_init(&shared.tail, TAIL_BUCKETS, TAIL_BUCKETS) == WAN_OK);
+    CHECK(wan_tail_init(&shared.tail, TAIL_BUCKETS, TAIL_BUCKETS, 1) == WAN_OK);
     shared.lane.wake_file = eventfd(0, EFD_NONBLOCK);
     CHECK(wan_tail_add_lane(&shared.tail, 0, &shared.lane) == WAN_OK);
     const wan_tail_copy copy = {.lane = 0, .state = WAN_COPY_WAITED};

@@ -40,10 +40,12 @@ def region_frame(number: int, name: str, buckets: int = BUCKETS) -> bytes:
     return _core.pack_frame(REGIONS, struct.pack("<IIII", number, buckets, len(text), 0) + padded(text))
 
 
-def entry(key: bytes, value: bytes = b"", *, operation: int = 1, found: bytes = b"", outcome: int = 1) -> bytes:
+def entry(
+    key: bytes, value: bytes = b"", *, operation: int = 1, found: bytes = b"", outcome: int = 1, flags: int = 0
+) -> bytes:
     record = make_record(key, value, operation=operation, stamp=1 << 30, recipients=b"")
     length = ENTRY.size + len(record) + len(padded(found))
-    return ENTRY.pack(length, len(found), outcome, 0, 0) + record + padded(found)
+    return ENTRY.pack(length, len(found), outcome, 0, flags) + record + padded(found)
 
 
 def section(
@@ -125,6 +127,7 @@ def write_section(source: Random, at: list[int]) -> bytes:
             operation=source.choice((0, 1, 2)),
             found=bytes(source.choice((0, 0, 8, 30))),
             outcome=source.randrange(3),
+            flags=source.choice((0, 0, 1, 3)),
         )
         for key in keys
     ]
@@ -163,7 +166,7 @@ def run_receiver(source: Random) -> None:
             pieces = [entry(key, b"i", found=bytes(8), operation=source.choice((0, 2))) for key in keys]
             more = {"is_last": source.choice((0, 1, 1, odd_number(source, 1, 8))), "bucket": bucket}
             if source.random() < 0.1:
-                more["part"] = source.choice((1, 2, 255))
+                more["part"] = source.choice((1, 2, 3, 255))
             data = _core.pack_frame(IMAGE, piece(pieces, max(0, odd_number(source, at[bucket] - 1)), **more), question)
         else:
             sections = [write_section(source, at) for _ in range(source.choice((1, 1, 2, 5)))]
