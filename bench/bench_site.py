@@ -88,7 +88,7 @@ class Report:
 
 @contextlib.contextmanager
 def site_of(options: argparse.Namespace, *stores: str) -> Iterator[tuple[PywanSite, list[Process]]]:
-    """A locator, the members a and b, and all buckets made."""
+    """A locator, two members with all buckets made: the first one is primary of most."""
     with tempfile.TemporaryDirectory() as folder, PywanSite(Path(folder), goes_first=options.first) as site:
         site.start("locator", "locator")
         members = [site.begin("store", name, *stores) for name in "ab"]
@@ -97,7 +97,8 @@ def site_of(options: argparse.Namespace, *stores: str) -> Iterator[tuple[PywanSi
         members[0].ask("assign")
         led = [member.ask("state")["primaries"] for member in members]
         assert sum(led) == BUCKETS, f"the members are primary of {led} buckets"
-        yield site, members
+        # Whoever created the region first is primary of all buckets.
+        yield site, [member for _, member in sorted(zip(led, members, strict=True), key=lambda each: -each[0])]
 
 
 def redundancy(members: list[Process]) -> tuple[int, int]:

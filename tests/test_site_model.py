@@ -7,6 +7,7 @@ import os
 
 import pytest
 
+from pywan.coordination.coordinator import Coordinator
 from site_model import member as model
 from site_model.world import Broken, SiteWorld
 
@@ -50,11 +51,11 @@ def without_fetching_what_other_copies_have(monkeypatch):
 def without_refusing_earlier_epochs(monkeypatch):
     on_append = model.Member.on_append
 
-    def whatever(self, sender, key, life, epoch, first, entries, sent):
+    def whatever(self, sender, key, life, epoch, *rest):
         copy = self.copies.get(key)
         if copy is not None and epoch < copy.epoch:
             copy.epoch = epoch
-        on_append(self, sender, key, life, epoch, first, entries, sent)
+        on_append(self, sender, key, life, epoch, *rest)
 
     monkeypatch.setattr(model.Member, "on_append", whatever)
 
@@ -67,6 +68,36 @@ def without_the_lease_of_a_sole_copy(monkeypatch):
     monkeypatch.setattr(model.Member, "lease_until", property(lambda self: 1 << 62, lambda self, value: None), False)
 
 
+def without_the_lease_of_a_primary_with_a_learner(monkeypatch):
+    monkeypatch.setattr(model.Member, "_is_sole", lambda self, key: not self._others(key))
+
+
+def without_asking_which_image_an_answer_is_about(monkeypatch):
+    on_acknowledgement = model.Member.on_acknowledgement
+
+    def whatever(self, sender, key, epoch, transfer, through, sent):
+        if key in self.buckets:
+            on_acknowledgement(self, sender, key, epoch, self.buckets[key].transfer_of(sender), through, sent)
+
+    monkeypatch.setattr(model.Member, "on_acknowledgement", whatever)
+
+
+def without_waiting_for_members_that_a_coordinator_has_forgotten(monkeypatch):
+    heard = Coordinator._heard
+
+    def at_once(self, key, member):
+        heard(self, key, member)
+        self._decide_heard()
+
+    monkeypatch.setattr(Coordinator, "_heard", at_once)
+
+
+def without_keeping_back_what_is_undecided(monkeypatch):
+    monkeypatch.setattr(
+        Coordinator, "tables", lambda self, since, lease_us: self.site.tables(since, self.name, lease_us, ())
+    )
+
+
 # Each with the seed at which the search begins: near the first that finds it today.
 TAKEN_OUT = {
     without_waiting_for_those_who_leave: 170,
@@ -75,6 +106,10 @@ TAKEN_OUT = {
     without_refusing_earlier_epochs: 10,
     without_remembering_identities: 4,
     without_the_lease_of_a_sole_copy: 42,
+    without_the_lease_of_a_primary_with_a_learner: 1,
+    without_asking_which_image_an_answer_is_about: 1,
+    without_waiting_for_members_that_a_coordinator_has_forgotten: 1,
+    without_keeping_back_what_is_undecided: 1,
 }
 
 

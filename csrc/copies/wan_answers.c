@@ -116,7 +116,11 @@ static void keep(wan_answers *answers, const wan_first_answer *fresh, uint64_t n
 void wan_answers_add(wan_answers *answers, const wan_first_answer *fresh)
 {
     /* The rows of a call come one behind the other, mostly. */
-    wan_first_answer *item = fresh->rows ? find(answers, fresh->call) : NULL;
+    wan_first_answer *item = NULL;
+    if (fresh->rows && answers->count) {
+        item = &answers->items[(answers->begin + answers->count - 1) & (answers->capacity - 1)];
+        if (!is_same(item->call, fresh->call)) item = find(answers, fresh->call);
+    }
     if (item) {
         item->sequence = fresh->sequence;
         item->rows = fresh->rows;

@@ -186,11 +186,13 @@ static void remember(wan_tail_bucket *bucket, const wan_tail_entry *entry, uint6
 
 /* The primary's changes. */
 
-/* How many other copies the primary waits for. Without one it needs the coordinator's lease. */
-static uint32_t waited_copies(const wan_tail_bucket *bucket)
+/* How many other copies are in sync, as the coordinator has decided. Without one the primary needs the coordinator's
+ * lease: of a learner that is waited for, because it has everything, the coordinator may know nothing. */
+static uint32_t copies_in_sync(const wan_tail_bucket *bucket)
 {
     uint32_t count = 0;
-    for (uint32_t n = 0; n < bucket->copy_count; n++) count += bucket->copies[n].state == WAN_COPY_WAITED;
+    for (uint32_t n = 0; n < bucket->copy_count; n++)
+        count += bucket->copies[n].state == WAN_COPY_WAITED && !bucket->copies[n].transfer;
     return count;
 }
 
@@ -199,14 +201,14 @@ wan_status wan_tail_reserve(wan_tail *tail, uint32_t number, uint64_t length, wa
     wan_tail_bucket *bucket = &tail->buckets[number];
     wan_lock_take(&bucket->lock);
     wan_status status = WAN_OK;
-    const uint32_t waited = waited_copies(bucket);
-    if (bucket->role != WAN_TAIL_PRIMARY || (!waited && !wan_tail_lease_runs(tail))) status = WAN_ELSEWHERE;
-    else if (waited + 1 < tail->min_copies)
+    const uint32_t others = copies_in_sync(bucket);
+    if (bucket->role != WAN_TAIL_PRIMARY || (!others && !wan_tail_lease_runs(tail))) status = WAN_ELSEWHERE;
+    else if (others + 1 < tail->min_copies)
         status = WAN_FAIL(WAN_TOO_FEW,
                           "bucket %" PRIu32 " has %" PRIu32 " copies in sync, and min-in-sync-copies asks for %" PRIu32
                           "; nothing was changed. Start the members that are missing (`show coordinator` says who is"
                           " there), or lower min-in-sync-copies",
-                          number, waited + 1, tail->min_copies);
+                          number, others + 1, tail->min_copies);
     else if (bucket->changes.used - bucket->changes.start + length > WAN_TAIL_BYTES_MAX
              && bucket->changes.used != bucket->changes.start)
         status = WAN_FAIL(WAN_FULL, "copies of bucket %" PRIu32 " are %" PRIu64 " bytes behind", number,
@@ -369,14 +371,12 @@ wan_status wan_tail_set_copies(wan_tail *tail, uint32_t number, const wan_tail_c
 int wan_tail_may_read(wan_tail *tail, uint32_t number, uint64_t now_us)
 {
     wan_tail_bucket *bucket = &tail->buckets[number];
-    int waits = 0;
     wan_lock_take(&bucket->lock);
     /* A bucket that is being taken over has forgotten its copies, or has not heard of all of them. */
     int may = bucket->role == WAN_TAIL_PRIMARY || bucket->role == WAN_TAIL_COPY;
     for (uint32_t n = 0; n < bucket->copy_count; n++) {
         const wan_tail_copy *copy = &bucket->copies[n];
         if (copy->state != WAN_COPY_WAITED) continue;
-        waits = 1;
         wan_lane_state *state = __atomic_load_n(&tail->lanes[copy->lane], __ATOMIC_ACQUIRE);
         if (copy->confirmed && state && load(&state->promised_until_us) > now_us) continue;
         may = 0;
@@ -385,7 +385,7 @@ int wan_tail_may_read(wan_tail *tail, uint32_t number, uint64_t now_us)
             wake_lane(state);
         }
     }
-    if (!waits) may = may && load(&tail->lease_until_us) > now_us;
+    if (!copies_in_sync(bucket)) may = may && load(&tail->lease_until_us) > now_us;
     wan_lock_release(&bucket->lock);
     return may;
 }

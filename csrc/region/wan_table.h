@@ -331,4 +331,27 @@ static inline void wan_table_prefetch_entry(const wan_table *table, uint64_t has
 #endif
 }
 
+/* Fetches ahead for rows that are changed one by one: the slot of a row two steps before it is changed, its entry one
+ * step before. Before row n, call `wan_fetch_next` until `noted` is n + 2 * WAN_FETCH_STEP, but not beyond
+ * WAN_FETCH_STEP behind the last row. */
+#define WAN_FETCH_STEP 8u
+
+typedef struct {
+    uint64_t hashes[WAN_FETCH_STEP], bytes[WAN_FETCH_STEP];
+    uint32_t noted; /* How often `wan_fetch_next` was called. */
+} wan_fetch;
+
+/* `hash` and `bytes` (of key and value) belong to row number `noted`. `is_row` 0: the rows are at their end. */
+static inline void wan_fetch_next(const wan_table *table, wan_fetch *fetch, uint64_t hash, uint64_t bytes, int is_row)
+{
+    const uint32_t place = fetch->noted % WAN_FETCH_STEP;
+    if (fetch->noted >= WAN_FETCH_STEP) wan_table_prefetch_entry(table, fetch->hashes[place], fetch->bytes[place]);
+    if (is_row) {
+        fetch->hashes[place] = hash;
+        fetch->bytes[place] = bytes;
+        wan_table_prefetch_slot(table, hash);
+    }
+    fetch->noted++;
+}
+
 #endif

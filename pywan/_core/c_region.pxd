@@ -118,6 +118,10 @@ cdef extern from "region/wan_table.h" nogil:
     uint64_t wan_table_bucket_drop(wan_table *table, const wan_bucket *bucket)
     void wan_table_prefetch_slot(const wan_table *table, uint64_t hash)
     void wan_table_prefetch_entry(const wan_table *table, uint64_t hash, uint64_t bytes)
+    enum: WAN_FETCH_STEP
+    ctypedef struct wan_fetch:
+        uint32_t noted
+    void wan_fetch_next(const wan_table *table, wan_fetch *fetch, uint64_t hash, uint64_t bytes, int is_row)
 
 cdef extern from "region/wan_bulk.h" nogil:
     enum: WAN_BULK_CHANGED, WAN_BULK_QUEUED

@@ -216,6 +216,9 @@ cdef class RowCalls:
     cdef void cut(self, section *from_, uint64_t rows) noexcept:
         """Takes the first rows out of a section."""
         cdef uint64_t length
+        if rows * sizeof(int64_t) == from_.rows.used - from_.rows.start:
+            self.bytes -= from_.records.used - from_.records.start
+            from_.records.start, from_.rows.start, rows = from_.records.used, from_.rows.used, 0
         while rows:
             length = wan_record_length(<const wan_record *>(from_.records.bytes + from_.records.start))
             from_.records.start += length

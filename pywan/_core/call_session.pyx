@@ -467,9 +467,21 @@ cdef class CallSession(Session):
         cdef wan_status status = WAN_OK
         cdef bint touched = False
         cdef int happened
+        cdef wan_fetch fetch
+        cdef const uint8_t *fetch_at = record_at
+        fetch.noted = 0
         if call.flags & WAN_CALL_REPEAT and region.tail == NULL:
             return self.fail(call, WAN_ANSWER_IN_DOUBT, b"ConnectivityError", NOT_REMEMBERED, 0)
         while done < call.count:
+            while fetch.noted < min(done + 2 * <uint64_t>WAN_FETCH_STEP, call.count + <uint64_t>WAN_FETCH_STEP):
+                record = <const wan_record *>fetch_at
+                if fetch.noted < call.count:
+                    wan_fetch_next(&region.table, &fetch,
+                                   wan_key_hash(wan_record_key(record), record.key_length, record.key_form),
+                                   record.key_length + record.value_length, 1)
+                    fetch_at += wan_record_length(record)
+                else:
+                    wan_fetch_next(&region.table, &fetch, 0, 0, 0)
             record = <const wan_record *>record_at
             prepare(region, record, &change, &from_)
             from_.remembered, from_.is_row, from_.row, from_.age_us = 1, 1, <uint32_t>done, age_of(call)

@@ -203,8 +203,11 @@ cdef class LaneReceiverSession(Session):
     cdef int apply_section(self, const wan_lane_section *section, wan_lane_answer *answer) noexcept nogil:
         cdef region_core *core = self.region_of(section.region)
         cdef const wan_tail_entry *entry = <const wan_tail_entry *>(section + 1)
+        cdef const wan_tail_entry *ahead = entry
+        cdef const wan_record *record
         cdef wan_tail_bucket *at
         cdef wan_status status = WAN_OK
+        cdef wan_fetch fetch
         cdef uint32_t n
         answer.region, answer.bucket = section.region, section.bucket
         set_answer(answer, WAN_ANSWER_LATER, section.life, section.epoch, 0)
@@ -215,7 +218,17 @@ cdef class LaneReceiverSession(Session):
             return GOES_ON
         if section.first > wan_read(&at.last) + 1:
             return self.end_at_gap(section.bucket, section.first, wan_read(&at.last))
+        fetch.noted = 0
         for n in range(section.count):
+            while fetch.noted < min(n + 2 * <uint32_t>WAN_FETCH_STEP, section.count + <uint32_t>WAN_FETCH_STEP):
+                record = <const wan_record *>(ahead + 1)
+                if fetch.noted < section.count:
+                    wan_fetch_next(&core.table, &fetch,
+                                   wan_key_hash(wan_record_key(record), record.key_length, record.key_form),
+                                   record.key_length + record.value_length, 1)
+                    ahead = <const wan_tail_entry *>(<const uint8_t *>ahead + ahead.length)
+                else:
+                    wan_fetch_next(&core.table, &fetch, 0, 0, 0)
             status = region_follow(core, section.bucket, section.life, section.epoch, section.first + n, entry)
             if status != WAN_OK and status != WAN_EMPTY:
                 break

@@ -184,6 +184,8 @@ cdef inline wan_status region_recall(region_core *region, wan_change *change, co
     cdef wan_recalled recalled
     cdef uint32_t bucket = wan_table_bucket(&region.table, change.hash).number
     cdef wan_status status
+    if not from_.age_us:
+        return WAN_EMPTY
     repeat.call.member, repeat.call.thread = from_.event_member, from_.event_thread
     repeat.call.number, repeat.age_us = from_.event_sequence - from_.row, from_.age_us
     repeat.row, repeat.is_row = from_.row, from_.is_row

@@ -14,7 +14,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from pywan.coordination.decisions import Decisions
-from pywan.coordination.messages import Action, MayLeave, Probe, Refused, Store, Tell
+from pywan.coordination.messages import Action, MayLeave, Probe, Refused, Store, Tables, Tell
 from pywan.coordination.placement import choose_copies, choose_primary
 from pywan.coordination.tables import (
     NO_MARK,
@@ -81,6 +81,7 @@ class Coordinator:
         self._reported: defaultdict[BucketKey, set[Incarnation]] = defaultdict(set)
         self._heard_now: set[Incarnation] = set()  # Members that have reported in this generation.
         self._unheard: dict[BucketKey, set[Incarnation]] = {}  # In a new generation: who has yet to report the bucket.
+        self._all_heard: list[BucketKey] = []  # Of those: nobody is left. They are decided when the silence is over.
         # Regions for which it is to be seen whether they need an owner, or have one no more.
         self._unsettled: set[str] = set(self.site.regions)
         self._actions: list[Action] = []
@@ -355,6 +356,8 @@ class Coordinator:
 
     def take_actions(self) -> list[Action]:
         """What the driver is to do now, in this order. Every decision made since the last call is stored first."""
+        if not self._silent:
+            self._decide_heard()
         for region in sorted(self._unsettled):
             self._settle(region)
         for member in self.site.members:
@@ -370,8 +373,7 @@ class Coordinator:
         if told >= self.site.number and not lease_us:
             return
         self._told[member] = self.site.number
-        tables = self.site.tables(told, self.name, lease_us)
-        self._actions.append(Tell(member, tables))
+        self._actions.append(Tell(member, self.tables(told, lease_us)))
 
     # --- decisions ---
 
@@ -673,11 +675,16 @@ class Coordinator:
             known, theirs = self.site.buckets.get(key), holding.bucket
             if known is not None and key not in self._unheard:
                 continue
+            if known is None and key.number == OWNED and theirs.primary != me and theirs.primary in self._heard_now:
+                continue  # The owner was heard, and knows that it has shared the region since.
             if holding.has_all:
                 self._reported[key].add(me)
-            if known is None or (theirs.epoch, theirs.version) > (known.epoch, known.version):
+            if known is None or (theirs.life, theirs.epoch, theirs.version) > (known.life, known.epoch, known.version):
                 self.site.set_bucket(key, theirs)
                 self._unheard[key] = self._awaited(theirs)
+        for key, bucket in self.site.naming(me):
+            if key.number == OWNED and bucket.primary == me and key in self._unheard and key not in holdings:
+                self._undo(key)  # It has shared the region since.
         for region in {key.region for key in holdings}:
             self._see_sharing(BucketKey(region, OWNED))
         for key in list(self._unheard):
@@ -703,8 +710,12 @@ class Coordinator:
         else:
             outdated.remove(whole)
         for key in outdated:
-            self._unheard.pop(key, None)
-            self.site.set_bucket(key, None)
+            self._undo(key)
+
+    def _undo(self, key: BucketKey) -> None:
+        """Takes back a decision that was not the last one about the bucket."""
+        self._unheard.pop(key, None)
+        self.site.set_bucket(key, None)
 
     def _awaited(self, bucket: Bucket) -> set[Incarnation]:
         """Who has to report the bucket. A member whose name has a later life is gone, and reports nothing."""
@@ -716,11 +727,25 @@ class Coordinator:
         }
 
     def _heard(self, key: BucketKey, member: Incarnation) -> None:
-        """When nobody is left to be heard, the copies that reported go on under an epoch of this generation."""
+        """The member has reported the bucket, or never will.
+
+        When nobody is left, the bucket is ready to be decided, but not before the silence is over: the copies that this
+        coordinator knows may be those of an earlier set, and the newest may be with a member that it has forgotten.
+        """
         waiting = self._unheard[key]
         waiting.discard(member)
-        if waiting:
-            return
+        if not waiting:
+            self._all_heard.append(key)
+
+    def _decide_heard(self) -> None:
+        keys, self._all_heard = self._all_heard, []
+        for key in keys:
+            waiting = self._unheard.get(key)  # Meanwhile the region may be gone, or a later decision was reported.
+            if waiting is not None and not waiting:
+                self._decide_anew(key)
+
+    def _decide_anew(self, key: BucketKey) -> None:
+        """The copies that reported the bucket go on under an epoch of this generation."""
         del self._unheard[key]
         bucket = self.site.buckets[key]
         reported = self._reported.pop(key, set())
@@ -730,6 +755,11 @@ class Coordinator:
                 # Those who are missing may have known of a later decision, and have acknowledged more.
                 bucket = replace(bucket, life=self._new_life(), inherits=bucket.life)
             self._promote(key, replace(bucket, learners=()), list(there), there)
+            return
+        owned = self.site.buckets.get(BucketKey(key.region, OWNED))
+        if key.number != OWNED and owned is not None and owned.life == bucket.life:
+            self._undo(key)  # The owner has not heard of this decision. It is made again.
+            self._unsettled.add(key.region)
         else:
             self._lose_bucket(key, bucket)
 
@@ -738,6 +768,10 @@ class Coordinator:
     def may_hear(self, me: Incarnation) -> bool:
         """Whether the member may be told decisions: in a new generation it reports first what it knows."""
         return me in self._told
+
+    def tables(self, since: int, lease_us: int) -> Tables:
+        """What a member is told that has stored everything up to number `since`."""
+        return self.site.tables(since, self.name, lease_us, self._unheard)
 
     def awaited_lives(self, name: str) -> list[Incarnation]:
         """The lives of a member that are not heard, and for which buckets may wait. They can be revoked."""

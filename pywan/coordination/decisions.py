@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterable
+from collections.abc import Container, Hashable, Iterable
 
 from pywan.coordination.messages import Store, Tables
 from pywan.coordination.placement import Load
@@ -127,8 +127,8 @@ class Decisions:
 
     # --- what others are told, and what is stored ---
 
-    def tables(self, since: int, coordinator: str, lease_us: int) -> Tables:
-        """Everything that was decided behind number `since`."""
+    def tables(self, since: int, coordinator: str, lease_us: int, undecided: Container[BucketKey]) -> Tables:
+        """Everything that was decided behind number `since`. Of `undecided` buckets nothing is told."""
         members, regions, buckets = self._newer(since)
         return Tables(
             since,
@@ -138,7 +138,8 @@ class Decisions:
             lease_us,
             tuple(self.members.values()) if members else None,
             tuple((each, self.regions.get(each)) for each in regions),
-            tuple((each, self.buckets.get(each)) for each in buckets),
+            tuple((each, self.buckets.get(each)) for each in buckets if each not in undecided),
+            () if since else tuple(each for each in buckets if each in undecided),
         )
 
     def take_store(self) -> Store | None:

@@ -23,6 +23,8 @@ class Tables:
     members: tuple[MemberProfile, ...] | None  # All that are in the view; None: they are as they were.
     regions: tuple[tuple[str, RegionAttributes | None], ...]
     buckets: tuple[tuple[BucketKey, Bucket | None], ...]
+    # Where `since` is 0: buckets about which this generation has not decided yet. Members keep what they know of them.
+    undecided: tuple[BucketKey, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

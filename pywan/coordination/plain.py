@@ -157,11 +157,12 @@ def plain_tables(tables: Tables) -> list[Any]:
         None if tables.members is None else [plain_profile(each) for each in tables.members],
         [[region, attributes and plain_attributes(attributes)] for region, attributes in tables.regions],
         [[plain_key(key), bucket and plain_bucket(bucket)] for key, bucket in tables.buckets],
+        [plain_key(key) for key in tables.undecided],
     ]
 
 
 def tables_of(value: Any) -> Tables:
-    since, mark, coordinator, identity, lease_us, members, regions, buckets = _items(value, 8, "tables")
+    since, mark, coordinator, identity, lease_us, members, regions, buckets, undecided = _items(value, 9, "tables")
     return Tables(
         number_of(since),
         mark_of(mark),
@@ -171,6 +172,7 @@ def tables_of(value: Any) -> Tables:
         None if members is None else tuple(map(profile_of, _list(members))),
         tuple((_text(name), None if each is None else attributes_of(each)) for name, each in _pairs(regions)),
         tuple((key_of(key), None if each is None else bucket_of(each)) for key, each in _pairs(buckets)),
+        tuple(map(key_of, _list(undecided))),
     )
 
 

@@ -75,7 +75,8 @@ class SiteTables:
     def take(self, tables: Tables) -> Tables | None:
         """Takes what is newer than what is known. Returns what has changed, or None: nothing has.
 
-        Tables that begin at 0 are whole, so what they do not name is no more: the answer names it with None.
+        Tables that begin at 0 are whole, so what they do not name is no more: the answer names it with None. What is
+        undecided stays as it is known.
         """
         if tables.mark.generation < self.mark.generation:
             return None
@@ -83,7 +84,8 @@ class SiteTables:
         if not is_newer or tables.since > self.mark.number:
             return None
         if tables.since == 0:
-            regions, buckets = {name for name, _ in tables.regions}, {key for key, _ in tables.buckets}
+            regions = {name for name, _ in tables.regions}
+            buckets = {*tables.undecided, *(key for key, _ in tables.buckets)}
             tables = replace(
                 tables,
                 regions=(*tables.regions, *((name, None) for name in self.regions if name not in regions)),

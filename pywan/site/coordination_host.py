@@ -521,7 +521,7 @@ class CoordinationHost:
             self._next_poll_us[me] = boot_us() + POLL_GAP_US
             self._changed.notify_all()
             log.info("locator %s: member %s is in the site's view", self.name, me)
-            tables = core.site.tables(0, self.name, core.member_timeout_us)
+            tables = core.tables(0, core.member_timeout_us)
         return self._reply(site_identity=tables.site_identity, tables=plain.pack(plain.plain_tables(tables)))
 
     def _other_version_or_site(self, profile: MemberProfile) -> Refused | None:
@@ -575,7 +575,7 @@ class CoordinationHost:
                 self._changed.notify_all()
                 # In a new generation a member hears nothing before it has reported what it knows.
                 if core.may_hear(me):
-                    tables = core.site.tables(stored.number, self.name, core.member_timeout_us)
+                    tables = core.tables(stored.number, core.member_timeout_us)
         return {
             "decides": True,
             "coordinator": self.name,

@@ -49,6 +49,7 @@ class Copy:
     epoch: Epoch = NO_EPOCH
     entries: list[Entry] = field(default_factory=list)
     is_whole: bool = True  # False: it learns, and has not got its image.
+    transfer: int | None = None  # The image with which it began; None: it began empty.
     granted_until: int = 0  # By the member's clock.
 
     @property
@@ -150,7 +151,7 @@ class Member(Node):
                 if profile.incarnation == self.me:
                     self.hosted = {name for name, _ in profile.hosting}
         if tables.since == 0:
-            told = {key for key, _ in tables.buckets}
+            told = {*tables.undecided, *(key for key, _ in tables.buckets)}
             for key in [each for each in self.buckets if each not in told]:
                 (self._take_owner if key.number == OWNED else self._take_bucket)(key, None)
         for key, bucket in tables.buckets:
@@ -185,7 +186,8 @@ class Member(Node):
         known = self.buckets.get(key)
         if bucket is None or self.me not in (*bucket.holders, *bucket.leaving):
             self._drop_lead(key)
-            self.copies.pop(key, None)
+            if not self._owns(key):
+                self.copies.pop(key, None)
             if bucket is None:
                 self.buckets.pop(key, None)
             else:
@@ -202,10 +204,11 @@ class Member(Node):
         began = transfer is not None and (known is None or known.transfer_of(self.me) != transfer)
         self.buckets[key] = bucket
         if copy is None or copy.life != bucket.life or began:
-            copy = self.copies[key] = Copy(bucket.life, is_whole=transfer is None)
+            copy = self.copies[key] = Copy(bucket.life, is_whole=transfer is None, transfer=transfer)
             self._drop_lead(key)
         if transfer is not None and bucket.epoch > copy.epoch and copy.is_whole:
-            copy = self.copies[key] = Copy(bucket.life, is_whole=False)  # Its primary changed: the image starts again.
+            # Its primary changed: the image starts again.
+            copy = self.copies[key] = Copy(bucket.life, is_whole=False, transfer=transfer)
         copy.epoch = max(copy.epoch, bucket.epoch)
         lead = self.leads.get(key)
         if bucket.primary != self.me:
@@ -231,6 +234,10 @@ class Member(Node):
         bucket, lead = self.buckets[key], self.leads[key]
         learning = {each.member for each in lead.caught_up & set(bucket.learners)}
         return {*bucket.in_sync, *bucket.leaving, *learning} - {self.me}
+
+    def _is_sole(self, key: BucketKey) -> bool:
+        """Whether the coordinator knows of no other copy. A learner that has all may be unknown to it."""
+        return self._others(key) <= set(self.buckets[key].learning)
 
     def _recover(self, key: BucketKey) -> None:
         """Asks the other copies to adopt the epoch, and for what they have beyond the own copy."""
@@ -309,21 +316,33 @@ class Member(Node):
                 lead.acknowledged[learner.member] = 0
         for other in sorted(self._others(key) | (set(bucket.learning) if lead.active else set())):
             have = lead.acknowledged.get(other, 0)
-            rest, first = copy.entries[have:], have + 1
+            rest, first, transfer = copy.entries[have:], have + 1, bucket.transfer_of(other)
             self.world.network.send(
-                self, other, lambda node, r=rest, f=first: node.on_append(me, key, life, epoch, f, r, sent)
+                self,
+                other,
+                lambda node, t=transfer, f=first, r=rest: node.on_append(me, key, life, epoch, t, f, r, sent),
             )
 
     def on_append(
-        self, sender: Incarnation, key: BucketKey, life: int, epoch: Epoch, first: int, entries: list[Entry], sent: int
+        self,
+        sender: Incarnation,
+        key: BucketKey,
+        life: int,
+        epoch: Epoch,
+        transfer: int | None,
+        first: int,
+        entries: list[Entry],
+        sent: int,
     ) -> None:
         copy = self.copies.get(key)
         if copy is None or copy.life != life or epoch < copy.epoch or first > copy.through + 1:
             return
+        if transfer != copy.transfer and (transfer is not None or not copy.is_whole):
+            return
         if epoch > copy.epoch:
             if self.me not in self.buckets[key].learning:
                 return  # A copy in sync adopts an epoch with its decision only.
-            copy = self.copies[key] = Copy(life, epoch, is_whole=False)
+            copy = self.copies[key] = Copy(life, epoch, is_whole=False, transfer=copy.transfer)
             if first != 1:
                 return
         fresh = entries[copy.through - (first - 1) :]
@@ -333,12 +352,18 @@ class Member(Node):
         copy.is_whole = True  # In the model the image is all entries since the beginning of the life.
         copy.granted_until = max(copy.granted_until, self.clock() + GRANT_US)
         through, me = copy.through, self.me
-        self.world.network.send(self, sender, lambda node: node.on_acknowledgement(me, key, epoch, through, sent))
+        self.world.network.send(
+            self, sender, lambda node: node.on_acknowledgement(me, key, epoch, transfer, through, sent)
+        )
 
-    def on_acknowledgement(self, sender: Incarnation, key: BucketKey, epoch: Epoch, through: int, sent: int) -> None:
+    def on_acknowledgement(
+        self, sender: Incarnation, key: BucketKey, epoch: Epoch, transfer: int | None, through: int, sent: int
+    ) -> None:
         lead = self.leads.get(key)
         if lead is None or lead.epoch != epoch:
             return
+        if transfer != (self.buckets[key].transfer_of(sender) or (transfer and lead.transfers.get(sender))):
+            return  # It is about an earlier image.
         lead.acknowledged[sender] = max(through, lead.acknowledged.get(sender, 0))
         lead.leased_from[sender] = max(sent, lead.leased_from.get(sender, 0))
         lead.heard[sender] = self.clock()
@@ -377,6 +402,7 @@ class Member(Node):
 
     def _operate_as_owner(
         self,
+        key: BucketKey,
         copy: Copy,
         life: int | None,
         name: str,
@@ -398,6 +424,7 @@ class Member(Node):
             done = Entry(NO_EPOCH, copy.through + 1, of, effect.value, identity, effect.answer)
             copy.entries.append(done)
         self.world.statistics["owners' answers"] += 1
+        self.world.answered_in(key, copy.life)
         reply("done", done.answer)
 
     def operate(
@@ -413,7 +440,7 @@ class Member(Node):
         """One operation of a client. `life`: of the bucket at the first try; None: this is the first one."""
         lead, copy = self.leads.get(key), self.copies.get(key)
         if lead is None and copy is not None and self._owns(key):
-            self._operate_as_owner(copy, life, name, of, arguments, identity, reply)
+            self._operate_as_owner(key, copy, life, name, of, arguments, identity, reply)
             return
         if lead is None or copy is None or not lead.active or self.buckets[key].epoch != lead.epoch:
             reply("retry", copy.life if copy else None)
@@ -422,7 +449,7 @@ class Member(Node):
             reply("in doubt", None)
             return
         others = self._others(key)
-        if not others and self.clock() >= self.lease_until:
+        if self._is_sole(key) and self.clock() >= self.lease_until:
             reply("retry", copy.life)  # A sole copy without a lease: the strict choice.
             return
         done = copy.done(identity)

@@ -91,6 +91,8 @@ class SiteWorld:
         self.statistics: defaultdict[str, int] = defaultdict(int)
         self.history: defaultdict[str, list[Operation]] = defaultdict(list)
         self.lives: dict[BucketKey, tuple[int, int]] = {}  # Each bucket's life, and when it began.
+        # Buckets about which decisions were lost with the coordinator's file, each with their generation.
+        self.forgotten: dict[BucketKey, int] = {}
         self.highest: dict[tuple[BucketKey, int], tuple[Epoch, Incarnation]] = {}
         self.members: dict[str, Member] = {}
         self.folders: dict[
@@ -159,17 +161,41 @@ class SiteWorld:
         for key, bucket in store.buckets:
             if bucket is None or bucket.primary is None:
                 continue
+            if key in self.coordinator.core._unheard:
+                continue  # Members that know later decisions may yet report them.
+            self._see_fork(key, store.mark.generation)
             self.note(f"decision {store.mark.generation}.{store.mark.number} {key}: {shown(bucket)}")
             self.statistics["owners"] += key.number == OWNED
             numbers = range(2) if key.number == OWNED else [key.number]
             for number in numbers:
                 self._see_life(BucketKey(key.region, number), bucket)
 
+    def _see_fork(self, key: BucketKey, generation: int) -> None:
+        """Nobody who is there knows of the decisions that were lost, so others are made in their place.
+
+        No protocol could avoid that. What was acknowledged under the lost decisions may be gone, or come back.
+        """
+        numbers = range(2) if key.number == OWNED else [key.number]
+        for each in (BucketKey(key.region, OWNED), *(BucketKey(key.region, number) for number in numbers)):
+            if self.forgotten.get(each) == generation:
+                self.statistics["forks"] += 1
+                for number in numbers:
+                    bucket = BucketKey(key.region, number)
+                    self.unchecked |= {of for of in KEYS if bucket_of(of) == bucket}
+                    for known in [known for known in self.highest if known[0] == bucket]:
+                        del self.highest[known]
+
     def _see_life(self, key: BucketKey, bucket: Bucket) -> None:
         life, since = self.lives.get(key, (bucket.life, self.simulation.now_us))
         if bucket.life != life and bucket.inherits == life:
             # Coordinator and members have lost decisions: acknowledged changes may be gone, as the new life says.
             self.statistics["lost ends"] += 1
+            self.unchecked |= {of for of in KEYS if bucket_of(of) == key}
+        elif bucket.life != life and (bucket.inherits or bucket.life) < life:
+            # A coordinator that had forgotten it for a while hears of this life again. What was acknowledged in the
+            # later one is gone.
+            self.must("files" in self.statistics, f"{key} goes back from life {life} to {bucket.life}")
+            self.statistics["lives that came back"] += 1
             self.unchecked |= {of for of in KEYS if bucket_of(of) == key}
         elif bucket.life != life:
             self.statistics["lives"] += 1
@@ -188,6 +214,7 @@ class SiteWorld:
 
     def answered(self, member: Member, key: BucketKey, copy: Copy, entry: Entry | None) -> None:
         """A primary answers a client. Nobody did so under a newer epoch, and all copies in sync have the change."""
+        self.answered_in(key, copy.life)
         epoch = member.leads[key].epoch
         known, by = self.highest.get((key, copy.life), (epoch, member.me))
         if epoch < known:
@@ -215,6 +242,15 @@ class SiteWorld:
                     len(theirs) >= entry.sequence and theirs[entry.sequence - 1] == entry,
                     f"{member.me} acknowledges {entry} of {key}, and {each}, in sync, has it not",
                 )
+
+    def answered_in(self, key: BucketKey, life: int) -> None:
+        """A bucket was given up, and the coordinator has forgotten that: its sole copy gets a lease again, and goes on.
+
+        Nobody can know better before a member of the later life is heard. Only copies that are sole are given up.
+        """
+        if self.statistics.get("files") and life < self.lives[key][0]:
+            self.statistics["answers in a life that was given up"] += 1
+            self.unchecked |= {of for of in KEYS if bucket_of(of) == key}
 
     # --- clients ---
 
@@ -352,7 +388,10 @@ class SiteWorld:
             for member in alive:
                 member.paused_until = min(member.paused_until, self.simulation.now_us + 10 * MS)
             self.coordinator.is_dead = True
-            del self.journal[rng.randrange(len(self.journal)) :]
+            rest = rng.randrange(len(self.journal))
+            for store in self.journal[rest:]:
+                self.forgotten.update((key, store.mark.generation) for key, _ in store.buckets)
+            del self.journal[rest:]
             self.note(f"coordinator comes back with {len(self.journal)} of its decisions")
             self.simulation.after(rng.choice([0, 200, 3000]) * MS, self._start_coordinator)
             self.statistics["files"] += 1
