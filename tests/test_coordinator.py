@@ -514,6 +514,52 @@ def test_a_coordinator_whose_file_is_gone_waits_for_the_reports_of_all_copies_in
     assert after.in_sync == bucket.in_sync and after.life == bucket.life
 
 
+def test_members_of_a_new_generation_hear_nothing_of_a_bucket_before_it_is_decided():
+    site = Site(A, B)
+    bucket, old = site.want(), site.core.site.mark
+    site.journal.clear()
+    site.start(run=2)
+    first, second = bucket.in_sync
+    knows, regions = {KEY: Holding(bucket, True)}, {"data": site.attributes}
+    site.core.join(profile(first, seen=old), regions, knows, old, site.now)
+    site.act()
+    told = [each for each in site.told[first] if isinstance(each, Tables) and each.mark.generation == 2]
+    assert KEY in told[0].undecided and not any(each.buckets for each in told)
+    site.core.join(profile(second, seen=old), regions, knows, old, site.now)
+    site.pass_time(OVER, first, second)
+    heard = [dict(each.buckets) for each in site.told[first] if isinstance(each, Tables)]
+    assert [each[KEY].epoch.generation for each in heard if KEY in each] == [2]
+
+
+def test_an_owner_that_has_shared_its_region_is_not_told_that_it_still_owns_it():
+    site = Site(A)
+    before = list(site.journal)
+    assert site.bucket(WHOLE).primary == A
+    site.join(B)
+    site.core.host(B, "data", site.attributes, 100, site.now)
+    site.act()
+    site.core.shared(A, "data", site.bucket(WHOLE).epoch, site.now)
+    site.act()
+    bucket, seen = site.bucket(), site.core.site.mark
+    assert WHOLE not in site.core.site.buckets
+    site.journal[:] = before  # An older file was put back: A owned the region then.
+    site.start(run=2)
+    assert WHOLE in site.core.site.buckets
+    knows, regions = {KEY: Holding(bucket, True)}, {"data": site.attributes}
+    site.core.join(profile(A, seen=seen, hosting=(("data", 100),)), regions, knows, seen, site.now)
+    site.act()
+    assert WHOLE not in site.core.site.buckets
+    site.core.join(
+        profile(B, seen=seen),
+        {},
+        {WHOLE: Holding(Bucket(bucket.epoch, bucket.life, 0, 1, A, (A,)), False)},
+        seen,
+        site.now,
+    )
+    site.act()
+    assert WHOLE not in site.core.site.buckets  # B had not heard of it.
+
+
 def test_a_bucket_that_may_have_lost_its_end_keeps_its_content_under_a_new_life():
     site = Site(A, B)
     bucket, old = site.want(), site.core.site.mark

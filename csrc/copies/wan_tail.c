@@ -1,4 +1,6 @@
 #include "copies/wan_tail.h"
+
+#include "copies/wan_heard.h"
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -53,6 +55,7 @@ void wan_tail_close(wan_tail *tail)
         wan_answers_close(&tail->buckets[n].answers);
     }
     for (uint32_t n = 0; n < WAN_TAIL_LANES_MAX; n++) free(tail->to_send[n]);
+    wan_heard_close(tail->heard);
     free(tail->buckets);
     free(tail->shard_last);
     memset(tail, 0, sizeof *tail);

@@ -47,6 +47,8 @@ _Static_assert(sizeof(wan_tail_entry) == 16, "an entry of a tail is a format");
  * found a value, which is the first answer too. The call has many rows. */
 enum { WAN_TAIL_REMEMBERED = 1, WAN_TAIL_FOUND = 2, WAN_TAIL_ROW = 4 };
 
+typedef struct wan_heard wan_heard;
+
 /* What the tails of all regions know of the lane to one other member. Its owner (a LaneSender) keeps it alive as long
  * as a tail names it. All fields are atomic. */
 typedef struct {
@@ -129,6 +131,7 @@ typedef struct {
     /* For each lane: a bit for each bucket that has something to send on it. Allocated with the lane. */
     uint64_t *to_send[WAN_TAIL_LANES_MAX];
     uint64_t lease_until_us; /* The coordinator's lease, by wan_monotonic_us. Atomic. */
+    wan_heard *heard;        /* Where changes wait for listeners. NULL: nobody listens. Atomic; it is set once. */
 } wan_tail;
 
 /* Room for a change at the end of a bucket's tail. The bucket's lock is held. */
@@ -148,6 +151,12 @@ void wan_tail_close(wan_tail *tail); /* Nobody waits in the tail, or uses it aft
 static inline uint8_t wan_tail_role(const wan_tail *tail, uint32_t bucket)
 {
     return __atomic_load_n(&tail->buckets[bucket].role, __ATOMIC_ACQUIRE);
+}
+
+/* Where changes of the region wait for listeners. NULL: nobody listens. */
+static inline wan_heard *wan_tail_heard(const wan_tail *tail)
+{
+    return __atomic_load_n(&tail->heard, __ATOMIC_ACQUIRE);
 }
 
 /* Sets until when the coordinator's lease runs, by wan_monotonic_us. */

@@ -295,6 +295,15 @@ class Tail:
         """Sets what this member is for a bucket (TAIL_*)."""
     def set_copies(self, bucket: int, copies: Iterable[tuple[int, int, int, int]]) -> None:
         """Sets whom a primary sends to: (lane, COPY_*, transfer, acknowledged) for each copy."""
+    def hear(self) -> None:
+        """From now on the changes that are made or followed here wait for listeners."""
+    def take_heard(self, timeout_ms: int) -> list[tuple[str, tuple[int, bytes] | None, bytes]]:
+        """The changes that wait for listeners: (operation, the value before, the record)."""
+    @property
+    def heard_bytes(self) -> int:
+        """How many bytes of changes wait for listeners."""
+    def end_hearing(self) -> int:
+        """Nobody takes changes for listeners any more. Returns how many of them nobody took."""
     def last(self, bucket: int) -> int:
         """The sequence of the newest change of a bucket."""
     def fetch(self, bucket: int, after: int) -> bytes:
@@ -489,6 +498,7 @@ class RegionCore(RegionCalls):
         timestamp_ms: int = 0,
         condition_: Condition | None = None,
         tell: list[bytes | None] | None = None,
+        heard: list[bool] | None = None,
     ) -> str:
         """Makes one change, of which the caller can say everything."""
     def unasked(self, origin_: _Origin, decisions: _Decisions) -> list[EventQueue]:

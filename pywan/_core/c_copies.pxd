@@ -55,7 +55,10 @@ cdef extern from "copies/wan_tail.h" nogil:
         uint64_t era, sequence
         uint32_t applied
         uint8_t outcome, found_form, has_found
+    ctypedef struct wan_heard:
+        uint64_t bytes
     ctypedef struct wan_tail:
+        wan_heard *heard
         wan_tail_bucket *buckets
         uint32_t bucket_count, shard_count
         uint64_t *shard_last
@@ -91,3 +94,19 @@ cdef extern from "copies/wan_tail.h" nogil:
     int wan_tail_acknowledged(wan_tail *tail, uint32_t bucket, uint32_t lane, uint64_t life, uint64_t epoch,
                               uint64_t sequence)
     void wan_tail_rewind(wan_tail *tail, uint32_t lane)
+
+cdef extern from "copies/wan_heard.h" nogil:
+    enum: WAN_HEARD_BYTES_MAX
+    ctypedef struct wan_heard_item:
+        uint64_t length
+        uint32_t old_length
+        uint8_t has_old, old_form
+    wan_heard *wan_tail_heard(const wan_tail *tail)
+    wan_status wan_tail_hear(wan_tail *tail)
+    bint wan_heard_is_full(const wan_heard *heard)
+    wan_status wan_heard_begin(wan_heard *heard, const uint8_t *old, uint32_t old_length, uint8_t old_form,
+                               uint64_t entry_length)
+    void wan_heard_add(wan_heard *heard, const wan_tail_entry *entry)
+    void wan_heard_cancel(wan_heard *heard)
+    bint wan_heard_take(wan_heard *heard, wan_buffer *to, uint32_t timeout_ms)
+    uint64_t wan_heard_end(wan_heard *heard)

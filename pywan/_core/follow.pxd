@@ -6,7 +6,7 @@ from pywan._core.c_base cimport *
 from pywan._core.c_copies cimport *
 from pywan._core.c_record cimport *
 from pywan._core.c_region cimport *
-from pywan._core.put cimport change_from_record, region_note_tombstone
+from pywan._core.put cimport change_from_record, region_hear, region_note_tombstone
 from pywan._core.region_state cimport region_core
 
 
@@ -35,16 +35,26 @@ cdef inline wan_status region_follow(region_core *region, uint32_t bucket, uint6
     cdef uint64_t hash = wan_key_hash(wan_record_key(record), record.key_length, record.key_form)
     cdef wan_shard *shard = wan_table_shard(&region.table, hash)
     cdef wan_tail_reservation room
+    cdef wan_heard *heard = wan_tail_heard(region.tail)
     cdef wan_status status
     if wan_table_bucket(&region.table, hash).number != bucket:
         return WAN_CORRUPT
     wan_lock_take(&shard.lock)
     status = wan_tail_follow(region.tail, bucket, life, epoch, sequence, entry, &room)
+    if status == WAN_OK and heard != NULL:
+        status = region_hear(heard, shard, hash, wan_record_key(record), record.key_length, record.key_form,
+                             entry.length)
+        if status != WAN_OK:
+            wan_tail_cancel(&room)
     if status == WAN_OK:
         if region_store_version(region, shard, entry, hash) == WAN_OUT_OF_MEMORY:
+            if heard != NULL:
+                wan_heard_cancel(heard)
             wan_tail_cancel(&room)
             status = WAN_NO_MEMORY
         else:
+            if heard != NULL:
+                wan_heard_add(heard, entry)
             wan_tail_followed(region.tail, &room, entry, <uint32_t>(shard - region.table.shards))
     wan_lock_release(&shard.lock)
     if status == WAN_OK:

@@ -213,6 +213,8 @@ cdef class LaneReceiverSession(Session):
         set_answer(answer, WAN_ANSWER_LATER, section.life, section.epoch, 0)
         if core == NULL or section.bucket >= core.tail.bucket_count:
             return GOES_ON
+        if wan_tail_heard(core.tail) != NULL and wan_heard_is_full(wan_tail_heard(core.tail)):
+            return GOES_ON                  # Listeners are far behind. The lane itself never waits for them.
         at = &core.tail.buckets[section.bucket]
         if not may_take(at, section.life, section.epoch, section.transfer, section.first, answer):
             return GOES_ON

@@ -202,6 +202,16 @@ cdef inline wan_status region_recall(region_core *region, wan_change *change, co
     return WAN_OK
 
 
+cdef inline wan_status region_hear(wan_heard *heard, wan_shard *shard, uint64_t hash, const uint8_t *key,
+                                   uint16_t key_length, uint8_t key_form, uint64_t entry_length) noexcept nogil:
+    """Begins a change of which listeners are told, with the value that the key has now. Under the entry lock, as
+    `wan_heard_begin`."""
+    cdef const wan_entry *old = wan_table_find(shard, hash, key, key_length, key_form)
+    if old == NULL or old.state != WAN_ENTRY_LIVE:
+        return wan_heard_begin(heard, NULL, 0, 0, entry_length)
+    return wan_heard_begin(heard, wan_entry_value(old), old.value_length, old.value_form, entry_length)
+
+
 cdef inline wan_status region_change_shared(region_core *region, wan_shard *shard, wan_change *change,
                                             const origin *from_, wan_outcome *outcome) noexcept nogil:
     """The part of `region_change` for a region that several members hold. WAN_ELSEWHERE: another member is primary of
@@ -211,19 +221,30 @@ cdef inline wan_status region_change_shared(region_core *region, wan_shard *shar
     cdef uint64_t length = wan_record_size(change.key_length, value_length, from_.callback_length, 0), found = 0
     cdef wan_tail_reservation room
     cdef wan_tail_entry *entry
+    cdef wan_heard *heard = wan_tail_heard(region.tail)
     cdef wan_status status
-    change.recalled = 0
+    change.recalled, change.heard = 0, heard != NULL
     if from_.remembered and from_.asked == NULL:        # With a condition, `region_change_if` has looked.
         status = region_recall(region, change, from_, outcome)
         if status != WAN_EMPTY:
             return status
     if from_.remembered and from_.asked != NULL and from_.asked.found_value:
         found = from_.asked.found.used
+    if heard != NULL and wan_heard_is_full(heard):
+        wan_note(WAN_FULL, "listeners are %llu bytes of changes behind", <unsigned long long>wan_read(&heard.bytes))
+        return WAN_FULL
     status = wan_tail_reserve(region.tail, bucket, sizeof(wan_tail_entry) + length + wan_align8(found), &room)
     if status != WAN_OK:
         return status
+    if heard != NULL:
+        status = region_hear(heard, shard, change.hash, change.key, change.key_length, change.key_form, room.length)
+        if status != WAN_OK:
+            wan_tail_cancel(&room)
+            return status
     status = region_apply(region, shard, change, outcome)
     if status != WAN_OK or outcome[0] > WAN_DESTROYED:
+        if heard != NULL:
+            wan_heard_cancel(heard)
         wan_tail_cancel(&room)
         return region_note_read(region, shard, change) if status == WAN_OK else status
     entry = <wan_tail_entry *>room.at
@@ -240,6 +261,8 @@ cdef inline wan_status region_change_shared(region_core *region, wan_shard *shar
             memset(<uint8_t *>(entry + 1) + length, 0, wan_align8(found))
             if found:
                 memcpy(<uint8_t *>(entry + 1) + length, from_.asked.found.bytes, found)
+    if heard != NULL:
+        wan_heard_add(heard, entry)
     change.era, change.waits = room.bucket.era, 1
     change.sequence = wan_tail_commit(region.tail, &room, <uint32_t>(shard - region.table.shards))
     return WAN_OK

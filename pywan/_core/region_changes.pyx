@@ -132,7 +132,7 @@ cdef class RegionCalls:
         outcome = "callbacks"
         if not state.seems_by_callbacks:
             outcome = change_one(state, WAN_DESTROY, key, None, callback_argument, None, None, None, WAN_ASK_NOBODY, 0,
-                                 None, None)
+                                 None, None, None)
         if outcome == "callbacks":
             outcome = change_by_callbacks(state, WAN_DESTROY, key, None, callback_argument, 0, None)
         if outcome == "missing":
@@ -166,13 +166,14 @@ cdef class RegionChanges(RegionCalls):
 
     def change(self, int operation, key, value=None, callback_argument=None, decisions=None, version=None,
                origin_=None, int ask=WAN_ASK_NOBODY, int64_t timestamp_ms=0,
-               Condition condition_=None, list tell=None):
+               Condition condition_=None, list tell=None, list heard=None):
         """Makes one change, of which the caller can say everything. Changes that go through the user's Python end here.
 
         `decisions`: what the user's callbacks said, {attached queue: verdict} for each queue whose filters were asked.
         A verdict is None (enqueue), False (filtered) or (form, bytes) to be sent instead of the value. The decision of
         another member can be given instead, in bytes. None: the change was not shown to the callbacks. `tell`: a list
-        that gets the decision, for other members, if the event is for queues. `version`: (stamp, site) of a remote
+        that gets the decision, for other members, if the event is for queues. `heard`: a list that gets True if another
+        thread tells the listeners, or another member does (`Tail.hear`). `version`: (stamp, site) of a remote
         change. `origin_`: (site, recipients, (member, thread, sequence), possible duplicate, flags); a local change can
         have one too. `condition_`: the condition of a local change.
 
@@ -181,7 +182,7 @@ cdef class RegionChanges(RegionCalls):
         resolver has to be asked first) or "callbacks" (the callbacks, or the filters of `unasked` queues, have to be
         asked first)."""
         return change_one(self.state, operation, key, value, callback_argument, decisions, version, origin_, ask,
-                          timestamp_ms, condition_, tell)
+                          timestamp_ms, condition_, tell, heard)
 
     def unasked(self, origin_, decisions):
         """The queues that an event with this origin would enter, and whose filters have to be asked first. `decisions`
@@ -261,7 +262,7 @@ cdef class RegionChanges(RegionCalls):
         outcome = "callbacks"
         if not self.state.seems_by_callbacks:
             outcome = change_one(self.state, operation, key, value, callback_argument, None, None, None, 0, 0,
-                                 condition_, None)
+                                 condition_, None, None)
         if outcome == "callbacks":
             outcome = change_by_callbacks(self.state, operation, key, value, callback_argument, 0, condition_)
         return outcome in ("created", "updated", "destroyed"), bool(condition_.wanted.found_value), condition_.found()
@@ -355,7 +356,8 @@ cdef int put_one(RegionBase self, key, value, callback_argument) except -1:
         change_by_callbacks(self, WAN_UPDATE, key, value, callback_argument, 0, None)
         return 0
     if self.region.tail != NULL:
-        change_one(self, WAN_UPDATE, key, value, callback_argument, None, None, None, WAN_ASK_NOBODY, 0, None, None)
+        change_one(self, WAN_UPDATE, key, value, callback_argument, None, None, None, WAN_ASK_NOBODY, 0, None, None,
+                   None)
         return 0
     if not encode_plain(key, &encoded_key, <Py_ssize_t>WAN_KEY_BYTES_MAX):
         _key_holder = encode_key_by_type(key, &encoded_key)
@@ -380,7 +382,7 @@ cdef int put_one(RegionBase self, key, value, callback_argument) except -1:
         status = self.wait_for_room(&change, &from_, NULL, NULL, &outcome)
     if status == WAN_SLOW or status == WAN_ELSEWHERE:       # It has become so just now.
         if change_one(self, WAN_UPDATE, key, value, callback_argument, None, None, None, WAN_ASK_NOBODY, 0, None,
-                      None) == "callbacks":
+                      None, None) == "callbacks":
             change_by_callbacks(self, WAN_UPDATE, key, value, callback_argument, 0, None)
         return 0
     if status == WAN_OK and self.region.tail != NULL and change.waits:      # The region is shared since just now.
@@ -551,7 +553,7 @@ cdef str finish_shared(RegionBase self, wan_change *change, origin *from_, decis
 
 
 cdef str change_one(RegionBase self, int operation, key, value, callback_argument, decisions, version, origin_, int ask,
-                    int64_t timestamp_ms, Condition condition_, list tell):
+                    int64_t timestamp_ms, Condition condition_, list tell, list heard):
     """As `RegionChanges.change`."""
     cdef encoded encoded_key, encoded_value, encoded_argument
     cdef wan_change change
@@ -577,7 +579,7 @@ cdef str change_one(RegionBase self, int operation, key, value, callback_argumen
     change.operation = <uint8_t>operation
     change.hash = wan_key_hash(encoded_key.data, encoded_key.length, encoded_key.form)
     change.ask = <uint8_t>ask
-    change.flags = flags
+    change.flags, change.heard = flags, 0
     if version is None:
         change.local = 1
         change.stamp_site = self.region.site
@@ -608,7 +610,11 @@ cdef str change_one(RegionBase self, int operation, key, value, callback_argumen
             elsewhere = finish_shared(self, &change, &from_, decided, condition_, key, value, callback_argument,
                                       timestamp_ms, began, &status, &outcome)
             if elsewhere is not None:
+                if heard is not None:
+                    heard.append(True)
                 return elsewhere
+        if heard is not None and change.heard:
+            heard.append(True)
         if tell is not None and decided != NULL and status == WAN_OK:
             tell.append(told_decision(decided, self.attached_queues))
     finally:

@@ -2,9 +2,10 @@
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memset
 from pywan._core.c_base cimport *
 from pywan._core.c_copies cimport *
+from pywan._core.c_record cimport wan_record, wan_record_length
 from pywan._core.c_system cimport *
 from pywan._core.status cimport raise_for
 
@@ -13,6 +14,7 @@ TAIL_TAKING_OVER, TAIL_PRIMARY = WAN_TAIL_TAKING_OVER, WAN_TAIL_PRIMARY
 TAIL_LANES_MAX = WAN_TAIL_LANES_MAX
 COPY_LEARNING, COPY_WAITED = WAN_COPY_LEARNING, WAN_COPY_WAITED
 
+cdef tuple OPERATIONS = ("create", "update", "destroy")     # By the outcome of a change.
 cdef tuple ROLES = ("absent", "learner", "copy", "taking over", "primary")
 
 
@@ -73,6 +75,49 @@ cdef class Tail:
             raise_for(status, f"the copies of bucket {bucket}")
         finally:
             free(given)
+
+    def hear(self):
+        """From now on the changes that are made or followed here wait for listeners (`take_heard`)."""
+        raise_for(wan_tail_hear(&self.tail), "the changes that wait for listeners")
+
+    def take_heard(self, uint32_t timeout_ms):
+        """The changes that wait for listeners, oldest first: (operation, the value before, the record). The
+        operation is "create", "update" or "destroy"; the value is (form, bytes), or None where there was none. Waits up
+        to `timeout_ms` for the first of them. []: there are none."""
+        cdef wan_buffer taken
+        cdef uint64_t at = 0
+        cdef const wan_heard_item *item
+        cdef const wan_tail_entry *entry
+        cdef const uint8_t *old
+        cdef const uint8_t *record
+        cdef list told = []
+        memset(&taken, 0, sizeof(taken))
+        if wan_tail_heard(&self.tail) == NULL:
+            return told
+        with nogil:
+            wan_heard_take(self.tail.heard, &taken, timeout_ms)
+        try:
+            while at < taken.used:
+                item = <const wan_heard_item *>(taken.bytes + at)
+                old = <const uint8_t *>(item + 1)
+                entry = <const wan_tail_entry *>(old + wan_align8(item.old_length))
+                record = <const uint8_t *>(entry + 1)
+                told.append((OPERATIONS[entry.outcome],
+                             (item.old_form, <bytes>old[:item.old_length]) if item.has_old else None,
+                             <bytes>record[:wan_record_length(<const wan_record *>record)]))
+                at += item.length
+        finally:
+            wan_buffer_close(&taken)
+        return told
+
+    @property
+    def heard_bytes(self):
+        """How many bytes of changes wait for listeners."""
+        return wan_read(&self.tail.heard.bytes) if wan_tail_heard(&self.tail) != NULL else 0
+
+    def end_hearing(self):
+        """Nobody takes changes for listeners any more. Returns how many of them nobody took."""
+        return wan_heard_end(self.tail.heard) if wan_tail_heard(&self.tail) != NULL else 0
 
     def last(self, uint32_t bucket):
         """The sequence of the newest change of a bucket. 0: there is none."""

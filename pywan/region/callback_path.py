@@ -73,8 +73,9 @@ class CallbackPath:
     ) -> None:
         self._region, self._site = region, site
         self.lock = CallbackLock(region.name)
-        # The lock guards the fields below.
+        # The lock guards the fields below. `_listeners` may be read without it.
         self._listeners = tuple(listeners)
+        self._tells_apart = False
         self._resolver = resolver
         self._senders: dict[_core.EventQueue, Any] = {}  # The SenderCore of each attached queue.
         self._lines = Lines(log)  # Limits the log lines about callbacks and events that fail.
@@ -91,10 +92,18 @@ class CallbackPath:
         self._listeners += (listener,)
 
     @property
+    def has_listeners(self) -> bool:
+        return bool(self._listeners)
+
+    def tell_apart(self) -> None:
+        """From now on another thread tells the listeners (`tell_heard`), so changes need not come here for them."""
+        self._tells_apart = True
+
+    @property
     def is_needed(self) -> bool:
         """Whether changes must go through this path, because there are callbacks."""
         return (
-            bool(self._listeners)
+            (bool(self._listeners) and not self._tells_apart)
             or self._resolver is not None
             or any(sender.filters.decides_enqueue for sender in self._senders.values())
         )
@@ -194,6 +203,7 @@ class CallbackPath:
             outcome
         ]
         verdicts: Verdicts = {}
+        heard: list[bool] = []
         outcome = "callbacks"
         while outcome == "callbacks":
             # A sender may start meanwhile. Its filters are asked too: without their answer the event does not enter.
@@ -209,8 +219,9 @@ class CallbackPath:
                 ask,
                 change.timestamp_ms,
                 change.condition,
+                heard=heard,
             )
-        if outcome in _DONE and self._listeners and (name != "destroy" or (old is not None and old[3])):
+        if outcome in _DONE and self._listeners and not heard and (name != "destroy" or (old is not None and old[3])):
             self._tell_listeners(name, change, value, old)
         return outcome
 
@@ -269,17 +280,40 @@ class CallbackPath:
     def _tell_listeners(self, operation: str, change: Change, value: Encoded, old: Entry | None) -> None:
         """Tells the listeners of a change that was made. The caller holds the lock."""
         origin = change.origin
-        event = EntryEvent(
-            self._region.face,
-            operation,
-            change.key.plain,
-            old[0] if old else None,
-            None if operation == "destroy" else value.plain,
-            change.argument.plain,
-            change.version is not None,
-            origin.site,
-            EventSequenceID(*origin.event_id),
+        self._tell(
+            EntryEvent(
+                self._region.face,
+                operation,
+                change.key.plain,
+                old[0] if old else None,
+                None if operation == "destroy" else value.plain,
+                change.argument.plain,
+                change.version is not None,
+                origin.site,
+                EventSequenceID(*origin.event_id),
+            )
         )
+
+    def tell_heard(self, operation: str, old: tuple[int, bytes] | None, record: bytes) -> None:
+        """Tells the listeners of a change that this member made or followed. One thread does so, without the lock: a
+        listener may wait for other members, and their listeners for this one."""
+        fields = _core.record_fields(record)
+        self._tell(
+            EntryEvent(
+                self._region.face,
+                operation,
+                Encoded(*fields["key"]).plain,
+                None if old is None else Encoded(*old).plain,
+                None if operation == "destroy" else Encoded(*fields["value"]).plain,
+                Encoded(*fields["callback"]).plain,
+                False,
+                fields["origin_site"],
+                EventSequenceID(*fields["event_id"]),
+            )
+        )
+
+    def _tell(self, event: EntryEvent) -> None:
+        operation, key = event.operation, event.key
         for listener in self._listeners:
             try:
                 getattr(listener, f"after_{operation}")(event)
@@ -290,7 +324,7 @@ class CallbackPath:
                     self._region.name,
                     listener,
                     operation,
-                    change.key,
+                    key,
                 )
 
     # Repair of the clock

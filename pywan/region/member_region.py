@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -12,6 +13,7 @@ from pywan.config.attributes import RegionAttributes
 from pywan.config.values import DiskLevel
 from pywan.errors import RegionNotFoundError
 from pywan.region.callback_path import CallbackPath
+from pywan.region.listening import Listening
 from pywan.region.region import Region
 
 log = logging.getLogger("pywan.region")
@@ -41,6 +43,10 @@ class MemberRegion(_core.RegionCore):
         self.attributes = attributes
         self.callbacks = CallbackPath(self, site, listeners, resolver)
         self.face: Region[Any, Any] = Region(self)
+        # Of a replicated region that several members hold. `_listening` is made once it has listeners.
+        self._listening_lock = threading.Lock()
+        self._shared_tail: _core.Tail | None = None
+        self._listening: Listening | None = None
         self._alter = alter
         self.set_callback_route(self._route())
 
@@ -96,6 +102,10 @@ class MemberRegion(_core.RegionCore):
         if self.is_inherited:
             return
         super().close()
+        with self._listening_lock:
+            listening, self._shared_tail = self._listening, None
+        if listening is not None:
+            listening.stop()
         self.stop_log()
         self.release_entries()
 
@@ -115,6 +125,29 @@ class MemberRegion(_core.RegionCore):
         with self.callbacks.lock:
             self.callbacks.add_listener(listener)
             self.set_callback_route(self._route())
+        self._listen()
+
+    def share(self, tail: _core.Tail, route: Any, reads_copies: bool = False) -> None:
+        """As `RegionCore.share`. Where each member has a copy (`reads_copies`), each one tells its listeners."""
+        if reads_copies:
+            self._shared_tail = tail
+            if self.callbacks.has_listeners:
+                tail.hear()  # Before the first change goes into the tail: each change is told once.
+        super().share(tail, route, reads_copies)
+        self._listen()
+
+    def _listen(self) -> None:
+        with self._listening_lock:
+            if self._shared_tail is not None and self._listening is None and self.callbacks.has_listeners:
+                self._shared_tail.hear()
+                self._listening = Listening(self, self._shared_tail)
+
+    def refresh_route(self) -> None:
+        """Takes listeners off the route of changes: another thread tells them."""
+        with self.callbacks.lock:
+            self.callbacks.tell_apart()
+            if not self.is_closed:
+                self.set_callback_route(self._route())
 
     def set_resolver(self, resolver: GatewayConflictResolver | None) -> None:
         self.check_not_inherited()

@@ -85,8 +85,39 @@ class Clients:
         return getattr(self._region, name)(key, *arguments)
 
 
+class Ear(pywan.CacheListener):
+    """A listener that notes what it is told.
+
+    `writes_to`: a region that gets what the listener hears. `held`: it waits there until the event is set.
+    """
+
+    def __init__(self, writes_to: Any, held: threading.Event) -> None:
+        self._writes_to, self._held = writes_to, held
+        self.told: list[tuple[str, Any, Any, Any, Any, bool]] = []
+
+    def _note(self, event: pywan.EntryEvent) -> None:
+        self._held.wait()
+        self.told.append(
+            (
+                event.operation,
+                event.key,
+                event.old_value,
+                event.new_value,
+                event.callback_argument,
+                event.is_origin_remote,
+            )
+        )
+        if self._writes_to is not None:
+            self._writes_to.put(f"{event.key} heard", event.new_value)
+
+    after_create = after_update = after_destroy = _note
+
+
 class Process:
     def __init__(self) -> None:
+        self.ears: dict[str, Ear] = {}
+        self.held = threading.Event()
+        self.held.set()
         self.locator: pywan.Locator | None = None
         self.cache: pywan.Cache | None = None
         self.clients: Clients | None = None
@@ -127,6 +158,19 @@ class Process:
     def content(self, region: str) -> dict[str, Any]:
         assert self.cache is not None
         return {"answer": dict(self.cache.region(region).items())}
+
+    def listen(self, region: str, writes_to: str | None = None) -> dict[str, Any]:
+        assert self.cache is not None
+        self.ears[region] = Ear(self.cache.region(writes_to) if writes_to else None, self.held)
+        self.cache.region(region).add_listener(self.ears[region])
+        return {}
+
+    def hold(self, held: bool) -> dict[str, Any]:
+        self.held.clear() if held else self.held.set()
+        return {}
+
+    def heard(self, region: str) -> dict[str, Any]:
+        return {"answer": list(self.ears[region].told)}
 
     def status(self) -> dict[str, Any]:
         assert self.cache is not None
