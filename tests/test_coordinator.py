@@ -527,8 +527,9 @@ def test_members_of_a_new_generation_hear_nothing_of_a_bucket_before_it_is_decid
     assert KEY in told[0].undecided and not any(each.buckets for each in told)
     site.core.join(profile(second, seen=old), regions, knows, old, site.now)
     site.pass_time(OVER, first, second)
-    heard = [dict(each.buckets) for each in site.told[first] if isinstance(each, Tables)]
-    assert [each[KEY].epoch.generation for each in heard if KEY in each] == [2]
+    heard = [each for each in site.told[first] if isinstance(each, Tables) and each.mark.generation == 2]
+    epochs = [bucket.epoch for each in heard for key, bucket in each.buckets if key == KEY]
+    assert [epoch.generation for epoch in epochs] == [2]
 
 
 def test_an_owner_that_has_shared_its_region_is_not_told_that_it_still_owns_it():
