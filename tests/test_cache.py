@@ -50,7 +50,10 @@ def test_a_region_says_that_its_copies_wait_for_other_members(cache, caplog):
     cache.create_region("plain")
     assert "redundant_copies" not in caplog.text
     cache.create_region("copied", type="PARTITION_REDUNDANT")
-    assert "region copied: 1 copies of each bucket are wanted, and no other member has the region yet" in caplog.text
+    assert (
+        "region copied: 1 copies of each bucket beside the primary are wanted, and no other member has the region yet"
+        in caplog.text
+    )
 
 
 @pytest.mark.parametrize("in_file", [False, True], ids=["cluster configuration", "cache.xml"])

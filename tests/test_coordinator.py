@@ -387,7 +387,10 @@ def test_an_owner_is_decided_after_the_silence_of_a_new_run():
     site.core.host(B, "data", site.attributes, 100, site.now)
     site.act()
     assert WHOLE not in site.core.site.buckets, "C may own the region, and was not heard yet"
+    assert not site.core.site.hosts("data"), "B waits, and makes no change that C does not know of"
     site.pass_time(2 * TIMEOUT, B)
+    site.core.host(B, "data", site.attributes, 100, site.now)
+    site.act()
     assert site.bucket(WHOLE).primary == B
 
 
@@ -512,6 +515,27 @@ def test_a_coordinator_whose_file_is_gone_waits_for_the_reports_of_all_copies_in
     after = site.bucket()
     assert after.epoch > bucket.epoch and after.epoch.generation == 2
     assert after.in_sync == bucket.in_sync and after.life == bucket.life
+
+
+def test_copies_that_were_silent_together_come_back_with_what_they_have():
+    site = Site(A, B)
+    bucket = site.want()
+    site.pass_time(4 * TIMEOUT)
+    (named,) = site.bucket().in_sync
+    assert site.bucket().life == bucket.life, "nobody else has it, and nobody is known to be gone"
+    site.renew(named)
+    assert not isinstance(site.last(named), Refused)
+    site.pass_time(TIMEOUT, named)
+    assert site.bucket().primary == named and site.bucket().life == bucket.life
+
+
+def test_a_member_that_was_silent_alone_begins_anew():
+    site = Site(A, B)
+    site.want()
+    site.pass_time(4 * TIMEOUT, A)
+    assert site.bucket().in_sync == (A,)
+    site.renew(B)
+    assert isinstance(site.last(B), Refused) and site.last(B).join_again
 
 
 def test_members_of_a_new_generation_hear_nothing_of_a_bucket_before_it_is_decided():

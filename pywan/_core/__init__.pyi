@@ -296,9 +296,9 @@ class Tail:
     def set_copies(self, bucket: int, copies: Iterable[tuple[int, int, int, int]]) -> None:
         """Sets whom a primary sends to: (lane, COPY_*, transfer, acknowledged) for each copy."""
     def hear(self) -> None:
-        """From now on the changes that are made or followed here wait for listeners."""
+        """From now on the changes that are made or followed here wait for listeners (`take_heard`)."""
     def take_heard(self, timeout_ms: int) -> list[tuple[str, tuple[int, bytes] | None, bytes]]:
-        """The changes that wait for listeners: (operation, the value before, the record)."""
+        """The changes that wait for listeners, oldest first: (operation, the value before, the record)."""
     @property
     def heard_bytes(self) -> int:
         """How many bytes of changes wait for listeners."""
@@ -503,6 +503,9 @@ class RegionCore(RegionCalls):
         """Makes one change, of which the caller can say everything."""
     def unasked(self, origin_: _Origin, decisions: _Decisions) -> list[EventQueue]:
         """The queues that an event with this origin would enter, and whose filters have to be asked first."""
+    @property
+    def entries_here(self) -> int:
+        """How many entries this member holds."""
     def next_event_id(self) -> tuple[int, int, int]:
         """(member, thread, sequence) of an event that this thread makes now."""
     def decide(

@@ -184,6 +184,14 @@ cdef class RegionChanges(RegionCalls):
         return change_one(self.state, operation, key, value, callback_argument, decisions, version, origin_, ask,
                           timestamp_ms, condition_, tell, heard)
 
+    @property
+    def entries_here(self):
+        """How many entries this member holds. Of a region that several members hold: those in its own copies."""
+        cdef uint64_t used, tombstones
+        with nogil:
+            sum_shards(&self.state.region.table, &used, &tombstones, NULL)
+        return used - tombstones
+
     def unasked(self, origin_, decisions):
         """The queues that an event with this origin would enter, and whose filters have to be asked first. `decisions`
         as for `change`."""

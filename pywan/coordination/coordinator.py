@@ -125,20 +125,22 @@ class Coordinator:
         for region, attributes in regions.items():
             if region not in self.site.regions:
                 self.site.set_region(region, attributes)
-        self._expired.pop(me, None)
+        was_lost = self._expired.pop(me, None) is not None
         if self.site.members.get(me) != profile:
             self.site.set_member(me, profile)
         self._take_reports(me, holdings)
         self._told[me] = self._stored_by[me] = 0
         self._unsettled.update(region for region, _ in profile.hosting)
         self._hear(me, now_us)
+        if was_lost:
+            self._come_back(me, now_us)
 
     def renew(self, me: Incarnation, stored: Mark, now_us: int) -> None:
         """Renews a lease. `stored`: the newest decision that the member has stored; NO_MARK: none yet."""
         if stored != NO_MARK and (stored.generation != self.site.generation or not self.site.made(stored)):
             self._actions.append(Tell(me, Refused("the coordinator does not know all decisions", report=True)))
             return
-        if not self._knows(me):
+        if self._is_given_up(me):
             self._actions.append(Tell(me, Refused(f"member {me} was given up", join_again=True)))
             return
         self._stored_by[me] = self._told[me] = stored.number
@@ -150,13 +152,17 @@ class Coordinator:
         self._refused.discard(me)
         self._lease_until[me] = now_us + self.wait_us
         self._tell(me, self.member_timeout_us)
-        if me in self._down:
-            self._down.remove(me)
+        if me in self._down or me in self._expired:
+            self._down.discard(me)
+            self._expired.pop(me, None)
             self._come_back(me, now_us)
 
     def host(self, me: Incarnation, region: str, attributes: RegionAttributes, weight: int, now_us: int) -> None:
-        """The member has created the region. `weight`: local-max-memory in MB; 0: it is an accessor."""
-        if not self._knows(me):
+        """The member creates the region. `weight`: local-max-memory in MB; 0: it is an accessor.
+
+        It may go on when the tables show it, and nobody knows yet who else has the region while there is silence.
+        """
+        if not self._knows(me) or self._silent:
             return
         known = self.site.regions.get(region)
         if known is not None and known != attributes:
@@ -824,6 +830,13 @@ class Coordinator:
         """Whether requests of the member count. The answer to `renew` says to the member why they do not."""
         return me in self.site.members and me not in self._expired
 
+    def _is_given_up(self, me: Incarnation) -> bool:
+        """Whether the member has to begin anew. One whose lease was over goes on while a set of copies names it: the
+        bucket may have no other copies than those that were silent together."""
+        if me not in self.site.members:
+            return True
+        return me in self._expired and not any(me in (*each.in_sync, *each.leaving) for _, each in self.site.naming(me))
+
     def _is_there(self, member: Incarnation) -> bool:
         return member in self.site.members and member not in self._down and member not in self._expired
 
@@ -890,11 +903,7 @@ class Coordinator:
                     f"start it in an empty folder, or with the locators of its own site"
                 )
             self.site.identity = profile.site_identity  # Of a coordinator that has lost all: the members know better.
-        if (
-            (me not in self.site.members or me in self._expired)
-            and stored.generation == self.site.generation
-            and self.site.made(stored)
-        ):
+        if self._is_given_up(me) and stored.generation == self.site.generation and self.site.made(stored):
             return Refused(f"member {me} was given up", join_again=True)
         for earlier in self._earlier_lives(me):
             if earlier in self._lease_until:
@@ -919,12 +928,17 @@ _SOMEBODY = Incarnation("", 0)  # Stands for members that this coordinator has f
 
 def _mismatch(region: str, known: RegionAttributes, told: RegionAttributes) -> str:
     differences = [
-        f"{field.name.replace('_', '-')} is {_shown(getattr(told, field.name))} here and "
+        f"{_option(field.name)} is {_shown(getattr(told, field.name))} here and "
         f"{_shown(getattr(known, field.name))} at the other members"
         for field in fields(RegionAttributes)
         if getattr(told, field.name) != getattr(known, field.name)
     ]
     return f"region {region}: {'; '.join(differences)}: all members of a site must create it alike"
+
+
+def _option(field: str) -> str:
+    """Returns the name that users type."""
+    return "type" if field == "kind" else field.removesuffix("_ms").replace("_", "-")
 
 
 def _shown(value: Any) -> str:

@@ -245,7 +245,7 @@ class MemberCore:
             "directory": str(self.folder.path),
             "uptime_seconds": round(time.time() - self._started_at, 1),
             "locator_connected": self.state.has_membership and self.state.membership.is_connected,
-            "regions": {region.name: 0 if region.is_closed else len(region) for region in self.regions.all()},
+            "regions": {region.name: 0 if region.is_closed else region.entries_here for region in self.regions.all()},
             "gateway_senders": {sender.id: sender.status.text for sender in self.senders.cores()},
             "gateway_receiver_port": receiver.port if receiver else None,
             "maximum_shutdown_wait_time": self.maximum_shutdown_wait_time,

@@ -100,13 +100,24 @@ class SharedRegions:
                 for number in range(region.bucket_count):
                     tail.set_role(number, _core.TAIL_PRIMARY, 0, 0)
                 self._share(shared, tail, has_content=True)
-            if shared.tail is None and region.attributes.redundant_copies:
-                log.warning(
-                    "region %s: %d copies of each bucket are wanted, and no other member has the region yet: they are"
-                    " made as others create it",
-                    region.name,
-                    region.attributes.redundant_copies,
-                )
+            self._say_missing_copies(region)
+
+    def _say_missing_copies(self, region: MemberRegion) -> None:
+        wanted = region.attributes.redundant_copies or 0
+        others = sum(
+            name == region.name and weight > 0
+            for each in self._agent.tables.members.values()
+            if each.incarnation != self._me
+            for name, weight in each.hosting
+        )
+        if wanted > others:
+            log.warning(
+                "region %s: %d copies of each bucket beside the primary are wanted, and %s: more are made as others"
+                " create it",
+                region.name,
+                wanted,
+                f"{others} other members store the region" if others else "no other member has the region yet",
+            )
 
     def unhosted(self, made: RegionAttributes) -> None:
         """The region is gone from this member, or was not created. A region that is shared goes from all members."""
@@ -189,7 +200,7 @@ class SharedRegions:
     def _see(self, shared: _Shared, numbers: set[int]) -> None:
         """Does what the tables say about a region. `numbers`: its buckets whose decisions changed."""
         owner = shared.owned.primary if shared.owned is not None else None
-        if not shared.buckets and (owner is None or owner == self._me):
+        if not shared.buckets and (owner == self._me or (owner is None and not self._is_undecided(shared.region.name))):
             return  # Nobody else has it.
         if shared.tail is None:
             region = shared.region
@@ -204,6 +215,10 @@ class SharedRegions:
         shared.table.update(places, self._addresses)
         if shared.owned is not None and owner == self._me and shared.buckets:
             self._agent.shared(shared.region.name, shared.owned.epoch)
+
+    def _is_undecided(self, region: str) -> bool:
+        """Whether others have the region, and the coordinator does not know yet who leads its buckets."""
+        return any(key.region == region for key in list(self._agent.tables.undecided))
 
     @staticmethod
     def _new_tail(region: MemberRegion) -> _core.Tail:

@@ -71,6 +71,7 @@ class SiteTables:
         self.members: dict[Incarnation, MemberProfile] = {}
         self.regions: dict[str, RegionAttributes] = {}
         self.buckets: dict[BucketKey, Bucket] = {}
+        self.undecided: set[BucketKey] = set()  # The coordinator has forgotten what it decided about them.
 
     def take(self, tables: Tables) -> Tables | None:
         """Takes what is newer than what is known. Returns what has changed, or None: nothing has.
@@ -84,6 +85,7 @@ class SiteTables:
         if not is_newer or tables.since > self.mark.number:
             return None
         if tables.since == 0:
+            self.undecided = set(tables.undecided)
             regions = {name for name, _ in tables.regions}
             buckets = {*tables.undecided, *(key for key, _ in tables.buckets)}
             tables = replace(
@@ -99,6 +101,7 @@ class SiteTables:
             if attributes is not None:
                 self.regions[name] = attributes
         for key, bucket in tables.buckets:
+            self.undecided.discard(key)
             self.buckets.pop(key, None)
             if bucket is not None:
                 self.buckets[key] = bucket

@@ -10,11 +10,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pywan
+from private_network import PrivateNetwork
 
 ANSWER_TIMEOUT_S = 60.0
 
@@ -24,9 +25,9 @@ class ProcessFailed(AssertionError):
 
 
 class Process:
-    """One process. `name` is that of its locator or member."""
+    """One process. `name` is that of its locator or member. `prefix`: what stands before its command."""
 
-    def __init__(self, name: str, folder: Path) -> None:
+    def __init__(self, name: str, folder: Path, prefix: Sequence[str] = ()) -> None:
         self.name, self.folder = name, folder
         home = Path(pywan.__file__).parent.parent
         environment = {
@@ -35,7 +36,7 @@ class Process:
         }
         self._log = open(folder / f"{name}.log", "ab")  # noqa: SIM115 - it lives as long as the process.
         self._process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("member.py"))],
+            [*prefix, sys.executable, str(Path(__file__).with_name("member.py"))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
@@ -123,19 +124,34 @@ class Process:
 
 
 class Site:
-    """A locator and members. Context manager: at its end no process is left."""
+    """A locator and members. Context manager: at its end no process is left.
 
-    def __init__(self, folder: Path, *, regions: list[dict[str, Any]], **locator: Any) -> None:
+    `network`: where each process has an address of its own, and links can be cut. None: all are on loopback.
+    """
+
+    def __init__(
+        self, folder: Path, *, regions: list[dict[str, Any]], network: PrivateNetwork | None = None, **locator: Any
+    ) -> None:
         self.folder, self.regions, self._locator_options = folder, regions, locator
+        self._network = network
         self.members: dict[str, Process] = {}
         self.port = 0
         self.locator = self._start_locator()
 
     def _start_locator(self) -> Process:
-        process = Process("locator", self.folder)
+        process, host = self._process("locator")
         folder = str(self.folder / "locator")
-        self.port = process.ask("locate", "locator", self.port, folder, **self._locator_options)["port"]
+        self.port = process.ask("locate", "locator", self.port, folder, bind_address=host, **self._locator_options)[
+            "port"
+        ]
         return process
+
+    def _process(self, name: str) -> tuple[Process, str]:
+        """Returns a new process, and the address at which it listens."""
+        if self._network is None:
+            return Process(name, self.folder), "127.0.0.1"
+        host = self._network.address(name)
+        return Process(name, self.folder, self._network.prefix(name)), host
 
     def kill_locator(self) -> None:
         self.locator.kill()
@@ -145,13 +161,16 @@ class Site:
 
     def begin(self, name: str, regions: list[dict[str, Any]] | None = None, **more: Any) -> Process:
         """Starts a member and does not wait for it."""
-        process = self.members[name] = Process(name, self.folder)
+        process, host = self._process(name)
+        self.members[name] = process
+        locator = "127.0.0.1" if self._network is None else self._network.address("locator")
         process.begin(
             "join",
             name,
-            f"127.0.0.1[{self.port}]",
+            f"{locator}[{self.port}]",
             str(self.folder / name),
             self.regions if regions is None else regions,
+            bind_address=host,
             **more,
         )
         return process

@@ -1,0 +1,224 @@
+"""What goes wrong in a site of several members: words that are clear, waits that end, and nothing that was acknowledged
+is lost."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from private_network import PrivateNetwork, why_not
+from pywan.testing.waiting import eventually
+from site_crash.world import Process, ProcessFailed, Site
+
+BUCKETS = 7
+DATA = {"name": "data", "type": "PARTITION", "total_num_buckets": BUCKETS, "redundant_copies": 1, "recovery_delay": 0}
+TIMEOUT_MS = 2000
+LONGEST_S = 5.0  # Half of what a call may take before it fails.
+
+pytestmark = pytest.mark.whole
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    with Site(tmp_path, regions=[DATA], member_timeout_ms=TIMEOUT_MS) as site:
+        yield site
+
+
+def copies(site: Site, name: str) -> int:
+    return site.counts("data")[name].get("copies", 0)
+
+
+def leads(site: Site, name: str) -> int:
+    return site.counts("data")[name].get("primary", 0)
+
+
+def pair_of(site: Site) -> tuple[Process, Process]:
+    one, two = site.start("one"), site.start("two")
+    eventually(lambda: copies(site, "two") == BUCKETS, 20, "copies at the second member")
+    return one, two
+
+
+class Writer:
+    """Writes numbers one after the other. It knows which were acknowledged, and how long a call took at most."""
+
+    def __init__(self) -> None:
+        self.acknowledged: dict[str, int] = {}
+        self.longest_s = 0.0
+
+    def write(self, member: Process, count: int) -> None:
+        for _ in range(count):
+            key, began = f"w{len(self.acknowledged)}", time.monotonic()
+            member.do("data", "put", key, len(self.acknowledged))
+            self.acknowledged[key] = len(self.acknowledged)
+            self.longest_s = max(self.longest_s, time.monotonic() - began)
+
+    def check(self, *members: Process) -> None:
+        for member in members:
+            content = member.ask("content", "data")["answer"]
+            lost = {key: value for key, value in self.acknowledged.items() if content.get(key) != value}
+            assert not lost, f"{member.name} lacks {len(lost)} of {len(self.acknowledged)} acknowledged changes"
+
+
+def answers(member: Process, key: str = "probe") -> Callable[[], bool]:
+    def put() -> bool:
+        try:
+            member.do("data", "put", key, 1)
+        except ProcessFailed as error:
+            assert "ConnectivityError" in str(error), error
+            return False
+        return True
+
+    return put
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        (
+            {"type": "REPLICATE", "total_num_buckets": None, "redundant_copies": None, "recovery_delay": None},
+            "type is REPLICATE here and PARTITION at the other members",
+        ),
+        ({"recovery_delay": 1000}, "recovery-delay is 1000 here and 0 at the other members"),
+        ({"startup_recovery_delay": -1}, "startup-recovery-delay is -1 here"),
+        ({"total_num_buckets": 8}, "total-num-buckets is 8 here and 7 at the other members"),
+        ({"min_in_sync_copies": 2}, "min-in-sync-copies is 2 here and 1 at the other members"),
+    ],
+)
+def test_a_region_with_another_attribute_is_refused_with_the_names_that_users_type(site, other, words):
+    one = site.start("one")
+    one.do("data", "put", "k", 1)
+    wanted = {name: value for name, value in {**DATA, **other}.items() if value is not None}
+    with pytest.raises(ProcessFailed, match=words):
+        site.start("two", [wanted])
+    assert one.do("data", "get", "k") == 1
+
+
+def test_a_region_that_is_colocated_with_another_one_there_is_refused(site):
+    site.start("one", [DATA, {**DATA, "name": "orders"}])
+    with pytest.raises(ProcessFailed, match="colocated-with is 'data' here and '' at the other members"):
+        site.start("two", [DATA, {**DATA, "name": "orders", "colocated_with": "data"}])
+
+
+def test_more_copies_than_members_work_and_say_so(tmp_path):
+    with Site(tmp_path, regions=[{**DATA, "redundant_copies": 3}], member_timeout_ms=TIMEOUT_MS) as site:
+        one, two = pair_of(site)
+        writer = Writer()
+        writer.write(two, 30)
+        two.kill()
+        eventually(answers(one), 20, "a put without the second member")
+        writer.check(one)
+        for name in ("one", "two"):
+            assert "3 copies of each bucket beside the primary are wanted" in (tmp_path / f"{name}.log").read_text()
+
+
+@pytest.mark.parametrize("what", ["lost", "old"])
+def test_members_go_on_with_a_coordinator_whose_file_is(what, site, tmp_path):
+    one, _two = pair_of(site)
+    writer = Writer()
+    writer.write(one, 20)
+    locator, saved = tmp_path / "locator", tmp_path / "saved"
+    site.kill_locator()
+    shutil.copytree(locator, saved)
+    site.restart_locator()
+    three = site.start("three")
+    writer.write(three, 20)
+    one.kill()
+    eventually(answers(three), 20, "a put without the first member")
+    writer.write(three, 20)
+    eventually(lambda: leads(site, "two") + leads(site, "three") == BUCKETS, 20, "new primaries")
+    site.kill_locator()
+    writer.write(three, 20)  # Nobody needs the coordinator for that.
+    shutil.rmtree(locator)
+    if what == "old":
+        shutil.copytree(saved, locator)
+    site.restart_locator()
+    began = time.monotonic()
+    writer.write(three, 20)
+    four = site.start("four")
+    writer.write(four, 20)
+    site.members["two"].kill()
+    eventually(lambda: copies(site, "four") + leads(site, "four") == BUCKETS, 30, "copies at a member that comes later")
+    assert time.monotonic() - began < 30
+    writer.write(four, 20)
+    writer.check(three, four)
+    assert writer.longest_s < LONGEST_S
+
+
+def test_a_member_that_is_silent_again_and_again_for_less_than_its_lease_costs_nothing_but_time(site):
+    one, two = pair_of(site)
+    writer = Writer()
+    for _ in range(5):
+        two.stop()
+        one.begin("do", "data", "put", f"w{len(writer.acknowledged)}", len(writer.acknowledged))
+        time.sleep(TIMEOUT_MS / 1000 / 4)  # The silence itself is what is tested.
+        two.go_on()
+        assert one.finish()["answer"] is None
+        writer.acknowledged[f"w{len(writer.acknowledged)}"] = len(writer.acknowledged)
+        writer.write(two, 10)
+    writer.check(one, two)
+
+
+@pytest.fixture
+def parted(tmp_path: Path) -> Iterator[tuple[Site, PrivateNetwork]]:
+    if why_not():
+        pytest.skip(f"links are cut in network namespaces: {why_not()}")
+    with (
+        PrivateNetwork() as network,
+        Site(tmp_path, regions=[DATA], network=network, member_timeout_ms=TIMEOUT_MS) as site,
+    ):
+        yield site, network
+
+
+def primary_of(site: Site) -> tuple[Process, Process]:
+    """(who leads all buckets, who follows)."""
+    one, two = pair_of(site)
+    return (one, two) if leads(site, "one") == BUCKETS else (two, one)
+
+
+@pytest.mark.parametrize("way", ["both", "out", "in"])
+@pytest.mark.parametrize("side", ["primary", "copy"])
+def test_a_member_that_is_cut_off_from_all_others_loses_nothing_and_comes_back(parted, side, way):
+    site, network = parted
+    primary, copy = primary_of(site)
+    away, there = (primary, copy) if side == "primary" else (copy, primary)
+    writer = Writer()
+    writer.write(copy, 20)
+    rest = ["locator", there.name]
+    if way in ("both", "out"):
+        network.cut([away.name], rest)
+    if way in ("both", "in"):
+        network.cut(rest, [away.name])
+    began = time.monotonic()
+    eventually(answers(there), 30, "a put at the side with the coordinator")
+    assert time.monotonic() - began < TIMEOUT_MS / 1000 * 2 + 4
+    writer.write(there, 20)
+    network.heal()
+    eventually(answers(away), 30, "a put at the member that was away")
+    eventually(lambda: copies(site, away.name) + leads(site, away.name) == BUCKETS, 30, "both members with all copies")
+    writer.write(away, 20)
+    writer.check(primary, copy)
+
+
+def test_members_that_do_not_reach_the_coordinator_go_on_together(parted):
+    site, network = parted
+    one, two = primary_of(site)
+    writer = Writer()
+    writer.write(two, 20)
+    network.part(["locator"], [one.name, two.name])
+    until = time.monotonic() + 2 * TIMEOUT_MS / 1000
+    while time.monotonic() < until:
+        writer.write(one, 5)
+        writer.write(two, 5)
+    assert writer.longest_s < LONGEST_S  # Two copies acknowledge without a lease.
+    network.heal()
+    eventually(
+        lambda: all(each.ask("status")["coordination"]["coordinator"] for each in (one, two)), 20, "a coordinator"
+    )
+    writer.write(two, 20)
+    three = site.start("three")
+    writer.write(three, 20)
+    writer.check(one, two, three)
