@@ -57,7 +57,7 @@ def test_a_region_that_is_destroyed_is_free_for_other_attributes(site, member):
 @pytest.mark.parametrize(
     ("first", "second", "words"),
     [
-        ({"type": "PARTITION"}, {"type": "REPLICATE"}, "kind is REPLICATE here and PARTITION at the other members"),
+        ({"type": "PARTITION"}, {"type": "REPLICATE"}, "type is REPLICATE here and PARTITION at the other members"),
         ({"type": "PARTITION_PERSISTENT"}, {"type": "PARTITION_PERSISTENT"}, "member a has it already, and it is pers"),
         ({"gateway_sender_ids": ["ln"]}, {"gateway_sender_ids": ["ln"]}, "member a has it already, and it has senders"),
     ],
