@@ -1,5 +1,6 @@
 # Owns the commands a person types in a fresh clone: each makes .venv, builds the extension and installs what it needs.
 #
+#   make build     .venv with pywan in it; compiles what changed   (FAST=1: less optimised, in about half the time)
 #   make demo      three sites on this machine, fed by Spark          (ARGS="--events 100000 --topology chain" ...)
 #   make lint      formatting, ruff, types, spelling, and the links of the documents
 #   make test      the tests, in parallel                             (ARGS="-k queue" WORKERS=2 ...)
@@ -34,6 +35,19 @@ PYTHON ?= python3
 CC     ?= cc
 ARGS   ?=
 
+# What was compiled once is not compiled again in another tree. ccache keeps objects, setup.py keeps Cython's output.
+# Paths below this tree count as relative, and the tree's own place does not count.
+ifneq ($(shell command -v ccache),)
+  ifeq ($(filter ccache,$(CC)),)
+    override CC := ccache $(CC)
+  endif
+endif
+export CC
+export CCACHE_BASEDIR ?= $(CURDIR)
+export CCACHE_NOHASHDIR ?= 1
+export PYWAN_BUILD_CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/pywan
+export PYWAN_FAST := $(FAST)
+
 VENV  := .venv
 PY    := $(VENV)/bin/python
 PIP   := $(PY) -m pip --disable-pip-version-check
@@ -56,9 +70,19 @@ extra = $$($(PY) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", 
 help:
 	@sed -n 's/^#   //p' Makefile
 
+# How the core was compiled. When it is to be compiled in another way, it counts as not built.
+KIND := $(if $(PYWAN_DEBUG),debug,$(if $(FAST),fast,full))
+ifneq ($(shell cat $(STAMP)-build 2> /dev/null),$(KIND))
+  $(shell rm -f $(STAMP)-build)
+endif
+
 $(VENV)/bin/python:
+	@command -v $(lastword $(CC)) > /dev/null \
+	  || { echo "there is no C compiler $(lastword $(CC)): install one (Debian: apt install gcc libc6-dev), or name another in CC" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "$(PYTHON) is older than Python 3.11: install a newer one, or say which with PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@$(PYTHON) -c 'import os, sys, sysconfig; header = sysconfig.get_path("include") + "/Python.h"; \
+	  os.path.exists(header) or sys.exit(header + " is not there: install the headers of this Python (Debian: apt install python3-dev)")'
 	@$(PYTHON) -m venv $(VENV) \
 	  || { rm -rf $(VENV); echo "cannot make $(VENV): install the venv module (Debian: apt install python3-venv)" >&2; exit 1; }
 
@@ -68,13 +92,16 @@ $(STAMP)-tools: | $(VENV)/bin/python
 
 # The stamps say that the install (and the last build) is newer than everything it was made of.
 $(STAMP)-install: pyproject.toml setup.py $(STAMP)-tools
+	@echo "installing pywan, what it needs and PySpark into $(VENV): about a minute of two idle cores, most of it for the core"
 	$(PIP) install -q --no-build-isolation -e '.[spark,test,bench]'
-	@touch $@ $(STAMP)-build
+	@touch $@
 
+# After an install this finds all objects made, and only says so. The stamp gets the time when the build began: a file
+# that changed meanwhile is built by the next one.
 $(STAMP)-build: $(SOURCES) $(STAMP)-install
-	@touch $@.begun
+	@echo $(KIND) > $@.begun
 	@$(PY) setup.py -q build_ext --inplace > $(VENV)/build.log 2>&1 || { cat $(VENV)/build.log >&2; exit 1; }
-	@mv $@.begun $@		# With the time when it began: a file that changed meanwhile is built by the next one.
+	@mv $@.begun $@
 
 install: $(STAMP)-install
 build: $(STAMP)-build

@@ -1,22 +1,30 @@
 """Builds pywan._core: the C primitives and all Cython units as one shared object. The metadata is in pyproject.toml."""
 
 import glob
+import gzip
+import hashlib
 import os
 import re
 import shlex
 import subprocess
 import sys
+import sysconfig
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from Cython import __version__ as cython_version
 from Cython.Build import cythonize
+from Cython.Build.Dependencies import create_dependency_tree
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 # PYWAN_SANITIZE=address,undefined (or thread) builds the extension for a sanitizer run. PYWAN_DEBUG=1 keeps symbols and
-# the expensive half of WAN_CHECK (positions after every step).
+# the expensive half of WAN_CHECK (positions after every step). PYWAN_FAST=1 compiles in about half the time, for tests
+# that measure nothing. PYWAN_BUILD_CACHE names a folder that keeps Cython's output for other trees and later builds.
 sanitize = os.environ.get("PYWAN_SANITIZE", "")
 debug = bool(os.environ.get("PYWAN_DEBUG")) or bool(sanitize)
+fast = bool(os.environ.get("PYWAN_FAST")) and not debug
 
 compile_args = [
     "-std=c11",
@@ -29,9 +37,10 @@ compile_args = [
     "-D_GNU_SOURCE",
     "-Icsrc",
 ]
-compile_args += (
-    ["-O1", "-g1" if sanitize else "-g", "-fno-omit-frame-pointer", "-DWAN_DEBUG=1"] if debug else ["-O3", "-g1"]
-)
+if debug:
+    compile_args += ["-O1", "-g1" if sanitize else "-g", "-fno-omit-frame-pointer", "-DWAN_DEBUG=1"]
+else:
+    compile_args += ["-O1", "-g0"] if fast else ["-O3", "-g1"]
 link_args = ["-pthread"]
 if sanitize:
     compile_args.append(f"-fsanitize={sanitize}")
@@ -42,6 +51,10 @@ UNITS = sorted(Path(path).stem for path in glob.glob("pywan/_core/*.pyx"))
 # A generated unit with code that Cython would otherwise put into every unit that takes a buffer.
 SHARED = "_shared"
 GENERATED = "build/cython"  # Cython's output. It is the same for every way of compiling.
+# Objects of a build for this tree. `pip install -e` and `build_ext --inplace` share them, so each is compiled once.
+OBJECTS = "build/objects" + ("-debug" if debug else "-fast" if fast else "")
+CACHED_FILES_MAX = 1_500  # In the cache of Cython's output: about 130 MB, 23 versions of everything.
+DIRECTIVES = {"language_level": 3, "cdivision": True, "initializedcheck": False, "embedsignature": True}
 
 core = Extension(
     f"{CORE}._units",
@@ -123,35 +136,118 @@ cdef extern from "record/wan_record.h" nogil:
         made.write_text(text)
 
 
+class Translations:
+    """Cython's output, a C file for each unit. A unit is translated again when what it is made of has other content.
+
+    Beside each C file lies a `.key`: a hash of the unit, of the declarations that it uses, and of Cython's version and
+    directives. So neither times nor folders count, and other trees can use what the cache has under the same key.
+    """
+
+    def __init__(self, cache):
+        self.cache = Path(cache) if cache else None
+        self.tree = create_dependency_tree(quiet=True)
+        self.directives = f"{cython_version} {sorted(DIRECTIVES.items())}"
+
+    def source(self, unit):
+        return f"pywan/_core/{unit}.c" if unit == SHARED else f"pywan/_core/{unit}.pyx"
+
+    def made(self, unit):
+        return Path(GENERATED, "pywan", "_core", f"{unit}.c")
+
+    def key(self, unit):
+        """Returns a hash of all that the C file of a unit is made of."""
+        digest = hashlib.sha256(f"{self.directives} {unit}".encode())
+        for path in sorted([] if unit == SHARED else self.tree.all_dependencies(self.source(unit))):
+            if not os.path.isabs(path):  # The others are Cython's own declarations, and go with its version.
+                content = Path(path).read_bytes()
+                digest.update(f" {path} {len(content)} ".encode() + content)
+        return digest.hexdigest()
+
+    def update(self):
+        """Makes the C file of every unit current. Returns the files."""
+        units = [*UNITS, SHARED]
+        keys = {unit: self.key(unit) for unit in units}
+        late = [unit for unit in units if not self.is_current(unit, keys[unit])]
+        late = [unit for unit in late if not self.take_cached(unit, keys[unit])]
+        if late:
+            cythonize(
+                [Extension(f"{CORE}.{unit}", [self.source(unit)]) for unit in late],
+                compiler_directives=DIRECTIVES,
+                build_dir=GENERATED,
+                shared_utility_qualified_name=f"{CORE}.{SHARED}",
+                nthreads=os.cpu_count() or 1,
+                quiet=True,
+                force=True,
+            )
+        for unit in late:
+            self.made(unit).with_suffix(".key").write_text(keys[unit])
+            self.keep(unit, keys[unit])
+        self.drop_oldest()
+        return [str(self.made(unit)) for unit in units]
+
+    def is_current(self, unit, key):
+        try:
+            return self.made(unit).with_suffix(".key").read_text() == key and self.made(unit).exists()
+        except FileNotFoundError:
+            return False
+
+    def cached(self, unit, key):
+        return self.cache / f"{unit}-{key}.c.gz"
+
+    def take_cached(self, unit, key):
+        """Returns whether the cache has the C file of a unit, which is in its place then."""
+        if not self.cache:
+            return False
+        try:
+            content = gzip.decompress(self.cached(unit, key).read_bytes())
+            os.utime(self.cached(unit, key))
+        except (OSError, EOFError):
+            return False  # It is not there, or damaged: Cython translates the unit again.
+        made = self.made(unit)
+        made.parent.mkdir(parents=True, exist_ok=True)
+        made.with_suffix(".key").unlink(missing_ok=True)
+        if not made.exists() or made.read_bytes() != content:  # What has not changed is not compiled again.
+            made.write_bytes(content)
+        made.with_suffix(".key").write_text(key)
+        return True
+
+    def keep(self, unit, key):
+        """Puts the C file of a unit into the cache, as a whole: other builds may do the same at the same time."""
+        if not self.cache:
+            return
+        self.cache.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=self.cache, prefix="new-", delete=False) as file:
+            file.write(gzip.compress(self.made(unit).read_bytes(), 6))
+        os.replace(file.name, self.cached(unit, key))
+
+    def drop_oldest(self):
+        """Removes from the cache what was not used for the longest time, above CACHED_FILES_MAX files."""
+        files = list(self.cache.glob("*")) if self.cache else []
+        if len(files) > CACHED_FILES_MAX:
+            files.sort(key=lambda path: path.stat().st_mtime)
+            for path in files[: len(files) - CACHED_FILES_MAX]:
+                path.unlink(missing_ok=True)
+
+
 class BuildCore(build_ext):
     """Compiles each unit on its own, several at a time and only those that changed, and links them together.
 
     Python finds each unit's init function in the one file by the unit's name: see pywan/_core/__init__.py.
     """
 
-    def generate(self, sources):
-        """Lets Cython translate all units together. Returns all C files."""
-        declare_tables()
-        units = [Extension(f"{CORE}.{unit}", [f"pywan/_core/{unit}.pyx"]) for unit in UNITS]
-        made = cythonize(
-            [*units, Extension(f"{CORE}.{SHARED}", [f"pywan/_core/{SHARED}.c"])],
-            compiler_directives={
-                "language_level": 3,
-                "cdivision": True,
-                "initializedcheck": False,
-                "embedsignature": True,
-            },
-            build_dir=GENERATED,
-            shared_utility_qualified_name=f"{CORE}.{SHARED}",
-            nthreads=os.cpu_count() or 1,
-            quiet=True,
-        )
-        return [*(unit.sources[0] for unit in made), *(source for source in sources if source.endswith(".c"))]
+    def run(self):
+        if self.inplace or self.editable_mode:
+            self.build_temp = OBJECTS
+        super().run()
 
     def build_extension(self, extension):
         """Compiles the sources that changed, the largest first, and links all objects."""
-        sources = self.generate(extension.sources)
-        command = [*self.compiler.compiler_so, *compile_args, *(f"-I{path}" for path in self.compiler.include_dirs)]
+        declare_tables()
+        check_headers()
+        translated = Translations(os.environ.get("PYWAN_BUILD_CACHE")).update()
+        sources = [*translated, *(source for source in extension.sources if source.endswith(".c"))]
+        folders = [path for path in self.compiler.include_dirs if os.path.isdir(path)]
+        command = [*self.compiler.compiler_so, *compile_args, *(f"-I{path}" for path in folders)]
         jobs = {Path(self.build_temp, source).with_suffix(".o"): source for source in sources}
         # The longest sources come first, so that none of them is begun last.
         late = sorted(
@@ -167,6 +263,17 @@ class BuildCore(build_ext):
             self.compiler.link_shared_object(
                 [str(made) for made in jobs], to, extra_postargs=link_args, build_temp=self.build_temp
             )
+
+
+def check_headers():
+    """Says what to install if this Python came without the files that its extensions are compiled with."""
+    header = Path(sysconfig.get_path("include"), "Python.h")
+    if not header.exists():
+        raise SystemExit(
+            f"{header} is not there: pywan's core is compiled, and needs the headers of the Python that it is for.\n"
+            "Install them (Debian and Ubuntu: apt install python3-dev; Fedora: dnf install python3-devel), or use a "
+            "Python that has them"
+        )
 
 
 def is_late(target, command):
@@ -186,15 +293,22 @@ def compile_one(command, source, target):
     target.parent.mkdir(parents=True, exist_ok=True)
     # Without this file the object counts as late. So an interrupted compilation is done again.
     target.with_suffix(".command").unlink(missing_ok=True)
-    done = subprocess.run(
-        [*command, "-c", source, "-o", str(target), "-MMD", "-MF", str(target.with_suffix(".d"))],
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    try:
+        done = subprocess.run(
+            [*command, "-c", source, "-o", str(target), "-MMD", "-MF", str(target.with_suffix(".d"))],
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    except FileNotFoundError:
+        raise SystemExit(
+            f"the C compiler {command[0]!r} is not there: install one (Debian and Ubuntu: apt install gcc libc6-dev), "
+            "or name another one in CC"
+        ) from None
     if done.returncode:
         raise SystemExit(f"{source} cannot be compiled:\n{done.stderr}")
     target.with_suffix(".command").write_text(shlex.join(command))
     return done.stderr
 
 
-setup(ext_modules=[core], cmdclass={"build_ext": BuildCore})
+if __name__ == "__main__":
+    setup(ext_modules=[core], cmdclass={"build_ext": BuildCore})

@@ -8,6 +8,7 @@ import contextlib
 import ctypes
 import os
 import resource
+import shlex
 import statistics
 import subprocess
 import time
@@ -175,7 +176,7 @@ def _build(name: str, output: str, *more: str) -> Path:
     core = HERE.parent / "csrc"
     subprocess.run(
         [
-            os.environ.get("CC", "cc"),
+            *shlex.split(os.environ.get("CC", "cc")),
             "-O3",
             "-std=c11",
             "-D_GNU_SOURCE",
