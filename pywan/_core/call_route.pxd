@@ -3,10 +3,10 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from pywan._core.c_session cimport wan_answer, wan_call
 from pywan._core.call_line cimport CallLine, call_slot
 from pywan._core.call_session cimport CallSession
-from pywan._core.region_base cimport RegionBase
+from pywan._core.compiled_region cimport CompiledRegion
 
 cdef class CallRoute:
-    cdef RegionBase state
+    cdef CompiledRegion state
     cdef readonly uint64_t limit_us     # A call is given up after so long.
     cdef readonly list targets          # By bucket: (CallLine, epoch word) that a call may take at once; or None.
 
@@ -39,4 +39,4 @@ cdef class CallPart:
     cdef bint wait(self, uint64_t until_us) except *
     cdef int let_go(self) except -1
 
-cdef void begin(wan_call *head, int kind, RegionBase state, uint64_t hash) noexcept
+cdef void begin(wan_call *head, int kind, CompiledRegion state, uint64_t hash) noexcept

@@ -13,7 +13,7 @@ from pywan._core.call_line cimport (
     CALL_ANSWERED, CALL_INTERRUPTED, CALL_LATE, CALL_NOT_SENT, CALL_UNKNOWN, CALL_WAITS, CallLine, call_slot)
 from pywan._core.call_session cimport OUTCOMES, CallSession
 from pywan._core.codec cimport encode, encode_key, encoded
-from pywan._core.region_base cimport RegionBase
+from pywan._core.compiled_region cimport CompiledRegion
 from pywan._core.region_changes cimport Condition, RegionCalls
 from pywan._core.tagged cimport show
 
@@ -377,7 +377,7 @@ cdef class CallPart:
         return 0
 
 
-cdef void begin(wan_call *head, int kind, RegionBase state, uint64_t hash) noexcept:
+cdef void begin(wan_call *head, int kind, CompiledRegion state, uint64_t hash) noexcept:
     memset(head, 0, sizeof(wan_call))
     head.kind, head.region = <uint8_t>kind, state.region.number
     head.bucket = wan_table_bucket(&state.region.table, hash).number

@@ -28,7 +28,7 @@ cdef enum:
 
 
 @cython.no_gc_clear      # The collector must not clear what __dealloc__ uses.
-cdef class RegionBase:
+cdef class CompiledRegion:
     """A region's table and versions, and how changes get into the attached senders' queues. Python sees it through
     `RegionCore` and `RegionFace`."""
 
@@ -322,7 +322,7 @@ cdef class OneWait:
     waited for once, at its end. This is so, too, if the call ends with an error: the error then says that the stored
     changes may not be on the disk."""
 
-    def __cinit__(self, RegionBase state not None):
+    def __cinit__(self, CompiledRegion state not None):
         self.state = state
 
     def __enter__(self):
