@@ -11,7 +11,7 @@ cdef class CallRoute:
     cdef readonly list targets          # By bucket: (CallLine, epoch word) that a call may take at once; or None.
 
     cdef int exchange_all(self, list parts, uint64_t began_us) except -1
-    cdef int exchange_some(self, list parts, uint64_t began_us, CallSession here) except -1
+    cdef int exchange_parts(self, list parts, uint64_t began_us, CallSession here) except -1
     cdef int send(self, CallPart part, uint64_t began_us, list lines) except -1
     cdef int finish(self, CallPart part, uint64_t began_us, CallSession here) except -1
     cdef bytes exchange(self, wan_call *head, const void *first, uint64_t first_length, const void *second,

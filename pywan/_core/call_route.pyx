@@ -18,7 +18,7 @@ from pywan._core.region_changes cimport Condition, RegionCalls
 from pywan._core.tagged cimport show
 
 cdef enum:
-    TOGETHER = 128      # Parts of one call that are on their way at the same time.
+    PARTS_UNDER_WAY = 128   # Parts of one call that are on their way at the same time.
 
 
 @cython.auto_pickle(False)
@@ -161,11 +161,11 @@ cdef class CallRoute:
         self.state.check_process()
         cdef CallSession here = CallSession(None)
         here.callback_depth = wan_call_depth
-        for at in range(0, len(parts), TOGETHER):
-            self.exchange_some(parts[at:at + TOGETHER], began_us, here)
+        for at in range(0, len(parts), PARTS_UNDER_WAY):
+            self.exchange_parts(parts[at:at + PARTS_UNDER_WAY], began_us, here)
         return 0
 
-    cdef int exchange_some(self, list parts, uint64_t began_us, CallSession here) except -1:
+    cdef int exchange_parts(self, list parts, uint64_t began_us, CallSession here) except -1:
         cdef CallPart part
         cdef CallLine line
         cdef uint64_t until = began_us + self.limit_us
