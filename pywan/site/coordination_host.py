@@ -60,7 +60,7 @@ def boot_us() -> int:
 
 
 @dataclass
-class _Box:
+class _Mailbox:
     """What waits for one member."""
 
     turn: int = 0  # Counts its questions for news. Only the newest is answered with news.
@@ -109,7 +109,7 @@ class CoordinationHost:
         self._core: Coordinator | None = None
         self._journal: Journal | None = None
         self._may_adopt_identity = False  # This run made the site's identity up, since its file was empty.
-        self._boxes: dict[Incarnation, _Box] = {}
+        self._mailboxes: dict[Incarnation, _Mailbox] = {}
         self._next_poll_us: dict[Incarnation, int] = {}  # When a member is looked at that asks nothing.
         self._connections: dict[tuple[Any, ...], Incarnation] = {}
         self._running = False
@@ -348,7 +348,7 @@ class CoordinationHost:
         if self._journal is not None:
             self._journal.close()
         self._core = self._journal = None
-        self._boxes.clear()
+        self._mailboxes.clear()
         self._changed.notify_all()
 
     def _fail(self, error: Exception) -> None:
@@ -371,16 +371,16 @@ class CoordinationHost:
                     case Store():
                         self._journal.append(action)
                     case Tell(to, message) if isinstance(message, Tables):
-                        box = self._boxes.get(to)
-                        if box is not None and message.mark.number > message.since:
-                            box.has_news = True
+                        mailbox = self._mailboxes.get(to)
+                        if mailbox is not None and message.mark.number > message.since:
+                            mailbox.has_news = True
                             self._changed.notify_all()
                     case Tell(to, message):
                         assert not isinstance(message, Tables)
                         if to == asker:
                             told.append(message)
-                        elif to in self._boxes:
-                            self._boxes[to].mail.append(message)
+                        elif to in self._mailboxes:
+                            self._mailboxes[to].mail.append(message)
                             self._changed.notify_all()
                     case Probe(profile):
                         self._begin_probe(profile)
@@ -419,7 +419,7 @@ class CoordinationHost:
         for me, due in list(self._next_poll_us.items()):
             if me not in core.site.members:
                 del self._next_poll_us[me]
-                self._boxes.pop(me, None)
+                self._mailboxes.pop(me, None)
             elif due <= now:
                 self._next_poll_us[me] = now + LOOK_AGAIN_US
                 core.suspect(me, me)
@@ -517,7 +517,7 @@ class CoordinationHost:
             if any(isinstance(each, Refused) for each in told):
                 return self._reply(refused=[each for each in told if isinstance(each, Refused)])
             self._connections[peer] = me
-            self._boxes.setdefault(me, _Box())
+            self._mailboxes.setdefault(me, _Mailbox())
             self._next_poll_us[me] = boot_us() + POLL_GAP_US
             self._changed.notify_all()
             log.info("locator %s: member %s is in the site's view", self.name, me)
@@ -549,28 +549,28 @@ class CoordinationHost:
             core = self._core
             assert core is not None
             self._next_poll_us.pop(me, None)
-            box = self._boxes.setdefault(me, _Box())
-            box.turn += 1
-            box.has_news = stored != core.site.mark
-            turn = box.turn
+            mailbox = self._mailboxes.setdefault(me, _Mailbox())
+            mailbox.turn += 1
+            mailbox.has_news = stored != core.site.mark
+            turn = mailbox.turn
             core.renew(me, stored, boot_us())
             told = self._act(me)
             refused = [each for each in told if isinstance(each, Refused)]
             if refused:
-                self._boxes.pop(me, None)
+                self._mailboxes.pop(me, None)
                 return self._reply(refused=refused)
             self._changed.wait_for(
-                lambda: box.has_news or box.mail or box.turn != turn or self._core is not core or not self._running,
+                lambda: mailbox.has_news or mailbox.mail or mailbox.turn != turn or self._core is not core or not self._running,
                 deadline - time.monotonic(),
             )
             away = self._not_here()
             if away is not None:
                 return away
-            mail = list(box.mail)
-            box.mail.clear()
+            mail = list(mailbox.mail)
+            mailbox.mail.clear()
             tables = None
-            if box.turn == turn:
-                box.has_news = False
+            if mailbox.turn == turn:
+                mailbox.has_news = False
                 self._next_poll_us[me] = boot_us() + POLL_GAP_US
                 self._changed.notify_all()
                 # In a new generation a member hears nothing before it has reported what it knows.
