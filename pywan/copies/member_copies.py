@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from pywan import _core
 from pywan.base.lines import Lines
 from pywan.base.threads import start_thread
-from pywan.coordination.plain import incarnation_of
+from pywan.coordination.encoding import incarnation_of
 from pywan.coordination.tables import Bucket, BucketKey, Epoch, Holding, Incarnation, Learner, MemberProfile
 from pywan.copies.peer import Peer, plain_answers, questions_of
 from pywan.copies.region_copies import Answer, Question, RegionCopies
