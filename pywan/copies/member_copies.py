@@ -101,7 +101,7 @@ class MemberCopies:
                 raise IllegalStateError("the member ends")
             self._cores[name] = core
             self._regions[name] = RegionCopies(
-                name, core, tail, self._me, _Around(self, name, tail), has_content=has_content
+                name, core, tail, self._me, _ServicesForRegion(self, name, tail), has_content=has_content
             )
             if self._thread is None:
                 self._wake_file = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -361,8 +361,8 @@ class MemberCopies:
         return self._reports
 
 
-class _Around:
-    """What the copies of one region need of their member (`Surroundings`)."""
+class _ServicesForRegion:
+    """What the copies of one region need of their member (`MemberServices`)."""
 
     def __init__(self, owner: MemberCopies, name: str, tail: _core.Tail) -> None:
         self._owner, self._name, self._tail = owner, name, tail
