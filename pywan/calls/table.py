@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from pywan.coordination.tables import Bucket, Epoch, Incarnation
+from pywan.coordination.tables import Bucket, Incarnation
 
 
 class KnownPrimary(NamedTuple):
@@ -15,14 +15,10 @@ class KnownPrimary(NamedTuple):
     member: Incarnation | None  # None: nobody is primary now.
     host: str
     port: int
-    epoch: int  # In one word, which compares as epochs do.
+    epoch: int  # As `Epoch.word`.
 
 
 NO_PRIMARY = KnownPrimary(None, "", 0, 0)
-
-
-def epoch_word(epoch: Epoch) -> int:
-    return epoch.generation << 40 | epoch.number
 
 
 class BucketTable:
@@ -52,7 +48,7 @@ class BucketTable:
                 number: KnownPrimary(
                     bucket.primary if bucket.primary in addresses else None,
                     *addresses.get(bucket.primary, ("", 0)),  # type: ignore[arg-type]
-                    epoch_word(bucket.epoch),
+                    bucket.epoch.word,
                 )
                 for number, bucket in buckets.items()
             }

@@ -377,7 +377,7 @@ class _ServicesForRegion:
         return self._owner.promised_us(to_all_but)
 
     def deny(self, region: str, bucket: int, epoch: Epoch, to_all_but: Incarnation) -> None:
-        self._owner.deny(region, bucket, epoch.generation << 40 | epoch.number, to_all_but)
+        self._owner.deny(region, bucket, epoch.word, to_all_but)
 
     def ask(self, member: Incarnation, region: str, questions: list[Question]) -> None:
         self._owner.ask(member, region, questions)

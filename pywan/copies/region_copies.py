@@ -115,7 +115,7 @@ class RegionCopies:
         restarts = transfer != 0 and copy is not None and (copy.transfer != transfer or bucket.epoch > copy.epoch)
         if copy is None or copy.life != bucket.life or restarts:
             self._drop_lead(number)
-            self.tail.set_role(number, _core.TAIL_ABSENT, bucket.life, word_of(bucket.epoch))
+            self.tail.set_role(number, _core.TAIL_ABSENT, bucket.life, bucket.epoch.word)
             self._core.drop_bucket(number)
             copy = self._copies[number] = _Copy(bucket.life, transfer=transfer)
         is_later = bucket.epoch > copy.epoch
@@ -136,7 +136,7 @@ class RegionCopies:
         if self._copies.pop(number, None) is not None:
             epoch = bucket.epoch if bucket is not None else self._decisions[number].epoch
             life = bucket.life if bucket is not None else self._decisions[number].life
-            self.tail.set_role(number, _core.TAIL_ABSENT, life, word_of(epoch))
+            self.tail.set_role(number, _core.TAIL_ABSENT, life, epoch.word)
             self._core.drop_bucket(number)
         if bucket is None:
             self._decisions.pop(number, None)
@@ -145,7 +145,7 @@ class RegionCopies:
 
     def _set_role(self, number: int, role: int) -> None:
         copy = self._copies[number]
-        self.tail.set_role(number, role, copy.life, word_of(copy.epoch), copy.transfer)
+        self.tail.set_role(number, role, copy.life, copy.epoch.word, copy.transfer)
 
     # Taking over
 
@@ -210,7 +210,7 @@ class RegionCopies:
                 continue
             if answer.entries:
                 copy = self._copies[answer.bucket]
-                epoch = word_of(copy.epoch)
+                epoch = copy.epoch.word
                 self._core.extend(answer.bucket, copy.life, epoch, answer.after + 1, answer.entries)
             lead.adopted[member] = answer.last
             lead.asked_us.pop(member, None)  # It is asked again at once for what it has beyond these entries.
@@ -270,7 +270,7 @@ class RegionCopies:
     def refused(self, number: int, epoch: int) -> None:
         """A copy knows a later epoch than this primary. The primary accepts no change until it hears who leads."""
         lead = self._leads.get(number)
-        if lead is not None and word_of(lead.epoch) < epoch:
+        if lead is not None and lead.epoch.word < epoch:
             lead.is_active = False
             lead.adopted.clear()
             self._inactive.add(number)
@@ -310,11 +310,6 @@ class RegionCopies:
             "copies": len(self._copies) - len(self._leads) - learning,
             "learning": learning,
         }
-
-
-def word_of(epoch: Epoch) -> int:
-    """Returns an epoch as one number, which is how the core compares epochs."""
-    return epoch.generation << 40 | epoch.number
 
 
 def some_entries(entries: bytes) -> bytes:
