@@ -40,7 +40,6 @@ cdef class CompiledRegion:
     cdef int share(self, Tail tail, route, bint reads_copies) except -1
     cdef bint is_elsewhere(self, uint64_t hash) noexcept
     cdef wan_status wait_counted(self, uint32_t bucket, uint64_t era, uint64_t sequence) except *
-    cdef int wait_counts(self, uint32_t bucket, uint64_t era, uint64_t sequence) except -1
     cdef int wait_for_role(self, key, uint64_t began) except -1
     cdef wan_status wait_readable(self, uint32_t bucket, uint64_t era) except *
     cdef wan_status wait_for_room(self, wan_change *change, const origin *from_, decision *decided, condition *wanted,
