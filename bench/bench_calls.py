@@ -14,7 +14,7 @@ from measure import VALUE_BYTES, arguments, c_program, in_turn, report
 from pywan import _core
 from pywan.calls.pool import CallPool
 from pywan.calls.route import Route
-from pywan.calls.table import BucketTable, Place
+from pywan.calls.table import BucketTable, KnownPrimary
 from pywan.coordination.tables import Incarnation
 from two_sites import Child
 
@@ -55,7 +55,7 @@ def main() -> None:
         THREADS: Child(str(c_program("bare_ping")), str(THREADS), str(calls // THREADS)),
     }
     try:
-        table.set_places(dict.fromkeys(range(BUCKETS), Place(FAR, "127.0.0.1", int(member.read()), 1)))
+        table.set_primaries(dict.fromkeys(range(BUCKETS), KnownPrimary(FAR, "127.0.0.1", int(member.read()), 1)))
         route = Route(region, table, pool, NEAR)
         keys, value = [b"%016d" % n for n in range(1000)], b"v" * VALUE_BYTES
 

@@ -32,7 +32,7 @@ from measure import (
 from pywan import _core
 from pywan.calls.pool import CallPool
 from pywan.calls.route import Route
-from pywan.calls.table import BucketTable, Place
+from pywan.calls.table import BucketTable, KnownPrimary
 from pywan.coordination.tables import Incarnation
 from two_sites import Child, two_sites
 
@@ -50,7 +50,7 @@ class Shared:
         self.core = _core.RegionCore("data", _core.Clock(), site=1, buckets=BUCKETS)
         self.tail = _core.Tail(BUCKETS, self.core.shards)
         table, pool = BucketTable("data", BUCKETS), CallPool(ME, "bench")
-        table.set_places(dict.fromkeys(range(BUCKETS), Place(ME, "127.0.0.1", 1, EPOCH)))
+        table.set_primaries(dict.fromkeys(range(BUCKETS), KnownPrimary(ME, "127.0.0.1", 1, EPOCH)))
         self.core.share(self.tail, Route(self.core, table, pool, ME), False)
         self.tail.set_lease(_core.monotonic_us() + LEASE_US)
 

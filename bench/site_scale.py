@@ -22,7 +22,7 @@ import msgpack
 
 import results
 from measure import resident_bytes
-from pywan.coordination import plain
+from pywan.coordination import encoding
 from pywan.coordination.coordinator import MEMBER_TIMEOUT_US, Coordinator
 from pywan.coordination.journal import Journal
 from pywan.coordination.messages import Store, Tables, Tell
@@ -45,7 +45,7 @@ REST_S = 10
 
 def tables_bytes(tables: Tables) -> int:
     """As a member gets them."""
-    return len(msgpack.packb(plain.plain_tables(tables)))
+    return len(msgpack.packb(encoding.plain_tables(tables)))
 
 
 class Site:

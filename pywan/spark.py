@@ -141,10 +141,10 @@ def _enqueue_frame(
     columns = frame.columns
     if value is None:
         names = [name for name in columns if name not in (key, operation)]
-        together = len(names) != 1
+        is_dict = len(names) != 1
     else:
         names = [value] if isinstance(value, str) else list(value)
-        together = not isinstance(value, str)
+        is_dict = not isinstance(value, str)
     if not names:
         raise ConfigurationError(f"no column is left for the value: the DataFrame has {', '.join(columns)}")
     _check_columns(frame.schema, key, names, operation)
@@ -154,7 +154,7 @@ def _enqueue_frame(
         frame = frame.selectExpr(*[f"{_quoted(name)} as c{n}" for n, name in enumerate(chosen)])
         columns = chosen
     write = _WriteBatches(
-        target, tuple(columns.index(name) for name in chosen), tuple(names) if together else None, operation is not None
+        target, tuple(columns.index(name) for name in chosen), tuple(names) if is_dict else None, operation is not None
     )
     with _errors_of_tasks():
         return [tuple(row) for row in frame.mapInArrow(write, _COUNTS_SCHEMA).collect()]
@@ -221,7 +221,7 @@ class _WriteBatches:
 
     target: _Target
     columns: tuple[int, ...]  # Numbers of a batch's columns: the key, the operation if there is one, the values.
-    together: tuple[str, ...] | None  # The names under which the value columns are encoded as one dict.
+    dict_names: tuple[str, ...] | None  # The names under which the value columns are encoded as one dict.
     has_operation: bool
 
     def __call__(self, batches: Iterable[Any]) -> Iterator[Any]:
@@ -248,10 +248,10 @@ class _WriteBatches:
             return
         key, *values = (batch.column(number) for number in self.columns)
         operations = values.pop(0) if self.has_operation else None
-        if self.together is None:
+        if self.dict_names is None:
             connection.put_columns(key, values[0], operations)
         else:
-            connection.put_rows(key, self.together, values, operations)
+            connection.put_rows(key, self.dict_names, values, operations)
 
 
 @dataclass(frozen=True)

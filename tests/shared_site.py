@@ -11,7 +11,7 @@ from pywan import _core
 from pywan.calls.pool import CallPool
 from pywan.calls.route import Route
 from pywan.calls.server import CallServer
-from pywan.calls.table import BucketTable, Place
+from pywan.calls.table import BucketTable, KnownPrimary
 from pywan.coordination.tables import Incarnation
 from pywan.transport.control import ControlServer
 
@@ -40,7 +40,7 @@ class Member:
         self.port.start()
 
     @property
-    def place(self) -> tuple[Incarnation, str, int]:
+    def as_primary(self) -> tuple[Incarnation, str, int]:
         return self.me, "127.0.0.1", self.port.port
 
     def close(self) -> None:
@@ -128,7 +128,7 @@ class SharedSite:
             )
             leader.tail.set_role(bucket, _core.TAIL_PRIMARY, LIFE, epoch)
             for member in self.members:
-                member.table.set_places({bucket: Place(*leader.place, epoch)})
+                member.table.set_primaries({bucket: KnownPrimary(*leader.as_primary, epoch)})
 
     def carry(self) -> None:
         """Brings to every copy what it lacks, tells the primaries, and tells the copies what counts."""

@@ -23,7 +23,7 @@ from pywan import _core
 from pywan.calls.pool import CallPool
 from pywan.calls.route import Route
 from pywan.calls.server import CallServer
-from pywan.calls.table import BucketTable, Place
+from pywan.calls.table import BucketTable, KnownPrimary
 from pywan.coordination.tables import Incarnation
 from pywan.errors import (
     BatchError,
@@ -65,7 +65,7 @@ class Member:
         return region
 
     @property
-    def place(self) -> tuple[Incarnation, str, int]:
+    def as_primary(self) -> tuple[Incarnation, str, int]:
         return self.me, "127.0.0.1", self.port.port
 
     def close(self) -> None:
@@ -85,7 +85,9 @@ class Pair:
         self.say_primary(self.far)
 
     def say_primary(self, member: Member, epoch: int = 1) -> None:
-        self.near.tables["r"].set_places({number: Place(*member.place, epoch) for number in range(BUCKETS)})
+        self.near.tables["r"].set_primaries(
+            {number: KnownPrimary(*member.as_primary, epoch) for number in range(BUCKETS)}
+        )
 
     def put(self, key: Any, value: Any, sequence: int = 1) -> Any:
         return self.route.change(_core.UPDATE, key, value, None, (self.near.me.member_id, 1, sequence))
@@ -180,7 +182,9 @@ def test_a_value_of_many_megabytes_travels_both_ways(pair: Pair) -> None:
 
 def test_a_region_that_is_not_there_yet_is_refused_in_words_and_found_when_it_is(pair: Pair) -> None:
     near = pair.near.host("later")
-    pair.near.tables["later"].set_places({number: Place(*pair.far.place, 1) for number in range(BUCKETS)})
+    pair.near.tables["later"].set_primaries(
+        {number: KnownPrimary(*pair.far.as_primary, 1) for number in range(BUCKETS)}
+    )
     route = pair.near.routes["later"]
     with pytest.raises(RegionNotFoundError, match="'later' is not at this member"):
         route.read("k")
@@ -229,16 +233,16 @@ def test_many_threads_share_one_connection(pair: Pair) -> None:
 
 
 def test_a_member_is_not_mistaken_for_its_next_life_or_another_site(pair: Pair) -> None:
-    me, host, port = pair.far.place
+    me, host, port = pair.far.as_primary
     early = Member("early", timeout_s=0.3)
     stranger = Member("stranger", timeout_s=0.3, site="two")
     try:
-        for member, place, words in (
+        for member, address, words in (
             (early, (Incarnation("far", me.member_id + 1), host, port), "is meant: it has ended"),
             (stranger, (me, host, port), "belongs to the site 'two'"),
         ):
             member.host("r")
-            member.tables["r"].set_places({number: Place(*place, 1) for number in range(BUCKETS)})
+            member.tables["r"].set_primaries({number: KnownPrimary(*address, 1) for number in range(BUCKETS)})
             with pytest.raises(ConnectivityError, match=words) as raised:
                 member.routes["r"].read("k")
             assert not raised.value.in_doubt
@@ -250,8 +254,8 @@ def test_a_member_is_not_mistaken_for_its_next_life_or_another_site(pair: Pair) 
 def spread(pair: Pair) -> None:
     """Every second bucket has its primary at the member that calls."""
     for member in (pair.near, pair.far):
-        member.tables["r"].set_places(
-            {number: Place(*(pair.far, pair.near)[number % 2].place, 2) for number in range(BUCKETS)}
+        member.tables["r"].set_primaries(
+            {number: KnownPrimary(*(pair.far, pair.near)[number % 2].as_primary, 2) for number in range(BUCKETS)}
         )
 
 
@@ -322,8 +326,8 @@ class Link:
         self.say(1)
 
     def say(self, epoch: int) -> None:
-        place = Place(self.pair.far.me, *self.proxy.address, epoch)
-        self.table.set_places(dict.fromkeys(range(BUCKETS), place))
+        primary = KnownPrimary(self.pair.far.me, *self.proxy.address, epoch)
+        self.table.set_primaries(dict.fromkeys(range(BUCKETS), primary))
 
     def put(self, key: Any, value: Any, sequence: int = 1) -> Any:
         return self.route.change(_core.UPDATE, key, value, None, (8, 1, sequence))
@@ -421,7 +425,7 @@ def test_a_member_that_left_ends_the_calls_that_wait_for_it(link: Link) -> None:
     other = Member("other")
     try:
         other.host("r").put("k", "after")
-        link.table.set_places({number: Place(*other.place, 2) for number in range(BUCKETS)})
+        link.table.set_primaries({number: KnownPrimary(*other.as_primary, 2) for number in range(BUCKETS)})
         thread.join(10)
         assert not thread.is_alive() and not failures
         assert link.route.read("k")[2] == b"after"
@@ -458,7 +462,7 @@ def test_a_pool_that_is_closed_leaves_nothing_and_refuses_calls(pair: Pair) -> N
     for _ in range(3):
         member = Member("third", timeout_s=0.2)
         member.host("r")
-        member.tables["r"].set_places({number: Place(*pair.far.place, 1) for number in range(BUCKETS)})
+        member.tables["r"].set_primaries({number: KnownPrimary(*pair.far.as_primary, 1) for number in range(BUCKETS)})
         assert member.routes["r"].read("k")[0] is False
         member.pool.close()
         assert member.pool.connections == 0
@@ -501,7 +505,7 @@ class Impostor:
         self._threads[0].start()
 
     @property
-    def place(self) -> tuple[Incarnation, str, int]:
+    def as_primary(self) -> tuple[Incarnation, str, int]:
         return self.me, "127.0.0.1", self.port
 
     def _accept(self) -> None:
@@ -551,7 +555,9 @@ def impostor(pair: Pair) -> Iterator[Callable[[Callable[[dict[str, Any]], bytes 
 
     def make(answer: Callable[[dict[str, Any]], bytes | None]) -> Impostor:
         made.append(Impostor(answer))
-        pair.near.tables["r"].set_places({number: Place(*made[-1].place, 2) for number in range(BUCKETS)})
+        pair.near.tables["r"].set_primaries(
+            {number: KnownPrimary(*made[-1].as_primary, 2) for number in range(BUCKETS)}
+        )
         return made[-1]
 
     yield make
@@ -585,7 +591,7 @@ def test_a_primary_that_moves_away_gets_no_change_lost_or_made_twice(pair: Pair,
         thread.start()
     eventually(lambda: pair.near.pool.connections == 1)
     for bucket in range(BUCKETS):
-        pair.near.tables["r"].set_places({bucket: Place(*pair.far.place, 3)})
+        pair.near.tables["r"].set_primaries({bucket: KnownPrimary(*pair.far.as_primary, 3)})
     for thread in threads:
         thread.join(30)
     assert not failures
@@ -672,7 +678,7 @@ def test_answers_drawn_at_random_harm_nobody(pair: Pair, impostor: Any) -> None:
 
 def test_callbacks_of_two_members_that_call_each_other_end_at_the_limit_and_do_not_wait_in_a_circle(pair: Pair) -> None:
     far, near = pair.region, pair.near.regions["r"]
-    pair.far.tables["r"].set_places({number: Place(*pair.near.place, 1) for number in range(BUCKETS)})
+    pair.far.tables["r"].set_primaries({number: KnownPrimary(*pair.near.as_primary, 1) for number in range(BUCKETS)})
     words: list[str] = []
     depths: list[int] = []
 
@@ -711,8 +717,8 @@ def process(pair: Pair) -> Iterator[subprocess.Popen[bytes]]:
         env={**os.environ, "PYTHONPATH": str(home)},
     ) as process:
         assert process.stdout is not None and process.stdin is not None
-        place = Place(Incarnation("away", 99), "127.0.0.1", int(process.stdout.readline()), 5)
-        pair.near.tables["r"].set_places(dict.fromkeys(range(BUCKETS), place))
+        primary = KnownPrimary(Incarnation("away", 99), "127.0.0.1", int(process.stdout.readline()), 5)
+        pair.near.tables["r"].set_primaries(dict.fromkeys(range(BUCKETS), primary))
         yield process
         process.kill()
 
@@ -788,7 +794,7 @@ class Shared:
             tail.set_role(bucket, _core.TAIL_COPY, 1, epoch)
         self.tails[number].set_role(bucket, _core.TAIL_PRIMARY, 1, epoch)
         for member in self.members:
-            member.tables["r"].set_places({bucket: Place(*self.members[number].place, epoch)})
+            member.tables["r"].set_primaries({bucket: KnownPrimary(*self.members[number].as_primary, epoch)})
 
     def close(self) -> None:
         for member in self.members:

@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, strategies as st
 
-from pywan.coordination import plain
+from pywan.coordination import encoding
 from pywan.coordination.coordinator import LEARNERS_AT_ONCE, Coordinator
 from pywan.coordination.journal import Journal
 from pywan.coordination.messages import MayLeave, Probe, Refused, Store, Tables, Tell
@@ -673,7 +673,7 @@ def buckets(draw):
 
 @given(buckets())
 def test_a_bucket_in_plain_form_is_the_same_bucket(bucket):
-    assert plain.bucket_of(plain.plain_bucket(bucket)) == bucket
+    assert encoding.bucket_of(encoding.plain_bucket(bucket)) == bucket
 
 
 json_like = st.recursive(
@@ -684,7 +684,10 @@ json_like = st.recursive(
 
 
 @given(
-    json_like, st.sampled_from([plain.bucket_of, plain.profile_of, plain.attributes_of, plain.mark_of, plain.key_of])
+    json_like,
+    st.sampled_from(
+        [encoding.bucket_of, encoding.profile_of, encoding.attributes_of, encoding.mark_of, encoding.key_of]
+    ),
 )
 def test_whatever_is_not_of_the_plain_form_is_refused(value, reader):
     with contextlib.suppress(ProtocolError):

@@ -16,12 +16,6 @@
 #define WAN_TAIL_BYTES_MAX (64u << 20) /* A bucket's tail takes no change beyond this many bytes: WAN_FULL. */
 #define WAN_IMAGE_DONE     UINT32_MAX  /* All shards of the image were sent. */
 
-/* Generation and number of an epoch in one word: epochs are ordered as their words are. */
-static inline uint64_t wan_epoch_word(uint32_t generation, uint64_t number)
-{
-    return (uint64_t)generation << 40 | number;
-}
-
 enum {
     WAN_TAIL_ABSENT = 0,  /* This member has no copy of the bucket. */
     WAN_TAIL_LEARNER,     /* The copy is being made. It takes the stream and the image, and answers no read. */

@@ -195,7 +195,7 @@ static void give_piece(wan_slab *slab, void *at, uint32_t order)
     else slab->spare = block;
 }
 
-void wan_slab_rest(wan_slab *slab)
+void wan_slab_drop_spare(wan_slab *slab)
 {
     wan_lock_take(&slab->lock);
     if (slab->spare) idle(slab, slab->spare);

@@ -56,7 +56,7 @@ void *wan_slab_take_array(wan_slab *slab, uint32_t lane, uint64_t bytes);
 void wan_slab_give_array(wan_slab *slab, void *at, uint64_t bytes);
 
 /* Gives the memory of the spare block back too, because little is needed from now on. */
-void wan_slab_rest(wan_slab *slab);
+void wan_slab_drop_spare(wan_slab *slab);
 
 /* The most memory that the system may have given for the slab: blocks in use, and arrays of their own. */
 uint64_t wan_slab_bytes(wan_slab *slab);

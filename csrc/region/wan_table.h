@@ -270,8 +270,8 @@ typedef struct {
 wan_shard_content wan_table_take_all(wan_shard *shard);
 /* Frees that content. It needs no lock. */
 void wan_table_free(wan_shard_content content);
-/* Gives back the memory that the table keeps to be faster soon. */
-static inline void wan_table_rest(wan_table *table) { wan_slab_rest(&table->slab); }
+/* Gives back the spare memory, which the table keeps to be faster when it needs more. */
+static inline void wan_table_drop_spare(wan_table *table) { wan_slab_drop_spare(&table->slab); }
 
 static inline const uint8_t *wan_entry_value(const wan_entry *entry) { return entry->bytes + entry->key_length; }
 static inline uint64_t wan_entry_hash(const wan_entry *entry)

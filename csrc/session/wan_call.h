@@ -59,7 +59,7 @@ typedef struct {
     uint16_t reserved; /* 0 */
     uint32_t bucket;
     uint32_t count;  /* Of ROWS. */
-    uint64_t epoch;  /* The epoch that the caller knows of the bucket, in one word (wan_epoch_word). */
+    uint64_t epoch;  /* The epoch that the caller knows of the bucket, in one word (Epoch.word). */
     uint64_t number; /* Of a SCAN: the shard within the bucket. Of a repeat: milliseconds since it was first sent. */
 } wan_call;
 _Static_assert(sizeof(wan_call) == 48, "a call is a format");

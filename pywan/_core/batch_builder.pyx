@@ -19,9 +19,9 @@ from pywan._core.stream cimport buffer_frame, buffer_reserve
 
 
 cdef enum:
-    AHEAD = 8                           # Records that are fetched from memory ahead of the one in hand.
+    RECORDS_AHEAD = 8                   # Records that are fetched from memory ahead of the one in hand.
     # Records in a file are copied with the bytes between them, if these are together at most so many times as long.
-    TOGETHER = 8
+    COPY_RATIO_MAX = 8
     READ_AGAIN_US = 1000000             # A file of the log that cannot be read is tried again after so long.
 
 
@@ -268,7 +268,7 @@ cdef uint32_t read_files(BatchBuilder self, uint64_t now_us, uint32_t sections, 
 
 
 cdef inline bint lies_together(const wan_section *section, const wan_store_span *span) noexcept nogil:
-    return span.end - span.first <= TOGETHER * section.bytes
+    return span.end - span.first <= COPY_RATIO_MAX * section.bytes
 
 
 cdef bint read_section(BatchBuilder self, const wan_section *section, const wan_store_span *span,
@@ -436,10 +436,10 @@ cdef int lay_out_batch(BatchBuilder self, Session session, InFlight flights, uin
         section = &self.sections[s]
         in_section = 0
         for _k in range(section.count):
-            if at + AHEAD < all_records and self.records[at + AHEAD] != NULL:
-                wan_prefetch(self.records[at + AHEAD])
-                wan_prefetch(<uint8_t *>self.records[at + AHEAD] + 64)
-                wan_prefetch(<uint8_t *>self.records[at + AHEAD] + 128)
+            if at + RECORDS_AHEAD < all_records and self.records[at + RECORDS_AHEAD] != NULL:
+                wan_prefetch(self.records[at + RECORDS_AHEAD])
+                wan_prefetch(<uint8_t *>self.records[at + RECORDS_AHEAD] + 64)
+                wan_prefetch(<uint8_t *>self.records[at + RECORDS_AHEAD] + 128)
             record = self.records[at]
             if record == NULL or (run != NULL and run != <uint8_t *>record):
                 in_place = False

@@ -19,7 +19,6 @@ cdef extern from "copies/wan_tail.h" nogil:
     enum: WAN_TAIL_ABSENT, WAN_TAIL_LEARNER, WAN_TAIL_COPY, WAN_TAIL_TAKING_OVER, WAN_TAIL_PRIMARY
     enum: WAN_TAIL_REMEMBERED, WAN_TAIL_FOUND, WAN_TAIL_ROW
     enum: WAN_COPY_LEARNING, WAN_COPY_WAITED
-    uint64_t wan_epoch_word(uint32_t generation, uint64_t number)
     ctypedef struct wan_tail_entry:
         uint32_t length, found_length
         uint8_t outcome, found_form, flags

@@ -104,7 +104,7 @@ cdef extern from "region/wan_table.h" nogil:
     wan_shard_content wan_table_take_all(wan_shard *shard)
     void wan_table_free(wan_shard_content content)
     const uint8_t *wan_entry_value(const wan_entry *entry)
-    void wan_table_rest(wan_table *table)
+    void wan_table_drop_spare(wan_table *table)
     uint64_t wan_entry_hash(const wan_entry *entry)
     uint64_t wan_shard_slots(const wan_shard *shard)
     wan_entry *wan_shard_entry(const wan_shard *shard, uint64_t at)

@@ -58,8 +58,8 @@ cdef class CallLine:
     cdef bint write_leaving(self, uint64_t until_us) noexcept nogil
     cdef void break_off(self, const char *why) noexcept nogil
     cdef void put_back(self, call_slot *slot) noexcept nogil
-    cdef void lie_down(self, call_slot *slot) noexcept nogil
-    cdef void get_up(self, call_slot *slot) noexcept nogil
+    cdef void add_sleeper(self, call_slot *slot) noexcept nogil
+    cdef void remove_sleeper(self, call_slot *slot) noexcept nogil
     cdef void release_and_hand_on(self) noexcept nogil
     cdef bint try_to_read(self) noexcept nogil
     cdef void read_no_more(self) noexcept nogil

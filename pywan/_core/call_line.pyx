@@ -245,13 +245,13 @@ cdef class CallLine:
                 wan_lock_take(&self.lock)
                 self.is_read = False
                 continue
-            self.lie_down(slot)
+            self.add_sleeper(slot)
             seen = slot.word
             wan_lock_release(&self.lock)
             wan_wait_change(&slot.word, seen, min(<uint64_t>SLICE_MS, (until_us - now) // 1000 + 1))
             wan_lock_take(&self.lock)
             if slot.sleeps:
-                self.get_up(slot)
+                self.remove_sleeper(slot)
                 state = CALL_INTERRUPTED
         if slot.state != CALL_WAITS:
             state = slot.state
@@ -284,7 +284,7 @@ cdef class CallLine:
         if self.room_waiters:
             wan_signal_change(&self.room)
 
-    cdef void lie_down(self, call_slot *slot) noexcept nogil:
+    cdef void add_sleeper(self, call_slot *slot) noexcept nogil:
         """Puts the slot into the list of those whose callers sleep."""
         cdef uint32_t number = <uint32_t>(slot - self.slots)
         slot.before, slot.behind, slot.sleeps = NO_SLOT, self.first_sleeper, 1
@@ -292,7 +292,8 @@ cdef class CallLine:
             self.slots[self.first_sleeper].before = number
         self.first_sleeper = number
 
-    cdef void get_up(self, call_slot *slot) noexcept nogil:
+    cdef void remove_sleeper(self, call_slot *slot) noexcept nogil:
+        """Takes the slot out of that list. Its caller wakes up, or is awake."""
         if slot.before != NO_SLOT:
             self.slots[slot.before].behind = slot.behind
         else:
@@ -306,7 +307,7 @@ cdef class CallLine:
         cdef call_slot *next_reader = NULL
         if not self.is_read and self.first_sleeper != NO_SLOT and not self.broken:
             next_reader = &self.slots[self.first_sleeper]
-            self.get_up(next_reader)
+            self.remove_sleeper(next_reader)
         wan_lock_release(&self.lock)
         if next_reader != NULL:
             wan_signal_change(&next_reader.word)
@@ -384,7 +385,7 @@ cdef class CallLine:
                 wan_flag_set(&slot.state, CALL_ANSWERED)
                 wakes = slot.sleeps
                 if wakes:
-                    self.get_up(slot)
+                    self.remove_sleeper(slot)
         wan_lock_release(&self.lock)
         if wakes:
             wan_signal_change(&slot.word)

@@ -3,15 +3,15 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from pywan._core.c_session cimport wan_answer, wan_call
 from pywan._core.call_line cimport CallLine, call_slot
 from pywan._core.call_session cimport CallSession
-from pywan._core.region_base cimport RegionBase
+from pywan._core.compiled_region cimport CompiledRegion
 
 cdef class CallRoute:
-    cdef RegionBase state
+    cdef CompiledRegion state
     cdef readonly uint64_t limit_us     # A call is given up after so long.
     cdef readonly list targets          # By bucket: (CallLine, epoch word) that a call may take at once; or None.
 
     cdef int exchange_all(self, list parts, uint64_t began_us) except -1
-    cdef int exchange_some(self, list parts, uint64_t began_us, CallSession here) except -1
+    cdef int exchange_parts(self, list parts, uint64_t began_us, CallSession here) except -1
     cdef int send(self, CallPart part, uint64_t began_us, list lines) except -1
     cdef int finish(self, CallPart part, uint64_t began_us, CallSession here) except -1
     cdef bytes exchange(self, wan_call *head, const void *first, uint64_t first_length, const void *second,
@@ -39,4 +39,4 @@ cdef class CallPart:
     cdef bint wait(self, uint64_t until_us) except *
     cdef int let_go(self) except -1
 
-cdef void begin(wan_call *head, int kind, RegionBase state, uint64_t hash) noexcept
+cdef void begin(wan_call *head, int kind, CompiledRegion state, uint64_t hash) noexcept

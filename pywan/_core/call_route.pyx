@@ -13,12 +13,12 @@ from pywan._core.call_line cimport (
     CALL_ANSWERED, CALL_INTERRUPTED, CALL_LATE, CALL_NOT_SENT, CALL_UNKNOWN, CALL_WAITS, CallLine, call_slot)
 from pywan._core.call_session cimport OUTCOMES, CallSession
 from pywan._core.codec cimport encode, encode_key, encoded
-from pywan._core.region_base cimport RegionBase
+from pywan._core.compiled_region cimport CompiledRegion
 from pywan._core.region_changes cimport Condition, RegionCalls
 from pywan._core.tagged cimport show
 
 cdef enum:
-    TOGETHER = 128      # Parts of one call that are on their way at the same time.
+    PARTS_UNDER_WAY = 128   # Parts of one call that are on their way at the same time.
 
 
 @cython.auto_pickle(False)
@@ -161,11 +161,11 @@ cdef class CallRoute:
         self.state.check_process()
         cdef CallSession here = CallSession(None)
         here.callback_depth = wan_call_depth
-        for at in range(0, len(parts), TOGETHER):
-            self.exchange_some(parts[at:at + TOGETHER], began_us, here)
+        for at in range(0, len(parts), PARTS_UNDER_WAY):
+            self.exchange_parts(parts[at:at + PARTS_UNDER_WAY], began_us, here)
         return 0
 
-    cdef int exchange_some(self, list parts, uint64_t began_us, CallSession here) except -1:
+    cdef int exchange_parts(self, list parts, uint64_t began_us, CallSession here) except -1:
         cdef CallPart part
         cdef CallLine line
         cdef uint64_t until = began_us + self.limit_us
@@ -377,7 +377,7 @@ cdef class CallPart:
         return 0
 
 
-cdef void begin(wan_call *head, int kind, RegionBase state, uint64_t hash) noexcept:
+cdef void begin(wan_call *head, int kind, CompiledRegion state, uint64_t hash) noexcept:
     memset(head, 0, sizeof(wan_call))
     head.kind, head.region = <uint8_t>kind, state.region.number
     head.bucket = wan_table_bucket(&state.region.table, hash).number

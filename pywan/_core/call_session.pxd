@@ -4,7 +4,7 @@ from pywan._core.c_base cimport *
 from pywan._core.c_copies cimport wan_tail
 from pywan._core.c_session cimport *
 from pywan._core.c_tables cimport wan_record
-from pywan._core.region_base cimport RegionBase
+from pywan._core.compiled_region cimport CompiledRegion
 from pywan._core.region_changes cimport Condition
 from pywan._core.region_state cimport region_core
 from pywan._core.session cimport Session
@@ -21,7 +21,7 @@ cdef tuple OUTCOMES        # The names of outcomes, by their numbers.
 
 cdef class CallSession(Session):
     cdef object find_region
-    cdef dict names, bases          # By number: the names that the caller told, and the RegionBase that has the name.
+    cdef dict names, states         # By number: the names that the caller told, and the CompiledRegion of that name.
     cdef region_core **regions      # By number: the same region. NULL: it was not looked up, or is not there.
     cdef wan_buffer waits           # call_wait after call_wait.
     cdef wan_buffer found           # The value that a condition found.
@@ -32,10 +32,10 @@ cdef class CallSession(Session):
     cdef readonly uint64_t served   # Calls that were answered.
     cdef readonly uint64_t rounds   # How often a group of answers was sent.
 
-    cdef const wan_answer *serve_here(self, RegionBase base, wan_call *head, const void *payload,
+    cdef const wan_answer *serve_here(self, CompiledRegion state, wan_call *head, const void *payload,
                                       uint64_t length) except NULL
     cdef void begin_here(self) noexcept
-    cdef uint64_t do_here(self, RegionBase base, wan_call *head, const void *payload,
+    cdef uint64_t do_here(self, CompiledRegion state, wan_call *head, const void *payload,
                           uint64_t length) except? NO_LIMIT
     cdef const wan_answer *answer_here(self, uint64_t at) noexcept
     cdef int take_calls(self) noexcept nogil

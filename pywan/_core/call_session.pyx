@@ -13,7 +13,7 @@ from pywan._core.c_session cimport *
 from pywan._core.c_tables cimport wan_record
 from pywan._core.put cimport (
     change_from_record, origin_from_record, origin_local, region_change, region_change_if, region_recall)
-from pywan._core.region_base cimport RegionBase
+from pywan._core.compiled_region cimport CompiledRegion
 from pywan._core.region_changes cimport Condition, RegionCalls
 from pywan._core.region_state cimport MAX_ATTACHED, condition, decision, origin, region_core
 from pywan._core.region_walk cimport region_change_here
@@ -35,7 +35,7 @@ cdef class CallSession(Session):
 
     def __cinit__(self, find_region, uint32_t depth=0):
         self.find_region, self.depth, self.callback_depth = find_region, depth, depth + 1
-        self.names, self.bases = {}, {}
+        self.names, self.states = {}, {}
         self.regions = <region_core **>calloc(REGION_NUMBERS, sizeof(region_core *))
         if self.regions == NULL:
             raise MemoryError("no memory to serve calls of another member")
@@ -57,12 +57,12 @@ cdef class CallSession(Session):
         """Makes `run` return after the calls that it has taken. Any thread may call this."""
         wan_flag_set(&self.stop_flag, 1)
 
-    cdef const wan_answer *serve_here(self, RegionBase base, wan_call *head, const void *payload,
+    cdef const wan_answer *serve_here(self, CompiledRegion state, wan_call *head, const void *payload,
                                       uint64_t length) except NULL:
         """Does a call of this member itself, without a connection. The answer is valid until the next call."""
         cdef uint64_t at
         self.begin_here()
-        at = self.do_here(base, head, payload, length)
+        at = self.do_here(state, head, payload, length)
         with nogil:
             self.settle()
         return self.answer_here(at)
@@ -73,25 +73,25 @@ cdef class CallSession(Session):
         self.out.start = self.out.used = 0
         wan_buffer_empty(&self.waits)
 
-    cdef uint64_t do_here(self, RegionBase base, wan_call *head, const void *payload,
+    cdef uint64_t do_here(self, CompiledRegion state, wan_call *head, const void *payload,
                           uint64_t length) except? NO_LIMIT:
         """Does a call. Returns where its answer begins."""
         cdef int how
         cdef uint64_t whole = sizeof(wan_call) + wan_align8(length), at = self.last_answer()
         self.into.start = self.into.used = 0
         if not buffer_reserve(&self.into, whole):
-            raise MemoryError(f"region {base.name!r}: no memory for a call of this member itself")
+            raise MemoryError(f"region {state.name!r}: no memory for a call of this member itself")
         head.magic, head.length, head.id = WAN_CALL_MAGIC, <uint32_t>length, 1
         memcpy(self.into.bytes, head, sizeof(wan_call))
         if length:
             memcpy(self.into.bytes + sizeof(wan_call), payload, length)
-        base.check_open()
-        self.names[head.region], self.bases[head.region] = base.name, base
-        self.regions[head.region] = &base.region
+        state.check_open()
+        self.names[head.region], self.states[head.region] = state.name, state
+        self.regions[head.region] = &state.region
         with nogil:
             how = self.take_call(<const wan_call *>self.into.bytes)
         if how != GOES_ON or self.last_answer() == at:
-            raise MemoryError(f"region {base.name!r}: no memory for the answer to a call of this member itself")
+            raise MemoryError(f"region {state.name!r}: no memory for the answer to a call of this member itself")
         return at
 
     cdef const wan_answer *answer_here(self, uint64_t at) noexcept:
@@ -209,14 +209,14 @@ cdef class CallSession(Session):
     cdef int look_up(self, uint16_t number) except? -1:
         """Looks for the region of that name: it may have been created since."""
         cdef RegionCalls core
-        cdef RegionBase base
+        cdef CompiledRegion state
         self.regions[number] = NULL
-        self.bases.pop(number, None)
+        self.states.pop(number, None)
         try:
             core = self.find_region(self.names[number]) if number in self.names else None
             if core is not None and not core.state.region.closed:
-                base = self.bases[number] = core.state
-                self.regions[number] = &base.region
+                state = self.states[number] = core.state
+                self.regions[number] = &state.region
         except BaseException as error:
             report_unraisable("the search for the region of a call", error)
         return 0
@@ -698,14 +698,14 @@ cdef class CallSession(Session):
     cdef object ask_callbacks(self, uint16_t number, const wan_record *record, Condition condition_):
         """Makes a change through the callbacks of its region, with the identity that it has. Returns the outcome's
         name. A call that the callbacks make goes over connections of the next depth."""
-        cdef RegionBase base = self.bases[number]
+        cdef CompiledRegion state = self.states[number]
         cdef const char *value = <const char *>wan_record_value(record)
         cdef const char *callback = <const char *>wan_record_callback(record)
         cdef uint32_t before = wan_call_depth
         global wan_call_depth
         wan_call_depth = self.callback_depth
         try:
-            return base.change_by_callbacks(
+            return state.change_by_callbacks(
                 record.operation,
                 Encoded(record.key_form, PyBytes_FromStringAndSize(<const char *>wan_record_key(record),
                                                                    record.key_length)),

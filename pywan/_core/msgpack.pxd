@@ -58,13 +58,6 @@ cdef inline uint8_t *_column_put_msgpack_int(uint8_t *out, int64_t number) noexc
     return out + size
 
 
-cdef inline int _msgpack_head_size(uint8_t form, uint32_t length) noexcept nogil:
-    """How many bytes stand before the content of a str or bin."""
-    if form == WAN_FORM_TEXT and length < 32:
-        return 1
-    return 2 if length < 256 else 3 if length < 65536 else 5
-
-
 cdef inline uint8_t *_column_put_msgpack_head(uint8_t *out, uint8_t form, uint32_t length) noexcept nogil:
     cdef uint8_t code = 0xd9 if form == WAN_FORM_TEXT else 0xc4   # 8 bit length; the next two codes: 16 and 32 bit.
     if form == WAN_FORM_TEXT and length < 32:

@@ -48,41 +48,41 @@ cdef inline void bulk_fail(bulk_result *result, int64_t row, uint8_t reason) noe
 
 
 cdef enum:
-    GROUP = 64      # Rows that are decoded and hashed together, and whose slots are fetched ahead.
+    DECODED_ROWS = 64       # Rows that are decoded and hashed together, and whose slots are fetched ahead.
     # Rows that are stored and enqueued under one hold of the queue's lock, at most. It takes a microsecond or two.
-    SOME = 16
-    SOME_BYTES = 16384  # Bytes of their records, at most.
-    RUN = 512       # Rows of a proxy that are enqueued under one hold of the lock, at most.
+    STORED_ROWS_PER_HOLD = 16
+    STORED_BYTES_PER_HOLD = 16384   # Bytes of their records, at most.
+    PROXY_ROWS_PER_HOLD = 512       # Rows of a proxy that are enqueued under one hold of the lock, at most.
 
 
 cdef void region_put_rows(region_core *region, const ColumnView *keys, const ColumnView *values, const uint8_t *codes,
                           const int64_t *stamps, bulk_result *result) noexcept nogil:
-    cdef wan_change changes[GROUP]
+    cdef wan_change changes[DECODED_ROWS]
     cdef origin from_
     cdef wan_outcome outcome
     cdef wan_status status
     cdef int64_t row = 0, base
     cdef uint32_t n, k, done, fetched
     cdef uint64_t first_stamp
-    cdef const uint8_t *key_starts[GROUP]
-    cdef const uint8_t *value_starts[GROUP]
-    cdef uint32_t key_lengths[GROUP]
-    cdef uint32_t value_lengths[GROUP]
-    cdef uint8_t key_forms[GROUP]
-    cdef uint8_t value_forms[GROUP]
+    cdef const uint8_t *key_starts[DECODED_ROWS]
+    cdef const uint8_t *value_starts[DECODED_ROWS]
+    cdef uint32_t key_lengths[DECODED_ROWS]
+    cdef uint32_t value_lengths[DECODED_ROWS]
+    cdef uint8_t key_forms[DECODED_ROWS]
+    cdef uint8_t value_forms[DECODED_ROWS]
     cdef wan_change *change
     row = result.done
-    cdef bint is_plain, together, straight = not region.stores and region.forwards
+    cdef bint is_plain, changes_many, is_proxy = not region.stores and region.forwards
     cdef wan_thread *maker = wan_thread_self()
     while row < keys.length:
-        if straight:
+        if is_proxy:
             k = region_forward_rows(region, keys, values, codes, stamps, row)
             result.applied += k
             result.waits |= k != 0
             row += k
             if k:
                 continue
-        n = GROUP if keys.length - row >= GROUP else <uint32_t>(keys.length - row)
+        n = DECODED_ROWS if keys.length - row >= DECODED_ROWS else <uint32_t>(keys.length - row)
         base = row
         first_stamp = wan_clock_take(region.clock, wan_clock_now_ms(region.clock), n)
         is_plain = keys_are_plain(keys, base, n)
@@ -111,7 +111,7 @@ cdef void region_put_rows(region_core *region, const ColumnView *keys, const Col
             change.sequence = 0
             if region.stores:
                 wan_table_prefetch_slot(&region.table, change.hash)
-        together = region_stores_some(region, wan_table_shard(&region.table, changes[0].hash))
+        changes_many = can_change_many(region, wan_table_shard(&region.table, changes[0].hash))
         k = fetched = 0
         while k < n:
             change = &changes[k]
@@ -120,11 +120,11 @@ cdef void region_put_rows(region_core *region, const ColumnView *keys, const Col
                 row += 1
                 k += 1
                 continue
-            while region.stores and fetched < min(n, k + <uint32_t>(2 * SOME)):
+            while region.stores and fetched < min(n, k + <uint32_t>(2 * STORED_ROWS_PER_HOLD)):
                 wan_table_prefetch_entry(&region.table, changes[fetched].hash,
                                          changes[fetched].key_length + changes[fetched].value_length)
                 fetched += 1
-            done = region_change_some(region, change, n - k, maker, result, base + k) if together else 0
+            done = region_change_many(region, change, n - k, maker, result, base + k) if changes_many else 0
             row += done
             k += done
             if done:
@@ -180,8 +180,8 @@ cdef uint32_t take_entry_locks(region_core *region, const wan_change *changes, u
     return done
 
 
-cdef bint region_stores_some(const region_core *region, wan_shard *shard) noexcept nogil:
-    """Whether `region_change_some` can do anything now. It is asked once for each group: otherwise locks would be taken
+cdef bint can_change_many(const region_core *region, wan_shard *shard) noexcept nogil:
+    """Whether `region_change_many` can do anything now. It is asked once for each group: otherwise locks would be taken
     in vain."""
     cdef const gateway_queue *gateway
     cdef bint can
@@ -194,48 +194,49 @@ cdef bint region_stores_some(const region_core *region, wan_shard *shard) noexce
     return can
 
 
-cdef uint32_t region_change_some(region_core *region, wan_change *changes, uint32_t count, wan_thread *maker,
+cdef uint32_t region_change_many(region_core *region, wan_change *changes, uint32_t count, wan_thread *maker,
                                  bulk_result *result, int64_t row) noexcept nogil:
     """Does what `region_change` does for some of these local changes, from the first on, under one hold of the queue's
     lock. It does so only if there is one sender and no log. If the lock were taken for each change, it would never be
     free long enough for the dispatcher that waits for it. Returns how many were done. 0: the first one has to go
     alone."""
-    cdef wan_shard *held[SOME]
-    cdef wan_shard *shards[SOME]
-    cdef uint32_t lengths[SOME]
-    cdef uint16_t partitions[SOME]
+    cdef wan_shard *held[STORED_ROWS_PER_HOLD]
+    cdef wan_shard *shards[STORED_ROWS_PER_HOLD]
+    cdef uint32_t lengths[STORED_ROWS_PER_HOLD]
+    cdef uint16_t partitions[STORED_ROWS_PER_HOLD]
     cdef attachment *attached
     cdef gateway_queue *gateway
-    cdef uint32_t n, locks, some, done = 0
+    cdef uint32_t n, locks, taken, done = 0
     cdef uint64_t total = 0
     if region.log != NULL or not region.stores or not region.forwards:
         return 0
-    some = take_entry_locks(region, changes, min(count, <uint32_t>SOME), shards, held, &locks)
+    taken = take_entry_locks(region, changes, min(count, <uint32_t>STORED_ROWS_PER_HOLD), shards, held, &locks)
     attached = region.attached
     gateway = only_queue(attached, region.site)
     if gateway != NULL and gateway.durable == NULL and not gateway.queue.copied:
-        for n in range(some):
+        for n in range(taken):
             lengths[n] = <uint32_t>wan_record_size(changes[n].key_length, changes[n].value_length, 0,
                                                    attached.recipient_count)
             partitions[n] = <uint16_t>queue_partition(gateway, region.buckets, changes[n].hash, region.member,
                                                       maker.number)
             total += lengths[n]
-            if total > SOME_BYTES:
-                some = n
+            if total > STORED_BYTES_PER_HOLD:
+                taken = n
                 total -= lengths[n]
                 break
-        if some > 1:
-            done = change_some_held(region, attached, changes, some, shards, lengths, partitions, total, maker, result,
-                                    row)
+        if taken > 1:
+            done = change_many_under_entry_locks(region, attached, changes, taken, shards, lengths, partitions, total,
+                                                 maker, result, row)
     for n in range(locks):
         wan_lock_release(&held[n].lock)
     return done
 
 
-cdef uint32_t change_some_held(region_core *region, const attachment *attached, wan_change *changes, uint32_t some,
-                               wan_shard **shards, uint32_t *lengths, uint16_t *partitions, uint64_t total,
-                               wan_thread *maker, bulk_result *result, int64_t row) noexcept nogil:
-    """The part of `region_change_some` under the entry locks. All room that could be refused is reserved before the
+cdef uint32_t change_many_under_entry_locks(region_core *region, const attachment *attached, wan_change *changes,
+                                            uint32_t count, wan_shard **shards, uint32_t *lengths,
+                                            uint16_t *partitions, uint64_t total, wan_thread *maker,
+                                            bulk_result *result, int64_t row) noexcept nogil:
+    """The part of `region_change_many` under the entry locks. All room that could be refused is reserved before the
     first change is made."""
     cdef gateway_queue *gateway = attached.queues[0]
     cdef wan_change *change
@@ -250,12 +251,12 @@ cdef uint32_t change_some_held(region_core *region, const attachment *attached, 
     if wan_queue_open_run(&gateway.queue, total, &run) != WAN_OK:
         wan_lock_release(&gateway.lock)
         return 0
-    for n in range(some):
-        if wan_queue_room_for_entries(&gateway.queue, partitions[n], some) != WAN_OK:
-            some = 0
+    for n in range(count):
+        if wan_queue_room_for_entries(&gateway.queue, partitions[n], count) != WAN_OK:
+            count = 0
             break
     to = run.at
-    for n in range(some):
+    for n in range(count):
         change = &changes[n]
         change.waits, change.absent_below = 0, 0
         if change.stamp < low and not change.flags & WAN_FLAG_GIVEN:
@@ -280,7 +281,7 @@ cdef uint32_t change_some_held(region_core *region, const attachment *attached, 
     wan_lock_release(&gateway.lock)
     if wake >= 0:                   # Still under the entry locks: without them the queue and its files may be gone.
         eventfd_write(wake, 1)
-    return some
+    return count
 
 
 cdef uint32_t region_forward_rows(region_core *region, const ColumnView *key_column, const ColumnView *value_column,
@@ -294,15 +295,15 @@ cdef uint32_t region_forward_rows(region_core *region, const ColumnView *key_col
     cdef wan_run run
     cdef wan_record head
     cdef wan_record *record
-    cdef const uint8_t *keys[RUN]
-    cdef const uint8_t *values[RUN]
-    cdef uint32_t key_lengths[RUN]
-    cdef uint32_t value_lengths[RUN]
-    cdef uint8_t key_forms[RUN]
-    cdef uint8_t value_forms[RUN]
-    cdef uint32_t lengths[RUN]
-    cdef uint16_t partitions[RUN]
-    cdef uint64_t sequences[RUN]
+    cdef const uint8_t *keys[PROXY_ROWS_PER_HOLD]
+    cdef const uint8_t *values[PROXY_ROWS_PER_HOLD]
+    cdef uint32_t key_lengths[PROXY_ROWS_PER_HOLD]
+    cdef uint32_t value_lengths[PROXY_ROWS_PER_HOLD]
+    cdef uint8_t key_forms[PROXY_ROWS_PER_HOLD]
+    cdef uint8_t value_forms[PROXY_ROWS_PER_HOLD]
+    cdef uint32_t lengths[PROXY_ROWS_PER_HOLD]
+    cdef uint16_t partitions[PROXY_ROWS_PER_HOLD]
+    cdef uint64_t sequences[PROXY_ROWS_PER_HOLD]
     cdef uint32_t n, count, key_length, value_length, done = 0
     cdef uint64_t length, used = 0, stamp, row_stamp, first_event, hash
     cdef uint8_t *to
@@ -318,7 +319,7 @@ cdef uint32_t region_forward_rows(region_core *region, const ColumnView *key_col
         return 0
     many = gateway.queue.partition_count > 1
     recipient = attached.recipients[0]
-    count = RUN if key_column.length - row >= RUN else <uint32_t>(key_column.length - row)
+    count = <uint32_t>min(<int64_t>PROXY_ROWS_PER_HOLD, key_column.length - row)
     memset(&head, 0, sizeof(head))
     head.region = region.number
     head.stamp_site = head.origin_site = region.site

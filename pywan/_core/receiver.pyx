@@ -27,8 +27,8 @@ cdef enum:
     CREDIT_EVENTS = 4000000
     # Records are applied in groups. A group takes three steps: its slots are fetched, then its entries, then it is
     # applied. Three groups are on their way at once, so the ring has room for at least three. It is a power of two.
-    GROUP = 8
-    RING = 32
+    GROUP_RECORDS = 8
+    RING_RECORDS = 32
     REGION_NAME_BYTES = 1024
     STUCK_US = 30000000         # A sender that takes nothing of what it is told for so long is given up.
     # The same for silence, if the sender's queue was opened elsewhere: its heartbeat, 5 s at most, and the way of that.
@@ -323,16 +323,16 @@ cdef class ReceiverSession(Session):
         cdef applied_slot *slot
         # The records on their way, by their numbers. A core is NULL if the record is known, or if its region is not
         # here.
-        cdef const wan_record *records[RING]
-        cdef region_core *cores[RING]
-        cdef uint64_t hashes[RING]
-        cdef uint64_t sequences[RING]
+        cdef const wan_record *records[RING_RECORDS]
+        cdef region_core *cores[RING_RECORDS]
+        cdef uint64_t hashes[RING_RECORDS]
+        cdef uint64_t sequences[RING_RECORDS]
         cdef const uint8_t *run = at
         cdef uint64_t sequence
         cdef uint32_t number = 0        # The number of the record in hand in its section.
         cdef bint possible_duplicate
         cdef const wan_record *record
-        cdef uint32_t step, k
+        cdef uint32_t step, begin, k
         cdef int result
         cdef wan_rewind rewind
         cdef uint64_t floor, expected, highest = 0, durable = wan_section_durable(section)
@@ -385,9 +385,10 @@ cdef class ReceiverSession(Session):
         floor = slot.last
         remembered = first_failure(slot, section.first)
         at += wan_section_head_bytes(section)
-        for step in range((section.count + <uint32_t>GROUP - 1) // <uint32_t>GROUP + 2):
-            for number in range(step * <uint32_t>GROUP, min((step + 1) * <uint32_t>GROUP, section.count)):
-                k = number % RING       # The slots of what is applied two steps later are fetched.
+        for step in range((section.count + <uint32_t>GROUP_RECORDS - 1) // <uint32_t>GROUP_RECORDS + 2):
+            begin = step * <uint32_t>GROUP_RECORDS
+            for number in range(begin, min(begin + <uint32_t>GROUP_RECORDS, section.count)):
+                k = number % RING_RECORDS       # The slots of what is applied two steps later are fetched.
                 record = <const wan_record *>at
                 at += wan_record_length(record)
                 records[k] = record
@@ -398,15 +399,17 @@ cdef class ReceiverSession(Session):
                     wan_table_prefetch_slot(&cores[k].table, hashes[k])
             if step == 0:
                 continue
-            for number in range((step - 1) * <uint32_t>GROUP, min(step * <uint32_t>GROUP, section.count)):
-                k = number % RING       # The entries of what is applied one step later are fetched.
+            begin -= <uint32_t>GROUP_RECORDS
+            for number in range(begin, min(begin + <uint32_t>GROUP_RECORDS, section.count)):
+                k = number % RING_RECORDS       # The entries of what is applied one step later are fetched.
                 if cores[k] != NULL:
                     wan_table_prefetch_entry(&cores[k].table, hashes[k],
                                              records[k].key_length + records[k].value_length)
             if step == 1:
                 continue
-            for number in range((step - 2) * <uint32_t>GROUP, min((step - 1) * <uint32_t>GROUP, section.count)):
-                k = number % RING
+            begin -= <uint32_t>GROUP_RECORDS
+            for number in range(begin, min(begin + <uint32_t>GROUP_RECORDS, section.count)):
+                k = number % RING_RECORDS
                 self.untold += 1
                 record = records[k]
                 sequence = sequences[k]

@@ -7,7 +7,7 @@ from pywan._core.c_copies cimport *
 from pywan._core.c_region cimport *
 from pywan._core.clock cimport Clock
 from pywan._core.follow cimport region_follow
-from pywan._core.region_base cimport OneWait, RegionBase
+from pywan._core.compiled_region cimport OneWait, CompiledRegion
 from pywan._core.region_changes cimport RegionCalls
 from pywan._core.region_persistence cimport PersistentRegion
 from pywan._core.region_state cimport region_core
@@ -19,7 +19,7 @@ cdef class RegionCore(PersistentRegion):
 
     def __cinit__(self, str name, Clock clock not None, *args, int site=0, uint32_t member=0, bint stores=True,
                   bint forwards=True, uint32_t buckets=0, **kwargs):
-        self.state = RegionBase(name, clock, <uint8_t>site, member, stores, forwards, buckets)
+        self.state = CompiledRegion(name, clock, <uint8_t>site, member, stores, forwards, buckets)
 
     def attach(self, queues, callback_change=..., asking=()):
         """Replaces the attached senders by these EventQueues, and recomputes which sites new events will reach: the

@@ -1,5 +1,5 @@
 # The interface of region_changes.pyx.
-from pywan._core.region_base cimport RegionBase
+from pywan._core.compiled_region cimport CompiledRegion
 from pywan._core.region_state cimport condition
 
 cdef class Condition:
@@ -9,7 +9,7 @@ cdef class Condition:
     cdef object found(self)
 
 cdef class RegionCalls:
-    cdef RegionBase state
+    cdef CompiledRegion state
 
 cdef class RegionChanges(RegionCalls):
     pass

@@ -17,7 +17,7 @@ from pywan._core.enqueue cimport (
 from pywan._core.event_queue cimport EventQueue
 from pywan._core.put cimport absent_below, condition_look, origin_local, region_change, region_change_if
 from pywan._core.queue cimport queue_note_not_queued
-from pywan._core.region_base cimport RegionBase
+from pywan._core.compiled_region cimport CompiledRegion
 from pywan._core.region_columns cimport region_put_columns
 from pywan._core.region_state cimport (
     IF_ABSENT, IF_EQUAL, IF_THERE, IF_VALUE, condition, decision, origin)
@@ -127,7 +127,7 @@ cdef class RegionCalls:
 
     def destroy(self, key, callback_argument=None):
         """Removes `key` everywhere. KeyError if it is not there."""
-        cdef RegionBase state = self.state
+        cdef CompiledRegion state = self.state
         state.check_open()
         outcome = "callbacks"
         if not state.seems_by_callbacks:
@@ -195,7 +195,7 @@ cdef class RegionChanges(RegionCalls):
     def unasked(self, origin_, decisions):
         """The queues that an event with this origin would enter, and whose filters have to be asked first. `decisions`
         as for `change`."""
-        cdef RegionBase state = self.state
+        cdef CompiledRegion state = self.state
         cdef origin from_
         cdef uint8_t flags
         cdef enqueue_decision decided
@@ -278,7 +278,7 @@ cdef class RegionChanges(RegionCalls):
     def clear(self):
         """Removes every entry of the region on this member, and returns how many there were. This is a region
         operation, so nothing is sent."""
-        cdef RegionBase state = self.state
+        cdef CompiledRegion state = self.state
         cdef encoded encoded_key
         cdef bytes packed
         cdef const uint8_t *run
@@ -351,7 +351,7 @@ cdef inline void set_callback(origin *from_, const encoded *argument) noexcept n
     from_.callback_form = argument.form
 
 
-cdef int put_one(RegionBase self, key, value, callback_argument) except -1:
+cdef int put_one(CompiledRegion self, key, value, callback_argument) except -1:
     """As `RegionCalls.put`."""
     cdef encoded encoded_key, encoded_value, encoded_argument
     cdef wan_change change
@@ -407,7 +407,7 @@ cdef int put_one(RegionBase self, key, value, callback_argument) except -1:
     return 0
 
 
-cdef object get_one(RegionBase self, key, default):
+cdef object get_one(CompiledRegion self, key, default):
     """As `RegionCalls.get`."""
     cdef uint8_t form
     cdef bint live
@@ -417,7 +417,7 @@ cdef object get_one(RegionBase self, key, default):
     return decode(form, <const uint8_t *>PyBytes_AS_STRING(data), <uint32_t>PyBytes_GET_SIZE(data))
 
 
-cdef bytes find_bytes(RegionBase self, key, uint8_t *form, bint *live):
+cdef bytes find_bytes(CompiledRegion self, key, uint8_t *form, bint *live):
     """The bytes of a key's value, and its form. None: it has no value. `live`: the key is there, with a value or
     without."""
     cdef encoded encoded_key
@@ -430,7 +430,8 @@ cdef bytes find_bytes(RegionBase self, key, uint8_t *form, bint *live):
     return find_here(self, &encoded_key, hash, form, live, NULL)
 
 
-cdef bytes find_here(RegionBase self, const encoded *key, uint64_t hash, uint8_t *form, bint *live, uint64_t *sequence):
+cdef bytes find_here(CompiledRegion self, const encoded *key, uint64_t hash, uint8_t *form, bint *live,
+                     uint64_t *sequence):
     """As `find_bytes`, in this member's table. `sequence`: gets the sequence of the newest change of the key's shard.
     NULL: nobody asks."""
     cdef wan_shard *shard = wan_table_shard(&self.region.table, hash)
@@ -452,7 +453,7 @@ cdef bytes find_here(RegionBase self, const encoded *key, uint64_t hash, uint8_t
     return data
 
 
-cdef bytes find_shared(RegionBase self, key, const encoded *encoded_key, uint64_t hash, uint8_t *form, bint *live):
+cdef bytes find_shared(CompiledRegion self, key, const encoded *encoded_key, uint64_t hash, uint8_t *form, bint *live):
     """As `find_bytes`, in a region that several members hold. The primary answers when what it read counts. So does a
     copy in sync, where the region lets copies answer."""
     cdef uint32_t bucket = wan_table_bucket(&self.region.table, hash).number
@@ -489,7 +490,7 @@ cdef bytes find_shared(RegionBase self, key, const encoded *encoded_key, uint64_
         self.wait_for_role(key, began)
 
 
-cdef object no_answer(RegionBase self, key, bint in_doubt):
+cdef object no_answer(CompiledRegion self, key, bint in_doubt):
     """The error for a call whose copies do not answer in time."""
     from pywan.errors import ConnectivityError
     became = "the change may count later, or be lost" if in_doubt else "nothing was changed"
@@ -500,7 +501,7 @@ cdef object no_answer(RegionBase self, key, bint in_doubt):
     return error
 
 
-cdef str change_by_callbacks(RegionBase self, int operation, key, value, callback_argument, int64_t timestamp_ms,
+cdef str change_by_callbacks(CompiledRegion self, int operation, key, value, callback_argument, int64_t timestamp_ms,
                              Condition condition_):
     """Takes a change through the user's callbacks, at the primary of its bucket. Returns its outcome."""
     cdef encoded encoded_key
@@ -519,7 +520,7 @@ cdef str change_by_callbacks(RegionBase self, int operation, key, value, callbac
     return self.change_by_callbacks(operation, key, value, callback_argument, timestamp_ms, condition_)
 
 
-cdef str finish_shared(RegionBase self, wan_change *change, origin *from_, decision *decided,
+cdef str finish_shared(CompiledRegion self, wan_change *change, origin *from_, decision *decided,
                        Condition condition_, key, value, callback_argument, int64_t timestamp_ms, uint64_t began,
                        wan_status *status, wan_outcome *outcome):
     """The rest of a change to a region that several members hold, which began at `began`. It waits until the change
@@ -560,8 +561,8 @@ cdef str finish_shared(RegionBase self, wan_change *change, origin *from_, decis
             status[0] = region_change(&self.region, change, from_, decided, outcome)
 
 
-cdef str change_one(RegionBase self, int operation, key, value, callback_argument, decisions, version, origin_, int ask,
-                    int64_t timestamp_ms, Condition condition_, list tell, list heard):
+cdef str change_one(CompiledRegion self, int operation, key, value, callback_argument, decisions, version, origin_,
+                    int ask, int64_t timestamp_ms, Condition condition_, list tell, list heard):
     """As `RegionChanges.change`."""
     cdef encoded encoded_key, encoded_value, encoded_argument
     cdef wan_change change
@@ -643,7 +644,7 @@ cdef str change_one(RegionBase self, int operation, key, value, callback_argumen
     return outcome_name(outcome)
 
 
-cdef int change_here(RegionBase self, key, uint8_t flag) except -1:
+cdef int change_here(CompiledRegion self, key, uint8_t flag) except -1:
     """Removes or invalidates an entry on this member, and waits as the log's level says. KeyError if it is not
     there."""
     cdef encoded encoded_key
@@ -663,7 +664,7 @@ cdef int change_here(RegionBase self, key, uint8_t flag) except -1:
     return 0
 
 
-cdef int change_key_here(RegionBase self, const encoded *encoded_key, uint8_t flag) except -1:
+cdef int change_key_here(CompiledRegion self, const encoded *encoded_key, uint8_t flag) except -1:
     """Removes or invalidates the key's entry on this member, as `flag` says. 1: there was an entry; 0: there was
     none."""
     cdef wan_change change

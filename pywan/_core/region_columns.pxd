@@ -1,4 +1,4 @@
 # The interface of region_columns.pyx.
-from pywan._core.region_base cimport RegionBase
+from pywan._core.compiled_region cimport CompiledRegion
 
-cdef object region_put_columns(RegionBase self, keys, values, operations, timestamps)
+cdef object region_put_columns(CompiledRegion self, keys, values, operations, timestamps)

@@ -10,12 +10,12 @@ from pywan._core.c_region cimport *
 from pywan._core.column_views cimport column_row
 from pywan._core.columns cimport Column
 from pywan._core.put_rows cimport bulk_result, failure_text, key_fault, region_put_rows
-from pywan._core.region_base cimport OneWait, RegionBase
+from pywan._core.compiled_region cimport OneWait, CompiledRegion
 from pywan._core.tagged cimport Encoded
 from pywan._core.operations import operation_codes
 
 
-cdef object region_put_columns(RegionBase self, keys, values, operations, timestamps):
+cdef object region_put_columns(CompiledRegion self, keys, values, operations, timestamps):
     """As `RegionCalls.put_columns`."""
     self.check_open()
     cdef Column key_column = keys if isinstance(keys, Column) else Column(keys, "keys")
@@ -117,7 +117,7 @@ cdef object region_put_columns(RegionBase self, keys, values, operations, timest
     return applied
 
 
-cdef int64_t put_rows_shared(RegionBase self, Column key_column, Column value_column, operations, timestamps,
+cdef int64_t put_rows_shared(CompiledRegion self, Column key_column, Column value_column, operations, timestamps,
                              const bulk_result *result, list failures) except -1:
     """Puts the rest of the rows when other members came to hold the region during the call. Returns how many rows took
     effect."""
@@ -136,7 +136,7 @@ cdef int64_t put_rows_shared(RegionBase self, Column key_column, Column value_co
         return error.applied
 
 
-cdef int64_t put_rows_by_callbacks(RegionBase self, Column key_column, Column value_column, const uint8_t *codes,
+cdef int64_t put_rows_by_callbacks(CompiledRegion self, Column key_column, Column value_column, const uint8_t *codes,
                                    const int64_t *stamps, int64_t row, list failures) except -1:
     """Puts the rows from `row` on, through the user's callbacks. Returns how many took effect."""
     cdef const uint8_t *data

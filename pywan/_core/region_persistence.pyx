@@ -117,5 +117,5 @@ cdef class PersistentRegion(RegionTombstones):
                 content = wan_table_take_all(shard)
                 wan_lock_release(&shard.lock)
                 wan_table_free(content)
-            wan_table_rest(&self.state.region.table)
+            wan_table_drop_spare(&self.state.region.table)
         return 0

@@ -5,7 +5,7 @@ from pywan._core.c_base cimport *
 from pywan._core.c_record cimport *
 from pywan._core.c_region cimport *
 from pywan._core.codec cimport encode_key, encoded
-from pywan._core.region_base cimport RegionBase
+from pywan._core.compiled_region cimport CompiledRegion
 from pywan._core.region_changes cimport RegionChanges
 from pywan._core.region_walk cimport pass_entry_locks, region_copy, region_packed
 from pywan._core.status cimport raise_for
@@ -130,7 +130,7 @@ cdef class RegionScans(RegionChanges):
         return dropped
 
 
-cdef wan_bucket *bucket_at(RegionBase self, uint32_t number) except NULL:
+cdef wan_bucket *bucket_at(CompiledRegion self, uint32_t number) except NULL:
     """The bucket with this number. InternalError: there is none."""
     if number >= self.region.table.bucket_count:
         from pywan.errors import InternalError
@@ -138,7 +138,7 @@ cdef wan_bucket *bucket_at(RegionBase self, uint32_t number) except NULL:
     return &self.region.table.buckets[number]
 
 
-cdef int check_memory_only(RegionBase self) except -1:
+cdef int check_memory_only(CompiledRegion self) except -1:
     """Raises an error if the region is closed or persistent."""
     self.check_open()
     if self.region.log != NULL:

@@ -9,7 +9,7 @@ from pywan._core.c_store cimport *
 from pywan._core.c_region cimport *
 from pywan._core.put cimport change_from_record, origin_of_row, region_change
 from pywan._core.region cimport RegionCore
-from pywan._core.region_base cimport OneWait
+from pywan._core.compiled_region cimport OneWait
 from pywan._core.region_state cimport origin, region_core
 from pywan._core.status cimport detail_text, full_error, raise_for
 from pywan._core.session cimport ENDED_DONE, ENDED_STOPPED, ENDED_TOLD, GOES_ON, Session

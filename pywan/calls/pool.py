@@ -22,7 +22,7 @@ AGAIN_S = 0.1  # No attempt to connect is made sooner after one that failed.
 SLICE_US = 100_000  # A thread that waits for an answer looks so often for a signal.
 
 
-class _Place:
+class _Connection:
     """The connection to one member, of one depth."""
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class CallPool:
     def __init__(self, me: Incarnation, site_identity: str) -> None:
         self._me, self._site_identity = me, site_identity
         self._lock = threading.Lock()
-        self._places: dict[tuple[Incarnation, int], _Place] = {}  # `_lock` guards it, and the next two.
+        self._connections: dict[tuple[Incarnation, int], _Connection] = {}  # `_lock` guards it, and the next two.
         self._gone: set[Incarnation] = set()
         self._closed = False
 
@@ -54,37 +54,37 @@ class CallPool:
                 raise ConnectivityError(f"member {self._me.name} makes no calls any more: it is closed")
             if member in self._gone:
                 raise ConnectivityError(f"member {member.name} has left the site")
-            place = self._places.setdefault((member, depth), _Place())
-        line = place.line
+            connection = self._connections.setdefault((member, depth), _Connection())
+        line = connection.line
         if line is not None and not line.is_broken:
             return line
-        if not place.lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
+        if not connection.lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
             raise ConnectivityError(f"member {member.name} at {address[0]}[{address[1]}] takes long to connect")
         try:
-            line = place.line
+            line = connection.line
             if line is None or line.is_broken:
-                if time.monotonic() - place.failed_at < AGAIN_S:
-                    raise ConnectivityError(place.failure)
+                if time.monotonic() - connection.failed_at < AGAIN_S:
+                    raise ConnectivityError(connection.failure)
                 try:
                     line = self._connect(member, address, depth, deadline)
                 except (ConnectivityError, IncompatibleSystemError) as error:
-                    place.failure, place.failed_at = str(error), time.monotonic()
+                    connection.failure, connection.failed_at = str(error), time.monotonic()
                     raise
                 with self._lock:
-                    is_wanted = self._places.get((member, depth)) is place and not self._closed
-                    place.line = line if is_wanted else None
+                    is_wanted = self._connections.get((member, depth)) is connection and not self._closed
+                    connection.line = line if is_wanted else None
                 if not is_wanted:
                     line.close()
                     raise ConnectivityError(f"member {member.name} has left the site")
             return line
         finally:
-            place.lock.release()
+            connection.lock.release()
 
     def keep_only(self, members: Collection[Incarnation]) -> None:
         """Closes the connections to members that are not among these. Calls on their way there end at once."""
         with self._lock:
-            gone = [key for key in self._places if key[0] not in members]
-            ended = [self._places.pop(key) for key in gone]
+            gone = [key for key in self._connections if key[0] not in members]
+            ended = [self._connections.pop(key) for key in gone]
             self._gone = {key[0] for key in gone} | {each for each in self._gone if each not in members}
         self._end(ended)
 
@@ -92,19 +92,22 @@ class CallPool:
         """Closes all connections. Calls on their way end at once."""
         with self._lock:
             self._closed = True
-            ended = list(self._places.values())
-            self._places.clear()
+            ended = list(self._connections.values())
+            self._connections.clear()
         self._end(ended)
 
     @property
     def connections(self) -> int:
         with self._lock:
-            return sum(place.line is not None and not place.line.is_broken for place in self._places.values())
+            return sum(
+                connection.line is not None and not connection.line.is_broken
+                for connection in self._connections.values()
+            )
 
     @staticmethod
-    def _end(places: list[_Place]) -> None:
-        for place in places:
-            line = place.line
+    def _end(connections: list[_Connection]) -> None:
+        for connection in connections:
+            line = connection.line
             if line is not None:
                 line.close()
 

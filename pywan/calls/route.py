@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pywan import _core
 from pywan.calls.pool import CallPool
-from pywan.calls.table import BucketTable, Place
+from pywan.calls.table import BucketTable, KnownPrimary
 from pywan.coordination.tables import Incarnation
 from pywan.errors import BatchError, ConnectivityError, IncompatibleSystemError
 from pywan.protocol.calls import error_of
@@ -132,34 +132,34 @@ class Route(_core.CallRoute):
     ) -> tuple[_core.CallLine, int] | None:
         """As `CallRoute.aim`. It waits in short steps, so that Ctrl-C ends it."""
         deadline = (began_us + self.limit_us) / 1e6
-        place = self._table.place(bucket)
-        if trouble is not None and place.epoch <= trouble[1]:
-            place = self._table.wait_newer(bucket, trouble[1], min(NEWER_S, deadline - time.monotonic()))
+        primary = self._table.primary(bucket)
+        if trouble is not None and primary.epoch <= trouble[1]:
+            primary = self._table.wait_newer(bucket, trouble[1], min(NEWER_S, deadline - time.monotonic()))
         pause = NEWER_S
         while True:
             if time.monotonic() >= deadline:
-                raise self._too_late(bucket, key, place, trouble, in_doubt)
-            if place.member is None:
-                trouble = "nobody", place.epoch, "no member is known to be its primary"
-            elif place.member == self._me:
+                raise self._too_late(bucket, key, primary, trouble, in_doubt)
+            if primary.member is None:
+                trouble = "nobody", primary.epoch, "no member is known to be its primary"
+            elif primary.member == self._me:
                 return None
             else:
                 try:
-                    return self._line(bucket, place, deadline)
+                    return self._line(bucket, primary, deadline)
                 except (ConnectivityError, IncompatibleSystemError) as error:
-                    trouble = "broken", place.epoch, str(error)
-            place = self._table.wait_newer(bucket, trouble[1], min(pause, deadline - time.monotonic()))
+                    trouble = "broken", primary.epoch, str(error)
+            primary = self._table.wait_newer(bucket, trouble[1], min(pause, deadline - time.monotonic()))
             pause = min(2 * pause, CONNECT_PAUSE_S)
 
     def aim_now(self, bucket: int) -> tuple[_core.CallLine, int] | Literal[False] | None:
         """As `CallRoute.aim_now`."""
-        place = self._table.place(bucket)
-        if place.member is None:
+        primary = self._table.primary(bucket)
+        if primary.member is None:
             return False
-        if place.member == self._me:
+        if primary.member == self._me:
             return None
         try:
-            return self._line(bucket, place, time.monotonic() + QUICK_S)
+            return self._line(bucket, primary, time.monotonic() + QUICK_S)
         except (ConnectivityError, IncompatibleSystemError):
             return False
 
@@ -173,23 +173,25 @@ class Route(_core.CallRoute):
         error.in_doubt = in_doubt
         return error
 
-    def _line(self, bucket: int, place: Place, deadline: float) -> tuple[_core.CallLine, int]:
+    def _line(self, bucket: int, primary: KnownPrimary, deadline: float) -> tuple[_core.CallLine, int]:
         """Returns the connection to the primary of a bucket, and its epoch."""
-        assert place.member is not None
+        assert primary.member is not None
         depth = _core.call_depth()
-        line = self._pool.line(place.member, (place.host, place.port), depth, deadline)
+        line = self._pool.line(primary.member, (primary.host, primary.port), depth, deadline)
         if depth == 0:
-            self.targets[bucket] = line, place.epoch
-            if self._table.place(bucket) != place:  # It changed in between.
+            self.targets[bucket] = line, primary.epoch
+            if self._table.primary(bucket) != primary:  # It changed in between.
                 self.targets[bucket] = None
-        return line, place.epoch
+        return line, primary.epoch
 
     def _too_late(
-        self, bucket: int, key: Any, place: Place, trouble: Trouble | None, in_doubt: bool
+        self, bucket: int, key: Any, primary: KnownPrimary, trouble: Trouble | None, in_doubt: bool
     ) -> ConnectivityError:
         what = f"key {key!r:.80}" if key is not None else f"bucket {bucket}"
         where = (
-            f"member {place.member.name} at {place.host}[{place.port}]" if place.member is not None else "its primary"
+            f"member {primary.member.name} at {primary.host}[{primary.port}]"
+            if primary.member is not None
+            else "its primary"
         )
         became = "it may have been changed all the same" if in_doubt else "nothing was changed"
         error = ConnectivityError(

@@ -6,23 +6,19 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from pywan.coordination.tables import Bucket, Epoch, Incarnation
+from pywan.coordination.tables import Bucket, Incarnation
 
 
-class Place(NamedTuple):
-    """Where the primary of a bucket is, as far as is known."""
+class KnownPrimary(NamedTuple):
+    """The primary of a bucket and its address, as far as this member knows."""
 
     member: Incarnation | None  # None: nobody is primary now.
     host: str
     port: int
-    epoch: int  # In one word, which compares as epochs do.
+    epoch: int  # As `Epoch.word`.
 
 
-NOWHERE = Place(None, "", 0, 0)
-
-
-def epoch_word(epoch: Epoch) -> int:
-    return epoch.generation << 40 | epoch.number
+NO_PRIMARY = KnownPrimary(None, "", 0, 0)
 
 
 class BucketTable:
@@ -31,14 +27,14 @@ class BucketTable:
     def __init__(self, region: str, buckets: int) -> None:
         self.region = region
         self._changed = threading.Condition()
-        self._places = [NOWHERE] * buckets  # `_changed` guards it, and the next. Reading one needs no lock.
+        self._primaries = [NO_PRIMARY] * buckets  # `_changed` guards it, and the next. Reading one needs no lock.
         self._listeners: list[Callable[[Iterable[int]], None]] = []
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._primaries)
 
-    def place(self, bucket: int) -> Place:
-        return self._places[bucket]
+    def primary(self, bucket: int) -> KnownPrimary:
+        return self._primaries[bucket]
 
     def on_change(self, listener: Callable[[Iterable[int]], None]) -> None:
         """Makes `listener(buckets)` be called with each change, under the table's lock."""
@@ -47,38 +43,38 @@ class BucketTable:
 
     def update(self, buckets: Mapping[int, Bucket], addresses: Mapping[Incarnation, tuple[str, int]]) -> None:
         """Takes decisions about buckets, and the addresses of members. What is older than what is known is left out."""
-        self.set_places(
+        self.set_primaries(
             {
-                number: Place(
+                number: KnownPrimary(
                     bucket.primary if bucket.primary in addresses else None,
                     *addresses.get(bucket.primary, ("", 0)),  # type: ignore[arg-type]
-                    epoch_word(bucket.epoch),
+                    bucket.epoch.word,
                 )
                 for number, bucket in buckets.items()
             }
         )
 
-    def set_places(self, places: Mapping[int, Place]) -> None:
+    def set_primaries(self, primaries: Mapping[int, KnownPrimary]) -> None:
         """As `update`, with what is made of decisions."""
         with self._changed:
             changed = [
                 number
-                for number, place in places.items()
-                if place.epoch >= self._places[number].epoch and place != self._places[number]
+                for number, primary in primaries.items()
+                if primary.epoch >= self._primaries[number].epoch and primary != self._primaries[number]
             ]
             for number in changed:
-                self._places[number] = places[number]
+                self._primaries[number] = primaries[number]
             for listener in self._listeners:
                 listener(changed)
             self._changed.notify_all()
 
-    def wait_newer(self, bucket: int, epoch: int, timeout: float) -> Place:
-        """Returns the place of a bucket as soon as it has a later epoch and a primary, or what is known after
+    def wait_newer(self, bucket: int, epoch: int, timeout: float) -> KnownPrimary:
+        """Returns the primary of a bucket as soon as there is one of a later epoch, or what is known after
         `timeout` seconds."""
 
         def is_newer() -> bool:
-            return self._places[bucket].epoch > epoch and self._places[bucket].member is not None
+            return self._primaries[bucket].epoch > epoch and self._primaries[bucket].member is not None
 
         with self._changed:
             self._changed.wait_for(is_newer, max(0.0, timeout))
-            return self._places[bucket]
+            return self._primaries[bucket]

@@ -519,8 +519,8 @@ def _inside_text(attributes: Attributes, rows: Iterable[Row], indent: str) -> st
             )
             parts[element] = _element(element, directories, indent) if directories else ""
         elif element:
-            together = _attributes_text(attributes, [other for other in rows if other.attribute.element == element])
-            parts[element] = _element(f"{element}{together}", "", indent) if together else ""
+            listed = _attributes_text(attributes, [other for other in rows if other.attribute.element == element])
+            parts[element] = _element(f"{element}{listed}", "", indent) if listed else ""
     return "".join(parts.values())
 
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import msgpack
 
-from pywan.coordination import plain
+from pywan.coordination import encoding
 from pywan.coordination.messages import Store
 from pywan.errors import DiskAccessError, ProtocolError
 
@@ -66,12 +66,12 @@ class Journal:
             runs = tuple(self._database.execute("SELECT run, last FROM runs ORDER BY run"))
             return [
                 Store(
-                    plain.mark_of(_unpack(site[1])),
+                    encoding.mark_of(_unpack(site[1])),
                     runs,
                     site[0],
-                    tuple(self._rows("members", plain.incarnation_of, plain.profile_of)),
-                    tuple((_unpack(key), plain.attributes_of(value)) for key, value in self._raw("regions")),
-                    tuple(self._rows("buckets", plain.key_of, plain.bucket_of)),
+                    tuple(self._rows("members", encoding.incarnation_of, encoding.profile_of)),
+                    tuple((_unpack(key), encoding.attributes_of(value)) for key, value in self._raw("regions")),
+                    tuple(self._rows("buckets", encoding.key_of, encoding.bucket_of)),
                 )
             ]
 
@@ -81,12 +81,15 @@ class Journal:
     def _write(self, store: Store) -> None:
         execute = self._database.execute
         execute(
-            "INSERT OR REPLACE INTO site VALUES (0, ?, ?)", (store.site_identity, _pack(plain.plain_mark(store.mark)))
+            "INSERT OR REPLACE INTO site VALUES (0, ?, ?)",
+            (store.site_identity, _pack(encoding.plain_mark(store.mark))),
         )
         self._database.executemany("INSERT OR REPLACE INTO runs VALUES (?, ?)", store.runs)
-        self._put("members", ((plain.plain_incarnation(k), v and plain.plain_profile(v)) for k, v in store.members))
-        self._put("regions", ((k, v and plain.plain_attributes(v)) for k, v in store.regions))
-        self._put("buckets", ((plain.plain_key(k), v and plain.plain_bucket(v)) for k, v in store.buckets))
+        self._put(
+            "members", ((encoding.plain_incarnation(k), v and encoding.plain_profile(v)) for k, v in store.members)
+        )
+        self._put("regions", ((k, v and encoding.plain_attributes(v)) for k, v in store.regions))
+        self._put("buckets", ((encoding.plain_key(k), v and encoding.plain_bucket(v)) for k, v in store.buckets))
 
     def _put(self, table: str, rows: Iterable[tuple[Any, Any]]) -> None:
         for key, value in rows:

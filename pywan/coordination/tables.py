@@ -32,6 +32,11 @@ class Epoch(NamedTuple):
     def __str__(self) -> str:
         return f"{self.generation}.{self.number}"
 
+    @property
+    def word(self) -> int:
+        """The epoch as one number, which is how the core compares epochs."""
+        return self.generation << 40 | self.number
+
 
 NO_EPOCH = Epoch(0, 0)
 

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from pywan import _core
 from pywan.base.lines import Lines
 from pywan.base.threads import start_thread
-from pywan.coordination.plain import incarnation_of
+from pywan.coordination.encoding import incarnation_of
 from pywan.coordination.tables import Bucket, BucketKey, Epoch, Holding, Incarnation, Learner, MemberProfile
 from pywan.copies.peer import Peer, plain_answers, questions_of
 from pywan.copies.region_copies import Answer, Question, RegionCopies
@@ -101,7 +101,7 @@ class MemberCopies:
                 raise IllegalStateError("the member ends")
             self._cores[name] = core
             self._regions[name] = RegionCopies(
-                name, core, tail, self._me, _Around(self, name, tail), has_content=has_content
+                name, core, tail, self._me, _ServicesForRegion(self, name, tail), has_content=has_content
             )
             if self._thread is None:
                 self._wake_file = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -361,8 +361,8 @@ class MemberCopies:
         return self._reports
 
 
-class _Around:
-    """What the copies of one region need of their member (`Surroundings`)."""
+class _ServicesForRegion:
+    """What the copies of one region need of their member (`MemberServices`)."""
 
     def __init__(self, owner: MemberCopies, name: str, tail: _core.Tail) -> None:
         self._owner, self._name, self._tail = owner, name, tail
@@ -377,7 +377,7 @@ class _Around:
         return self._owner.promised_us(to_all_but)
 
     def deny(self, region: str, bucket: int, epoch: Epoch, to_all_but: Incarnation) -> None:
-        self._owner.deny(region, bucket, epoch.generation << 40 | epoch.number, to_all_but)
+        self._owner.deny(region, bucket, epoch.word, to_all_but)
 
     def ask(self, member: Incarnation, region: str, questions: list[Question]) -> None:
         self._owner.ask(member, region, questions)

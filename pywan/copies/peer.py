@@ -17,7 +17,7 @@ from pywan import _core
 from pywan.base.addresses import Address
 from pywan.base.lines import Lines
 from pywan.base.threads import start_thread
-from pywan.coordination.plain import bucket_of, plain_bucket
+from pywan.coordination.encoding import bucket_of, plain_bucket
 from pywan.coordination.tables import Epoch, Incarnation, MemberProfile
 from pywan.copies.region_copies import Answer, Question
 from pywan.errors import ConnectivityError, ProtocolError, PywanError

@@ -36,7 +36,7 @@ class Answer(NamedTuple):
     entries: bytes
 
 
-class Surroundings(Protocol):
+class MemberServices(Protocol):
     """What the copies of a region need of their member. All calls return at once."""
 
     def now_us(self) -> int: ...
@@ -83,11 +83,11 @@ class RegionCopies:
     """The caller holds the lock of the member's copies for every call."""
 
     def __init__(
-        self, name: str, core: Any, tail: _core.Tail, me: Incarnation, around: Surroundings, *, has_content: bool
+        self, name: str, core: Any, tail: _core.Tail, me: Incarnation, services: MemberServices, *, has_content: bool
     ) -> None:
         """`has_content`: the region was this member's alone, so what it holds is the content of its buckets."""
         self.name, self.tail = name, tail
-        self._core, self._me, self._around = core, me, around
+        self._core, self._me, self._services = core, me, services
         self._has_content = has_content
         self._decisions: dict[int, Bucket] = {}
         self._copies: dict[int, _Copy] = {}
@@ -115,7 +115,7 @@ class RegionCopies:
         restarts = transfer != 0 and copy is not None and (copy.transfer != transfer or bucket.epoch > copy.epoch)
         if copy is None or copy.life != bucket.life or restarts:
             self._drop_lead(number)
-            self.tail.set_role(number, _core.TAIL_ABSENT, bucket.life, word_of(bucket.epoch))
+            self.tail.set_role(number, _core.TAIL_ABSENT, bucket.life, bucket.epoch.word)
             self._core.drop_bucket(number)
             copy = self._copies[number] = _Copy(bucket.life, transfer=transfer)
         is_later = bucket.epoch > copy.epoch
@@ -129,14 +129,14 @@ class RegionCopies:
             self._drop_lead(number)
             self._set_role(number, _core.TAIL_COPY)
         if is_later and bucket.primary is not None:
-            self._around.deny(self.name, number, bucket.epoch, bucket.primary)
+            self._services.deny(self.name, number, bucket.epoch, bucket.primary)
 
     def _forget(self, number: int, bucket: Bucket | None) -> None:
         self._drop_lead(number)
         if self._copies.pop(number, None) is not None:
             epoch = bucket.epoch if bucket is not None else self._decisions[number].epoch
             life = bucket.life if bucket is not None else self._decisions[number].life
-            self.tail.set_role(number, _core.TAIL_ABSENT, life, word_of(epoch))
+            self.tail.set_role(number, _core.TAIL_ABSENT, life, epoch.word)
             self._core.drop_bucket(number)
         if bucket is None:
             self._decisions.pop(number, None)
@@ -145,7 +145,7 @@ class RegionCopies:
 
     def _set_role(self, number: int, role: int) -> None:
         copy = self._copies[number]
-        self.tail.set_role(number, role, copy.life, word_of(copy.epoch), copy.transfer)
+        self.tail.set_role(number, role, copy.life, copy.epoch.word, copy.transfer)
 
     # Taking over
 
@@ -156,11 +156,11 @@ class RegionCopies:
                 self._set_copies(number)
             return
         # The member's own promise to an earlier primary counts too.
-        wait_us = self._around.promised_us(self._me)
-        self._leads[number] = _Lead(bucket.epoch, self._around.now_us() + wait_us)
+        wait_us = self._services.promised_us(self._me)
+        self._leads[number] = _Lead(bucket.epoch, self._services.now_us() + wait_us)
         self._inactive.add(number)
         self._set_role(number, _core.TAIL_TAKING_OVER)
-        self._around.deny(self.name, number, bucket.epoch, self._me)
+        self._services.deny(self.name, number, bucket.epoch, self._me)
 
     def _drop_lead(self, number: int) -> None:
         self._leads.pop(number, None)
@@ -176,7 +176,7 @@ class RegionCopies:
         """Goes on with all takeovers. Returns whether some are not done: then the caller comes again soon."""
         if not self._inactive:
             return False
-        now = self._around.now_us()
+        now = self._services.now_us()
         questions: dict[Incarnation, list[Question]] = {}
         ready: list[BucketKey] = []
         for number in sorted(self._inactive):
@@ -195,22 +195,22 @@ class RegionCopies:
                 ready.append(BucketKey(self.name, number))
         self._inactive -= {key.number for key in ready}
         for member, asked in sorted(questions.items()):
-            self._around.ask(member, self.name, asked)
+            self._services.ask(member, self.name, asked)
         if ready:
-            self._around.ready(ready)
+            self._services.ready(ready)
         return bool(self._inactive)
 
     def adopted(self, member: Incarnation, answers: Iterable[Answer], promised_us: int) -> None:
         """Takes the answers of a copy. `promised_us`: for so long, from now at most, it has promised an earlier primary
         something."""
-        until_us = self._around.now_us() + promised_us * 11 // 10
+        until_us = self._services.now_us() + promised_us * 11 // 10
         for answer in answers:
             lead = self._leads.get(answer.bucket)
             if lead is None or lead.is_active or lead.epoch != answer.epoch:
                 continue
             if answer.entries:
                 copy = self._copies[answer.bucket]
-                epoch = word_of(copy.epoch)
+                epoch = copy.epoch.word
                 self._core.extend(answer.bucket, copy.life, epoch, answer.after + 1, answer.entries)
             lead.adopted[member] = answer.last
             lead.asked_us.pop(member, None)  # It is asked again at once for what it has beyond these entries.
@@ -230,7 +230,7 @@ class RegionCopies:
                 self._drop_lead(number)
                 copy.epoch = bucket.epoch
                 self._set_role(number, _core.TAIL_COPY)
-                self._around.deny(self.name, number, bucket.epoch, bucket.primary)
+                self._services.deny(self.name, number, bucket.epoch, bucket.primary)
             known = self._decisions[number]
             if (bucket.epoch, bucket.version) > (known.epoch, known.version):
                 self._decisions[number] = bucket
@@ -247,11 +247,11 @@ class RegionCopies:
         waited = self._others(number)
         transfers = {each.member: each.transfer for each in bucket.learners}
         copies = [
-            (self._around.lane(each), _core.COPY_WAITED, transfers.get(each, 0), lead.adopted.get(each, 0))
+            (self._services.lane(each), _core.COPY_WAITED, transfers.get(each, 0), lead.adopted.get(each, 0))
             for each in sorted(waited)
         ]
         copies += [
-            (self._around.lane(each.member), _core.COPY_LEARNING, each.transfer, 0)
+            (self._services.lane(each.member), _core.COPY_LEARNING, each.transfer, 0)
             for each in bucket.learners
             if each.member not in waited
         ]
@@ -265,12 +265,12 @@ class RegionCopies:
             return
         lead.caught_up.add(learner)
         self._set_copies(number)
-        self._around.caught_up(BucketKey(self.name, number), lead.epoch, learner)
+        self._services.caught_up(BucketKey(self.name, number), lead.epoch, learner)
 
     def refused(self, number: int, epoch: int) -> None:
         """A copy knows a later epoch than this primary. The primary accepts no change until it hears who leads."""
         lead = self._leads.get(number)
-        if lead is not None and word_of(lead.epoch) < epoch:
+        if lead is not None and lead.epoch.word < epoch:
             lead.is_active = False
             lead.adopted.clear()
             self._inactive.add(number)
@@ -310,11 +310,6 @@ class RegionCopies:
             "copies": len(self._copies) - len(self._leads) - learning,
             "learning": learning,
         }
-
-
-def word_of(epoch: Epoch) -> int:
-    """Returns an epoch as one number, which is how the core compares epochs."""
-    return epoch.generation << 40 | epoch.number
 
 
 def some_entries(entries: bytes) -> bytes:

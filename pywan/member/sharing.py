@@ -36,7 +36,6 @@ class _Shared:
         self.buckets: dict[int, Bucket] = {}
         self.tail: _core.Tail | None = None  # None: this member alone has the region, as far as it knows.
         self.table: BucketTable | None = None
-        self.is_confirmed = False
 
 
 class SharedRegions:
@@ -52,7 +51,6 @@ class SharedRegions:
     def _begin(self, me: Incarnation) -> None:
         """Makes everything that names this life of the member."""
         self._me = me
-        self._has_connections = False
         self._copies = MemberCopies(self._agent, member_timeout_us=MEMBER_TIMEOUT_US)
         self._calls: CallServer | None = None
         self._pool: CallPool | None = None

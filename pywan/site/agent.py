@@ -21,7 +21,7 @@ from pywan.base.files import FileError, read_regular
 from pywan.base.names import check_name
 from pywan.base.processes import has_ended, this_process
 from pywan.base.threads import start_thread
-from pywan.coordination import plain
+from pywan.coordination import encoding
 from pywan.coordination.messages import Refused, Tables
 from pywan.coordination.tables import (
     NO_MARK,
@@ -339,7 +339,7 @@ class Agent:
             hosted.is_known = True
             return True
 
-        fields = ["host", region, plain.plain_attributes(hosted.attributes), hosted.weight]
+        fields = ["host", region, encoding.plain_attributes(hosted.attributes), hosted.weight]
         return self._ask(("host", region), fields, is_done, needs_answer=True)
 
     def shared(self, region: str, epoch: Epoch) -> None:
@@ -351,7 +351,7 @@ class Agent:
             return bucket is None or bucket.primary != self._me or bucket.epoch != epoch
 
         with self._changed:
-            self._ask(("shared", region), ["shared", region, plain.plain_epoch(epoch)], is_done)
+            self._ask(("shared", region), ["shared", region, encoding.plain_epoch(epoch)], is_done)
 
     def unhost(self, region: str) -> None:
         """Tells the site that this member has closed the region. Its copies are gone."""
@@ -376,7 +376,7 @@ class Agent:
 
         with self._changed:
             for key in keys:
-                self._ask(("want", key), ["want", plain.plain_key(key)], lambda key=key: is_done(key))  # type: ignore[misc]
+                self._ask(("want", key), ["want", encoding.plain_key(key)], lambda key=key: is_done(key))  # type: ignore[misc]
 
     def caught_up(self, key: BucketKey, epoch: Epoch, learner: Learner) -> None:
         """This member, primary of the bucket under `epoch`, waits for the learner with every change from now on."""
@@ -387,9 +387,9 @@ class Agent:
 
         fields = [
             "caught-up",
-            plain.plain_key(key),
-            plain.plain_epoch(epoch),
-            plain.plain_incarnation(learner.member),
+            encoding.plain_key(key),
+            encoding.plain_epoch(epoch),
+            encoding.plain_incarnation(learner.member),
             learner.transfer,
         ]
         with self._changed:
@@ -408,8 +408,8 @@ class Agent:
                     ("unreachable", key, copy),
                     [
                         "unreachable",
-                        plain.plain_incarnation(copy),
-                        [plain.plain_key(key), plain.plain_epoch(epoch)],
+                        encoding.plain_incarnation(copy),
+                        [encoding.plain_key(key), encoding.plain_epoch(epoch)],
                     ],
                     lambda key=key, epoch=epoch: is_done(key, epoch),  # type: ignore[misc]
                 )
@@ -418,12 +418,12 @@ class Agent:
         """This member, the new primary of these buckets, has reached all copies, and accepts changes."""
         with self._changed:
             for key in keys:
-                self._ask(("ready", key), ["ready", plain.plain_key(key)], None)
+                self._ask(("ready", key), ["ready", encoding.plain_key(key)], None)
 
     def suspect(self, member: Incarnation) -> None:
         """A connection to that member was refused or reset: the coordinator is to look at it at once."""
         with self._changed:
-            self._ask(("suspect", member), ["suspect", plain.plain_incarnation(member)], None)
+            self._ask(("suspect", member), ["suspect", encoding.plain_incarnation(member)], None)
 
     def learned(self, key: BucketKey, bucket: Bucket) -> None:
         """Another member has told a decision that is newer than the one in the tables."""
@@ -497,7 +497,7 @@ class Agent:
     def _send(self, me: Incarnation, address: Address, batch: list[tuple[tuple[Any, ...], _Request]]) -> None:
         client = self._client("asks", address)
         reply = client.call(
-            "coordination-ask", me=plain.plain_incarnation(me), requests=[each.fields for _, each in batch]
+            "coordination-ask", me=encoding.plain_incarnation(me), requests=[each.fields for _, each in batch]
         )
         if reply.get("decides") is not True:
             return
@@ -505,10 +505,10 @@ class Agent:
         with self._changed:
             for index, refusal in refused:
                 request = batch[index][1]
-                request.refused = plain.refused_of(refusal).reason
+                request.refused = encoding.refused_of(refusal).reason
             self._may_leave = self._may_leave or reply.get("may_leave") is True
             for key, request in batch:
-                request.answered_at = plain.number_of(reply.get("decision"))
+                request.answered_at = encoding.number_of(reply.get("decision"))
                 if request.refused or request.is_done is None:
                     request.done = True
                     if self._requests.get(key) is request:
@@ -600,7 +600,7 @@ class Agent:
             known = {name: each for name, each in self._hosted.items() if each.is_known}
             hosting = tuple((name, each.weight) for name, each in sorted(known.items()))
             fields: dict[str, Any] = {
-                "profile": plain.plain_profile(
+                "profile": encoding.plain_profile(
                     MemberProfile(
                         me,
                         self._host,
@@ -613,20 +613,20 @@ class Agent:
                         this_process(),
                     )
                 ),
-                "stored": plain.plain_mark(self.tables.mark),
-                "regions": {name: plain.plain_attributes(each.attributes) for name, each in known.items()},
+                "stored": encoding.plain_mark(self.tables.mark),
+                "regions": {name: encoding.plain_attributes(each.attributes) for name, each in known.items()},
                 "coordinator": self._coordinator,
-                "ended": self._ended and plain.plain_incarnation(self._ended),
+                "ended": self._ended and encoding.plain_incarnation(self._ended),
             }
             if reports and self.tables.buckets:
                 holdings = {
                     key: Holding(bucket, me in (*bucket.in_sync, *bucket.leaving))
                     for key, bucket in self.tables.buckets.items()
                 }
-                fields["holdings"] = plain.pack(plain.plain_holdings(holdings))
+                fields["holdings"] = encoding.pack(encoding.plain_holdings(holdings))
         sent_us = boot_us()
         reply = self._call("coordination-join", **fields)
-        refused = [plain.refused_of(each) for each in reply.get("refused", [])]
+        refused = [encoding.refused_of(each) for each in reply.get("refused", [])]
         with self._changed:
             self._has_tried = True
             self._problem = ""
@@ -642,7 +642,7 @@ class Agent:
                     self._ask_to_host(name)
             self._changed.notify_all()
         self._extend(sent_us, reply)
-        self._take(plain.tables_of(plain.unpack(reply.get("tables"))))
+        self._take(encoding.tables_of(encoding.unpack(reply.get("tables"))))
         return 0
 
     def _take_refusal(self, refusal: Refused) -> float:
@@ -689,8 +689,8 @@ class Agent:
         with self._changed:
             me, mark = self._me, self.tables.mark
         sent_us = boot_us()
-        reply = self._call("coordination-poll", me=plain.plain_incarnation(me), stored=plain.plain_mark(mark))
-        refused = [plain.refused_of(each) for each in reply.get("refused", [])]
+        reply = self._call("coordination-poll", me=encoding.plain_incarnation(me), stored=encoding.plain_mark(mark))
+        refused = [encoding.refused_of(each) for each in reply.get("refused", [])]
         with self._changed:
             self._may_leave = self._may_leave or reply.get("may_leave") is True
             for refusal in refused:
@@ -702,7 +702,7 @@ class Agent:
         self._extend(sent_us, reply)
         packed = reply.get("tables")
         if packed is not None:
-            self._take(plain.tables_of(plain.unpack(packed)))
+            self._take(encoding.tables_of(encoding.unpack(packed)))
         return 0
 
     def _take(self, tables: Tables) -> None:
@@ -719,7 +719,7 @@ class Agent:
 
     def _extend(self, sent_us: int, reply: dict[str, Any]) -> None:
         """The lease counts from the moment at which the question was sent."""
-        until_us = sent_us + plain.number_of(reply.get("lease_us"))
+        until_us = sent_us + encoding.number_of(reply.get("lease_us"))
         with self._changed:
             if until_us <= self._lease_until_us:
                 return
@@ -751,7 +751,7 @@ class Agent:
             value = json.loads(read_regular(file, MAX_FILE_BYTES, follow=False).data.decode())
             self._coordinator = check_name(value["coordinator"], "a coordinator")
             self._identity = str(value["site_identity"])
-            self._seen = plain.mark_of(value["seen"])
+            self._seen = encoding.mark_of(value["seen"])
         except (FileError, OSError, ValueError, KeyError, TypeError, PywanError) as error:
             raise ConfigurationError(
                 f"member {self.name}: {file} cannot be used: {error}; move it away: the member then joins its site as a"
@@ -766,7 +766,7 @@ class Agent:
             value = {
                 "coordinator": self._coordinator,
                 "site_identity": self._identity,
-                "seen": plain.plain_mark(self._seen),
+                "seen": encoding.plain_mark(self._seen),
             }
         try:
             write_whole(self._file, json.dumps(value).encode())

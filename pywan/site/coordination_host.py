@@ -27,7 +27,7 @@ from pywan.base.files import FileError, read_regular
 from pywan.base.names import check_name, quoted
 from pywan.base.processes import has_ended
 from pywan.base.threads import start_thread
-from pywan.coordination import plain
+from pywan.coordination import encoding
 from pywan.coordination.coordinator import Coordinator
 from pywan.coordination.journal import Journal
 from pywan.coordination.messages import MayLeave, Probe, Refused, Store, Tables, Tell
@@ -60,7 +60,7 @@ def boot_us() -> int:
 
 
 @dataclass
-class _Box:
+class _Mailbox:
     """What waits for one member."""
 
     turn: int = 0  # Counts its questions for news. Only the newest is answered with news.
@@ -109,7 +109,7 @@ class CoordinationHost:
         self._core: Coordinator | None = None
         self._journal: Journal | None = None
         self._may_adopt_identity = False  # This run made the site's identity up, since its file was empty.
-        self._boxes: dict[Incarnation, _Box] = {}
+        self._mailboxes: dict[Incarnation, _Mailbox] = {}
         self._next_poll_us: dict[Incarnation, int] = {}  # When a member is looked at that asks nothing.
         self._connections: dict[tuple[Any, ...], Incarnation] = {}
         self._running = False
@@ -348,7 +348,7 @@ class CoordinationHost:
         if self._journal is not None:
             self._journal.close()
         self._core = self._journal = None
-        self._boxes.clear()
+        self._mailboxes.clear()
         self._changed.notify_all()
 
     def _fail(self, error: Exception) -> None:
@@ -371,16 +371,16 @@ class CoordinationHost:
                     case Store():
                         self._journal.append(action)
                     case Tell(to, message) if isinstance(message, Tables):
-                        box = self._boxes.get(to)
-                        if box is not None and message.mark.number > message.since:
-                            box.has_news = True
+                        mailbox = self._mailboxes.get(to)
+                        if mailbox is not None and message.mark.number > message.since:
+                            mailbox.has_news = True
                             self._changed.notify_all()
                     case Tell(to, message):
                         assert not isinstance(message, Tables)
                         if to == asker:
                             told.append(message)
-                        elif to in self._boxes:
-                            self._boxes[to].mail.append(message)
+                        elif to in self._mailboxes:
+                            self._mailboxes[to].mail.append(message)
                             self._changed.notify_all()
                     case Probe(profile):
                         self._begin_probe(profile)
@@ -419,7 +419,7 @@ class CoordinationHost:
         for me, due in list(self._next_poll_us.items()):
             if me not in core.site.members:
                 del self._next_poll_us[me]
-                self._boxes.pop(me, None)
+                self._mailboxes.pop(me, None)
             elif due <= now:
                 self._next_poll_us[me] = now + LOOK_AGAIN_US
                 core.suspect(me, me)
@@ -481,11 +481,11 @@ class CoordinationHost:
         }
 
     def _on_join(self, request: dict[str, Any], peer: tuple[Any, ...]) -> dict[str, Any]:
-        profile = plain.profile_of(request.get("profile"))
+        profile = encoding.profile_of(request.get("profile"))
         check_name(profile.incarnation.name, "a member's name", ProtocolError)
-        stored = plain.mark_of(request.get("stored"))
-        regions = {name: plain.attributes_of(value) for name, value in _map(request, "regions").items()}
-        holdings = plain.holdings_of(plain.unpack(request["holdings"])) if "holdings" in request else {}
+        stored = encoding.mark_of(request.get("stored"))
+        regions = {name: encoding.attributes_of(value) for name, value in _map(request, "regions").items()}
+        holdings = encoding.holdings_of(encoding.unpack(request["holdings"])) if "holdings" in request else {}
         claimed = request.get("coordinator")
         me = profile.incarnation
         with self._changed:
@@ -505,7 +505,7 @@ class CoordinationHost:
                 return self._reply(refused=[refusal])
             ended = request.get("ended")
             if ended is not None:  # The member has seen that its earlier life is gone: both are on one machine.
-                earlier = plain.incarnation_of(ended)
+                earlier = encoding.incarnation_of(ended)
                 if earlier.name == me.name and earlier != me:
                     core.left(earlier, boot_us())
             if self._may_adopt_identity and claimed == self.name and profile.site_identity:
@@ -517,12 +517,12 @@ class CoordinationHost:
             if any(isinstance(each, Refused) for each in told):
                 return self._reply(refused=[each for each in told if isinstance(each, Refused)])
             self._connections[peer] = me
-            self._boxes.setdefault(me, _Box())
+            self._mailboxes.setdefault(me, _Mailbox())
             self._next_poll_us[me] = boot_us() + POLL_GAP_US
             self._changed.notify_all()
             log.info("locator %s: member %s is in the site's view", self.name, me)
             tables = core.tables(0, core.member_timeout_us)
-        return self._reply(site_identity=tables.site_identity, tables=plain.pack(plain.plain_tables(tables)))
+        return self._reply(site_identity=tables.site_identity, tables=encoding.pack(encoding.plain_tables(tables)))
 
     def _other_version_or_site(self, profile: MemberProfile) -> Refused | None:
         name = profile.incarnation.name
@@ -540,7 +540,7 @@ class CoordinationHost:
 
     def _on_poll(self, request: dict[str, Any], peer: tuple[Any, ...]) -> dict[str, Any]:
         """Renews the member's lease, and waits a little for news."""
-        me, stored = plain.incarnation_of(request.get("me")), plain.mark_of(request.get("stored"))
+        me, stored = encoding.incarnation_of(request.get("me")), encoding.mark_of(request.get("stored"))
         deadline = time.monotonic() + self._poll_s
         with self._changed:
             away = self._not_here()
@@ -549,28 +549,34 @@ class CoordinationHost:
             core = self._core
             assert core is not None
             self._next_poll_us.pop(me, None)
-            box = self._boxes.setdefault(me, _Box())
-            box.turn += 1
-            box.has_news = stored != core.site.mark
-            turn = box.turn
+            mailbox = self._mailboxes.setdefault(me, _Mailbox())
+            mailbox.turn += 1
+            mailbox.has_news = stored != core.site.mark
+            turn = mailbox.turn
             core.renew(me, stored, boot_us())
             told = self._act(me)
             refused = [each for each in told if isinstance(each, Refused)]
             if refused:
-                self._boxes.pop(me, None)
+                self._mailboxes.pop(me, None)
                 return self._reply(refused=refused)
             self._changed.wait_for(
-                lambda: box.has_news or box.mail or box.turn != turn or self._core is not core or not self._running,
+                lambda: (
+                    mailbox.has_news
+                    or mailbox.mail
+                    or mailbox.turn != turn
+                    or self._core is not core
+                    or not self._running
+                ),
                 deadline - time.monotonic(),
             )
             away = self._not_here()
             if away is not None:
                 return away
-            mail = list(box.mail)
-            box.mail.clear()
+            mail = list(mailbox.mail)
+            mailbox.mail.clear()
             tables = None
-            if box.turn == turn:
-                box.has_news = False
+            if mailbox.turn == turn:
+                mailbox.has_news = False
                 self._next_poll_us[me] = boot_us() + POLL_GAP_US
                 self._changed.notify_all()
                 # In a new generation a member hears nothing before it has reported what it knows.
@@ -580,14 +586,14 @@ class CoordinationHost:
             "decides": True,
             "coordinator": self.name,
             "lease_us": self._member_timeout_us,
-            "tables": None if tables is None else plain.pack(plain.plain_tables(tables)),
-            "refused": [plain.plain_refused(each) for each in mail if isinstance(each, Refused)],
+            "tables": None if tables is None else encoding.pack(encoding.plain_tables(tables)),
+            "refused": [encoding.plain_refused(each) for each in mail if isinstance(each, Refused)],
             "may_leave": any(isinstance(each, MayLeave) for each in mail),
         }
 
     def _on_ask(self, request: dict[str, Any], peer: tuple[Any, ...]) -> dict[str, Any]:
         """Takes requests of a member in their order. The reply says of each that was refused why."""
-        me = plain.incarnation_of(request.get("me"))
+        me = encoding.incarnation_of(request.get("me"))
         requests = request.get("requests")
         if not isinstance(requests, list) or len(requests) > MAX_REQUESTS:
             raise ProtocolError(f"coordination-ask: requests is a list of at most {MAX_REQUESTS}")
@@ -612,7 +618,7 @@ class CoordinationHost:
                     if isinstance(message, MayLeave):
                         may_leave = True
                     else:
-                        refused.append([index, plain.plain_refused(message)])
+                        refused.append([index, encoding.plain_refused(message)])
             decision = core.site.number
             self._changed.notify_all()
         return {
@@ -628,7 +634,7 @@ class CoordinationHost:
             "decides": True,
             "coordinator": self.name,
             "lease_us": self._member_timeout_us,
-            "refused": [plain.plain_refused(each) for each in refused or []],
+            "refused": [encoding.plain_refused(each) for each in refused or []],
             **fields,
         }
 
@@ -726,12 +732,12 @@ def _region(value: Any) -> str:
 
 def _host(core: Coordinator, me: Incarnation, fields: list[Any], now_us: int) -> None:
     region, attributes, weight = fields
-    core.host(me, _region(region), plain.attributes_of(attributes), plain.number_of(weight), now_us)
+    core.host(me, _region(region), encoding.attributes_of(attributes), encoding.number_of(weight), now_us)
 
 
 def _shared(core: Coordinator, me: Incarnation, fields: list[Any], now_us: int) -> None:
     region, epoch = fields
-    core.shared(me, _region(region), plain.epoch_of(epoch), now_us)
+    core.shared(me, _region(region), encoding.epoch_of(epoch), now_us)
 
 
 def _unhost(core: Coordinator, me: Incarnation, fields: list[Any], now_us: int) -> None:
@@ -743,27 +749,27 @@ def _destroy_region(core: Coordinator, me: Incarnation, fields: list[Any], now_u
 
 
 def _want(core: Coordinator, me: Incarnation, fields: list[Any], now_us: int) -> None:
-    core.want(me, [plain.key_of(each) for each in fields])
+    core.want(me, [encoding.key_of(each) for each in fields])
 
 
 def _caught_up(core: Coordinator, me: Incarnation, fields: list[Any], now_us: int) -> None:
     key, epoch, member, transfer = fields
-    learner = Learner(plain.incarnation_of(member), plain.number_of(transfer))
-    core.caught_up(me, plain.key_of(key), plain.epoch_of(epoch), learner, now_us)
+    learner = Learner(encoding.incarnation_of(member), encoding.number_of(transfer))
+    core.caught_up(me, encoding.key_of(key), encoding.epoch_of(epoch), learner, now_us)
 
 
 def _unreachable(core: Coordinator, me: Incarnation, fields: list[Any], now_us: int) -> None:
     copy, *pairs = fields
-    epochs: dict[BucketKey, Epoch] = {plain.key_of(key): plain.epoch_of(epoch) for key, epoch in pairs}
-    core.unreachable(me, epochs, plain.incarnation_of(copy), now_us)
+    epochs: dict[BucketKey, Epoch] = {encoding.key_of(key): encoding.epoch_of(epoch) for key, epoch in pairs}
+    core.unreachable(me, epochs, encoding.incarnation_of(copy), now_us)
 
 
 def _suspect(core: Coordinator, me: Incarnation, fields: list[Any], now_us: int) -> None:
-    core.suspect(me, plain.incarnation_of(fields[0]))
+    core.suspect(me, encoding.incarnation_of(fields[0]))
 
 
 def _ready(core: Coordinator, me: Incarnation, fields: list[Any], now_us: int) -> None:
-    core.ready(me, [plain.key_of(each) for each in fields], now_us)
+    core.ready(me, [encoding.key_of(each) for each in fields], now_us)
 
 
 def _leave(core: Coordinator, me: Incarnation, fields: list[Any], now_us: int) -> None:

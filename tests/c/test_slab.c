@@ -58,7 +58,7 @@ static void what_is_taken_is_nobody_elses_until_it_is_given_back(void)
         }
         for (int n = 0; n < HELD; n++)
             if (held[n].at) give(&held[n]);
-        wan_slab_rest(&slab);
+        wan_slab_drop_spare(&slab);
         EXPECT_EQUAL(wan_slab_bytes(&slab), 0);
         if (expectations_failed != before) printf("    seed %" PRIu64 "\n", seed);
         wan_slab_close(&slab);
@@ -80,7 +80,7 @@ static void arrays_of_any_size_hold_zeros_and_their_memory_is_used_again(void)
         }
         EXPECT(wan_slab_bytes(&slab) <= 4u << 20);
     }
-    wan_slab_rest(&slab);
+    wan_slab_drop_spare(&slab);
     EXPECT_EQUAL(wan_slab_bytes(&slab), 0);
     wan_slab_close(&slab);
 }
@@ -105,7 +105,7 @@ static void what_was_given_back_can_still_be_read(void)
         arrays[n][sizes[n] / 8 - 1] = 5;
     }
     for (int n = 0; n < 3; n++) wan_slab_give_array(&slab, (void *)arrays[n], sizes[n]);
-    wan_slab_rest(&slab);
+    wan_slab_drop_spare(&slab);
     EXPECT_EQUAL(wan_slab_bytes(&slab), 0);
     for (int n = 0; n < 3; n++) (void)arrays[n][sizes[n] / 8 - 1];
     wan_slab_close(&slab);

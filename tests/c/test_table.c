@@ -385,7 +385,7 @@ static void a_hundred_thousand_keys_are_all_found_and_their_bytes_are_given_back
         bytes += table.shards[n].bytes;
     }
     EXPECT(used == 0 && bytes == 0);
-    wan_table_rest(&table);
+    wan_table_drop_spare(&table);
     EXPECT_EQUAL(wan_slab_bytes(&table.slab), 0);
     wan_table_close(&table);
 }

@@ -1,4 +1,4 @@
-# The interface of region_base.pyx.
+# The interface of compiled_region.pyx.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from pywan._core.c_base cimport *
 from pywan._core.c_region cimport *
@@ -7,7 +7,7 @@ from pywan._core.disk_log cimport LogBudget
 from pywan._core.tail cimport Tail
 from pywan._core.region_state cimport condition, decision, origin, region_core, region_log
 
-cdef class RegionBase:
+cdef class CompiledRegion:
     cdef region_core region
     cdef Clock clock
     cdef str name
@@ -40,7 +40,6 @@ cdef class RegionBase:
     cdef int share(self, Tail tail, route, bint reads_copies) except -1
     cdef bint is_elsewhere(self, uint64_t hash) noexcept
     cdef wan_status wait_counted(self, uint32_t bucket, uint64_t era, uint64_t sequence) except *
-    cdef int wait_counts(self, uint32_t bucket, uint64_t era, uint64_t sequence) except -1
     cdef int wait_for_role(self, key, uint64_t began) except -1
     cdef wan_status wait_readable(self, uint32_t bucket, uint64_t era) except *
     cdef wan_status wait_for_room(self, wan_change *change, const origin *from_, decision *decided, condition *wanted,
@@ -51,6 +50,6 @@ cdef class RegionBase:
     cdef int wait_durable(self) except -1
 
 cdef class OneWait:
-    cdef RegionBase state
+    cdef CompiledRegion state
     cdef const void *outer
     cdef int outer_waits

@@ -28,7 +28,7 @@ cdef enum:
 
 
 @cython.no_gc_clear      # The collector must not clear what __dealloc__ uses.
-cdef class RegionBase:
+cdef class CompiledRegion:
     """A region's table and versions, and how changes get into the attached senders' queues. Python sees it through
     `RegionCore` and `RegionFace`."""
 
@@ -191,17 +191,6 @@ cdef class RegionBase:
                 status = wan_tail_wait(tail, bucket, era, sequence, WAIT_SLICE_MS)
         return status
 
-    cdef int wait_counts(self, uint32_t bucket, uint64_t era, uint64_t sequence) except -1:
-        """As `wait_counted`, for a change that was made. Raises an error if it is not known whether it counts."""
-        from pywan.errors import ConnectivityError
-        if self.wait_counted(bucket, era, sequence) == WAN_OK:
-            return 0
-        error = ConnectivityError(f"region {self.name!r}: not all copies of bucket {bucket} have the changes that were"
-                                  " made; they may count later, or be lost. Try again when the members of the site"
-                                  " reach each other; `show coordinator` says who is there")
-        error.in_doubt = True
-        raise error
-
     cdef int wait_for_role(self, key, uint64_t began) except -1:
         """Waits a moment, because the tables say that this member is primary, and its tail does not say so yet or may
         not answer. Raises an error when the time of a call that began at `began` is over."""
@@ -322,7 +311,7 @@ cdef class OneWait:
     waited for once, at its end. This is so, too, if the call ends with an error: the error then says that the stored
     changes may not be on the disk."""
 
-    def __cinit__(self, RegionBase state not None):
+    def __cinit__(self, CompiledRegion state not None):
         self.state = state
 
     def __enter__(self):
