@@ -15,7 +15,6 @@ from pathlib import Path
 
 from Cython import __version__ as cython_version
 from Cython.Build import cythonize
-from Cython.Build.Dependencies import create_dependency_tree
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
@@ -145,7 +144,7 @@ class Translations:
 
     def __init__(self, cache):
         self.cache = Path(cache) if cache else None
-        self.tree = create_dependency_tree(quiet=True)
+        self.used = {}  # By file: the files that it names, with all that those name.
         self.directives = f"{cython_version} {sorted(DIRECTIVES.items())}"
 
     def source(self, unit):
@@ -157,11 +156,27 @@ class Translations:
     def key(self, unit):
         """Returns a hash of all that the C file of a unit is made of."""
         digest = hashlib.sha256(f"{self.directives} {unit}".encode())
-        for path in sorted([] if unit == SHARED else self.tree.all_dependencies(self.source(unit))):
-            if not os.path.isabs(path):  # The others are Cython's own declarations, and go with its version.
-                content = Path(path).read_bytes()
-                digest.update(f" {path} {len(content)} ".encode() + content)
+        for path in [] if unit == SHARED else sorted(self.made_of(self.source(unit))):
+            content = Path(path).read_bytes()
+            digest.update(f" {path} {len(content)} ".encode() + content)
         return digest.hexdigest()
+
+    def made_of(self, path):
+        """Returns a file and all files of declarations that it may use: its own, and those of each unit it names.
+
+        Declarations of Cython itself are left out: they go with its version.
+        """
+        found, left = {path}, [path]
+        while left:
+            at = left.pop()
+            if at not in self.used:
+                named = {*re.findall(r"\bpywan\._core\.(\w+)", Path(at).read_text()), Path(at).stem}
+                self.used[at] = [f"pywan/_core/{unit}.pxd" for unit in named]
+            for used in self.used[at]:
+                if used not in found and os.path.exists(used):
+                    found.add(used)
+                    left.append(used)
+        return found
 
     def update(self):
         """Makes the C file of every unit current. Returns the files."""

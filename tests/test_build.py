@@ -71,6 +71,23 @@ def test_a_unit_is_translated_again_when_it_or_what_it_uses_has_other_content(tr
     assert tree.translate()[0] == ["second"]
 
 
+def test_every_file_that_cython_reads_for_a_unit_counts():
+    program = """
+import glob, importlib.util, sys
+from Cython.Build.Dependencies import create_dependency_tree
+spec = importlib.util.spec_from_file_location("setup_of_a_tree", "setup.py")
+setup = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(setup)
+setup.declare_tables()
+translations, tree = setup.Translations(""), create_dependency_tree(quiet=True)
+for path in glob.glob("pywan/_core/*.pyx"):
+    read = {file for file in tree.all_dependencies(path) if file.startswith("pywan/")}
+    assert read and read <= translations.made_of(path), (path, read - translations.made_of(path))
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=SETUP.parent, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def test_times_of_files_do_not_count(tree):
     tree.translate()
     for path in (tree.folder / "pywan" / "_core").iterdir():
