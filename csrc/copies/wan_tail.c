@@ -1,6 +1,7 @@
 #include "copies/wan_tail.h"
 
 #include "copies/wan_heard.h"
+#include <sched.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -88,12 +89,13 @@ void wan_tail_remove_lane(wan_tail *tail, uint32_t lane)
     }
 }
 
-static void wake_lane(wan_lane_state *state)
+/* Wakes a thread that waits on its file, and has said so in `asleep`. */
+static void wake(uint32_t *asleep, int wake_file)
 {
-    if (!state || !__atomic_exchange_n(&state->asleep, 0, __ATOMIC_ACQ_REL)) return;
+    if (!__atomic_exchange_n(asleep, 0, __ATOMIC_SEQ_CST)) return;
     const uint64_t one = 1;
-    ssize_t written = write(state->wake_file, &one, sizeof one);
-    (void)written; /* It is full: the lane is about to wake. */
+    ssize_t written = write(wake_file, &one, sizeof one);
+    (void)written; /* It is full: the thread is about to wake. */
 }
 
 /* Marks the bucket for a lane, and wakes the lane. Under the bucket's lock. */
@@ -103,7 +105,8 @@ static void give_lane(wan_tail *tail, const wan_tail_bucket *bucket, uint32_t la
     uint64_t *bits = __atomic_load_n(&tail->to_send[lane], __ATOMIC_ACQUIRE);
     if (!bits) return;
     __atomic_fetch_or(&bits[number / 64], (uint64_t)1 << (number % 64), __ATOMIC_SEQ_CST);
-    wake_lane(__atomic_load_n(&tail->lanes[lane], __ATOMIC_ACQUIRE));
+    wan_lane_state *state = __atomic_load_n(&tail->lanes[lane], __ATOMIC_ACQUIRE);
+    if (state) wake(&state->asleep, state->wake_file);
 }
 
 static void give_lanes(wan_tail *tail, const wan_tail_bucket *bucket)
@@ -113,10 +116,35 @@ static void give_lanes(wan_tail *tail, const wan_tail_bucket *bucket)
 
 /* What happens under a bucket's lock. */
 
+static void unlink_parked(wan_tail_bucket *bucket, wan_parked *parked)
+{
+    *(parked->before ? &parked->before->behind : &bucket->first_parked) = parked->behind;
+    *(parked->behind ? &parked->behind->before : &bucket->last_parked) = parked->before;
+    parked->is_waiting = 0;
+}
+
+/* Gives a wait that is over to its owner. */
+static void make_ready(wan_tail_bucket *bucket, wan_parked *parked)
+{
+    wan_waker *owner = parked->owner;
+    unlink_parked(bucket, parked);
+    /* From now on the owner may see it and end. It waits for us first. */
+    __atomic_fetch_add(&owner->users, 1, __ATOMIC_SEQ_CST);
+    wan_parked *first = __atomic_load_n(&owner->ready, __ATOMIC_RELAXED);
+    do parked->behind = first;
+    while (!__atomic_compare_exchange_n(&owner->ready, &first, parked, 1, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED));
+    wake(&owner->asleep, owner->wake_file);
+    __atomic_fetch_sub(&owner->users, 1, __ATOMIC_SEQ_CST);
+}
+
 static void wake_waiters(wan_tail_bucket *bucket)
 {
     /* This is no load: others see what changed before we look for those who wait. */
     if (__atomic_fetch_add(&bucket->waiters, 0, __ATOMIC_SEQ_CST)) wan_signal_change(&bucket->changed);
+    for (wan_parked *parked; (parked = bucket->first_parked);) {
+        if (parked->sequence > bucket->counted && parked->era == bucket->era) break;
+        make_ready(bucket, parked);
+    }
 }
 
 static void drop_through(wan_tail_bucket *bucket, uint64_t sequence)
@@ -289,6 +317,45 @@ wan_status wan_tail_wait(wan_tail *tail, uint32_t number, uint64_t era, uint64_t
     }
 }
 
+wan_status wan_tail_park(wan_tail *tail, uint32_t number, wan_parked *parked)
+{
+    wan_tail_bucket *bucket = &tail->buckets[number];
+    wan_status status = WAN_EMPTY;
+    parked->is_waiting = 0;
+    wan_lock_take(&bucket->lock);
+    if (bucket->era != parked->era) status = WAN_ELSEWHERE;
+    else if (bucket->counted >= parked->sequence) status = WAN_OK;
+    else { /* Most come in the order of their sequences, so the search for the place begins at the end. */
+        wan_parked *before = bucket->last_parked;
+        while (before && before->sequence > parked->sequence) before = before->before;
+        parked->before = before;
+        parked->behind = before ? before->behind : bucket->first_parked;
+        *(before ? &before->behind : &bucket->first_parked) = parked;
+        *(parked->behind ? &parked->behind->before : &bucket->last_parked) = parked;
+        parked->is_waiting = 1;
+    }
+    wan_lock_release(&bucket->lock);
+    return status;
+}
+
+int wan_tail_unpark(wan_tail *tail, uint32_t number, wan_parked *parked)
+{
+    wan_tail_bucket *bucket = &tail->buckets[number];
+    wan_lock_take(&bucket->lock);
+    const int waited = parked->is_waiting;
+    if (waited) unlink_parked(bucket, parked);
+    wan_lock_release(&bucket->lock);
+    return waited;
+}
+
+wan_parked *wan_waker_take(wan_waker *waker) { return __atomic_exchange_n(&waker->ready, NULL, __ATOMIC_SEQ_CST); }
+
+void wan_waker_end(wan_waker *waker)
+{
+    while (__atomic_load_n(&waker->users, __ATOMIC_SEQ_CST)) sched_yield();
+    waker->ready = NULL;
+}
+
 /* Roles and copies. */
 
 void wan_tail_set_role(wan_tail *tail, uint32_t number, uint8_t role, uint64_t life, uint64_t epoch, uint64_t transfer)
@@ -385,7 +452,7 @@ int wan_tail_may_read(wan_tail *tail, uint32_t number, uint64_t now_us)
         may = 0;
         if (state) {
             __atomic_store_n(&state->wants_promise, 1, __ATOMIC_SEQ_CST);
-            wake_lane(state);
+            wake(&state->asleep, state->wake_file);
         }
     }
     if (!copies_in_sync(bucket)) may = may && load(&tail->lease_until_us) > now_us;

@@ -739,11 +739,14 @@ class CallSession(Session):
     @property
     def served(self) -> int: ...
     @property
+    def parked(self) -> int:
+        """How many calls wait until their changes or reads count."""
+    @property
     def rounds(self) -> int: ...
     def run(self, file: int) -> str:
         """Serves a connected socket."""
     def stop(self) -> None:
-        """Makes `run` return after the calls that it has taken."""
+        """Makes `run` return after the call that it is doing."""
 
 class CallLine:
     """A connection that is open, and over which nobody has sent a call yet."""

@@ -35,6 +35,17 @@ cdef extern from "copies/wan_tail.h" nogil:
         uint32_t image_shard
         uint8_t image_acked, confirmed, asked, refused, queued
         uint64_t place_sequence, place, retry_us
+    ctypedef struct wan_waker:
+        uint32_t asleep
+        int wake_file
+        uint32_t users
+        wan_parked *ready
+    ctypedef struct wan_parked:
+        wan_parked *before
+        wan_parked *behind
+        wan_waker *owner
+        uint64_t era, sequence
+        uint32_t is_waiting
     ctypedef struct wan_tail_bucket:
         wan_lock lock
         uint8_t role
@@ -82,6 +93,12 @@ cdef extern from "copies/wan_tail.h" nogil:
     wan_status wan_tail_recall(wan_tail *tail, uint32_t bucket, const wan_repeat *repeat, wan_recalled *recalled,
                                wan_buffer *found)
     wan_status wan_tail_wait(wan_tail *tail, uint32_t bucket, uint64_t era, uint64_t sequence, uint32_t timeout_ms)
+    wan_status wan_tail_park(wan_tail *tail, uint32_t bucket, wan_parked *parked)
+    int wan_tail_unpark(wan_tail *tail, uint32_t bucket, wan_parked *parked)
+    wan_parked *wan_waker_take(wan_waker *waker)
+    bint wan_waker_has_ready(const wan_waker *waker)
+    void wan_waker_set_asleep(wan_waker *waker, uint32_t value)
+    void wan_waker_end(wan_waker *waker)
     void wan_tail_set_role(wan_tail *tail, uint32_t bucket, uint8_t role, uint64_t life, uint64_t epoch,
                            uint64_t transfer)
     wan_status wan_tail_set_copies(wan_tail *tail, uint32_t bucket, const wan_tail_copy *copies, uint32_t count)

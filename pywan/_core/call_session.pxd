@@ -1,7 +1,7 @@
 # The interface of call_session.pyx.
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from pywan._core.c_base cimport *
-from pywan._core.c_copies cimport wan_tail
+from pywan._core.c_copies cimport wan_parked, wan_tail, wan_waker
 from pywan._core.c_session cimport *
 from pywan._core.c_tables cimport wan_record
 from pywan._core.compiled_region cimport CompiledRegion
@@ -17,6 +17,15 @@ cdef struct call_wait:
     uint32_t bucket
     bint is_change
 
+cdef struct parked_call:
+    # A call that is done, whose answer must not leave yet. The answer lies behind it, `length` bytes.
+    wan_parked parked           # The first field: what is ready comes as a wan_parked. In `reads`, `behind` is the next.
+    parked_call *before         # In the session's list, by the time when they are given up.
+    parked_call *behind
+    call_wait wait
+    uint64_t until_us           # When it is given up.
+    uint64_t length
+
 cdef tuple OUTCOMES        # The names of outcomes, by their numbers.
 
 cdef class CallSession(Session):
@@ -27,6 +36,15 @@ cdef class CallSession(Session):
     cdef wan_buffer found           # The value that a condition found.
     cdef wan_buffer keys            # Keys of a bucket that is being cleared.
     cdef bint has_more              # Whole calls wait in `into`.
+    # Calls whose answers wait. Only the session's thread uses them; through the tails of buckets, other threads move
+    # what counts to `waker.ready`.
+    cdef wan_waker waker
+    cdef parked_call *first_parked
+    cdef parked_call *last_parked
+    cdef parked_call *reads         # They count, and wait until no other member can be primary.
+    cdef uint64_t parked_bytes      # Of all answers that wait.
+    cdef readonly uint32_t parked   # How many calls wait.
+    cdef list former                # States of regions that are gone, and that parked calls may name.
     cdef readonly uint32_t depth
     cdef uint32_t callback_depth    # Of the calls that callbacks make.
     cdef readonly uint64_t served   # Calls that were answered.
@@ -57,6 +75,14 @@ cdef class CallSession(Session):
     cdef bint wait_for_bucket(self, region_core *region, const wan_call *call) noexcept nogil
     cdef uint64_t last_answer(self) noexcept nogil
     cdef void settle(self) noexcept nogil
+    cdef bint park(self, uint64_t begin) noexcept nogil
+    cdef bint is_full(self) noexcept nogil
+    cdef bint collect(self, uint64_t now_us) noexcept nogil
+    cdef bint look_at_reads(self, uint64_t now_us) noexcept nogil
+    cdef bint go_on_with(self, parked_call *call, uint64_t now_us) noexcept nogil
+    cdef bint finish(self, parked_call *call, bint is_lost) noexcept nogil
+    cdef void drop(self, parked_call *call) noexcept nogil
+    cdef void drop_parked(self) noexcept nogil
     cdef bint counts(self, const call_wait *wait, uint64_t *until_us) noexcept nogil
     cdef bint may_wait(self, uint64_t *until_us) noexcept nogil
     cdef void seal(self, uint64_t begin) noexcept nogil

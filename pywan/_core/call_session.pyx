@@ -1,8 +1,9 @@
 # Owns the serving of calls: what other members ask about keys of which this member is primary. A thread for each
-# connection takes all calls that have come, does them, waits once until all of their changes count, and answers all.
+# connection does the calls as they come. A call whose change, or whose read, does not count yet is parked with its
+# answer: the thread goes on with the next call, and the answer leaves when it counts, before or after others.
 cimport cython
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free
+from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset, strlen
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from pywan._core.c_base cimport *
@@ -10,6 +11,7 @@ from pywan._core.c_record cimport *
 from pywan._core.c_copies cimport *
 from pywan._core.c_region cimport *
 from pywan._core.c_session cimport *
+from pywan._core.c_system cimport EFD_CLOEXEC, EFD_NONBLOCK, close_file, eventfd, eventfd_write
 from pywan._core.c_tables cimport wan_record
 from pywan._core.put cimport (
     change_from_record, origin_from_record, origin_local, region_change, region_change_if, region_recall)
@@ -26,6 +28,9 @@ cdef enum:
     REGION_NUMBERS = 65536
     ANSWERS_BYTES = 8 << 20     # With so many bytes of answers the session sends before it takes the next call.
     COUNTS_WAIT_MS = 8000       # A change that does not count after so long is answered as in doubt.
+    PARKED_MAX = 4096           # With so many calls parked, or so many bytes of answers, the session takes no more.
+    PARKED_BYTES = 8 << 20
+    READ_LOOK_US = 1000         # A read that counts looks so often whether this member is still the only primary.
     SLICE_MS = 100              # A wait looks so often whether the session is to stop.
 
 
@@ -41,8 +46,13 @@ cdef class CallSession(Session):
             raise MemoryError("no memory to serve calls of another member")
         self.wanted = sizeof(wan_call)
         self.speaks_last = True
+        self.waker.wake_file = -1
+        self.former = []
 
     def __dealloc__(self):
+        self.drop_parked()
+        if self.wake_file >= 0:
+            close_file(self.wake_file)
         free(self.regions)
         wan_buffer_close(&self.waits)
         wan_buffer_close(&self.found)
@@ -50,12 +60,22 @@ cdef class CallSession(Session):
 
     def run(self, int file):
         """Serves a connected socket. Returns "closed" when the caller went away, "stopped", or why the connection was
-        given up, which the caller was told."""
-        return self.run_over_socket(file)
+        given up, which the caller was told. The callers of parked calls hear nothing then."""
+        if self.wake_file < 0:
+            self.wake_file = self.waker.wake_file = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)
+            if self.wake_file < 0:
+                raise OSError("no file descriptor is left to serve calls of another member; raise the limit (ulimit -n)")
+        try:
+            return self.run_over_socket(file)
+        finally:
+            with nogil:
+                self.drop_parked()
 
     def stop(self):
-        """Makes `run` return after the calls that it has taken. Any thread may call this."""
+        """Makes `run` return after the call that it is doing. Any thread may call this."""
         wan_flag_set(&self.stop_flag, 1)
+        if self.wake_file >= 0:
+            eventfd_write(self.wake_file, 1)
 
     cdef const wan_answer *serve_here(self, CompiledRegion state, wan_call *head, const void *payload,
                                       uint64_t length) except NULL:
@@ -108,22 +128,40 @@ cdef class CallSession(Session):
 
     cdef int step(self, uint64_t now_us) noexcept nogil:
         cdef int how
-        if not self.has_more or self.out.start < self.out.used:
+        wan_waker_set_asleep(&self.waker, 0)
+        if self.out.start < self.out.used:
             return GOES_ON
-        how = self.take_calls()
-        return GOES_AGAIN if how == GOES_ON else how
+        if not self.collect(now_us):
+            return ENDED_TOLD
+        if self.has_more and not self.is_full():
+            how = self.take_calls()
+            return GOES_AGAIN if how == GOES_ON else how
+        if self.out.start < self.out.used:
+            return GOES_AGAIN
+        # Whoever makes a call ready from now on wakes this thread. What became ready before is seen here.
+        wan_waker_set_asleep(&self.waker, 1)
+        return GOES_AGAIN if wan_waker_has_ready(&self.waker) else GOES_ON
+
+    cdef uint64_t due_us(self, uint64_t now_us) noexcept nogil:
+        cdef uint64_t due = NEVER
+        if self.out.start == self.out.used and self.first_parked != NULL:
+            due = self.first_parked.until_us
+            if self.reads != NULL:
+                due = min(due, now_us + READ_LOOK_US)
+        return due
 
     cdef int take_calls(self) noexcept nogil:
-        """Does every whole call in `into`, waits until all that they changed or saw counts, and lays out the
-        answers."""
-        cdef uint64_t length = 0, begin = self.out.used - self.out.start
+        """Does every whole call in `into`, and lays out the answers that may leave."""
+        cdef uint64_t length = 0, begin
         cdef wan_status status
         cdef int how = GOES_ON
-        self.has_more = False
+        cdef bint answered = False
+        self.has_more = self.reads_nothing = False
         self.wanted = sizeof(wan_call)
         while how == GOES_ON:
-            if self.out.used - self.out.start > ANSWERS_BYTES:
+            if self.out.used - self.out.start > ANSWERS_BYTES or self.is_full():
                 self.has_more = True
+                self.reads_nothing = self.is_full()
                 break
             status = wan_call_next(self.into.bytes + self.into.start, self.into.used - self.into.start, &length)
             if status == WAN_EMPTY:
@@ -135,16 +173,23 @@ cdef class CallSession(Session):
             if wan_flag_read(&self.stop_flag):
                 how = ENDED_STOPPED
                 break
+            begin = self.last_answer()
+            wan_buffer_empty(&self.waits)
             how = self.take_call(<const wan_call *>(self.into.bytes + self.into.start))
+            if how == GOES_ON and not self.park(begin):
+                how = ENDED_TOLD
+            self.seal(begin)
+            answered = answered or self.last_answer() > begin
             self.into.start += length
             if self.into.start == self.into.used:
                 buffer_trim(&self.into)
+        wan_buffer_trim(&self.waits, WAN_BUFFER_KEPT_BYTES)
         if how == ENDED_TOLD:
-            # What was done is answered all the same. The last words come behind.
-            if not self.fail(NULL, WAN_ANSWER_FAILED, b"ProtocolError", wan_detail, 0):
-                return ENDED_TOLD
-        self.settle()
-        self.seal(begin)
+            # The answers that are laid out leave all the same. The last words come behind.
+            begin = self.last_answer()
+            if self.fail(NULL, WAN_ANSWER_FAILED, b"ProtocolError", wan_detail, 0) != NULL:
+                self.seal(begin)
+        self.rounds += answered
         return how
 
     cdef int take_call(self, const wan_call *call) noexcept nogil:
@@ -211,7 +256,11 @@ cdef class CallSession(Session):
         cdef RegionCalls core
         cdef CompiledRegion state
         self.regions[number] = NULL
-        self.states.pop(number, None)
+        before = self.states.pop(number, None)
+        if before is not None and self.parked:
+            self.former.append(before)
+        elif self.former and not self.parked:
+            self.former.clear()
         try:
             core = self.find_region(self.names[number]) if number in self.names else None
             if core is not None and not core.state.region.closed:
@@ -318,22 +367,143 @@ cdef class CallSession(Session):
         """Where the answer begins that is laid out next."""
         return self.out.used - self.out.start
 
+    # Calls that are parked.
+
+    cdef bint park(self, uint64_t begin) noexcept nogil:
+        """Parks the call that was done last, whose answer begins there, if the answer must not leave yet. False: there
+        is no memory."""
+        cdef const call_wait *wait = <const call_wait *>self.waits.bytes
+        cdef uint64_t length = self.last_answer() - begin
+        cdef uint64_t now
+        cdef parked_call *call
+        if self.waits.used == 0:
+            return True
+        now = self.work_us()
+        call = <parked_call *>malloc(sizeof(parked_call) + length)
+        if call == NULL:
+            wan_note(WAN_NO_MEMORY, "no memory for a call that waits")
+            return False
+        memset(call, 0, sizeof(parked_call))
+        memcpy(call + 1, self.out.bytes + self.out.start + begin, length)
+        call.wait, call.length, call.until_us = wait[0], length, now + COUNTS_WAIT_MS * 1000
+        call.parked.owner, call.parked.era, call.parked.sequence = &self.waker, wait.era, wait.sequence
+        self.out.used -= length
+        call.before = self.last_parked
+        if self.last_parked != NULL:
+            self.last_parked.behind = call
+        else:
+            self.first_parked = call
+        self.last_parked = call
+        self.parked += 1
+        self.parked_bytes += length
+        if wan_tail_park(wait.tail, wait.bucket, &call.parked) == WAN_EMPTY:
+            return True
+        return self.go_on_with(call, now)
+
+    cdef bint is_full(self) noexcept nogil:
+        return self.parked >= PARKED_MAX or self.parked_bytes > PARKED_BYTES
+
+    cdef bint collect(self, uint64_t now_us) noexcept nogil:
+        """Lays out the answers of parked calls that may leave now, or that are given up. False: there is no memory."""
+        cdef parked_call *call = self.first_parked
+        cdef parked_call *next_call
+        cdef wan_parked *ready
+        while call != NULL and call.until_us <= now_us:
+            next_call = call.behind
+            # One that does not wait any more is ready, or is a read that is looked at below.
+            if wan_tail_unpark(call.wait.tail, call.wait.bucket, &call.parked) and not self.finish(call, True):
+                return False
+            call = next_call
+        ready = wan_waker_take(&self.waker)
+        while ready != NULL:
+            call = <parked_call *>ready
+            ready = ready.behind
+            if not self.go_on_with(call, now_us):
+                return False
+        return self.look_at_reads(now_us)
+
+    cdef bint look_at_reads(self, uint64_t now_us) noexcept nogil:
+        cdef parked_call *call = self.reads
+        cdef parked_call *next_call
+        self.reads = NULL
+        while call != NULL:
+            next_call = <parked_call *>call.parked.behind
+            if call.until_us <= now_us:
+                if not self.finish(call, True):
+                    return False
+            elif not self.go_on_with(call, now_us):
+                return False
+            call = next_call
+        return True
+
+    cdef bint go_on_with(self, parked_call *call, uint64_t now_us) noexcept nogil:
+        """Answers a call that does not wait in its tail, or goes on waiting until its read may be told."""
+        cdef wan_tail_bucket *bucket = &call.wait.tail.buckets[call.wait.bucket]
+        cdef bint counts = wan_read(&bucket.counted) >= call.wait.sequence
+        cdef bint is_told = call.wait.is_change
+        if counts and not is_told:
+            is_told = wan_tail_may_read(call.wait.tail, call.wait.bucket, now_us)
+        # The era is read last: a later era may have other changes under the same sequence.
+        if wan_read(&bucket.era) != call.wait.era or not counts:
+            return self.finish(call, True)
+        if is_told:
+            return self.finish(call, False)
+        call.parked.behind = <wan_parked *>self.reads
+        self.reads = call
+        return True
+
+    cdef bint finish(self, parked_call *call, bint is_lost) noexcept nogil:
+        """Lays out the answer of a parked call, and forgets the call. False: there is no memory."""
+        cdef uint64_t begin = self.last_answer()
+        cdef bint has_room = buffer_reserve(&self.out, call.length)
+        if has_room:
+            memcpy(self.out.bytes + self.out.used, call + 1, call.length)
+            self.out.used += call.length
+            if is_lost:
+                lose(&call.wait, <wan_answer *>(self.out.bytes + self.out.start + begin))
+            self.seal(begin)
+            self.rounds += begin == 0
+        else:
+            wan_note(WAN_NO_MEMORY, "no memory for the answer to a call that waited")
+        self.drop(call)
+        return has_room
+
+    cdef void drop(self, parked_call *call) noexcept nogil:
+        if call.before != NULL:
+            call.before.behind = call.behind
+        else:
+            self.first_parked = call.behind
+        if call.behind != NULL:
+            call.behind.before = call.before
+        else:
+            self.last_parked = call.before
+        self.parked -= 1
+        self.parked_bytes -= call.length
+        free(call)
+
+    cdef void drop_parked(self) noexcept nogil:
+        """Forgets all parked calls. Afterwards no other thread knows this session."""
+        cdef parked_call *call = self.first_parked
+        while call != NULL:
+            wan_tail_unpark(call.wait.tail, call.wait.bucket, &call.parked)
+            call = call.behind
+        wan_waker_end(&self.waker)
+        self.reads = NULL
+        while self.first_parked != NULL:
+            self.drop(self.first_parked)
+
+    # Calls of this member itself wait in their own thread.
+
     cdef void settle(self) noexcept nogil:
         """Waits until all that the answers say counts. An answer about something that does not count in time says
         so."""
         cdef uint64_t at = 0, until = 0
         cdef call_wait *wait
-        cdef wan_answer *answer
         while at < self.waits.used:
             wait = <call_wait *>(self.waits.bytes + at)
             at += sizeof(call_wait)
-            if self.counts(wait, &until):
-                continue
-            answer = <wan_answer *>(self.out.bytes + self.out.start + wait.at)
-            if answer.status == WAN_ANSWER_DONE or wait.is_change:
-                answer.status = WAN_ANSWER_IN_DOUBT if wait.is_change else WAN_ANSWER_ELSEWHERE
-                answer.number = wan_read(&wait.tail.buckets[wait.bucket].epoch)
-                memset(answer + 1, 0, answer.length)        # The caller has words for it.
+            if not self.counts(wait, &until):
+                lose(wait, <wan_answer *>(self.out.bytes + self.out.start + wait.at))
         wan_buffer_trim(&self.waits, WAN_BUFFER_KEPT_BYTES)
 
     cdef bint counts(self, const call_wait *wait, uint64_t *until_us) noexcept nogil:
@@ -362,7 +532,6 @@ cdef class CallSession(Session):
         """Gives each answer from `begin` on its checksum."""
         cdef uint64_t at = self.out.start + begin
         cdef wan_answer *answer
-        self.rounds += at < self.out.used
         while at < self.out.used:
             answer = <wan_answer *>(self.out.bytes + at)
             answer.crc = wan_answer_crc(answer)
@@ -733,6 +902,14 @@ cdef bint is_primary(const region_core *region, const wan_call *call, uint64_t *
     bucket = &region.tail.buckets[call.bucket]
     epoch[0] = wan_read(&bucket.epoch)
     return wan_tail_role(region.tail, call.bucket) == WAN_TAIL_PRIMARY and epoch[0] >= call.epoch
+
+
+cdef void lose(const call_wait *wait, wan_answer *answer) noexcept nogil:
+    """Makes an answer say that nobody knows here whether what it is about will count."""
+    if answer.status == WAN_ANSWER_DONE or wait.is_change:
+        answer.status = WAN_ANSWER_IN_DOUBT if wait.is_change else WAN_ANSWER_ELSEWHERE
+        answer.number = wan_read(&wait.tail.buckets[wait.bucket].epoch)
+        memset(answer + 1, 0, answer.length)        # The caller has words for it.
 
 
 cdef uint64_t age_of(const wan_call *call) noexcept nogil:

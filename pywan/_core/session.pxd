@@ -33,6 +33,7 @@ cdef class Session:
     cdef int stop_flag
     cdef int wake_file              # An eventfd that ends a wait; -1: none.
     cdef bint reads_while_writing   # False: the session reads nothing until all that is laid out has left.
+    cdef bint reads_nothing         # The session takes no more bytes for now: it has as much as it holds.
     cdef bint speaks_last           # What is laid out when the session ends is sent, too.
     # The time, as the driver tells it.
     cdef uint64_t now_us            # 0: it told none yet.

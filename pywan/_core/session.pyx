@@ -361,7 +361,7 @@ cdef int session_loop(Session session, ByteStream stream) noexcept nogil:
         if wan_flag_read(&session.stop_flag):
             return ENDED_STOPPED
         now = stream.now_us()
-        if session.reads_while_writing or session.out.start == session.out.used:
+        if (session.reads_while_writing or session.out.start == session.out.used) and not session.reads_nothing:
             state = stream.read(&session.into, session.wanted)
             if state == STREAM_CLOSED:
                 return session.closed(True)
@@ -393,8 +393,8 @@ cdef int session_loop(Session session, ByteStream stream) noexcept nogil:
         until = min(session.due_us(now), now + WAIT_US_MAX)
         if session.wake_file < 0:
             until = min(until, now + LOOK_US)
-        stream.wait(session.reads_while_writing or session.out.start == session.out.used,
-                    session.out.start < session.out.used, session.wake_file, until)
+        stream.wait((session.reads_while_writing or session.out.start == session.out.used)
+                    and not session.reads_nothing, session.out.start < session.out.used, session.wake_file, until)
         session.woken(now, stream.now_us())
 
 

@@ -1,0 +1,190 @@
+"""Serving by completion: a call whose change does not count yet holds no other call of its connection."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from fuzz_core import calls
+from pywan import _core
+from pywan.testing.waiting import eventually
+
+BUCKETS = 4
+LIFE, EPOCH, LANE = 1, 1, 0
+DONE, ELSEWHERE, FAILED, IN_DOUBT = range(4)
+NEVER = 2**64 - 1
+SECOND = 1_000_000
+
+
+class Served:
+    """A primary with one copy of each bucket, which acknowledges when the test says so, and a connection of a caller."""
+
+    def __init__(self) -> None:
+        self.region = _core.RegionCore("r", _core.Clock(), site=1, member=1, buckets=BUCKETS)
+        self.tail = _core.Tail(BUCKETS, self.region.shards)
+        self.lane = _core.LaneState()
+        self.lane.promise(NEVER)
+        self.tail.add_lane(LANE, self.lane)
+        for bucket in range(BUCKETS):
+            self.tail.set_role(bucket, _core.TAIL_PRIMARY, LIFE, EPOCH)
+            self.tail.set_copies(bucket, [(LANE, _core.COPY_WAITED, 0, 0)])
+            self.tail.acknowledged(bucket, LANE, LIFE, EPOCH, 0)
+        self.region.share(self.tail, None)
+        self.keys = [
+            next(f"key{n}" for n in range(1000) if self.region.bucket_of(f"key{n}") == bucket)
+            for bucket in range(BUCKETS)
+        ]
+        self.session = _core.CallSession({"r": self.region}.get)
+        self.session.receive_data(calls.call(calls.REGION, b"r"), 1)
+        self.next_id = 1
+
+    def put(self, bucket: int, value: bytes) -> int:
+        """Sends a put of the bucket's key. Returns the call's id."""
+        record = calls.record(self.keys[bucket].encode(), value, key_form=1, sequence=self.next_id)
+        return self.send(calls.CHANGE, record, bucket)
+
+    def get(self, bucket: int) -> int:
+        return self.send(calls.GET, self.keys[bucket].encode(), bucket, form=1)
+
+    def send(self, kind: int, payload: bytes, bucket: int, form: int = 0) -> int:
+        id = self.next_id
+        self.next_id += 1
+        call = calls.call(kind, payload, id=id, bucket=bucket, epoch=EPOCH, form=form)
+        self.session.receive_data(call)
+        return id
+
+    def acknowledge(self, bucket: int, sequence: int | None = None) -> None:
+        """The copy of a bucket has everything through a sequence."""
+        sequence = self.tail.last(bucket) if sequence is None else sequence
+        self.tail.acknowledged(bucket, LANE, LIFE, EPOCH, sequence)
+
+    def answered(self, now_us: int = 0) -> dict[int, tuple[int, bytes]]:
+        """Returns what was answered since the last question, by the calls' ids: the status, and the payload."""
+        found = {}
+        while data := self.session.data_to_send(now_us):
+            found.update({id: (status, payload) for id, status, payload in calls.answers(data)})
+        return found
+
+
+@pytest.fixture
+def served() -> Iterator[Served]:
+    yield Served()
+
+
+def test_a_read_of_another_bucket_is_answered_while_a_change_waits_for_its_copy(served: Served) -> None:
+    put, get = served.put(0, b"value"), served.get(1)
+    assert served.answered() == {get: (DONE, b"")}
+    assert served.session.parked == 1
+    served.acknowledge(0)
+    assert served.answered() == {put: (DONE, b"")}
+    assert served.session.parked == 0
+
+
+def test_answers_leave_in_the_order_in_which_they_count(served: Served) -> None:
+    puts = [served.put(bucket, b"value") for bucket in range(BUCKETS)]
+    assert served.answered() == {}
+    for bucket in (2, 0, 3, 1):
+        served.acknowledge(bucket)
+        assert served.answered() == {puts[bucket]: (DONE, b"")}
+
+
+def test_a_read_waits_for_what_it_found_and_keeps_it(served: Served) -> None:
+    served.put(0, b"first")
+    served.put(0, b"second")
+    get = served.get(0)
+    served.put(0, b"third")
+    served.acknowledge(0, 1)
+    assert get not in served.answered()
+    served.acknowledge(0, 2)
+    assert served.answered()[get] == (DONE, b"second")
+    assert served.session.parked == 1
+
+
+def test_a_read_waits_while_another_member_may_be_primary(served: Served) -> None:
+    served.put(0, b"value")
+    served.acknowledge(0)
+    served.answered()
+    served.lane.promise(0)
+    get = served.get(0)
+    assert served.answered() == {} and served.session.parked == 1
+    served.lane.promise(NEVER)
+    assert served.answered() == {get: (DONE, b"value")}
+
+
+def test_calls_of_a_bucket_that_is_lost_track_of_say_so(served: Served) -> None:
+    put, get, other = served.put(0, b"value"), served.get(0), served.put(1, b"value")
+    served.tail.set_role(0, _core.TAIL_COPY, LIFE, EPOCH + 1)
+    assert {id: status for id, (status, _) in served.answered().items()} == {put: IN_DOUBT, get: ELSEWHERE}
+    served.acknowledge(1)
+    assert served.answered() == {other: (DONE, b"")}
+
+
+def test_a_call_that_does_not_count_in_time_is_in_doubt_and_a_read_goes_elsewhere(served: Served) -> None:
+    put = served.put(0, b"value")
+    assert served.answered(SECOND) == {}
+    get = served.get(0)
+    assert served.answered(8 * SECOND) == {}
+    assert served.answered(8 * SECOND + 1)[put][0] == IN_DOUBT
+    assert served.session.next_us() == 9 * SECOND
+    assert served.answered(9 * SECOND)[get][0] == ELSEWHERE
+    assert served.session.parked == 0
+    served.acknowledge(0)  # Too late: nobody waits.
+    assert served.answered() == {}
+
+
+def test_a_session_takes_no_more_calls_than_it_may_park_and_loses_none(served: Served) -> None:
+    most = 4096
+    puts = [served.put(0, b"value") for _ in range(most + 10)]
+    get = served.get(1)
+    assert served.answered() == {}
+    assert served.session.parked == most
+    served.acknowledge(0, 1)
+    assert served.answered() == {puts[0]: (DONE, b"")}
+    served.acknowledge(0)
+    answered = served.answered()
+    assert get in answered
+    served.acknowledge(0)
+    answered |= served.answered()
+    assert set(answered) == {*puts[1:], get}
+
+
+def test_a_session_that_ends_while_calls_wait_leaves_nothing_in_the_tails(served: Served) -> None:
+    for bucket in range(BUCKETS):
+        served.put(bucket, b"value")
+        served.get(bucket)
+    assert served.answered() == {} and served.session.parked == 2 * BUCKETS
+    del served.session
+    for bucket in range(BUCKETS):
+        served.acknowledge(bucket)
+        assert served.tail.state(bucket)["counted"] == 1
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_every_call_is_answered_once_when_what_it_saw_counts(served: Served, seed: int) -> None:
+    chance = random.Random(seed)
+    last, counted = [0] * BUCKETS, [0] * BUCKETS
+    waiting: dict[int, tuple[int, int, bytes]] = {}  # By id: the bucket, the sequence, the payload of the answer.
+    value = [b""] * BUCKETS
+    for _ in range(400):
+        bucket = chance.randrange(BUCKETS)
+        what = chance.random()
+        if what < 0.4:
+            value[bucket] = b"value %d" % served.next_id
+            last[bucket] += 1
+            waiting[served.put(bucket, value[bucket])] = bucket, last[bucket], b""
+        elif what < 0.7:
+            waiting[served.get(bucket)] = bucket, last[bucket], value[bucket]
+        else:
+            counted[bucket] = chance.randint(counted[bucket], last[bucket])
+            served.acknowledge(bucket, counted[bucket])
+        expected = {id: (DONE, p) for id, (b, sequence, p) in waiting.items() if sequence <= counted[b]}
+        if chance.random() < 0.7:
+            assert served.answered() == expected
+            for id in expected:
+                del waiting[id]
+            assert served.session.parked == len(waiting)
+    for bucket in range(BUCKETS):
+        served.acknowledge(bucket)
+    assert set(served.answered()) == set(waiting)
