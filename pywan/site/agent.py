@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from pywan.base.addresses import Address, parse_locators
-from pywan.base.files import FileError, read_regular
+from pywan.base.clocks import boot_us
+from pywan.base.files import FileError, read_regular, write_whole
 from pywan.base.names import check_name
 from pywan.base.processes import has_ended, this_process
 from pywan.base.threads import start_thread
@@ -44,7 +45,6 @@ from pywan.errors import (
     PywanError,
 )
 from pywan.forks import of_one_process
-from pywan.site.coordination_host import boot_us, write_whole
 from pywan.transport.control import ControlClient
 
 log = logging.getLogger("pywan.agent")
