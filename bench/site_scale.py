@@ -23,9 +23,10 @@ import msgpack
 import results
 from measure import resident_bytes
 from pywan.coordination import encoding
+from pywan.coordination.actions import Store, Tell
 from pywan.coordination.coordinator import Coordinator
 from pywan.coordination.journal import Journal
-from pywan.coordination.messages import Store, Tables, Tell
+from pywan.coordination.messages import Tables
 from pywan.coordination.tables import (
     MEMBER_TIMEOUT_US,
     NO_MARK,

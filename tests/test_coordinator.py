@@ -14,9 +14,10 @@ import pytest
 from hypothesis import given, strategies as st
 
 from pywan.coordination import encoding
+from pywan.coordination.actions import Probe, Store, Tell
 from pywan.coordination.coordinator import LEARNERS_AT_ONCE, Coordinator
 from pywan.coordination.journal import Journal
-from pywan.coordination.messages import MayLeave, Probe, Refused, Store, Tables, Tell
+from pywan.coordination.messages import MayLeave, Refused, Tables
 from pywan.coordination.tables import (
     NO_MARK,
     OWNED,
@@ -727,7 +728,7 @@ def test_a_journal_that_is_damaged_or_newer_is_refused_by_name(tmp_path):
 WRITER = """
 import sys
 from pywan.coordination.journal import Journal
-from pywan.coordination.messages import Store
+from pywan.coordination.actions import Store
 from pywan.coordination.tables import *
 journal = Journal(sys.argv[1])
 for number in range(1, 1_000_000):

@@ -8,7 +8,6 @@ leaves an entry without attributes, so that a locator that was away does not bri
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -145,6 +144,8 @@ class ClusterConfiguration:
     def digest(self) -> str:
         """Returns a text that is the same for the same entries only."""
         if not self._digest:
+            import hashlib  # It loads OpenSSL.
+
             lines = [f"{entry['revision']} {entry['id']} {entry['kind']} {entry['name']}\n" for entry in self.entries()]
             self._digest = hashlib.blake2b("".join(lines).encode(), digest_size=12).hexdigest()
         return self._digest

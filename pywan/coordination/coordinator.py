@@ -13,8 +13,9 @@ from collections.abc import Iterable
 from dataclasses import fields, replace
 from typing import Any
 
+from pywan.coordination.actions import Action, Probe, Store, Tell
 from pywan.coordination.decisions import Decisions
-from pywan.coordination.messages import Action, MayLeave, Probe, Refused, Store, Tables, Tell
+from pywan.coordination.messages import MayLeave, Refused, Tables
 from pywan.coordination.placement import choose_copies, choose_primary
 from pywan.coordination.tables import (
     MEMBER_TIMEOUT_US,

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import msgpack
 
 from pywan.coordination import encoding
-from pywan.coordination.messages import Store
+from pywan.coordination.actions import Store
 from pywan.errors import DiskAccessError, ProtocolError
 
 FORMAT = 1  # Of the database, as SQLite's user_version.

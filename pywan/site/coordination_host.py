@@ -28,9 +28,10 @@ from pywan.base.names import check_name, quoted
 from pywan.base.processes import has_ended
 from pywan.base.threads import start_thread
 from pywan.coordination import encoding
+from pywan.coordination.actions import Probe, Store, Tell
 from pywan.coordination.coordinator import Coordinator
 from pywan.coordination.journal import Journal
-from pywan.coordination.messages import MayLeave, Probe, Refused, Store, Tables, Tell
+from pywan.coordination.messages import MayLeave, Refused, Tables
 from pywan.coordination.tables import BucketKey, Epoch, Incarnation, Learner, MemberProfile, Reach
 from pywan.errors import ConfigurationError, ConnectivityError, DiskAccessError, ProtocolError, PywanError
 from pywan.transport.control import call_once
