@@ -254,8 +254,12 @@ class ClusterConfiguration:
             for entry in value["entries"]:
                 made._store(_check_entry(entry))
             return made
-        except (ValueError, KeyError, TypeError, RecursionError, ProtocolError) as error:
-            raise ConfigurationError(f"not a cluster configuration: {error}") from None
+        except ConfigurationError:
+            raise
+        except KeyError as error:
+            raise ConfigurationError(f"it has no {error.args[0]!r}") from None
+        except (ValueError, TypeError, RecursionError, ProtocolError) as error:
+            raise ConfigurationError(str(error)) from None
 
     def _next(self, thing: Thing, id: str) -> Entry:
         """Returns an entry with the next revision."""
