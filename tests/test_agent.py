@@ -8,9 +8,9 @@ import time
 
 import pytest
 
+from pywan.base.clocks import boot_us
 from pywan.coordination.tables import BucketKey, Kind, RegionAttributes
 from pywan.errors import ConfigurationError, IllegalStateError
-from pywan.site.coordination_host import boot_us
 from pywan.testing.waiting import eventually
 from pywan.transport.control import ControlServer, dispatch
 from small_members import ATTRIBUTES, LIMIT_S, OtherProcess, SmallMember, locator, small_members
