@@ -179,7 +179,7 @@ campaign: build
 	$(MAKE) --no-print-directory fuzz libfuzzer fuzz-core fuzz-python FUZZ_SECONDS=$(CAMPAIGN_SECONDS)
 	$(MAKE) --no-print-directory simulate ARGS="--seeds $(CAMPAIGN_SECONDS) --jobs $(CORES)"
 	$(MAKE) --no-print-directory crash ARGS="--rounds $(CAMPAIGN_SECONDS)"
-	EVERY_CALL=1 CONFIGURATION_SEEDS=1-$(CAMPAIGN_SECONDS) $(PYTEST) --timeout 3600 -k "every_call or configuration_model"
+	EVERY_CALL=1 CONFIGURATION_SEEDS=1-$(CAMPAIGN_SECONDS) $(PYTEST) --timeout 3600 -o faulthandler_timeout=3700 -k "every_call or configuration_model"
 
 # The extension is built a second time beside the normal one, and its tests run with the sanitizer's library loaded first.
 sanitized: build

@@ -23,10 +23,12 @@ import msgpack
 import results
 from measure import resident_bytes
 from pywan.coordination import encoding
-from pywan.coordination.coordinator import MEMBER_TIMEOUT_US, Coordinator
+from pywan.coordination.actions import Store, Tell
+from pywan.coordination.coordinator import Coordinator
 from pywan.coordination.journal import Journal
-from pywan.coordination.messages import Store, Tables, Tell
+from pywan.coordination.messages import Tables
 from pywan.coordination.tables import (
+    MEMBER_TIMEOUT_US,
     NO_MARK,
     BucketKey,
     Incarnation,

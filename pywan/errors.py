@@ -63,6 +63,8 @@ class RegionNotFoundError(NotFoundError):
 class SerializationError(PywanError, TypeError):
     """A key or value cannot be turned into bytes, or bytes cannot be turned back into an object."""
 
+    _steps: list[str] | None = None  # The way to the part that is refused, while the core goes back along it.
+
 
 class EventTooLargeError(PywanError, ValueError):
     """A key, value or callback argument is over its limit. Nothing was stored."""

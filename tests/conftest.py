@@ -1,6 +1,7 @@
 """Owns what tests share: sites on this machine, and the one Spark session of a run."""
 
 import os
+import signal
 import sys
 import threading
 from pathlib import Path
@@ -71,6 +72,11 @@ QUICK = {
     "test_types",
     "test_versions",
 }
+
+
+def pytest_configure() -> None:
+    """A shell has the commands that it runs in the background ignore Ctrl-C, and so their children. Tests send it."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

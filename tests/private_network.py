@@ -12,6 +12,8 @@ import subprocess
 from collections.abc import Iterable
 from types import TracebackType
 
+from pywan.testing.waiting import LIMIT_S
+
 HOLD_S = 600  # The namespaces end after this time, if nobody ends them before.
 
 
@@ -90,6 +92,6 @@ class PrivateNetwork:
     ) -> None:
         for holder in self._holders.values():
             holder.kill()
-            holder.wait(30)
+            holder.wait(LIMIT_S)
             assert holder.stdout is not None
             holder.stdout.close()

@@ -13,6 +13,7 @@ from pywan.calls.route import Route
 from pywan.calls.server import CallServer
 from pywan.calls.table import BucketTable, KnownPrimary
 from pywan.coordination.tables import Incarnation
+from pywan.testing.waiting import LIMIT_S
 from pywan.transport.control import ControlServer
 
 LIFE = 1
@@ -57,7 +58,7 @@ class SharedSite:
         members: int = 2,
         *,
         buckets: int = 7,
-        timeout_s: float = 10.0,
+        timeout_s: float = LIMIT_S,
         reads_copies: bool = False,
         **attributes: Any,
     ) -> None:
@@ -184,10 +185,10 @@ class Call:
     def is_done(self) -> bool:
         return not self._thread.is_alive()
 
-    def result(self, within_s: float = 20.0) -> Any:
+    def result(self) -> Any:
         """Returns what the call returned, or raises what it raised."""
-        self._thread.join(within_s)
-        assert self.is_done, f"a call takes more than {within_s} s"
+        self._thread.join(LIMIT_S)
+        assert self.is_done, f"a call takes more than {LIMIT_S} s"
         if self._error is not None:
             raise self._error
         return self._result

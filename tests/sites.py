@@ -15,7 +15,7 @@ from pywan.protocol.discovery import Timings
 from pywan.region.region import core_of
 from pywan.stats import check_ledger
 from pywan.testing.fault_proxy import FaultProxy
-from pywan.testing.waiting import eventually
+from pywan.testing.waiting import LIMIT_S, eventually
 
 QUICK = Timings(ping_ms=200, retry_ms=20, retry_max_ms=100, change_delay_ms=5)
 IDS = {"ny": 1, "ln": 2, "tk": 3, "hk": 4}
@@ -177,7 +177,7 @@ class Network:
             for sender in site.cache.gateway_senders().values()
         ]
 
-    def settle(self, timeout: float = 15.0) -> None:
+    def settle(self, timeout: float = LIMIT_S) -> None:
         """Every queue of every site is empty and nothing is on its way, and every ledger balances."""
 
         def quiet() -> bool:
@@ -221,7 +221,7 @@ def at_once(*actions: Any) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60.0)
+        thread.join(LIMIT_S)
     assert not any(thread.is_alive() for thread in threads), "an action hangs"
     if raised:
         raise raised[0]
@@ -250,7 +250,7 @@ def keep_doing(action: Any) -> Iterator[list[int]]:
         yield done
     finally:
         enough.set()
-        thread.join(60.0)
+        thread.join(LIMIT_S)
     assert not thread.is_alive(), "the action hangs"
     if raised:
         raise raised[0]

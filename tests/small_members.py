@@ -17,10 +17,9 @@ from pywan.coordination.messages import Tables
 from pywan.coordination.tables import OWNED, Bucket, BucketKey, Incarnation, Kind, RegionAttributes
 from pywan.site.agent import Agent
 from pywan.site.locator import Locator
-from pywan.testing.waiting import eventually
+from pywan.testing.waiting import LIMIT_S, eventually
 from pywan.transport.control import ControlServer
 
-LIMIT_S = 20.0
 ATTRIBUTES = RegionAttributes(Kind.PARTITION, total_num_buckets=4, redundant_copies=1, recovery_delay_ms=0)
 
 
@@ -89,7 +88,7 @@ class SmallMember:
     def want_all(self, region: str = "data", count: int = ATTRIBUTES.total_num_buckets) -> None:
         keys = [BucketKey(region, number) for number in range(count)]
         self.agent.want(keys)
-        eventually(lambda: all(key in self.agent.tables.buckets for key in keys), timeout=LIMIT_S)
+        eventually(lambda: all(key in self.agent.tables.buckets for key in keys))
 
     def end(self) -> None:
         self.agent.stop()

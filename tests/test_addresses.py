@@ -4,6 +4,7 @@ import pytest
 
 from pywan.base.addresses import Address, parse_locators, resolve
 from pywan.errors import ConfigurationError, ConnectivityError
+from pywan.testing.waiting import LIMIT_S
 
 
 @pytest.mark.parametrize(
@@ -71,4 +72,4 @@ def test_an_unknown_name_says_how_to_map_it(monkeypatch):
     monkeypatch.delenv("PYWAN_HOSTS", raising=False)
     with pytest.raises(ConnectivityError, match=r"PYWAN_HOSTS=no-such-host.invalid="):
         resolve("no-such-host.invalid", timeout=20)
-    assert resolve("localhost", timeout=5) in ("127.0.0.1", "::1")
+    assert resolve("localhost", timeout=LIMIT_S) in ("127.0.0.1", "::1")

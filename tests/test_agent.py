@@ -8,12 +8,14 @@ import time
 
 import pytest
 
+from pywan.base.clocks import boot_us
 from pywan.coordination.tables import BucketKey, Kind, RegionAttributes
 from pywan.errors import ConfigurationError, IllegalStateError
-from pywan.site.coordination_host import boot_us
-from pywan.testing.waiting import eventually
+from pywan.testing.waiting import LIMIT_S, SOON_S, eventually
 from pywan.transport.control import ControlServer, dispatch
-from small_members import ATTRIBUTES, LIMIT_S, OtherProcess, SmallMember, locator, small_members
+from small_members import ATTRIBUTES, OtherProcess, SmallMember, locator, small_members
+
+LONG_MS = 60_000  # A lease that ends after the test.
 
 
 def held_by(member: SmallMember, *others) -> bool:
@@ -63,8 +65,8 @@ def test_a_member_at_rest_sends_at_most_a_few_messages_a_second():
         assert len(a.leases) - leases <= 6
 
 
-def test_a_killed_member_is_seen_within_a_second_and_its_buckets_are_decided_again():
-    with locator() as site, small_members(str(site.address), "a") as (a,):
+def test_a_killed_member_is_seen_at_once_and_its_buckets_are_decided_again():
+    with locator(member_timeout_ms=LONG_MS) as site, small_members(str(site.address), "a") as (a,):
         assert a.host()
         other = OtherProcess("b", site.address)
         try:
@@ -73,13 +75,13 @@ def test_a_killed_member_is_seen_within_a_second_and_its_buckets_are_decided_aga
             other.signal(signal.SIGKILL)
             began = time.monotonic()
             eventually(lambda: held_by(a), what="the buckets without the killed member")
-            assert time.monotonic() - began < 1.0
+            assert time.monotonic() - began < SOON_S  # Its lease is longer.
         finally:
             other.end()
 
 
 def test_a_stopped_member_is_given_up_after_its_lease_and_begins_anew_when_it_goes_on():
-    with locator(member_timeout_ms=1000) as site, small_members(str(site.address), "a") as (a,):
+    with locator(member_timeout_ms=3000) as site, small_members(str(site.address), "a") as (a,):
         assert a.host()
         other = OtherProcess("b", site.address)
         try:
@@ -88,7 +90,7 @@ def test_a_stopped_member_is_given_up_after_its_lease_and_begins_anew_when_it_go
             other.signal(signal.SIGSTOP)
             began = time.monotonic()
             eventually(lambda: held_by(a), what="the buckets without the stopped member")
-            assert 0.4 < time.monotonic() - began < 3.0
+            assert time.monotonic() - began > 0.4
             other.signal(signal.SIGCONT)
             eventually(lambda: any(each.name == "b" and each != other.me for each in a.agent.tables.members))
         finally:
@@ -96,13 +98,13 @@ def test_a_stopped_member_is_given_up_after_its_lease_and_begins_anew_when_it_go
 
 
 def test_a_killed_member_starts_again_under_its_name_at_once(tmp_path):
-    with locator() as site:
+    with locator(member_timeout_ms=LONG_MS) as site:
         first = OtherProcess("b", site.address, tmp_path)
         first.end()
         began = time.monotonic()
         second = OtherProcess("b", site.address, tmp_path)
         second.end()
-        assert time.monotonic() - began < 4.0 and first.me != second.me
+        assert time.monotonic() - began < SOON_S and first.me != second.me
 
 
 def test_a_second_live_member_of_a_name_is_refused_by_name():
@@ -163,7 +165,7 @@ def test_without_a_coordinator_the_member_works_alone_and_says_since_when(tmp_pa
     try:
         began = time.monotonic()
         assert not member.host() and not member.agent.is_joined
-        assert time.monotonic() - began < 3.0
+        assert time.monotonic() - began < SOON_S
         status = member.agent.status()
         assert "without a coordinator" in status["problem"] and status["away_since"] and status["waiting"] == ["host"]
     finally:
@@ -181,7 +183,7 @@ def test_what_was_asked_while_the_coordinator_was_away_is_done_when_it_is_back(t
         member.agent.destroy_region("data")
         assert member.agent.status()["waiting"] == ["destroy-region"] and "data" in member.agent.tables.regions
         with locator(port=port, dir=tmp_path):
-            eventually(lambda: "data" not in member.agent.tables.regions, LIMIT_S)
+            eventually(lambda: "data" not in member.agent.tables.regions)
             assert member.agent.me.member_id and not member.given_up
     finally:
         member.end()
@@ -206,7 +208,7 @@ def test_leaving_ends_in_time_though_nobody_takes_over():
         b.want_all()
         began = time.monotonic()
         b.agent.leave(timeout=1.0)
-        assert time.monotonic() - began < 3.0
+        assert time.monotonic() - began < SOON_S
 
 
 def test_wanting_a_bucket_of_no_region_is_forgotten_and_not_repeated():

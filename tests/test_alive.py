@@ -12,6 +12,7 @@ import pytest
 from pywan import _core
 from pywan.errors import ProtocolError
 from pywan.member import staging
+from pywan.testing.waiting import LIMIT_S
 from records import (
     BATCH,
     BYE,
@@ -468,4 +469,4 @@ def test_a_client_commits_rows_over_an_event_loop_to_a_stage_over_the_other_one(
             await client
         assert task.sender.answer is not None
 
-    asyncio.run(asyncio.wait_for(commit(), 30))
+    asyncio.run(asyncio.wait_for(commit(), LIMIT_S))

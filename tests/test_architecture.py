@@ -236,7 +236,8 @@ def test_an_import_brings_no_library_that_it_does_not_need(module):
     loaded = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.split()
-    assert not {"click", "rich", "defusedxml", "prompt_toolkit", "pyspark", "pandas"} & set(loaded)
+    needless = {"click", "rich", "defusedxml", "prompt_toolkit", "pyspark", "pandas", "sqlite3", "html", "hashlib"}
+    assert not needless & set(loaded)
 
 
 def test_the_package_itself_imports_next_to_nothing():
@@ -245,3 +246,25 @@ def test_the_package_itself_imports_next_to_nothing():
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.split()
     assert loaded == ["pywan"]
+
+
+def test_a_member_of_a_site_loads_no_coordinator(tmp_path):
+    """The locator decides, and has the file of the decisions. A member only hears of them."""
+    program = f"""
+import sys, pywan
+with pywan.Cache("m", locators=sys.argv[1], dir={str(tmp_path)!r}) as cache:
+    cache.create_region("data", type="REPLICATE").put("k", "v")
+    print(cache.create_region("more", type="PARTITION") is not None, *sys.modules)
+"""
+    with pywan.Locator("l", distributed_system_id=1, port=0) as locator:
+        joined, *loaded = subprocess.run(
+            [sys.executable, "-c", program, str(locator.address)], cwd=ROOT, capture_output=True, text=True, check=True
+        ).stdout.split()
+    assert joined == "True" and {"pywan.site.agent", "pywan.copies.region_copies"} <= set(loaded)
+    assert not {
+        "sqlite3",
+        "pywan.coordination.coordinator",
+        "pywan.coordination.journal",
+        "pywan.site.coordination_host",
+        "pywan.site.locator",
+    } & set(loaded)

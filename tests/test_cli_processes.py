@@ -19,8 +19,8 @@ import pytest
 
 from pywan.errors import DiskError, IllegalStateError, NotFoundError, PywanError
 from pywan.member import process
+from pywan.testing.waiting import LIMIT_S
 
-LIMIT_S = 30.0
 SITES = {"ny": 1, "ln": 2, "tk": 3}
 NY_XML = """<cache>
 <gateway-sender id="ln" parallel="true" remote-distributed-system-id="2"/>
@@ -353,7 +353,7 @@ def test_of_two_starts_at_once_one_wins(machine):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(LIMIT_S)
     assert sorted(r.returncode for r in results) == [0, 1, 1]
     assert machine.do("gfsh status locator --name=loc")
 
@@ -629,7 +629,7 @@ def test_shutdown_waits_for_queues_as_long_as_it_is_told(machine):
     machine.do(f"gfsh start server --name=t --locators={other} --bind-address={machine.hosts['ln_host']}")
     machine.do(f"gfsh --locator={other} create region --name=data --type=REPLICATE")
     machine.do(f"gfsh --locator={other} create gateway-receiver")
-    waiting.join(60.0)
+    waiting.join(LIMIT_S)
     assert ended and ended[0].returncode == 0, f"{ended}{machine.logs()}"
     assert machine.ask(f"--locator={other} query size --region=data")["data"]["size"] == 3
     machine.until(lambda: not (machine.directory / "s" / "s.pid").exists(), "s has stopped")

@@ -251,4 +251,4 @@ def test_a_locator_in_the_foreground_says_its_error_once(site, tmp_path):
         [sys.executable, "-m", "pywan", *command.split()], capture_output=True, text=True, cwd=tmp_path, timeout=60
     )
     assert done.returncode == 1 and (done.stdout + done.stderr).count("in use") == 1
-    eventually(lambda: not (tmp_path / "x" / "x.pid").exists(), 5, "no pid file is left")
+    eventually(lambda: not (tmp_path / "x" / "x.pid").exists(), what="no pid file is left")

@@ -37,7 +37,7 @@ from pywan.errors import IllegalStateError, RegionNotFoundError
 from pywan.member import process
 from pywan.region.clock_repair import ClockRepair
 from pywan.region.region import core_of
-from pywan.testing.waiting import eventually
+from pywan.testing.waiting import LIMIT_S, eventually
 from records import check_ledger
 from sites import keep_doing
 from test_clock import HOUR, Machine
@@ -305,17 +305,17 @@ def test_one_at_a_time_and_not_while_the_clock_is_held(network, monkeypatch):
 
     def slow(self):
         began.set()
-        assert may_go_on.wait(30)
+        assert may_go_on.wait(LIMIT_S)
         yield from real(self)
 
     monkeypatch.setattr(ClockRepair, "run", slow)
     running = threading.Thread(target=ny.cache.repair_clock)
     running.start()
-    assert began.wait(30)
+    assert began.wait(LIMIT_S)
     with pytest.raises(IllegalStateError, match="is being repaired already"):
         ny.cache.repair_clock()
     may_go_on.set()
-    running.join(30)
+    running.join(LIMIT_S)
     assert ny.cache.repair_clock()["total"] == 0
     machine = Machine(ny.cache._core.state.clock, now_ms())
     machine.stamp_ahead()
@@ -513,7 +513,7 @@ def test_killed_in_the_middle_it_is_run_again_and_all_is_right(network, tmp_path
                 lambda at=at, share=share: len(ln.data) > at + share * (25_000 - at), 60, "some of what is sent again"
             )
             server.kill()
-            interrupted.append(asked.wait(60) != 0)
+            interrupted.append(asked.wait(LIMIT_S) != 0)
             asked.stdout.close()
             server.start()
         assert any(interrupted)  # Sending may be behind it.

@@ -15,7 +15,7 @@ from pywan.config.attributes import DiskStoreAttributes
 from pywan.disk.store import StoreCore
 from pywan.errors import DiskAccessError, DiskError, IllegalStateError, RegionNotFoundError
 from pywan.region.region import core_of
-from pywan.testing.waiting import eventually
+from pywan.testing.waiting import LIMIT_S, eventually
 
 MEMBER = """
 import sys
@@ -86,7 +86,7 @@ def test_a_store_stays_locked_while_the_disk_holds_up_who_writes_in_it(ny, tmp_p
         assert dict(data) == {"before": 1, "during": 2}
         assert len(ny.send_to("ln", enable_persistence=True, dispatcher_threads=5)._core.queue) == 2
         tell(process)
-        assert process.wait(20) == 0
+        assert process.wait(LIMIT_S) == 0
     finally:
         disk.let_go()
         process.kill()
@@ -142,7 +142,7 @@ def test_a_bulk_call_ends_with_the_member_and_what_it_stored_is_queued(ny, tmp_p
     eventually(lambda: len(sender._core.queue) > 10_000)
     ny.cache.close()
     written = files(tmp_path)
-    caller.join(10)
+    caller.join(LIMIT_S)
     assert isinstance(outcome[0], RegionNotFoundError), outcome
     assert "the rows before were stored" in str(outcome[0]) and "nothing was changed" not in str(outcome[0])
     assert files(tmp_path) == written, "something was written after the member had closed"
@@ -178,7 +178,7 @@ def test_closing_waits_for_what_is_being_made(ny, tmp_path):
         made.start()
         eventually(lambda cache=cache: len(cache.regions()) > 2)
         cache.close()
-        made.join(10)
+        made.join(LIMIT_S)
         assert all(region.is_closed for region in cache.regions().values())
         assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("region-r")]
 

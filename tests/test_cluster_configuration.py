@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 import pywan
@@ -230,11 +232,17 @@ def test_a_configuration_that_is_not_on_the_disk_is_told(site, tmp_path):
 
 def test_a_configuration_file_that_cannot_be_read_is_named_with_the_remedy(site, tmp_path):
     file = tmp_path / "locator" / "cluster_config.json"
-    for text in ("{ half", '{"version": 1, "entries": []}'):
+    for text, wrong in (
+        ("{ half", "Expecting property name"),
+        ('{"version": 1, "entries": []}', "its version is 1, this pywan reads 2;"),
+        ('{"version": 2, "revision": 1}', "it has no 'entries';"),
+    ):
         file.parent.mkdir(exist_ok=True)
         file.write_text(text)
         with pytest.raises(
-            ConfigurationError, match=r"cluster_config.json.*move it away.*import cluster-configuration"
+            ConfigurationError,
+            match=rf"locator: {re.escape(str(file))} is no file of a cluster configuration: {wrong}"
+            r".*move it away.*import cluster-configuration",
         ):
             pywan.Locator("locator", distributed_system_id=1, port=0, dir=tmp_path).start()
 

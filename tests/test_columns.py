@@ -407,6 +407,13 @@ def test_what_is_no_column_is_refused_by_name_with_a_remedy(obj, remedy):
 # Lists and pairs
 
 
+def test_a_list_with_other_values_is_refused_by_their_type():
+    with pytest.raises(TypeError, match="column 'keys', row 1: a value of type int; a list holds bytes or str, and"):
+        _core.Column(["a", 1], "keys")
+    with pytest.raises(TypeError, match="column 'keys', row 1: a value of type bytes after rows of str; make all rows"):
+        _core.Column(["a", b"b"], "keys")
+
+
 def test_a_list_of_bytes_or_str_may_hold_none():
     assert values([b"a", None, b"", b"bcd"]) == [b"a", None, b"", b"bcd"]
     assert values(("a", None, "grüße")) == ["a", None, "grüße"]

@@ -9,7 +9,7 @@ import pytest
 from pywan import CacheListener, GatewayEventFilter
 from pywan.errors import IllegalStateError, QueueFullError, RegionNotFoundError
 from pywan.region.region import core_of
-from pywan.testing.waiting import eventually
+from pywan.testing.waiting import LIMIT_S, eventually
 from pywan.transport.control import call_once
 
 
@@ -127,7 +127,7 @@ def test_commands_that_look_first_are_one_step_too(two_sites, network, absent):
     class Gate(GatewayEventFilter):
         def before_enqueue(self, event):
             entered.set()
-            assert gate.wait(20)
+            assert gate.wait(LIMIT_S)
             return True
 
     ny, _ = two_sites
@@ -147,12 +147,12 @@ def test_commands_that_look_first_are_one_step_too(two_sites, network, absent):
         for _ in range(2)
     ]
     threads[0].start()
-    assert entered.wait(20)
+    assert entered.wait(LIMIT_S)
     threads[1].start()
     eventually(lambda: sum("change_locally" in functions(frame) for frame in sys._current_frames().values()) == 2)
     gate.set()
     for thread in threads:
-        thread.join(30)
+        thread.join(LIMIT_S)
     assert sorted(done) == [False, True]
 
 

@@ -326,7 +326,7 @@ class Run:
     def restart_locator(self) -> None:
         self.told.append("restart the locator")
         self.site.restart_locator()
-        eventually(lambda: self.site.locator.members(), 10, "the member at the locator")
+        eventually(lambda: self.site.locator.members(), what="the member at the locator")
 
     def change_while_away(self) -> None:
         """Runs a command at the other members of the site while this one is away."""

@@ -13,7 +13,7 @@ from pywan import errors
 from pywan._core import measure_message
 from pywan.protocol import control as wire
 from pywan.protocol.control import Decoder, encode
-from pywan.testing.waiting import eventually
+from pywan.testing.waiting import LIMIT_S, eventually
 from pywan.transport import sockets
 from pywan.transport.control import ControlClient, ControlServer, Reply, dispatch
 
@@ -121,7 +121,7 @@ def test_what_an_error_quotes_is_cut(server, body, caplog):
     sock = sockets.connect((server.host, server.port), 5)
     with sock:
         sock.sendall(frame_of(msgpack.packb(body)))
-        sock.settimeout(10)
+        sock.settimeout(LIMIT_S)
         received = sock.recv(1 << 20)
         while received and len(received) < 16 + int.from_bytes(received[4:8], "little"):
             received += sock.recv(1 << 20)
@@ -227,7 +227,7 @@ def server():
 
 
 def test_a_request_is_answered_or_refused_by_name(server):
-    with ControlClient(("127.0.0.1", server.port), 5) as client:
+    with ControlClient(("127.0.0.1", server.port), LIMIT_S) as client:
         assert client.call("echo", a=[1, b"x"])["fields"] == {"op": "echo", "a": [1, b"x"]}
         with pytest.raises(errors.RegionNotFoundError, match="create it first"):
             client.call("refuse")
@@ -241,11 +241,11 @@ def test_a_request_is_answered_or_refused_by_name(server):
         seen = []
         assert client.call("count", to=3, _progress=lambda m: seen.append(m["at"]))["counted"] == 3
         assert seen == [0, 1, 2]
-        assert client.call("after")["done"] and server.stopped.wait(5)
+        assert client.call("after")["done"] and server.stopped.wait(LIMIT_S)
 
 
 def test_want_of_memory_is_told_by_its_own_name_in_one_line(server, caplog):
-    with ControlClient(("127.0.0.1", server.port), 5) as client:
+    with ControlClient(("127.0.0.1", server.port), LIMIT_S) as client:
         for _ in range(30):
             with pytest.raises(errors.OutOfMemoryError, match="out of memory"):
                 client.call("takes all memory")
@@ -259,7 +259,7 @@ def test_many_clients_are_served_at_once(server):
 
     def ask(n):
         try:
-            with ControlClient(("127.0.0.1", server.port), 10) as client:
+            with ControlClient(("127.0.0.1", server.port), LIMIT_S) as client:
                 for i in range(50):
                     assert client.call("echo", n=n * i)["fields"]["n"] == n * i
         except BaseException as error:
@@ -267,12 +267,12 @@ def test_many_clients_are_served_at_once(server):
 
     threads = [threading.Thread(target=ask, args=(n,)) for n in range(6)]
     [t.start() for t in threads]
-    [t.join(30) for t in threads]
+    [t.join(LIMIT_S) for t in threads]
     assert not failures
 
 
 def test_a_bad_client_costs_only_its_connection_and_one_line(server, caplog):
-    with ControlClient(("127.0.0.1", server.port), 5) as good:
+    with ControlClient(("127.0.0.1", server.port), LIMIT_S) as good:
         good.call("echo")
         for bad in (
             b"GET / HTTP/1.1\r\n\r\n",
@@ -281,10 +281,10 @@ def test_a_bad_client_costs_only_its_connection_and_one_line(server, caplog):
             b"PWC1\x05",
         ):
             caplog.clear()
-            with socket.create_connection(("127.0.0.1", server.port), 5) as sock:
+            with socket.create_connection(("127.0.0.1", server.port), LIMIT_S) as sock:
                 sock.sendall(bad)
                 sock.shutdown(socket.SHUT_WR)
-                sock.settimeout(5)
+                sock.settimeout(LIMIT_S)
                 assert sock.recv(100) == b""
             assert len([r for r in caplog.records if r.name == "pywan.control"]) == 1
         assert good.call("echo")["ok"]
@@ -307,12 +307,12 @@ def test_a_silent_or_slow_client_is_let_go():
         "127.0.0.1", 0, _echo, name="test", first_bytes_timeout=0.1, frame_timeout=0.1, idle_timeout=0.1
     ) as server:
         for start in (b"", b"PW", b"PWC1\x10\x00"):
-            with socket.create_connection(("127.0.0.1", server.port), 5) as sock:
+            with socket.create_connection(("127.0.0.1", server.port), LIMIT_S) as sock:
                 sock.sendall(start)
                 assert sock.recv(1) == b""
-        with ControlClient(("127.0.0.1", server.port), 5) as client:
+        with ControlClient(("127.0.0.1", server.port), LIMIT_S) as client:
             client.call("echo")
-            client._sock.settimeout(5)
+            client._sock.settimeout(LIMIT_S)
             assert client._sock.recv(1, socket.MSG_PEEK) == b""  # The server let the idle connection go ...
             assert client.call("echo")["ok"]  # ... and the client opens another.
 
@@ -329,8 +329,8 @@ def test_a_client_that_meets_something_else_says_what_it_is():
     thread = threading.Thread(target=serve)
     thread.start()
     with pytest.raises(errors.ProtocolError, match=r"not a pywan control port.*HTTP answer"):
-        ControlClient(listener.getsockname(), 5).call("ping")
-    thread.join(5)
+        ControlClient(listener.getsockname(), LIMIT_S).call("ping")
+    thread.join(LIMIT_S)
     listener.close()
 
 
@@ -349,7 +349,7 @@ def test_no_server_and_no_answer_are_told_apart():
 
 def test_close_breaks_off_a_call_in_another_thread():
     listener = sockets.listen("127.0.0.1", 0)
-    client = ControlClient(listener.getsockname(), 30)
+    client = ControlClient(listener.getsockname(), LIMIT_S)
     caught = []
 
     def ask():
@@ -363,7 +363,7 @@ def test_close_breaks_off_a_call_in_another_thread():
     accepted, _ = listener.accept()
     accepted.recv(1)
     client.close()
-    thread.join(5)
+    thread.join(LIMIT_S)
     assert caught and not thread.is_alive()
     accepted.close()
     listener.close()

@@ -9,10 +9,10 @@ from pywan.base.processes import has_ended, this_process
 from pywan.coordination.tables import OWNED, BucketKey, Incarnation, MemberProfile, Reach
 from pywan.site import coordination_host
 from pywan.site.coordination_host import CLAIM_FILE, JOURNAL_FILE, reach_of
-from pywan.testing.waiting import eventually
+from pywan.testing.waiting import LIMIT_S, eventually
 from pywan.transport.control import ControlServer, call_once
 from pywan.transport.sockets import listen
-from small_members import LIMIT_S, SmallMember, locator, small_members
+from small_members import SmallMember, locator, small_members
 
 
 def coordination(site) -> dict:
@@ -118,8 +118,8 @@ def restarted(tmp_path, lose, same_generation: bool) -> None:
         lose(folder, tmp_path / "older.db")
         with locator(dir=tmp_path, port=port, member_timeout_ms=TIMEOUT_MS) as site:
             a.host("later")
-            eventually(lambda: settled(a) and a.buckets == b.buckets, LIMIT_S, "the tables after the restart")
-            eventually(lambda: a.agent.tables.mark.number > first.number, LIMIT_S)
+            eventually(lambda: settled(a) and a.buckets == b.buckets, what="the tables after the restart")
+            eventually(lambda: a.agent.tables.mark.number > first.number)
             assert (a.agent.tables.mark.generation == first.generation) is same_generation
             assert {key: bucket.life for key, bucket in a.buckets.items() if key.region == "data"} == lives
             assert (a.agent.me, b.agent.me) == me and coordination(site)["lost_buckets"] == 0
@@ -160,7 +160,7 @@ def test_nobody_hears_of_a_decision_that_is_not_on_the_disk(tmp_path, monkeypatc
 
         monkeypatch.setattr(coordination_host, "REOPEN_S", 0.2)
         journal._database = Full()
-        eventually(a.host, LIMIT_S, "the region is known as soon as the file is there again")
+        eventually(a.host, what="the region is known as soon as the file is there again")
         assert not coordination(site)["problem"]
         journal = sqlite3.connect(f"file:{tmp_path / 'L' / JOURNAL_FILE}?mode=ro&immutable=1", uri=True)
         journal.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -14,9 +15,10 @@ import pytest
 from hypothesis import given, strategies as st
 
 from pywan.coordination import encoding
+from pywan.coordination.actions import Probe, Store, Tell
 from pywan.coordination.coordinator import LEARNERS_AT_ONCE, Coordinator
 from pywan.coordination.journal import Journal
-from pywan.coordination.messages import MayLeave, Probe, Refused, Store, Tables, Tell
+from pywan.coordination.messages import MayLeave, Refused, Tables
 from pywan.coordination.tables import (
     NO_MARK,
     OWNED,
@@ -673,7 +675,16 @@ def buckets(draw):
 
 @given(buckets())
 def test_a_bucket_in_plain_form_is_the_same_bucket(bucket):
-    assert encoding.bucket_of(encoding.plain_bucket(bucket)) == bucket
+    assert encoding.bucket_of(encoding.plain_bucket(bucket), BucketKey("data", 1)) == bucket
+
+
+def test_a_bucket_that_contradicts_itself_is_refused_by_its_name_and_its_members():
+    twice = Bucket(primary=A, in_sync=(A, B), learners=(Learner(B, 7),))
+    with pytest.raises(ProtocolError, match=re.escape(f"bucket data[3]: member {B} is among the copies in sync and")):
+        encoding.bucket_of(encoding.plain_bucket(twice), BucketKey("data", 3))
+    without = Bucket(primary=A, in_sync=(B,))
+    with pytest.raises(ProtocolError, match=re.escape(f"bucket data[3]: its primary, member {A}, is not among")):
+        encoding.bucket_of(encoding.plain_bucket(without), BucketKey("data", 3))
 
 
 json_like = st.recursive(
@@ -686,7 +697,13 @@ json_like = st.recursive(
 @given(
     json_like,
     st.sampled_from(
-        [encoding.bucket_of, encoding.profile_of, encoding.attributes_of, encoding.mark_of, encoding.key_of]
+        [
+            lambda value: encoding.bucket_of(value, BucketKey("data", 0)),
+            encoding.profile_of,
+            encoding.attributes_of,
+            encoding.mark_of,
+            encoding.key_of,
+        ]
     ),
 )
 def test_whatever_is_not_of_the_plain_form_is_refused(value, reader):
@@ -727,7 +744,7 @@ def test_a_journal_that_is_damaged_or_newer_is_refused_by_name(tmp_path):
 WRITER = """
 import sys
 from pywan.coordination.journal import Journal
-from pywan.coordination.messages import Store
+from pywan.coordination.actions import Store
 from pywan.coordination.tables import *
 journal = Journal(sys.argv[1])
 for number in range(1, 1_000_000):

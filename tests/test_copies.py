@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from pywan.errors import ConnectivityError
-from pywan.testing.waiting import eventually
+from pywan.testing.waiting import LIMIT_S, eventually
 from test_core_sessions import TwoSites
 
 
@@ -43,7 +43,7 @@ def test_an_event_is_sent_and_its_maker_answered_only_when_all_copies_have_it(si
     sites.settle()
     assert [key for key, *_ in sites.history.applied] == ["k0"]
     sites.queue.made_replicated(0, 2)
-    thread.join(30)
+    thread.join(LIMIT_S)
     sites.settle()
     assert [key for key, *_ in sites.history.applied] == ["k0", "k1"] and len(sites.queue) == 0
 
@@ -53,7 +53,7 @@ def test_what_waited_counts_when_there_are_no_copies_any_more(sites):
     eventually(lambda: len(sites.queue) == 1)
     assert answered == []
     sites.queue.set_copied(False)
-    thread.join(30)
+    thread.join(LIMIT_S)
     sites.settle()
     assert answered == [0] and len(sites.history.applied) == 1
 
@@ -77,7 +77,7 @@ def test_what_counts_is_sent_again_after_a_broken_connection_and_the_rest_still_
     sites.settle()
     assert [key for key, *_ in sites.history.applied] == ["a"]
     sites.queue.made_replicated(0, 2)
-    thread.join(30)
+    thread.join(LIMIT_S)
 
 
 def test_copies_that_do_not_take_a_change_in_time_are_named(sites):
@@ -88,7 +88,7 @@ def test_copies_that_do_not_take_a_change_in_time_are_named(sites):
     ):
         sites.queue.wait_replicated(0.2)
     sites.queue.made_replicated(0, 1)
-    thread.join(30)
+    thread.join(LIMIT_S)
 
 
 def test_copies_cannot_have_more_than_there_is(sites):

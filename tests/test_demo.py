@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pywan.testing.waiting import eventually
+from pywan.testing.waiting import LIMIT_S, eventually
 
 pytest.importorskip("pyspark")
 pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(240)]
@@ -95,14 +95,14 @@ def test_an_interrupted_demo_leaves_no_process_and_no_file_behind(tmp_path, numb
     demo = start_demo(directory, "--events", "1000000")
     progress = tmp_path / "progress.txt"
     try:
-        eventually(lambda: "Spark generates" in progress.read_text(), 90, "the start of all processes")
+        eventually(lambda: "Spark generates" in progress.read_text(), what="the start of all processes")
         assert len(processes_in(directory)) > 6
     finally:
         demo.send_signal(number)
-    demo.communicate(timeout=60)
+    demo.communicate(timeout=LIMIT_S)
     assert demo.returncode == 130
     assert progress.read_text().endswith("interrupted: ending all processes\n")
-    eventually(lambda: not processes_in(directory), 20, "the end of all processes")
+    eventually(lambda: not processes_in(directory), what="the end of all processes")
     assert not directory.exists()
 
 
@@ -116,6 +116,6 @@ def test_an_interrupted_demo_leaves_no_process_and_no_file_behind(tmp_path, numb
 )
 def test_options_that_cannot_be_used_are_refused_at_once(tmp_path, options, problem):
     demo = start_demo(tmp_path / "work", *options)
-    demo.communicate(timeout=60)
+    demo.communicate(timeout=LIMIT_S)
     assert demo.returncode != 0
     assert problem in (tmp_path / "progress.txt").read_text()

@@ -15,7 +15,7 @@ import pytest
 from faulty_disk import FaultyDisk
 from pywan.client import DataConnection
 from pywan.errors import DiskAccessError
-from pywan.testing.waiting import eventually
+from pywan.testing.waiting import LIMIT_S, SOON_S, eventually
 
 MEMBER = """
 import json, logging, sys
@@ -74,7 +74,7 @@ class Member:
     def end(self) -> None:
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
-        assert self._process.wait(30) == 0
+        assert self._process.wait(LIMIT_S) == 0
 
 
 @pytest.fixture
@@ -114,7 +114,7 @@ def test_what_a_disk_fails_with_is_said_by_its_own_name(disk, member, call, erro
         refused.update(member.do(f"data.put('k', b'v' * {4_000_000 if big else 10})"))
         return "error" in refused
 
-    eventually(is_refused, 30)
+    eventually(is_refused)
     reason = os.strerror(error)
     assert refused["kind"] == ("QueueFullError" if error in FULL else "DiskAccessError")
     assert (
@@ -134,7 +134,7 @@ def test_what_a_disk_fails_with_is_said_by_its_own_name(disk, member, call, erro
     assert len(said) == len({line.partition(":")[0] for line in said}) <= 2 and all(reason in line for line in said)
     assert not member.lines("Traceback") and not member.lines("internal")
     disk.let_go()
-    eventually(lambda: "error" not in member.do("data.put('after', 1)"), 30)
+    eventually(lambda: "error" not in member.do("data.put('after', 1)"))
     assert member.do("data.wait_durable()") == {"found": None} and member.do("data['after']")["found"] == 1
     eventually(lambda: len(member.lines("its log is written again")) == len(said))
 
@@ -145,7 +145,7 @@ def test_a_change_of_a_region_without_senders_is_refused_at_once_while_its_disk_
     try:
         assert member.do("data.put('there', 1)") == {"found": None}
         disk.fail(pwrite=errno.EIO)
-        eventually(lambda: "error" in member.do("data.put('k', 1)"), 30)
+        eventually(lambda: "error" in member.do("data.put('k', 1)"))
         began = time.monotonic()
         for call in (
             "put('k', 1)",
@@ -159,9 +159,9 @@ def test_a_change_of_a_region_without_senders_is_refused_at_once_while_its_disk_
                 call,
                 refused,
             )
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < SOON_S  # None of them waits for ten seconds, as for a slow disk.
         disk.let_go()
-        eventually(lambda: "error" not in member.do("data.put('after', 1)"), 30)
+        eventually(lambda: "error" not in member.do("data.put('after', 1)"))
         assert {"after", "there"} <= set(member.do("list(data)")["found"])
     finally:
         disk.let_go()
@@ -191,9 +191,9 @@ def test_a_receiver_whose_disk_fails_says_so_to_the_sender_and_no_log_is_filled(
                 and cause.endswith(os.strerror(errno.EIO))
             )
 
-        eventually(is_told, 30)
+        eventually(is_told)
         began = time.monotonic()
-        eventually(lambda: time.monotonic() - began > 2, 10)  # It is tried again and again meanwhile.
+        eventually(lambda: time.monotonic() - began > 2)  # It is tried again and again meanwhile.
         assert (
             len(
                 [
@@ -207,7 +207,7 @@ def test_a_receiver_whose_disk_fails_says_so_to_the_sender_and_no_log_is_filled(
         assert len(member.lines("given up")) <= 2 and not member.lines("Traceback")
         assert all("the log is not written now: cannot sync" in line for line in member.lines("given up"))
         disk.let_go()
-        network.settle(30)
+        network.settle()
         assert member.do("len(data)")["found"] == count
     finally:
         disk.let_go()

@@ -14,6 +14,7 @@ from pywan.config.attributes import RegionAttributes
 from pywan.errors import DiskError, ProtocolError
 from pywan.region.member_region import MemberRegion
 from pywan.stats import ledger
+from pywan.testing.waiting import LIMIT_S
 from simulator.disk import Disk
 
 MIB = 1 << 20
@@ -148,10 +149,10 @@ def test_a_region_that_is_closed_while_its_log_is_written_loses_nothing(disk):
         if n % 50 == 49:
             assert region.commit_once()
     assert region.log_state()["segments"] > 4
-    disk.meanwhile = lambda: (writes.set(), goes_on.wait(20.0))
+    disk.meanwhile = lambda: (writes.set(), goes_on.wait(LIMIT_S))
     region.put("before", "the close")
     writers[0].start()
-    assert writes.wait(20.0)
+    assert writes.wait(LIMIT_S)
     region.put("meanwhile", "staged")
     region.close()
     disk.meanwhile = None
@@ -205,11 +206,11 @@ def test_what_is_taken_out_while_the_log_is_shortened_does_not_come_back(disk):
     def read_oldest(handle, path, at, to, size):
         status = read(handle, path, at, to, size)
         begun.set()
-        some_gone.wait(30)
+        some_gone.wait(LIMIT_S)
         return status
 
     def take_out():
-        begun.wait(30)
+        begun.wait(LIMIT_S)
         for key in keys:
             region.local_destroy(key)
             some_gone.set()

@@ -12,7 +12,7 @@ from pywan import _core
 from pywan.config.attributes import DiskStoreAttributes
 from pywan.disk.store import StoreCore
 from pywan.errors import BatchError, DiskError, QueueFullError
-from pywan.testing.waiting import eventually
+from pywan.testing.waiting import LIMIT_S, eventually
 
 MB = 1 << 20
 ROW = b"x" * 10_000
@@ -181,7 +181,7 @@ def test_a_members_senders_and_regions_share_a_store_and_the_member_works_on_whe
     ny.cache.destroy_region("stored")
     for n in range(200):
         ny.data[n] = ROW
-    network.settle(30)
+    network.settle()
     assert len(ln.data) == 201  # All but the first.
 
 
@@ -212,7 +212,7 @@ def test_who_waits_for_a_disk_that_takes_nothing_is_told_soon_and_loses_nothing(
     assert len(ny.data) == stored + 1
     if kind == "queue":
         ln.receive(), ln.region(type="REPLICATE")
-        network.settle(30)
+        network.settle()
         assert len(ln.data) == stored + 1
 
 
@@ -256,7 +256,7 @@ def test_who_is_told_that_the_newest_are_dropped_does_not_wait_for_the_disk(netw
     assert time.monotonic() - began < 4.0  # Each would wait for five seconds.
     assert sender.ledger()["dropped"]["queue full, newest"] == 200 and len(ny.data) == queued + 200
     ln.receive(), ln.region(type="REPLICATE")
-    network.settle(30)
+    network.settle()
     assert len(ln.data) == queued
 
 
@@ -270,7 +270,7 @@ def test_columns_that_met_a_full_log_say_which_rows_are_refused_and_which_not_on
     stored = len(ny.data) - first
     assert f"put_columns from row {stored} of 100 on (the rows before were stored) refused" in str(raised.value)
     ln.receive(), ln.region(type="REPLICATE")
-    network.settle(30)
+    network.settle()
     assert len(ln.data) == len(ny.data)
 
 
@@ -358,7 +358,7 @@ def test_what_waits_for_room_when_its_log_is_closed_is_written_when_there_is_som
     committer.join(0.5)
     shared.send("a", 350)
     assert filled.commit_once() and filled.commit_once()
-    committer.join(30)
+    committer.join(LIMIT_S)
     state = closed.log_state()
     assert not committer.is_alive() and state["pending"] == 0 and not state["failing"]
 
@@ -372,5 +372,5 @@ def test_a_log_whose_disk_stays_full_is_closed_all_the_same(tmp_path):
     committer = threading.Thread(target=queue.commit_loop)
     committer.start()
     queue.stop_log()
-    committer.join(30)
+    committer.join(LIMIT_S)
     assert not committer.is_alive() and "reached their limit" in queue.log_state()["failing"]

@@ -7,7 +7,8 @@ import pytest
 
 from pywan import CacheListener, GatewayEventFilter, GatewayEventSubstitutionFilter
 from pywan.errors import ConfigurationError, IllegalStateError
-from pywan.testing.waiting import eventually
+from pywan.gateway import dispatchers
+from pywan.testing.waiting import LIMIT_S, eventually
 
 both = pytest.mark.parametrize("parallel", [False, True], ids=["serial", "parallel"])
 
@@ -367,13 +368,16 @@ def test_a_callback_of_a_region_that_would_wait_for_itself_is_told_so(network, d
     assert ny.data.gateway_sender_ids == (sender.id,) and not ny.cache.is_closed
 
 
-def test_a_filter_may_pause_its_own_sender_and_is_told_when_the_sender_is_being_stopped(network):
+def test_a_filter_may_pause_its_own_sender_and_is_told_when_the_sender_is_being_stopped(network, monkeypatch):
+    monkeypatch.setattr(
+        dispatchers, "JOIN_TIMEOUT_S", 2 * LIMIT_S
+    )  # A stop that waited for a filter would take longer.
     entered, gate, outcomes = threading.Event(), threading.Event(), []
 
     class Pausing(GatewayEventFilter):
         def before_transmit(self, event):
             entered.set()
-            gate.wait(10)
+            gate.wait(LIMIT_S)
             try:
                 sender.pause()
                 outcomes.append("paused")
@@ -391,12 +395,12 @@ def test_a_filter_may_pause_its_own_sender_and_is_told_when_the_sender_is_being_
     entered.clear()
     sender.resume()
     ny.data["second"] = 2
-    assert entered.wait(10)
+    assert entered.wait(LIMIT_S)
     stopping = threading.Thread(target=sender.stop)
     stopping.start()
     eventually(lambda: not sender.is_running)
     gate.set()
-    stopping.join(10)  # Far below the time for which a stop waits for a filter that hangs.
+    stopping.join(LIMIT_S)
     assert not stopping.is_alive() and len(outcomes) == 2 and "is being stopped" in outcomes[1]
 
 
@@ -409,7 +413,7 @@ class Gate(GatewayEventFilter):
 
     def _wait(self, event):
         self.asked.append(event.key)
-        assert self.released.acquire(timeout=20)
+        assert self.released.acquire(timeout=LIMIT_S)
         return True
 
 
@@ -419,7 +423,7 @@ def test_a_batch_whose_filter_takes_longer_than_a_sender_may_be_silent_keeps_its
     ny, ln = network.add("ny ln")
     ln.receive(maximum_time_between_pings=1000)
     sender = ny.send_to(
-        ln, dispatcher_threads=1, batch_size=9, batch_time_interval=60_000, gateway_event_filters=[gate]
+        ln, dispatcher_threads=1, batch_size=9, batch_time_interval=600_000, gateway_event_filters=[gate]
     )
     ny.region(), ln.region()
     began = time.monotonic()
@@ -434,10 +438,11 @@ def test_a_batch_whose_filter_takes_longer_than_a_sender_may_be_silent_keeps_its
     assert sender.stats["batches_redistributed"] == 0 and ln.receiver.stats["batches_received"] == 1
 
 
-def test_a_stop_waits_for_the_event_that_a_filter_looks_at_and_not_for_the_whole_batch(network):
+def test_a_stop_waits_for_the_event_that_a_filter_looks_at_and_not_for_the_whole_batch(network, monkeypatch):
+    monkeypatch.setattr(dispatchers, "JOIN_TIMEOUT_S", 2 * LIMIT_S)
     gate = type("Gate", (Gate,), {})("before_transmit")
     ny, ln, sender = link(
-        network, False, dispatcher_threads=1, batch_size=100, batch_time_interval=60_000, gateway_event_filters=[gate]
+        network, False, dispatcher_threads=1, batch_size=100, batch_time_interval=600_000, gateway_event_filters=[gate]
     )
     ny.data.put_all({n: n for n in range(100)})
     eventually(lambda: gate.asked)
@@ -445,7 +450,7 @@ def test_a_stop_waits_for_the_event_that_a_filter_looks_at_and_not_for_the_whole
     stopping.start()
     eventually(lambda: not sender.is_running)
     gate.released.release()
-    stopping.join(10)
+    stopping.join(LIMIT_S)
     assert not stopping.is_alive() and gate.asked == [0] and len(sender._core.queue) == 100
     gate.released.release(200)
     sender.start()
@@ -475,8 +480,8 @@ def test_lag_names_a_slow_filter_and_a_slow_receiver(network):
     eventually(lambda: filtered.is_connected and plain.is_connected)
     for n in range(3000):
         ny.data[n] = b"v"
-    eventually(lambda: filtered.lag()["cause"] == "filter slow", timeout=20)
-    eventually(lambda: plain.lag()["cause"] == "receiver slow", timeout=20)
+    eventually(lambda: filtered.lag()["cause"] == "filter slow")
+    eventually(lambda: plain.lag()["cause"] == "receiver slow")
     gate.set()
     network.settle()
 

@@ -612,8 +612,7 @@ def test_a_site_never_heard_of_does_not_bring_destroyed_keys_back(network, atten
     for site in (ny, ln):
         eventually(
             lambda site=site: tk.sender(site).parked_count == 2 and not len(tk.sender(site)._core.queue),
-            20,
-            f"what tk parks for {site}",
+            what=f"what tk parks for {site}",
         )
         reasons = parked_reasons(tk.sender(site))
         assert set(reasons) == {"k", "never heard of"} and all(

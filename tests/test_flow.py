@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from pywan import CacheListener, GatewayEventFilter, _core
-from pywan.testing.waiting import eventually
+from pywan.testing.waiting import LIMIT_S, eventually
 from records import BATCH, REGION, make_batch, make_record
 from sites import keep_doing
 from test_receiver_failures import applied_once, through_a_proxy, with_a_listener
@@ -23,7 +23,7 @@ class Gate(CacheListener):
         self.open = threading.Event()
 
     def after_create(self, event):
-        self.open.wait(60)
+        self.open.wait(LIMIT_S)
 
     after_update = after_create
 
@@ -50,15 +50,15 @@ def test_bytes_on_their_way_follow_the_length_of_the_link(network, round_trip_ms
         )
 
     def put_one(n):
-        eventually(lambda: sender.queue_size < 2000, 60)
+        eventually(lambda: sender.queue_size < 2000)
         ny.data[n] = b"x" * 10_000
 
     with keep_doing(put_one) as done:
-        eventually(lambda: sender.stats["events_distributed"] > 1000 and fits(), 60, f"a window for {carried} bytes")
-        eventually(lambda: sender.stats["bytes_in_flight"] > carried / 2, 30)
+        eventually(lambda: sender.stats["events_distributed"] > 1000 and fits(), what=f"a window for {carried} bytes")
+        eventually(lambda: sender.stats["bytes_in_flight"] > carried / 2)
     assert sender.stats["round_trip_us"] >= round_trip_ms * 1000
     ln.proxy.set_bandwidth(0)
-    network.settle(60)
+    network.settle()
     applied_once(ln, len(done))
 
 
@@ -72,7 +72,7 @@ def test_a_receiver_that_stands_has_little_on_its_way_to_it(network):
     eventually(lambda: sender.lag()["cause"] == "receiver slow")
     assert sender.stats["bytes_in_flight"] <= (2 << 20) + 200_000 and sender.queue_size == 3000
     gate.open.set()
-    network.settle(60)
+    network.settle()
     applied_once(ln, 3000)
 
 
@@ -84,7 +84,7 @@ def test_a_receiver_whose_callback_stands_reads_no_more_than_a_frame_of_a_flood(
 
     def apply(core, record, place):
         entered.set()
-        gate.wait(60)
+        gate.wait(LIMIT_S)
         applied.append(place[1])
         return 0
 
@@ -129,7 +129,7 @@ def _push(sock, data, entered):
             refused = 0
         except BlockingIOError:
             refused += 1
-            entered.wait(10)
+            entered.wait(LIMIT_S)
     return sent
 
 
@@ -150,9 +150,9 @@ def test_lag_names_a_narrow_link(network):
     ny, ln, sender = through_a_proxy(network, type="REPLICATE", parallel=False, dispatcher_threads=1, batch_size=10)
     ln.proxy.set_bandwidth(MB)
     feed(ny, sender)
-    eventually(lambda: sender.lag()["cause"] == "link slow", 30)
+    eventually(lambda: sender.lag()["cause"] == "link slow")
     ln.proxy.set_bandwidth(0)
-    network.settle(30)
+    network.settle()
 
 
 def test_lag_names_a_receiver_that_works_slowly_however_long_the_link(network):
@@ -166,9 +166,9 @@ def test_lag_names_a_receiver_that_works_slowly_however_long_the_link(network):
 
     ln.data.add_listener(Slow())
     feed(ny, sender)
-    eventually(lambda: sender.lag()["cause"] == "receiver slow", 30)
+    eventually(lambda: sender.lag()["cause"] == "receiver slow")
     gate.set()
-    network.settle(30)
+    network.settle()
 
 
 def test_lag_names_a_slow_filter_also_where_the_link_is_long(network):
@@ -183,9 +183,9 @@ def test_lag_names_a_slow_filter_also_where_the_link_is_long(network):
     )
     ln.proxy.set_latency_ms(50)
     feed(ny, sender)
-    eventually(lambda: sender.lag()["cause"] == "filter slow", 30)
+    eventually(lambda: sender.lag()["cause"] == "filter slow")
     gate.set()
-    network.settle(30)
+    network.settle()
 
 
 def test_lag_names_a_slow_disk_and_one_that_takes_nothing(network, monkeypatch, tmp_path):
@@ -195,7 +195,7 @@ def test_lag_names_a_slow_disk_and_one_that_takes_nothing(network, monkeypatch, 
         """Its committer, and so its disk, stands until the gate is opened."""
 
         def commit_loop(self):
-            gate.wait(60)
+            gate.wait(LIMIT_S)
             super().commit_loop()
 
     monkeypatch.setattr("pywan.gateway.queue._core.EventQueue", HeldUp)
@@ -231,7 +231,7 @@ def test_lag_names_a_slow_disk_and_one_that_takes_nothing(network, monkeypatch, 
             )
     assert sender.lag()["cause"].startswith("disk: ") and "limit" in sender.lag()["cause"]
     standing.open.set()
-    network.settle(30)
+    network.settle()
 
 
 def test_lag_names_what_an_operator_did_and_a_link_that_is_not_there(network):

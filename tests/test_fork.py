@@ -23,11 +23,9 @@ from pywan.client import DataConnection
 from pywan.errors import PywanError
 from pywan.member import process
 from pywan.region.region import core_of
-from pywan.testing.waiting import eventually
+from pywan.testing.waiting import LIMIT_S, eventually
 from pywan.transport.control import ControlClient
 from sites import QUICK
-
-LIMIT_S = 20.0
 
 
 class Child:

@@ -18,7 +18,7 @@ from pywan.cli.output import Output, Result, Table
 from pywan.cli.session import Session
 from pywan.errors import ConfigurationError, PywanError, RemoteError
 from pywan.member.process import MemberFiles, configure_logging
-from pywan.testing.waiting import eventually
+from pywan.testing.waiting import LIMIT_S, eventually
 from pywan.transport.control import ControlClient, ControlServer, call_once
 from test_bad_input import answer, hello
 
@@ -228,7 +228,7 @@ def test_a_locator_lives_through_a_megabyte_of_invented_sites(network, caplog):
         "name": "evil",
         "stamp": 2**62 - 1,
     }
-    with ControlClient(("127.0.0.1", ny.locator.port), 5) as client:
+    with ControlClient(("127.0.0.1", ny.locator.port), LIMIT_S) as client:
         for claimed in (joiner, other):
             client.call(
                 "locator-join",

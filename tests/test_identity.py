@@ -7,6 +7,7 @@ import itertools
 import pytest
 
 from pywan import CacheListener, GatewayConflictResolver, GatewayEventFilter, _core
+from pywan.base.draws import drawn_number
 from pywan.events import EventSequenceID
 from pywan.region.region import core_of
 from pywan.testing.waiting import eventually
@@ -191,3 +192,12 @@ def test_an_attempt_that_goes_on_where_another_stopped_keeps_the_identities_of_i
         queue.clear()
     found += [_core.record_fields(record)["event_id"] for _, _, record in queue.records(10_000)]
     assert [each[2] for each in found] == list(range(1, 2001)) and len({each[:2] for each in found}) == 1
+
+
+def test_a_drawn_number_uses_all_the_bits_that_were_asked_for():
+    """Each bit is 0 in all of 200 draws once in 2**200 runs."""
+    for bits in (1, 7, 8, 32, 63):
+        ones = 0
+        for _ in range(200):
+            ones |= drawn_number(bits)
+        assert ones == 2**bits - 1

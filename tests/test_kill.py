@@ -12,7 +12,7 @@ from pywan.demo.compare import read_contents
 from pywan.errors import PywanError
 from pywan.member import process
 from pywan.region.region import core_of
-from pywan.testing.waiting import eventually
+from pywan.testing.waiting import LIMIT_S, eventually
 from pywan.transport import sockets
 from pywan.transport.control import call_once
 from sites import keep_doing
@@ -52,7 +52,7 @@ class Machine:
 
     def ask(self, name, op, **fields):
         _, host, port = self.running[name]
-        return call_once((host, port), op, timeout=10.0, **fields)
+        return call_once((host, port), op, timeout=LIMIT_S, **fields)
 
     def contents(self, name):
         def scan(cursor):
@@ -128,7 +128,7 @@ def test_a_killed_sending_server_rejoins_and_sends_again(network, machine, kind)
 
     def send(task, rows):
         with DataConnection.open(
-            str(ny.locator.address), region="data", run_id=b"r" * 16, task=task, timeout=10.0
+            str(ny.locator.address), region="data", run_id=b"r" * 16, task=task, timeout=LIMIT_S
         ) as connection:
             connection.put_pairs(rows)
             return connection.commit()["rows"]
@@ -215,11 +215,10 @@ def test_a_killed_locator_stops_no_traffic_and_is_told_again_when_it_is_back(net
         )
         eventually(
             lambda: [m["name"] for m in call_once(("127.0.0.1", port), "servers")["servers"]] == ["server_tk"],
-            timeout=15,
         )
         sender.stop()
         sender.start()
-        eventually(lambda: sender.is_connected, timeout=15)
+        eventually(lambda: sender.is_connected)
     network.settle()
     ledger = sender.ledger()
     assert ledger["distributed"] + ledger["dropped"]["sender not running"] == len(done)

@@ -28,7 +28,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 def in_sync(site: Site, name: str, *regions: str) -> None:
     for at in regions or COPIES:
-        eventually(lambda at=at: site.counts(at)[name].get("copies", 0) == COPIES[at], 20, f"copies of {at} at {name}")
+        eventually(lambda at=at: site.counts(at)[name].get("copies", 0) == COPIES[at], what=f"copies of {at} at {name}")
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def heard(member: Process, region: str = "copied") -> list[list]:
 
 
 def hears(member: Process, count: int, region: str = "copied") -> list[list]:
-    eventually(lambda: len(heard(member, region)) >= count, 20, f"{count} changes at {member.name}")
+    eventually(lambda: len(heard(member, region)) >= count, what=f"{count} changes at {member.name}")
     told = heard(member, region)
     assert len(told) == count, told
     return told

@@ -19,7 +19,7 @@ from pywan.errors import (
 )
 from pywan.protocol.discovery import Timings
 from pywan.site.locator import Locator
-from pywan.testing.waiting import eventually
+from pywan.testing.waiting import LIMIT_S, eventually
 from pywan.transport import sockets
 from pywan.transport.control import ControlServer, call_once
 
@@ -93,7 +93,7 @@ def test_a_ring_started_at_once_becomes_complete(start):
         for i in range(4)
     ]
     [t.start() for t in threads]
-    [t.join(20) for t in threads]
+    [t.join(LIMIT_S) for t in threads]
     eventually(lambda: len(locators) == 4 and everyone_knows_everyone(locators))
 
 
@@ -202,7 +202,7 @@ def test_members_join_beat_and_leave(start):
     call_once(locator.address, "member-join", profile=profile("b", 2))
     call_once(locator.address, "member-leave", name="b", member_id=2)
     assert [m["name"] for m in locator.members()] == ["a"]
-    eventually(lambda: locator.members() == [], 5)
+    eventually(lambda: locator.members() == [])
     assert not call_once(locator.address, "member-heartbeat", name="a", member_id=1)["known"]
 
 
@@ -289,7 +289,7 @@ def test_it_lives_through_garbage(start, caplog):
         for data in (b"GET / HTTP/1.0\r\n\r\n", b"PWC1" + b"\xff" * 12, bytes(100), b"PWD1" + bytes(60)):
             with sockets.connect(locator.address, 5) as sock:
                 sock.sendall(data)
-                sock.settimeout(5)
+                sock.settimeout(LIMIT_S)
                 # The locator may leave bytes of ours unread when it closes.
                 with contextlib.suppress(ConnectionResetError):
                     assert sock.recv(10) == b""

@@ -25,6 +25,7 @@ from pywan.errors import (
 )
 from pywan.gateway.status import SenderStatus
 from pywan.member.management import PLAIN_DEPTH, ManagementService, shown_value, to_plain_value
+from pywan.testing.waiting import LIMIT_S
 from pywan.transport.control import ControlClient, ControlServer
 
 
@@ -346,7 +347,7 @@ def test_answers_are_plain_and_travel_over_a_control_connection(cache):
             client.call("create region", name="data", type="PARTITION")
         assert not cache.shutdown_requested.is_set()
         client.call("stop member")
-        assert cache.shutdown_requested.wait(5)
+        assert cache.shutdown_requested.wait(LIMIT_S)
 
 
 def test_what_is_not_plain_becomes_text():

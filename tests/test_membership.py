@@ -10,7 +10,7 @@ from pywan.protocol.discovery import Timings
 from pywan.site.locator import Locator
 from pywan.site.membership import Membership, new_profile
 from pywan.testing.fault_proxy import FaultProxy
-from pywan.testing.waiting import eventually
+from pywan.testing.waiting import LIMIT_S, eventually
 from pywan.transport import sockets
 from pywan.transport.control import ControlServer, call_once
 
@@ -51,8 +51,8 @@ def test_a_sender_finds_the_least_loaded_receiver_of_another_site(sites):
         assert asker.distributed_system_id == 1
         assert asker.find_receiver(2) is None  # No receiver there yet ...
         assert asker.remote_locators(3) == [] and asker.find_receiver(3) is None  # ... and no such site.
-        assert one.update(receivers=[{"host": "127.0.0.1", "port": 5000}], load=5, timeout=5)
-        assert two.update(receivers=[{"host": "127.0.0.1", "port": 5000}], load=0, timeout=5)
+        assert one.update(receivers=[{"host": "127.0.0.1", "port": 5000}], load=5, timeout=LIMIT_S)
+        assert two.update(receivers=[{"host": "127.0.0.1", "port": 5000}], load=0, timeout=LIMIT_S)
         assert asker.remote_locators(2) == [ln.address]
         assert asker.find_receiver(2)["member"] == "ln2"
         assert asker.find_receiver(2, exclude=[two.member_id]) == {
@@ -61,7 +61,7 @@ def test_a_sender_finds_the_least_loaded_receiver_of_another_site(sites):
             "member": "ln1",
             "member_id": one.member_id,
         }
-        assert one.update(receivers=[], timeout=5)
+        assert one.update(receivers=[], timeout=LIMIT_S)
         assert asker.find_receiver(2, exclude=[two.member_id]) is None
         assert sorted(s["name"] for s in one.servers()) == ["ln1", "ln2"]
     assert ny.members() == ln.members() == []
@@ -71,23 +71,23 @@ def test_a_locator_that_comes_back_has_its_members_back(sites):
     ny, _ = sites
     back = threading.Event()
     with member("server_ny", ny, on_reconnect=lambda address: back.set()) as server:
-        server.update(receivers=[{"host": "127.0.0.1", "port": 5001}], timeout=5)
+        server.update(receivers=[{"host": "127.0.0.1", "port": 5001}], timeout=LIMIT_S)
         ny.stop()
         eventually(lambda: not server.is_connected)
         with locator("ny", 1, port=ny.port) as again:
-            assert back.wait(10)
+            assert back.wait(LIMIT_S)
             assert [m["receivers"] for m in again.members()] == [[{"host": "127.0.0.1", "port": 5001}]]
 
 
 def test_remote_receivers_are_found_while_the_own_locator_is_away(sites):
     ny, ln = sites
     with member("server_ny", ny) as asker, member("server_ln", ln) as server:
-        server.update(receivers=[{"host": "127.0.0.1", "port": 5001}], timeout=5)
+        server.update(receivers=[{"host": "127.0.0.1", "port": 5001}], timeout=LIMIT_S)
         eventually(lambda: asker.remote_locators(2) == [ln.address])
         ny.stop()
         assert asker.find_receiver(2)["port"] == 5001
         ln.stop()
-        assert asker.find_receiver(2, timeout=1) is None
+        assert asker.find_receiver(2, timeout=LIMIT_S) is None
 
 
 def test_it_registers_with_every_locator_of_the_site():
@@ -148,14 +148,14 @@ def test_a_locator_that_starts_late_is_waited_for():
     thread = threading.Thread(target=lambda: membership.join(timeout=10))
     thread.start()
     with locator("late", 5, port=port):
-        thread.join(10)
+        thread.join(LIMIT_S)
         assert membership.distributed_system_id == 5
         membership.leave()
 
 
 def test_locators_of_two_sites_cannot_be_one_members(sites):
     with pytest.raises(IncompatibleSystemError, match=r"must all be of (its own|one) site"):
-        member("m", *sites).join(5)
+        member("m", *sites).join(LIMIT_S)
     eventually(lambda: sites[0].members() == sites[1].members() == [])
 
 
@@ -163,7 +163,7 @@ def test_a_name_that_is_taken_is_refused(sites):
     with ControlServer("127.0.0.1", 0, lambda request, peer: {}, name="m") as port:
         first = Membership(str(sites[0].address), new_profile("m", "127.0.0.1", port.port))
         with first, pytest.raises(IllegalStateError, match="named m is alive"):
-            member("m", sites[0]).join(5)
+            member("m", sites[0]).join(LIMIT_S)
     with pytest.raises(IllegalStateError):
         first.join()
 

@@ -55,7 +55,7 @@ def test_logs_give_back_what_they_staged(tmp_path):
             region.put_columns(*columns(20_000, 1000, seed))
     kept = sum(region.memory_bytes for region in regions)
     assert resident() > begin + kept + 60 * MIB
-    eventually(lambda: resident() < begin + kept + 40 * MIB, timeout=60)
+    eventually(lambda: resident() < begin + kept + 40 * MIB)
     """,
         str(tmp_path),
     )
@@ -71,7 +71,7 @@ def test_a_destroyed_region_is_gone_though_a_connection_knows_it():
     held, before = known.memory_bytes, resident()
     assert held > 100 * MIB
     ln.cache.destroy_region("data")
-    eventually(lambda: resident() < before - held + 30 * MIB, timeout=60)
+    eventually(lambda: resident() < before - held + 30 * MIB)
     assert ny.sender(ln).is_connected and known.is_closed
     """)
 
@@ -86,7 +86,7 @@ def test_a_table_that_was_emptied_is_gone():
     data.clear(local=True)
     assert data.memory_bytes == 0
     del arrays
-    eventually(lambda: resident() < begin + 40 * MIB, timeout=60, what=f"{resident() - begin} bytes more than before")
+    eventually(lambda: resident() < begin + 40 * MIB, what=f"{resident() - begin} bytes more than before")
     data.put_columns(*columns(1000, 10))        # And it goes on.
     assert len(data) == 1000
     """)

@@ -340,7 +340,7 @@ def test_a_member_that_comes_back_does_not_wait_long_for_a_connection_that_a_pow
         member.begin()
         put(member, "after")
         eventually(lambda: "another opening of its disk store" in member.sender.lag()["cause"])
-        eventually(lambda: len(member.sender._core.queue) == 0, 20)
+        eventually(lambda: len(member.sender._core.queue) == 0)
         assert (
             contents(ln.data) == expected("before", "after")
             and member.sender._core.outgoing.incarnation == hello.incarnation
@@ -357,7 +357,7 @@ def test_two_members_on_copies_of_one_store_lose_nothing(network, sites, tmp_pat
     put(member, "both")
     network.settle()
     stop_and_copy(member, tmp_path / "clone")
-    eventually(lambda: member.sender.is_connected, 10)
+    eventually(lambda: member.sender.is_connected)
     # A site of its own: two members of one site cannot both have a persistent region.
     locator = pywan.Locator(
         "locator_clone", distributed_system_id=1, port=0, remote_locators=str(ln.locator.address), timings=QUICK
@@ -375,12 +375,12 @@ def test_two_members_on_copies_of_one_store_lose_nothing(network, sites, tmp_pat
         for n in range(50):
             data[f"clone {n}"] = "clone"
         put(member, "first")
-        eventually(lambda: len(member.sender._core.queue) == 0, 10)
+        eventually(lambda: len(member.sender._core.queue) == 0)
         assert sender.lag()["events"] == 50 and not sender.is_connected  # Refused while the first is there.
         member.sender.stop()
-        eventually(lambda: len(sender._core.queue) == 0, 10)
+        eventually(lambda: len(sender._core.queue) == 0)
         member.sender.start()
         put(member, "second")
-        eventually(lambda: len(member.sender._core.queue) == 0, 10)
+        eventually(lambda: len(member.sender._core.queue) == 0)
         assert contents(ln.data) == expected("both", "clone", "first", "second")
         assert sender._core.outgoing.incarnation != member.sender._core.outgoing.incarnation

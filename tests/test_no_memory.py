@@ -171,7 +171,7 @@ def test_a_receiving_member_out_of_memory_says_so_once_and_parks_what_it_cannot_
         resource.prlimit(pid, resource.RLIMIT_AS, ((kilobytes << 10) + (64 << 20), limits[1]))
         for n in range(2000):
             ny.data[n] = bytes(100_000)
-        network.settle(60)
+        network.settle()
         assert sender.parked_count > 50
         assert {event["reason"] for event in sender.parked(10)} == {"the remote site is out of memory"}
         log = (tmp_path / "process_ln" / "process_ln.log").read_text()
@@ -179,7 +179,7 @@ def test_a_receiving_member_out_of_memory_says_so_once_and_parks_what_it_cannot_
         assert "Traceback" not in log and 1 <= log.count("out of memory") <= 3
         resource.prlimit(pid, resource.RLIMIT_AS, limits)
         sender.replay_parked()
-        network.settle(60)
+        network.settle()
         assert sender.parked_count == 0 and machine.ask("process_ln", "query size", region="data")["size"] == 2001
 
 

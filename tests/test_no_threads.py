@@ -9,6 +9,7 @@ import pytest
 import pywan
 from pywan import errors
 from pywan.base import threads
+from pywan.testing.waiting import LIMIT_S
 from pywan.transport.control import ControlClient
 from test_bad_input import answer, hello
 
@@ -119,5 +120,5 @@ def test_a_port_goes_on_when_a_thread_was_started_and_does_not_begin(network, mo
     network.settle()
     assert ln.data["k"] == 1 and "did not begin" in caplog.text
     for port in ports[1:]:
-        with ControlClient(("127.0.0.1", port), 5) as client:
+        with ControlClient(("127.0.0.1", port), LIMIT_S) as client:
             assert client.call("ping")["ok"]

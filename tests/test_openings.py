@@ -16,7 +16,7 @@ from pywan.base import lines
 from pywan.base.addresses import resolve
 from pywan.protocol.discovery import Timings
 from pywan.protocol.gateway import Known, SenderHello, Welcome, encode, encode_known
-from pywan.testing.waiting import eventually
+from pywan.testing.waiting import LIMIT_S, eventually
 from pywan.transport import data, openings
 from pywan.transport.control import ControlClient, ControlServer
 from test_bad_input import answer, hello
@@ -66,7 +66,7 @@ def trickling(socks):
 def half_open(port, count, source, begin=b"PW"):
     found = []
     for _ in range(count):
-        sock = socket.create_connection(("127.0.0.1", port), 5, source_address=(source, 0))
+        sock = socket.create_connection(("127.0.0.1", port), LIMIT_S, source_address=(source, 0))
         with contextlib.suppress(OSError):
             sock.sendall(begin)
         found.append(sock)
@@ -91,7 +91,10 @@ def test_a_flood_of_half_open_connections_keeps_no_request_out(network, many_des
         with trickling(half_open(port, FLOOD, "127.0.0.1", b"PWC1")):
 
             def asked(port=port, op=op):
-                with ControlClient(("127.0.0.1", port), 5) as client, contextlib.suppress(errors.ConnectivityError):
+                with (
+                    ControlClient(("127.0.0.1", port), LIMIT_S) as client,
+                    contextlib.suppress(errors.ConnectivityError),
+                ):
                     return client.call(op)["ok"]
 
             eventually(asked)
@@ -109,7 +112,7 @@ def test_a_port_goes_on_when_no_thread_can_be_started(network, monkeypatch, capl
     network.settle()
     assert ln.data["k"] == 1
     for port in ports[1:]:
-        with ControlClient(("127.0.0.1", port), 5) as client:
+        with ControlClient(("127.0.0.1", port), LIMIT_S) as client:
             assert client.call("ping")["ok"]
     assert "can't start new thread" in caplog.text
 
@@ -197,7 +200,7 @@ def test_positions_that_come_one_by_one_have_one_time_limit():
 
 def opened(port, source="127.0.0.1"):
     """A control connection that has asked once."""
-    sock = socket.create_connection(("127.0.0.1", port), 5, source_address=(source, 0))
+    sock = socket.create_connection(("127.0.0.1", port), LIMIT_S, source_address=(source, 0))
     sock.sendall(bytes.fromhex("50574331090000006fb5c0670100000081a26f70a470696e67"))
     assert sock.recv(4) == b"PWC1"
     return sock
@@ -206,7 +209,7 @@ def opened(port, source="127.0.0.1"):
 def test_a_connection_that_asks_nothing_makes_room_for_one_that_does():
     with (
         ControlServer("127.0.0.1", 0, ask, name="test", max_connections=4) as server,
-        ControlClient(("127.0.0.1", server.port), 5) as first,
+        ControlClient(("127.0.0.1", server.port), LIMIT_S) as first,
     ):
         first.call("ping")
         others = []
@@ -229,21 +232,22 @@ def test_a_connection_at_work_keeps_its_place():
 
     def work(request, peer):
         at_work.release()
-        go_on.wait(10)
+        go_on.wait(LIMIT_S)
         return {}
 
     with ControlServer("127.0.0.1", 0, work, name="test", max_connections=2) as server:
         address = "127.0.0.1", server.port
         replies = []
         threads = [
-            threading.Thread(target=lambda: replies.append(ControlClient(address, 10).call("ping"))) for _ in range(2)
+            threading.Thread(target=lambda: replies.append(ControlClient(address, LIMIT_S).call("ping")))
+            for _ in range(2)
         ]
         for thread in threads:
             thread.start()
         for _ in threads:
-            assert at_work.acquire(timeout=10)
+            assert at_work.acquire(timeout=LIMIT_S)
         with pytest.raises(errors.ConnectivityError, match="2 connections are open already"):
-            ControlClient(address, 5).call("ping")
+            ControlClient(address, LIMIT_S).call("ping")
         go_on.set()
         for thread in threads:
             thread.join()
@@ -276,7 +280,7 @@ def port():
 
 
 def is_closed(sock):
-    sock.settimeout(5)
+    sock.settimeout(LIMIT_S)
     try:
         return sock.recv(1) == b""
     except ConnectionResetError:
@@ -316,14 +320,14 @@ def test_a_flood_of_connections_is_no_flood_of_lines(caplog):
 def test_requests_that_are_not_whole_have_a_limit_together(monkeypatch):
     monkeypatch.setattr("pywan.transport.control.MAX_UNFINISHED_BYTES", 1 << 20)
     with ControlServer("127.0.0.1", 0, ask, name="test") as server:
-        begun = [socket.create_connection(("127.0.0.1", server.port), 5) for _ in range(4)]
+        begun = [socket.create_connection(("127.0.0.1", server.port), LIMIT_S) for _ in range(4)]
         head = b"PWC1" + (16 << 20).to_bytes(4, "little") + bytes(8)
         for sock in begun:
             with contextlib.suppress(OSError):
                 sock.sendall(head + bytes(400 << 10))
         ended = select.select(begun, [], [], 10)[0]
         assert ended and all(is_closed(sock) for sock in ended)
-        with ControlClient(("127.0.0.1", server.port), 5) as client:
+        with ControlClient(("127.0.0.1", server.port), LIMIT_S) as client:
             assert client.call("ping")["ok"]
         for sock in begun:
             sock.close()
@@ -333,8 +337,8 @@ def test_a_sender_that_takes_no_place_is_told_why(network):
     _ny, ln = network.add("ny ln")
     ln.receive()
     ln.receiver._acceptor._max_connections = 1
-    with socket.create_connection(("127.0.0.1", ln.receiver.port), 5) as first:
+    with socket.create_connection(("127.0.0.1", ln.receiver.port), LIMIT_S) as first:
         first.sendall(hello(site=3, remote_site=2))
-        first.settimeout(5)
+        first.settimeout(LIMIT_S)
         assert isinstance(data.receive_message(first, Welcome), Welcome)
         assert b"connections are open already" in answer(ln.receiver.port, hello(site=3, remote_site=2, dispatcher=1))

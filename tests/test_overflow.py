@@ -157,7 +157,7 @@ def test_a_site_whose_own_queue_is_full_takes_no_more_and_the_sender_waits(netwo
     assert first.queue_size > 0 and first.parked_count == 0 and len(ln.data) < 2500
     assert second.queue_size == len(ln.data) == second.stats["events_queued"]
     tk.receive()
-    network.settle(30)
+    network.settle()
     network.assert_equal()
     assert (
         first.parked_count == 0 and ln.receiver.stats["events_received"] == tk.receiver.stats["events_received"] == 2500

@@ -14,7 +14,7 @@ import pytest
 import pywan
 from pywan.errors import ConfigurationError, DiskError, IllegalStateError
 from pywan.region.region import core_of
-from pywan.testing.waiting import eventually
+from pywan.testing.waiting import LIMIT_S, eventually
 
 persistent = pytest.mark.parametrize("type", ["REPLICATE_PERSISTENT", "PARTITION_PERSISTENT"])
 ROUNDS = int(os.environ.get("ROUNDS", "4"))
@@ -161,7 +161,7 @@ class Receiver:
     def end(self, number=signal.SIGTERM):
         if self.process is not None:
             self.process.send_signal(number)
-            self.process.wait(20)
+            self.process.wait(LIMIT_S)
             self.process.stdin.close()
             self.process.stdout.close()
             self.process = None
@@ -191,7 +191,7 @@ def test_a_receiver_killed_under_load_loses_nothing_that_it_acknowledged(network
                     written += 1
                 return sender.stats["events_distributed"] >= until
 
-            eventually(write_on, timeout=30)
+            eventually(write_on)
             receiver.end(signal.SIGKILL)
             acknowledged = sender.stats["events_distributed"]
             assert receiver.start() >= acknowledged  # Keys are new and sent in order: so many are the first ones.

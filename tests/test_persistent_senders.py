@@ -160,7 +160,7 @@ def test_sizes_and_memory_hold_after_recovery_with_overflow_and_after_draining(n
     assert (after["events"], after["bytes"]) == (before["events"], before["bytes"]) == (2000, before["bytes"])
     assert after["memory_bytes"] <= 6 << 20, after
     receive(ln)
-    network.settle(60)
+    network.settle()
     drained = member.sender._core.queue.counts()
     assert (drained["events"], drained["bytes"], drained["overflow_bytes"]) == (0, 0, 0)
     assert len(ln.data) == 2000
@@ -214,5 +214,5 @@ def test_a_remote_site_that_is_shut_down_in_the_middle_and_comes_back_has_everyt
     finally:
         done.set()
         writer.join()
-    network.settle(60)
+    network.settle()
     assert contents(ln.data) == {n: n for n in range(counts[0])}

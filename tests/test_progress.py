@@ -18,7 +18,7 @@ import pywan
 from pywan import _core
 from pywan.config import attributes as config
 from pywan.protocol import gateway
-from pywan.testing.waiting import eventually
+from pywan.testing.waiting import LIMIT_S, eventually
 from records import BATCH, FRAME_ACK, PONG, REGION, make_batch, make_record, split_frames
 from test_core_sessions import TwoSites, _names
 from test_kill import RECEIVER, Machine
@@ -95,7 +95,7 @@ def test_a_receiver_that_tells_of_work_on_a_long_batch_is_waited_for(sites):
         eventually(lambda: told[0] > 45)  # A ping every 20 ms: 900 ms at least.
         assert not ended and sites.dispatcher.has_progressed
         done.set()
-        runner.join(10)
+        runner.join(LIMIT_S)
     assert ended and ended[0].startswith("no progress")
 
 
@@ -141,7 +141,7 @@ def test_a_receiver_tells_how_far_it_is_while_it_works_on_a_long_batch():
         feeder = threading.Thread(target=let_through)
         feeder.start()
         try:
-            ours.settimeout(10)
+            ours.settimeout(LIMIT_S)
             while len([f for f in split_frames(came) if f.type == PROGRESS]) < 2:
                 came += ours.recv(32 * 64)
         finally:
@@ -156,7 +156,7 @@ def test_a_receiver_tells_how_far_it_is_while_it_works_on_a_long_batch():
         if not runner.is_alive():
             break
         runner.join(0.01)
-    runner.join(10)
+    runner.join(LIMIT_S)
     theirs.close()
     assert not runner.is_alive() and len(applied) < 1001
 
@@ -180,10 +180,10 @@ def test_a_frame_that_comes_slowly_is_told_of():
             with contextlib.suppress(TimeoutError):
                 came += ours.recv(64)
         assert [f.type for f in split_frames(came)] == [PROGRESS, PROGRESS]
-        ours.settimeout(10)
+        ours.settimeout(LIMIT_S)
         ours.sendall(whole[at:])
         ours.recv(64)
-    runner.join(10)
+    runner.join(LIMIT_S)
     theirs.close()
     assert len(region) == 1
 
@@ -210,7 +210,7 @@ def test_a_hung_receiver_is_given_up_for_another_one(network, quick_to_give_up):
     with contextlib.closing(pywan.Cache("server_ln2", locators=str(ln.locator.address))) as other:
         other.create_gateway_receiver(start_port=0, end_port=0)
         region = other.create_region("data", type="REPLICATE")
-        eventually(lambda: len(sender._core.queue) == 0, 30)
+        eventually(lambda: len(sender._core.queue) == 0)
         assert region["k"] == 1 and sender.receiver_location not in (None, hung_at)
         assert sender.lag()["cause"] == "none"
         network.check_ledgers()
@@ -244,7 +244,7 @@ def test_a_stopped_receiver_process_is_given_up_for_another_one(network, tmp_pat
         with contextlib.closing(pywan.Cache("server_ln2", locators=str(ln.locator.address))) as other:
             other.create_gateway_receiver(start_port=0, end_port=0)
             region = other.create_region("data", type="NORMAL")
-            eventually(lambda: len(sender._core.queue) == 0, 30)
+            eventually(lambda: len(sender._core.queue) == 0)
             assert len(region) == 100 and sender.receiver_location not in (None, stopped_at)
             network.check_ledgers()
     finally:
@@ -292,10 +292,10 @@ def test_a_dispatchers_new_connection_takes_over_from_the_old_one(network):
 
 
 def test_the_first_retries_come_at_once_and_later_ones_at_the_configured_interval(network, caplog):
-    """A sender whose interval is a minute finds a receiver that comes back within that minute, and not after it."""
+    """A sender whose interval is ten minutes finds a receiver that comes back long before they are over."""
     ny, ln = network.add("ny ln")
     ln.receive(through_proxy=True)
-    sender = ny.send_to(ln, dispatcher_threads=1, retry_interval_ms=60_000)
+    sender = ny.send_to(ln, dispatcher_threads=1, retry_interval_ms=600_000)
     ny.region(), ln.region()
     eventually(lambda: sender.is_connected)
     ny.data["a"] = 1
@@ -311,14 +311,17 @@ def test_the_first_retries_come_at_once_and_later_ones_at_the_configured_interva
 def test_a_connection_that_stood_for_long_is_retried_at_once_though_nothing_was_sent(network):
     ny, ln = network.add("ny ln")
     ln.receive(through_proxy=True)
-    sender = ny.send_to(ln, dispatcher_threads=1, retry_interval_ms=800)
-    for _ in range(6):
+    sender = ny.send_to(ln, dispatcher_threads=1, retry_interval_ms=1600)
+    took = []
+    for _ in range(8):
         eventually(lambda: sender.is_connected)
-        enough = time.monotonic() + 1.0
+        enough = time.monotonic() + 1.7  # Longer than the interval: that is long.
         eventually(lambda enough=enough: time.monotonic() > enough)
         ln.proxy.cut()
         eventually(lambda: not sender.is_connected)
         ln.proxy.restore()
         broke = time.monotonic()
         eventually(lambda: sender.is_connected)
-    assert time.monotonic() - broke < 0.6  # Doubled each time, it would be 0.8 s by now.
+        took.append(time.monotonic() - broke)
+    # Doubled each time, each of the last three would be 1.6 s. One of them may be slow on a busy machine.
+    assert min(took[-3:]) < 1.4, took

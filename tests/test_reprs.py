@@ -10,6 +10,7 @@ from pywan import Cache
 from pywan.base.faces import Described, counted, html_table
 from pywan.stats import Ledger
 from pywan.testing import two_sites
+from pywan.testing.waiting import LIMIT_S
 
 
 @pytest.fixture
@@ -73,16 +74,16 @@ def test_a_repr_waits_for_no_lock(sites):
         core = cache._core
         with core.state.lock, sender._core._lock, receiver._lock, locator._lock, locator._life, store._core._guard:
             taken.set()
-            done.wait(30)
+            done.wait(LIMIT_S)
 
     thread = threading.Thread(target=hold)
     thread.start()
     try:
-        assert taken.wait(10)
+        assert taken.wait(LIMIT_S)
         shown = []
         reader = threading.Thread(target=lambda: shown.extend((repr(each), each._repr_html_()) for each in objects))
         reader.start()
-        reader.join(10)
+        reader.join(LIMIT_S)
         assert len(shown) == len(objects)
     finally:
         done.set()

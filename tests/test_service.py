@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 from pywan.cli.service import tell_ready
+from pywan.testing.waiting import LIMIT_S
 
 ROOT = Path(__file__).resolve().parent.parent
 UNITS = sorted((ROOT / "packaging").glob("*.service"))
-LIMIT_S = 30.0
 pytestmark = pytest.mark.whole
 
 

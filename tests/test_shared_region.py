@@ -39,7 +39,7 @@ def waits_in_tail(site: SharedSite, key: Any) -> bool:
 def test_a_put_returns_when_the_copy_has_the_same_version(site: SharedSite) -> None:
     primary, copy = site.cores
     put = Call(primary.put, "k", {"some": "value"})
-    eventually(lambda: waits_in_tail(site, "k"), 10)
+    eventually(lambda: waits_in_tail(site, "k"))
     assert not put.is_done
     assert copy.lookup("k") is None
     site.carry()
@@ -63,7 +63,7 @@ def test_a_read_waits_until_what_it_saw_counts(site: SharedSite) -> None:
     site.carry()
     primary = site.cores[0]
     put = Call(primary.put, "k", "new")
-    eventually(lambda: waits_in_tail(site, "k"), 10)
+    eventually(lambda: waits_in_tail(site, "k"))
     reads = [
         Call(primary.get, "k"),
         Call(primary.__contains__, "k"),
@@ -77,7 +77,7 @@ def test_a_read_waits_until_what_it_saw_counts(site: SharedSite) -> None:
 
 def test_a_copy_that_is_taken_out_is_waited_for_no_longer(site: SharedSite) -> None:
     put = Call(site.cores[0].put, "k", 1)
-    eventually(lambda: waits_in_tail(site, "k"), 10)
+    eventually(lambda: waits_in_tail(site, "k"))
     site.members[0].tail.set_copies(site.bucket_of("k"), [])
     put.result()
 
@@ -89,6 +89,9 @@ def test_a_primary_reads_only_while_every_copy_promises_to_adopt_no_other() -> N
         with pytest.raises(ConnectivityError, match="region 'r': key 'k'") as raised:
             site.cores[0].get("k")
         assert not raised.value.in_doubt
+    with SharedSite() as site:
+        site.carry()
+        site.promise(0)
         read = Call(site.cores[0].get, "k", "nothing")
         site.promise(2**64 - 1)
         assert read.result() == "nothing"
@@ -109,7 +112,7 @@ def test_a_copy_answers_reads_where_the_region_lets_it() -> None:
     with SharedSite(reads_copies=True) as site:
         primary, copy = site.cores
         put = Call(primary.put, "k", 1)
-        eventually(lambda: waits_in_tail(site, "k"), 10)
+        eventually(lambda: waits_in_tail(site, "k"))
         site.carry()
         put.result()
         site.members[0].calls.stop()  # The primary cannot be asked.
@@ -178,7 +181,7 @@ def interrupted(site: SharedSite, caller: int, call: str, *arguments: Any) -> An
     bucket = site.bucket_of(key)
     before = site.members[0].tail.last(bucket)
     made = Call(getattr(site.cores[caller], call), *arguments)
-    eventually(lambda: waits_in_tail(site, key), 10)
+    eventually(lambda: waits_in_tail(site, key))
     site.lead(bucket, 1)
     site.keep_carrying()
     result = made.result()
@@ -273,9 +276,9 @@ def test_rows_that_are_put_while_the_region_comes_to_be_shared_are_all_stored() 
             member.core, member.route = core, Route(core, member.table, member.pool, member.me)
             site.keep_carrying()
             put = Call(core.put_columns, np.arange(rows), np.arange(rows))
-            eventually(lambda core=core, least=attempt * rows // 10: len(core) >= least, 10)
+            eventually(lambda core=core, least=attempt * rows // 10: len(core) >= least)
             core.share(member.tail, member.route)
-            assert put.result(60) == rows
+            assert put.result() == rows
             assert len(core) == rows
             in_tails.append(sum(member.tail.last(bucket) for bucket in range(site.buckets)))
             # A row that is in no tail is in an image, and no image was made here.

@@ -13,7 +13,7 @@ import pytest
 import pywan
 from pywan.errors import ConfigurationError, RegionNotFoundError
 from pywan.stats import volatile_text
-from pywan.testing.waiting import eventually
+from pywan.testing.waiting import LIMIT_S, eventually
 from sites import at_once
 
 SLOW = {"batch_time_interval": 600_000, "batch_size": 10_000, "retry_interval_ms": 30, "dispatcher_threads": 1}
@@ -114,7 +114,7 @@ def test_a_second_call_ends_the_waiting(unreachable, caplog, again):
     closing.start()
     eventually(lambda: cache.is_closed, what="the begin of the end")
     getattr(cache, again)()
-    closing.join(20.0)
+    closing.join(LIMIT_S)
     assert not closing.is_alive() and "20 queued" in warnings(caplog)[0]
 
 

@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 from pywan.member import process
-from pywan.testing.waiting import eventually
+from pywan.testing.waiting import LIMIT_S, eventually
 
-LIMIT_S = 30.0
 pytestmark = pytest.mark.whole
 OPTIONS = {"port": 0, "distributed_system_id": 1}
 
@@ -36,7 +35,7 @@ def test_after_sighup_the_log_goes_on_in_a_new_file(tmp_path, locator):
     log, renamed = log_of(tmp_path), tmp_path / "loc.log.1"
     log.rename(renamed)
     os.kill(locator.pid, signal.SIGHUP)
-    eventually(lambda: log.exists() and "opened again" in log.read_text(), LIMIT_S, "the new log file")
+    eventually(lambda: log.exists() and "opened again" in log.read_text(), what="the new log file")
     assert log.stat().st_mode & 0o777 == 0o600
     before = renamed.read_text()
     os.kill(locator.pid, signal.SIGTERM)
@@ -50,7 +49,7 @@ def test_a_log_file_that_cannot_be_opened_again_leaves_the_member_its_old_one(tm
     log.rename(renamed)
     log.mkdir()
     os.kill(locator.pid, signal.SIGHUP)
-    eventually(lambda: "the log goes on in the old file" in renamed.read_text(), LIMIT_S, "the error in the old file")
+    eventually(lambda: "the log goes on in the old file" in renamed.read_text(), what="the error in the old file")
     assert process.status("locator", "loc", directory=tmp_path)["state"] == "online"
 
 
@@ -67,7 +66,7 @@ def test_sighup_does_not_end_a_member_in_the_foreground_whose_log_is_no_terminal
     try:
         assert "is ready" in member.stdout.readline(), log.read_text()
         member.send_signal(signal.SIGHUP)
-        eventually(lambda: "no log file to open again" in log.read_text(), LIMIT_S, "the answer to SIGHUP")
+        eventually(lambda: "no log file to open again" in log.read_text(), what="the answer to SIGHUP")
         assert member.poll() is None
         member.send_signal(signal.SIGTERM)
         assert member.wait(LIMIT_S) == 0

@@ -50,8 +50,8 @@ def pair(site: Site) -> tuple[Process, Process]:
         one.do("data", "put", f"early {n}", n)
         one.do("copied", "put", f"early {n}", n)
     two = site.start("two")
-    eventually(lambda: copies(site, "two") == BUCKETS, 20, "copies at the second member")
-    eventually(lambda: copies(site, "two", "copied") == 113, 20, "copies of the replicated region")
+    eventually(lambda: copies(site, "two") == BUCKETS, what="copies at the second member")
+    eventually(lambda: copies(site, "two", "copied") == 113, what="copies of the replicated region")
     return one, two
 
 
@@ -93,7 +93,7 @@ def test_a_killed_primary_is_replaced_and_nothing_acknowledged_is_lost(site, pai
     assert [two.do("data", "get", f"k{n}") for n in range(200)] == list(range(200))
     eventually(lambda: leads(site, "two") == BUCKETS)
     site.start("one")
-    eventually(lambda: copies(site, "one") == BUCKETS, 20, "copies at the member that came back")
+    eventually(lambda: copies(site, "one") == BUCKETS, what="copies at the member that came back")
     two.kill()
     assert site.members["one"].do("data", "get", "after") == 1
 
@@ -154,17 +154,17 @@ def test_a_change_is_refused_while_too_few_copies_are_in_sync(tmp_path):
         assert is_refused(one)
         assert one.do("data", "get", "k") is None
         two = site.start("two")
-        eventually(lambda: copies(site, "two") == BUCKETS, 20, "copies at the second member")
+        eventually(lambda: copies(site, "two") == BUCKETS, what="copies at the second member")
         two.do("data", "put", "k", 1)
         with pytest.raises(ProcessFailed, match="min-in-sync-copies"):
             site.start("accessor", [{**ACCESSORS[0], "min_in_sync_copies": 1}])
         two.kill()
-        eventually(lambda: is_refused(one), 20, "a refusal")
+        eventually(lambda: is_refused(one), what="a refusal")
         before = one.do("data", "get", "k")
         with pytest.raises(ProcessFailed, match=r"3 of 3 rows were refused"):
             one.do("data", "put_all", {f"row {n}": n for n in range(3)})
         assert one.do("data", "get", "k") == before and one.do("data", "__len__") == 1
         three = site.start("three")
-        eventually(lambda: copies(site, "three") == BUCKETS, 20, "copies at the third member")
+        eventually(lambda: copies(site, "three") == BUCKETS, what="copies at the third member")
         three.do("data", "put", "k", 3)
         assert one.do("data", "get", "k") == 3

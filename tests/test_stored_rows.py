@@ -10,6 +10,7 @@ import pytest
 
 from pywan import _core
 from pywan.errors import BatchError, QueueFullError
+from pywan.testing.waiting import LIMIT_S
 
 CREATE, UPDATE, DESTROY = 0, 1, 2
 
@@ -115,7 +116,7 @@ def test_the_order_of_the_queue_is_the_order_of_the_versions_whoever_puts():
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(LIMIT_S)
         assert not thread.is_alive()
     newest: dict[bytes, tuple[int, bytes]] = {}
     queued = member.queued(partitions)
@@ -145,7 +146,7 @@ def test_rows_that_come_while_senders_are_attached_and_detached_all_go_one_way()
         member.queue.running = False
         member.queue.running = True
     stop.set()
-    thread.join(60)
+    thread.join(LIMIT_S)
     counts = member.queue.counts()
     assert (
         counts["queued"] == len(member.queue)

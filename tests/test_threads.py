@@ -16,7 +16,7 @@ import pytest
 
 from pywan import _core
 from pywan.stats import ledger
-from pywan.testing.waiting import eventually
+from pywan.testing.waiting import LIMIT_S, eventually
 from records import check_ledger
 
 WRITERS, ROUNDS, KEYS = 3, 12, 300
@@ -52,7 +52,7 @@ class Crew:
         try:
             if kind is None:
                 for each in self._running:
-                    each.result(60)
+                    each.result(LIMIT_S)
         finally:
             self._pool.shutdown(wait=kind is None)
 
@@ -119,18 +119,18 @@ def test_everything_arrives_while_all_work_at_once(tmp_path, conflate, log):
             lambda: (len(near), far.tombstones, far.memory_bytes, near.conflicts, far.applied),
         )
         for done in [crew.start(write, near, writer) for writer in range(WRITERS)]:
-            done.result(60)
+            done.result(LIMIT_S)
         if log:
             queue.wait_durable()
-        eventually(lambda: len(queue) == 0, timeout=60)
+        eventually(lambda: len(queue) == 0)
         for dispatcher, dispatching, receiver, receiving in sessions:
             dispatcher.stop()
-            dispatching.result(30)
+            dispatching.result(LIMIT_S)
             receiver.stop()
-            receiving.result(30)
+            receiving.result(LIMIT_S)
         if log:
             queue.stop_log()
-            committer.result(30)
+            committer.result(LIMIT_S)
     for end in ends:
         end.close()
     check_written(far)
@@ -154,7 +154,7 @@ def test_a_region_is_logged_by_all_threads_and_read_again(tmp_path):
             lambda: sum(1 for _ in region.scan_keys()),
         )
         for done in [crew.start(write, region, writer) for writer in range(WRITERS)]:
-            done.result(60)
+            done.result(LIMIT_S)
         region.wait_durable()
         region.stop_log()
     check_written(region)
@@ -196,7 +196,7 @@ def test_a_persistent_queue_keeps_what_threads_put_into_it(tmp_path):
         crew.start(drain, queue, 0)
         crew.watch(queue.log_state, queue.counts, functools.partial(queue.records, 100), queue.oldest_ms)
         for done in [crew.start(write, region, writer) for writer in range(WRITERS)]:
-            done.result(60)
+            done.result(LIMIT_S)
         queue.wait_durable()
         crew.is_over.set()
         queue.stop_log()

@@ -457,6 +457,55 @@ def test_a_name_from_outside_imports_nothing_and_runs_nothing():
     assert _core.show_object(TAGGED, tagged(12, msgpack.packb([f"{__name__}:Side", "BUY"]))) is Side.BUY
 
 
+class Unknown:
+    """Nobody can carry its instances."""
+
+
+@pytest.mark.parametrize(
+    "value, part",
+    [
+        ({"items": [1, {}, (3, {"price": Unknown()})]}, "value['items'][2][1]['price']: "),
+        ([{7: Unknown()}], "value[0][7]: "),
+        ({Unknown(): 1}, "a key of value: "),
+        ({"by": {(1, Unknown()): 1}}, "[1] in a key of value['by']: "),
+        ({"in": {frozenset([Unknown()])}}, "an element of an element of value['in']: "),
+        (["x" * 9, "\ud800"], "value[1]: the text "),
+        ([[[[[[[[[[Unknown()]]]]]]]]]], "value[0][0][0][0][...][0][0][0][0]: "),
+        (Unknown(), f"a {__name__}.Unknown cannot be carried"),
+    ],
+)
+def test_an_error_says_which_part_of_a_value_cannot_be_carried(value, part):
+    region = _core.RegionCore("parts", _core.Clock(), site=1, member=1)
+    with pytest.raises(SerializationError) as raised:
+        region.put("k", value)
+    assert str(raised.value).startswith(part) and str(raised.value).endswith("(nothing was stored)")
+    assert len(region) == 0
+
+
+def test_an_error_says_which_part_of_a_key_cannot_be_carried():
+    region = _core.RegionCore("keys", _core.Clock(), site=1, member=1)
+    with pytest.raises(SerializationError, match=r"^key\[1\]\[0\]: a "):
+        region.put((1, (Unknown(),)), 1)
+
+
+@pytest.mark.parametrize(
+    "key, words",
+    [
+        ([1, 2], "[1, 2] of type list cannot be a key: a list or dict cannot be a key or a part of one; use a tuple"),
+        (
+            (1, {2: 3}),
+            "(1, {2: 3}) of type tuple cannot be a key: a list or dict cannot be a key or a part of one; use",
+        ),
+        ({1}, "{1} of type set cannot be a key: a set cannot be a key or a part of one; use a frozenset"),
+        (None, "None cannot be a key; use bytes, str, int or another value"),
+    ],
+)
+def test_an_error_says_what_was_given_as_a_key_and_what_can_be_one(key, words):
+    region = _core.RegionCore("keys", _core.Clock(), site=1, member=1)
+    with pytest.raises(SerializationError, match=f"^{re.escape(words)}"):
+        region.put(key, 1)
+
+
 # User's serializers
 
 
@@ -616,7 +665,7 @@ def test_a_receiver_refuses_a_record_whose_key_is_none(form, key):
             _core.pack_frame(3, region.name.encode(), 1) + _core.pack_frame(_core.FRAME_BATCH, payload, 0, count)
         )
     assert list(region.scan_keys()) == []
-    with pytest.raises(pywan.PywanError, match="no key"):
+    with pytest.raises(pywan.PywanError, match=r"key of .* bytes, written as .*, is refused: "):
         _core.EventQueue("poisoned").append_record(bad)
 
 
@@ -628,7 +677,7 @@ def test_a_clients_rows_are_refused_with_a_key_that_is_none(form, key):
         theirs.sendall(
             _core.pack_frame(_core.FRAME_BATCH, payload, 0, count) + _core.pack_frame(_core.FRAME_COMMIT, b"", 1)
         )
-        assert "is no key" in _core.RowStage(None).run(ours.fileno(), 5_000)
+        assert ", is refused: " in _core.RowStage(None).run(ours.fileno(), 5_000)
 
 
 @poisons
@@ -653,13 +702,13 @@ def test_a_stored_key_that_is_none_is_damage_and_salvage_saves_what_is_around_it
     store = tmp_path / "disk-store-DEFAULT"
     forge(store / "region-data", stand_in or b"#", form, key)
     ny.new_cache(dir=tmp_path)
-    with pytest.raises(DiskError, match="no key"):
+    with pytest.raises(DiskError, match=r"key of .* bytes, written as .*, is refused: "):
         ny.region(type="PARTITION_PERSISTENT")
     ny.cache.close()
     found = {each["log"]: each for each in salvage_store(store, tmp_path / "saved" / "disk-store-DEFAULT")}[
         "region-data"
     ]
-    assert found["saved"] == 2 and "no key" in found["damage"]
+    assert found["saved"] == 2 and ", is refused: " in found["damage"]
     ny.new_cache(dir=tmp_path / "saved")
     assert sorted(ny.region(type="PARTITION_PERSISTENT").keys()) == [b"before", b"behind"]
 

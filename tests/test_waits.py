@@ -9,6 +9,7 @@ import pytest
 from faulty_disk import FaultyDisk
 from pywan.errors import BatchError
 from pywan.region.region import core_of
+from pywan.testing.waiting import LIMIT_S
 
 
 class Member:
@@ -86,7 +87,7 @@ def test_a_bulk_call_waits_for_the_disk_once(ny, tmp_path, listens):
             process.stdin.write("go on\n")
         assert process.stdout.readline().strip() == "closed"
         process.stdin.write("go on\n")
-        assert process.wait(20) == 0
+        assert process.wait(LIMIT_S) == 0
     finally:
         disk.let_go()
         process.kill()
@@ -172,7 +173,7 @@ def test_ctrl_c_ends_a_wait_for_the_disk(ny, tmp_path, call, kind):
         tell()
         assert word() == "closed"
         tell()
-        assert process.wait(20) == 0
+        assert process.wait(LIMIT_S) == 0
     finally:
         disk.let_go()
         process.kill()

@@ -11,7 +11,7 @@ import pytest
 from pywan import _core
 from pywan.config.attributes import RegionAttributes, SenderAttributes
 from pywan.errors import ConfigurationError, DiskError, QueueFullError
-from pywan.testing.waiting import eventually
+from pywan.testing.waiting import LIMIT_S, eventually
 from simulator.disk import Disk
 
 PARTITIONS = 3
@@ -199,7 +199,7 @@ def on_slow_disk():
     committer = started(queue)
     region.put("first", "v")  # Makes segments.
     queue.wait_durable()
-    disk.meanwhile = lambda: may_sync.wait(30)
+    disk.meanwhile = lambda: may_sync.wait(LIMIT_S)
     yield queue, region, may_sync
     may_sync.set()
     queue.stop_log()
@@ -272,7 +272,7 @@ def test_what_is_written_is_synced_soon(tmp_path):
     region.attach([queue])
     committer = started(queue)
     region.put("k", "v")
-    eventually(lambda: queue.log_state()["unsynced"] == 0, 10.0)
+    eventually(lambda: queue.log_state()["unsynced"] == 0)
     queue.stop_log()
     committer.join()
 

@@ -228,8 +228,9 @@ static int has_own_form(const uint8_t *key, size_t length)
            || (code >= 0xca && code <= 0xd3) || (code >= 0xd9 && code <= 0xdb) || code >= 0xe0;
 }
 
-wan_status wan_key_check_content(const uint8_t *key, size_t length, uint8_t form)
+const char *wan_key_fault(const uint8_t *key, size_t length, uint8_t form)
 {
+    if (wan_key_is_plain(key, length, form)) return NULL;
     key_reader reader = {key, key + length};
     const char *wrong = "its form is not known";
     switch (form) {
@@ -238,12 +239,22 @@ wan_status wan_key_check_content(const uint8_t *key, size_t length, uint8_t form
         wrong =
             has_own_form(key, length) ? "it has a form of its own and is written as tagged" : check_object(&reader, 0);
         break;
-    case WAN_FORM_NONE: wrong = "None is no key"; break;
+    case WAN_FORM_NONE: wrong = "None cannot be a key"; break;
     case WAN_FORM_INT:
     case WAN_FORM_FLOAT: wrong = "a number is not 8 bytes long"; break;
     case WAN_FORM_USER: wrong = check_named(&reader, 0); break;
     }
     if (!wrong && (form == WAN_FORM_TAGGED || form == WAN_FORM_USER) && reader.at != reader.end)
         wrong = "bytes follow its object";
-    return wrong ? WAN_FAIL(WAN_CORRUPT, "a key of form %u and %zu bytes is no key: %s", form, length, wrong) : WAN_OK;
+    return wrong;
+}
+
+wan_status wan_key_check_content(const uint8_t *key, size_t length, uint8_t form)
+{
+    static const char *const form_names[WAN_FORM_COUNT] = {
+        "bytes", "text", "a tagged object", "None", "an int", "a float", "an object of a registered class"};
+    const char *wrong = wan_key_fault(key, length, form);
+    if (!wrong) return WAN_OK;
+    return WAN_FAIL(WAN_CORRUPT, "a key of %zu bytes, written as %s (form %u), is refused: %s", length,
+                    form < WAN_FORM_COUNT ? form_names[form] : "something unknown", form, wrong);
 }

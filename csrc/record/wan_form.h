@@ -67,6 +67,9 @@ static inline int wan_key_is_plain(const uint8_t *key, size_t length, uint8_t fo
            || ((form == WAN_FORM_INT || form == WAN_FORM_FLOAT) && length == 8);
 }
 
+/* Why these bytes cannot be a key, in words that continue a sentence about the key. NULL: they can. */
+const char *wan_key_fault(const uint8_t *key, size_t length, uint8_t form);
+
 /* Does the work of `wan_key_check` for all other keys. */
 wan_status wan_key_check_content(const uint8_t *key, size_t length, uint8_t form);
 

@@ -21,8 +21,7 @@ enum {
     WAN_CALL_COUNT,      /* How many entries the bucket has. */
     WAN_CALL_SCAN,       /* The keys of the bucket from the shard `number` on, with their values if asked for. */
     WAN_CALL_CLEAR,      /* Takes all entries out of the bucket. */
-    WAN_CALL_ANSWER,     /* A wan_answer. */
-    WAN_CALL_KIND_COUNT
+    WAN_CALL_ANSWER      /* A wan_answer. */
 };
 
 /* Flags of a call. */

@@ -11,6 +11,7 @@ cdef extern from "record/wan_form.h" nogil:
     enum: WAN_TAGGED_DEPTH_MAX, WAN_TAGGED_CONTAINERS_MAX
     bint wan_is_ascii(const uint8_t *at, size_t length)
     wan_status wan_key_check(const uint8_t *key, size_t length, uint8_t form)
+    const char *wan_key_fault(const uint8_t *key, size_t length, uint8_t form)
 
 cdef extern from "record/wan_decimal.h" nogil:
     enum: WAN_DECIMAL_BYTES_MAX, WAN_DECIMAL_TEXT_MAX

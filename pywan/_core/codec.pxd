@@ -35,7 +35,6 @@ cdef inline object encode(object obj, encoded *out):
 
 
 cdef object encode_by_type(object obj, encoded *out, bint is_key)
-cdef str described(object obj)
 
 
 cdef inline object encode_key(object obj, encoded *out):

@@ -6,8 +6,7 @@ from cpython.long cimport PyLong_AsLongLongAndOverflow
 from pywan._core.c_base cimport *
 from pywan._core.c_record cimport *
 from pywan._core.c_python cimport *
-from pywan._core.status cimport detail_text
-from pywan._core.tagged cimport Encoded, Undecodable, pack_tagged, raise_value_too_large, refused, show
+from pywan._core.tagged cimport Encoded, Undecodable, described, pack_tagged, raise_value_too_large, refused, show
 
 
 cdef object encode_by_type(object obj, encoded *out, bint is_key):
@@ -68,17 +67,10 @@ cdef object encode_other(object obj, encoded *out, bint is_key):
     return data
 
 
-cdef str described(object obj):
-    """`obj` as text for an error message. Not every object can be printed."""
-    try:
-        return f"{obj!r:.100}"
-    except Exception:
-        return f"a {type(obj).__qualname__} that cannot be printed"
-
-
 cdef object encode_key_by_type(object obj, encoded *out):
     """As `encode_key`, for objects of any type."""
     cdef type kind = type(obj)
+    cdef const char *fault
     if obj is None:
         raise refused("None cannot be a key; use bytes, str, int or another value")
     holder = encode_by_type(obj, out, True)
@@ -86,8 +78,10 @@ cdef object encode_key_by_type(object obj, encoded *out):
         from pywan.errors import EventTooLargeError
         raise EventTooLargeError(f"a key of {out.length} bytes is over the limit of {WAN_KEY_BYTES_MAX} bytes; nothing"
                                  " was stored")
-    if kind is not str and wan_key_check(out.data, out.length, out.form) != WAN_OK:
-        raise refused(f"{described(obj)} cannot be a key: {detail_text()}")
+    if kind is not str:
+        fault = wan_key_fault(out.data, out.length, out.form)
+        if fault != NULL:
+            raise refused(f"{described(obj)} of type {kind.__qualname__} cannot be a key: {fault.decode()}")
     return holder
 
 

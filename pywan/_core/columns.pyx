@@ -431,11 +431,11 @@ cdef class Column:
                 kind = str if isinstance(item, str) else bytes
             if not isinstance(item, kind):
                 if isinstance(item, (bytes, str)):
-                    raise column_error(f"column {self.name!r}, row {row}: {type(item).__name__} after rows of "
-                                       f"{kind.__name__}; make all rows the same type")
+                    raise column_error(f"column {self.name!r}, row {row}: a value of type {type(item).__name__} after"
+                                       f" rows of {kind.__name__}; make all rows the same type")
                 raise column_error(
-                    f"column {self.name!r}, row {row}: {type(item).__name__}; a list holds bytes or str only: pass"
-                    " numbers as a numpy or Arrow array, other values as bytes")
+                    f"column {self.name!r}, row {row}: a value of type {type(item).__name__}; a list holds bytes or"
+                    " str, and None for a null: pass numbers as a numpy or Arrow array, other values as bytes")
             if kind is str:
                 try:
                     content = (<str>item).encode()

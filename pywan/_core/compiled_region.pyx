@@ -8,7 +8,6 @@ from pywan._core.c_copies cimport *
 from pywan._core.c_record cimport *
 from pywan._core.c_region cimport *
 from pywan._core.clock cimport Clock
-from pywan._core.codec cimport described
 from pywan._core.committer cimport (
     FOR_DISK, FOR_EVENTS, SYNCHRONOUS_WRITTEN, committer_begin_wait, committer_failing_since, committer_wait, disk_wait)
 from pywan._core.disk_log cimport LogBudget
@@ -21,6 +20,7 @@ from pywan._core.region_state cimport (
     MAX_ATTACHED, ROUTE_CALLBACKS, ROUTE_STRAIGHT, attachment, condition, decision, origin, region_log)
 from pywan._core.region_walk cimport attachment_publish, pass_entry_locks
 from pywan._core.status cimport detail_text, error_of_child, full_error, log_fails, raise_for
+from pywan._core.tagged cimport described
 from pywan._core.tail cimport Tail
 
 cdef enum:

@@ -6,10 +6,10 @@ from libc.string cimport memcpy, memset
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from pywan._core.c_base cimport *
 from pywan._core.c_record cimport *
-from pywan._core.codec cimport described
 from pywan._core.event_queue cimport EventQueue
 from pywan._core.region_state cimport MAX_ATTACHED, decision, origin
 from pywan._core.status cimport raise_for
+from pywan._core.tagged cimport described
 
 
 cdef decision *known_decisions(decisions, tuple queues, str region, key) except NULL:

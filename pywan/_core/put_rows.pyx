@@ -18,7 +18,8 @@ from pywan._core.region_state cimport attachment, origin, region_core
 cdef object failure_text(int reason):
     return {1: "the key is empty or missing (null)", 2: f"the key is over the limit of {WAN_KEY_BYTES_MAX} bytes",
             3: f"the value is over the limit of {WAN_VALUE_BYTES_MAX} bytes", 4: "no memory", 5: "no room in a queue",
-            6: "the key is no key: text that is not UTF-8, or a list or dict"}[reason]
+            6: "the key cannot be one: its text is not UTF-8, or it is or holds a list, a dict or a set; use a"
+               " tuple"}[reason]
 
 
 cdef bint keys_are_plain(const ColumnView *keys, int64_t row, int64_t count) noexcept nogil:

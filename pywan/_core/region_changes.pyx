@@ -11,19 +11,19 @@ from pywan._core.c_copies cimport *
 from pywan._core.c_record cimport *
 from pywan._core.c_region cimport *
 from pywan._core.codec cimport (
-    decode, described, encode, encode_by_type, encode_key, encode_key_by_type, encode_plain, encoded)
+    decode, encode, encode_by_type, encode_key, encode_key_by_type, encode_plain, encoded)
+from pywan._core.compiled_region cimport CompiledRegion
 from pywan._core.enqueue cimport (
     ENQUEUE_ASK, decide_enqueue, enqueue_decision, known_decisions, read_origin, told_decision)
 from pywan._core.event_queue cimport EventQueue
 from pywan._core.put cimport absent_below, condition_look, origin_local, region_change, region_change_if
 from pywan._core.queue cimport queue_note_not_queued
-from pywan._core.compiled_region cimport CompiledRegion
 from pywan._core.region_columns cimport region_put_columns
 from pywan._core.region_state cimport (
     IF_ABSENT, IF_EQUAL, IF_THERE, IF_VALUE, condition, decision, origin)
 from pywan._core.region_walk cimport region_change_here, region_packed, sum_shards
 from pywan._core.status cimport raise_for
-from pywan._core.tagged cimport show
+from pywan._core.tagged cimport described, show
 
 
 cdef enum:

@@ -9,7 +9,7 @@ from pywan._core.c_base cimport *
 from pywan._core.c_record cimport *
 from pywan._core.c_region cimport *
 from pywan._core.clock cimport AHEAD_MS
-from pywan._core.codec cimport described, encode_key, encoded
+from pywan._core.codec cimport encode_key, encoded
 from pywan._core.enqueue cimport known_decisions, read_origin
 from pywan._core.put cimport origin_local, region_change_held, region_log_add, region_log_reserve
 from pywan._core.region cimport RegionCore
@@ -17,7 +17,7 @@ from pywan._core.region_state cimport decision, origin, region_core
 from pywan._core.region_walk cimport region_lower_tombstones, region_raise_mark
 from pywan._core.repair_stamps cimport RepairStamps, note_stamp, stamp_for
 from pywan._core.status cimport raise_for
-from pywan._core.tagged cimport Encoded
+from pywan._core.tagged cimport Encoded, described
 
 
 cdef enum:

@@ -5,7 +5,7 @@ from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.exc cimport PyErr_CheckSignals
 from pywan._core.c_base cimport *
 from pywan._core.c_record cimport *
-from pywan._core.codec cimport described, encode, encode_key, encoded
+from pywan._core.codec cimport encode, encode_key, encoded
 from pywan._core.column_views cimport COLUMN_TAGGED, ColumnRows, ColumnView, _rows_free, _rows_restart, column_rows
 from pywan._core.columns cimport Column
 from pywan._core.row_maps cimport RowMaps
@@ -15,6 +15,7 @@ from pywan._core.session cimport (
 from pywan._core.status cimport detail_text
 from pywan._core.stream cimport STREAM_BROKEN, STREAM_MEMORY, STREAM_OK, buffer_frame, buffer_reserve
 from pywan._core.operations import operation_codes
+from pywan._core.tagged cimport described
 
 
 cdef enum:

@@ -14,6 +14,7 @@ cdef class Encoded:
     cdef bint was_seen
 
 cdef object refused(str why)
+cdef str described(object obj)
 cdef object raise_value_too_large(Py_ssize_t size)
 cdef object show(uint8_t form, const uint8_t *data, uint32_t length)
 cdef tuple pack_tagged(object obj, bint is_key)

@@ -15,6 +15,7 @@ from pywan._core.column_views cimport COLUMN_BYTES, COLUMN_STR, MOMENT_BYTES_MAX
 from pywan._core.msgpack cimport (
     _column_put_be16, _column_put_be32, _column_put_be64, _column_put_msgpack_head, _column_put_msgpack_int,
     put_msgpack_count)
+from pywan.errors import SerializationError
 
 
 cdef class Undecodable:
@@ -63,7 +64,6 @@ cdef class Encoded:
 
 
 cdef object refused(str why):
-    from pywan.errors import SerializationError
     return SerializationError(f"{why} (nothing was stored)")
 
 
@@ -109,6 +109,7 @@ cdef enum:
     LAST_DAY = 2932896                  # 9999-12-31, the last one.
     SECONDS_A_DAY = 86400
     DURATION_DAYS_MAX = 999999999       # The limit of Python's timedelta, in both directions.
+    STEPS_SHOWN = 8                     # An error shows so many steps to the part that it is about.
 
 cdef object tag_hook = None     # (obj, is_key) -> (extension, content), or (None, an equal plain object)
 cdef object untag_hook = None   # (extension, content) -> obj
@@ -197,14 +198,50 @@ cdef int pack_enter(tagged_bytes *out, int depth) except -1:
     return 0
 
 
+cdef int add_step(object error, str step) except -1:
+    """Notes one step of the way from the whole object to the part that is refused. The last step comes first. A step
+    is "[3]" or "['name']", or says what the part is of its container: "a key of", "an element of"."""
+    if error._steps is None:
+        error._steps = []
+    (<list>error._steps).append(step)
+    return 0
+
+
+cdef str where_of(list steps, bint is_key):
+    """The part to which the steps lead, such as `value['items'][3]`, or `[1] in a key of value['items']`."""
+    cdef str part = "key" if is_key else "value", holder = ""
+    cdef str step, whole
+    if len(steps) > STEPS_SHOWN:
+        steps = steps[:STEPS_SHOWN // 2] + ["[...]"] + steps[len(steps) - STEPS_SHOWN // 2:]
+    for step in reversed(steps):
+        if step.startswith("["):
+            part += step
+        else:
+            whole = part + holder if part else holder.removeprefix(" in ")
+            part, holder = "", f" in {step} {whole}"
+    return part + holder if part else holder.removeprefix(" in ")
+
+
+cdef str described(object obj):
+    """`obj` as text for an error message. Not every object can be printed."""
+    try:
+        return f"{obj!r:.100}"
+    except Exception:
+        return f"a {type(obj).__qualname__} that cannot be printed"
+
+
 cdef int pack_array(tagged_bytes *out, object items, Py_ssize_t count, int depth) except -1:
     cdef Py_ssize_t written = 0
     pack_count(out, 0x90, 0xdc, count)
-    for item in items:
-        written += 1
-        if written > count:
-            break
-        pack_object(out, item, depth)
+    try:
+        for item in items:
+            written += 1
+            if written > count:
+                break
+            pack_object(out, item, depth)
+    except SerializationError as error:
+        add_step(error, f"[{written - 1}]")
+        raise
     if written != count:
         raise refused("a list changed while it was written; put a copy")
     return 0
@@ -212,12 +249,18 @@ cdef int pack_array(tagged_bytes *out, object items, Py_ssize_t count, int depth
 
 cdef int pack_map(tagged_bytes *out, dict items, int depth) except -1:
     cdef Py_ssize_t written = 0, count = len(items)
+    cdef bint is_in_value = False
     pack_count(out, 0x80, 0xde, count)
     try:
         for key, value in items.items():
             written += 1
+            is_in_value = False
             pack_object(out, key, depth)
+            is_in_value = True
             pack_object(out, value, depth)
+    except SerializationError as error:
+        add_step(error, f"[{described(key)}]" if is_in_value else "a key of")
+        raise
     except RuntimeError as error:
         raise refused(f"a dict changed while it was written ({error}); put a copy") from error
     if written != count:
@@ -230,7 +273,11 @@ cdef int pack_set(tagged_bytes *out, object items, int depth) except -1:
     cdef size_t start = out.used
     cdef list pieces = []
     for item in tuple(items):
-        pack_object(out, item, depth)
+        try:
+            pack_object(out, item, depth)
+        except SerializationError as error:
+            add_step(error, "an element of")
+            raise
         pieces.append(PyBytes_FromStringAndSize(<const char *>out.data + start, out.used - start))
         out.used = start
     pieces.sort()
@@ -398,13 +445,21 @@ cdef int pack_by_hook(tagged_bytes *out, object obj, int depth) except -1:
     return pack_content(out, tag, content)
 
 
+cdef int pack_named(tagged_bytes *out, list content) except -1:
+    """Writes a name, and what it names, as text or bytes."""
+    pack_count(out, 0x90, 0xdc, len(content))
+    for item in content:
+        pack_object(out, item, WAN_TAGGED_DEPTH_MAX)
+    return 0
+
+
 cdef int pack_content(tagged_bytes *out, int tag, object content) except -1:
     cdef size_t begin
     if type(content) is tuple:
         return pack_moment(out, tag, content[0], content[1])
     begin = pack_extension_begin(out)
     if type(content) is list:
-        pack_array(out, content, len(<list>content), WAN_TAGGED_DEPTH_MAX)
+        pack_named(out, content)
     else:
         pack_raw(out, <const uint8_t *>PyBytes_AS_STRING(<bytes?>content), PyBytes_GET_SIZE(content))
     pack_extension_end(out, begin, tag)
@@ -433,10 +488,15 @@ cdef tuple pack_tagged(object obj, bint is_key):
                 return None, content
             if tag == WAN_TAG_USER:
                 form = WAN_FORM_USER
-                pack_array(&out, content, len(<list?>content), WAN_TAGGED_DEPTH_MAX)
+                pack_named(&out, <list?>content)
             else:
                 pack_content(&out, tag, content)
         return form, PyBytes_FromStringAndSize(<const char *>out.data, out.used)
+    except SerializationError as error:
+        if error._steps is not None:
+            error.args = (f"{where_of(error._steps, is_key)}: {error}",)
+            error._steps = None
+        raise
     finally:
         free(out.data)
 

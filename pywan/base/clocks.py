@@ -1,13 +1,19 @@
-"""Owns the words for what can be wrong with a member's clock: it jumped ahead and is not followed, or the member's
-stamps are ahead of it."""
+"""Owns the clock of leases, and the words for what can be wrong with a member's clock: it jumped ahead and is not
+followed, or the member's stamps are ahead of it."""
 
 from __future__ import annotations
 
+import time
 from typing import NamedTuple
 
 from pywan import _core
 
 DRIFT_MS = 300_000  # Receivers park an event whose stamp is further ahead of their clock (`max_drift_ms`).
+
+
+def boot_us() -> int:
+    """Microseconds by a clock that never goes back, and that goes on while the machine is suspended."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000
 
 
 class ClockTrouble(NamedTuple):

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Mapping
 
 
@@ -52,6 +51,8 @@ class Described(Face):
 
 def html_table(title: str, rows: Mapping[str, object]) -> str:
     """Returns a small HTML table for a notebook: a title, and a row for each name and value. All text is escaped."""
+    import html  # It loads the names of all characters, which only a notebook needs.
+
     cells = "".join(
         f'<tr><th style="text-align:left">{html.escape(name)}</th>'
         f'<td style="text-align:left">{html.escape(shown(value))}</td></tr>'

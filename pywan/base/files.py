@@ -1,4 +1,4 @@
-"""Owns how a file that a user or a setting named is opened: only a regular file, and only up to a limit of bytes."""
+"""Owns how files are opened, read within a limit of bytes, and replaced as a whole."""
 
 from __future__ import annotations
 
@@ -91,3 +91,15 @@ def open_own(file: str | os.PathLike[str], flags: int) -> int:
         return descriptor
     os.close(descriptor)
     raise OSError(errno.EINVAL, f"{file.name} in it is no regular file")
+
+
+def write_whole(file: Path, data: bytes) -> None:
+    """Replaces a file, so that a crash leaves the old one or the new one."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    temporary = file.with_name(file.name + ".new")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    with open(os.open(temporary, flags, 0o600), "wb") as out:
+        out.write(data)
+        out.flush()
+        os.fsync(out.fileno())
+    os.replace(temporary, file)

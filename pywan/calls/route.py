@@ -147,7 +147,9 @@ class Route(_core.CallRoute):
                 try:
                     return self._line(bucket, primary, deadline)
                 except (ConnectivityError, IncompatibleSystemError) as error:
-                    trouble = "broken", primary.epoch, str(error)
+                    # An attempt that is cut off because the time is over says less than the one before.
+                    if trouble is None or time.monotonic() < deadline:
+                        trouble = "broken", primary.epoch, str(error)
             primary = self._table.wait_newer(bucket, trouble[1], min(pause, deadline - time.monotonic()))
             pause = min(2 * pause, CONNECT_PAUSE_S)
 

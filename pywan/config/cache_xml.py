@@ -282,8 +282,8 @@ class _Reader(xml.sax.handler.ContentHandler):
         if policy == "preloaded":
             self._fail(
                 element.line,
-                "data-policy 'preloaded' is not in this version: there are no other members from which entries could"
-                " be loaded; take normal or replicate",
+                "data-policy 'preloaded' is not in this version: a region that begins with the entries of other members"
+                " is a copy and stays one; take normal or replicate",
             )
         if scope is not None:
             scope = to_word(scope, "scope", _SCOPES)

@@ -8,7 +8,6 @@ leaves an entry without attributes, so that a locator that was away does not bri
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -145,6 +144,8 @@ class ClusterConfiguration:
     def digest(self) -> str:
         """Returns a text that is the same for the same entries only."""
         if not self._digest:
+            import hashlib  # It loads OpenSSL.
+
             lines = [f"{entry['revision']} {entry['id']} {entry['kind']} {entry['name']}\n" for entry in self.entries()]
             self._digest = hashlib.blake2b("".join(lines).encode(), digest_size=12).hexdigest()
         return self._digest
@@ -253,8 +254,12 @@ class ClusterConfiguration:
             for entry in value["entries"]:
                 made._store(_check_entry(entry))
             return made
-        except (ValueError, KeyError, TypeError, RecursionError, ProtocolError) as error:
-            raise ConfigurationError(f"not a cluster configuration: {error}") from None
+        except ConfigurationError:
+            raise
+        except KeyError as error:
+            raise ConfigurationError(f"it has no {error.args[0]!r}") from None
+        except (ValueError, TypeError, RecursionError, ProtocolError) as error:
+            raise ConfigurationError(str(error)) from None
 
     def _next(self, thing: Thing, id: str) -> Entry:
         """Returns an entry with the next revision."""

@@ -13,10 +13,12 @@ from collections.abc import Iterable
 from dataclasses import fields, replace
 from typing import Any
 
+from pywan.coordination.actions import Action, Probe, Store, Tell
 from pywan.coordination.decisions import Decisions
-from pywan.coordination.messages import Action, MayLeave, Probe, Refused, Store, Tables, Tell
+from pywan.coordination.messages import MayLeave, Refused, Tables
 from pywan.coordination.placement import choose_copies, choose_primary
 from pywan.coordination.tables import (
+    MEMBER_TIMEOUT_US,
     NO_MARK,
     OWNED,
     Bucket,
@@ -32,7 +34,6 @@ from pywan.coordination.tables import (
     RegionAttributes,
 )
 
-MEMBER_TIMEOUT_US = 5_000_000
 DRIFT_DIVISOR = 20  # The coordinator waits a twentieth longer than the lease that it gave: clocks drift.
 LEARNERS_AT_ONCE = 8  # Images of one region that one member takes at the same time.
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Container, Hashable, Iterable
 
-from pywan.coordination.messages import Store, Tables
+from pywan.coordination.actions import Store
+from pywan.coordination.messages import Tables
 from pywan.coordination.placement import Load
 from pywan.coordination.tables import (
     NO_MARK,

@@ -127,7 +127,8 @@ def plain_bucket(bucket: Bucket) -> list[Any]:
     ]
 
 
-def bucket_of(value: Any) -> Bucket:
+def bucket_of(value: Any, key: BucketKey) -> Bucket:
+    """Reads a decision about a bucket. `key` names the bucket in errors."""
     epoch, life, inherits, version, primary, in_sync, leaving, learners, unfenced = _items(value, 9, "a bucket")
     bucket = Bucket(
         epoch_of(epoch),
@@ -141,9 +142,10 @@ def bucket_of(value: Any) -> Bucket:
         tuple(map(incarnation_of, _list(unfenced))),
     )
     if bucket.primary is not None and bucket.primary not in bucket.in_sync:
-        raise ProtocolError(f"the primary of a bucket, {bucket.primary}, is not in sync")
-    if set(bucket.in_sync) & set(bucket.learning):
-        raise ProtocolError("a copy of a bucket is in sync and learns")
+        raise ProtocolError(f"bucket {key}: its primary, member {bucket.primary}, is not among the copies in sync")
+    for member in bucket.learning:
+        if member in bucket.in_sync:
+            raise ProtocolError(f"bucket {key}: member {member} is among the copies in sync and among those that learn")
     return bucket
 
 
@@ -171,7 +173,10 @@ def tables_of(value: Any) -> Tables:
         number_of(lease_us),
         None if members is None else tuple(map(profile_of, _list(members))),
         tuple((_text(name), None if each is None else attributes_of(each)) for name, each in _pairs(regions)),
-        tuple((key_of(key), None if each is None else bucket_of(each)) for key, each in _pairs(buckets)),
+        tuple(
+            (key, None if each is None else bucket_of(each, key))
+            for key, each in ((key_of(plain), each) for plain, each in _pairs(buckets))
+        ),
         tuple(map(key_of, _list(undecided))),
     )
 
@@ -198,9 +203,10 @@ def plain_holdings(holdings: dict[BucketKey, Holding]) -> list[Any]:
 
 def holdings_of(value: Any) -> dict[BucketKey, Holding]:
     found = {}
-    for key, holding in _pairs(value):
+    for plain, holding in _pairs(value):
+        key = key_of(plain)
         bucket, has_all = _items(holding, 2, "a holding")
-        found[key_of(key)] = Holding(bucket_of(bucket), has_all is True)
+        found[key] = Holding(bucket_of(bucket, key), has_all is True)
     return found
 
 

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgpack
 
 from pywan.coordination import encoding
-from pywan.coordination.messages import Store
+from pywan.coordination.actions import Store
+from pywan.coordination.tables import Bucket, BucketKey
 from pywan.errors import DiskAccessError, ProtocolError
 
 FORMAT = 1  # Of the database, as SQLite's user_version.
@@ -25,7 +26,6 @@ CREATE TABLE members (key BLOB PRIMARY KEY, value BLOB NOT NULL);
 CREATE TABLE regions (key BLOB PRIMARY KEY, value BLOB NOT NULL);
 CREATE TABLE buckets (key BLOB PRIMARY KEY, value BLOB NOT NULL);
 """
-_Value = TypeVar("_Value")
 
 
 class Journal:
@@ -69,9 +69,12 @@ class Journal:
                     encoding.mark_of(_unpack(site[1])),
                     runs,
                     site[0],
-                    tuple(self._rows("members", encoding.incarnation_of, encoding.profile_of)),
+                    tuple(
+                        (encoding.incarnation_of(_unpack(key)), encoding.profile_of(value))
+                        for key, value in self._raw("members")
+                    ),
                     tuple((_unpack(key), encoding.attributes_of(value)) for key, value in self._raw("regions")),
-                    tuple(self._rows("buckets", encoding.key_of, encoding.bucket_of)),
+                    tuple(self._buckets()),
                 )
             ]
 
@@ -102,11 +105,10 @@ class Journal:
         for key, value in self._database.execute(f"SELECT key, value FROM {table} ORDER BY key"):
             yield key, _unpack(value)
 
-    def _rows(
-        self, table: str, key_of: Callable[[Any], _Value], value_of: Callable[[Any], Any]
-    ) -> Iterable[tuple[_Value, Any]]:
-        for key, value in self._raw(table):
-            yield key_of(_unpack(key)), value_of(value)
+    def _buckets(self) -> Iterable[tuple[BucketKey, Bucket]]:
+        for packed, value in self._raw("buckets"):
+            key = encoding.key_of(_unpack(packed))
+            yield key, encoding.bucket_of(value, key)
 
     def _reasons(self, what: str) -> _Reasons:
         return _Reasons(self.path, what)

@@ -1,10 +1,10 @@
-"""Owns what a coordinator tells members, and what it asks its driver to do. Immutable values."""
+"""Owns what a coordinator tells members. Immutable values."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pywan.coordination.tables import Bucket, BucketKey, Incarnation, Mark, MemberProfile, RegionAttributes
+from pywan.coordination.tables import Bucket, BucketKey, Mark, MemberProfile, RegionAttributes
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,31 +41,3 @@ class Refused:
 @dataclass(frozen=True, slots=True)
 class MayLeave:
     """Nobody waits for the member any more: it may end."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tell:
-    to: Incarnation
-    message: Tables | Refused | MayLeave
-
-
-@dataclass(frozen=True, slots=True)
-class Probe:
-    """The driver tries to connect to the member's lane, and reports what came of it (`Coordinator.probed`)."""
-
-    member: MemberProfile
-
-
-@dataclass(frozen=True, slots=True)
-class Store:
-    """To be on the disk before any later action of the same list is done. None: the entry is no more."""
-
-    mark: Mark
-    runs: tuple[tuple[int, int], ...]  # Runs of the coordinator, each with the last decision that it made.
-    site_identity: str
-    members: tuple[tuple[Incarnation, MemberProfile | None], ...]
-    regions: tuple[tuple[str, RegionAttributes | None], ...]
-    buckets: tuple[tuple[BucketKey, Bucket | None], ...]
-
-
-Action = Tell | Probe | Store

@@ -9,6 +9,8 @@ import enum
 from dataclasses import dataclass
 from typing import NamedTuple
 
+MEMBER_TIMEOUT_US = 5_000_000  # The default of `member-timeout`: a member that is silent for so long is lost.
+
 
 class Incarnation(NamedTuple):
     """One life of a member. A member that restarts is another incarnation: its memory is empty."""

@@ -18,7 +18,7 @@ from pywan.base.addresses import Address
 from pywan.base.lines import Lines
 from pywan.base.threads import start_thread
 from pywan.coordination.encoding import bucket_of, plain_bucket
-from pywan.coordination.tables import Epoch, Incarnation, MemberProfile
+from pywan.coordination.tables import BucketKey, Epoch, Incarnation, MemberProfile
 from pywan.copies.region_copies import Answer, Question
 from pywan.errors import ConnectivityError, ProtocolError, PywanError
 from pywan.protocol import between_members as wire
@@ -227,7 +227,8 @@ def questions_of(request: dict[str, Any]) -> list[Question]:
     """Reads the questions in a request. ProtocolError if they are not whole."""
     try:
         return [
-            Question(int(number), bucket_of(decision), int(after)) for number, decision, after in request["questions"]
+            Question(int(number), bucket_of(decision, BucketKey(str(request["region"]), int(number))), int(after))
+            for number, decision, after in request["questions"]
         ]
     except (KeyError, TypeError, ValueError) as error:
         raise ProtocolError(f"a question about copies is not whole: {error!r}") from None

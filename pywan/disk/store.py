@@ -8,7 +8,6 @@ import fcntl
 import json
 import logging
 import os
-import secrets
 import shutil
 import threading
 import time
@@ -370,7 +369,7 @@ class StoreCore:
             folder = each.path / owner
             if not is_own_folder(folder):
                 continue
-            gone = each.path / f"{DESTROYED}{secrets.token_hex(8)}"
+            gone = each.path / f"{DESTROYED}{os.urandom(8).hex()}"
             try:
                 freed = _log_bytes(folder)
                 folder.rename(gone)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import secrets
 from typing import Any
 
 from pywan import _core
+from pywan.base.draws import drawn_number
 from pywan.config.attributes import SenderAttributes
 from pywan.disk.store import StoreCore
 
@@ -52,7 +52,7 @@ class SenderLogs:
         # Failed events find room also in a full store: the queue cannot go on until they are parked.
         return {
             "log_directory": place.folder,
-            "log_id": secrets.randbits(63) | 1,
+            "log_id": drawn_number(63) | 1,
             "synchronous": a.disk_synchronous,
             "log_budget": place.budget,
             "log_known": place.known,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
-import secrets
 
 from pywan import _core
+from pywan.base.draws import drawn_number
 from pywan.config.attributes import BUCKETS, SenderAttributes
 from pywan.errors import DataLossError, GatewaySenderConfigurationError, GatewaySenderError
 from pywan.gateway.logs import SenderLogs
@@ -63,7 +63,7 @@ class SenderQueue:
             **logs.options("queue", partitions),
         )
         self.events.set_full_policy(a.full_policy, a.full_timeout_ms)
-        self._own_identity = secrets.randbits(63) | 1  # Used without persistence: the sequences start anew then.
+        self._own_identity = drawn_number(63) | 1  # Used without persistence: the sequences start anew then.
         self.renewals = 0  # How often the queue took another identity, in this process.
         if self.events.persistent:
             self._say_recovered()
@@ -91,7 +91,7 @@ class SenderQueue:
         )
         if foreign is None:
             return
-        fresh = secrets.randbits(63) | 1
+        fresh = drawn_number(63) | 1
         self.events.renew(incarnation, fresh)
         renewed = self.events.incarnation
         problem = (

@@ -56,8 +56,8 @@ class GatewaySender(Described):
 
     @property
     def is_primary(self) -> bool:
-        """Whether this member sends the events. A site has one member with the sender, so this is true whenever it
-        runs."""
+        """Whether this member sends the events of its queue. In this version each queue is on one member, so this is
+        true whenever the sender runs."""
         return self._core.is_running
 
     @property

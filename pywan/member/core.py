@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from os import PathLike
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pywan
 from pywan.base.addresses import WILDCARDS, check_told_host, parse_locators
@@ -19,8 +19,6 @@ from pywan.base.threads import start_thread
 from pywan.config.attributes import DiskStoreAttributes, ReceiverAttributes, RegionAttributes, SenderAttributes
 from pywan.config.classes import to_callback_patterns
 from pywan.config.values import MAX_WAIT_S, to_int, to_wait_time
-from pywan.coordination.messages import Tables
-from pywan.coordination.tables import Incarnation
 from pywan.disk.disk_store import DiskStore
 from pywan.errors import CacheXmlError, ConfigurationError, IllegalStateError, PywanError
 from pywan.gateway.receiver import GatewayReceiver
@@ -32,19 +30,22 @@ from pywan.member.receiving import Receiving
 from pywan.member.regions import Regions
 from pywan.member.repairs import ClockRepairs
 from pywan.member.senders import Senders
-from pywan.member.sharing import SharedRegions
 from pywan.member.staging import RowStages
 from pywan.member.state import MemberFolder, MemberState
 from pywan.member.stores import DiskStores
 from pywan.member.tombstones import Tombstones
-from pywan.protocol import between_members
 from pywan.region.callback_lock import check_no_callback
 from pywan.region.region import Region
-from pywan.site.agent import Agent
 from pywan.site.membership import Membership, new_profile
 from pywan.stats import volatile_text
 from pywan.transport.control import ControlServer
 from pywan.transport.sockets import reachable_address
+
+if TYPE_CHECKING:
+    from pywan.coordination.messages import Tables
+    from pywan.coordination.tables import Incarnation
+    from pywan.member.sharing import SharedRegions
+    from pywan.site.agent import Agent
 
 log = logging.getLogger("pywan.cache")
 
@@ -158,6 +159,11 @@ class MemberCore:
 
     def _join(self, locators: str, port: int, hostname: str | None) -> None:
         """Opens the member's port, and joins the site."""
+        # A member without a site does not load what it would share regions by.
+        from pywan.member.sharing import SharedRegions
+        from pywan.protocol import between_members
+        from pywan.site.agent import Agent
+
         server = self._server = ControlServer(
             self._bind_address,
             port,

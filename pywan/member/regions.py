@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 import logging
-import secrets
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from pywan.base.draws import drawn_number
 from pywan.config.attributes import CALLBACK_METHODS, RegionAttributes, RegionChanges, SenderAttributes
 from pywan.config.classes import make_instance
 from pywan.config.rules import validate_attachment, validate_colocation
@@ -283,7 +283,7 @@ class Regions:
         place = store.log_place(owner, {"kind": "region", "region": attributes.name, "site": self._state.site})
         region.make_persistent(
             place.folder,
-            log_id=secrets.randbits(63) | 1,
+            log_id=drawn_number(63) | 1,
             synchronous=attributes.disk_synchronous,
             flush_ms=min(store.attributes.time_interval, FLUSH_LIMIT_MS),
             log_budget=place.budget,

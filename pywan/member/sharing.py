@@ -14,9 +14,8 @@ from pywan.calls.route import Route
 from pywan.calls.server import CallServer
 from pywan.calls.table import BucketTable
 from pywan.config.attributes import RegionAttributes
-from pywan.coordination.coordinator import MEMBER_TIMEOUT_US
 from pywan.coordination.messages import Tables
-from pywan.coordination.tables import OWNED, Bucket, BucketKey, Holding, Incarnation
+from pywan.coordination.tables import MEMBER_TIMEOUT_US, OWNED, Bucket, BucketKey, Holding, Incarnation
 from pywan.copies.member_copies import MemberCopies
 from pywan.errors import IllegalStateError
 from pywan.member.hosting import is_of_site, site_attributes, weight_of

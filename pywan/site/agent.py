@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -17,7 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from pywan.base.addresses import Address, parse_locators
-from pywan.base.files import FileError, read_regular
+from pywan.base.clocks import boot_us
+from pywan.base.draws import drawn_number
+from pywan.base.files import FileError, read_regular, write_whole
 from pywan.base.names import check_name
 from pywan.base.processes import has_ended, this_process
 from pywan.base.threads import start_thread
@@ -44,7 +45,6 @@ from pywan.errors import (
     PywanError,
 )
 from pywan.forks import of_one_process
-from pywan.site.coordination_host import boot_us, write_whole
 from pywan.transport.control import ControlClient
 
 log = logging.getLogger("pywan.agent")
@@ -668,7 +668,7 @@ class Agent:
 
     def _begin_again(self) -> None:
         """The coordinator has given this life up: the member begins another one. The caller holds the lock."""
-        earlier, self._me = self._me, Incarnation(self.name, secrets.randbits(32))
+        earlier, self._me = self._me, Incarnation(self.name, drawn_number(32))
         log.error(
             "member %s was given up by coordinator %s, which did not hear it for its whole lease; it begins anew as %s",
             earlier,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import secrets
 import shutil
 import socket
@@ -23,14 +22,16 @@ from pathlib import Path
 from typing import Any
 
 from pywan.base.addresses import Address
-from pywan.base.files import FileError, read_regular
+from pywan.base.clocks import boot_us
+from pywan.base.files import FileError, read_regular, write_whole
 from pywan.base.names import check_name, quoted
 from pywan.base.processes import has_ended
 from pywan.base.threads import start_thread
 from pywan.coordination import encoding
+from pywan.coordination.actions import Probe, Store, Tell
 from pywan.coordination.coordinator import Coordinator
 from pywan.coordination.journal import Journal
-from pywan.coordination.messages import MayLeave, Probe, Refused, Store, Tables, Tell
+from pywan.coordination.messages import MayLeave, Refused, Tables
 from pywan.coordination.tables import BucketKey, Epoch, Incarnation, Learner, MemberProfile, Reach
 from pywan.errors import ConfigurationError, ConnectivityError, DiskAccessError, ProtocolError, PywanError
 from pywan.transport.control import call_once
@@ -52,11 +53,6 @@ UNDECIDED_WAIT_S = 1.0  # A member that joins is answered after so long at the l
 REOPEN_S = 1.0  # So soon the file is tried again that could not be written.
 MAX_MAIL = 8  # Refusals that wait for a member. Older ones go: the member repeats what it asked.
 MAX_REQUESTS = 10_000  # In one message of a member.
-
-
-def boot_us() -> int:
-    """Microseconds by a clock that never goes back, and that goes on while the machine is suspended."""
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000
 
 
 @dataclass
@@ -678,18 +674,6 @@ class CoordinationHost:
             return {**told, **self._core.status(boot_us())} if self._core is not None else told
 
 
-def write_whole(file: Path, data: bytes) -> None:
-    """Replaces a file, so that a crash leaves the old one or the new one."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    temporary = file.with_name(file.name + ".new")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-    with open(os.open(temporary, flags, 0o600), "wb") as out:
-        out.write(data)
-        out.flush()
-        os.fsync(out.fileno())
-    os.replace(temporary, file)
-
-
 def reach_of(profile: MemberProfile) -> Reach:
     """Connects to a member's port, and asks who is there.
 
@@ -794,4 +778,4 @@ _REQUESTS: dict[str, Callable[[Coordinator, Incarnation, list[Any], int], None]]
     "left": _left,
 }
 
-__all__ = ["CoordinationHost", "boot_us", "write_whole"]
+__all__ = ["CoordinationHost"]

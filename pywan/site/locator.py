@@ -733,9 +733,9 @@ class Locator(Described):
             self._configuration = ClusterConfiguration.from_json(text)
         except ConfigurationError as error:
             raise ConfigurationError(
-                f"locator {self.name}: {self._file}: {error}; repair the file, or move it away: the locator then"
-                " starts with the configuration of the site's other locators, or with none, and `import"
-                " cluster-configuration` brings back what was exported"
+                f"locator {self.name}: {self._file} is no file of a cluster configuration: {error}; repair the"
+                " file, or move it away: the locator then starts with the configuration of the site's other locators,"
+                " or with none, and `import cluster-configuration` brings back what was exported"
             ) from None
 
     def _save_configuration(self) -> None:

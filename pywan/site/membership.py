@@ -9,13 +9,13 @@ from __future__ import annotations
 import logging
 import os
 import re
-import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from pywan.base.addresses import Address, parse_locators, resolve
+from pywan.base.draws import drawn_number
 from pywan.base.names import quoted
 from pywan.base.threads import Thread
 from pywan.errors import (
@@ -51,7 +51,7 @@ def new_profile(name: str, host: str, port: int) -> dict[str, Any]:
     """Returns a member's profile with a fresh random id, no receiver and no load."""
     return {
         "name": name,
-        "member_id": secrets.randbits(32),
+        "member_id": drawn_number(32),
         "host": host,
         "port": port,
         "pid": os.getpid(),

@@ -12,8 +12,10 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+from pywan.testing.waiting import eventually
+
 from .history import read, violations
-from .world import Process, Site, wait_for
+from .world import Process, Site
 
 MEMBERS = ("one", "two", "three")
 ROUNDS_OF_A_WORLD = 5
@@ -127,7 +129,7 @@ class World:
                 and not any(each.get("learning") for each in counts)
             )
 
-        wait_for(is_whole, f"{buckets} buckets with {copies} copies each", 60.0)
+        eventually(is_whole, what=f"{buckets} buckets with {copies} copies each")
 
     def _compare(self, site: Site) -> None:
         contents = [process.ask("content", "data")["answer"] for process in site.members.values()]

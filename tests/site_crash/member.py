@@ -16,6 +16,7 @@ from typing import Any
 
 import pywan
 from pywan.errors import PywanError
+from pywan.testing.waiting import LIMIT_S
 
 
 class Clients:
@@ -39,7 +40,7 @@ class Clients:
         """Returns when the threads have ended. An operation waits no longer than its own limits."""
         self._stop.set()
         for thread in self._threads:
-            thread.join(60.0)
+            thread.join(LIMIT_S)
         alive = sum(thread.is_alive() for thread in self._threads)
         os.close(self._file) if not alive else None
         return {"done": self.done, "failed": self.failed, "alive": alive}

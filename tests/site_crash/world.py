@@ -10,14 +10,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pywan
 from private_network import PrivateNetwork
-
-ANSWER_TIMEOUT_S = 60.0
+from pywan.testing.waiting import LIMIT_S
 
 
 class ProcessFailed(AssertionError):
@@ -62,7 +61,7 @@ class Process:
         except OSError as error:
             raise ProcessFailed(f"{self.name} ended before it was asked to {what}: {self.last_words()}") from error
 
-    def finish(self, timeout: float = ANSWER_TIMEOUT_S) -> Any:
+    def finish(self, timeout: float = LIMIT_S) -> Any:
         assert self._process.stdout is not None
         file, deadline = self._process.stdout.fileno(), time.monotonic() + timeout
         while b"\n" not in self._rest:
@@ -78,7 +77,7 @@ class Process:
             raise ProcessFailed(f"{self.name}: {answer['error']}\n{answer.get('trace', '')}{self.last_words()}")
         return answer
 
-    def ask(self, what: str, *given: Any, timeout: float = ANSWER_TIMEOUT_S, **named: Any) -> Any:
+    def ask(self, what: str, *given: Any, timeout: float = LIMIT_S, **named: Any) -> Any:
         self.begin(what, *given, **named)
         return self.finish(timeout)
 
@@ -100,7 +99,7 @@ class Process:
 
     def kill(self) -> None:
         self._process.kill()
-        self._process.wait(30)
+        self._process.wait(LIMIT_S)
         self._close()
 
     def end(self) -> None:
@@ -110,7 +109,7 @@ class Process:
         self.ask("end")
         assert self._process.stdin is not None
         self._process.stdin.close()
-        self._process.wait(30)
+        self._process.wait(LIMIT_S)
         self._close()
 
     def _close(self) -> None:
@@ -195,12 +194,3 @@ class Site:
         for process in [*self.members.values(), self.locator]:
             if process.is_running:
                 process.kill()
-
-
-def wait_for(condition: Callable[[], object], what: str, timeout: float = 30.0) -> None:
-    """Returns when the condition is true."""
-    deadline = time.monotonic() + timeout
-    while not condition():
-        if time.monotonic() > deadline:
-            raise AssertionError(f"{what} did not come true within {timeout} s")
-        time.sleep(0.02)

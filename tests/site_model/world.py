@@ -8,8 +8,8 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable
 
 from linearizability import ABSENT, Operation, Verdict, check
+from pywan.coordination.actions import Probe, Store, Tell
 from pywan.coordination.coordinator import Coordinator
-from pywan.coordination.messages import Probe, Store, Tell
 from pywan.coordination.tables import OWNED, Bucket, BucketKey, Epoch, Incarnation, Kind, Mark, Reach, RegionAttributes
 
 from .member import Copy, Entry, Member

@@ -1,0 +1,39 @@
+"""Owns what a coordinator asks its driver to do. Immutable values.
+
+Members hear of none of them; they load coordination/messages only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pywan.coordination.messages import MayLeave, Refused, Tables
+from pywan.coordination.tables import Bucket, BucketKey, Incarnation, Mark, MemberProfile, RegionAttributes
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    to: Incarnation
+    message: Tables | Refused | MayLeave
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """The driver tries to connect to the member's lane, and reports what came of it (`Coordinator.probed`)."""
+
+    member: MemberProfile
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """To be on the disk before any later action of the same list is done. None: the entry is no more."""
+
+    mark: Mark
+    runs: tuple[tuple[int, int], ...]  # Runs of the coordinator, each with the last decision that it made.
+    site_identity: str
+    members: tuple[tuple[Incarnation, MemberProfile | None], ...]
+    regions: tuple[tuple[str, RegionAttributes | None], ...]
+    buckets: tuple[tuple[BucketKey, Bucket | None], ...]
+
+
+Action = Tell | Probe | Store
