@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgpack
 import pytest
 
 from fuzz_core import calls
@@ -34,6 +35,7 @@ from pywan.errors import (
     RegionNotFoundError,
 )
 from pywan.protocol import between_members
+from pywan.protocol.calls import decode_primary
 from pywan.testing.fault_proxy import FaultProxy
 from pywan.testing.waiting import LIMIT_S, SOON_S, eventually
 from pywan.transport.control import ControlServer
@@ -873,6 +875,45 @@ def test_an_answer_waits_until_the_change_counts_and_the_next_primary_makes_what
     assert not thread.is_alive()
     assert shared.members[2].regions["r"].get(key) == "value"
     assert shared.tails[2].last(1) == 1
+
+
+def test_a_member_that_the_coordinator_does_not_reach_hears_of_a_primary_from_the_one_before(shared: Shared) -> None:
+    near = shared.members[0]
+    key = next(f"key{n}" for n in range(100) if near.regions["r"].bucket_of(f"key{n}") == 1)
+    near.regions["r"].put(key, "before")
+    for epoch in range(2, 5):  # The bucket moves to the third member, and back, and again. Nobody tells the caller.
+        leader, other = (2, 1) if epoch % 2 == 0 else (1, 2)
+        shared.tails[other].set_role(1, _core.TAIL_COPY, 1, epoch)
+        shared.tails[leader].set_role(1, _core.TAIL_PRIMARY, 1, epoch)
+        primary = KnownPrimary(*shared.members[leader].as_primary, epoch)
+        for member in shared.members[1:]:
+            member.tables["r"].set_primaries({1: primary})
+        near.regions["r"].put(key, f"epoch {epoch}")
+        assert shared.members[leader].regions["r"].get(key) == f"epoch {epoch}"
+        near.routes["r"].put_all([(key, f"rows {epoch}")])
+        assert near.routes["r"].read(key)[2] == b"rows %d" % epoch
+    assert near.tables["r"].primary(1).epoch == 1  # The table has only what the coordinator decided.
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        bytes(40),
+        b"\xc1",
+        msgpack.packb(["m", 1, "h", 1]),
+        msgpack.packb(["m", 1, "h", 0, 1]),
+        msgpack.packb(["m", 2**32, "h", 1, 1]),
+        msgpack.packb(["m", 1, "h", 1, -1]),
+        msgpack.packb(["m", True, "h", 1, 1]),
+        msgpack.packb(["../m", 1, "h", 1, 1]),
+        msgpack.packb(["m", 1, "h h", 1, 1]),
+        msgpack.packb({"m": 1}),
+        msgpack.packb(["m", 1, "h" * 2000, 1, 1]),
+    ],
+)
+def test_a_primary_that_cannot_be_is_not_believed(payload: bytes) -> None:
+    assert decode_primary(payload) is None
 
 
 def test_buckets_that_move_under_many_callers_lose_no_call(shared: Shared) -> None:

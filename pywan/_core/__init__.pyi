@@ -777,9 +777,11 @@ class CallRoute:
     @property
     def bucket_count(self) -> int: ...
     def aim(
-        self, bucket: int, began_us: int, trouble: tuple[str, int, str] | None, in_doubt: bool, key: Any
+        self, bucket: int, began_us: int, trouble: tuple[str, int, str, bytes] | None, in_doubt: bool, key: Any
     ) -> tuple[CallLine, int] | None:
         """(CallLine, epoch word) for a call about a bucket."""
+    def tell_primary(self, bucket: int, epoch: int) -> bytes:
+        """Who is primary of a bucket, as bytes for the caller of another member that knows the epoch word `epoch`."""
     def aim_now(self, bucket: int) -> tuple[CallLine, int] | Literal[False] | None:
         """As `aim` for a first attempt, without a long wait."""
     def failure(self, words: bytes, in_doubt: bool) -> Exception:

@@ -31,8 +31,14 @@ cdef class CallRoute:
 
     def aim(self, uint32_t bucket, uint64_t began_us, trouble, bint in_doubt, key):
         """(CallLine, epoch word) for a call about a bucket. None: this member is primary itself. `trouble`: what became
-        of the last attempt: None, or (what happened, epoch word of the attempt, words). It waits before it lets a call
-        go again, and raises an error when the time is over. `key`: for that error."""
+        of the last attempt: None, or (what happened, epoch word of the attempt, words, who is primary as the answer
+        tells). It waits before it lets a call go again, and raises an error when the time is over. `key`: for that
+        error."""
+        raise NotImplementedError
+
+    def tell_primary(self, uint32_t bucket, uint64_t epoch):
+        """Who is primary of a bucket, as bytes for the caller of another member that knows the epoch word `epoch`.
+        Empty: nothing newer is known here."""
         raise NotImplementedError
 
     def aim_now(self, uint32_t bucket):
@@ -211,7 +217,7 @@ cdef class CallRoute:
         line, epoch = aimed
         part.head.epoch = epoch
         if not line.enter():
-            part.trouble = "broken", epoch, line.why
+            part.trouble = "broken", epoch, line.why, b""
             return 0
         part.line = line
         if line not in lines:
@@ -221,7 +227,7 @@ cdef class CallRoute:
             if part.slot != NULL:
                 part.state = line.submit(part.slot, &part.head, part.data, part.length, NULL, 0)
         if part.slot == NULL or part.state == CALL_NOT_SENT:
-            part.trouble = "broken", epoch, line.why if line.broken else "too many calls are on their way"
+            part.trouble = "broken", epoch, line.why if line.broken else "too many calls are on their way", b""
         elif part.is_change():
             part.sent_us = wan_monotonic_us()
         return 0
@@ -233,7 +239,7 @@ cdef class CallRoute:
         try:
             if part.payload is None or not self.is_final(&part.head, &part.got, part.payload):
                 if part.payload is not None:
-                    part.trouble = "elsewhere", part.head.epoch, "it is not primary"
+                    part.trouble = "elsewhere", part.head.epoch, "it is not primary", part.payload
                     if part.got.status != WAN_ANSWER_IN_DOUBT:
                         part.sent_us = 0        # The first attempt changed nothing.
                 part.payload = self.exchange(&part.head, part.data, part.length, NULL, 0, began_us, &part.sent_us, None,
@@ -265,7 +271,7 @@ cdef class CallRoute:
                 if aimed is None and here is None:
                     return None
                 if aimed is not None and not (<CallLine?>aimed[0]).enter():
-                    trouble = "broken", aimed[1], (<CallLine>aimed[0]).why
+                    trouble = "broken", aimed[1], (<CallLine>aimed[0]).why, b""
                     continue
             before, now = sent_us[0], wan_monotonic_us()
             if before and is_change:
@@ -280,7 +286,7 @@ cdef class CallRoute:
                     return payload
                 if got.status == WAN_ANSWER_IN_DOUBT and not before:
                     sent_us[0] = now
-                trouble = "elsewhere", got.number, "it is not primary yet, or not any more"
+                trouble = "elsewhere", got.number, "it is not primary yet, or not any more", b""
                 continue
             line, head.epoch = aimed
             slot, state = NULL, CALL_NOT_SENT
@@ -306,17 +312,17 @@ cdef class CallRoute:
                     if self.is_final(head, got, payload):
                         return payload
                     if got.status == WAN_ANSWER_IN_DOUBT:
-                        trouble = "in doubt", head.epoch, "it lost track of the change before that counted"
+                        trouble = "in doubt", head.epoch, "it lost track of the change before that counted", b""
                         continue
                     sent_us[0] = before         # This attempt changed nothing.
-                    trouble = "elsewhere", head.epoch, f"it is not primary, and knows epoch {got.number:#x}"
+                    trouble = "elsewhere", head.epoch, f"it is not primary, and knows epoch {got.number:#x}", payload
                 elif state == CALL_LATE:
-                    trouble = "late", head.epoch, "it did not answer"
+                    trouble = "late", head.epoch, "it did not answer", b""
                 elif state == CALL_UNKNOWN:
-                    trouble = "broken", head.epoch, line.why
+                    trouble = "broken", head.epoch, line.why, b""
                 else:
                     sent_us[0] = before
-                    trouble = "broken", head.epoch, line.why if line.broken else "too many calls are on their way"
+                    trouble = "broken", head.epoch, line.why if line.broken else "too many calls are on their way", b""
             finally:
                 if slot != NULL:
                     with nogil:
@@ -358,9 +364,9 @@ cdef class CallPart:
             if state == CALL_ANSWERED:
                 self.take(<const wan_answer *>self.slot.answer.bytes)
             elif state == CALL_LATE:
-                self.trouble = "late", self.head.epoch, "it did not answer"
+                self.trouble = "late", self.head.epoch, "it did not answer", b""
             else:
-                self.trouble = "broken", self.head.epoch, self.line.why
+                self.trouble = "broken", self.head.epoch, self.line.why, b""
         self.let_go()
         return False
 

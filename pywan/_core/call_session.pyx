@@ -207,9 +207,7 @@ cdef class CallSession(Session):
                                         b"the region has fewer buckets at this member than the caller says", 0
                                         ) else ENDED_TOLD
         if not is_primary(region, call, &epoch):
-            answer = self.answer(call, WAN_ANSWER_ELSEWHERE, 0)
-            if answer != NULL:
-                answer.number = epoch
+            answer = self.say_elsewhere(call, region)
         elif call.kind == WAN_CALL_GET:
             answer = self.do_get(region, call)
         elif call.kind == WAN_CALL_CHANGE:
@@ -338,10 +336,32 @@ cdef class CallSession(Session):
         return self.fail(call, WAN_ANSWER_FAILED, b"InternalError", wan_detail, done)
 
     cdef wan_answer *say_elsewhere(self, const wan_call *call, region_core *region) noexcept nogil:
-        cdef wan_answer *answer = self.answer(call, WAN_ANSWER_ELSEWHERE, 0)
+        """The answer to a call of which nothing was done, because this member is not primary. It says who is, if that
+        may be news for the caller."""
+        cdef wan_answer *answer
+        cdef const char *words = NULL
+        cdef uint64_t length = 0
+        if region.tail != NULL:
+            with gil:
+                told = self.known_primary(call)
+                words, length = told, len(told)
+                answer = self.answer(call, WAN_ANSWER_ELSEWHERE, length)
+                if answer != NULL and length:
+                    memcpy(answer + 1, words, length)
+        else:
+            answer = self.answer(call, WAN_ANSWER_ELSEWHERE, 0)
         if answer != NULL and region.tail != NULL:
             answer.number = wan_read(&region.tail.buckets[call.bucket].epoch)
         return answer
+
+    cdef bytes known_primary(self, const wan_call *call) noexcept:
+        """Who is primary of the call's bucket, in words of the route. Empty: nothing that the caller does not know."""
+        cdef CompiledRegion state = self.states[call.region]
+        try:
+            return b"" if state.route is None else state.route.tell_primary(call.bucket, call.epoch)
+        except BaseException as error:
+            report_unraisable("the search for the primary of a bucket", error)
+            return b""
 
     # Waits
 
@@ -676,7 +696,7 @@ cdef class CallSession(Session):
                 answer = self.fail_status(call, region, WAN_NO_MEMORY, done)
                 break
             elif status == WAN_ELSEWHERE:
-                answer = self.say_elsewhere(call, region)
+                answer = self.say_elsewhere(call, region) if done == 0 else self.answer(call, WAN_ANSWER_ELSEWHERE, 0)
                 break
             elif status == WAN_IN_DOUBT:
                 answer = self.fail(call, WAN_ANSWER_IN_DOUBT, b"ConnectivityError", NOT_REMEMBERED, done)

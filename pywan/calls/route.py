@@ -11,7 +11,7 @@ from pywan.calls.pool import CallPool
 from pywan.calls.table import BucketTable, KnownPrimary
 from pywan.coordination.tables import Incarnation
 from pywan.errors import BatchError, ConnectivityError, IncompatibleSystemError
-from pywan.protocol.calls import error_of
+from pywan.protocol.calls import decode_primary, encode_primary, error_of
 
 CALL_TIMEOUT_S = 10.0  # The default of call-timeout.
 # How long a call waits for a newer table before it asks the same member again. The member may be about to become
@@ -21,7 +21,8 @@ CONNECT_PAUSE_S = 0.25  # The longest pause between two attempts to connect. It 
 QUICK_S = 1.0  # A call to many members at once leaves a member out at first that takes longer to connect.
 BUCKETS_TOGETHER = 32  # So many buckets are scanned at the same time.
 
-Trouble = tuple[str, int, str]  # What happened to the last attempt, the epoch word of that attempt, words.
+# What happened to the last attempt, the epoch word of that attempt, words, and who is primary as the answer says.
+Trouble = tuple[str, int, str, bytes]
 
 
 class Route(_core.CallRoute):
@@ -133,14 +134,16 @@ class Route(_core.CallRoute):
         """As `CallRoute.aim`. It waits in short steps, so that Ctrl-C ends it."""
         deadline = (began_us + self.limit_us) / 1e6
         primary = self._table.primary(bucket)
-        if trouble is not None and primary.epoch <= trouble[1]:
+        if trouble is not None and (told := self._told(trouble)) is not None and told.epoch > primary.epoch:
+            primary = told
+        elif trouble is not None and primary.epoch <= trouble[1]:
             primary = self._table.wait_newer(bucket, trouble[1], min(NEWER_S, deadline - time.monotonic()))
         pause = NEWER_S
         while True:
             if time.monotonic() >= deadline:
                 raise self._too_late(bucket, key, primary, trouble, in_doubt)
             if primary.member is None:
-                trouble = "nobody", primary.epoch, "no member is known to be its primary"
+                trouble = "nobody", primary.epoch, "no member is known to be its primary", b""
             elif primary.member == self._me:
                 return None
             else:
@@ -149,9 +152,28 @@ class Route(_core.CallRoute):
                 except (ConnectivityError, IncompatibleSystemError) as error:
                     # An attempt that is cut off because the time is over says less than the one before.
                     if trouble is None or time.monotonic() < deadline:
-                        trouble = "broken", primary.epoch, str(error)
+                        trouble = "broken", primary.epoch, str(error), b""
             primary = self._table.wait_newer(bucket, trouble[1], min(pause, deadline - time.monotonic()))
             pause = min(2 * pause, CONNECT_PAUSE_S)
+
+    def tell_primary(self, bucket: int, epoch: int) -> bytes:
+        """As `CallRoute.tell_primary`."""
+        primary = self._table.primary(bucket)
+        if primary.member is None or primary.epoch <= epoch:
+            return b""
+        return encode_primary((*primary.member, primary.host, primary.port, primary.epoch))
+
+    @staticmethod
+    def _told(trouble: Trouble) -> KnownPrimary | None:
+        """Returns the primary that the member that was asked last named, if that is news.
+
+        The table does not take it: the coordinator's decisions fill the table. Calls go there until it changes.
+        """
+        found = decode_primary(trouble[3])
+        if found is None or found[4] <= trouble[1]:
+            return None
+        name, member_id, host, port, epoch = found
+        return KnownPrimary(Incarnation(name, member_id), host, port, epoch)
 
     def aim_now(self, bucket: int) -> tuple[_core.CallLine, int] | Literal[False] | None:
         """As `CallRoute.aim_now`."""
@@ -182,7 +204,7 @@ class Route(_core.CallRoute):
         line = self._pool.line(primary.member, (primary.host, primary.port), depth, deadline)
         if depth == 0:
             self.targets[bucket] = line, primary.epoch
-            if self._table.primary(bucket) != primary:  # It changed in between.
+            if self._table.primary(bucket).epoch > primary.epoch:  # It changed in between.
                 self.targets[bucket] = None
         return line, primary.epoch
 
