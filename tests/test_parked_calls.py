@@ -9,7 +9,6 @@ import pytest
 
 from fuzz_core import calls
 from pywan import _core
-from pywan.testing.waiting import eventually
 
 BUCKETS = 4
 LIFE, EPOCH, LANE = 1, 1, 0
@@ -19,7 +18,7 @@ SECOND = 1_000_000
 
 
 class Served:
-    """A primary with one copy of each bucket, which acknowledges when the test says so, and a connection of a caller."""
+    """A primary with one copy of each bucket that acknowledges when the test says so, and a caller's connection."""
 
     def __init__(self) -> None:
         self.region = _core.RegionCore("r", _core.Clock(), site=1, member=1, buckets=BUCKETS)
