@@ -72,13 +72,15 @@ def compare(title, frame, rows, rounds, where, target=""):
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true")
+    measure.add_forms(parser)
     parser.add_argument("--rows", type=int)
-    options, _ = parser.parse_known_args()  # What the other benchmarks take means nothing here.
-    rows, rounds = (options.rows or 1_000_000, 3) if options.quick else (options.rows or 5_000_000, 5)
+    # What the other benchmarks take means nothing here.
+    options, _ = parser.parse_known_args(namespace=measure.Options())
+    rows, rounds = options.rows or options.size(5_000_000, 1_000_000, 20_000), options.size(5, 3, 1)
 
     from pywan.demo import spark_session
 
+    partitions = options.size(PARTITIONS, PARTITIONS, 2)
     with tempfile.TemporaryDirectory() as directory:
         member = subprocess.Popen(
             [sys.executable, "-c", MEMBER, directory], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -87,7 +89,7 @@ def main() -> None:
         try:
             port = int(member.stdout.readline())
             session = spark_session.start(Path(directory) / "spark")
-            frame = session.range(0, rows, 1, PARTITIONS).selectExpr(
+            frame = session.range(0, rows, 1, partitions).selectExpr(
                 "format_string('%016d', id % 1000000) as key", "repeat(format_string('%010d', id), 10) as value"
             )
             where = dict(locators=f"127.0.0.1[{port}]", region="data", key="key", value="value")
@@ -95,7 +97,7 @@ def main() -> None:
             frame.persist().count()
             compare("rows in Spark's cache", frame, rows, rounds, where)
             frame.unpersist()
-            frame = session.range(0, rows, 1, PARTITIONS).selectExpr(
+            frame = session.range(0, rows, 1, partitions).selectExpr(
                 "format_string('%016d', id % 1000000) as key",
                 "format_string('S%05d', id % 5000) as symbol",
                 "id / 7 as price",
