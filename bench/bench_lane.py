@@ -203,10 +203,8 @@ def image(options: Options) -> None:
             time.sleep(0.01)
         took = time.perf_counter() - primary.began
         copied = int(primary.copy.ask("size").split()[1])
-        print(
-            f"image of {count:,} entries: {took:.2f} s; memory {copied / 1e6:.0f} MB = {copied / primary.bytes:.0%} of"
-            f" the primary's {primary.bytes / 1e6:.0f} MB; to reach: 5 s, 110%"
-        )
+        report(f"image of {count:,} entries", took, 5.0, "the limit", "5 s or less", "s")
+        report("memory of the copy", copied / 1e6, primary.bytes / 1e6, "the primary's", "110% or less", "MB")
     finally:
         primary.close()
 

@@ -171,7 +171,7 @@ def single(options: Options, report: Report) -> None:
 def felt(options: Options, report: Report, name: str, goal: str, rounds: int, fail: Callable[[Process], float]) -> None:
     """Rounds in which the primary of most buckets fails. `fail` returns for how many seconds puts go on then."""
     with site_of(options) as (site, members):
-        running = dict(zip("ab", members, strict=True))
+        running = {member.name: member for member in members}
         c = site.start("accessor", "c")
         c.ask("keys", min(options.keys, 100_000), 3)
         c.begin("write", WRITERS, 0)

@@ -1,14 +1,13 @@
 """Spark: `enqueue` into a member in another process, beside `mapInArrow` doing nothing, in turn in one run.
 
 16-byte keys and 100-byte values, and a key with five columns as one value. Each by the clock, and in processor time of
-Spark, its workers and the member together: on a machine that others use, only the latter says something. Ratios of
-medians. `--quick` for a short run."""
+Spark, its workers and the member together (rows in a second of it): on a machine that others use, only the latter says
+something. `--quick` for a short run."""
 
 from __future__ import annotations
 
 import argparse
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -42,7 +41,7 @@ def processor_s() -> float:
     return sum(measure.processor_s(int(child)) for child in children)
 
 
-def compare(title, frame, rows, rounds, where, target=""):
+def compare(title, frame, rows, rounds, where, goal=""):
     from pywan.spark import enqueue
 
     taken = {"mapInArrow doing nothing": ([], []), "enqueue": ([], [])}
@@ -63,11 +62,13 @@ def compare(title, frame, rows, rounds, where, target=""):
             if turn:
                 taken[name][0].append(clock_s / rows)
                 taken[name][1].append(worked_s / rows)
-    print(f"{title} ({rows:,}, median of {rounds})")
-    clock, worked = ([statistics.median(times[n]) for times in taken.values()] for n in (0, 1))
-    for name, a_row, cpu in zip(taken, clock, worked, strict=True):
-        print(f"  {name:<26} {1 / a_row / 1e6:6.2f} million rows/s, {cpu * 1e6:6.2f} us of processor time a row")
-    print(f"  ratio                      {clock[0] / clock[1]:6.0%}{target}, {worked[0] / worked[1]:6.0%}", flush=True)
+    nothing_s, enqueue_s = taken.values()
+    clock, worked = (
+        [measure.Rates([1 / a_row for a_row in times[n]]) for times in (enqueue_s, nothing_s)] for n in (0, 1)
+    )
+    measure.report(title, *clock, "mapInArrow doing nothing", goal)
+    measure.report(f"{title}, processor time", *worked, "mapInArrow doing nothing")
+    print(f"  processor time a row: {1e6 / worked[0]:.2f} us, doing nothing {1e6 / worked[1]:.2f} us", flush=True)
 
 
 def main() -> None:
@@ -93,9 +94,9 @@ def main() -> None:
                 "format_string('%016d', id % 1000000) as key", "repeat(format_string('%010d', id), 10) as value"
             )
             where = dict(locators=f"127.0.0.1[{port}]", region="data", key="key", value="value")
-            compare("rows computed by Spark", frame, rows, rounds, where, " (to reach: 60%)")
+            compare("rows computed by Spark", frame, rows, rounds, where, "60%")
             frame.persist().count()
-            compare("rows in Spark's cache", frame, rows, rounds, where)
+            compare("rows from Spark's cache", frame, rows, rounds, where)
             frame.unpersist()
             frame = session.range(0, rows, 1, partitions).selectExpr(
                 "format_string('%016d', id % 1000000) as key",
@@ -107,7 +108,7 @@ def main() -> None:
             )
             frame.persist().count()
             where["value"] = ["symbol", "price", "size", "sequence", "is_bid"]
-            compare("a key and five columns in Spark's cache", frame, rows, rounds, where)
+            compare("the same, a key and five columns", frame, rows, rounds, where)
         finally:
             if session is not None:
                 spark_session.stop(session)

@@ -196,22 +196,25 @@ def json_like(n: int) -> bytes:
     return text.encode()[:VALUE_BYTES].ljust(VALUE_BYTES)
 
 
-def _build(name: str, output: str, *more: str) -> Path:
-    """Compiles bench/c/`name`.c as the core is compiled."""
+def _build(name: str, output: str, *more: str, whole_core: bool = False) -> Path:
+    """Compiles bench/c/`name`.c as the core is compiled, with one of its sources or with all."""
     BUILD.mkdir(parents=True, exist_ok=True)
     core = HERE.parent / "csrc"
+    sources = sorted(core.glob("*/wan_*.c")) if whole_core else [core / "base/wan_crc32c.c"]
     subprocess.run(
         [
             *shlex.split(os.environ.get("CC", "cc")),
             "-O3",
             "-std=c11",
             "-D_GNU_SOURCE",
+            "-DNDEBUG",
             "-Wall",
             "-Wextra",
             f"-I{core}",
             f"-I{HERE / 'c'}",
             str(HERE / "c" / f"{name}.c"),
-            str(core / "base/wan_crc32c.c"),
+            *(["-Wno-unused-parameter"] if whole_core else []),
+            *map(str, sources),
             "-pthread",
             "-o",
             str(BUILD / output),
@@ -226,8 +229,8 @@ def c_library(name: str) -> ctypes.CDLL:
     return ctypes.CDLL(str(_build(name, f"{name}.so", "-shared", "-fPIC")))
 
 
-def c_program(name: str) -> str:
-    return str(_build(name, name))
+def c_program(name: str, *, whole_core: bool = False) -> str:
+    return str(_build(name, name, whole_core=whole_core))
 
 
 def at(column: numpy.ndarray, row: int = 0) -> ctypes.c_void_p:
