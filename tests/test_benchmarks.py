@@ -95,7 +95,8 @@ test_piece[put]        18.3 (1.0)
 
 
 def test_results_are_what_report_and_tables_and_pieces_print():
-    assert [row[:7] for row in results.rows(OUTPUT)] == ["put, on", "| colum", "test_pi"]
+    lines = OUTPUT.splitlines()
+    assert results.rows(OUTPUT) == [lines[0], lines[4], lines[5]]
     assert results.complaints(0, OUTPUT, 3) == []
 
 
