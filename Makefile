@@ -6,7 +6,7 @@
 #   make test      the tests, in parallel                             (ARGS="-k queue" WORKERS=2 ...)
 #   make test-quick  the tests without Spark, processes and long waits
 #   make test-long the tests that `make test` leaves out, as they take long
-#   make bench     the benchmarks, as ratios measured in one run      (ARGS="--quick" ...)
+#   make bench     the benchmarks, as ratios measured in one run      (ARGS="--quick", or "--smallest": whether each works)
 #   make ctest     the C primitives' own test programs, and two seconds of each fuzzer
 #   make fuzz      bytes and operations at random             (FUZZ_SECONDS=60 FUZZ_SEED=7 FUZZERS="log" ...)
 #   make fuzz-core the compiled core: frames and columns with wrong numbers   (FUZZ_SECONDS=60 FUZZ_SEED=7 FUZZERS="receiver rows" ...)
@@ -62,7 +62,7 @@ WORKERS  ?= $(if $(ARGS),1,4)
 TEST_TMP := $(shell df -Pk /dev/shm 2> /dev/null | awk 'NR == 2 && $$4 > 6000000 {print "/dev/shm"}')
 # Hundreds of tests start Python, so bytecode is kept, whatever the environment says.
 PYTEST    = PYTHONDONTWRITEBYTECODE= $(if $(TEST_TMP),TMPDIR=$(TEST_TMP)) $(VENV)/bin/pytest -q $(if $(filter-out 0 1,$(WORKERS)),-n $(WORKERS))
-C_SOURCES := $(wildcard csrc/*/*.[ch] tests/*.c tests/c/*.[ch] bench/*.c)
+C_SOURCES := $(wildcard csrc/*/*.[ch] tests/*.c tests/c/*.[ch] bench/c/*.[ch])
 
 # The requirements of an extra of pyproject.toml: $(call extra,lint).
 extra = $$($(PY) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["$(1)"])')

@@ -46,7 +46,7 @@ def calls_per_s(operation: Callable[[int], object], threads: int, calls: int) ->
 
 def main() -> None:
     options = arguments(__doc__)
-    calls = 5_000 if options.quick else 20_000
+    calls = options.size(20_000, 5_000, 10 * THREADS)
     member = Child(sys.executable, MEMBER, FAR.name, str(FAR.member_id), "bench", str(BUCKETS))
     region = _core.RegionCore("r", _core.Clock(), site=1, member=NEAR.member_id, buckets=BUCKETS)
     table, pool = BucketTable("r", BUCKETS), CallPool(NEAR, "bench")

@@ -154,8 +154,8 @@ def memory(events: int) -> None:
 
 def main() -> None:
     options = arguments(__doc__)
-    events = 300_000 if options.quick else 1_000_000
-    memory(1_000_000)
+    events = options.size(1_000_000, 300_000, WARM_ROWS)
+    memory(options.size(1_000_000, 1_000_000, 100_000))
     single_puts(options.rounds, events)
     columns(options.rounds, events)
 

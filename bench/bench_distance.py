@@ -8,14 +8,14 @@ from __future__ import annotations
 from measure import arguments, in_turn, key_column, report, value_column
 from two_sites import TwoSites, two_sites
 
-KEYS = 1_000_000
 GIGABIT = 1e9
 
 
 def main() -> None:
     options = arguments(__doc__)
-    events, rounds = (2_000_000, 1) if options.quick else (6_000_000, min(options.rounds, 5))
-    keys, values = key_column(KEYS), value_column(KEYS)
+    events = options.size(6_000_000, 2_000_000, 100_000)
+    rounds = options.size(min(options.rounds, 5), 1, 1)
+    keys, values = key_column(options.keys), value_column(options.keys)
     with two_sites(proxy=True) as sites:
         sender = sites.sender("ln", batch_size=1_000, batch_time_interval=5)
         sites.use(sender)
@@ -31,7 +31,7 @@ def main() -> None:
             "the same link without delay",
             "90%",
         )
-        assert sites.remote_keys() == KEYS and sender.ledger()["balanced"]
+        assert sites.remote_keys() == len(keys) and sender.ledger()["balanced"]
 
 
 def warm_up(sites: TwoSites, keys, values, sender) -> None:

@@ -112,7 +112,7 @@ def durable(rounds: int, batches: int, directory: Path) -> None:
         )
 
 
-def recovery(events: int, directory: Path, memory: int, name: str) -> None:
+def recovery(rounds: int, events: int, directory: Path, memory: int, name: str) -> None:
     keys, values = key_column(10_000), numpy.full(10_000, b"v" * VALUE_BYTES, dtype=f"S{VALUE_BYTES}")
     if not (directory / "log").exists():
         with persistent_queue(directory, synchronous=False) as (queue, region):
@@ -153,17 +153,22 @@ def recovery(events: int, directory: Path, memory: int, name: str) -> None:
         opened.clear()
         return rate
 
-    report(name, *in_turn(3, subject, lambda: events / seconds(read)), "its files read, in the page cache", "50%")
+    report(
+        name,
+        *in_turn(min(rounds, 3), subject, lambda: events / seconds(read)),
+        "its files read, in the page cache",
+        "50%",
+    )
 
 
 def main() -> None:
     options = arguments(__doc__)
-    events = 1_000_000 if options.quick else 10_000_000
+    events = options.size(10_000_000, 1_000_000, 50_000)
     with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIR")) as directory:
-        durable(options.rounds, 400 if options.quick else 2000, Path(directory))
+        durable(options.rounds, options.size(2000, 400, 8), Path(directory))
     with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIR")) as directory:
-        recovery(events, Path(directory), 4 << 30, f"recovery, {events:,} events")
-        recovery(events, Path(directory), 100 << 20, "the same, 100 MB of memory")
+        recovery(options.rounds, events, Path(directory), 4 << 30, f"recovery, {events:,} events")
+        recovery(options.rounds, events, Path(directory), 100 << 20, "the same, 100 MB of memory")
 
 
 if __name__ == "__main__":

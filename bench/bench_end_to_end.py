@@ -37,7 +37,6 @@ from pywan import _core
 from two_sites import Child, two_sites
 
 BATCH = 1_000
-KEYS = 1_000_000
 
 
 class Pickled:
@@ -67,7 +66,7 @@ while head := stream.read(4):
     def rate(self, events: int) -> float:
         queue: collections.deque = collections.deque()
         value = b"v" * VALUE_BYTES
-        keys = [b"%016d" % (n % KEYS) for n in range(events)]
+        keys = [b"%016d" % n for n in range(events)]
         batches = (events + BATCH - 1) // BATCH
         acknowledged = threading.Event()
 
@@ -117,10 +116,10 @@ def lz4_rate(keys: numpy.ndarray, values: numpy.ndarray, events: int) -> Callabl
 
 def main() -> None:
     options = arguments(__doc__)
-    events = 1_000_000 if options.quick else 5_000_000
-    bare = Child(c_program("bare_pair"), str(events), str(BATCH), str(KEYS))
+    events = options.size(5_000_000, 1_000_000, 50_000)
+    bare = Child(c_program("bare_pair"), str(events), str(BATCH), str(options.keys))
     pickled = Pickled()
-    keys, values = key_column(KEYS), value_column(KEYS)
+    keys, values = key_column(options.keys), value_column(options.keys)
     try:
         with two_sites() as sites:
             senders = {
@@ -173,7 +172,7 @@ def main() -> None:
                 busiest.append(busiest_thread_s(sites.pids, before)[0] / events * 1e9)
                 return rate
 
-            alone = lz4_rate(keys, values, 200_000)
+            alone = lz4_rate(keys, values, min(len(keys), 200_000))
             report(
                 "end to end, lz4",
                 *in_turn(options.rounds, with_busiest_thread, alone),
@@ -188,7 +187,7 @@ def main() -> None:
                 "125% or less",
                 "ns an event",
             )
-            assert sites.remote_keys() == KEYS, "the remote site has not all keys"
+            assert sites.remote_keys() == len(keys), "the remote site has not all keys"
             for sender in senders.values():
                 assert sender.ledger()["balanced"] and sender.queue_size == 0
     finally:

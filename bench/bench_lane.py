@@ -19,6 +19,7 @@ import numpy
 
 from bench_stored import random_order
 from measure import (
+    Options,
     Rates,
     Threads,
     arguments,
@@ -36,7 +37,6 @@ from pywan.calls.table import BucketTable, KnownPrimary
 from pywan.coordination.tables import Incarnation
 from two_sites import Child, two_sites
 
-KEYS = 1_000_000
 BUCKETS = 113
 LANE, LIFE, EPOCH = 1, 1, 1
 ME = Incarnation("primary", 1)
@@ -140,20 +140,20 @@ def puts_per_s(core: Any, keys: list[bytes], threads: int, calls: int) -> tuple[
     return share * threads / (time.perf_counter() - started), statistics.median(taken) * 1e6
 
 
-def columns(options: Any, primary: Primary) -> None:
-    events, values = 500_000 if options.quick else 3_000_000, value_column(KEYS)
+def columns(options: Options, primary: Primary) -> None:
+    events, values = options.size(3_000_000, 500_000, 40_000), value_column(options.keys)
     with two_sites(stores=True) as sites:
-        keys = random_order(sites)
+        keys = random_order(sites, options.keys)
         sender = sites.sender("ln", batch_size=1_000, batch_time_interval=5)
         sites.use(sender)
-        fill(primary.core, KEYS)
+        fill(primary.core, options.keys)
         threads, spent = Threads(os.getpid(), primary.copy.process.pid), []
 
         def subject() -> float:
             threads.look()
             started = time.perf_counter()
             for row in range(0, events, 10_000):
-                at = row % KEYS
+                at = row % options.keys
                 primary.core.put_columns(keys[at : at + 10_000], values[at : at + 10_000])
             rate = events / (time.perf_counter() - started)
             did = sorted(((times[0] / events * 1e9, *key) for key, times in threads.look().items()), reverse=True)
@@ -172,9 +172,9 @@ def columns(options: Any, primary: Primary) -> None:
         print(f"  processor time of the busiest threads, ns an event: {spent[-1]}")
 
 
-def single(options: Any, primary: Primary) -> None:
-    calls = 5_000 if options.quick else 20_000
-    keys = numbered_keys(numpy.random.default_rng(7).permutation(KEYS)).tolist()
+def single(options: Options, primary: Primary) -> None:
+    calls = options.size(20_000, 5_000, 500)
+    keys = numbered_keys(numpy.random.default_rng(7).permutation(options.keys)).tolist()
     ping = Child(c_program("bare_ping"), "1", str(calls))
     medians: list[float] = []
 
@@ -193,8 +193,8 @@ def single(options: Any, primary: Primary) -> None:
         ping.close()
 
 
-def image(options: Any) -> None:
-    count = KEYS // 10 if options.quick else KEYS
+def image(options: Options) -> None:
+    count = options.size(options.keys, options.keys // 10, options.keys)
     primary = Primary(learns=True, count=count)
     try:
         deadline = time.monotonic() + 60
@@ -203,10 +203,8 @@ def image(options: Any) -> None:
             time.sleep(0.01)
         took = time.perf_counter() - primary.began
         copied = int(primary.copy.ask("size").split()[1])
-        print(
-            f"image of {count:,} entries: {took:.2f} s; memory {copied / 1e6:.0f} MB = {copied / primary.bytes:.0%} of"
-            f" the primary's {primary.bytes / 1e6:.0f} MB; to reach: 5 s, 110%"
-        )
+        report(f"image of {count:,} entries", took, 5.0, "the limit", "5 s or less", "s")
+        report("memory of the copy", copied / 1e6, primary.bytes / 1e6, "the primary's", "110% or less", "MB")
     finally:
         primary.close()
 

@@ -88,14 +88,14 @@ def round_trips(connection: socket.socket, seconds: float) -> list[float]:
 
 def main() -> None:
     options = arguments(__doc__)
-    seconds = 1.0 if options.quick else 5.0
+    seconds = options.size(5.0, 1.0, 0.1)
     echo = Child(sys.executable, "-c", ECHO)
     try:
         with two_sites() as sites, socket.create_connection(("127.0.0.1", int(echo.read()))) as connection:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sender = sites.sender("ln", batch_size=1000, batch_time_interval=1)
             sites.use(sender)
-            enqueue_to_acknowledged(sites, sender, 1.0)
+            enqueue_to_acknowledged(sites, sender, min(seconds, 1.0))
             subject, reference = [], []
             for _ in range(options.rounds):
                 subject.append(percentiles(enqueue_to_acknowledged(sites, sender, seconds)))

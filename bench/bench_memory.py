@@ -100,10 +100,10 @@ def through(events: int, memory_mb: int) -> None:
 def main() -> None:
     options = arguments(__doc__)
     queue_and_region("warm", stores=False)
-    conflation_index(1_000_000)
-    if options.long:
-        long_queue(50_000_000, 100 << 20)
-        through(100_000_000, 10)
+    conflation_index(options.size(1_000_000, 1_000_000, 100_000))
+    if options.long or options.smallest:
+        long_queue(options.size(50_000_000, 50_000_000, 200_000), options.size(100 << 20, 100 << 20, 10 << 20))
+        through(options.size(100_000_000, 100_000_000, 1_000_000), 10)
 
 
 if __name__ == "__main__":

@@ -17,10 +17,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from measure import BUILD, VALUE_BYTES, arguments, in_turn, key_column, report, value_column
+from measure import BUILD, KEYS, VALUE_BYTES, arguments, in_turn, key_column, report, value_column
 from two_sites import two_sites
-
-KEYS = 1_000_000
 
 NATS = """
 import asyncio, sys, time, nats

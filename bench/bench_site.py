@@ -31,11 +31,10 @@ from typing import Any
 
 import results
 from bench_stored import random_order
-from measure import HERE, Rates, c_program, in_turn, value_column
+from measure import HERE, Options, Rates, add_forms, c_program, in_turn, value_column
 from site_processes import Process, PywanSite, go_first, wait_until
 from two_sites import Child, two_sites
 
-KEYS = 1_000_000
 BUCKETS = 113
 MEMBER_TIMEOUT_S = 5.0
 STOPPED_S = 20.0
@@ -87,16 +86,16 @@ class Report:
 
 
 @contextlib.contextmanager
-def site_of(options: argparse.Namespace, *stores: str) -> Iterator[tuple[PywanSite, list[Process]]]:
-    """A locator, two members with all buckets made: the first one is primary of most."""
+def site_of(options: Options, *stores: str) -> Iterator[tuple[PywanSite, list[Process]]]:
+    """A locator, and two members with all buckets and their copies: the first one is primary of most."""
     with tempfile.TemporaryDirectory() as folder, PywanSite(Path(folder), goes_first=options.first) as site:
         site.start("locator", "locator")
         members = [site.begin("store", name, *stores) for name in "ab"]
         for member in members:
             member.finish()
         members[0].ask("assign")
+        wait_until(lambda: redundancy(members) == (1, 0), 60, "every bucket has its copy")
         led = [member.ask("state")["primaries"] for member in members]
-        assert sum(led) == BUCKETS, f"the members are primary of {led} buckets"
         # Whoever created the region first is primary of all buckets.
         yield site, [member for _, member in sorted(zip(led, members, strict=True), key=lambda each: -each[0])]
 
@@ -109,19 +108,19 @@ def redundancy(members: list[Process]) -> tuple[int, int]:
     return min(state["fewest"] for state in states if state["primaries"]), sum(state["learning"] for state in states)
 
 
-def columns(options: argparse.Namespace, report: Report) -> None:
-    seconds, events = (0.5, 500_000) if options.quick else (2.0, 3_000_000)
-    values = value_column(KEYS)
+def columns(options: Options, report: Report) -> None:
+    seconds, events = options.size((2.0, 3_000_000), (0.5, 500_000), (0.1, 40_000))
+    values = value_column(options.keys)
     with site_of(options) as (site, (a, _)), two_sites(stores=True) as sites:
-        keys = random_order(sites)
+        keys = random_order(sites, options.keys)
         sender = sites.sender("ln", batch_size=1_000, batch_time_interval=5)
         sites.use(sender)
 
         def reference() -> float:
             return sites.send_all(sender, keys, values, events)
 
-        a.ask("keys", 2 * KEYS, 1)
-        own = a.ask("own")["keys"]  # Half of them: as many as the two sites have.
+        a.ask("keys", options.keys, 1)
+        own = a.ask("own")["keys"]
         a.ask("fill")
         what = "two sites in two processes, stored"
         rates = in_turn(options.rounds, lambda: a.ask("bulk", seconds)["rate"], reference)
@@ -129,19 +128,19 @@ def columns(options: argparse.Namespace, report: Report) -> None:
         rates = in_turn(options.rounds, lambda: a.ask("bulk", seconds, 2)["rate"], reference)
         report.rates("the same by 2 threads", *rates, what, "")
         c = site.start("accessor", "c")
-        c.ask("keys", KEYS, 2)
+        c.ask("keys", options.keys, 2)
         rates = in_turn(options.rounds, lambda: c.ask("bulk", seconds)["rate"], reference)
         report.rates("columns by an accessor, a copy; 3 processes", *rates, what, "30%")
         rates = in_turn(options.rounds, lambda: c.ask("bulk", seconds, 2)["rate"], reference)
         report.rates("the same by 2 threads", *rates, what, "")
 
 
-def single(options: argparse.Namespace, report: Report) -> None:
-    seconds = 0.5 if options.quick else 2.0
-    ping = Child(c_program("bare_ping"), "1", str(2_000 if options.quick else 20_000))
+def single(options: Options, report: Report) -> None:
+    seconds = options.size(2.0, 0.5, 0.1)
+    ping = Child(c_program("bare_ping"), "1", str(options.size(20_000, 2_000, 200)))
     try:
         with site_of(options) as (_, (a, _)):
-            a.ask("keys", KEYS, 1)
+            a.ask("keys", options.keys, 1)
             a.ask("own")
             medians: list[float] = []
 
@@ -169,18 +168,17 @@ def single(options: argparse.Namespace, report: Report) -> None:
         ping.close()
 
 
-def felt(
-    options: argparse.Namespace, report: Report, name: str, goal: str, rounds: int, fail: Callable[[Process], float]
-) -> None:
+def felt(options: Options, report: Report, name: str, goal: str, rounds: int, fail: Callable[[Process], float]) -> None:
     """Rounds in which the primary of most buckets fails. `fail` returns for how many seconds puts go on then."""
     with site_of(options) as (site, members):
-        running = dict(zip("ab", members, strict=True))
+        running = {member.name: member for member in members}
         c = site.start("accessor", "c")
-        c.ask("keys", 100_000, 3)
+        c.ask("keys", min(options.keys, 100_000), 3)
         c.begin("write", WRITERS, 0)
         c.finish()
-        time.sleep(2.0)
-        full = c.ask("written")["done"] / 2.0
+        seconds = options.size(2.0, 2.0, 0.5)
+        time.sleep(seconds)
+        full = c.ask("written")["done"] / seconds
         gaps, lost, refused = [], 0, 0
         for _ in range(rounds):
             states = {name: process.ask("state") for name, process in running.items()}
@@ -210,36 +208,38 @@ def felt(
         assert not lost, f"{lost} acknowledged puts were lost"
 
 
-def kill(options: argparse.Namespace, report: Report) -> None:
+def kill(options: Options, report: Report) -> None:
     def fail(process: Process) -> float:
         process.kill()
         return 2.5
 
-    felt(options, report, "kill -9 of a primary", "p95 1 s", 3 if options.quick else 20, fail)
+    felt(options, report, "kill -9 of a primary", "p95 1 s", options.size(20, 3, 1), fail)
 
 
-def stop(options: argparse.Namespace, report: Report) -> None:
+def stop(options: Options, report: Report) -> None:
     def fail(process: Process) -> float:
         process.stop()
-        time.sleep(STOPPED_S)
+        time.sleep(stopped_s)
         process.go_on()
         return 2.0
 
+    stopped_s = options.size(STOPPED_S, STOPPED_S, MEMBER_TIMEOUT_S + 2.0)
     goal = f"{MEMBER_TIMEOUT_S + 1:.0f} s"
-    felt(options, report, f"SIGSTOP of a primary for {STOPPED_S:.0f} s", goal, 1 if options.quick else 3, fail)
+    felt(options, report, f"SIGSTOP of a primary for {stopped_s:.0f} s", goal, options.size(3, 1, 1), fail)
 
 
-def join(options: argparse.Namespace, report: Report) -> None:
-    count = KEYS // 10 if options.quick else KEYS
+def join(options: Options, report: Report) -> None:
+    count = options.size(options.keys, options.keys // 10, options.keys)
+    rest_s = options.size(3.0, 3.0, 0.5)
     with site_of(options, "redundant_copies=2") as (site, (a, b)):
         a.ask("keys", count, 1)
         resident = {member: member.ask("state")["resident"] for member in (a, b)}
         a.ask("fill")
         took = [member.ask("state")["resident"] - before for member, before in resident.items()]
         a.ask("write", 4, 0)
-        time.sleep(1.0)
+        time.sleep(rest_s / 3)
         before, began = a.ask("look"), time.monotonic()
-        time.sleep(3.0)
+        time.sleep(rest_s)
         rested = a.ask("look")
         rate_before = (rested["done"] - before["done"]) / (time.monotonic() - began)
         c = site.begin("store", "c", "redundant_copies=2")
@@ -250,9 +250,9 @@ def join(options: argparse.Namespace, report: Report) -> None:
         image_s = wait_until(lambda: redundancy([a, b]) == (2, 0), 120, "the member has every bucket")
         last = a.ask("look")
         rate_meanwhile = (last["done"] - first["done"]) / (time.monotonic() - began)
-        time.sleep(2.0)
+        time.sleep(rest_s)
         after = a.ask("look")
-        rate_after = (after["done"] - last["done"]) / 2.0
+        rate_after = (after["done"] - last["done"]) / rest_s
         a.ask("written")
         copy = c.ask("state")
         assert copy["entries"] >= count, f"the copy has {copy['entries']} entries of {count}"
@@ -275,12 +275,12 @@ def join(options: argparse.Namespace, report: Report) -> None:
         )
 
 
-def before(options: argparse.Namespace, report: Report) -> None:
+def before(options: Options, report: Report) -> None:
     """The table is that of compare.py."""
     if options.before is None:
         print("one member beside an earlier tree: not measured; give --before DIRECTORY, a tree that is built")
         return
-    how = ["--rounds", "3", "--lives", "1"] if options.quick else ["--rounds", "6", "--lives", "3"]
+    how = options.size(["--rounds", "6", "--lives", "3"], ["--rounds", "3", "--lives", "1"], ["--smallest"])
     command = [sys.executable, str(HERE / "compare.py"), str(options.before), *how]
     only = ["put", "get", "change if", "columns", "stored columns", "apply"]
     done = subprocess.run([*command, "--only", *only], check=True, capture_output=True, text=True)
@@ -291,7 +291,7 @@ def before(options: argparse.Namespace, report: Report) -> None:
         report.rows[-1]["quartiles"] = spread
 
 
-SECTIONS: dict[str, Callable[[argparse.Namespace, Report], None]] = {
+SECTIONS: dict[str, Callable[[Options, Report], None]] = {
     "columns": columns,
     "single": single,
     "kill": kill,
@@ -303,14 +303,14 @@ SECTIONS: dict[str, Callable[[argparse.Namespace, Report], None]] = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds")
+    add_forms(parser)
     parser.add_argument("--rounds", type=int, help="rounds that count (one more warms up)")
     parser.add_argument("--only", nargs="*", choices=[*SECTIONS], default=[*SECTIONS], metavar="NAME")
     parser.add_argument("--before", type=Path, metavar="DIRECTORY")
     parser.add_argument("--first", action="store_true")
     parser.add_argument("--json", type=Path)
-    options, _ = parser.parse_known_args()
-    options.rounds = options.rounds or (3 if options.quick else 5)
+    options, _ = parser.parse_known_args(namespace=Options())
+    options.rounds = options.rounds or options.size(5, 3, 1)
     if options.first:
         with contextlib.suppress(PermissionError):  # It leads its group already.
             os.setsid()

@@ -1,14 +1,13 @@
 """Spark: `enqueue` into a member in another process, beside `mapInArrow` doing nothing, in turn in one run.
 
 16-byte keys and 100-byte values, and a key with five columns as one value. Each by the clock, and in processor time of
-Spark, its workers and the member together: on a machine that others use, only the latter says something. Ratios of
-medians. `--quick` for a short run."""
+Spark, its workers and the member together (rows in a second of it): on a machine that others use, only the latter says
+something. `--quick` for a short run."""
 
 from __future__ import annotations
 
 import argparse
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -42,7 +41,7 @@ def processor_s() -> float:
     return sum(measure.processor_s(int(child)) for child in children)
 
 
-def compare(title, frame, rows, rounds, where, target=""):
+def compare(title, frame, rows, rounds, where, goal=""):
     from pywan.spark import enqueue
 
     taken = {"mapInArrow doing nothing": ([], []), "enqueue": ([], [])}
@@ -63,22 +62,26 @@ def compare(title, frame, rows, rounds, where, target=""):
             if turn:
                 taken[name][0].append(clock_s / rows)
                 taken[name][1].append(worked_s / rows)
-    print(f"{title} ({rows:,}, median of {rounds})")
-    clock, worked = ([statistics.median(times[n]) for times in taken.values()] for n in (0, 1))
-    for name, a_row, cpu in zip(taken, clock, worked, strict=True):
-        print(f"  {name:<26} {1 / a_row / 1e6:6.2f} million rows/s, {cpu * 1e6:6.2f} us of processor time a row")
-    print(f"  ratio                      {clock[0] / clock[1]:6.0%}{target}, {worked[0] / worked[1]:6.0%}", flush=True)
+    nothing_s, enqueue_s = taken.values()
+    clock, worked = (
+        [measure.Rates([1 / a_row for a_row in times[n]]) for times in (enqueue_s, nothing_s)] for n in (0, 1)
+    )
+    measure.report(title, *clock, "mapInArrow doing nothing", goal)
+    measure.report(f"{title}, processor time", *worked, "mapInArrow doing nothing")
+    print(f"  processor time a row: {1e6 / worked[0]:.2f} us, doing nothing {1e6 / worked[1]:.2f} us", flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true")
+    measure.add_forms(parser)
     parser.add_argument("--rows", type=int)
-    options, _ = parser.parse_known_args()  # What the other benchmarks take means nothing here.
-    rows, rounds = (options.rows or 1_000_000, 3) if options.quick else (options.rows or 5_000_000, 5)
+    # What the other benchmarks take means nothing here.
+    options, _ = parser.parse_known_args(namespace=measure.Options())
+    rows, rounds = options.rows or options.size(5_000_000, 1_000_000, 20_000), options.size(5, 3, 1)
 
     from pywan.demo import spark_session
 
+    partitions = options.size(PARTITIONS, PARTITIONS, 2)
     with tempfile.TemporaryDirectory() as directory:
         member = subprocess.Popen(
             [sys.executable, "-c", MEMBER, directory], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -87,15 +90,15 @@ def main() -> None:
         try:
             port = int(member.stdout.readline())
             session = spark_session.start(Path(directory) / "spark")
-            frame = session.range(0, rows, 1, PARTITIONS).selectExpr(
+            frame = session.range(0, rows, 1, partitions).selectExpr(
                 "format_string('%016d', id % 1000000) as key", "repeat(format_string('%010d', id), 10) as value"
             )
             where = dict(locators=f"127.0.0.1[{port}]", region="data", key="key", value="value")
-            compare("rows computed by Spark", frame, rows, rounds, where, " (to reach: 60%)")
+            compare("rows computed by Spark", frame, rows, rounds, where, "60%")
             frame.persist().count()
-            compare("rows in Spark's cache", frame, rows, rounds, where)
+            compare("rows from Spark's cache", frame, rows, rounds, where)
             frame.unpersist()
-            frame = session.range(0, rows, 1, PARTITIONS).selectExpr(
+            frame = session.range(0, rows, 1, partitions).selectExpr(
                 "format_string('%016d', id % 1000000) as key",
                 "format_string('S%05d', id % 5000) as symbol",
                 "id / 7 as price",
@@ -105,7 +108,7 @@ def main() -> None:
             )
             frame.persist().count()
             where["value"] = ["symbol", "price", "size", "sequence", "is_bid"]
-            compare("a key and five columns in Spark's cache", frame, rows, rounds, where)
+            compare("the same, a key and five columns", frame, rows, rounds, where)
         finally:
             if session is not None:
                 spark_session.stop(session)

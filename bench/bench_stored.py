@@ -15,7 +15,6 @@ from measure import Rates, Threads, arguments, c_program, in_turn, numbered_keys
 from two_sites import Child, TwoSites, two_sites
 
 BATCH = 1_000
-KEYS = 1_000_000
 
 
 def shares(did: dict[tuple[int, int], tuple[float, float, float]]) -> dict[str, tuple[float, float, float]]:
@@ -30,22 +29,22 @@ def shares(did: dict[tuple[int, int], tuple[float, float, float]]) -> dict[str, 
     return roles
 
 
-def random_order(sites: TwoSites) -> numpy.ndarray:
+def random_order(sites: TwoSites, count: int) -> numpy.ndarray:
     """Fills both tables in the order of the keys, and gives the keys in another one."""
     filled = sites.sender("fill", batch_size=BATCH, batch_time_interval=5)
     sites.use(filled)
-    sites.send_all(filled, numbered_keys(numpy.arange(KEYS)), value_column(KEYS), KEYS)
-    return numbered_keys(numpy.random.default_rng(7).permutation(KEYS))
+    sites.send_all(filled, numbered_keys(numpy.arange(count)), value_column(count), count)
+    return numbered_keys(numpy.random.default_rng(7).permutation(count))
 
 
 def main() -> None:
     options = arguments(__doc__)
-    events = 1_000_000 if options.quick else 5_000_000
-    bare = Child(c_program("bare_stored"), str(events), str(BATCH), str(KEYS))
-    values = value_column(KEYS)
+    events = options.size(5_000_000, 1_000_000, 40_000)
+    bare = Child(c_program("bare_stored"), str(events), str(BATCH), str(options.keys))
+    values = value_column(options.keys)
     try:
         with two_sites(stores=True) as sites:
-            keys = random_order(sites)
+            keys = random_order(sites, options.keys)
             sender = sites.sender("ln", batch_size=BATCH, batch_time_interval=5)
             sites.use(sender)
             threads = Threads(*sites.pids)
@@ -82,7 +81,7 @@ def main() -> None:
                     f" {parts[1]:.0%}, asleep {parts[2]:.0%}",
                     flush=True,
                 )
-            assert sites.remote_keys() == KEYS, "the remote site has not all keys"
+            assert sites.remote_keys() == options.keys, "the remote site has not all keys"
             assert sender.ledger()["balanced"] and sender.queue_size == 0
     finally:
         bare.close()

@@ -20,8 +20,8 @@ TOUCHED_BYTES = 400  # A key, for both tables and the columns.
 
 def main() -> None:
     options = arguments(__doc__)
-    keys_count = 2_000_000 if options.quick else 10_000_000
-    updates = 500_000 if options.quick else 2_000_000
+    keys_count = options.size(10_000_000, 2_000_000, 100_000)
+    updates = options.size(2_000_000, 500_000, 20_000)
     values = numpy.full(ROWS_A_CALL, b"v" * VALUE_BYTES, dtype=f"S{VALUE_BYTES}")
     # A virtual machine gets its pages from its host when it first touches them, which can take milliseconds: not the
     # table's.

@@ -22,8 +22,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from measure import Options
+
 HERE = Path(__file__).resolve().parent
-KEYS = 1_000_000
 Measure = Callable[[], dict[str, float]]  # One round: {what is measured: figure}; "M/s" is better when higher.
 
 
@@ -49,16 +50,17 @@ def one_piece(name: str) -> Iterator[Measure]:
 
 
 @contextlib.contextmanager
-def end_to_end(*, stores: bool, events: int, **attributes: Any) -> Iterator[Measure]:
+def end_to_end(options: Options, *, stores: bool, events: int, **attributes: Any) -> Iterator[Measure]:
     import numpy
 
     from bench_stored import random_order, shares
     from measure import Threads, numbered_keys, value_column
     from two_sites import two_sites
 
+    events = options.size(events, events, 40_000)
     with two_sites(stores=stores) as sites:
-        keys = random_order(sites) if stores else numbered_keys(numpy.arange(KEYS))
-        values = value_column(KEYS)
+        keys = random_order(sites, options.keys) if stores else numbered_keys(numpy.arange(options.keys))
+        values = value_column(options.keys)
         sender = sites.sender("ln", **{"batch_size": 1000, "batch_time_interval": 5, **attributes})
         sites.use(sender)
         threads = Threads(*sites.pids)
@@ -76,39 +78,39 @@ def end_to_end(*, stores: bool, events: int, **attributes: Any) -> Iterator[Meas
             }
 
         yield measure
-        assert sites.remote_keys() == KEYS and sender.ledger()["balanced"]
+        assert sites.remote_keys() == options.keys and sender.ledger()["balanced"]
 
 
 @contextlib.contextmanager
-def latency() -> Iterator[Measure]:
+def latency(options: Options) -> Iterator[Measure]:
     from bench_latency import enqueue_to_acknowledged, percentiles
     from two_sites import two_sites
 
     with two_sites() as sites:
         sender = sites.sender("ln", batch_size=1000, batch_time_interval=1)
         sites.use(sender)
-        enqueue_to_acknowledged(sites, sender, 0.5)
+        enqueue_to_acknowledged(sites, sender, options.size(0.5, 0.5, 0.1))
 
         def measure() -> dict[str, float]:
-            p50, p99 = percentiles(enqueue_to_acknowledged(sites, sender, 2.0))
+            p50, p99 = percentiles(enqueue_to_acknowledged(sites, sender, options.size(2.0, 2.0, 0.1)))
             return {"p50 ms": p50, "p99 ms": p99}
 
         yield measure
 
 
-PROGRAMS: dict[str, Callable[[], contextlib.AbstractContextManager[Measure]]] = {
-    "stored": lambda: end_to_end(stores=True, events=2_000_000),
-    "end to end": lambda: end_to_end(stores=False, events=3_000_000),
-    "five dispatchers": lambda: end_to_end(stores=False, events=2_000_000, dispatcher_threads=5),
-    "lz4": lambda: end_to_end(stores=False, events=2_000_000, compression="lz4"),
+PROGRAMS: dict[str, Callable[[Options], contextlib.AbstractContextManager[Measure]]] = {
+    "stored": lambda options: end_to_end(options, stores=True, events=2_000_000),
+    "end to end": lambda options: end_to_end(options, stores=False, events=3_000_000),
+    "five dispatchers": lambda options: end_to_end(options, stores=False, events=2_000_000, dispatcher_threads=5),
+    "lz4": lambda options: end_to_end(options, stores=False, events=2_000_000, compression="lz4"),
     "latency": latency,
 }
 
 
-def serve(point: str) -> None:
+def serve(point: str, options: Options) -> None:
     import pywan
 
-    with PROGRAMS[point]() if point in PROGRAMS else one_piece(point) as measure:
+    with PROGRAMS[point](options) if point in PROGRAMS else one_piece(point) as measure:
         print(Path(pywan.__file__).parent.parent, flush=True)
         for _ in sys.stdin:
             print(json.dumps(measure()), flush=True)
@@ -118,8 +120,8 @@ def serve(point: str) -> None:
 
 
 class Tree:
-    def __init__(self, directory: Path, point: str, realtime: bool) -> None:
-        command = [sys.executable, str(HERE / "compare.py"), "--serve", point]
+    def __init__(self, directory: Path, point: str, *, smallest: bool, realtime: bool) -> None:
+        command = [sys.executable, str(HERE / "compare.py"), "--serve", point, *(["--smallest"] if smallest else [])]
         if realtime:
             command = ["chrt", "-r", "1", *command]
         # Its own children import what is in their directory first: there must be no `pywan`.
@@ -171,26 +173,28 @@ def main() -> None:
     parser.add_argument("before", type=Path, nargs="?")
     parser.add_argument("now", type=Path, nargs="?", default=HERE.parent)
     parser.add_argument("--only", nargs="*", metavar="POINT", help=", ".join([*pieces.PIECES, *PROGRAMS]))
-    parser.add_argument("--rounds", type=int, default=4, help="of each life")
-    parser.add_argument("--lives", type=int, default=3, help="how often the processes are started anew")
+    parser.add_argument("--rounds", type=int, help="of each life")
+    parser.add_argument("--lives", type=int, help="how often the processes are started anew")
+    parser.add_argument("--smallest", action="store_true", help="one round: it shows that the program works")
     parser.add_argument("--realtime", action="store_true")
     parser.add_argument("--serve", help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options = parser.parse_args(namespace=Options(quick=False))
     if options.serve:
-        serve(options.serve)
+        serve(options.serve, options)
         return
     if options.before is None:
         parser.error("which tree was before?")
+    lives, rounds_a_life = options.lives or options.size(3, 3, 1), options.rounds or options.size(4, 4, 1)
     print("| point | figure | before | now | now / before | quartiles |\n|---|---|---|---|---|---|", flush=True)
     for point in options.only or [*pieces.PIECES, *PROGRAMS]:
         rounds: list[tuple[dict[str, float], dict[str, float]]] = []
-        for _life in range(options.lives):
+        for _life in range(lives):
             with contextlib.ExitStack() as stack:
                 trees = []
                 for directory in (options.before, options.now):
-                    trees.append(Tree(directory.resolve(), point, options.realtime))
+                    trees.append(Tree(directory.resolve(), point, smallest=options.smallest, realtime=options.realtime))
                     stack.callback(trees[-1].close)
-                for n in range(options.rounds + 1):
+                for n in range(rounds_a_life + 1):
                     measured = {which: trees[which].measure() for which in ((0, 1) if n % 2 else (1, 0))}
                     if n:  # The first one warmed up.
                         rounds.append((measured[0], measured[1]))

@@ -14,27 +14,53 @@ import subprocess
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TypeVar
 
 import numpy
 
 import results
 
 KEY_BYTES, VALUE_BYTES = 16, 100
+KEYS = 1_000_000
+Size = TypeVar("Size")
 HERE = Path(__file__).resolve().parent
 BUILD = HERE.parent / "build" / "bench"
 # Slowest to fastest round of a reference, which does the same work each time: beyond this the machine was busy.
 NOISY = 1.6
 
 
-def arguments(description: str | None) -> argparse.Namespace:
+class Options(argparse.Namespace):
+    """What the command line says."""
+
+    quick: bool
+    smallest: bool
+
+    def size(self, full: Size, quick: Size, smallest: Size) -> Size:
+        """How large something is in the form that was asked for."""
+        return smallest if self.smallest else quick if self.quick else full
+
+    @property
+    def keys(self) -> int:
+        """Keys of a region."""
+        return self.size(KEYS, KEYS, 20_000)
+
+
+def add_forms(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds")
+    parser.add_argument(
+        "--smallest", action="store_true", help="one round of the smallest sizes: it shows that the program works"
+    )
+
+
+def arguments(description: str | None) -> Options:
     """The options that every benchmark takes; those that mean nothing to it are ignored."""
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds")
+    add_forms(parser)
     parser.add_argument("--rounds", type=int, help="rounds that count (one more warms up)")
     parser.add_argument("--long", action="store_true", help="also what takes minutes and gigabytes")
     parser.add_argument("--peers", action="store_true", help="also other systems, which have to be installed")
-    options = parser.parse_args()
-    options.rounds = options.rounds or (3 if options.quick else 7)
+    options = parser.parse_args(namespace=Options())
+    options.rounds = options.rounds or options.size(7, 3, 1)
     return options
 
 
@@ -170,22 +196,25 @@ def json_like(n: int) -> bytes:
     return text.encode()[:VALUE_BYTES].ljust(VALUE_BYTES)
 
 
-def _build(name: str, output: str, *more: str) -> Path:
-    """Compiles bench/c/`name`.c as the core is compiled."""
+def _build(name: str, output: str, *more: str, whole_core: bool = False) -> Path:
+    """Compiles bench/c/`name`.c as the core is compiled, with one of its sources or with all."""
     BUILD.mkdir(parents=True, exist_ok=True)
     core = HERE.parent / "csrc"
+    sources = sorted(core.glob("*/wan_*.c")) if whole_core else [core / "base/wan_crc32c.c"]
     subprocess.run(
         [
             *shlex.split(os.environ.get("CC", "cc")),
             "-O3",
             "-std=c11",
             "-D_GNU_SOURCE",
+            "-DNDEBUG",
             "-Wall",
             "-Wextra",
             f"-I{core}",
             f"-I{HERE / 'c'}",
             str(HERE / "c" / f"{name}.c"),
-            str(core / "base/wan_crc32c.c"),
+            *(["-Wno-unused-parameter"] if whole_core else []),
+            *map(str, sources),
             "-pthread",
             "-o",
             str(BUILD / output),
@@ -200,8 +229,8 @@ def c_library(name: str) -> ctypes.CDLL:
     return ctypes.CDLL(str(_build(name, f"{name}.so", "-shared", "-fPIC")))
 
 
-def c_program(name: str) -> str:
-    return str(_build(name, name))
+def c_program(name: str, *, whole_core: bool = False) -> str:
+    return str(_build(name, name, whole_core=whole_core))
 
 
 def at(column: numpy.ndarray, row: int = 0) -> ctypes.c_void_p:

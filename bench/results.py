@@ -1,4 +1,5 @@
-"""Owns results that are kept: what a run measured, and whether a later run is slower than noise explains.
+"""Owns results: which lines of a program's output are results and what is wrong with them; those that are kept, and
+whether a later run is slower than noise explains.
 
 A result is a ratio to a reference that ran in turn with it, so that a busy or another machine changes both. Kept are
 the median of the rounds and their quartiles. A later run is slower if even its better quartile is a tenth worse than
@@ -9,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import statistics
 import time
 from pathlib import Path
@@ -17,6 +19,34 @@ from typing import Any
 DIRECTORY = Path(__file__).resolve().parent.parent / ".benchmarks"  # Git ignores it.
 FILE = "PYWAN_BENCH_RESULTS"  # The environment variable that names the file of this run; without it nothing is kept.
 MARGIN = 1.10
+# As `measure.report` prints it: a name, then `figure unit = figure of (or times) figure`. And a piece, as
+# pytest-benchmark prints it.
+_LINE = re.compile(r"\S.* = \S+ (of|times) \S+ |test_piece\[")
+_NO_NUMBER = re.compile(r"\b(nan|inf)\b")
+
+
+def rows(output: str) -> list[str]:
+    """The lines that are results: those of `measure.report`, rows of tables without their heads, and pieces."""
+    lines = output.splitlines()
+    heads = {n - 1 for n, line in enumerate(lines) if line.startswith("|---")}
+    return [line for n, line in enumerate(lines) if _LINE.match(line) or (line.startswith("| ") and n not in heads)]
+
+
+def without_number(row: str) -> bool:
+    """Whether a result is no number, or none."""
+    _, _, measured = row.removeprefix("|").partition("|") if row.startswith("|") else row.partition("  ")
+    return not re.search(r"\d", measured) or bool(_NO_NUMBER.search(measured))
+
+
+def complaints(status: int, output: str, expected: int) -> list[str]:
+    """What is wrong with the output of a program that prints `expected` results; [] if nothing is."""
+    found = rows(output)
+    wrong = [f"it has no number: {row}" for row in found if without_number(row)]
+    if len(found) != expected:
+        wrong.append(f"it printed {len(found)} results instead of {expected}")
+    if status:
+        wrong.append(f"it ended with status {status}")
+    return wrong
 
 
 def note(name: str, ratios: list[float], *, more_is_better: bool, shown: str = "") -> None:

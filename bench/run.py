@@ -1,9 +1,9 @@
 """`make bench`: the pieces by pytest-benchmark, then every program; keeps what they measured and compares it with the
-run before.
+run before. With `--smallest`, it runs the smallest form of each and checks that each still works.
 
 The results lie in `.benchmarks`, those of pytest-benchmark beside them, where Git ignores them. `--baseline` names
 another run to compare with; the exit status is 1 if something is slower than noise explains (`results.py` says what
-that is)."""
+that is). The smallest forms are not kept."""
 
 from __future__ import annotations
 
@@ -11,18 +11,67 @@ import argparse
 import os
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import results
 
 HERE = Path(__file__).resolve().parent
+SMALLEST_TIMEOUT_S = 240
+AT_A_TIME = 2  # Smallest forms that run side by side: they wait as much as they work.
 
 
-def pieces(quick: bool) -> list[str]:
-    """How pytest-benchmark runs them. It shows the last saved run beside this one."""
-    kind = "quick" if quick else "full"
-    saved = sorted(results.DIRECTORY.glob(f"*/*_{kind}.json"))
-    command = [
+@dataclass(frozen=True)
+class Program:
+    file: str
+    rows: int  # Results that the smallest form prints.
+    # "long": it takes minutes, and the short form runs it only if it is named. "peers": it needs other systems.
+    # "by hand": it needs to be told what to compare.
+    when: Literal["always", "long", "peers", "by hand"] = "always"
+    smallest: tuple[str, ...] = ("--smallest",)  # The arguments of the smallest form.
+
+
+# Every program of this directory. The smallest forms run in the order of the table, so what takes longest comes first.
+PROGRAMS = {
+    "spark": Program("bench_spark.py", 6),
+    "site": Program("bench_site.py", 20, "long", ("--smallest", "--before", str(HERE.parent))),
+    "compare": Program(
+        "compare.py", 15, "by hand", (str(HERE.parent), "--smallest", "--only", "put", "latency", "stored", "lz4")
+    ),
+    "pieces": Program("test_pieces.py", 16),
+    "calls": Program("bench_calls.py", 4),
+    "core": Program("bench_core.py", 5),
+    "distance": Program("bench_distance.py", 1),
+    "durable": Program("bench_durable.py", 3),
+    "end_to_end": Program("bench_end_to_end.py", 5),
+    "lane": Program("bench_lane.py", 5),
+    "latency": Program("bench_latency.py", 2),
+    "memory": Program("bench_memory.py", 5),
+    "put": Program("bench_put.py", 4),
+    "stored": Program("bench_stored.py", 2),
+    "table": Program("bench_table.py", 3),
+    "site_scale": Program("site_scale.py", 17, "long"),
+    "site_peers": Program("compare_site.py", 4, "peers", ("--smallest", "--only", "pywan")),
+    "peers": Program("bench_peers.py", 0),  # Its smallest form only says that other systems are needed.
+}
+# The other files of this directory, which the programs use.
+PARTS = {
+    "conftest.py",
+    "measure.py",
+    "pieces.py",
+    "results.py",
+    "run.py",
+    "site_member.py",
+    "site_processes.py",
+    "two_sites.py",
+}
+
+
+def pieces(rounds: int) -> list[str]:
+    return [
         sys.executable,
         "-m",
         "pytest",
@@ -36,57 +85,83 @@ def pieces(quick: bool) -> list[str]:
         "--benchmark-timer=time.thread_time",
         "--benchmark-columns=median,iqr,min,rounds",
         "--benchmark-sort=fullname",
+        f"--piece-rounds={rounds}",
+    ]
+
+
+def kept_pieces(quick: bool) -> list[str]:
+    """How pytest-benchmark runs them. It shows the last saved run beside this one."""
+    kind = "quick" if quick else "full"
+    saved = sorted(results.DIRECTORY.glob(f"*/*_{kind}.json"))
+    command = [
+        *pieces(7 if quick else 25),
         f"--benchmark-storage=file://{results.DIRECTORY}",
         f"--benchmark-save={kind}",
-        f"--piece-rounds={7 if quick else 25}",
     ]
     if saved:
         command.append(f"--benchmark-compare={saved[-1].name.partition('_')[0]}")
     return command
 
 
-# These take minutes: the short form runs them only if they are named.
-LONG = ("site", "site_scale")
-# Beside bench_*.py, and whether they need other systems (`--peers`).
-MORE = {"site_scale": ("site_scale.py", False), "site_peers": ("compare_site.py", True)}
+def run_smallest(names: list[str]) -> int:
+    """The smallest form of each. Prints what they print, and what is wrong."""
+
+    def run(name: str) -> list[str]:
+        program, began = PROGRAMS[name], time.monotonic()
+        command = pieces(1) if name == "pieces" else [sys.executable, str(HERE / program.file), *program.smallest]
+        try:
+            done = subprocess.run(
+                command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=SMALLEST_TIMEOUT_S
+            )
+            status, output = done.returncode, done.stdout
+        except subprocess.TimeoutExpired as error:
+            status, output = -1, (error.stdout or b"").decode(errors="replace")
+        print(f"== {name}, {time.monotonic() - began:.0f} s\n{output}", end="", flush=True)
+        return [f"{name}: {wrong}" for wrong in results.complaints(status, output, program.rows)]
+
+    with ThreadPoolExecutor(AT_A_TIME) as pool:
+        wrong = [each for found in pool.map(run, names) for each in found]
+    for each in wrong:
+        print(f"== {each}")
+    return 1 if wrong else 0
+
+
+def run_and_keep(names: list[str], *, quick: bool, baseline: Path | None, rest: list[str]) -> int:
+    file = results.new_file("quick" if quick else "full")
+    environment = {**os.environ, results.FILE: str(file)}
+    file.touch()
+    failed = []
+    for name in names:
+        program = [sys.executable, str(HERE / PROGRAMS[name].file), *(["--quick"] if quick else []), *rest]
+        print(f"== {name}", flush=True)
+        command = kept_pieces(quick) if name == "pieces" else program
+        if subprocess.run(command, env=environment, check=False).returncode:
+            failed.append(name)
+    for name in failed:
+        print(f"== {name} failed")
+    baseline = baseline or results.earlier(file)
+    slower = results.compare(file, baseline) if baseline else []
+    for name in slower:
+        print(f"== slower than before: {name}")
+    return 1 if failed or slower else 0
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds")
-    parser.add_argument(
-        "--only",
-        nargs="*",
-        metavar="NAME",
-        help="pieces, and programs without bench_ and .py, such as: pieces stored latency",
-    )
+    parser.add_argument("--smallest", action="store_true", help="one round of the smallest sizes of every program")
+    parser.add_argument("--only", nargs="*", choices=[*PROGRAMS], metavar="NAME", help=", ".join(PROGRAMS))
     parser.add_argument("--baseline", type=Path, help="results to compare with, instead of the run before")
     options, rest = parser.parse_known_args()
-    file = results.new_file("quick" if options.quick else "full")
-    environment = {**os.environ, results.FILE: str(file)}
-    file.touch()
-    paths = {path.stem.removeprefix("bench_"): path for path in sorted(HERE.glob("bench_*.py"))}
-    paths.update((name, HERE / file) for name, (file, is_peer) in MORE.items() if not is_peer or "--peers" in rest)
-    if options.quick and not options.only:
-        paths = {name: path for name, path in paths.items() if name not in LONG}
-    programs = {
-        name: [sys.executable, str(path), *(["--quick"] if options.quick else []), *rest]
-        for name, path in paths.items()
-    }
-    failed = []
-    for name, command in {"pieces": pieces(options.quick), **programs}.items():
-        if options.only and name not in options.only:
-            continue
-        print(f"== {name}", flush=True)
-        if subprocess.run(command, env=environment, check=False).returncode:
-            failed.append(name)
-    for name in failed:
-        print(f"== {name} failed")
-    baseline = options.baseline or results.earlier(file)
-    slower = results.compare(file, baseline) if baseline else []
-    for name in slower:
-        print(f"== slower than before: {name}")
-    return 1 if failed or slower else 0
+    if options.smallest:
+        return run_smallest(options.only or [*PROGRAMS])
+    whens = {"always"} | ({"peers"} if "--peers" in rest else set())
+    if options.only or not options.quick:
+        whens.add("long")
+    found = {name for name, program in PROGRAMS.items() if program.when in whens}
+    names = ["pieces", *sorted(found - {"pieces"})]  # They are short.
+    names = [name for name in names if not options.only or name in options.only]
+    return run_and_keep(names, quick=options.quick, baseline=options.baseline, rest=rest)
 
 
 if __name__ == "__main__":

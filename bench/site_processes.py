@@ -169,6 +169,8 @@ def go_first(pid: int) -> None:
 class Site:
     """Context manager: at its end no process is left."""
 
+    name: ClassVar[str]  # Of the system.
+
     def __init__(self, folder: Path, *, goes_first: bool = False) -> None:
         self.folder, self._goes_first = folder, goes_first
         self.port = free_port()
@@ -203,6 +205,8 @@ class Site:
 class PywanSite(Site):
     """`more` of a member: attributes of its region, as name=value."""
 
+    name = "pywan"
+
     def command(self, role: str, name: str, more: tuple[str, ...]) -> list[str]:
         return [
             sys.executable,
@@ -216,6 +220,7 @@ class PywanSite(Site):
 
 
 class GeodeSite(Site):
+    name = "Geode"
     heap: ClassVar = {"locator": "256m", "store": "1500m", "accessor": "700m"}
 
     def command(self, role: str, name: str, more: tuple[str, ...]) -> list[str]:

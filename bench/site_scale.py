@@ -21,7 +21,7 @@ from typing import Any
 import msgpack
 
 import results
-from measure import resident_bytes
+from measure import Options, add_forms, resident_bytes
 from pywan.coordination import encoding
 from pywan.coordination.actions import Store, Tell
 from pywan.coordination.coordinator import Coordinator
@@ -137,8 +137,8 @@ def measured(members: int, regions: int, deaths: int) -> dict[str, Any]:
         site = Site(folder, members, regions)
         made_s = time.perf_counter() - started
         memory = resident_bytes() - before
-        whole = tables_bytes(site.core.site.tables(0, "locator", MEMBER_TIMEOUT_US))
-        renewal = tables_bytes(site.core.site.tables(site.core.site.number, "locator", MEMBER_TIMEOUT_US))
+        whole = tables_bytes(site.core.tables(0, MEMBER_TIMEOUT_US))
+        renewal = tables_bytes(site.core.tables(site.core.site.number, MEMBER_TIMEOUT_US))
         assert len(site.core.site.buckets) == regions * BUCKETS
         rest = site.rest(REST_S)
         spread = sorted(site.primaries().values())
@@ -167,15 +167,15 @@ def measured(members: int, regions: int, deaths: int) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a tenth of the regions")
-    parser.add_argument("--members", type=int, default=200)
+    add_forms(parser)
+    parser.add_argument("--members", type=int)
     parser.add_argument("--regions", type=int)
     parser.add_argument("--json", type=Path, help="the file that gets the figures")
-    options, _ = parser.parse_known_args()
-    regions = options.regions or (100 if options.quick else 1000)
-    sizes = [
-        (max(options.members // part, 2), max(regions // part, 1), DEATHS if part == 1 else 1) for part in (4, 2, 1)
-    ]
+    options, _ = parser.parse_known_args(namespace=Options())
+    members, regions = options.members or options.size(200, 200, 12), options.regions or options.size(1000, 100, 4)
+    # Nobody makes the lost copies again here: of few members, only few may die.
+    deaths = min(DEATHS, max(members // 20, 1))
+    sizes = [(max(members // part, 3), max(regions // part, 1), deaths if part == 1 else 1) for part in (4, 2, 1)]
     with ProcessPoolExecutor(1, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
         rows = [pool.submit(measured, *size).result() for size in sizes]  # Memory is seen in a fresh process.
     names = {

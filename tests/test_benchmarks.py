@@ -1,8 +1,9 @@
 """When a benchmark says that something has become slower: never for what noise explains, always for what it does
-not."""
+not. Which files of bench/ run in their smallest form in CI: all. And what that form finds wrong."""
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -11,6 +12,9 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "bench"))
 
 import results
+import run as bench
+
+BENCH = Path(bench.__file__).parent
 
 
 @pytest.fixture
@@ -60,3 +64,52 @@ def test_a_run_is_compared_with_the_last_one_of_its_kind(tmp_path):
         (tmp_path / f"{name}.jsonl").touch()
     assert results.earlier(tmp_path / "quick-x-20260104-000000.jsonl").name == "quick-x-20260102-000000.jsonl"
     assert results.earlier(tmp_path / "quick-x-20260101-000000.jsonl") is None
+
+
+def test_every_program_of_bench_has_a_smallest_form():
+    programs = {program.file for program in bench.PROGRAMS.values()}
+    assert not programs & bench.PARTS
+    assert {path.name for path in BENCH.glob("*.py")} == programs | bench.PARTS
+
+
+def _named_by_another(path: Path, others: list[Path]) -> bool:
+    word = re.compile(rf"\b{re.escape(path.stem)}\b")
+    return any(word.search(other.read_text()) for other in others if other != path)
+
+
+def test_every_other_file_of_bench_is_used_by_a_program():
+    python = sorted(BENCH.glob("*.py"))
+    modules = [BENCH / name for name in bench.PARTS - {"run.py", "conftest.py"}]  # `make` and pytest start those.
+    files = [*modules, *sorted((BENCH / "c").iterdir()), *sorted((BENCH / "peers").iterdir())]
+    users = [path for path in python if path.name != "run.py"] + sorted((BENCH / "c").glob("*.[ch]"))
+    assert [str(path.relative_to(BENCH)) for path in files if not _named_by_another(path, users)] == []
+
+
+OUTPUT = """put, one at a time                     8.61 M/s = 22% of 39.21 M/s (an empty call); to reach: 70%
+  put         278 ns an event
+| point | measured | ratio |
+|---|---|---|
+| columns | 809.4 k/s | |
+test_piece[put]        18.3 (1.0)
+"""
+
+
+def test_results_are_what_report_and_tables_and_pieces_print():
+    lines = OUTPUT.splitlines()
+    assert results.rows(OUTPUT) == [lines[0], lines[4], lines[5]]
+    assert results.complaints(0, OUTPUT, 3) == []
+
+
+@pytest.mark.parametrize(
+    ("status", "output", "wrong"),
+    [
+        (1, OUTPUT, "it ended with status 1"),
+        (0, OUTPUT.replace("| columns | 809.4 k/s | |\n", ""), "it printed 2 results instead of 3"),
+        (0, OUTPUT.replace("809.4 k/s", "nan k/s"), "it has no number: | columns | nan k/s | |"),
+        (0, OUTPUT.replace("809.4 k/s", ""), "it has no number: | columns |  | |"),
+        (0, OUTPUT.replace("22% of 39.21", "inf% of 0.00"), "it has no number: put, one at a time"),
+    ],
+)
+def test_a_program_that_rots_is_told(status, output, wrong):
+    (told,) = results.complaints(status, output, 3)
+    assert told.startswith(wrong)

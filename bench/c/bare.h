@@ -1,10 +1,12 @@
-/* Owns what the bare reference programs share: the sizes of an event, the record as the core writes it, and a hash
- * table with nothing around it. The sizes are constants here, which only a benchmark can afford. */
+/* Owns what the bare reference programs share: the sizes of an event, the record as the core writes it, memory with
+ * huge pages, and a hash table with nothing around it. The sizes are constants here, which only a benchmark can afford.
+ */
 #ifndef BARE_H
 #define BARE_H
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 
 #include "base/wan_hash.h"
@@ -44,6 +46,29 @@ static inline void lay_out(uint8_t *to, const uint8_t *key, const uint8_t *value
     memcpy(to + sizeof *record + KEY_BYTES, value, VALUE_BYTES);
     to[sizeof *record + KEY_BYTES + VALUE_BYTES] = 2;
 }
+
+/* Memory of zeros that asks for huge pages before its first write, as the slabs of the core do. NULL: there is none. It
+ * lasts until the process ends, or until `bare_give` gets the same size. */
+#define HUGE_PAGE_BYTES ((size_t)2 << 20)
+static inline size_t whole_pages(size_t bytes) { return (bytes + HUGE_PAGE_BYTES - 1) & ~(HUGE_PAGE_BYTES - 1); }
+
+static inline void *bare_take(size_t bytes)
+{
+    size_t whole = whole_pages(bytes);
+    uint8_t *at = mmap(NULL, whole + HUGE_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (at == MAP_FAILED) return NULL;
+    uint8_t *aligned = (uint8_t *)whole_pages((uintptr_t)at);
+    if (aligned > at) munmap(at, (size_t)(aligned - at));
+    if (aligned < at + HUGE_PAGE_BYTES) munmap(aligned + whole, (size_t)(at + HUGE_PAGE_BYTES - aligned));
+    madvise(aligned, whole, MADV_HUGEPAGE);
+    return aligned;
+}
+
+static inline void bare_give(void *at, size_t bytes) { munmap(at, whole_pages(bytes)); }
+
+/* Rows whose entries are fetched at the same time, while those before them are stored. A processor fetches some dozens
+ * of lines at once, and an entry has three. */
+#define GROUP 8
 
 /* A hash table with open addressing. An entry is in one place. A stamp of 0: the slot is free. It is never more than
  * half full. */
@@ -90,10 +115,15 @@ static inline int bare_table_init(bare_table *table, uint64_t keys)
 {
     uint64_t capacity = 64;
     while (capacity < keys * 4 / 3) capacity *= 2;
-    table->entries = calloc(capacity, sizeof *table->entries);
+    table->entries = bare_take(capacity * sizeof *table->entries);
     table->mask = capacity - 1;
     table->used = 0;
     return table->entries != NULL;
+}
+
+static inline void bare_table_end(bare_table *table)
+{
+    bare_give(table->entries, (table->mask + 1) * sizeof *table->entries);
 }
 
 #endif

@@ -6,25 +6,22 @@
 #include "bare.h"
 #include "bare_link.h"
 
-#define GROUP 32
-
 static void apply(bare_table *table, const uint8_t *payload, uint32_t count)
 {
-    uint64_t hashes[GROUP];
-    for (uint32_t at = 0; at < count; at += GROUP) {
-        uint32_t n = count - at < GROUP ? count - at : GROUP;
-        const uint8_t *first = payload + (uint64_t)at * RECORD_BYTES;
-        for (uint32_t k = 0; k < n; k++) {
-            const wan_record *record = (const wan_record *)(first + k * RECORD_BYTES);
+    uint64_t hashes[2 * GROUP];
+    for (uint32_t begin = 0; begin < count + GROUP; begin += GROUP) {
+        for (uint32_t row = begin; row < begin + GROUP && row < count; row++) {
+            const wan_record *record = (const wan_record *)(payload + (uint64_t)row * RECORD_BYTES);
             if (wan_record_length(record) != RECORD_BYTES || record->key_length != KEY_BYTES
                 || record->value_length != VALUE_BYTES)
                 refuse("bad record");
-            hashes[k] = wan_key_hash(wan_record_key(record), KEY_BYTES, WAN_FORM_BYTES);
-            bare_prefetch(table, hashes[k]);
+            hashes[row % (2 * GROUP)] = wan_key_hash(wan_record_key(record), KEY_BYTES, WAN_FORM_BYTES);
+            bare_prefetch(table, hashes[row % (2 * GROUP)]);
         }
-        for (uint32_t k = 0; k < n; k++) {
-            const wan_record *record = (const wan_record *)(first + k * RECORD_BYTES);
-            bare_upsert(table, hashes[k], wan_record_key(record), wan_record_value(record), record->stamp);
+        for (uint32_t row = begin - GROUP; begin && row < begin && row < count; row++) {
+            const wan_record *record = (const wan_record *)(payload + (uint64_t)row * RECORD_BYTES);
+            bare_upsert(table, hashes[row % (2 * GROUP)], wan_record_key(record), wan_record_value(record),
+                        record->stamp);
         }
     }
 }
@@ -61,11 +58,12 @@ int main(int count, char **words)
     int file = open_link(&child);
     if (child == 0) receive(file, keys);
 
-    uint8_t *key_column = malloc(keys * KEY_BYTES), *value_column = malloc(keys * VALUE_BYTES);
+    uint8_t *key_column = bare_take(keys * KEY_BYTES), *value_column = bare_take(keys * VALUE_BYTES);
     fill_columns(key_column, value_column, keys);
     uint64_t ring_batches = RING_BYTES / (batch * RECORD_BYTES);
     if (ring_batches < 2) ring_batches = 2;
-    uint8_t *ring = malloc(ring_batches * batch * RECORD_BYTES);
+    uint8_t *ring = bare_take(ring_batches * batch * RECORD_BYTES);
+    if (!key_column || !value_column || !ring) stop("memory");
     memset(ring, 0, ring_batches * batch * RECORD_BYTES);
 
     char line[64];

@@ -1,14 +1,13 @@
 /* Two processes, end to end, that store at both ends, without a queue and without an order. The sender puts rows with
  * keys in random order into its hash table, writes them into a ring, makes frames of runs of them with a CRC32C, and
  * sends them over loopback. The receiver checks them, stores them in its own table (the later version wins), and
- * acknowledges each batch. Both fetch entries ahead in groups.
+ * acknowledges each batch. Both fetch the entries of a small group while they store the group before.
  *
  *   bare_stored EVENTS BATCH KEYS     runs once for every line on stdin. It prints events per second, and the
  *                                     processor time of the sender and of the receiver in nanoseconds for one event */
 #include "bare.h"
 #include "bare_link.h"
 
-#define GROUP       32
 #define EVENT_BYTES 152 /* 36 bytes of head, the key, the value. The records of the core also name recipients. */
 
 typedef struct {
@@ -21,17 +20,16 @@ _Static_assert(sizeof(event_head) + 4 + KEY_BYTES + VALUE_BYTES == EVENT_BYTES, 
 static void store(bare_table *table, const uint8_t *keys, uint64_t key_step, const uint8_t *values, uint64_t value_step,
                   uint32_t count, const uint8_t *stamps, uint64_t stamp_step)
 {
-    uint64_t hashes[GROUP];
-    for (uint32_t at = 0; at < count; at += GROUP) {
-        uint32_t n = count - at < GROUP ? count - at : GROUP;
-        for (uint32_t k = 0; k < n; k++) {
-            hashes[k] = wan_key_hash(keys + (at + k) * key_step, KEY_BYTES, WAN_FORM_BYTES);
-            bare_prefetch(table, hashes[k]);
+    uint64_t hashes[2 * GROUP];
+    for (uint32_t begin = 0; begin < count + GROUP; begin += GROUP) {
+        for (uint32_t row = begin; row < begin + GROUP && row < count; row++) {
+            hashes[row % (2 * GROUP)] = wan_key_hash(keys + row * key_step, KEY_BYTES, WAN_FORM_BYTES);
+            bare_prefetch(table, hashes[row % (2 * GROUP)]);
         }
-        for (uint32_t k = 0; k < n; k++) {
+        for (uint32_t row = begin - GROUP; begin && row < begin && row < count; row++) {
             uint64_t stamp;
-            memcpy(&stamp, stamps + (at + k) * stamp_step, sizeof stamp);
-            bare_upsert(table, hashes[k], keys + (at + k) * key_step, values + (at + k) * value_step, stamp);
+            memcpy(&stamp, stamps + row * stamp_step, sizeof stamp);
+            bare_upsert(table, hashes[row % (2 * GROUP)], keys + row * key_step, values + row * value_step, stamp);
         }
     }
 }
@@ -70,14 +68,15 @@ int main(int count, char **words)
     int file = open_link(&child);
     if (child == 0) receive(file, keys);
 
-    uint8_t *key_column = malloc(keys * KEY_BYTES), *value_column = malloc(keys * VALUE_BYTES);
+    uint8_t *key_column = bare_take(keys * KEY_BYTES), *value_column = bare_take(keys * VALUE_BYTES);
     fill_columns(key_column, value_column, keys);
     shuffle_keys(key_column, keys);
     bare_table table;
     if (!bare_table_init(&table, keys)) stop("table");
     uint64_t ring_batches = RING_BYTES / (batch * EVENT_BYTES), *stamps = malloc(batch * sizeof *stamps);
     if (ring_batches < 2) ring_batches = 2;
-    uint8_t *ring = malloc(ring_batches * batch * EVENT_BYTES);
+    uint8_t *ring = bare_take(ring_batches * batch * EVENT_BYTES);
+    if (!key_column || !value_column || !ring || !stamps) stop("memory");
     memset(ring, 0, ring_batches * batch * EVENT_BYTES);
 
     char line[64];

@@ -1,10 +1,10 @@
 /* Owns the lower bound of a put: a loop that makes the core do what `Put` of bench/pieces.py does, without Python. Keys
- * and values are bytes that lie ready, so nothing is encoded and no arguments are parsed.
+ * and values are bytes that lie ready, so nothing is encoded and no arguments are parsed. It is compiled with all
+ * sources of the core (bench/bench_put.py does that).
  *
- *   cc -O3 -std=c11 -D_GNU_SOURCE -DNDEBUG -Icsrc bench/c/put_without_python.c $(find csrc -name 'wan_*.c') -pthread
- *
- * It prints nanoseconds of processor time an event: hash, clock and two locks alone, then with the table, with the
- * queue and with both. */
+ *   put_without_python     runs once for every line on stdin. It prints nanoseconds of processor time an event: hash,
+ *                          clock and two locks alone, then with the table, with the queue and with both. Each is the
+ *                          median of some rounds */
 #include "base/wan_clock.h"
 #include "base/wan_env.h"
 #include "region/wan_table.h"
@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-enum { KEYS = 10000, TURNS = 2, ROUNDS = 60, KEY_BYTES = 16, VALUE_BYTES = 100, RECORD_BYTES = 160 };
+enum { KEYS = 10000, TURNS = 2, ROUNDS = 5, KEY_BYTES = 16, VALUE_BYTES = 100, RECORD_BYTES = 160 };
 enum { WITH_TABLE = 1, WITH_QUEUE = 2 };
 
 static char keys[KEYS][64], value[VALUE_BYTES];
@@ -75,23 +75,25 @@ static int in_order(const void *a, const void *b) { return *(const double *)a < 
 
 int main(void)
 {
-    static const char *const names[] = {"clock and locks", "and table", "and queue", "table and queue"};
     double took[ROUNDS];
     memset(value, 'v', sizeof value);
     for (int n = 0; n < KEYS; n++) snprintf(keys[n], sizeof keys[n], "%016d", n);
     if (wan_table_init(&table, WAN_BUCKETS_DEFAULT) != WAN_OK) return 1;
     if (wan_queue_init(&queue, &wan_env_posix, NULL, 1u << 30, 1, 0) != WAN_OK) return 1;
-    for (int with = 0; with <= (WITH_TABLE | WITH_QUEUE); with++) {
-        for (int round = 0; round < ROUNDS; round++) {
-            uint64_t dropped;
-            if (wan_queue_clear(&queue, &dropped) != WAN_OK) return 1;
-            double began = thread_ns();
-            for (uint64_t n = 0; n < (uint64_t)KEYS * TURNS; n++) put(n, with);
-            took[round] = (thread_ns() - began) / (KEYS * TURNS);
+    char line[64];
+    for (int with = 0; fgets(line, sizeof line, stdin); with = 0) {
+        for (; with <= (WITH_TABLE | WITH_QUEUE); with++) {
+            for (int round = 0; round < ROUNDS; round++) {
+                uint64_t dropped;
+                if (wan_queue_clear(&queue, &dropped) != WAN_OK) return 1;
+                double began = thread_ns();
+                for (uint64_t n = 0; n < (uint64_t)KEYS * TURNS; n++) put(n, with);
+                took[round] = (thread_ns() - began) / (KEYS * TURNS);
+            }
+            qsort(took, ROUNDS, sizeof *took, in_order);
+            printf("%.1f%c", took[ROUNDS / 2], with == (WITH_TABLE | WITH_QUEUE) ? '\n' : ' ');
         }
-        qsort(took, ROUNDS, sizeof *took, in_order);
-        printf("%-16s %5.1f ns (lower quartile %.1f, median %.1f)\n", names[with], took[0], took[ROUNDS / 4],
-               took[ROUNDS / 2]);
+        fflush(stdout);
     }
     wan_queue_close(&queue);
     wan_table_close(&table);
