@@ -78,9 +78,9 @@ typedef struct {
 
 /* A thread that serves many callers parks what each of them waits for, and goes on. All fields are atomic. */
 typedef struct {
-    uint32_t asleep; /* The thread waits on wake_file: whoever makes something ready writes there. */
-    int wake_file;   /* An eventfd. -1: the thread is not woken, it looks. */
-    uint32_t users;  /* Threads that are making something ready now. The owner stays until there are none. */
+    uint32_t asleep;          /* The thread waits on wake_file: whoever makes something ready writes there. */
+    int wake_file;            /* An eventfd. -1: the thread is not woken, it looks. */
+    uint32_t users;           /* Threads that are making something ready now. The owner stays until there are none. */
     struct wan_parked *ready; /* What waits no more, linked by `behind`; the newest is the first. */
 } wan_waker;
 

@@ -537,8 +537,8 @@ static void *make_changes(void *context)
     return NULL;
 }
 
-/* As make_changes, but each change is parked, several at a time, and the thread sleeps until some are ready. It comes and
- * goes: each life has a waker of its own, with changes that still wait when it ends. */
+/* As make_changes, but each change is parked, several at a time, and the thread sleeps until some are ready. It comes
+ * and goes: each life has a waker of its own, with changes that still wait when it ends. */
 static void *park_changes(void *context)
 {
     enum { PARKED = 8 };
@@ -645,8 +645,7 @@ static void a_change_that_counts_is_at_the_copy_and_nobody_waits_for_a_lost_wake
     }
     shared.making = 2 * TAIL_MAKERS;
     run_crews(&shared,
-              (crew[]){{make_changes, TAIL_MAKERS}, {park_changes, TAIL_MAKERS}, {run_lane, 1}, {change_copies, 1}},
-              4);
+              (crew[]){{make_changes, TAIL_MAKERS}, {park_changes, TAIL_MAKERS}, {run_lane, 1}, {change_copies, 1}}, 4);
     uint64_t last = 0;
     for (uint32_t n = 0; n < TAIL_BUCKETS; n++) last += shared.tail.buckets[n].last;
     CHECK(last == shared.made && shared.made > 100);
