@@ -8,7 +8,7 @@ import struct
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import strategies as st
+from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from pywan import _core
@@ -51,6 +51,9 @@ class InFlightMachine(RuleBasedStateMachine):
         self.waiting = {number: [] for number in range(PARTITIONS)}  # Sequences that are in the queue.
         self.ever_sent, self.failed, self.settled = set(), [], []
         self.connect(1000, 1 << 20)
+
+    def note_acknowledged(self, records):
+        self.acknowledged += [place[:2] for _, place in records]
 
     def connect(self, credit_events, credit_bytes):
         self.session.connected(credit_events, credit_bytes, self.now_us)
@@ -172,4 +175,26 @@ class InFlightMachine(RuleBasedStateMachine):
         assert self.acknowledged == (self.settled if self.asks else [])
 
 
-TestInFlight = InFlightMachine.TestCase
+class TestInFlight(InFlightMachine.TestCase):
+    settings = settings(max_examples=60, stateful_step_count=30, deadline=None, print_blob=True)
+
+
+def test_what_is_in_flight_stays_in_order_when_its_ring_grows_in_its_middle():
+    """The ring has room for 64 batches at first. It grows when the oldest batch is not in its first place."""
+    machine = InFlightMachine()
+    machine.begin(batch_size=1, asks=True)
+    for through, more in ((None, 40), (29, 300), (150, 200), (539, 0)):
+        if through is not None:
+            acknowledged = machine.events_in_flight()[: through + 1 - machine.oldest_id]
+            machine.acknowledge(through, [], 1000, 1 << 20)
+            machine.settled += acknowledged
+            for partition, sequence in acknowledged:
+                machine.waiting[partition].remove(sequence)
+            del machine.flight[: len(acknowledged)]
+            machine.oldest_id = through + 1
+        for _ in range(more):
+            machine.put(10)
+        machine.send()
+        machine.the_numbers_are_those_of_the_model()
+        machine.users_hear_of_each_event_once()
+    assert machine.next_id == 540 and not machine.flight
