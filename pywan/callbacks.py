@@ -51,7 +51,11 @@ class GatewayEventSubstitutionFilter:
     """Replaces the value that a gateway sender sends. The region keeps its own value."""
 
     def get_substitute_value(self, event: GatewayQueueEvent) -> Any:
-        """Returns the value to send instead of the region's value. If it raises, the region's value is sent.
+        """Returns the value to send instead of the region's value.
+
+        If it raises, or the value cannot be encoded, the error is logged, and the event does not leave the site: the
+        sender's attribute `substitution_on_error` says whether it is parked ("park", the default) or dropped. With
+        "send" the region's value is sent.
 
         Args:
             event: The event, with the region's value.

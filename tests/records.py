@@ -253,6 +253,7 @@ def check_queue_ledger(counts: dict[str, Any]) -> None:
 
 def check_ledger(counts: dict[str, Any]) -> None:
     """The two sums of the design's ledger."""
-    came = sum(counts[name] for name in ("not_queued", "not_queued_loop", "filtered_enqueue", "dropped_stopped"))
+    names = ("not_queued", "not_queued_loop", "filtered_enqueue", "withheld", "dropped_stopped")
+    came = sum(counts[name] for name in names)
     assert counts["received"] == counts["queued"] + came, counts
     check_queue_ledger(counts)

@@ -256,7 +256,13 @@ def test_a_callback_that_wants_to_end_its_thread_fails_like_any_other(network, c
     ln.receive()
     ln.cache.set_conflict_resolver(Leaving())
     ln.region(type="REPLICATE", cache_listeners=[Leaving()])
-    ny.send_to(ln, parallel=False, gateway_event_filters=[Leaving()], gateway_event_substitution_filter=Leaving())
+    ny.send_to(
+        ln,
+        parallel=False,
+        gateway_event_filters=[Leaving()],
+        gateway_event_substitution_filter=Leaving(),
+        substitution_on_error="send",
+    )
     ny.region(type="REPLICATE", cache_listeners=[Leaving()])
     ln.data["k"] = 0
     for value in range(3):

@@ -7,6 +7,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -17,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+import pywan
 from pywan.errors import DiskError, IllegalStateError, NotFoundError, PywanError
 from pywan.member import process
 from pywan.testing.waiting import LIMIT_S
@@ -70,9 +72,10 @@ class Machine:
         self.hosts = {f"{site}_host": f"{network}.{number}" for site, number in SITES.items()}
         commands = directory / "bin"
         commands.mkdir()
-        gfsh = commands / "gfsh"
-        gfsh.write_text(f'#!/bin/sh\nexec {sys.executable} -m pywan.cli.main "$@"\n')
-        gfsh.chmod(0o755)
+        for name in ("pywan", "gfsh"):  # As docs/cli.md says for those whose scripts call gfsh.
+            command = commands / name
+            command.write_text(f'#!/bin/sh\nexec {sys.executable} -m pywan.cli.main "$@"\n')
+            command.chmod(0o755)
         self.environment = {
             **os.environ,
             "PATH": f"{commands}:{os.environ['PATH']}",
@@ -736,3 +739,33 @@ def test_a_member_that_belongs_to_another_user_is_not_called_stopped(machine):
         assert "IllegalStateError" in refused.stderr and "another user" in refused.stderr
     finally:
         files.folder.chmod(0o700)
+
+
+def test_a_site_that_has_only_a_locator_is_shut_down_with_it(machine):
+    assert start_locator(machine).returncode == 0
+    locator = f"--locator={machine.hosts['ny_host']}[10341]"
+    without = machine.shell(f"pywan {locator} shutdown")
+    assert without.returncode == 1 and "no members in the site" in without.stderr
+    done = machine.do(f"pywan {locator} shutdown --include-locators")
+    assert "the locator stops" in done
+    machine.until(lambda: list(machine.directory.glob("*/*.pid")) == [], "the locator has stopped")
+
+
+def test_logs_begin_with_the_version_and_who_listens_where_and_what_a_site_says_is_said_once(machine):
+    assert start_locator(machine).returncode == 0
+    locator = f"{machine.hosts['ny_host']}[10341]"
+    for name in ("s", "t"):
+        machine.do(f"pywan start server --name={name} --locators={locator}")
+    for name, kind in (("loc", "locator"), ("s", "server")):
+        pid = process.recorded(process.MemberFiles.of(machine.directory, name)).pid
+        first, *lines = (machine.directory / name / f"{name}.log").read_text().splitlines()
+        assert f"pywan {pywan.__version__} starts {kind} {name}: process {pid}, " in first and locator[:-7] in first
+        assert any(re.search(rf"{name} of site 1 listens on [\d.]+\[\d+\]", line) for line in lines)
+    unknown = machine.shell(f"pywan --locator={locator} start gateway-sender --id=typo")
+    (line,) = [line for line in unknown.stderr.splitlines() if "typo" in line]
+    assert unknown.returncode == 1 and "all 2 members say this" in line
+    wrong = machine.shell(
+        f"pywan --locator={locator} create gateway-sender --id=ln --remote-distributed-system-id=2 --batch-size=0"
+    )
+    assert wrong.returncode == 1 and wrong.stderr.count("batch_size") == 1
+    machine.do(f"pywan --locator={locator} shutdown --include-locators")

@@ -31,7 +31,7 @@ from log_format import (
     segment_file,
 )
 from pywan import _core
-from pywan.callbacks import GatewayEventFilter
+from pywan.callbacks import GatewayEventFilter, GatewayEventSubstitutionFilter
 from pywan.demo.compare import read_contents
 from pywan.errors import IllegalStateError, RegionNotFoundError
 from pywan.member import process
@@ -70,6 +70,33 @@ KINDS = pytest.mark.parametrize(
         pytest.param({"type": "PARTITION", "parallel": True, "enable_batch_conflation": True}, id="conflating"),
     ],
 )
+
+
+def test_what_a_substitution_filter_withheld_does_not_leave_by_a_repair(network):
+    class Failing(GatewayEventSubstitutionFilter):
+        fails = True
+
+        def get_substitute_value(self, event):
+            if self.fails:
+                raise ValueError("no key")
+            return "masked"
+
+    masking = Failing()
+    ny, ln = network.add("ny ln")
+    ln.receive()
+    sender = ny.send_to(ln, gateway_event_substitution_filter=masking, parallel=True)
+    ny.region(), ln.region()
+    run_ahead(ny.cache)
+    ny.data["k"] = "secret"
+    assert sender.parked_count == 1
+    found = ny.cache.repair_clock()
+    assert found["senders"]["ln"] == {"queued": 0, "parked": 1} and found["left"] == 0
+    network.settle()
+    assert len(ln.data) == 0 and [event["value"] for event in sender.parked()] == ["secret"]
+    masking.fails = False
+    assert sender.replay_parked() == 1
+    network.settle()
+    assert dict(ln.data) == {"k": "masked"}
 
 
 @KINDS

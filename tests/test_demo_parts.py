@@ -92,6 +92,7 @@ LEDGER = {
     "queued": 7,
     "not_queued": 2,
     "filtered_before_enqueue": 0,
+    "withheld": 0,
     "dropped": {"stopped": 1},
     "distributed": 4,
     "conflated": 1,

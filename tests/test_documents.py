@@ -207,7 +207,8 @@ def test_every_page_is_in_the_navigation():
     named = re.findall(r"([\w/-]+\.md)$", navigation, re.MULTILINE)
     pages = {str(page.relative_to(ROOT / "docs")) for page in PAGES if page.parent != ROOT}
     assert len(named) == len(set(named))
-    assert set(named) == pages | {"start.md", "contributing.md", "changelog.md"}
+    # docs/site_hooks.py adds these, and gives docs/README.md the name that is here.
+    assert set(named) == pages - {"README.md"} | {"index.md", "documents.md", "contributing.md", "changelog.md"}
 
 
 def test_the_list_of_decisions_has_each_with_its_title():

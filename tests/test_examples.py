@@ -13,7 +13,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-EXAMPLES = sorted((ROOT / "docs" / "examples").glob("*.py"))
+EXAMPLES = [
+    pytest.param(path, id=path.stem, marks=[pytest.mark.spark] if path.stem.startswith("spark_") else [])
+    for path in sorted((ROOT / "docs" / "examples").glob("*.py"))
+]
 GUIDES = ("README.md", "docs/python.md", *(f"docs/coming-from-{name}.md" for name in ("geode", "kafka", "redis")))
 
 
@@ -37,7 +40,7 @@ def check(program: Path, command: list[str]) -> None:
         assert said and done.stdout.splitlines() == said
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", EXAMPLES)
 def test_an_example_prints_what_it_says(path, tmp_path):
     program = tmp_path / path.name
     program.write_text(path.read_text())

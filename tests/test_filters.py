@@ -5,9 +5,10 @@ import time
 
 import pytest
 
-from pywan import CacheListener, GatewayEventFilter, GatewayEventSubstitutionFilter
+from pywan import CacheListener, GatewayConflictResolver, GatewayEventFilter, GatewayEventSubstitutionFilter
 from pywan.errors import ConfigurationError, IllegalStateError
 from pywan.gateway import dispatchers
+from pywan.region.region import core_of
 from pywan.testing.waiting import LIMIT_S, eventually
 
 both = pytest.mark.parametrize("parallel", [False, True], ids=["serial", "parallel"])
@@ -198,10 +199,135 @@ def test_a_substitute_travels_and_the_region_keeps_its_own(network, parallel):
     ny.data["k"] = "quiet"
     del ny.data["k"]
     ny.data["k"] = "words"
-    ny.data[5] = 5  # Cannot be shouted: the original is sent.
     network.settle()
-    assert ny.data["k"] == "words" and ln.data["k"] == "WORDS" and ln.data[5] == 5
+    assert ny.data["k"] == "words" and ln.data["k"] == "WORDS"
     assert [event.value for event in recorder.transmitted if event.key == "k"] == ["QUIET", None, "WORDS"]
+
+
+class Masking(GatewayEventSubstitutionFilter):
+    """Sends a text without its last word, until it is told to fail."""
+
+    fails = True
+
+    def get_substitute_value(self, event):
+        if self.fails:
+            raise ValueError("the key server does not answer")
+        return event.value.rpartition(" ")[0]
+
+
+@both
+def test_a_value_that_cannot_be_masked_is_parked_and_a_replay_asks_the_filter_again(network, parallel, caplog):
+    masking, recorder = Masking(), Recorder()
+    ny, ln, sender = link(
+        network, parallel, gateway_event_substitution_filter=masking, gateway_event_filters=[recorder]
+    )
+    ny.data.put("a", "Alice 4711", callback_argument="why")
+    ny.data.put_all({"b": "Bob 4712"})
+    del ny.data["b"]  # There is nothing to mask.
+    network.settle()
+    assert dict(ny.data) == {"a": "Alice 4711"} and dict(ln.data) == {} and "the key server" in caplog.text
+    shown = [(event["operation"], event["key"], event["value"]) for event in sender.parked()]
+    assert shown == [("create", "a", "Alice 4711"), ("create", "b", "Bob 4712")]
+    assert all("substitution filter" in event["reason"] for event in sender.parked())
+    assert sender.ledger()["withheld"] == sender.stats["events_withheld"] == 2
+    assert sender.replay_parked() == 0 and sender.parked_count == 2  # It fails still.
+    masking.fails = False
+    assert sender.replay_parked() == 2 and sender.parked_count == 0
+    network.settle()
+    assert dict(ln.data) == {"a": "Alice"}, "the destroy of b is later than the event that waited"
+    assert ny.data["a"] == "Alice 4711" and ln.data.applied == 2
+    told = {(event.key, event.value, event.callback_argument) for event in recorder.transmitted}
+    assert told == {("a", "Alice", "why"), ("b", None, None), ("b", "Bob", None)}
+
+
+def test_a_change_of_a_masked_value_at_the_other_site_comes_home_and_overwrites_the_original(network):
+    """What docs/python.md warns of."""
+    ny, ln = network.add("ny ln")
+    ny.receive(), ln.receive()
+    masking = Masking()
+    masking.fails = False
+    ny.send_to(ln, gateway_event_substitution_filter=masking), ln.send_to(ny)
+    ny.region(), ln.region()
+    ny.data["k"] = "Alice 4711"
+    network.settle()
+    assert ny.data["k"] == "Alice 4711" and ln.data["k"] == "Alice"
+    ln.data["k"] += ", paid"
+    network.settle()
+    assert ny.data["k"] == "Alice, paid"
+
+
+@pytest.mark.parametrize(("on_error", "arrives"), [("drop", {}), ("send", {"k": "Alice 4711"})])
+def test_a_sender_may_drop_what_cannot_be_masked_or_send_it(network, on_error, arrives):
+    ny, ln, sender = link(network, False, gateway_event_substitution_filter=Masking(), substitution_on_error=on_error)
+    ny.data["k"] = "Alice 4711"
+    network.settle()
+    assert dict(ln.data) == arrives and dict(ny.data) == {"k": "Alice 4711"} and sender.parked_count == 0
+    assert sender.ledger()["withheld"] == 1 - len(arrives)
+
+
+def test_a_substitute_that_cannot_be_encoded_is_a_failure_too(network):
+    class Odd(GatewayEventSubstitutionFilter):
+        def get_substitute_value(self, event):
+            return object()
+
+    ny, ln, sender = link(network, False, gateway_event_substitution_filter=Odd())
+    ny.data["k"] = "v"
+    network.settle()
+    assert dict(ln.data) == {} and sender.parked_count == 1
+
+
+def test_a_relayed_value_that_cannot_be_masked_keeps_its_version_and_the_sites_that_it_has_reached(network):
+    ny, ln, tk = network.add("ny ln tk")
+    network.connect([("ny", "ln")])
+    tk.receive()
+    masking = Masking()
+    sender = ln.send_to(tk, parallel=True, gateway_event_substitution_filter=masking)
+    ln.data.alter(gateway_sender_ids="tk")
+    ny.data["k"] = "Alice 4711"
+    network.settle()
+    assert ln.data["k"] == "Alice 4711" and sender.parked_count == 1 and len(tk.data) == 0
+    masking.fails = False
+    sender.replay_parked()
+    network.settle()
+    assert tk.data["k"] == "Alice"
+    assert core_of(tk.data).lookup("k")[1:3] == core_of(ny.data).lookup("k")[1:3]
+
+
+def test_a_withheld_value_outlives_its_member(network, tmp_path):
+    masking = Masking()
+
+    def start():
+        ny.send_to(
+            ln,
+            enable_persistence=True,
+            disk_store_name="store",
+            gateway_event_substitution_filter=masking,
+        )
+        ny.region(type="REPLICATE")
+
+    ny, ln = network.add("ny ln")
+    ln.receive()
+    ln.region(type="REPLICATE")
+    ny.cache.create_disk_store("store", directories=tmp_path)
+    start()
+    ny.data["k"] = "Alice 4711"
+    ny.cache.close()
+    ny.new_cache().create_disk_store("store", directories=tmp_path)
+    start()
+    sender = ny.sender(ln)
+    assert [event["value"] for event in sender.parked()] == ["Alice 4711"]
+    masking.fails = False
+    assert sender.replay_parked() == 1
+    network.settle()
+    assert dict(ln.data) == {"k": "Alice"}
+
+
+def test_what_to_do_on_an_error_is_refused_without_a_substitution_filter(network):
+    ny = network.site("ny")
+    with pytest.raises(ConfigurationError, match="substitution_on_error 'drop' has no effect"):
+        ny.send_to("ln", substitution_on_error="drop")
+    with pytest.raises(ConfigurationError, match="park, drop, send"):
+        ny.send_to("ln", substitution_on_error="raise", gateway_event_substitution_filter=Masking())
 
 
 def test_a_substitute_of_none_is_a_value(network):
@@ -293,6 +419,85 @@ def test_a_filter_that_cannot_be_had_is_named(network, filters, says):
     with pytest.raises(ConfigurationError, match=says):
         ny.send_to("ln", gateway_event_filters=filters)
     assert ny.cache.gateway_senders() == {}
+
+
+class Misspelt(GatewayEventFilter):
+    def before_enqeue(self, event):
+        return False
+
+
+class InGeodesWay(GatewayEventFilter):
+    def beforeTransmit(self, event):
+        return False
+
+
+class Other(GatewayEventFilter):
+    def is_wanted(self, event):
+        return False
+
+
+class MisspeltSubstitution(GatewayEventSubstitutionFilter):
+    def get_substitute_values(self, event):
+        return None
+
+
+@pytest.mark.parametrize(
+    ("attributes", "says"),
+    [
+        ({"gateway_event_filters": [Misspelt()]}, "before_enqeue, which is never called; did you mean before_enqueue"),
+        ({"gateway_event_filters": [Misspelt]}, "did you mean before_enqueue"),
+        ({"gateway_event_filters": [InGeodesWay()]}, "beforeTransmit, .*did you mean before_transmit"),
+        (
+            {"gateway_event_filters": [Other()]},
+            "Other has is_wanted, and none of the methods that are called: before_enqueue",
+        ),
+        ({"gateway_event_substitution_filter": MisspeltSubstitution()}, "did you mean get_substitute_value"),
+    ],
+)
+def test_a_filter_that_nobody_would_call_is_refused(network, attributes, says):
+    ny = network.site("ny")
+    with pytest.raises(ConfigurationError, match=says):
+        ny.send_to("ln", **attributes)
+    assert ny.cache.gateway_senders() == {}
+
+
+def test_a_misspelt_listener_or_resolver_is_refused(network):
+    class Listener(CacheListener):
+        def after_updated(self, event):
+            pass
+
+    class Resolver(GatewayConflictResolver):
+        def onEvent(self, event, helper):
+            pass
+
+    ny = network.site("ny")
+    region = ny.region("data")
+    with pytest.raises(ConfigurationError, match="did you mean after_update"):
+        ny.region("other", cache_listeners=[Listener()])
+    with pytest.raises(ConfigurationError, match="did you mean after_update"):
+        region.add_listener(Listener())
+    with pytest.raises(ConfigurationError, match="did you mean on_event"):
+        ny.cache.set_conflict_resolver(Resolver())
+
+
+def test_a_filter_may_have_methods_of_its_own_and_need_not_derive_from_a_class(network):
+    class Helped(GatewayEventFilter):
+        def before_enqueue(self, event):
+            return self.before_enqueues(event)
+
+        def before_enqueues(self, event):
+            return event.key != "a"
+
+    class Plain:
+        before_enqueue = after_acknowledgement = lambda self, event: True
+
+        def __init__(self):
+            self.before_transmit = lambda event: event.key != "b"
+
+    ny, ln, _sender = link(network, False, gateway_event_filters=[Helped(), Plain()])
+    ny.data.put_all(dict.fromkeys("abc", 1))
+    network.settle()
+    assert dict(ln.data) == {"c": 1}
 
 
 # Listeners

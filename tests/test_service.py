@@ -126,14 +126,3 @@ def test_a_unit_starts_what_the_command_line_knows_and_waits_until_it_is_ready(u
     command, values = parse(words, COMMANDS, environment)
     assert command.name.replace(" ", "-").startswith("start-") and values["foreground"] == "true"
     assert values["name"] == "%i" and values["dir"] == "/var/lib/pywan"
-
-
-def test_the_containerfile_copies_what_is_there_and_sets_variables_that_there_are():
-    from pywan.cli.commands import COMMANDS
-
-    text = (ROOT / "packaging" / "Containerfile").read_text()
-    for line in re.findall(r"^COPY (?!--from)(.*)$", text, re.MULTILINE):
-        for name in line.split()[:-1]:
-            assert (ROOT / name).exists(), line
-    known = {option.variable for command in COMMANDS for option in command.options}
-    assert set(re.findall(r"\bPYWAN_[A-Z_]+", text)) <= known

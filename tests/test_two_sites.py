@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from conftest import threads
+from pywan import Cache
+from pywan.errors import ConfigurationError, RegionNotFoundError
+from pywan.spark import enqueue
 from pywan.testing import eventually, two_sites
 
 
@@ -35,9 +40,46 @@ def test_a_region_is_created_in_both_sites_with_its_attributes(sites):
     assert ln["k"] == "v"
 
 
-def test_a_region_that_is_not_there_is_a_key_error(sites):
-    with pytest.raises(KeyError, match="nothing"):
-        sites.ny.region("nothing")
+def test_a_region_that_is_not_there_is_named_with_those_that_are(sites):
+    with pytest.raises(RegionNotFoundError, match="no region 'order'; it has orders"):
+        sites.ny.region("order")
+
+
+def test_settling_names_what_was_parked(sites):
+    sites.ny.create_region("only_here")["k"] = 1
+    with pytest.raises(AssertionError) as told:
+        sites.settle()
+    assert (
+        "site 'ny', sender 'ln': the create of key 'k' of region 'only_here' is parked: the region does not exist at"
+        " the remote site" in str(told.value)
+    )
+    sites.ny.sender.drop_parked()
+    sites.settle()
+
+
+def test_settling_names_what_a_stopped_sender_dropped_once(sites):
+    orders = sites.ln.region("orders")
+    orders["first"] = 1
+    sites.settle()
+    sites.ln.sender.stop()
+    orders["second"] = 2
+    with pytest.raises(AssertionError) as told:
+        sites.settle()
+    assert str(told.value).endswith(
+        "site 'ln', sender 'ny': 1 events were dropped: sender not running; keys that differ: 'second' of region"
+        " 'orders'"
+    )
+    sites.settle()
+
+
+def test_a_region_compares_with_a_mapping_as_a_dict_does(sites):
+    orders, other = sites.ny.region("orders"), sites.ln.region("orders")
+    assert orders == {} and other != {"k": 1}
+    orders["k"], orders["nothing"] = {"price": 1}, None
+    sites.settle()
+    assert orders == {"k": {"price": 1}, "nothing": None} == other
+    assert orders != {"k": {"price": 2}, "nothing": None} and orders != {"k": {"price": 1}}
+    assert orders == orders and orders != other and orders in [other, orders] and orders != 5
 
 
 def test_sites_that_cannot_settle_say_why(sites):
@@ -53,3 +95,13 @@ def test_senders_have_the_attributes_that_were_asked_for_and_disk_stores_are_bel
         for site in sites:
             site.cache.create_disk_store("d")
     assert {path.name for path in tmp_path.iterdir()} == {"server_ny", "server_ln"}
+
+
+def test_a_locator_where_its_address_is_wanted_is_named_with_the_address(sites):
+    locator = sites.ny.locator
+    with pytest.raises(ConfigurationError, match=re.escape(f"write locators='{locator.address}'")):
+        Cache("other", locators=locator)
+    with pytest.raises(ConfigurationError, match=re.escape(f"write locators='{locator.address}'")):
+        enqueue(None, locators=locator, region="orders")
+    with pytest.raises(ConfigurationError, match="locators=10334 is no text"):
+        Cache("other", locators=10334)

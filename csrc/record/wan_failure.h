@@ -1,5 +1,5 @@
-/* Owns the table of the reasons for which a receiver does not apply an event. The enum, the words that people read, and
- * the table in the documents are made from its rows (docs/recipes.md).
+/* Owns the table of the reasons for which a receiver does not apply an event, or a sender does not send it. The enum,
+ * the words that people read, and the table in the documents are made from its rows (docs/recipes.md).
  *
  * X(number, NAME, text): the number is the one on the wire, and also the partition of the queue of parked events. */
 #ifndef WAN_FAILURE_H
@@ -12,7 +12,8 @@
     X(5, OTHER, "the remote site could not apply it (see its log)")                                                    \
     X(6, FORGOTTEN,                                                                                                    \
       "it is older than destroys that the remote site does not remember any more, or by a hash only: its key may"      \
-      " have been one of them")
+      " have been one of them")                                                                                        \
+    X(7, WITHHELD, "the substitution filter of its sender failed, so it did not leave the site (see the log here)")
 
 enum {
 #define WAN_FAILED(number, NAME, text) WAN_FAILED_##NAME = number,

@@ -22,6 +22,8 @@
       "loop control: the remote site made it, has it, or will get it from another")                                    \
     X(5, filtered_enqueue, "events_filtered", "filtered_before_enqueue", "received",                                   \
       "a filter's `before_enqueue` refused")                                                                           \
+    X(25, withheld, "events_withheld", "withheld", "received",                                                         \
+      "the substitution filter failed: parked or dropped, as `substitution-on-error` says")                            \
     X(6, dropped_stopped, "events_dropped_due_to_primary_sender_not_running", "dropped/sender not running",            \
       "received", "came while the sender was stopped")                                                                 \
     X(7, dropped_newest, "", "dropped/queue full, newest", "received",                                                 \

@@ -23,6 +23,7 @@ from pywan._core.codec import (
 from pywan._core.columns import Column, _column_rows, as_columns
 from pywan._core.disk_log import LogBudget
 from pywan._core.dispatcher import DispatcherSession
+from pywan._core.enqueue import WITHHELD
 from pywan._core.event_queue import EventQueue
 from pywan._core.lane import LaneReceiver, LaneSender
 from pywan._core.lane_receiver import LaneReceiverSession, Promise
@@ -32,7 +33,7 @@ from pywan._core.message import measure_message
 from pywan._core.names import region_name
 from pywan._core.operations import operation_codes
 from pywan._core.receiver import APPLY_DONE, APPLY_LOST, ReceiverSession
-from pywan._core.records import RECORD_FORMAT, record_fields
+from pywan._core.records import RECORD_FORMAT, make_record, record_fields
 from pywan._core.region import RegionCore, RegionFace, _Nothing, core_of_face
 from pywan._core.region_changes import Condition, RegionCalls
 from pywan._core.row_maps import encode_rows
@@ -65,6 +66,7 @@ from pywan._core.tables import (
     FAILED_NO_MEMORY,
     FAILED_OTHER,
     FAILED_REGION_NOT_FOUND,
+    FAILED_WITHHELD,
     PARK_PARTITIONS,
     UPDATE,
     failure_rows,

@@ -47,6 +47,8 @@ COPY_WAITED: int
 FAILED_NO_MEMORY: int
 FAILED_OTHER: int
 FAILED_FORGOTTEN: int
+FAILED_WITHHELD: int
+WITHHELD: str
 # A call made while calls are served, one within the other, is refused beyond this depth.
 CALL_DEPTH_MAX: int
 RECORD_FORMAT: int
@@ -268,7 +270,7 @@ class EventQueue:
         """Makes one event a hole, as a filter would."""
     def rewind(self, partition: int) -> None:
         """Makes the dispatcher send again what was peeked and not removed, as possible duplicates."""
-    def replay_into(self, other: EventQueue, force: bool = False) -> int:
+    def replay_into(self, other: EventQueue, force: bool = False, stays: int = -1) -> int:
         """Moves every event to the tail of another queue."""
     def lowest_copied(self, until_empty: bool = False) -> dict[int, int]:
         """{site of origin: the lowest stamp} of the events that were put here as copies (recovered, parked, replayed)
@@ -591,6 +593,20 @@ def region_name(number: int) -> str | None:
 
 def record_fields(record: bytes) -> dict[str, Any]:
     """All fields of a record's head by their names, and the fields behind the head."""
+
+def make_record(
+    region: str,
+    operation: int,
+    key: tuple[int, bytes],
+    value: tuple[int, bytes],
+    callback: tuple[int, bytes],
+    version: tuple[int, int],
+    origin_site: int,
+    recipients: bytes,
+    event_id: tuple[int, int, int],
+    flags: int = 0,
+) -> bytes:
+    """Returns the record of one event of that region in wire form: what `record_fields` reads."""
 
 # Frames
 

@@ -11,6 +11,7 @@ from pywan._core.c_record cimport *
 from pywan._core.c_store cimport *
 from pywan._core.c_region cimport *
 from pywan._core.c_system cimport *
+from pywan._core.c_tables cimport WAN_FAILED_WITHHELD
 from pywan._core.clock cimport Clock
 from pywan._core.committer cimport committer_wake
 from pywan._core.enqueue cimport ENQUEUE_ASK, ENQUEUE_ENTERS, decide_enqueue, enqueue_decision
@@ -130,7 +131,7 @@ cdef class ClockRepair(RegionRepair):
                     done, began = 0, 0
                     while True:
                         with nogil:
-                            status = replace_events(self, to.gateway, feeds, &done)
+                            status = replace_events(self, to.gateway, feeds, source is to, &done)
                         if status != WAN_FULL:
                             break
                         began = began or wan_monotonic_us()
@@ -208,8 +209,11 @@ cdef wan_status look(ClockRepair self, gateway_queue *gateway, uint32_t number, 
 
 
 cdef wan_status replace_events(ClockRepair self, gateway_queue *gateway, const uint8_t *feeds,
-                               uint64_t *done) noexcept nogil:
-    """Queues what replaces the copied events, from number `done` on. Afterwards `done` says where to go on."""
+                               bint from_queue, uint64_t *done) noexcept nogil:
+    """Queues what replaces the copied events, from number `done` on. Afterwards `done` says where to go on.
+
+    Not `from_queue`: they are parked. Nothing is queued here for those that a substitution filter withheld, since the
+    filter would not be asked. If the region feeds the queue, the entry's new event was withheld again."""
     cdef event_position *position = <event_position *>self.positions.bytes
     cdef wan_record *record
     cdef region_core *region
@@ -224,6 +228,9 @@ cdef wan_status replace_events(ClockRepair self, gateway_queue *gateway, const u
             continue
         region = self.regions[record.region]
         hash = wan_key_hash(wan_record_key(record), record.key_length, record.key_form)
+        if not from_queue and position[n].partition == WAN_FAILED_WITHHELD:
+            done[0] += 1
+            continue
         if region == NULL or not region.stores:
             status = append_renamed(self, gateway, record, hash, &position[n])
         else:

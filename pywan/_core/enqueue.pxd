@@ -13,12 +13,13 @@ cdef enum:                  # What becomes of an event at one queue.
     ENQUEUE_LOOP = 1        # The sender's remote site made the event, has it, or gets it from another site.
     ENQUEUE_FILTERED = 2    # `before_enqueue` said no.
     ENQUEUE_STOPPED = 3     # The sender does not run.
+    ENQUEUE_WITHHELD = 4    # The substitution filter failed, and the value must not leave without it.
     # The event should enter, but the queue is full, and its policy drops new events. This is known only after the
     # decision.
-    ENQUEUE_NO_ROOM = 4
+    ENQUEUE_NO_ROOM = 5
     # The event may enter, but the sender's filters were not asked yet. They are asked, and then the decision is made
     # anew. Nothing enters any queue before that.
-    ENQUEUE_ASK = 5
+    ENQUEUE_ASK = 6
 
 cdef struct enqueue_decision:
     uint32_t count
@@ -58,6 +59,8 @@ cdef inline bint decide_enqueue(const attachment *attached, const origin *from_,
             decided.verdicts[n] = ENQUEUE_LOOP
         elif known != NULL and known[n].filtered:
             decided.verdicts[n] = ENQUEUE_FILTERED
+        elif known != NULL and known[n].withheld:
+            decided.verdicts[n] = ENQUEUE_WITHHELD
         elif not wan_flag_read(&gateway.running):
             decided.verdicts[n] = ENQUEUE_STOPPED
         elif attached.route == ROUTE_CALLBACKS and attached.asks[n] and (known == NULL or not known[n].asked):
@@ -94,6 +97,8 @@ cdef inline void note_not_entered(gateway_queue *gateway, uint8_t verdict) noexc
         gateway.counts.not_queued_loop += 1
     elif verdict == ENQUEUE_FILTERED:
         gateway.counts.filtered_enqueue += 1
+    elif verdict == ENQUEUE_WITHHELD:
+        gateway.counts.withheld += 1
     else:
         gateway.counts.dropped_stopped += 1
     wan_lock_release(&gateway.lock)

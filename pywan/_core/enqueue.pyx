@@ -11,6 +11,9 @@ from pywan._core.region_state cimport MAX_ATTACHED, decision, origin
 from pywan._core.status cimport raise_for
 from pywan._core.tagged cimport described
 
+# What a filter's answer is for an event that must not leave the site, as its substitution filter failed.
+WITHHELD = "withheld"
+
 
 cdef decision *known_decisions(decisions, tuple queues, str region, key) except NULL:
     """Reads what is known of an event at these attached queues, as MAX_ATTACHED decisions, which the caller frees. They
@@ -31,6 +34,8 @@ cdef decision *known_decisions(decisions, tuple queues, str region, key) except 
             known[n].asked = 1
             if item is False:
                 known[n].filtered = 1
+            elif item is WITHHELD:
+                known[n].withheld = 1
             elif item is not None:
                 known[n].substituted = 1
                 known[n].value_form = item[0]

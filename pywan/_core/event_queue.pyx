@@ -652,13 +652,13 @@ cdef class EventQueue:
         wan_lock_release(&self.gateway.lock)
         return {n: found[n] for n in range(256) if found[n] != NO_STAMP}
 
-    def replay_into(self, EventQueue other not None, bint force=False):
+    def replay_into(self, EventQueue other not None, bint force=False, int stays=-1):
         """Moves every event to the tail of another queue. Parked events go back to the queue that they left.
 
         One caller at a time may do this, and none may `clear` meanwhile. With `force` a receiver applies the events
-        also where the key may have been destroyed later. Returns how many events moved. If the other queue has no room,
-        it raises after moving what it could. DiskError: the other queue's disk did not take them in time; the last of
-        them are in both queues."""
+        also where the key may have been destroyed later. The events of partition `stays` stay. Returns how many
+        events moved. If the other queue has no room, it raises after moving what it could. DiskError: the other queue's
+        disk did not take them in time; the last of them are in both queues."""
         cdef uint64_t moved = 0, before
         cdef wan_status status = WAN_OK
         cdef uint32_t p, count = self.gateway.queue.partition_count
@@ -670,7 +670,7 @@ cdef class EventQueue:
             raise MemoryError()
         for p in range(count):
             # An event that is parked again meanwhile waits for the next replay.
-            ends[p] = self.gateway.queue.partitions[p].appended
+            ends[p] = 0 if <int>p == stays else self.gateway.queue.partitions[p].appended
         try:
             if taker != NULL:
                 wan_flag_set(&taker.replaying, 1)

@@ -103,8 +103,9 @@ cdef struct origin:
 cdef struct decision:
     # Whether one attached sender's queue takes the event. Before the decision: what is known. After it: what was
     # decided.
-    uint8_t asked           # The user's filters were asked. They let the event through, unless `filtered` is set.
+    uint8_t asked           # The user's filters were asked. They let the event through, if the next two are 0.
     uint8_t filtered
+    uint8_t withheld        # The substitution filter failed, and nothing may be sent without it.
     uint8_t given           # Another member has decided: `verdict` holds, whatever the state is here.
     uint8_t verdict         # ENQUEUE_*. Set once the event is enqueued, together with `is_decided`.
     uint8_t is_decided

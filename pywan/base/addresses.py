@@ -82,6 +82,14 @@ def parse_locators(text: str | Iterable[str] | None) -> list[Address]:
     """
     if not text:
         return []
+    address = getattr(text, "address", None)
+    if address is not None:
+        raise ConfigurationError(
+            f"locators={text!r:.120} is an object, and not the address of a locator; write locators={str(address)!r},"
+            " which is str(locator.address)"
+        )
+    if not isinstance(text, Iterable):
+        raise ConfigurationError(f"locators={text!r:.120} is no text such as '127.0.0.1[10334]', and no list of such")
     entries = text.split(",") if isinstance(text, str) else [str(entry) for entry in text]
     addresses = list(dict.fromkeys(parse_address(entry) for entry in entries if entry.strip()))
     if len(addresses) > MAX_LOCATORS:

@@ -63,8 +63,25 @@ def _rows(op: str, replies: list[Values]) -> Result:
     """The result with a row for each member that did it. A member that failed has an error, and no row as well."""
     rows = [(reply["member"], "OK", reply.get("status", "")) for reply in replies if reply["ok"]]
     result = Result(data={"members": replies}, tables=[Table(("Member", "Status", "Message"), rows)] if rows else [])
-    result.errors += [f"{op} on {reply['member']}: {reply['error']}" for reply in replies if not reply["ok"]]
+    result.errors += _errors(replies, f"{op} on ")
     return result
+
+
+def _errors(replies: list[Values], begin: str = "") -> list[str]:
+    """The errors of the members that failed, each with the member's name. What all members of a site say, but for their
+    names, is said once."""
+    said: dict[str, list[Values]] = {}
+    for reply in replies:
+        if not reply["ok"]:
+            name = rf"(?<![\w.-]){re.escape(reply['member'])}(?![\w-])"  # A member may be called "s".
+            said.setdefault(re.sub(name, "\0", reply["error"]), []).append(reply)
+    lines = []
+    for same in said.values():
+        first, *others = same
+        everywhere = len(same) == len(replies)
+        also = f"all {len(same)} members say this" if everywhere else f"so do {', '.join(r['member'] for r in others)}"
+        lines.append(f"{begin}{first['member']}: {first['error']}" + (f" ({also})" if others else ""))
+    return lines
 
 
 def _change(op: str, action: str) -> Callable[[Session, Values], Result]:
@@ -149,7 +166,7 @@ def _shown(op: str, shown: Shown) -> Callable[[Session, Values], Result]:
         replies = session.ask_members(op, values, _target(values))
         result = Result(
             data={"members": replies},
-            errors=[f"{reply['member']}: {reply['error']}" for reply in replies if not reply["ok"]],
+            errors=_errors(replies),
         )
         good = [reply for reply in replies if reply["ok"]]
         if shown.fault is not None:
@@ -183,7 +200,7 @@ def list_gateways(session: Session, values: Values) -> Result:
     if senders_only and receivers_only:
         raise GrammarError("list gateways: --senders-only and --receivers-only exclude each other", "list gateways")
     replies = session.ask_members("list gateways", {}, _target(values))
-    result = Result(errors=[f"{reply['member']}: {reply['error']}" for reply in replies if not reply["ok"]])
+    result = Result(errors=_errors(replies))
     senders = [{**view, "member": reply["member"]} for reply in replies if reply["ok"] for view in reply["senders"]]
     receivers = [{**view, "member": reply["member"]} for reply in replies if reply["ok"] for view in reply["receivers"]]
     senders.sort(key=lambda view: (view["id"], view["member"]))
@@ -277,7 +294,7 @@ def repair_clock(session: Session, values: Values) -> Result:
     )
     result = Result(
         data={"members": replies},
-        errors=[f"{reply['member']}: {reply['error']}" for reply in replies if not reply["ok"]],
+        errors=_errors(replies),
     )
     rows: list[tuple[Any, ...]] = []
     for reply in replies:
@@ -743,10 +760,12 @@ def shutdown(session: Session, values: Values) -> Result:
     """Stops every server, or none. Events in queues without persistence would be lost, and losing them takes
     consent."""
     force = values.get("force", "false").lower() == "true"
+    stops_locator = values.get("include_locators", "false").lower() == "true"
     time_out = to_wait_time(values["time_out"], "shutdown: --time-out") if "time_out" in values else None
     started = time.monotonic()
     while True:
-        states = [reply for reply in session.ask_members("status member", {}) if reply["ok"]]
+        asked = session.ask_members("status member", {}, may_be_none=stops_locator)
+        states = [reply for reply in asked if reply["ok"]]
         # A member that waits until its queues are empty loses nothing.
         lost = {
             reply["member"]: reply["volatile_events"]
@@ -784,13 +803,15 @@ def shutdown(session: Session, values: Values) -> Result:
         if time_out == math.inf
         else round(max(0.0, started + time_out - time.monotonic()), 1)
     )
-    replies = session.ask_members("stop member", {} if wait is None else {"maximum_shutdown_wait_time": wait})
+    replies = session.ask_members(
+        "stop member", {} if wait is None else {"maximum_shutdown_wait_time": wait}, may_be_none=stops_locator
+    )
     result = Result(data={"members": replies}, lines=[f"{reply['member']} stops" for reply in replies if reply["ok"]])
     result.notes += [
         _stop_note(reply["member"], reply, wait) for reply in replies if reply["ok"] and reply["volatile_events"]
     ]
-    result.errors += [f"{reply['member']}: {reply['error']}" for reply in replies if not reply["ok"]]
-    if values.get("include_locators", "false").lower() == "true":
+    result.errors += _errors(replies)
+    if stops_locator:
         # While the servers send what is left, they may have to ask the locator for receivers.
         waits = [
             to_wait_time(reply["maximum_shutdown_wait_time"], "maximum_shutdown_wait_time")
@@ -1033,7 +1054,7 @@ def status_member(session: Session, values: Values) -> Result:
     replies = session.ask_members("status member", {}, _target(values))
     result = Result(
         data={"members": replies},
-        errors=[f"{reply['member']}: {reply['error']}" for reply in replies if not reply["ok"]],
+        errors=_errors(replies),
     )
     for reply in replies:
         if reply["ok"]:

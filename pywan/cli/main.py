@@ -1,4 +1,4 @@
-"""Owns the program `pywan` (and `gfsh`): its own options; everything else is a command of the table, one or many."""
+"""Owns the program `pywan`: its own options; everything else is a command of the table, one or many."""
 
 from __future__ import annotations
 
@@ -81,11 +81,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
         sys.exit(INTERRUPTED)
-
-
-def gfsh_main() -> None:
-    """The same program under the name that Geode's users type."""
-    main()
 
 
 if __name__ == "__main__":

@@ -167,8 +167,9 @@ class Session:
             # The port may be that of a server, which has no such operation, or of a program with another protocol.
             raise NoLocatorError(f"no locator at {locator}: {error}") from None
 
-    def members(self, wanted: str | None = None) -> list[dict[str, Any]]:
-        """The site's servers, or those named in `wanted`; NotFoundError if there is none."""
+    def members(self, wanted: str | None = None, *, may_be_none: bool = False) -> list[dict[str, Any]]:
+        """The site's servers, or those named in `wanted`. NotFoundError if there is none, but not if there
+        `may_be_none`."""
         members = check_servers(self.ask_locator("servers"))
         if wanted:
             names = [name.strip() for name in wanted.split(",") if name.strip()]
@@ -179,7 +180,7 @@ class Session:
                     f" {', '.join(m['name'] for m in members) or 'none'}"
                 )
             members = [m for m in members if m["name"] in names]
-        if not members:
+        if not members and not may_be_none:
             raise NotFoundError(f"no members in the site of {self.locator}; start a server first")
         return members
 
@@ -191,10 +192,13 @@ class Session:
         *,
         timeout: float = MEMBER_TIMEOUT_S,
         progress: Callable[[dict[str, Any]], None] | None = None,
+        may_be_none: bool = False,
     ) -> list[dict[str, Any]]:
         """Every member's answer: its reply with `ok` true, or `ok` false and `error`. `progress` is given each reply
         that a member sends before its last one."""
-        members = self.members(wanted)
+        members = self.members(wanted, may_be_none=may_be_none)
+        if not members:
+            return []
         with ThreadPoolExecutor(min(MEMBERS_AT_ONCE, len(members))) as pool:
             return list(
                 pool.map(

@@ -242,6 +242,15 @@ class SenderAttributes(Attributes, SenderChanges):
             element="gateway-event-substitution-filter",
         ),
     ] = None
+    substitution_on_error: Annotated[
+        str,
+        Attribute(
+            "what happens to an event whose substitution filter raises",
+            words=("park", "drop", "send"),
+            more="`park` keeps it with the parked events; a replay asks the filter again. `send` sends the region's own"
+            " value, as Geode does. The event is counted as withheld unless it is sent",
+        ),
+    ] = "park"
 
     def check(self) -> None:
         """Raises ConfigurationError for contradictions, and raises a read timeout that is too short, as Geode does."""
@@ -259,6 +268,11 @@ class SenderAttributes(Attributes, SenderChanges):
             raise ConfigurationError(
                 f"{what}: group_transaction_events has no effect in this version (it has no transactions); set it to"
                 " false, or leave it out"
+            )
+        if self.substitution_on_error != "park" and self.gateway_event_substitution_filter is None:
+            raise ConfigurationError(
+                f"{what}: substitution_on_error {self.substitution_on_error!r} has no effect without"
+                " gateway_event_substitution_filter; name the filter, or leave it out"
             )
         if self.disk_store_name is not None and not self.enable_persistence:
             raise ConfigurationError(

@@ -5,6 +5,7 @@ It checks the methods that they need, and which of them may be named over the ne
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import re
 import threading
@@ -15,6 +16,7 @@ from pywan.base.names import quoted
 from pywan.config.values import to_words
 from pywan.errors import ConfigurationError
 
+CALLBACKS_MODULE = "pywan.callbacks"  # It has the classes that users derive theirs from.
 _CLASS_NAME = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
@@ -103,6 +105,7 @@ def make_instance(value: Any, what: str, methods: Iterable[str] = ()) -> Any:
     parameters = value.parameters if isinstance(value, ClassReference) else {}
     _check_methods(cls, what, methods)
     if not isinstance(cls, type):
+        _check_spelling(cls, what, methods)
         return cls
     try:
         made = cls(**parameters)
@@ -112,7 +115,47 @@ def make_instance(value: Any, what: str, methods: Iterable[str] = ()) -> Any:
             f"{what}: {cls.__module__}:{cls.__qualname__} cannot be created: {type(error).__name__}: {error}"
         ) from error
     _check_methods(made, what, methods)
+    _check_spelling(made, what, methods)
     return made
+
+
+def overrides(callback: Any, method: str) -> bool:
+    """Returns whether an object has a `method` of its own: not the one of a base class in `pywan.callbacks`, which does
+    nothing."""
+    found = getattr(callback, method, None)
+    own = getattr(found, "__func__", found)
+    return found is not None and getattr(own, "__module__", None) != CALLBACKS_MODULE
+
+
+def _plain_name(method: str) -> str:
+    return method.replace("_", "").lower()
+
+
+def _check_spelling(made: Any, what: str, methods: Iterable[str]) -> None:
+    """Raises ConfigurationError for an object that inherits the methods which do nothing, and has only methods with
+    other names, or one whose name is nearly right. Nobody would ever call what its author wrote."""
+    cls = type(made)
+    bases = [base for base in cls.__mro__[1:] if base.__module__ == CALLBACKS_MODULE]
+    wanted = {_plain_name(method): method for method in methods if not overrides(made, method)}
+    if not bases or not wanted:
+        return
+    written = [
+        name
+        for name in dir(cls)
+        if not name.startswith("_") and callable(getattr(cls, name)) and not any(hasattr(base, name) for base in bases)
+    ]
+    for name in written:
+        close = difflib.get_close_matches(_plain_name(name), wanted, 1, 0.85)
+        if close:
+            raise ConfigurationError(
+                f"{what}: {cls.__module__}:{cls.__qualname__} has a method {name}, which is never called; did you mean"
+                f" {wanted[close[0]]}?"
+            )
+    if written and len(wanted) == len(list(methods)):
+        raise ConfigurationError(
+            f"{what}: {cls.__module__}:{cls.__qualname__} has {', '.join(written)}, and none of the methods that"
+            f" are called: {', '.join(methods)}"
+        )
 
 
 def _check_methods(value: Any, what: str, methods: Iterable[str]) -> None:

@@ -11,7 +11,7 @@ from rich.console import Console
 from pywan.base.amounts import duration_text
 from pywan.cli.layout import Table, layout
 
-_RECEIVED = ("queued", "not_queued", "filtered_before_enqueue")
+_RECEIVED = ("queued", "not_queued", "filtered_before_enqueue", "withheld")
 _QUEUED = ("distributed", "conflated", "filtered_before_transmit", "parked", "in_queue")
 
 

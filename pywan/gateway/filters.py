@@ -1,19 +1,25 @@
-"""Owns the user's filters of one gateway sender, and decides about an event whose filter fails."""
+"""Owns the user's filters of one gateway sender, and decides about an event whose filter fails: a filter that masks
+values closes the way when it fails, and one that chooses events opens it."""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Any
 
 from pywan import _core
-from pywan.callbacks import GatewayEventFilter
 from pywan.config.attributes import CALLBACK_METHODS, SenderAttributes
-from pywan.config.classes import let_through, make_instance
-from pywan.events import GatewayQueueEvent, event_of_record
+from pywan.config.classes import let_through, make_instance, overrides
+from pywan.events import OPERATIONS, GatewayQueueEvent, event_of_record
 
 log = logging.getLogger("pywan.sender")
+
+_WITHHELD = {
+    "park": "the event is parked",
+    "drop": "the event is dropped",
+    "send": "the original value is sent",
+}
 
 
 class SenderFilters:
@@ -40,6 +46,7 @@ class SenderFilters:
                 CALLBACK_METHODS["gateway_event_substitution_filter"],
             )
         )
+        self._on_error = a.substitution_on_error
         self._before_enqueue = self._overriding("before_enqueue")
         self._before_transmit = self._overriding("before_transmit")
         self._after_acknowledgement = self._overriding("after_acknowledgement")
@@ -60,15 +67,25 @@ class SenderFilters:
         """Whether a filter wants to hear of acknowledged events."""
         return bool(self._after_acknowledgement)
 
-    def decide_enqueue(self, event: GatewayQueueEvent) -> tuple[int, bytes] | Literal[False] | None:
-        """Returns None (enqueue the event), False (it is filtered), or (form, bytes) of a value to send instead of its
-        own."""
-        substitute = None
-        if self._substitution is not None and event.operation != "destroy":
-            try:
-                substitute = _core.encode_object(self._substitution.get_substitute_value(event))
-            except BaseException as error:
-                self._failed(error, "the substitution filter failed; the original value is sent")
+    @property
+    def parks_withheld(self) -> bool:
+        """Whether an event that is withheld, because the substitution filter failed, is to be parked."""
+        return self._on_error == "park"
+
+    def decide_enqueue(self, event: GatewayQueueEvent) -> Any:
+        """Returns None (enqueue the event), False (it is filtered), (form, bytes) of a value to send instead of its
+        own, or WITHHELD (it must not leave, since the substitution filter failed)."""
+        substitute: Any = None
+        try:
+            substitute = self._substitute(event)
+        except BaseException as error:
+            self._failed(
+                error,
+                f"the substitution filter failed for key {event.key!r:.80} of region {event.region!r};"
+                f" {_WITHHELD[self._on_error]}",
+            )
+            if self._on_error != "send":
+                substitute = _core.WITHHELD
         for each in self._before_enqueue:
             try:
                 if not each.before_enqueue(event):
@@ -76,6 +93,39 @@ class SenderFilters:
             except BaseException as error:
                 self._failed(error, f"before_enqueue of {each!r} failed; the event is queued")
         return substitute
+
+    def mask_again(self, record: bytes) -> bytes | None:
+        """Asks the substitution filter about an event that was withheld. Returns the record with the value to send.
+        None: the filter fails still."""
+        event = event_of_record(record)
+        try:
+            value = self._substitute(event)
+        except BaseException as error:
+            self._failed(
+                error,
+                f"the substitution filter failed again for key {event.key!r:.80} of region {event.region!r}; the event"
+                " stays parked",
+            )
+            return None
+        f = _core.record_fields(record)
+        return _core.make_record(
+            event.region,
+            f["operation"],
+            f["key"],
+            f["value"] if value is None else value,
+            f["callback"],
+            (f["stamp"], f["stamp_site"]),
+            f["origin_site"],
+            f["recipients"],
+            f["event_id"],
+            f["flags"],
+        )
+
+    def _substitute(self, event: GatewayQueueEvent) -> tuple[int, bytes] | None:
+        """Returns the (form, bytes) that the substitution filter gives. None: there is no filter for this event."""
+        if self._substitution is None or event.operation == OPERATIONS[_core.DESTROY]:
+            return None
+        return _core.encode_object(self._substitution.get_substitute_value(event))
 
     def choose(self, records: Iterable[tuple[bytes, tuple[int, int, bool]]]) -> list[bool]:
         """Returns for each record whether it is sent. Each record comes with its position."""
@@ -108,8 +158,7 @@ class SenderFilters:
 
         The others need not be asked, so the core need not take the GIL for them.
         """
-        inherited = getattr(GatewayEventFilter, method)
-        return tuple(f for f in self._filters if getattr(type(f), method, None) is not inherited)
+        return tuple(f for f in self._filters if overrides(f, method))
 
     def _failed(self, error: BaseException, text: str) -> None:
         """Logs the failure of a filter, at most once a second: a filter that fails does so for every event."""

@@ -1,14 +1,17 @@
-"""Owns the parked events of one gateway sender: those that the remote site could not apply."""
+"""Owns the parked events of one gateway sender: those that the remote site could not apply, and those that did not
+leave because the substitution filter failed."""
 
 from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from pywan import _core
 from pywan.config.attributes import SenderAttributes
 from pywan.config.values import to_int
+from pywan.errors import PywanError
 from pywan.events import event_of_record
 from pywan.gateway.logs import SenderLogs
 
@@ -16,12 +19,14 @@ log = logging.getLogger("pywan.sender")
 
 NOT_PARKED = 0xFFFF  # Stands for a reason: the parked queue had no room.
 MEMORY_LIMIT = 4 << 20
+WITHHOLD_WAIT_S = 10.0  # So long a change waits for the disk to take an event that is withheld.
 
 
 class ParkedEvents:
     """The parked events. `queue` keeps them until they are replayed or dropped."""
 
     def __init__(self, attributes: SenderAttributes, logs: SenderLogs, *, directory: str) -> None:
+        self._waits_for_disk = bool(attributes.disk_synchronous)
         self._id, self._remote_site = attributes.id, attributes.remote_distributed_system_id
         self.queue = _core.EventQueue(
             f"{self._id} (parked)",
@@ -59,6 +64,16 @@ class ParkedEvents:
                 _core.failure_text(reason),
             )
 
+    def withhold(self, record: bytes) -> None:
+        """Parks an event whose substitution filter failed, as safely as the sender queues events. If it cannot be
+        parked, the loss is logged."""
+        try:
+            self.queue.append_record(record, _core.FAILED_WITHHELD)
+            if self.queue.persistent and self._waits_for_disk:
+                self.queue.wait_durable(WITHHOLD_WAIT_S)
+        except (PywanError, MemoryError) as error:
+            log.error("gateway sender %s: an event was withheld, and it could not be parked: %s", self._id, error)
+
     def shown(self, limit: int) -> list[dict[str, Any]]:
         """Returns up to `limit` parked events as plain values, each with the reason why it failed."""
         limit = to_int(limit, f"gateway sender {self._id!r}: parked: limit", 0, 2**31 - 1)
@@ -77,11 +92,24 @@ class ParkedEvents:
             )
         return listed
 
-    def replay_into(self, queue: _core.EventQueue, *, force: bool) -> int:
-        """Queues every event again that is parked now, behind the events that wait. Returns how many."""
+    def replay_into(self, queue: _core.EventQueue, mask: Callable[[bytes], bytes | None], *, force: bool) -> int:
+        """Queues every event again that is parked now, behind the events that wait. Returns how many.
+
+        `mask(record)` gives the record to send for an event that was withheld. With None the event stays.
+        """
         with self.lock:
+            self._mask(mask)
             self.queue.wait_durable(10.0)  # An event can be replayed only when it is on the disk.
-            return self.queue.replay_into(queue, force)
+            return self.queue.replay_into(queue, force, _core.FAILED_WITHHELD)
+
+    def _mask(self, mask: Callable[[bytes], bytes | None]) -> None:
+        """Moves the withheld events for which there is a value to send now to the other parked events."""
+        for reason, sequence, record in self.queue.records(len(self.queue)):
+            if reason == _core.FAILED_WITHHELD:
+                masked = mask(record)
+                if masked is not None:
+                    self.queue.append_record(masked, _core.FAILED_OTHER)
+                    self.queue.make_hole(reason, sequence)
 
     def drop(self) -> int:
         """Forgets every parked event. They stay counted as parked. Returns how many there were."""

@@ -193,7 +193,8 @@ class GatewaySender(Described):
 
     @property
     def parked_count(self) -> int:
-        """The number of parked events: those that the remote site could not apply, and that are kept here."""
+        """The number of parked events: those that the remote site could not apply, or whose substitution filter failed,
+        and that are kept here."""
         return len(self._core.parked)
 
     def parked(self, limit: int = 100) -> list[dict[str, Any]]:
@@ -211,13 +212,15 @@ class GatewaySender(Described):
     def replay_parked(self, *, force: bool = False) -> int:
         """Queues every event again that is parked now, behind the events that wait.
 
+        An event whose substitution filter failed is shown to the filter again. It stays parked if that fails again.
+
         Args:
             force: The remote site also applies events whose keys may have been destroyed later.
 
         Returns:
             The number of events that were queued again.
         """
-        return self._core.parked.replay_into(self._core.queue, force=force)
+        return self._core.parked.replay_into(self._core.queue, self._core.filters.mask_again, force=force)
 
     def drop_parked(self) -> int:
         """Forgets every parked event. The ledger still counts them as parked.

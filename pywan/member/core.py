@@ -188,6 +188,18 @@ class MemberCore:
         membership = self.state.membership = Membership(locators, new_profile(self.name, self.host, self.port))
         server.start()
         membership.join(self._join_timeout)
+        log.info(
+            "member %s of site %d listens on %s[%d], and is known as %s[%d]: pywan %s, process %d, locators %s",
+            self.name,
+            membership.distributed_system_id,
+            self._bind_address,
+            self.port,
+            self.host,
+            self.port,
+            pywan.__version__,
+            os.getpid(),
+            ", ".join(map(str, membership.locators())),
+        )
         self.agent = Agent(
             self.name,
             membership.member_id,

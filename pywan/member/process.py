@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pywan
 from pywan import errors
 from pywan.base.files import given_path, open_own
 from pywan.base.names import check_name, printable
@@ -530,6 +531,9 @@ def run_locator(
     from pywan.site.locator import Locator
 
     files = MemberFiles.of(directory, name)
+    _log_start(
+        "locator", name, options, ("distributed_system_id", "bind_address", "port", "locators", "remote_locators")
+    )
     with _own(files, "locator") as record:
         # Without a bind address, the locator's own entry among `locators` tells where to listen.
         locator = Locator(name, dir=files.directory, **{"bind_address": None, **options})
@@ -554,6 +558,7 @@ def run_server(
     from pywan.member.cache import Cache
 
     files = MemberFiles.of(directory, name)
+    _log_start("server", name, options, ("bind_address", "port", "locators"))
     with _own(files, "server") as record:
         early = threading.Event()  # Set by a signal that comes before there is a cache to stop.
         with _stopping_by_signal(early.set, on_hangup) as watch, Cache(name, dir=files.folder, **options) as cache:
@@ -567,6 +572,13 @@ def run_server(
             )
             cache.shutdown_requested.wait()
             log.info("server %s stops", name)
+
+
+def _log_start(kind: str, name: str, options: Mapping[str, Any], shown: Iterable[str]) -> None:
+    """Writes the first line of a member's log. What is known only later, as a free port, is in a line that follows."""
+    said = {what: options[what] for what in shown if options.get(what) not in (None, "")}
+    given = "".join(f", {what.replace('_', '-')} {value}" for what, value in said.items())
+    log.info("pywan %s starts %s %s: process %d%s", pywan.__version__, kind, name, os.getpid(), given)
 
 
 def _open_in(files: MemberFiles, file: Path, flags: int) -> int:

@@ -221,6 +221,8 @@ class CallbackPath:
                 change.condition,
                 heard=heard,
             )
+        if outcome in _DONE or outcome == "same":
+            self._park_withheld(name, change, value, verdicts)
         if outcome in _DONE and self._listeners and not heard and (name != "destroy" or (old is not None and old[3])):
             self._tell_listeners(name, change, value, old)
         return outcome
@@ -243,6 +245,36 @@ class CallbackPath:
                     event_id=EventSequenceID(*change.origin.event_id),
                 )
             verdicts[queue] = self._senders[queue].filters.decide_enqueue(event)
+
+    def _park_withheld(self, operation: str, change: Change, value: Encoded, verdicts: Verdicts) -> None:
+        """Parks the event of a change that was made at the senders whose substitution filters failed. The caller holds
+        the lock."""
+        withheld = [self._senders[queue] for queue, verdict in verdicts.items() if verdict is _core.WITHHELD]
+        for sender in withheld:
+            if not sender.filters.parks_withheld:
+                continue
+            origin, version = change.origin, change.version
+            if version is None:
+                entry = self._region.lookup(change.key)  # A member without entries cannot tell the stamp.
+                version = (change.made_ms << 16, self._site) if entry is None else (entry[1], entry[2])
+            reached = {
+                other.attributes.remote_distributed_system_id
+                for queue, other in self._senders.items()
+                if queue.running and queue.reachable
+            }
+            record = _core.make_record(
+                self._region.name,
+                OPERATIONS.index(operation),
+                (change.key.form, change.key.data),
+                (value.form, value.data),
+                (change.argument.form, change.argument.data),
+                version,
+                origin.site,
+                bytes(sorted(reached | {*origin.recipients})),
+                origin.event_id,
+                origin.flags,
+            )
+            sender.parked.withhold(record)
 
     def _resolve(self, change: Change, old: Entry | None) -> GatewayConflictHelper | None:
         """Returns what the resolver decided. None: it failed."""
@@ -352,6 +384,8 @@ class CallbackPath:
             while done is None:
                 self._ask(OPERATIONS[change.operation], change, change.value, verdicts)
                 done = repair.restamp_key(region, key, verdicts, change.origin)
+            if done:
+                self._park_withheld(OPERATIONS[change.operation], change, change.value, verdicts)
             return done
 
     def remake(self, repair: _core.ClockRepair, record: bytes) -> bool:

@@ -9,7 +9,8 @@ from typing import Any
 
 from pywan import _core, forks
 from pywan.callbacks import CacheListener, GatewayConflictResolver
-from pywan.config.attributes import RegionAttributes
+from pywan.config.attributes import CALLBACK_METHODS, RegionAttributes
+from pywan.config.classes import make_instance
 from pywan.config.values import DiskLevel
 from pywan.errors import RegionNotFoundError
 from pywan.region.callback_path import CallbackPath
@@ -122,6 +123,7 @@ class MemberRegion(_core.RegionCore):
 
     def add_listener(self, listener: CacheListener) -> None:
         self.check_usable()
+        listener = make_instance(listener, f"region {self.name!r}: add_listener", CALLBACK_METHODS["cache_listeners"])
         with self.callbacks.lock:
             self.callbacks.add_listener(listener)
             self.set_callback_route(self._route())

@@ -57,8 +57,18 @@ class Region(_core.RegionFace, Described, MutableMapping[K, V]):
     __hash__ = object.__hash__
 
     def __eq__(self, other: object) -> bool:
-        """Compares by identity: two regions with the same contents are not equal."""
-        return self is other
+        """Compares with a mapping as a dict does, and reads the whole region for it.
+
+        Two regions are equal if they are the same region, whatever they hold: so `region in regions` finds a region.
+        Compare `dict(one) == dict(other)` for what they hold.
+        """
+        if self is other:
+            return True
+        if isinstance(other, Region):
+            return False
+        if not isinstance(other, Mapping):
+            return NotImplemented
+        return len(self) == len(other) and dict(self.items()) == dict(other.items())
 
     if TYPE_CHECKING:  # These are compiled: see pywan._core.
 
@@ -192,6 +202,9 @@ class Region(_core.RegionFace, Described, MutableMapping[K, V]):
 
         Args:
             listener: An object with the methods of `CacheListener`.
+
+        Raises:
+            ConfigurationError: It lacks one of the methods, or has none but those that nobody calls (a misspelt name).
         """
         core_of(self).add_listener(listener)
 

@@ -260,11 +260,15 @@ class Locator(Described):
             self.stop()
             raise reason
         log.info(
-            "locator %s: listening on %s[%d], distributed-system-id %d",
+            "locator %s of site %d listens on %s[%d], and is known as %s[%d]: pywan %s, process %d",
             self.name,
+            self.distributed_system_id,
             self.bind_address,
             self.port,
-            self.distributed_system_id,
+            self.host,
+            self.port,
+            pywan.__version__,
+            os.getpid(),
         )
         return self
 

@@ -14,6 +14,8 @@ from pywan.region.region import Region
 from pywan.site.locator import Locator
 from pywan.testing.waiting import eventually
 
+_SHOWN = 5  # An error names so many keys.
+
 
 class TestSite:
     """One site: its locator, its only member, and the sender to the other site.
@@ -32,6 +34,7 @@ class TestSite:
         self.locator = locator
         self.cache = cache
         self.sender = sender
+        self._dropped: dict[str, int] = {}  # The dropped events that were told, by the reason.
 
     def create_region(self, name: str, **attributes: Any) -> Region[Any, Any]:
         """Creates a region whose changes go to the other site.
@@ -51,9 +54,46 @@ class TestSite:
         """Returns the region of that name.
 
         Raises:
-            KeyError: The site has no such region.
+            RegionNotFoundError: The site has no such region. The error names those that it has.
         """
-        return self.cache.regions()[name]
+        return self.cache.region(name)
+
+    def _lost(self, other: TestSite) -> list[str]:
+        """Returns a line for each thing that became of events which the other site does not get. Events that were
+        dropped are told once."""
+        sender, ledger = self.sender, self.sender.ledger()
+        what = f"site {self.name!r}, sender {sender.id!r}"
+        lines = [
+            f"{what}: the {event['operation']} of key {event['key']!r:.80} of region {event['region']!r} is parked:"
+            f" {event['reason']}"
+            for event in sender.parked(_SHOWN)
+        ]
+        if sender.parked_count > len(lines):
+            lines.append(f"{what}: {sender.parked_count - len(lines)} more events are parked; see sender.parked()")
+        dropped = {**ledger["dropped"], **ledger["dropped_from_queue"]}
+        if sender.attributes.substitution_on_error == "drop":
+            dropped["the substitution filter failed"] = ledger["withheld"]
+        for reason, count in dropped.items():
+            fresh = count - self._dropped.get(reason, 0)
+            if fresh > 0:
+                lines.append(
+                    f"{what}: {fresh} events were dropped: {reason}; keys that differ: {self._differing(other)}"
+                )
+        self._dropped = dropped
+        return lines
+
+    def _differing(self, other: TestSite) -> str:
+        """Returns the first keys of each region whose values are not the same at the other site."""
+        found = []
+        theirs = other.cache.regions()
+        for name, region in self.cache.regions().items():
+            if self.sender.id in region.gateway_sender_ids:
+                here, there = dict(region.items()), dict(theirs[name].items()) if name in theirs else {}
+                keys = [
+                    key for key in {**here, **there} if (key in here, here.get(key)) != (key in there, there.get(key))
+                ]
+                found += [f"{key!r:.80} of region {name!r}" for key in keys[:_SHOWN]]
+        return ", ".join(found) or "none"
 
     def __repr__(self) -> str:
         return f"<site {self.name}>"
@@ -89,12 +129,17 @@ class TwoSites:
 
         Raises:
             TimeoutError: Some changes were not applied in time.
+            AssertionError: Some changes will not be applied: they are parked, or were dropped since the last call. The
+                error names the site, the sender, the reason, and parked keys.
         """
         for site in self:
             if not site.sender.wait_until_flushed(timeout=timeout):
-                raise TimeoutError(
-                    f"{site.sender.queue_size} events of {site!r} still wait after {timeout:g} s: {site.sender.lag()}"
-                )
+                lag = site.sender.lag()
+                state = f"after {timeout:g} s" if site.sender.is_running else "in a sender that is stopped"
+                raise TimeoutError(f"{lag['events']} events of {site!r} still wait {state}: {lag}")
+        lost = [line for site, other in ((self.ny, self.ln), (self.ln, self.ny)) for line in site._lost(other)]
+        if lost:
+            raise AssertionError("not every change was applied at the other site:\n  " + "\n  ".join(lost))
 
     def __iter__(self) -> Iterator[TestSite]:
         return iter((self.ny, self.ln))

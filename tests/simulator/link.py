@@ -32,7 +32,7 @@ _WENT = itemgetter(
     "dropped_oldest",
     "restamped",
 )
-_CAME = itemgetter("not_queued", "not_queued_loop", "filtered_enqueue", "dropped_stopped", "dropped_newest")
+_CAME = itemgetter("not_queued", "not_queued_loop", "filtered_enqueue", "withheld", "dropped_stopped", "dropped_newest")
 
 
 def must(condition: bool, what: str) -> None:
