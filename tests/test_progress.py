@@ -274,7 +274,7 @@ def test_a_dispatchers_new_connection_takes_over_from_the_old_one(network):
         member="server_ny",
         sender="ln",
         dispatcher=0,
-        incarnation=sender._core.outgoing.incarnation,
+        numbering=sender._core.outgoing.numbering,
         mount=sender._core.outgoing.mount,
         partitions=sender._core.queue.partitions,
     )

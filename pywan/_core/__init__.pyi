@@ -212,7 +212,7 @@ class EventQueue:
     def log_id(self) -> int:
         """The id of the log, the same after a restart; 0 without persistence."""
     @property
-    def incarnation(self) -> int:
+    def numbering(self) -> int:
         """What receivers know the queue by, the same after a restart: the log's id, until `renew`."""
     @property
     def mount(self) -> int:
@@ -220,8 +220,8 @@ class EventQueue:
     def is_past(self, mount: int, partition: int, last: int, settled: int = 0) -> bool:
         """Whether this queue has or had the events that were sent in `mount`, up to `last`, under these sequences, and
         has settled those up to `settled` too."""
-    def renew(self, old: int, incarnation: int, timeout: float = 60.0) -> None:
-        """Takes another incarnation in place of `old`."""
+    def renew(self, old: int, numbering: int, timeout: float = 60.0) -> None:
+        """Takes another numbering in place of `old`."""
     def recovery(self) -> dict[str, Any]:
         """What opening found: the number of records in the log, and the bytes of a torn tail that were cut."""
     @property
@@ -901,7 +901,7 @@ def remembered_failures() -> int:
     """How many failed events this process remembers, over all sources, until their senders have heard of them."""
 
 class SourceMemory:
-    """What has been applied of one queue incarnation of one sender: the last contiguous sequence of each partition."""
+    """What has been applied of one queue numbering of one sender: the last contiguous sequence of each partition."""
 
     def __new__(cls, partitions: int) -> Self: ...
     @property

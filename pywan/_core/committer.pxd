@@ -117,7 +117,7 @@ cdef struct log_committer:
     # else.
     bint syncs_behind
     wan_role role
-    # Only the thread that has the role uses it. Others read its id, its incarnation and its limits too.
+    # Only the thread that has the role uses it. Others read its id, its numbering and its limits too.
     wan_log log
 
 

@@ -257,10 +257,10 @@ cdef class EventQueue:
         return self.gateway.durable.committer.log.id if self.gateway.durable != NULL else 0
 
     @property
-    def incarnation(self):
+    def numbering(self):
         """What receivers know the queue by, the same after a restart: the log's id, until `renew`. 0 without
         persistence."""
-        return wan_read(&self.gateway.durable.incarnation) if self.gateway.durable != NULL else 0
+        return wan_read(&self.gateway.durable.numbering) if self.gateway.durable != NULL else 0
 
     @property
     def mount(self):
@@ -282,19 +282,19 @@ cdef class EventQueue:
             wan_lock_release(&self.gateway.lock)
         return is_it
 
-    def renew(self, uint64_t old, uint64_t incarnation, double timeout=60.0):
-        """Takes another incarnation in place of `old`. It is on the disk when this returns. Everything queued is a
+    def renew(self, uint64_t old, uint64_t numbering, double timeout=60.0):
+        """Takes another numbering in place of `old`. It is on the disk when this returns. Everything queued is a
         possible duplicate from then on. Nothing happens if `old` was replaced already. DiskError as in `wait_durable`:
-        then the queue takes the incarnation when the disk takes it."""
+        then the queue takes the numbering when the disk takes it."""
         cdef durable_log *durable = self.gateway.durable
         check_whole(self)
-        if durable == NULL or incarnation == 0:
+        if durable == NULL or numbering == 0:
             from pywan.errors import ConfigurationError
-            raise ConfigurationError(f"queue {self.name!r}: only a queue with a log takes another incarnation, and "
+            raise ConfigurationError(f"queue {self.name!r}: only a queue with a log takes another numbering, and "
                                      "none is 0")
         wan_lock_take(&self.gateway.lock)
-        if durable.incarnation == old and durable.wanted_incarnation == 0:
-            wan_set(&durable.wanted_incarnation, incarnation)
+        if durable.numbering == old and durable.wanted_numbering == 0:
+            wan_set(&durable.wanted_numbering, numbering)
         wan_lock_release(&self.gateway.lock)
         committer_wake(&durable.committer)
         self.wait_for_log(FOR_IDENTITY, timeout, "it sends nothing until its new identity is on the disk")
