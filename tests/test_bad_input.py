@@ -209,9 +209,7 @@ def test_names_that_are_not_there(network):
 
 
 def hello(**changes):
-    fields = dict(
-        site=3, remote_site=2, member="evil", sender="evil", dispatcher=0, numbering=7, mount=1, partitions=1
-    )
+    fields = dict(site=3, remote_site=2, member="evil", sender="evil", dispatcher=0, numbering=7, mount=1, partitions=1)
     return encode(SenderHello(**{**fields, **changes}), _core.FRAME_HELLO)
 
 

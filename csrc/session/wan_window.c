@@ -38,9 +38,9 @@ void wan_window_set_limit(wan_window *window, uint64_t limit)
     set_bytes(window, window->bytes);
 }
 
-wan_window_mark wan_window_sent(const wan_window *window, uint64_t flight, uint64_t bytes, uint64_t now_us)
+wan_window_sending wan_window_sent(const wan_window *window, uint64_t flight, uint64_t bytes, uint64_t now_us)
 {
-    return (wan_window_mark){
+    return (wan_window_sending){
         .sent_us = now_us, .flight = flight, .was_full = flight >= window->bytes, .was_alone = flight == bytes};
 }
 
@@ -55,28 +55,28 @@ static void end_epoch(wan_window *window, uint64_t now_us)
     begin_epoch(window, window->best, now_us);
 }
 
-void wan_window_acknowledged(wan_window *window, const wan_window_mark *mark, uint64_t now_us)
+void wan_window_acknowledged(wan_window *window, const wan_window_sending *sending, uint64_t now_us)
 {
-    uint64_t round_trip = now_us > mark->sent_us ? now_us - mark->sent_us : 1;
+    uint64_t round_trip = now_us > sending->sent_us ? now_us - sending->sent_us : 1;
     int is_old = window->round_trip_at_us < window->epoch_at_us;
     if (!window->round_trip_us || round_trip <= window->round_trip_us
-        || (mark->was_alone && (is_old || window->measuring))) {
+        || (sending->was_alone && (is_old || window->measuring))) {
         wan_set(&window->round_trip_us, round_trip);
         window->round_trip_at_us = now_us;
     }
     if (window->measuring) {
-        if (!mark->was_alone) return; /* This batch was sent before. */
+        if (!sending->was_alone) return; /* This batch was sent before. */
         window->measuring = 0;
         /* The best windows so far were computed from the old round trip. */
         begin_epoch(window, 0, now_us);
         return;
     }
     /* The bytes that the rate of this batch carries in twice the shortest round trip. */
-    uint64_t wanted = (uint64_t)(2.0 * (double)mark->flight * (double)base_us(window) / (double)round_trip);
+    uint64_t wanted = (uint64_t)(2.0 * (double)sending->flight * (double)base_us(window) / (double)round_trip);
     if (wanted > window->best) window->best = wanted;
     if (wanted > window->bytes) set_bytes(window, wanted);
     /* Any other batch tells nothing about the link, because there was less to send than the link carries. */
-    window->telling_batches += mark->was_full || wanted <= mark->flight;
+    window->telling_batches += sending->was_full || wanted <= sending->flight;
     if (window->telling_batches >= WAN_WINDOW_EPOCH_TRIPS
         && now_us - window->epoch_at_us >= at_least(WAN_WINDOW_EPOCH_US, WAN_WINDOW_EPOCH_TRIPS * base_us(window)))
         end_epoch(window, now_us);

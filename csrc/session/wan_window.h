@@ -43,7 +43,7 @@ typedef struct {
     uint64_t flight;   /* Bytes on their way when it left, with its own bytes. */
     uint8_t was_full;  /* It filled the window. */
     uint8_t was_alone; /* No other batch was on its way. */
-} wan_window_mark;
+} wan_window_sending;
 
 /* Begins with WAN_WINDOW_START bytes, or `limit` if that is less. */
 void wan_window_init(wan_window *window, uint64_t limit, uint64_t now_us);
@@ -55,8 +55,8 @@ static inline int wan_window_is_open(const wan_window *window, uint64_t flight)
     return flight == 0 || (!window->measuring && flight < window->bytes);
 }
 /* Notes a batch that leaves. `flight` includes its bytes. The caller gives the result to wan_window_acknowledged. */
-wan_window_mark wan_window_sent(const wan_window *window, uint64_t flight, uint64_t bytes, uint64_t now_us);
-/* Notes that the batch with this mark was acknowledged, and fits the window to the link. */
-void wan_window_acknowledged(wan_window *window, const wan_window_mark *mark, uint64_t now_us);
+wan_window_sending wan_window_sent(const wan_window *window, uint64_t flight, uint64_t bytes, uint64_t now_us);
+/* Notes that the batch was acknowledged, and fits the window to the link. */
+void wan_window_acknowledged(wan_window *window, const wan_window_sending *sending, uint64_t now_us);
 
 #endif

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pywan.coordination.tables import Bucket, BucketKey, Incarnation, Mark, MemberProfile, RegionAttributes
+from pywan.coordination.tables import Bucket, BucketKey, DecisionId, Incarnation, MemberProfile, RegionAttributes
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +16,7 @@ class Tables:
     """
 
     since: int
-    mark: Mark  # The newest decision in it. The member reports it as stored when it has stored them all.
+    newest: DecisionId  # The newest decision in it. The member reports it as stored when it has stored them all.
     coordinator: str
     site_identity: str
     lease_us: int
@@ -60,7 +60,7 @@ class Probe:
 class Store:
     """To be on the disk before any later action of the same list is done. None: the entry is no more."""
 
-    mark: Mark
+    newest: DecisionId
     runs: tuple[tuple[int, int], ...]  # Runs of the coordinator, each with the last decision that it made.
     site_identity: str
     members: tuple[tuple[Incarnation, MemberProfile | None], ...]

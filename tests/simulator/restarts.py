@@ -213,9 +213,7 @@ class LoggedLink(Link):
         )
         before = [link.queue.positions() for link in machine.out]
         outcome = super().change_receiver(core, key, value, fields, connection)
-        sent_again = (
-            connection.openings == self.openings and fields["sequence"] <= self.recovered_through[partition]
-        )
+        sent_again = connection.openings == self.openings and fields["sequence"] <= self.recovered_through[partition]
         if sent_again and not fields["possible_duplicate"]:
             self.wrong.append(
                 f"{partition}, {fields['sequence']} of key {key} was recovered, and was not sent as possible duplicate"
