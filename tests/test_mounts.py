@@ -280,7 +280,7 @@ def test_an_update_that_the_lost_store_had_conflated_is_applied_also_where_its_b
 
 def test_a_hole_counts_as_passed_over_also_where_a_record_behind_it_is_refused():
     memory, region = _core.SourceMemory(1), _core.RegionCore("there", _core.Clock(), site=2)
-    region.set_callback_route(lambda *change: None)
+    region.set_callback_path(lambda *change: None)
     session = _core.ReceiverSession(
         memory, _core.ReceiverCounts(), {"there": region}.get, lambda core, record, place: -1 if place[1] == 4 else 0
     )

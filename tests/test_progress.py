@@ -103,7 +103,7 @@ def received_session(*, slow):
     """A receiver's session with one region, and an event source for it."""
     region = _core.RegionCore(f"progress{next(_names)}", _core.Clock(), site=2, stores=True)
     if slow:
-        region.set_callback_route(lambda *change: None)
+        region.set_callback_path(lambda *change: None)
     return region, lambda apply: _core.ReceiverSession(
         _core.SourceMemory(1), _core.ReceiverCounts(), lambda name: region, apply
     )

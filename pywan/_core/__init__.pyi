@@ -439,7 +439,7 @@ class RegionCore(RegionCalls):
     def queues(self) -> tuple[EventQueue, ...]:
         """The attached queues."""
     @property
-    def has_callback_route(self) -> bool:
+    def has_callback_path(self) -> bool:
         """Whether changes go through the user's Python."""
     @property
     def is_inherited(self) -> bool:
@@ -452,7 +452,7 @@ class RegionCore(RegionCalls):
     ) -> None:
         """Replaces the attached senders by these EventQueues, and recomputes which sites new events will reach: the
         remote sites of the senders that run."""
-    def set_callback_route(self, change: _CallbackChange | None) -> None:
+    def set_callback_path(self, change: _CallbackChange | None) -> None:
         """From now on changes go through `change(operation, key, value, callback_argument)`, which calls the user's
         Python."""
     def close(self) -> None:

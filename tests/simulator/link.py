@@ -57,7 +57,7 @@ class Receiver:
         self.core = _core.RegionCore(REGION, _core.Clock(), site=site)
         self.watched = watched  # Its applications go through Python and are recorded one by one.
         if watched:
-            self.core.set_callback_route(lambda *change: None)
+            self.core.set_callback_path(lambda *change: None)
         self.counts = _core.ReceiverCounts()
         self.poisoned = True
 
