@@ -122,7 +122,9 @@ class Coordinator:
         for known in (stored, profile.seen):
             if known.generation >= self.site.generation and not self.site.made(known):
                 self._begin_generation(known, now_us)
-        for earlier in self._earlier_lives(me):  # The folder of a name is locked by one process: the others are gone.
+        for earlier in self._earlier_incarnations(
+            me
+        ):  # The folder of a name is locked by one process: the others are gone.
             self.revoke(earlier)
         for region, attributes in regions.items():
             if region not in self.site.regions:
@@ -726,7 +728,7 @@ class Coordinator:
         self.site.set_bucket(key, None)
 
     def _awaited(self, bucket: Bucket) -> set[Incarnation]:
-        """Who has to report the bucket. A member whose name has a later life is gone, and reports nothing."""
+        """Who has to report the bucket. A member whose name has a later incarnation is gone, and reports nothing."""
         alive = {each.name: each for each in self.site.members if each not in self._expired}
         return {
             each
@@ -781,8 +783,8 @@ class Coordinator:
         """What a member is told that has stored everything up to number `since`."""
         return self.site.tables(since, self.name, lease_us, self._unheard)
 
-    def awaited_lives(self, name: str) -> list[Incarnation]:
-        """The lives of a member that are not heard, and for which buckets may wait. They can be revoked."""
+    def awaited_incarnations(self, name: str) -> list[Incarnation]:
+        """The incarnations of a member that are not heard, and for which buckets may wait. They can be revoked."""
         awaited = {each for waiting in self._unheard.values() for each in waiting} | self._expired.keys()
         return sorted(each for each in awaited if each.name == name)
 
@@ -907,7 +909,7 @@ class Coordinator:
             self.site.identity = profile.site_identity  # Of a coordinator that has lost all: the members know better.
         if self._is_given_up(me) and stored.generation == self.site.generation and self.site.made(stored):
             return Refused(f"member {me} was given up", join_again=True)
-        for earlier in self._earlier_lives(me):
+        for earlier in self._earlier_incarnations(me):
             if earlier in self._lease_until:
                 self._probe(earlier)
                 wait = max(self._lease_until[earlier] - now_us, 1)
@@ -920,7 +922,7 @@ class Coordinator:
                 )
         return None
 
-    def _earlier_lives(self, me: Incarnation) -> list[Incarnation]:
+    def _earlier_incarnations(self, me: Incarnation) -> list[Incarnation]:
         awaited = {each for waiting in self._unheard.values() for each in waiting}
         return sorted(each for each in awaited | self.site.members.keys() if each.name == me.name and each != me)
 

@@ -35,7 +35,7 @@ class Refused:
     retry_after_us: int = 0
     join_again: bool = False  # The coordinator does not count this incarnation as a member: it is to begin a new one.
     report: bool = False  # The member is to join as it is, with all that it holds.
-    earlier: MemberProfile | None = None  # An earlier life of the name, which may still be alive.
+    earlier: MemberProfile | None = None  # An earlier incarnation of the name, which may still be alive.
 
 
 @dataclass(frozen=True, slots=True)

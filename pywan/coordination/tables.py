@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 class Incarnation(NamedTuple):
-    """One life of a member. A member that restarts is another incarnation: its memory is empty."""
+    """One process of a member. A member that restarts is another incarnation: its memory is empty."""
 
     name: str
     member_id: int  # Drawn at random when the member starts.
@@ -144,7 +144,7 @@ class MemberProfile:
     port: int  # Of its lane: other members connect there.
     distributed_system_id: int
     site_identity: str = ""  # As its folder says; empty: it was never a member of a site.
-    seen: DecisionId = NO_DECISION  # The newest decision that any of its lives heard of, as its folder says.
+    seen: DecisionId = NO_DECISION  # The newest decision that any of its incarnations heard of, as its folder says.
     version: str = ""  # Of pywan.
     hosting: tuple[tuple[str, int], ...] = ()  # Its regions, each with local-max-memory in MB; 0: it is an accessor.
     process: str = ""  # Its machine, its pid, and when that process began (pywan.base.processes).

@@ -142,7 +142,7 @@ class Agent:
 
     Args:
         name: The member's name.
-        member_id: Of this life of the member.
+        member_id: Of this incarnation of the member.
         host: Where other members reach it.
         port: Where other members reach it.
         site: The site's id.
@@ -152,7 +152,8 @@ class Agent:
         version: Of pywan.
         on_change: Called with each change of the tables, in order, in the agent's thread. `tables` has it already.
         on_lease: Called with the time until which the lease runs, in microseconds of CLOCK_BOOTTIME.
-        on_given_up: Called when the coordinator has given this life up, with the new one. All copies are worthless now.
+        on_given_up: Called when the coordinator has given this incarnation up, with the new one. All copies are
+            worthless now.
     """
 
     def __init__(
@@ -180,12 +181,12 @@ class Agent:
         self._me = Incarnation(name, member_id)
         self._coordinator = ""
         self._identity = ""
-        self._seen = NO_DECISION  # The newest decision that any life of this member heard of.
+        self._seen = NO_DECISION  # The newest decision that any incarnation of this member heard of.
         self._address: Address | None = None  # Where the coordinator answered last.
         self._is_joined = False
         self._has_tried = False  # Every locator was asked once.
         self._reports = False  # The next join says what the member holds.
-        self._ended: Incarnation | None = None  # An earlier life that is proved to be gone.
+        self._ended: Incarnation | None = None  # An earlier incarnation that is proved to be gone.
         self._refusal = ""  # Why the coordinator does not take the member in.
         self._problem = ""  # Why nobody coordinates.
         self._away_since = time.time()
@@ -195,7 +196,7 @@ class Agent:
         self._may_leave = False
         self._is_given_up = False  # `on_given_up` is to be called.
         self._retry_at = 0.0  # A refusal that passes is tried again then. 0: there is none.
-        self._is_leaving = False  # The coordinator was told that this life ends.
+        self._is_leaving = False  # The coordinator was told that this incarnation ends.
         self._stopping = False
         self._clients: set[_Client] = set()
         self._threads: list[threading.Thread] = []
@@ -253,7 +254,7 @@ class Agent:
 
     @property
     def me(self) -> Incarnation:
-        """This life of the member. It changes when the coordinator has given the member up."""
+        """This incarnation of the member. It changes when the coordinator has given the member up."""
         return self._me
 
     @property
@@ -667,7 +668,7 @@ class Agent:
         return wait_s
 
     def _begin_again(self) -> None:
-        """The coordinator has given this life up: the member begins another one. The caller holds the lock."""
+        """The coordinator has given this incarnation up: the member begins another one. The caller holds the lock."""
         earlier, self._me = self._me, Incarnation(self.name, secrets.randbits(32))
         log.error(
             "member %s was given up by coordinator %s, which did not hear it for its whole lease; it begins anew as %s",
@@ -761,7 +762,7 @@ class Agent:
             ) from None
 
     def _write(self) -> None:
-        """Keeps what a later life of this member tells the coordinator."""
+        """Keeps what a later incarnation of this member tells the coordinator."""
         if self._file is None:
             return
         with self._changed:

@@ -504,7 +504,7 @@ class CoordinationHost:
             if refusal is not None:
                 return self._reply(refused=[refusal])
             ended = request.get("ended")
-            if ended is not None:  # The member has seen that its earlier life is gone: both are on one machine.
+            if ended is not None:  # The member has seen that its earlier incarnation is gone: both are on one machine.
                 earlier = encoding.incarnation_of(ended)
                 if earlier.name == me.name and earlier != me:
                     core.left(earlier, boot_us())
@@ -649,7 +649,7 @@ class CoordinationHost:
                 return away
             core = self._core
             assert core is not None
-            revoked = core.awaited_lives(name)
+            revoked = core.awaited_incarnations(name)
             for each in revoked:
                 core.revoke(each)
             self._act()
