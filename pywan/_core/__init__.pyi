@@ -223,7 +223,7 @@ class EventQueue:
     def renew(self, old: int, numbering: int, timeout: float = 60.0) -> None:
         """Takes another numbering in place of `old`."""
     def recovery(self) -> dict[str, Any]:
-        """What opening found: the number of records in the log, and the bytes of a torn tail that were cut."""
+        """What opening found: the number of records in the log, and the bytes of a torn end that were cut."""
     @property
     def broken(self) -> str | None:
         """Where a check of our own failed on this queue."""
@@ -269,7 +269,7 @@ class EventQueue:
     def rewind(self, partition: int) -> None:
         """Makes the dispatcher send again what was peeked and not removed, as possible duplicates."""
     def replay_into(self, other: EventQueue, force: bool = False) -> int:
-        """Moves every event to the tail of another queue."""
+        """Moves every event to the end of another queue."""
     def lowest_copied(self, until_empty: bool = False) -> dict[int, int]:
         """{site of origin: the lowest stamp} of the events that were put here as copies (recovered, parked, replayed)
         since the last call."""

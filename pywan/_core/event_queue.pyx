@@ -300,7 +300,7 @@ cdef class EventQueue:
         self.wait_for_log(FOR_IDENTITY, timeout, "it sends nothing until its new identity is on the disk")
 
     def recovery(self):
-        """What opening found: the number of records in the log, and the bytes of a torn tail that were cut. In salvage
+        """What opening found: the number of records in the log, and the bytes of a torn end that were cut. In salvage
         every piece of damage too."""
         cdef durable_log *durable = self.gateway.durable
         if durable == NULL:
@@ -653,7 +653,7 @@ cdef class EventQueue:
         return {n: found[n] for n in range(256) if found[n] != NO_STAMP}
 
     def replay_into(self, EventQueue other not None, bint force=False):
-        """Moves every event to the tail of another queue. Parked events go back to the queue that they left.
+        """Moves every event to the end of another queue. Parked events go back to the queue that they left.
 
         One caller at a time may do this, and none may `clear` meanwhile. With `force` a receiver applies the events
         also where the key may have been destroyed later. Returns how many events moved. If the other queue has no room,
