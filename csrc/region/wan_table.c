@@ -73,8 +73,8 @@ static wan_entry *take_entry(wan_shard *shard, const wan_change *change, uint32_
 {
     uint64_t least = entry_bytes(change->key_length, length < TOMBSTONE_BYTES ? TOMBSTONE_BYTES : length);
     uint64_t bytes = (least + WAN_SLAB_STEP_BYTES - 1) / WAN_SLAB_STEP_BYTES * WAN_SLAB_STEP_BYTES;
-    wan_entry *entry =
-        bytes <= WAN_SLAB_SMALL_BYTES_MAX ? wan_slab_take(shard->slab, stripe_of(shard), (uint32_t)bytes) : malloc(bytes);
+    wan_entry *entry = bytes <= WAN_SLAB_SMALL_BYTES_MAX ? wan_slab_take(shard->slab, stripe_of(shard), (uint32_t)bytes)
+                                                         : malloc(bytes);
     if (!entry) return NULL;
     entry->capacity = (uint32_t)(bytes - sizeof *entry - change->key_length);
     entry->key_length = change->key_length;

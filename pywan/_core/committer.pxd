@@ -5,14 +5,12 @@
 # in between (`committer_take_role`).
 #
 # A round has these steps:
-#   1. The thread takes the role. If another thread has it, the thread sleeps on `changed`, which it has read before, and
-#      tries again.
+#   1. The thread takes the role. If another thread has it, the thread sleeps on `changed`, which it has read before,
+#      and tries again.
 #   2. The thread calls `round_of` of the owner. That takes what is pending under the owner's lock, and writes it
-#      without
-#      that lock. Under the lock again it notes what is durable (`committer_made_durable`). Then it wakes the callers
-#      that
-#      wait (`committer_wake_waiters`). If a round could not write something that it took, the next round writes that
-#      first, whichever thread runs it.
+#      without that lock. Under the lock again it notes what is durable (`committer_made_durable`). Then it wakes the
+#      callers that wait (`committer_wake_waiters`). If a round could not write something that it took, the next round
+#      writes that first, whichever thread runs it.
 #   3. The thread shows, under the owner's lock, what others may know of the log. After a failure, enqueues are refused
 #      until a round succeeds.
 #   4. The thread releases the role. That wakes the threads that wanted it.
@@ -163,8 +161,8 @@ cdef inline void committer_wake_waiters(log_committer *committer) noexcept nogil
 
 
 cdef inline bint committer_try_role(log_committer *committer) noexcept nogil:
-    """False: another thread has the role. Its release changes `changed`. A caller that wants to sleep until then has read
-    `changed` before."""
+    """False: another thread has the role. Its release changes `changed`. A caller that wants to sleep until then has
+    read `changed` before."""
     return wan_role_take(&committer.role)
 
 
