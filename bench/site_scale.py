@@ -29,11 +29,11 @@ from pywan.coordination.journal import Journal
 from pywan.coordination.messages import Tables
 from pywan.coordination.tables import (
     MEMBER_TIMEOUT_US,
-    NO_MARK,
+    NO_DECISION,
     BucketKey,
+    DecisionId,
     Incarnation,
     Kind,
-    Mark,
     MemberProfile,
     Reach,
     RegionAttributes,
@@ -56,7 +56,7 @@ class Site:
     def __init__(self, folder: str, members: int, regions: int) -> None:
         self.now_us = 0
         self.journal = Journal(Path(folder) / "decisions")
-        self.marks: dict[Incarnation, Mark] = {}
+        self.stored: dict[Incarnation, DecisionId] = {}
         self.core = Coordinator("locator", [], run=1, now_us=0, site_identity="site")
         self.members = [Incarnation(f"server_{n}", n + 1) for n in range(members)]
         attributes = RegionAttributes(Kind.PARTITION, BUCKETS, redundant_copies=1, recovery_delay_ms=0)
@@ -64,7 +64,7 @@ class Site:
         hosting = tuple((name, 100) for name in every)
         for n, member in enumerate(self.members):
             profile = MemberProfile(member, f"host-{n}.example.org", 40000 + n, 1, "site", hosting=hosting)
-            self.core.join(profile, every if not n else {}, {}, NO_MARK, 0)
+            self.core.join(profile, every if not n else {}, {}, NO_DECISION, 0)
         self.act()
         for number, region in enumerate(every):
             asks = self.members[number % members]
@@ -86,7 +86,7 @@ class Site:
                     entries += len(action.buckets)
                 case Tell(to, Tables() as tables):
                     told += 1
-                    self.marks[to] = tables.mark
+                    self.stored[to] = tables.newest
                     if told == 1:
                         told_bytes = tables_bytes(tables)
         return {"s": deciding_s, "store_s": storing_s, "buckets": entries, "told": told, "bytes": told_bytes}
@@ -123,7 +123,7 @@ class Site:
         for _ in range(round(seconds / POLL_S)):
             self.now_us += round(POLL_S * 1e6)
             for member in self.members:
-                self.core.renew(member, self.marks.get(member, NO_MARK), self.now_us)
+                self.core.renew(member, self.stored.get(member, NO_DECISION), self.now_us)
                 asked += 1
                 answers += sum(isinstance(action, Tell) for action in self.core.take_actions())
             self.core.tick(self.now_us)

@@ -179,7 +179,7 @@ HELLOS = [
         "member": "m",
         "sender": "s",
         "dispatcher": 0,
-        "incarnation": 1,
+        "numbering": 1,
         "mount": 1,
         "partitions": 1,
         "version": 1,

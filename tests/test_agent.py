@@ -43,7 +43,7 @@ def test_changes_come_in_the_order_of_the_decisions():
             a.host(name)
             a.agent.destroy_region(name)
         eventually(lambda: set(b.agent.tables.regions) == {"data"})
-        numbers = [each.mark.number for each in b.changes]
+        numbers = [each.newest.number for each in b.changes]
         assert numbers == sorted(set(numbers))
 
 

@@ -122,7 +122,7 @@ def test_a_sender_that_says_nothing_is_given_up():
 def region_of_callbacks(apply):
     """A receiver's session with a region whose events go through `apply`, user's Python."""
     region = _core.RegionCore(f"alive{next(_names)}", _core.Clock(), site=2)
-    region.set_callback_route(lambda *change: None)
+    region.set_callback_path(lambda *change: None)
     session = _core.ReceiverSession(_core.SourceMemory(1), _core.ReceiverCounts(), {region.name: region}.get, apply)
     session.connected(1000 * SECOND, SILENCE_MS)
     return region, session

@@ -210,9 +210,7 @@ def test_names_that_are_not_there(network):
 
 
 def hello(**changes):
-    fields = dict(
-        site=3, remote_site=2, member="evil", sender="evil", dispatcher=0, incarnation=7, mount=1, partitions=1
-    )
+    fields = dict(site=3, remote_site=2, member="evil", sender="evil", dispatcher=0, numbering=7, mount=1, partitions=1)
     return encode(SenderHello(**{**fields, **changes}), _core.FRAME_HELLO)
 
 
@@ -269,7 +267,7 @@ HOSTILE = {
                 "member": 1,
                 "sender": b"",
                 "dispatcher": 0,
-                "incarnation": 1,
+                "numbering": 1,
                 "mount": 1,
                 "partitions": 1,
                 "version": 1,

@@ -147,7 +147,7 @@ def test_a_change_keeps_its_identity_and_callback_argument_at_the_primary(pair: 
         seen.append((key.plain, value.plain, argument.plain, event_id))
         return pair.region.change(operation, key, value, argument, (), None, (1, b"", event_id))
 
-    pair.region.set_callback_route(by_callbacks)
+    pair.region.set_callback_path(by_callbacks)
     assert pair.route.change(_core.UPDATE, "k", [1, 2], "why", (77, 3, 12)) == "created"
     assert seen == [("k", [1, 2], "why", (77, 3, 12))]
     assert pair.get("k") == [1, 2]
@@ -157,7 +157,7 @@ def test_an_error_of_a_callback_comes_back_in_words(pair: Pair) -> None:
     def by_callbacks(*change: Any, **more: Any) -> str:
         raise QueueFullError("no room here")
 
-    pair.region.set_callback_route(by_callbacks)
+    pair.region.set_callback_path(by_callbacks)
     with pytest.raises(QueueFullError, match="no room here") as raised:
         pair.put("k", 1)
     assert not raised.value.in_doubt
@@ -331,7 +331,7 @@ def test_rows_for_callbacks_meet_them_at_the_primary_in_order(pair: Pair) -> Non
         seen.append((key.plain, value.plain))
         return pair.region.change(operation, key, value, argument, (), None, (1, b"", event_id))
 
-    pair.region.set_callback_route(by_callbacks)
+    pair.region.set_callback_path(by_callbacks)
     pair.route.put_all((f"key{n}", n) for n in range(10))
     assert sorted(seen) == [(f"key{n}", n) for n in range(10)]
     with pytest.raises(BatchError, match="no room for 13"):
@@ -384,7 +384,7 @@ def test_a_connection_cut_at_any_place_leaves_reads_unharmed_and_changes_in_doub
         return region.change(operation, key, value, argument, (), None, (1, b"", event_id))
 
     region.put("old", "value")
-    region.set_callback_route(by_callbacks)
+    region.set_callback_path(by_callbacks)
     doubtful = 0
     for n in range(0, 420, 6):
         link.hang_up()
@@ -608,7 +608,7 @@ def test_a_primary_that_moves_away_gets_no_change_lost_or_made_twice(pair: Pair,
         made[event_id] += 1
         return region.change(operation, key, value, argument, (), None, (1, b"", event_id))
 
-    region.set_callback_route(by_callbacks)
+    region.set_callback_path(by_callbacks)
     failures: list[BaseException] = []
 
     def work(thread: int) -> None:
@@ -726,8 +726,8 @@ def test_callbacks_of_two_members_that_call_each_other_end_at_the_limit_and_do_n
 
         return by_callbacks
 
-    far.set_callback_route(goes_on(pair.far, far))
-    near.set_callback_route(goes_on(pair.near, near))
+    far.set_callback_path(goes_on(pair.far, far))
+    near.set_callback_path(goes_on(pair.near, near))
     began = time.monotonic()
     assert pair.put("k", "v") == "updated"  # The innermost change was the first.
     assert time.monotonic() - began < SOON_S

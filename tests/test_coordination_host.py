@@ -110,17 +110,17 @@ def restarted(tmp_path, lose, same_generation: bool) -> None:
             a.want_all()
             eventually(lambda: BucketKey("data", OWNED) not in a.buckets)
             # A copy that is in sync, and has not heard of it yet, would not report the bucket after the restart.
-            eventually(lambda: settled(a) and a.buckets == b.buckets and a.agent.tables.mark == b.agent.tables.mark)
+            eventually(lambda: settled(a) and a.buckets == b.buckets and a.agent.tables.newest == b.agent.tables.newest)
             eventually(lambda: all(len(bucket.in_sync) == 2 for bucket in b.buckets.values()))
             lives = {key: bucket.life for key, bucket in a.buckets.items()}
             me = a.agent.me, b.agent.me
-            first = a.agent.tables.mark
+            first = a.agent.tables.newest
         lose(folder, tmp_path / "older.db")
         with locator(dir=tmp_path, port=port, member_timeout_ms=TIMEOUT_MS) as site:
             a.host("later")
             eventually(lambda: settled(a) and a.buckets == b.buckets, what="the tables after the restart")
-            eventually(lambda: a.agent.tables.mark.number > first.number)
-            assert (a.agent.tables.mark.generation == first.generation) is same_generation
+            eventually(lambda: a.agent.tables.newest.number > first.number)
+            assert (a.agent.tables.newest.generation == first.generation) is same_generation
             assert {key: bucket.life for key, bucket in a.buckets.items() if key.region == "data"} == lives
             assert (a.agent.me, b.agent.me) == me and coordination(site)["lost_buckets"] == 0
     finally:

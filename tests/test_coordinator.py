@@ -20,16 +20,16 @@ from pywan.coordination.coordinator import LEARNERS_AT_ONCE, Coordinator
 from pywan.coordination.journal import Journal
 from pywan.coordination.messages import MayLeave, Refused, Tables
 from pywan.coordination.tables import (
-    NO_MARK,
+    NO_DECISION,
     OWNED,
     Bucket,
     BucketKey,
+    DecisionId,
     Epoch,
     Holding,
     Incarnation,
     Kind,
     Learner,
-    Mark,
     MemberProfile,
     Reach,
     RegionAttributes,
@@ -53,7 +53,7 @@ class Site:
         self.journal: list[Store] = []
         self.told: dict[Incarnation, list] = {}
         self.probes: list[Incarnation] = []
-        self.marks: dict[Incarnation, Mark] = {}
+        self.stored: dict[Incarnation, DecisionId] = {}
         self.deaf: set[Incarnation] = set()  # Members that hear nothing, and so store nothing.
         self.attributes = RegionAttributes(kind, 4, redundant_copies, **attributes)
         self.start()
@@ -69,7 +69,7 @@ class Site:
         )
 
     def join(self, member: Incarnation, **fields) -> None:
-        self.core.join(profile(member, **fields), {}, {}, NO_MARK, self.now)
+        self.core.join(profile(member, **fields), {}, {}, NO_DECISION, self.now)
         self.act()
 
     def act(self) -> None:
@@ -83,17 +83,17 @@ class Site:
                     case Tell(to, message):
                         self.told.setdefault(to, []).append(message)
                         if isinstance(message, Tables) and to not in self.deaf:
-                            self.marks[to] = message.mark
+                            self.stored[to] = message.newest
                     case Probe(member):
                         self.probes.append(member.incarnation)
             if stored:
                 for member in list(self.core.site.members):
-                    if member in self.marks and member not in self.deaf:
-                        self.core.renew(member, self.marks[member], self.now)
+                    if member in self.stored and member not in self.deaf:
+                        self.core.renew(member, self.stored[member], self.now)
 
     def renew(self, *members: Incarnation) -> None:
         for member in members:
-            self.core.renew(member, self.marks.get(member, NO_MARK), self.now)
+            self.core.renew(member, self.stored.get(member, NO_DECISION), self.now)
         self.act()
 
     def pass_time(self, us: int, *alive: Incarnation) -> None:
@@ -244,7 +244,7 @@ def test_a_removal_counts_when_everybody_who_stays_has_stored_it():
     site.act()
     assert site.bucket().in_sync == (bucket.primary,) and site.bucket().leaving == (other,)
     site.deaf.clear()
-    site.marks[bucket.primary] = site.core.site.mark
+    site.stored[bucket.primary] = site.core.site.newest
     site.renew(bucket.primary)
     assert site.bucket().leaving == ()
 
@@ -406,13 +406,13 @@ def test_an_older_file_that_names_an_owner_does_not_take_a_shared_region_back():
     for key, bucket in list(site.core.site.buckets.items()):
         site.core.caught_up(A, key, bucket.epoch, bucket.learners[0], site.now)
     site.act()
-    known, mark = dict(site.core.site.buckets), site.core.site.mark
+    known, newest = dict(site.core.site.buckets), site.core.site.newest
     site.journal = older
     site.start(run=2)
     for member in (A, B):
         holdings = {key: Holding(bucket, True) for key, bucket in known.items()}
-        hosting = profile(member, site_identity="site", seen=mark, hosting=(("data", 100),))
-        site.core.join(hosting, {"data": site.attributes}, holdings, mark, site.now)
+        hosting = profile(member, site_identity="site", seen=newest, hosting=(("data", 100),))
+        site.core.join(hosting, {"data": site.attributes}, holdings, newest, site.now)
         site.act()
     site.pass_time(2 * TIMEOUT, A, B)
     assert WHOLE not in site.core.site.buckets and len(site.core.site.buckets) == 4
@@ -500,7 +500,7 @@ def test_a_coordinator_that_comes_back_decides_nothing_before_it_has_heard_all_o
 
 def test_a_coordinator_whose_file_is_gone_waits_for_the_reports_of_all_copies_in_sync():
     site = Site(A, B)
-    bucket, old = site.want(), site.core.site.mark
+    bucket, old = site.want(), site.core.site.newest
     site.journal.clear()
     site.start(run=2)
     knows = {KEY: Holding(bucket, True)}
@@ -542,18 +542,18 @@ def test_a_member_that_was_silent_alone_begins_anew():
 
 def test_members_of_a_new_generation_hear_nothing_of_a_bucket_before_it_is_decided():
     site = Site(A, B)
-    bucket, old = site.want(), site.core.site.mark
+    bucket, old = site.want(), site.core.site.newest
     site.journal.clear()
     site.start(run=2)
     first, second = bucket.in_sync
     knows, regions = {KEY: Holding(bucket, True)}, {"data": site.attributes}
     site.core.join(profile(first, seen=old), regions, knows, old, site.now)
     site.act()
-    told = [each for each in site.told[first] if isinstance(each, Tables) and each.mark.generation == 2]
+    told = [each for each in site.told[first] if isinstance(each, Tables) and each.newest.generation == 2]
     assert KEY in told[0].undecided and not any(each.buckets for each in told)
     site.core.join(profile(second, seen=old), regions, knows, old, site.now)
     site.pass_time(OVER, first, second)
-    heard = [each for each in site.told[first] if isinstance(each, Tables) and each.mark.generation == 2]
+    heard = [each for each in site.told[first] if isinstance(each, Tables) and each.newest.generation == 2]
     epochs = [bucket.epoch for each in heard for key, bucket in each.buckets if key == KEY]
     assert [epoch.generation for epoch in epochs] == [2]
 
@@ -567,7 +567,7 @@ def test_an_owner_that_has_shared_its_region_is_not_told_that_it_still_owns_it()
     site.act()
     site.core.shared(A, "data", site.bucket(WHOLE).epoch, site.now)
     site.act()
-    bucket, seen = site.bucket(), site.core.site.mark
+    bucket, seen = site.bucket(), site.core.site.newest
     assert WHOLE not in site.core.site.buckets
     site.journal[:] = before  # An older file was put back: A owned the region then.
     site.start(run=2)
@@ -589,7 +589,7 @@ def test_an_owner_that_has_shared_its_region_is_not_told_that_it_still_owns_it()
 
 def test_a_bucket_that_may_have_lost_its_end_keeps_its_content_under_a_new_life():
     site = Site(A, B)
-    bucket, old = site.want(), site.core.site.mark
+    bucket, old = site.want(), site.core.site.newest
     site.journal.clear()
     site.start(run=2)
     first, second = bucket.in_sync
@@ -603,7 +603,7 @@ def test_a_bucket_that_may_have_lost_its_end_keeps_its_content_under_a_new_life(
 
 def test_a_new_generation_that_was_interrupted_hears_all_reports_again():
     site = Site(A, B)
-    bucket, old = site.want(), site.core.site.mark
+    bucket, old = site.want(), site.core.site.newest
     site.journal.clear()
     site.start(run=2)
     first, second = bucket.in_sync
@@ -624,7 +624,7 @@ def test_an_older_file_is_found_out_by_a_decision_that_it_does_not_have():
     site = Site(A, B)
     earlier = list(site.journal)
     site.want()
-    newest = site.core.site.mark
+    newest = site.core.site.newest
     site.journal[:] = earlier
     site.start(run=2)
     site.core.renew(A, newest, site.now)
@@ -636,7 +636,7 @@ def test_a_member_that_was_given_up_comes_back_as_another_incarnation_only():
     site = Site(A, B)
     site.want()
     site.pass_time(2 * OVER, B)
-    site.core.renew(A, site.marks[A], site.now)
+    site.core.renew(A, site.stored[A], site.now)
     site.act()
     assert site.last(A).join_again
 
@@ -701,7 +701,7 @@ json_like = st.recursive(
             lambda value: encoding.bucket_of(value, BucketKey("data", 0)),
             encoding.profile_of,
             encoding.attributes_of,
-            encoding.mark_of,
+            encoding.decision_id_of,
             encoding.key_of,
         ]
     ),
@@ -725,8 +725,8 @@ def test_a_journal_gives_back_what_the_tables_were(tmp_path):
     assert core.site.buckets == site.core.site.buckets
     assert core.site.members == site.core.site.members
     assert core.site.regions == site.core.site.regions
-    assert core.site.mark == site.core.site.mark and core.site.identity == "site"
-    assert core.site.made(Mark(1, 1, 1)) and not core.site.made(Mark(1, 10_000, 1))
+    assert core.site.newest == site.core.site.newest and core.site.identity == "site"
+    assert core.site.made(DecisionId(1, 1, 1)) and not core.site.made(DecisionId(1, 10_000, 1))
 
 
 def test_a_journal_that_is_damaged_or_newer_is_refused_by_name(tmp_path):
@@ -749,7 +749,7 @@ from pywan.coordination.tables import *
 journal = Journal(sys.argv[1])
 for number in range(1, 1_000_000):
     buckets = tuple((BucketKey("data", n), Bucket(version=number)) for n in range(5))
-    journal.append(Store(Mark(1, number, 7), ((7, number),), "site", (), (), buckets))
+    journal.append(Store(DecisionId(1, number, 7), ((7, number),), "site", (), (), buckets))
     print(number, flush=True)
 """
 
@@ -764,5 +764,5 @@ def test_a_killed_coordinator_keeps_every_decision_that_it_told_and_each_as_a_wh
             os.kill(process.pid, signal.SIGKILL)
             told = max([appended, *(int(line) for line in process.stdout.read().split())])
         (store,) = Journal(path).read()
-        assert store.mark.number >= told
-        assert {bucket.version for _, bucket in store.buckets} == {store.mark.number}
+        assert store.newest.number >= told
+        assert {bucket.version for _, bucket in store.buckets} == {store.newest.number}

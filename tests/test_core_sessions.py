@@ -42,7 +42,7 @@ class History:
 
     def __init__(self, name):
         self.core = _core.RegionCore(name, _core.Clock(), site=2)
-        self.core.set_callback_route(lambda *change: None)
+        self.core.set_callback_path(lambda *change: None)
         self.applied = []
         self.fails = {}  # key -> reason
 

@@ -340,12 +340,12 @@ def test_a_segment_of_an_older_life_of_the_queue_is_named(ny, kept, tmp_path):
 
 def test_what_was_saved_is_a_new_queue_each_time(ny, kept, tmp_path):
     """A receiver that remembers the old one, or what was saved before, must not take its events for known."""
-    incarnations = set()
+    numberings = set()
     for n in range(2):
         salvage_store(kept.stopped, tmp_path / str(n) / STORE)
-        incarnations.add(opened(ny, tmp_path / str(n))[0]._core.outgoing.incarnation)
-    incarnations.add(opened(ny, copied(kept.stopped, tmp_path).parent)[0]._core.outgoing.incarnation)
-    assert len(incarnations) == 3
+        numberings.add(opened(ny, tmp_path / str(n))[0]._core.outgoing.numbering)
+    numberings.add(opened(ny, copied(kept.stopped, tmp_path).parent)[0]._core.outgoing.numbering)
+    assert len(numberings) == 3
 
 
 # Directories

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 import shlex
@@ -98,6 +99,16 @@ SAID = [
     ("architecture.md", "retry after {}, then twice as long", "FIRST_RETRY_S"),
     ("architecture.md", "dispatcher not back after {}", "JOIN_TIMEOUT_S"),
     ("architecture.md", "lease {}", "LEASE_MS"),
+    ("architecture.md", "it *promises* for {} to adopt", "WAN_PROMISE_US"),
+    ("architecture.md", "sends the call again, for {} in all", "CALL_TIMEOUT_S"),
+    ("architecture.md", "up to {} may be on their way", "WINDOW_BYTES"),
+    ("architecture.md", "tells the copies what counts, within {} if", "TELL_US"),
+    ("architecture.md", "If that takes more than {}, the copy asks", "COPY_WAIT_MS"),
+    ("architecture.md", "nobody who stays needs it, or after {}", "LEAVE_TIMEOUT_S"),
+    ("architecture.md", "no connection for {}, or no answer", "UNREACHABLE_S"),
+    ("architecture.md", "listeners of a shared replicated region {} behind", "WAN_HEARD_BYTES_MAX"),
+    ("architecture.md", "a copy is {} behind in one bucket", "WAN_TAIL_BYTES_MAX"),
+    ("architecture.md", "a call: {}", "WAN_ANSWERS_KEPT_US"),
     ("cli.md", "After {} it sends SIGTERM", "STOP_TIMEOUT_S"),
     ("cli.md", "after {} more SIGKILL", "SIGNAL_TIMEOUT_S"),
     ("cli.md", "a regular file of at most {}", "MAX_SCRIPT_BYTES"),
@@ -219,3 +230,43 @@ def test_the_list_of_decisions_has_each_with_its_title():
     assert [(f"# {number} {title}", page) for number, page, title in listed] == [
         (page.read_text().partition("\n")[0], f"decisions/{page.name}") for page in pages
     ]
+
+
+# Words of names that say nothing about this project: those of programming, and plain English.
+PLAIN_WORDS = {
+    *("attributes", "connection", "encoding", "id", "key", "kind", "messages", "peer", "pool", "server", "services"),
+    *("for", "last", "leave", "may", "reasons", "refused", "reports", "store", "tell"),
+}
+
+
+def glossary() -> set[str]:
+    """The words of the glossary, each as it stands there and without the s of a plural."""
+    text = (ROOT / "docs" / "glossary.md").read_text()
+    words = " ".join(re.findall(r"^\| ([^|]+) \|", text, re.MULTILINE)).split()
+    return {form for word in words for form in (word, word.removesuffix("s"))}
+
+
+def words_of_names(folder: str) -> dict[str, str]:
+    """The words of the names of modules and classes, each with a name that has it."""
+    found: dict[str, str] = {}
+    for path in sorted((ROOT / "pywan" / folder).glob("*.py")):
+        classes = [each.name for each in ast.walk(ast.parse(path.read_text())) if isinstance(each, ast.ClassDef)]
+        for name in [folder, *classes, *([] if path.stem == "__init__" else [path.stem])]:
+            found.update((word.lower(), name) for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name))
+    return found
+
+
+@pytest.mark.parametrize("folder", ["coordination", "copies", "calls"])
+def test_the_glossary_has_the_words_of_the_names(folder):
+    known = glossary() | PLAIN_WORDS
+    missing = {
+        word: name
+        for word, name in words_of_names(folder).items()
+        if not {word, word.removesuffix("s"), re.sub("ies$", "y", word)} & known
+    }
+    assert not missing, f"docs/glossary.md does not say what these words of names mean: {missing}"
+
+
+def test_a_plain_word_is_in_a_name_and_not_in_the_glossary():
+    used = set().union(*(words_of_names(folder) for folder in ("coordination", "copies", "calls")))
+    assert used >= PLAIN_WORDS and not PLAIN_WORDS & glossary()

@@ -165,7 +165,7 @@ def test_sources_are_remembered_over_restarts_and_forgotten_when_somebody_says_s
     sources.save()
     again = SourceFloors(LN, tmp_path / "sources.json")
     assert again.lowest()[0] == 40
-    again.opened(NY, "server", "ln", 6)  # Another incarnation of the same sender takes its place.
+    again.opened(NY, "server", "ln", 6)  # Another numbering of the same sender takes its place.
     assert len(again.view()) == 1
     again.opened(NY, "renamed", "ln", 6)  # Its queue was opened by another member.
     assert [each["member"] for each in again.view()] == ["renamed"]

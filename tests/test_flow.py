@@ -79,7 +79,7 @@ def test_a_receiver_that_stands_has_little_on_its_way_to_it(network):
 def test_a_receiver_whose_callback_stands_reads_no_more_than_a_frame_of_a_flood():
     """A sender that knows no window: what it sends lies in the kernel's buffers, which are bounded, and not in ours."""
     region = _core.RegionCore("flooded", _core.Clock(), site=2)
-    region.set_callback_route(lambda *change: None)
+    region.set_callback_path(lambda *change: None)
     entered, gate, applied = threading.Event(), threading.Event(), []
 
     def apply(core, record, place):

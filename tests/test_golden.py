@@ -191,7 +191,7 @@ def test_the_same_events_give_the_same_frames(golden, today):
         (
             "hello",
             gateway.SenderHello,
-            {"site": 1, "remote_site": 2, "sender": "ln", "incarnation": 77, "mount": 79, "partitions": 3},
+            {"site": 1, "remote_site": 2, "sender": "ln", "numbering": 77, "mount": 79, "partitions": 3},
         ),
         ("client", gateway.ClientHello, {"region": "golden-orders", "run_id": bytes(range(16)), "task": 3}),
         ("welcome", gateway.Welcome, {"site": 2, "member": "server2", "credit_events": 1000, "credit_bytes": 1 << 20}),

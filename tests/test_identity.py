@@ -62,7 +62,7 @@ def test_filters_and_listeners_of_two_sites_see_one_identity(network, decides):
     filter = ids if decides else type("Later", (Ids,), {"before_enqueue": GatewayEventFilter.before_enqueue})()
     ny.send_to(ln, parallel=False, dispatcher_threads=1, gateway_event_filters=[filter])
     ny.region(), ln.region()
-    assert core_of(ny.data).has_callback_route == decides
+    assert core_of(ny.data).has_callback_path == decides
     ln.data.add_listener(far)
     change_some(ny.data)
     network.settle()

@@ -64,12 +64,12 @@ def test_events_of_a_restored_store_are_not_taken_for_those_that_were_sent_after
     stop_and_copy(member, tmp_path / "copy")
     put(member, "lost by the restore")
     network.settle()
-    old = member.sender._core.outgoing.incarnation
+    old = member.sender._core.outgoing.numbering
     restore(member, tmp_path / "copy")
     put(member, "after")
     network.settle()
     assert contents(ln.data) == expected("before", "lost by the restore", "after")
-    assert member.sender._core.outgoing.incarnation != old
+    assert member.sender._core.outgoing.numbering != old
     assert member.sender.stats["identities_renewed"] == 1
     assert any("restored from a copy" in record.message for record in caplog.records)
     entry = member.sender.ledger()
@@ -88,12 +88,12 @@ def test_the_new_identity_of_a_restored_store_is_kept_over_restarts(network, sit
     restore(member, tmp_path / "copy")
     put(member, "after")
     network.settle()
-    renewed = member.sender._core.outgoing.incarnation
+    renewed = member.sender._core.outgoing.numbering
     for n in range(3):
         member.restart()
         put(member, f"again {n}")
         network.settle()
-    assert member.sender._core.outgoing.incarnation == renewed and member.sender.stats["identities_renewed"] == 0
+    assert member.sender._core.outgoing.numbering == renewed and member.sender.stats["identities_renewed"] == 0
     assert contents(ln.data) == expected("before", "lost by the restore", "after", "again 0", "again 1", "again 2")
 
 
@@ -104,13 +104,13 @@ def test_restarts_keep_the_identity_whether_the_other_site_saw_each_or_not(netwo
     receive(ln)
     put(member, "first")
     network.settle()
-    known = member.sender._core.outgoing.incarnation
+    known = member.sender._core.outgoing.numbering
     for n in range(4):
         member.restart(manual_start=True)  # Opened, and closed before it connects.
         member.restart()
         put(member, f"restart {n}")
         network.settle()
-    assert member.sender._core.outgoing.incarnation == known
+    assert member.sender._core.outgoing.numbering == known
     assert ln.receiver.stats["duplicate_events_skipped"] == 0
     assert contents(ln.data) == expected("first", *(f"restart {n}" for n in range(4)))
 
@@ -280,7 +280,7 @@ def test_an_update_that_the_lost_store_had_conflated_is_applied_also_where_its_b
 
 def test_a_hole_counts_as_passed_over_also_where_a_record_behind_it_is_refused():
     memory, region = _core.SourceMemory(1), _core.RegionCore("there", _core.Clock(), site=2)
-    region.set_callback_route(lambda *change: None)
+    region.set_callback_path(lambda *change: None)
     session = _core.ReceiverSession(
         memory, _core.ReceiverCounts(), {"there": region}.get, lambda core, record, place: -1 if place[1] == 4 else 0
     )
@@ -329,7 +329,7 @@ def test_a_member_that_comes_back_does_not_wait_long_for_a_connection_that_a_pow
         member="server_ny",
         sender="ln",
         dispatcher=0,
-        incarnation=sender._core.outgoing.incarnation,
+        numbering=sender._core.outgoing.numbering,
         mount=sender._core.queue.mount,
         partitions=sender._core.queue.partitions,
     )
@@ -343,7 +343,7 @@ def test_a_member_that_comes_back_does_not_wait_long_for_a_connection_that_a_pow
         eventually(lambda: len(member.sender._core.queue) == 0)
         assert (
             contents(ln.data) == expected("before", "after")
-            and member.sender._core.outgoing.incarnation == hello.incarnation
+            and member.sender._core.outgoing.numbering == hello.numbering
         )
         while left_behind.recv(4096):
             pass
@@ -383,4 +383,4 @@ def test_two_members_on_copies_of_one_store_lose_nothing(network, sites, tmp_pat
         put(member, "second")
         eventually(lambda: len(member.sender._core.queue) == 0)
         assert contents(ln.data) == expected("both", "clone", "first", "second")
-        assert sender._core.outgoing.incarnation != member.sender._core.outgoing.incarnation
+        assert sender._core.outgoing.numbering != member.sender._core.outgoing.numbering

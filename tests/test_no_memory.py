@@ -111,7 +111,7 @@ SWEEP = (
         "attach": lambda: region.attach([queue]),
         "log_state": queue.log_state,
         "locked": locked,
-        "slow": lambda: (region.set_callback_route(lambda *change: None), region.set_callback_route(None)),
+        "slow": lambda: (region.set_callback_path(lambda *change: None), region.set_callback_path(None)),
     }
     failed = 0
     for name, call in calls.items():

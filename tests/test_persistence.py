@@ -85,7 +85,7 @@ def test_a_removal_that_was_not_checkpointed_is_sent_again_as_a_possible_duplica
     queue.check_ledger()
 
 
-def test_the_incarnation_is_kept_over_restarts(tmp_path):
+def test_the_numbering_is_kept_over_restarts(tmp_path):
     queue = DurableQueue(tmp_path)
     queue.region.put("a", b"1")
     queue.commit()

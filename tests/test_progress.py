@@ -103,7 +103,7 @@ def received_session(*, slow):
     """A receiver's session with one region, and an event source for it."""
     region = _core.RegionCore(f"progress{next(_names)}", _core.Clock(), site=2, stores=True)
     if slow:
-        region.set_callback_route(lambda *change: None)
+        region.set_callback_path(lambda *change: None)
     return region, lambda apply: _core.ReceiverSession(
         _core.SourceMemory(1), _core.ReceiverCounts(), lambda name: region, apply
     )
@@ -274,7 +274,7 @@ def test_a_dispatchers_new_connection_takes_over_from_the_old_one(network):
         member="server_ny",
         sender="ln",
         dispatcher=0,
-        incarnation=sender._core.outgoing.incarnation,
+        numbering=sender._core.outgoing.numbering,
         mount=sender._core.outgoing.mount,
         partitions=sender._core.queue.partitions,
     )

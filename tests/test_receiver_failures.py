@@ -373,14 +373,14 @@ def test_a_wide_window_when_the_receiver_allows_it(network):
     applied_once(ln, 500)
 
 
-def _hello(sender, partitions=1, incarnation=1):
+def _hello(sender, partitions=1, numbering=1):
     return SenderHello(
         site=1,
         remote_site=2,
         member="m",
         sender=sender,
         dispatcher=0,
-        incarnation=incarnation,
+        numbering=numbering,
         mount=1,
         partitions=partitions,
     )

@@ -207,7 +207,7 @@ def test_a_client_and_a_senders_receiver_are_not_taken_for_each_other(two_sites,
         (
             ln.cache.port,
             SenderHello(
-                site=1, remote_site=2, member="m", sender="s", dispatcher=0, incarnation=1, mount=1, partitions=1
+                site=1, remote_site=2, member="m", sender="s", dispatcher=0, numbering=1, mount=1, partitions=1
             ),
         ),
     ):

@@ -4,10 +4,10 @@
 #define WAN_QUEUE_STATE_H
 #include <stdint.h>
 
-/* The head of the identity in the manifest. Behind it come the mounts of this incarnation, oldest first, as far as they
+/* The head of the identity in the manifest. Behind it come the mounts of this numbering, oldest first, as far as they
  * are remembered. A mount is its id, and for each partition the newest sequence when the mount began. */
 typedef struct {
-    uint64_t incarnation;
+    uint64_t numbering;
     uint32_t mounts;
     uint32_t partitions;
 } wan_queue_identity;

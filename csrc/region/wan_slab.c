@@ -43,11 +43,11 @@ _Static_assert(sizeof(wan_slab_block) <= UNIT_BYTES, "a block's first unit descr
 
 /* The head of a piece that is cut into small ones. It lies at the beginning of the piece. */
 struct wan_slab_piece {
-    wan_slab_piece *next, **to_this; /* The list of pieces of its lane and size that have room. */
+    wan_slab_piece *next, **to_this; /* The list of pieces of its stripe and size that have room. */
     void *free;            /* The small pieces that were given back. Each holds the address of the next one. */
     uint32_t used, cut;    /* Small pieces that are in use, and that were ever taken from it. */
     uint32_t count, bytes; /* Small pieces that fit into it, and the bytes of each. */
-    uint32_t lane;         /* The lane that it belongs to. */
+    uint32_t stripe;       /* The stripe that it belongs to. */
     _Alignas(64) uint8_t first[];
 };
 _Static_assert(offsetof(wan_slab_piece, first) == 64, "what is cut from a piece keeps to cache lines");
@@ -63,8 +63,8 @@ typedef struct mapped_array {
 wan_status wan_slab_init(wan_slab *slab)
 {
     memset(slab, 0, sizeof *slab);
-    slab->lanes = calloc(WAN_SLAB_LANES, sizeof *slab->lanes);
-    return slab->lanes ? WAN_OK : WAN_FAIL(WAN_NO_MEMORY, "no memory for a region's table");
+    slab->stripes = calloc(WAN_SLAB_STRIPES, sizeof *slab->stripes);
+    return slab->stripes ? WAN_OK : WAN_FAIL(WAN_NO_MEMORY, "no memory for a region's table");
 }
 
 void wan_slab_close(wan_slab *slab)
@@ -79,7 +79,7 @@ void wan_slab_close(wan_slab *slab)
         munmap(array->mapping, array->bytes);
         free(array);
     }
-    free(slab->lanes);
+    free(slab->stripes);
     memset(slab, 0, sizeof *slab);
 }
 
@@ -205,9 +205,9 @@ void wan_slab_drop_spare(wan_slab *slab)
 
 static inline uint32_t class_of(uint32_t bytes) { return (bytes + WAN_SLAB_STEP_BYTES - 1) / WAN_SLAB_STEP_BYTES - 1; }
 
-static void open_piece(wan_slab_lane *lane, wan_slab_piece *piece)
+static void open_piece(wan_slab_stripe *stripe, wan_slab_piece *piece)
 {
-    wan_slab_piece **first = &lane->open[class_of(piece->bytes)];
+    wan_slab_piece **first = &stripe->open[class_of(piece->bytes)];
     piece->next = *first;
     piece->to_this = first;
     if (piece->next) piece->next->to_this = &piece->next;
@@ -231,25 +231,25 @@ static wan_slab_piece *cut_piece(wan_slab *slab, uint32_t number, uint32_t bytes
     piece->used = piece->cut = 0;
     piece->bytes = bytes;
     piece->count = (uint32_t)(PIECE_BYTES - sizeof *piece) / bytes;
-    piece->lane = number;
+    piece->stripe = number;
     FORBID(piece->first, PIECE_BYTES - sizeof *piece);
     return piece;
 }
 
 void *wan_slab_take(wan_slab *slab, uint32_t number, uint32_t bytes)
 {
-    wan_slab_lane *lane = &slab->lanes[number % WAN_SLAB_LANES];
+    wan_slab_stripe *stripe = &slab->stripes[number % WAN_SLAB_STRIPES];
     uint32_t class = class_of(bytes);
     bytes = (class + 1) * WAN_SLAB_STEP_BYTES;
-    wan_lock_take(&lane->lock);
-    wan_slab_piece *piece = lane->open[class];
+    wan_lock_take(&stripe->lock);
+    wan_slab_piece *piece = stripe->open[class];
     if (WAN_UNLIKELY(!piece)) {
-        piece = cut_piece(slab, number % WAN_SLAB_LANES, bytes);
+        piece = cut_piece(slab, number % WAN_SLAB_STRIPES, bytes);
         if (!piece) {
-            wan_lock_release(&lane->lock);
+            wan_lock_release(&stripe->lock);
             return NULL;
         }
-        open_piece(lane, piece);
+        open_piece(stripe, piece);
     }
     void *at = piece->free;
     if (at) {
@@ -260,20 +260,20 @@ void *wan_slab_take(wan_slab *slab, uint32_t number, uint32_t bytes)
         ALLOW(at, bytes);
     }
     if (++piece->used == piece->count) shut_piece(piece);
-    wan_lock_release(&lane->lock);
+    wan_lock_release(&stripe->lock);
     return at;
 }
 
 void wan_slab_give(wan_slab *slab, void *at, uint32_t bytes)
 {
     wan_slab_piece *piece = (wan_slab_piece *)((uintptr_t)at & ~(uintptr_t)(PIECE_BYTES - 1));
-    wan_slab_lane *lane = &slab->lanes[piece->lane];
-    wan_lock_take(&lane->lock);
+    wan_slab_stripe *stripe = &slab->stripes[piece->stripe];
+    wan_lock_take(&stripe->lock);
     WAN_DEBUG_CHECK(class_of(bytes) == class_of(piece->bytes) && piece->used);
     *(void **)at = piece->free;
     piece->free = at;
     FORBID(at, piece->bytes);
-    if (piece->used-- == piece->count) open_piece(lane, piece);
+    if (piece->used-- == piece->count) open_piece(stripe, piece);
     if (!piece->used) {
         shut_piece(piece);
         ALLOW(piece, PIECE_BYTES);
@@ -281,7 +281,7 @@ void wan_slab_give(wan_slab *slab, void *at, uint32_t bytes)
         give_piece(slab, piece, PIECE_ORDER);
         wan_lock_release(&slab->lock);
     }
-    wan_lock_release(&lane->lock);
+    wan_lock_release(&stripe->lock);
 }
 
 /* Takes a mapped array that is free, or maps a new one. */
@@ -321,12 +321,12 @@ static void give_mapped(wan_slab *slab, void *at)
 
 static inline uint32_t order_of(uint64_t bytes) { return (uint32_t)__builtin_ctzll(bytes / UNIT_BYTES); }
 
-void *wan_slab_take_array(wan_slab *slab, uint32_t lane, uint64_t bytes)
+void *wan_slab_take_array(wan_slab *slab, uint32_t stripe, uint64_t bytes)
 {
     if (bytes > UNIT_BYTES << (WAN_SLAB_ORDERS - 1)) return take_mapped(slab, bytes);
     void *at;
     if (bytes <= WAN_SLAB_SMALL_BYTES_MAX) {
-        at = wan_slab_take(slab, lane, (uint32_t)bytes);
+        at = wan_slab_take(slab, stripe, (uint32_t)bytes);
     } else {
         wan_lock_take(&slab->lock);
         at = take_piece(slab, order_of(bytes));

@@ -13,9 +13,9 @@
 #define WAN_SLAB_SMALL_BYTES_MAX 1024u /* Larger requests are cut from a block, or mapped on their own. */
 #define WAN_SLAB_STEP_BYTES      16u
 #define WAN_SLAB_CLASSES         (WAN_SLAB_SMALL_BYTES_MAX / WAN_SLAB_STEP_BYTES)
-/* Threads that take small pieces at the same time rarely use the same lane. */
-#define WAN_SLAB_LANES  8u
-#define WAN_SLAB_ORDERS 10u /* Pieces of a block have 2 KB << order bytes, at most half a block. */
+/* Threads that take small pieces at the same time rarely use the same stripe. */
+#define WAN_SLAB_STRIPES 8u
+#define WAN_SLAB_ORDERS  10u /* Pieces of a block have 2 KB << order bytes, at most half a block. */
 
 typedef struct wan_slab_piece wan_slab_piece;
 typedef struct wan_slab_block wan_slab_block;
@@ -24,10 +24,10 @@ typedef struct wan_slab_free wan_slab_free;
 typedef struct {
     wan_slab_piece *open[WAN_SLAB_CLASSES]; /* Pieces with room, by the size that they are cut into. */
     wan_lock lock;
-} wan_slab_lane;
+} wan_slab_stripe;
 
 typedef struct {
-    wan_slab_lane *lanes;                 /* WAN_SLAB_LANES of them. */
+    wan_slab_stripe *stripes;             /* WAN_SLAB_STRIPES of them. */
     wan_slab_free *free[WAN_SLAB_ORDERS]; /* Free pieces of blocks, by their order. */
     wan_slab_block *blocks;               /* All blocks. */
     /* Blocks of which nothing is in use. They take no memory but their first page. */
@@ -37,7 +37,7 @@ typedef struct {
     /* Arrays that are larger than the pieces of a block. They stay mapped until the end, in use or not. */
     struct mapped_array *mapped;
     uint32_t block_count; /* Blocks that have memory. */
-    wan_lock lock;        /* Guards everything but the lanes. A thread takes it after a lane's lock. */
+    wan_lock lock;        /* Guards everything but the stripes. A thread takes it after a stripe's lock. */
 } wan_slab;
 
 /* WAN_NO_MEMORY: there is nothing to close. */
@@ -46,13 +46,13 @@ void wan_slab_close(wan_slab *slab); /* Frees everything, also what is still in 
 
 /* Takes `bytes` bytes, at most WAN_SLAB_SMALL_BYTES_MAX, rounded up to a multiple of 16. If `bytes` is a power of two
  * from 64 on, the address is a multiple of 64. NULL: there is no memory. */
-void *wan_slab_take(wan_slab *slab, uint32_t lane, uint32_t bytes);
+void *wan_slab_take(wan_slab *slab, uint32_t stripe, uint32_t bytes);
 /* Give back what was taken. `bytes` is what the caller asked for. */
 void wan_slab_give(wan_slab *slab, void *at, uint32_t bytes);
 
 /* Takes an array of `bytes` bytes, a power of two from 64 on. It begins at a multiple of 64 and holds zeros. NULL:
  * there is no memory. */
-void *wan_slab_take_array(wan_slab *slab, uint32_t lane, uint64_t bytes);
+void *wan_slab_take_array(wan_slab *slab, uint32_t stripe, uint64_t bytes);
 void wan_slab_give_array(wan_slab *slab, void *at, uint64_t bytes);
 
 /* Gives the memory of the spare block back too, because little is needed from now on. */

@@ -37,7 +37,7 @@ wan_status wan_table_init(wan_table *table, uint32_t buckets)
 
 void wan_table_close(wan_table *table)
 {
-    if (table->slab.lanes) {
+    if (table->slab.stripes) {
         for (uint32_t n = 0; n < table->shard_count; n++) wan_table_free(wan_table_take_all(&table->shards[n]));
         wan_slab_close(&table->slab);
     }
@@ -56,8 +56,8 @@ static inline void set_shrunk_log(wan_shard *shard, uint64_t bytes)
                      __ATOMIC_RELAXED);
 }
 
-/* Neighbouring shards take their memory from different lanes. */
-static inline uint32_t lane_of(const wan_shard *shard) { return (uint32_t)((uintptr_t)shard / sizeof *shard); }
+/* Neighbouring shards take their memory from different stripes. */
+static inline uint32_t stripe_of(const wan_shard *shard) { return (uint32_t)((uintptr_t)shard / sizeof *shard); }
 
 /* Entries. */
 
@@ -73,8 +73,8 @@ static wan_entry *take_entry(wan_shard *shard, const wan_change *change, uint32_
 {
     uint64_t least = entry_bytes(change->key_length, length < TOMBSTONE_BYTES ? TOMBSTONE_BYTES : length);
     uint64_t bytes = (least + WAN_SLAB_STEP_BYTES - 1) / WAN_SLAB_STEP_BYTES * WAN_SLAB_STEP_BYTES;
-    wan_entry *entry =
-        bytes <= WAN_SLAB_SMALL_BYTES_MAX ? wan_slab_take(shard->slab, lane_of(shard), (uint32_t)bytes) : malloc(bytes);
+    wan_entry *entry = bytes <= WAN_SLAB_SMALL_BYTES_MAX ? wan_slab_take(shard->slab, stripe_of(shard), (uint32_t)bytes)
+                                                         : malloc(bytes);
     if (!entry) return NULL;
     entry->capacity = (uint32_t)(bytes - sizeof *entry - change->key_length);
     entry->key_length = change->key_length;
@@ -207,7 +207,7 @@ static void put_slot(wan_shard *shard, uint64_t home, wan_slot slot)
 static int lay_out(wan_shard *shard, uint64_t lines, int by_secret_hash)
 {
     wan_line *to =
-        lines <= WAN_SHARD_LINES_MAX ? wan_slab_take_array(shard->slab, lane_of(shard), lines * sizeof *to) : NULL;
+        lines <= WAN_SHARD_LINES_MAX ? wan_slab_take_array(shard->slab, stripe_of(shard), lines * sizeof *to) : NULL;
     if (!to) return 0;
     uint64_t before = shard->layout, count = before ? wan_layout_mask(before) + 1 : 0;
     set_layout(shard,

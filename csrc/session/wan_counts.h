@@ -46,7 +46,7 @@
       "batches in flight when a connection broke; sent again")                                                         \
     X(16, batches_resized, "batches_resized", "", "", "always 0 here: batches are bounded before they are built")      \
     X(17, bytes_distributed, "bytes_distributed", "", "", "payload of acknowledged batches, before compression")       \
-    X(18, possible_duplicates, "possible_duplicates_sent", "", "", "events sent with that mark")                       \
+    X(18, possible_duplicates, "possible_duplicates_sent", "", "", "events sent as possible duplicates")               \
     X(19, acknowledgements, "", "", "", "acknowledgements that settled something")                                     \
     X(20, wire_bytes, "wire_bytes_sent", "", "", "bytes sent, with headers, after compression, repeats included")      \
     X(21, exceeding_alert_threshold, "events_exceeding_alert_threshold", "", "",                                       \
@@ -68,7 +68,7 @@
     X(out_of_order_batches, "out_of_order_batches_received",                                                           \
       "gaps: refused, the sender rewinds. Not 0 at rest: report it")                                                   \
     X(exceptions_occurred, "exceptions_occurred", "events refused (they are parked at their sender)")                  \
-    X(possible_duplicates, "possible_duplicate_events_received", "had the mark and were new here")                     \
+    X(possible_duplicates, "possible_duplicate_events_received", "possible duplicates that were new here")             \
     X(conflicts, "conflicts_lost",                                                                                     \
       "events older than what is stored. Regions with user callbacks count theirs in `region.conflicts` only")         \
     X(bytes_received, "bytes_received", "as sent, with repeats")

@@ -10,12 +10,12 @@ static uint64_t at_least(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
 static uint64_t base_us(const wan_window *window) { return at_least(window->round_trip_us, WAN_WINDOW_HICCUP_US); }
 
-static void begin_epoch(wan_window *window, uint64_t best_before, uint64_t now_us)
+static void begin_period(wan_window *window, uint64_t best_before, uint64_t now_us)
 {
     window->best_before = best_before;
     window->best = 0;
     window->telling_batches = 0;
-    window->epoch_at_us = now_us;
+    window->period_at_us = now_us;
 }
 
 static void set_bytes(wan_window *window, uint64_t bytes)
@@ -28,7 +28,7 @@ void wan_window_init(wan_window *window, uint64_t limit, uint64_t now_us)
     memset(window, 0, sizeof *window);
     window->limit = limit;
     set_bytes(window, WAN_WINDOW_START);
-    begin_epoch(window, 0, now_us);
+    begin_period(window, 0, now_us);
 }
 
 void wan_window_set_limit(wan_window *window, uint64_t limit)
@@ -38,46 +38,46 @@ void wan_window_set_limit(wan_window *window, uint64_t limit)
     set_bytes(window, window->bytes);
 }
 
-wan_window_mark wan_window_sent(const wan_window *window, uint64_t flight, uint64_t bytes, uint64_t now_us)
+wan_window_sending wan_window_sent(const wan_window *window, uint64_t flight, uint64_t bytes, uint64_t now_us)
 {
-    return (wan_window_mark){
+    return (wan_window_sending){
         .sent_us = now_us, .flight = flight, .was_full = flight >= window->bytes, .was_alone = flight == bytes};
 }
 
-static void end_epoch(wan_window *window, uint64_t now_us)
+static void end_period(wan_window *window, uint64_t now_us)
 {
     uint64_t wanted = at_least(window->best, window->best_before);
     int is_too_large = wanted < window->bytes - window->bytes / 4;
     /* A longer link looks like a slower one, until a batch crosses it with nothing ahead of it. So the window shrinks
-     * only if the round trip was measured in this epoch. */
-    if (is_too_large && window->round_trip_at_us >= window->epoch_at_us) set_bytes(window, wanted);
+     * only if the round trip was measured in this period. */
+    if (is_too_large && window->round_trip_at_us >= window->period_at_us) set_bytes(window, wanted);
     else if (is_too_large || now_us - window->round_trip_at_us > WAN_WINDOW_TRIP_AGE_US) window->measuring = 1;
-    begin_epoch(window, window->best, now_us);
+    begin_period(window, window->best, now_us);
 }
 
-void wan_window_acknowledged(wan_window *window, const wan_window_mark *mark, uint64_t now_us)
+void wan_window_acknowledged(wan_window *window, const wan_window_sending *sending, uint64_t now_us)
 {
-    uint64_t round_trip = now_us > mark->sent_us ? now_us - mark->sent_us : 1;
-    int is_old = window->round_trip_at_us < window->epoch_at_us;
+    uint64_t round_trip = now_us > sending->sent_us ? now_us - sending->sent_us : 1;
+    int is_old = window->round_trip_at_us < window->period_at_us;
     if (!window->round_trip_us || round_trip <= window->round_trip_us
-        || (mark->was_alone && (is_old || window->measuring))) {
+        || (sending->was_alone && (is_old || window->measuring))) {
         wan_set(&window->round_trip_us, round_trip);
         window->round_trip_at_us = now_us;
     }
     if (window->measuring) {
-        if (!mark->was_alone) return; /* This batch was sent before. */
+        if (!sending->was_alone) return; /* This batch was sent before. */
         window->measuring = 0;
         /* The best windows so far were computed from the old round trip. */
-        begin_epoch(window, 0, now_us);
+        begin_period(window, 0, now_us);
         return;
     }
     /* The bytes that the rate of this batch carries in twice the shortest round trip. */
-    uint64_t wanted = (uint64_t)(2.0 * (double)mark->flight * (double)base_us(window) / (double)round_trip);
+    uint64_t wanted = (uint64_t)(2.0 * (double)sending->flight * (double)base_us(window) / (double)round_trip);
     if (wanted > window->best) window->best = wanted;
     if (wanted > window->bytes) set_bytes(window, wanted);
     /* Any other batch tells nothing about the link, because there was less to send than the link carries. */
-    window->telling_batches += mark->was_full || wanted <= mark->flight;
-    if (window->telling_batches >= WAN_WINDOW_EPOCH_TRIPS
-        && now_us - window->epoch_at_us >= at_least(WAN_WINDOW_EPOCH_US, WAN_WINDOW_EPOCH_TRIPS * base_us(window)))
-        end_epoch(window, now_us);
+    window->telling_batches += sending->was_full || wanted <= sending->flight;
+    if (window->telling_batches >= WAN_WINDOW_PERIOD_TRIPS
+        && now_us - window->period_at_us >= at_least(WAN_WINDOW_PERIOD_US, WAN_WINDOW_PERIOD_TRIPS * base_us(window)))
+        end_period(window, now_us);
 }

@@ -214,7 +214,7 @@ class EventQueue:
     def log_id(self) -> int:
         """The id of the log, the same after a restart; 0 without persistence."""
     @property
-    def incarnation(self) -> int:
+    def numbering(self) -> int:
         """What receivers know the queue by, the same after a restart: the log's id, until `renew`."""
     @property
     def mount(self) -> int:
@@ -222,10 +222,10 @@ class EventQueue:
     def is_past(self, mount: int, partition: int, last: int, settled: int = 0) -> bool:
         """Whether this queue has or had the events that were sent in `mount`, up to `last`, under these sequences, and
         has settled those up to `settled` too."""
-    def renew(self, old: int, incarnation: int, timeout: float = 60.0) -> None:
-        """Takes another incarnation in place of `old`."""
+    def renew(self, old: int, numbering: int, timeout: float = 60.0) -> None:
+        """Takes another numbering in place of `old`."""
     def recovery(self) -> dict[str, Any]:
-        """What opening found: the number of records in the log, and the bytes of a torn tail that were cut."""
+        """What opening found: the number of records in the log, and the bytes of a torn end that were cut."""
     @property
     def broken(self) -> str | None:
         """Where a check of our own failed on this queue."""
@@ -271,7 +271,7 @@ class EventQueue:
     def rewind(self, partition: int) -> None:
         """Makes the dispatcher send again what was peeked and not removed, as possible duplicates."""
     def replay_into(self, other: EventQueue, force: bool = False, stays: int = -1) -> int:
-        """Moves every event to the tail of another queue."""
+        """Moves every event to the end of another queue."""
     def lowest_copied(self, until_empty: bool = False) -> dict[int, int]:
         """{site of origin: the lowest stamp} of the events that were put here as copies (recovered, parked, replayed)
         since the last call."""
@@ -441,7 +441,7 @@ class RegionCore(RegionCalls):
     def queues(self) -> tuple[EventQueue, ...]:
         """The attached queues."""
     @property
-    def has_callback_route(self) -> bool:
+    def has_callback_path(self) -> bool:
         """Whether changes go through the user's Python."""
     @property
     def is_inherited(self) -> bool:
@@ -454,7 +454,7 @@ class RegionCore(RegionCalls):
     ) -> None:
         """Replaces the attached senders by these EventQueues, and recomputes which sites new events will reach: the
         remote sites of the senders that run."""
-    def set_callback_route(self, change: _CallbackChange | None) -> None:
+    def set_callback_path(self, change: _CallbackChange | None) -> None:
         """From now on changes go through `change(operation, key, value, callback_argument)`, which calls the user's
         Python."""
     def close(self) -> None:
@@ -922,7 +922,7 @@ def remembered_failures() -> int:
     """How many failed events this process remembers, over all sources, until their senders have heard of them."""
 
 class SourceMemory:
-    """What has been applied of one queue incarnation of one sender: the last contiguous sequence of each partition."""
+    """What has been applied of one queue numbering of one sender: the last contiguous sequence of each partition."""
 
     def __new__(cls, partitions: int) -> Self: ...
     @property

@@ -76,7 +76,7 @@ cdef extern from "log/wan_log.h" nogil:
 
 cdef extern from "log/wan_queue_state.h" nogil:
     ctypedef struct wan_queue_identity:
-        uint64_t incarnation
+        uint64_t numbering
         uint32_t mounts
         uint32_t partitions
     ctypedef struct wan_queue_state:

@@ -5,14 +5,12 @@
 # in between (`committer_take_role`).
 #
 # A round has these steps:
-#   1. The thread takes the role. If another thread has it, the thread sleeps on `epoch`, which it has read before, and
-#      tries again.
+#   1. The thread takes the role. If another thread has it, the thread sleeps on `changed`, which it has read before,
+#      and tries again.
 #   2. The thread calls `round_of` of the owner. That takes what is pending under the owner's lock, and writes it
-#      without
-#      that lock. Under the lock again it notes what is durable (`committer_made_durable`). Then it wakes the callers
-#      that
-#      wait (`committer_wake_waiters`). If a round could not write something that it took, the next round writes that
-#      first, whichever thread runs it.
+#      without that lock. Under the lock again it notes what is durable (`committer_made_durable`). Then it wakes the
+#      callers that wait (`committer_wake_waiters`). If a round could not write something that it took, the next round
+#      writes that first, whichever thread runs it.
 #   3. The thread shows, under the owner's lock, what others may know of the log. After a failure, enqueues are refused
 #      until a round succeeds.
 #   4. The thread releases the role. That wakes the threads that wanted it.
@@ -108,7 +106,7 @@ cdef struct log_committer:
     uint8_t synchronous                     # SYNCHRONOUS_*
     # With SYNCHRONOUS_NOT: how long a record may wait for its round. With SYNCHRONOUS_WRITTEN: a block for its sync.
     uint32_t flush_ms
-    uint32_t epoch                          # Changes with every commit or failure. Callers that wait sleep on it.
+    uint32_t changed                        # Changes with every commit or failure. Callers that wait sleep on it.
     uint32_t work                           # Changes when something becomes pending. The committer sleeps on it.
     int ended                               # The committer has returned. What is pending stays where it is.
     int asked                               # A caller waits for the thread's next round.
@@ -117,7 +115,7 @@ cdef struct log_committer:
     # else.
     bint syncs_behind
     wan_role role
-    # Only the thread that has the role uses it. Others read its id, its incarnation and its limits too.
+    # Only the thread that has the role uses it. Others read its id, its numbering and its limits too.
     wan_log log
 
 
@@ -159,17 +157,17 @@ cdef inline void committer_wake(log_committer *committer) noexcept nogil:
 
 cdef inline void committer_wake_waiters(log_committer *committer) noexcept nogil:
     """Wakes the callers that wait."""
-    wan_signal_change(&committer.epoch)
+    wan_signal_change(&committer.changed)
 
 
 cdef inline bint committer_try_role(log_committer *committer) noexcept nogil:
-    """False: another thread has the role. Its release changes `epoch`. A caller that wants to sleep until then has read
-    `epoch` before."""
+    """False: another thread has the role. Its release changes `changed`. A caller that wants to sleep until then has
+    read `changed` before."""
     return wan_role_take(&committer.role)
 
 
 cdef inline void committer_release_role(log_committer *committer) noexcept nogil:
-    wan_role_release(&committer.role, &committer.epoch)
+    wan_role_release(&committer.role, &committer.changed)
 
 
 cdef void committer_init(log_committer *committer, const log_owner *owner, uint8_t synchronous,

@@ -62,10 +62,10 @@ cdef int committer_share(log_committer *committer, LogBudget budget, uint64_t kn
 cdef void committer_take_role(log_committer *committer) noexcept nogil:
     cdef uint32_t seen
     while True:
-        seen = __atomic_load_n(&committer.epoch, __ATOMIC_ACQUIRE)
+        seen = __atomic_load_n(&committer.changed, __ATOMIC_ACQUIRE)
         if committer_try_role(committer):
             return
-        wan_wait_change(&committer.epoch, seen, IDLE_MS)
+        wan_wait_change(&committer.changed, seen, IDLE_MS)
 
 
 cdef wan_status committer_round(log_committer *committer, uint32_t work) noexcept nogil:
@@ -154,9 +154,9 @@ cdef wan_status committer_once(log_committer *committer, uint32_t work) noexcept
     cdef uint32_t seen
     committer_take_role(committer)
     while committer.syncs_behind:
-        seen = __atomic_load_n(&committer.epoch, __ATOMIC_ACQUIRE)
+        seen = __atomic_load_n(&committer.changed, __ATOMIC_ACQUIRE)
         committer_release_role(committer)
-        wan_wait_change(&committer.epoch, seen, IDLE_MS)        # The end of the sync changes `epoch`.
+        wan_wait_change(&committer.changed, seen, IDLE_MS)        # The end of the sync changes `changed`.
         committer_take_role(committer)
     status = committer_round(committer, work)
     if status == WAN_OK and committer.synchronous == SYNCHRONOUS_WRITTEN:
@@ -235,7 +235,7 @@ cdef void committer_run(log_committer *committer) noexcept nogil:
 cdef void flush_later(log_committer *committer) noexcept nogil:
     """Gives other records `flush_ms` to join the first record of a group. Callers that write do that themselves
     meanwhile."""
-    cdef uint32_t *word = &committer.work if committer.synchronous == SYNCHRONOUS_WRITTEN else &committer.epoch
+    cdef uint32_t *word = &committer.work if committer.synchronous == SYNCHRONOUS_WRITTEN else &committer.changed
     cdef uint32_t seen = __atomic_load_n(word, __ATOMIC_ACQUIRE)
     if not wan_flag_read(&committer.asked):         # A caller sets `asked` before it changes the word.
         wan_wait_change(word, seen, committer.flush_ms)
@@ -373,7 +373,7 @@ cdef int wait_slice(log_committer *committer, disk_wait *wait) noexcept nogil:
     cdef uint32_t seen
     cdef bint done
     while True:
-        seen = __atomic_load_n(&committer.epoch, __ATOMIC_ACQUIRE)
+        seen = __atomic_load_n(&committer.changed, __ATOMIC_ACQUIRE)
         wan_lock_take(committer.owner.lock)
         if wait.what == FOR_EVENTS:
             done = committer.durable >= wait.wanted
@@ -396,7 +396,7 @@ cdef int wait_slice(log_committer *committer, disk_wait *wait) noexcept nogil:
                 committer_wake(committer)
             elif committer_write_now(committer) == WAN_OK:
                 continue
-        wan_wait_change(&committer.epoch, seen, <uint32_t>(WAIT_SLICE_US // 1000))
+        wan_wait_change(&committer.changed, seen, <uint32_t>(WAIT_SLICE_US // 1000))
 
 
 cdef int committer_wait(log_committer *committer, disk_wait *wait, str whose, str meanwhile) except -1:

@@ -16,10 +16,10 @@ cdef class CompiledRegion:
     cdef tuple attached_queues      # Keeps the attached EventQueue objects alive, in the attachment's order.
     cdef uint64_t full_timeout_us   # The longest that one of the attached queues lets an enqueue wait for room.
     # Takes a change through the user's Python: (operation, key, value, callback) -> outcome. It stays here when the
-    # route is straight again, because a caller may have been told to use it just before.
+    # path is straight again, because a caller may have been told to use it just before.
     cdef object change_by_callbacks
-    # Whether the route was through the callbacks a moment ago. A caller asks this first, to save work. The attachment
-    # has the route that counts.
+    # Whether the path was through the callbacks a moment ago. A caller asks this first, to save work. The attachment
+    # has the path that counts.
     cdef bint seems_by_callbacks
     # Of the log:
     cdef object environment         # Keeps the capsule alive.

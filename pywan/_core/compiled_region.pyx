@@ -17,7 +17,7 @@ from pywan._core.put cimport region_change, region_change_if
 from pywan._core.queue cimport SLOW_DISK_US
 from pywan._core.region_recovery cimport region_log_close
 from pywan._core.region_state cimport (
-    MAX_ATTACHED, ROUTE_CALLBACKS, ROUTE_STRAIGHT, attachment, condition, decision, origin, region_log)
+    MAX_ATTACHED, PATH_CALLBACKS, PATH_STRAIGHT, attachment, condition, decision, origin, region_log)
 from pywan._core.region_walk cimport attachment_publish, pass_entry_locks
 from pywan._core.status cimport detail_text, error_of_child, full_error, log_fails, raise_for
 from pywan._core.tagged cimport described
@@ -95,7 +95,7 @@ cdef class CompiledRegion:
         cdef bint by_callbacks = self.seems_by_callbacks if callback_change is ... else callback_change is not None
         if fresh == NULL:
             raise MemoryError(f"region {self.name!r}: no memory to attach senders; nothing was changed")
-        fresh.route = ROUTE_CALLBACKS if by_callbacks else ROUTE_STRAIGHT
+        fresh.path = PATH_CALLBACKS if by_callbacks else PATH_STRAIGHT
         if callback_change is not ... and callback_change is not None:
             self.change_by_callbacks = callback_change
         for queue in queues:

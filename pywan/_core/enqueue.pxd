@@ -6,7 +6,7 @@ from libc.string cimport memset
 from pywan._core.c_base cimport *
 from pywan._core.c_system cimport *
 from pywan._core.queue cimport gateway_queue
-from pywan._core.region_state cimport MAX_ATTACHED, ROUTE_CALLBACKS, ROUTE_STRAIGHT, attachment, decision, origin
+from pywan._core.region_state cimport MAX_ATTACHED, PATH_CALLBACKS, PATH_STRAIGHT, attachment, decision, origin
 
 cdef enum:                  # What becomes of an event at one queue.
     ENQUEUE_ENTERS = 0
@@ -63,7 +63,7 @@ cdef inline bint decide_enqueue(const attachment *attached, const origin *from_,
             decided.verdicts[n] = ENQUEUE_WITHHELD
         elif not wan_flag_read(&gateway.running):
             decided.verdicts[n] = ENQUEUE_STOPPED
-        elif attached.route == ROUTE_CALLBACKS and attached.asks[n] and (known == NULL or not known[n].asked):
+        elif attached.path == PATH_CALLBACKS and attached.asks[n] and (known == NULL or not known[n].asked):
             decided.verdicts[n] = ENQUEUE_ASK
             is_whole = False
         else:
@@ -80,7 +80,7 @@ cdef inline gateway_queue *only_queue(const attachment *attached, uint8_t own_si
     """The one queue that a change made at this site enters, straight from its maker. NULL: there is no such queue, or
     there are several. Under an entry lock."""
     cdef origin made_here
-    if attached == NULL or attached.route != ROUTE_STRAIGHT or attached.count != 1:
+    if attached == NULL or attached.path != PATH_STRAIGHT or attached.count != 1:
         return NULL
     memset(&made_here, 0, sizeof(made_here))
     made_here.site = own_site

@@ -257,10 +257,10 @@ cdef class EventQueue:
         return self.gateway.durable.committer.log.id if self.gateway.durable != NULL else 0
 
     @property
-    def incarnation(self):
+    def numbering(self):
         """What receivers know the queue by, the same after a restart: the log's id, until `renew`. 0 without
         persistence."""
-        return wan_read(&self.gateway.durable.incarnation) if self.gateway.durable != NULL else 0
+        return wan_read(&self.gateway.durable.numbering) if self.gateway.durable != NULL else 0
 
     @property
     def mount(self):
@@ -282,25 +282,25 @@ cdef class EventQueue:
             wan_lock_release(&self.gateway.lock)
         return is_it
 
-    def renew(self, uint64_t old, uint64_t incarnation, double timeout=60.0):
-        """Takes another incarnation in place of `old`. It is on the disk when this returns. Everything queued is a
+    def renew(self, uint64_t old, uint64_t numbering, double timeout=60.0):
+        """Takes another numbering in place of `old`. It is on the disk when this returns. Everything queued is a
         possible duplicate from then on. Nothing happens if `old` was replaced already. DiskError as in `wait_durable`:
-        then the queue takes the incarnation when the disk takes it."""
+        then the queue takes the numbering when the disk takes it."""
         cdef durable_log *durable = self.gateway.durable
         check_whole(self)
-        if durable == NULL or incarnation == 0:
+        if durable == NULL or numbering == 0:
             from pywan.errors import ConfigurationError
-            raise ConfigurationError(f"queue {self.name!r}: only a queue with a log takes another incarnation, and "
+            raise ConfigurationError(f"queue {self.name!r}: only a queue with a log takes another numbering, and "
                                      "none is 0")
         wan_lock_take(&self.gateway.lock)
-        if durable.incarnation == old and durable.wanted_incarnation == 0:
-            wan_set(&durable.wanted_incarnation, incarnation)
+        if durable.numbering == old and durable.wanted_numbering == 0:
+            wan_set(&durable.wanted_numbering, numbering)
         wan_lock_release(&self.gateway.lock)
         committer_wake(&durable.committer)
         self.wait_for_log(FOR_IDENTITY, timeout, "it sends nothing until its new identity is on the disk")
 
     def recovery(self):
-        """What opening found: the number of records in the log, and the bytes of a torn tail that were cut. In salvage
+        """What opening found: the number of records in the log, and the bytes of a torn end that were cut. In salvage
         every piece of damage too."""
         cdef durable_log *durable = self.gateway.durable
         if durable == NULL:
@@ -653,7 +653,7 @@ cdef class EventQueue:
         return {n: found[n] for n in range(256) if found[n] != NO_STAMP}
 
     def replay_into(self, EventQueue other not None, bint force=False, int stays=-1):
-        """Moves every event to the tail of another queue. Parked events go back to the queue that they left.
+        """Moves every event to the end of another queue. Parked events go back to the queue that they left.
 
         One caller at a time may do this, and none may `clear` meanwhile. With `force` a receiver applies the events
         also where the key may have been destroyed later. The events of partition `stays` stay. Returns how many

@@ -1,7 +1,7 @@
 # The interface of in_flight.pyx.
 from libc.stdint cimport uint32_t, uint64_t
 from pywan._core.c_record cimport wan_failure, wan_frame, wan_section
-from pywan._core.c_session cimport wan_window, wan_window_mark
+from pywan._core.c_session cimport wan_window, wan_window_sending
 
 # A batch on its way. The batch builder fills in `events`, `bytes` and the sections.
 cdef struct flight:
@@ -11,7 +11,7 @@ cdef struct flight:
     uint32_t sections
     uint32_t capacity
     wan_section *section
-    wan_window_mark mark
+    wan_window_sending sending
 
 cdef class InFlight:
     cdef flight *ring                           # By batch id.

@@ -86,7 +86,7 @@ cdef class InFlight:
         wan_add_guarded(&self.next_batch, 1)
         wan_add_guarded(&self.events, batch.events)
         wan_add_guarded(&self.bytes, batch.bytes)
-        batch.mark = wan_window_sent(&self.window, self.bytes, batch.bytes, now_us)
+        batch.sending = wan_window_sent(&self.window, self.bytes, batch.bytes, now_us)
 
     # The receiver answers
 
@@ -138,8 +138,8 @@ cdef class InFlight:
         wan_add_guarded(&self.events, -<uint64_t>batch.events)
         wan_add_guarded(&self.bytes, -batch.bytes)
         wan_add_guarded(&self.oldest_batch, 1)
-        wan_window_acknowledged(&self.window, &batch.mark, now_us)
-        link_us = max(now_us, batch.mark.sent_us + worked_us + 1) - batch.mark.sent_us - worked_us
+        wan_window_acknowledged(&self.window, &batch.sending, now_us)
+        link_us = max(now_us, batch.sending.sent_us + worked_us + 1) - batch.sending.sent_us - worked_us
         if self.link_us == 0 or link_us < self.link_us:
             wan_set(&self.link_us, link_us)
 

@@ -17,16 +17,16 @@ from pywan._core.queue cimport (
     FULL_DROP_NEWEST, durable_is_behind, gateway_queue, queue_commit, queue_is_waited_for, queue_note_not_queued,
     queue_partition, queue_reserve)
 from pywan._core.region_state cimport (
-    IF_ABSENT, IF_THERE, IF_VALUE, MAX_ATTACHED, ROUTE_CLOSED, ROUTE_STRAIGHT, UNWRITTEN_BITS, attachment, condition,
+    IF_ABSENT, IF_THERE, IF_VALUE, MAX_ATTACHED, PATH_CLOSED, PATH_STRAIGHT, UNWRITTEN_BITS, attachment, condition,
     decision, origin, region_core, region_log)
 
 
-cdef inline wan_status check_route(const attachment *attached, bint by_callbacks) noexcept nogil:
-    """WAN_OK if a change with this route may go on from here. Otherwise WAN_SLOW: it has to go through the callbacks;
+cdef inline wan_status check_path(const attachment *attached, bint by_callbacks) noexcept nogil:
+    """WAN_OK if a change with this path may go on from here. Otherwise WAN_SLOW: it has to go through the callbacks;
     or WAN_CLOSED. Under an entry lock."""
-    if attached == NULL or attached.route == ROUTE_STRAIGHT:
+    if attached == NULL or attached.path == PATH_STRAIGHT:
         return WAN_OK
-    if attached.route == ROUTE_CLOSED:
+    if attached.path == PATH_CLOSED:
         return WAN_CLOSED
     return WAN_OK if by_callbacks else WAN_SLOW
 
@@ -110,7 +110,7 @@ cdef inline wan_status region_change_if(region_core *region, wan_change *change,
         if status != WAN_EMPTY:
             wan_lock_release(&shard.lock)
             return status
-    status = check_route(region.attached, decisions != NULL)
+    status = check_path(region.attached, decisions != NULL)
     if status == WAN_OK:
         status = condition_look(
             wanted, wan_table_find(shard, change.hash, change.key, change.key_length, change.key_form))
@@ -160,7 +160,7 @@ cdef inline wan_status region_change_held(region_core *region, wan_shard *shard,
         if change.stamp < wan_clock_low(region.clock) and not change.flags & WAN_FLAG_GIVEN:
             # The change took its stamp and then waited. Since then, other sites were told a higher floor.
             change.stamp = wan_clock_take(region.clock, wan_clock_now_ms(region.clock), 1)
-    status = check_route(attached, decisions != NULL)
+    status = check_path(attached, decisions != NULL)
     if status != WAN_OK:
         return status
     if region.tail != NULL:

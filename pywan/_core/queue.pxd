@@ -208,10 +208,10 @@ cdef struct durable_log:
     uint64_t shortened_commit
     uint64_t shorten_again_us
     # Those of the identity (queue_mounts).
-    # What other sites know the queue by: the id of the log, until the queue had to take another incarnation.
-    uint64_t incarnation
+    # What other sites know the queue by: the id of the log, until the queue had to take another numbering.
+    uint64_t numbering
     uint64_t mount                          # Identifies this opening of the log.
-    uint64_t wanted_incarnation             # The committer is to take this one. 0: none. Under the queue's lock.
+    uint64_t wanted_numbering             # The committer is to take this one. 0: none. Under the queue's lock.
     # Those of recovery (queue_recovery), before there is a committer.
     uint64_t state_commit, recovered_records, cut_bytes
     # The clock was repaired at this commit. The stamps of records up to it do not raise `newest_stamp`.

@@ -42,7 +42,7 @@ cdef uint32_t work_of_queue(void *itself, bint stopping) noexcept nogil:
         or repaired or is_long and durable.committer.log.commit != durable.shortened_commit)
     if checkpoint:
         return WORK_NOW | WORK_CHECKPOINT
-    if (waits or wan_read(&durable.wanted_incarnation) or durable.shorten_again_us and now >= durable.shorten_again_us
+    if (waits or wan_read(&durable.wanted_numbering) or durable.shorten_again_us and now >= durable.shorten_again_us
             and is_long):
         return WORK_NOW
     return 0
@@ -106,7 +106,7 @@ cdef bint queue_has_reached(void *itself, const disk_wait *wait) noexcept nogil:
     cdef gateway_queue *gateway = <gateway_queue *>itself
     cdef durable_log *durable = gateway.durable
     if wait.what == FOR_IDENTITY:
-        return durable.wanted_incarnation == 0
+        return durable.wanted_numbering == 0
     if wait.what == FOR_REPAIR:
         return repairs_of(&durable.state) == gateway.counts.clock_repairs
     return durable.removed_at_checkpoint >= wait.wanted

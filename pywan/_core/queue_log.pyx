@@ -179,7 +179,7 @@ cdef bint is_one_write(const durable_log *durable) noexcept nogil:
     """Whether what is pending is one block, and the log takes the block as it is. Most of the positions are joined in
     the block, so it is no longer than this says. Under the queue's lock."""
     cdef uint64_t length = durable.records.pending.used + durable.positions.pending.used
-    if (has_taken(durable) or wan_read(&durable.wanted_incarnation)
+    if (has_taken(durable) or wan_read(&durable.wanted_numbering)
             or length > wan_log_block_bytes(&durable.committer.log)):
         return False
     return wan_log_takes(&durable.committer.log,

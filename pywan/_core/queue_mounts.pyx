@@ -1,4 +1,4 @@
-# Owns the identity of a persistent queue: its incarnation, and the mounts under it. Each opening of a log is a mount. A
+# Owns the identity of a persistent queue: its numbering, and the mounts under it. Each opening of a log is a mount. A
 # receiver may have applied events of a mount that is not in the past of this one, or events beyond the sequence where
 # the next mount began. Then another copy of the log sent them.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
@@ -37,7 +37,7 @@ cdef wan_status check_identity(const gateway_queue *gateway) noexcept nogil:
     return WAN_OK
 
 
-cdef wan_status add_mount(gateway_queue *gateway, wan_buffer *identity, uint64_t incarnation,
+cdef wan_status add_mount(gateway_queue *gateway, wan_buffer *identity, uint64_t numbering,
                           uint32_t skipped) noexcept nogil:
     """Lays out the identity with this mount as the newest, behind the known ones without the `skipped` oldest."""
     cdef wan_queue_identity head
@@ -47,7 +47,7 @@ cdef wan_status add_mount(gateway_queue *gateway, wan_buffer *identity, uint64_t
     cdef wan_status status
     if now.used:
         known = (<wan_queue_identity *>now.bytes).mounts - skipped
-    head.incarnation, head.mounts, head.partitions = incarnation, known + 1, gateway.queue.partition_count
+    head.numbering, head.mounts, head.partitions = numbering, known + 1, gateway.queue.partition_count
     memset(identity, 0, sizeof(wan_buffer))
     status = wan_buffer_reserve(identity, sizeof(head) + (known + 1) * length)
     if status != WAN_OK:
@@ -70,12 +70,12 @@ cdef wan_status durable_mount(gateway_queue *gateway) noexcept nogil:
     cdef wan_status status = check_identity(gateway)
     if status != WAN_OK:
         return status
-    durable.incarnation = durable.committer.log.id
+    durable.numbering = durable.committer.log.id
     if durable.committer.log.identity.used:
-        durable.incarnation = (<wan_queue_identity *>durable.committer.log.identity.bytes).incarnation
+        durable.numbering = (<wan_queue_identity *>durable.committer.log.identity.bytes).numbering
         known = (<wan_queue_identity *>durable.committer.log.identity.bytes).mounts
     kept = <uint32_t>max(<uint64_t>1, MOUNT_BYTES_KEPT // mount_bytes(gateway))
-    status = add_mount(gateway, &fresh, durable.incarnation, known - min(known, kept))
+    status = add_mount(gateway, &fresh, durable.numbering, known - min(known, kept))
     if status != WAN_OK:
         return status
     swap_buffers(&durable.committer.log.identity, &fresh)
@@ -102,15 +102,15 @@ cdef bint is_of_this_past(const gateway_queue *gateway, uint64_t mount, uint32_t
 
 
 cdef wan_status durable_renew(gateway_queue *gateway) noexcept nogil:
-    """Takes the incarnation that is wanted, if there is one. The committer calls it. The events in the queue keep their
-    sequences, and may be known under the old incarnation."""
+    """Takes the numbering that is wanted, if there is one. The committer calls it. The events in the queue keep their
+    sequences, and may be known under the old numbering."""
     cdef durable_log *durable = gateway.durable
     cdef wan_buffer fresh
     cdef wan_status status
     cdef uint64_t wanted
     cdef uint32_t p
     wan_lock_take(&gateway.lock)
-    wanted = durable.wanted_incarnation
+    wanted = durable.wanted_numbering
     status = add_mount(gateway, &fresh, wanted,
                        (<wan_queue_identity *>durable.committer.log.identity.bytes).mounts) if wanted else WAN_OK
     if wanted and status == WAN_OK:
@@ -123,7 +123,7 @@ cdef wan_status durable_renew(gateway_queue *gateway) noexcept nogil:
     if status != WAN_OK:
         swap_buffers(&durable.committer.log.identity, &fresh)
     else:
-        durable.incarnation, durable.wanted_incarnation = wanted, 0
+        durable.numbering, durable.wanted_numbering = wanted, 0
         for p in range(gateway.queue.partition_count):
             gateway.queue.partitions[p].duplicate_through = gateway.queue.partitions[p].appended
     wan_lock_release(&gateway.lock)

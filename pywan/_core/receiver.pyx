@@ -50,7 +50,7 @@ cdef struct region_slot:
     uint64_t looked_batch       # The batch of this connection in which it was last looked up.
 
 
-cdef struct section_mark:
+cdef struct covered_section:
     uint64_t through            # 0: there was no section yet.
     uint64_t batch
 
@@ -86,7 +86,7 @@ cdef class ReceiverSession(Session):
     cdef uint64_t now_ms            # The time at the start of the batch, or at a later look.
     cdef wan_failure *failures      # Failures of the batch in work: at most as many as it has records.
     cdef size_t failure_count, failure_capacity
-    cdef section_mark *covered      # By partition: its last section on this connection.
+    cdef covered_section *covered      # By partition: its last section on this connection.
     cdef int contested_flag
     cdef uint64_t silence_us        # The sender is given up after so long without a byte; 0: it never is.
     # Records handled on this connection, and pieces of unfinished frames that came. PROGRESS tells the sender.
@@ -111,7 +111,7 @@ cdef class ReceiverSession(Session):
         self.credit_bytes, self.max_drift_ms = credit_bytes, max_drift_ms
         self.speaks_last = True
         self.born = wan_forks
-        self.covered = <section_mark *>calloc(memory.partitions, sizeof(section_mark))
+        self.covered = <covered_section *>calloc(memory.partitions, sizeof(covered_section))
         if self.covered == NULL:
             raise MemoryError()
         lz4_load()
@@ -337,7 +337,7 @@ cdef class ReceiverSession(Session):
         cdef wan_rewind rewind
         cdef uint64_t floor, expected, highest = 0, durable = wan_section_durable(section)
         cdef uint8_t is_given = 0       # A caller gave the stamp `highest`.
-        cdef section_mark *covered
+        cdef covered_section *covered
         # The remembered failures before this one are of sequences before the record in hand.
         cdef uint32_t remembered
         if section.partition >= self.memory.partitions:

@@ -24,9 +24,9 @@ cdef class RegionCore(PersistentRegion):
     def attach(self, queues, callback_change=..., asking=()):
         """Replaces the attached senders by these EventQueues, and recomputes which sites new events will reach: the
         remote sites of the senders that run. Call it again when a sender starts or stops; one caller at a time.
-        `callback_change`: as for `set_callback_route`; it takes effect in one step with the queues. `asking`: the
+        `callback_change`: as for `set_callback_path`; it takes effect in one step with the queues. `asking`: the
         queues whose senders have filters; no event enters them before the filters were asked about it. When this
-        returns, no change uses the old queues or the old route."""
+        returns, no change uses the old queues or the old path."""
         self.state.attach(queues, callback_change, asking)
 
     def share(self, Tail tail not None, route, bint reads_copies=False):
@@ -75,13 +75,13 @@ cdef class RegionCore(PersistentRegion):
         """The attached queues."""
         return self.state.attached_queues
 
-    def set_callback_route(self, change):
+    def set_callback_path(self, change):
         """From now on changes go through `change(operation, key, value, callback_argument)`, which calls the user's
         Python. None: they go straight into the table and the queues."""
         self.state.attach(self.state.attached_queues, change, self.state.asking)
 
     @property
-    def has_callback_route(self):
+    def has_callback_path(self):
         """Whether changes go through the user's Python."""
         return self.state.seems_by_callbacks
 

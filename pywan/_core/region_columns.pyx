@@ -79,7 +79,7 @@ cdef object region_put_columns(CompiledRegion self, keys, values, operations, ti
     applied, failed = result.applied, result.failed
     try:
         failures = [(result.rows[n], failure_text(result.reasons[n])) for n in range(result.listed)]
-        # The route goes through the callbacks, perhaps since a moment ago. The rest of the rows takes it.
+        # The path goes through the callbacks, perhaps since a moment ago. The rest of the rows takes it.
         if result.stopped == WAN_SLOW:
             callback_failures = []
             with OneWait(self):

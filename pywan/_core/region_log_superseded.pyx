@@ -58,7 +58,7 @@ cdef inline bint is_restamped(region_log *log, const wan_logged *record) noexcep
     return bits >> (bit & 63) & 1
 
 
-cdef void region_log_mark(uint64_t *bits, const wan_buffer *records, uint64_t at, uint8_t flag) noexcept nogil:
+cdef void region_log_set_bits(uint64_t *bits, const wan_buffer *records, uint64_t at, uint8_t flag) noexcept nogil:
     """Sets the bits of the records from `at` on that have the flag. With the flag 0, it sets the bits of all of
     them."""
     cdef const wan_logged *record
@@ -69,21 +69,21 @@ cdef void region_log_mark(uint64_t *bits, const wan_buffer *records, uint64_t at
         at += wan_logged_length(record)
 
 
-cdef void region_log_mark_unwritten(region_log *log) noexcept nogil:
+cdef void region_log_note_unwritten(region_log *log) noexcept nogil:
     """Sets the bits of the keys that have pending records now."""
     memset(log.unwritten.keys, 0, sizeof(log.unwritten.keys))
     wan_lock_take(&log.lock)
-    region_log_mark(log.unwritten.keys, &log.records.pending, 0, 0)
+    region_log_set_bits(log.unwritten.keys, &log.records.pending, 0, 0)
     wan_lock_release(&log.lock)
-    region_log_mark(log.unwritten.keys, &log.records.taken, log.written, 0)
+    region_log_set_bits(log.unwritten.keys, &log.records.taken, log.written, 0)
 
 
-cdef void region_log_mark_restamped(region_log *log) noexcept nogil:
+cdef void region_log_note_restamped(region_log *log) noexcept nogil:
     """Sets the bits of the pending records. The caller looks through the log for the others."""
     wan_lock_take(&log.lock)
     memset(log.unwritten.restamped, 0, sizeof(log.unwritten.restamped))
-    region_log_mark(log.unwritten.restamped, &log.records.pending, 0, WAN_LOGGED_RESTAMPED)
-    region_log_mark(log.unwritten.restamped, &log.records.taken, 0, WAN_LOGGED_RESTAMPED)
+    region_log_set_bits(log.unwritten.restamped, &log.records.pending, 0, WAN_LOGGED_RESTAMPED)
+    region_log_set_bits(log.unwritten.restamped, &log.records.taken, 0, WAN_LOGGED_RESTAMPED)
     wan_lock_release(&log.lock)
 
 
@@ -145,7 +145,7 @@ cdef wan_status region_log_find_newest(region_log *log) noexcept nogil:
     reader.part = region_log_note_newest
     wan_buffer_empty(&log.unwritten.newest)
     wan_item_set_empty(&log.unwritten.of_newest)
-    region_log_mark_restamped(log)
+    region_log_note_restamped(log)
     for n in range(log.committer.log.writing + 1):
         if status == WAN_OK:
             status = wan_log_read_segment(&log.committer.log, n, &reader)
@@ -168,7 +168,7 @@ cdef wan_status region_log_keep_superseded(region_log *log, const wan_buffer *su
     cdef wan_status status = WAN_OK
     memset(&chosen, 0, sizeof(chosen))
     chosen.key_of = wan_logged_item_key
-    region_log_mark_unwritten(log)
+    region_log_note_unwritten(log)
     if log.unwritten.looked == 0:
         status = region_log_find_newest(log)
     while at < superseded.used and status == WAN_OK:

@@ -17,24 +17,24 @@ cdef enum:
 cdef struct tombstone_counts:
     uint64_t whole, shrunk, bytes
 
-# The route that a change takes.
+# The path that a change takes.
 cdef enum:
-    ROUTE_STRAIGHT = 0      # From the caller into the table and the queues.
+    PATH_STRAIGHT = 0       # From the caller into the table and the queues.
     # Through the user's Python (filters, listeners, a resolver). The core takes a change only if it comes from there.
-    ROUTE_CALLBACKS = 1
-    ROUTE_CLOSED = 2        # The region takes no change any more.
+    PATH_CALLBACKS = 1
+    PATH_CLOSED = 2         # The region takes no change any more.
 
 cdef struct attachment:
-    # The senders that are attached to a region, and the route of its changes. An attachment does not change once it is
+    # The senders that are attached to a region, and the path of its changes. An attachment does not change once it is
     # published in region_core.attached: it is replaced as a whole. The thread that replaces it takes every entry lock
     # once and then frees the old one, so a thread that holds any entry lock may use the attachment that it read. When
-    # the replacement is done, no change uses the old one. The route and the queues change together, for every row.
-    uint8_t route                       # ROUTE_*
+    # the replacement is done, no change uses the old one. The path and the queues change together, for every row.
+    uint8_t path                        # PATH_*
     uint32_t count
     uint32_t recipient_count
     uint8_t recipients[256]             # Remote sites of the attached senders that run: an event will reach them.
     gateway_queue *queues[MAX_ATTACHED]  # In the order of their places: several locks are taken in this order.
-    # For each queue: its sender has filters that are asked before an event enters. Only with ROUTE_CALLBACKS.
+    # For each queue: its sender has filters that are asked before an event enters. Only with PATH_CALLBACKS.
     uint8_t asks[MAX_ATTACHED]
 
 cdef struct region_core:
@@ -47,7 +47,7 @@ cdef struct region_core:
     uint32_t buckets        # Of a partitioned region. 0: the region is not partitioned.
     uint8_t stores          # 0: a proxy, which holds no entries and only forwards.
     uint8_t forwards        # 0: a LOCAL or NORMAL region, whose changes enter no queue.
-    int closed              # Once this is set, every attachment that is published has ROUTE_CLOSED.
+    int closed              # Once this is set, every attachment that is published has PATH_CLOSED.
     # An attached queue, or the region's own log, is synchronous: a change is done when it is on the disk.
     int durable
     region_log *log         # NULL: the region is not persistent.

@@ -6,8 +6,8 @@ from cpython.bytes cimport PyBytes_FromStringAndSize
 from pywan._core.c_base cimport *
 from pywan._core.c_record cimport *
 from pywan._core.c_region cimport *
-from pywan._core.put cimport check_route, region_apply, region_log_add, region_log_reserve
-from pywan._core.region_state cimport ROUTE_CLOSED, STAMPS_SAMPLED, attachment, region_core, tombstone_counts
+from pywan._core.put cimport check_path, region_apply, region_log_add, region_log_reserve
+from pywan._core.region_state cimport PATH_CLOSED, STAMPS_SAMPLED, attachment, region_core, tombstone_counts
 from pywan._core.status cimport raise_for
 
 
@@ -37,7 +37,7 @@ cdef wan_status region_change_here(region_core *region, wan_change *change, uint
     cdef wan_entry *entry
     cdef wan_status status = WAN_OK
     wan_lock_take(&shard.lock)
-    status = check_route(region.attached, True)
+    status = check_path(region.attached, True)
     if status != WAN_OK:
         found[0] = False
         wan_lock_release(&shard.lock)
@@ -219,7 +219,7 @@ cdef void attachment_publish(region_core *region, attachment *fresh) noexcept no
     cdef attachment *old
     wan_lock_take(&region.table.shards[0].lock)      # Several threads may publish at once: each frees what it replaced.
     if wan_flag_read(&region.closed):
-        fresh.route = ROUTE_CLOSED
+        fresh.path = PATH_CLOSED
     old = region.attached
     region.attached = fresh
     wan_lock_release(&region.table.shards[0].lock)

@@ -37,7 +37,7 @@ cdef void forget_failures(applied_slot *slot, uint64_t settled) noexcept nogil:
 
 
 cdef class SourceMemory:
-    """What has been applied of one queue incarnation of one sender: the last contiguous sequence of each partition."""
+    """What has been applied of one queue numbering of one sender: the last contiguous sequence of each partition."""
 
     def __cinit__(self, uint32_t partitions):
         self.cores = set()

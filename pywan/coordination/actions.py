@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pywan.coordination.messages import MayLeave, Refused, Tables
-from pywan.coordination.tables import Bucket, BucketKey, Incarnation, Mark, MemberProfile, RegionAttributes
+from pywan.coordination.tables import Bucket, BucketKey, DecisionId, Incarnation, MemberProfile, RegionAttributes
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Probe:
 class Store:
     """To be on the disk before any later action of the same list is done. None: the entry is no more."""
 
-    mark: Mark
+    newest: DecisionId
     runs: tuple[tuple[int, int], ...]  # Runs of the coordinator, each with the last decision that it made.
     site_identity: str
     members: tuple[tuple[Incarnation, MemberProfile | None], ...]

@@ -19,16 +19,16 @@ from pywan.coordination.messages import MayLeave, Refused, Tables
 from pywan.coordination.placement import choose_copies, choose_primary
 from pywan.coordination.tables import (
     MEMBER_TIMEOUT_US,
-    NO_MARK,
+    NO_DECISION,
     OWNED,
     Bucket,
     BucketKey,
+    DecisionId,
     Epoch,
     Holding,
     Incarnation,
     Kind,
     Learner,
-    Mark,
     MemberProfile,
     Reach,
     RegionAttributes,
@@ -93,7 +93,9 @@ class Coordinator:
         for region in self.site.regions:
             self._recovery_at[region] = now_us + self.wait_us
         if any(each.in_sync and each.epoch.generation < self.site.generation for each in self.site.buckets.values()):
-            self._begin_generation(self.site.mark, now_us)  # An earlier run did not hear all reports of its generation.
+            self._begin_generation(
+                self.site.newest, now_us
+            )  # An earlier run did not hear all reports of its generation.
 
     # --- requests of members ---
 
@@ -102,7 +104,7 @@ class Coordinator:
         profile: MemberProfile,
         regions: dict[str, RegionAttributes],
         holdings: dict[BucketKey, Holding],
-        stored: Mark,
+        stored: DecisionId,
         now_us: int,
     ) -> None:
         """A member comes, or comes back to a coordinator that has forgotten it.
@@ -111,17 +113,19 @@ class Coordinator:
             profile: what it is. Regions that it has already are in `hosting`.
             regions: the attributes of those.
             holdings: all buckets that it knows, where it was a member of this site before.
-            stored: the newest decision that it has stored; NO_MARK: none.
+            stored: the newest decision that it has stored; NO_DECISION: none.
         """
         me = profile.incarnation
         refusal = self._refusal_of(profile, stored, now_us)
         if refusal is not None:
             self._actions.append(Tell(me, refusal))
             return
-        for mark in (stored, profile.seen):
-            if mark.generation >= self.site.generation and not self.site.made(mark):
-                self._begin_generation(mark, now_us)
-        for earlier in self._earlier_lives(me):  # The folder of a name is locked by one process: the others are gone.
+        for known in (stored, profile.seen):
+            if known.generation >= self.site.generation and not self.site.made(known):
+                self._begin_generation(known, now_us)
+        for earlier in self._earlier_incarnations(
+            me
+        ):  # The folder of a name is locked by one process: the others are gone.
             self.revoke(earlier)
         for region, attributes in regions.items():
             if region not in self.site.regions:
@@ -136,9 +140,9 @@ class Coordinator:
         if was_lost:
             self._come_back(me, now_us)
 
-    def renew(self, me: Incarnation, stored: Mark, now_us: int) -> None:
-        """Renews a lease. `stored`: the newest decision that the member has stored; NO_MARK: none yet."""
-        if stored != NO_MARK and (stored.generation != self.site.generation or not self.site.made(stored)):
+    def renew(self, me: Incarnation, stored: DecisionId, now_us: int) -> None:
+        """Renews a lease. `stored`: the newest decision that the member has stored; NO_DECISION: none yet."""
+        if stored != NO_DECISION and (stored.generation != self.site.generation or not self.site.made(stored)):
             self._actions.append(Tell(me, Refused("the coordinator does not know all decisions", report=True)))
             return
         if self._is_given_up(me):
@@ -657,7 +661,7 @@ class Coordinator:
 
     # --- a new generation ---
 
-    def _begin_generation(self, seen: Mark, now_us: int) -> None:
+    def _begin_generation(self, seen: DecisionId, now_us: int) -> None:
         """A member knows decisions that are not here: those of this coordinator are not the newest.
 
         Nothing is decided about a bucket until everybody who was in sync, as far as anybody knows, has reported it, and
@@ -725,7 +729,7 @@ class Coordinator:
         self.site.set_bucket(key, None)
 
     def _awaited(self, bucket: Bucket) -> set[Incarnation]:
-        """Who has to report the bucket. A member whose name has a later life is gone, and reports nothing."""
+        """Who has to report the bucket. A member whose name has a later incarnation is gone, and reports nothing."""
         alive = {each.name: each for each in self.site.members if each not in self._expired}
         return {
             each
@@ -780,8 +784,8 @@ class Coordinator:
         """What a member is told that has stored everything up to number `since`."""
         return self.site.tables(since, self.name, lease_us, self._unheard)
 
-    def awaited_lives(self, name: str) -> list[Incarnation]:
-        """The lives of a member that are not heard, and for which buckets may wait. They can be revoked."""
+    def awaited_incarnations(self, name: str) -> list[Incarnation]:
+        """The incarnations of a member that are not heard, and for which buckets may wait. They can be revoked."""
         awaited = {each for waiting in self._unheard.values() for each in waiting} | self._expired.keys()
         return sorted(each for each in awaited if each.name == name)
 
@@ -895,7 +899,7 @@ class Coordinator:
                 self._down.add(member)
                 self._actions.append(Tell(member, MayLeave()))
 
-    def _refusal_of(self, profile: MemberProfile, stored: Mark, now_us: int) -> Refused | None:
+    def _refusal_of(self, profile: MemberProfile, stored: DecisionId, now_us: int) -> Refused | None:
         me = profile.incarnation
         if profile.site_identity not in ("", self.site.identity):
             if self.site.number or self.site.members:
@@ -906,7 +910,7 @@ class Coordinator:
             self.site.identity = profile.site_identity  # Of a coordinator that has lost all: the members know better.
         if self._is_given_up(me) and stored.generation == self.site.generation and self.site.made(stored):
             return Refused(f"member {me} was given up", join_again=True)
-        for earlier in self._earlier_lives(me):
+        for earlier in self._earlier_incarnations(me):
             if earlier in self._lease_until:
                 self._probe(earlier)
                 wait = max(self._lease_until[earlier] - now_us, 1)
@@ -919,7 +923,7 @@ class Coordinator:
                 )
         return None
 
-    def _earlier_lives(self, me: Incarnation) -> list[Incarnation]:
+    def _earlier_incarnations(self, me: Incarnation) -> list[Incarnation]:
         awaited = {each for waiting in self._unheard.values() for each in waiting}
         return sorted(each for each in awaited | self.site.members.keys() if each.name == me.name and each != me)
 

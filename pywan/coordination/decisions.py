@@ -9,11 +9,11 @@ from pywan.coordination.actions import Store
 from pywan.coordination.messages import Tables
 from pywan.coordination.placement import Load
 from pywan.coordination.tables import (
-    NO_MARK,
+    NO_DECISION,
     Bucket,
     BucketKey,
+    DecisionId,
     Incarnation,
-    Mark,
     MemberProfile,
     RegionAttributes,
 )
@@ -44,12 +44,12 @@ class Decisions:
             self._take_back(store)
 
     @property
-    def mark(self) -> Mark:
-        return Mark(self.generation, self.number, self._decided_by)
+    def newest(self) -> DecisionId:
+        return DecisionId(self.generation, self.number, self._decided_by)
 
-    def made(self, mark: Mark) -> bool:
+    def made(self, decision: DecisionId) -> bool:
         """Whether the decision is known here: a run of this coordinator made it, and it was not lost."""
-        return mark == NO_MARK or mark.number <= self.runs.get(mark.run, -1)
+        return decision == NO_DECISION or decision.number <= self.runs.get(decision.run, -1)
 
     def held_by(self, member: Incarnation) -> list[tuple[BucketKey, Bucket]]:
         """The buckets of which the member has a copy or makes one."""
@@ -133,7 +133,7 @@ class Decisions:
         members, regions, buckets = self._newer(since)
         return Tables(
             since,
-            self.mark,
+            self.newest,
             coordinator,
             self.identity,
             lease_us,
@@ -150,7 +150,7 @@ class Decisions:
         members, regions, buckets = self._newer(self._stored_through)
         self._stored_through = self.number
         return Store(
-            self.mark,
+            self.newest,
             ((self._decided_by, self.number),),
             self.identity,
             tuple((each, self.members.get(each)) for each in members),
@@ -167,7 +167,7 @@ class Decisions:
         )
 
     def _take_back(self, store: Store) -> None:
-        self.generation, self.number, self._decided_by = store.mark
+        self.generation, self.number, self._decided_by = store.newest
         self.runs.update(store.runs)
         self._stored_through = self.number
         self.identity = store.site_identity

@@ -18,12 +18,12 @@ from pywan.coordination.messages import Refused, Tables
 from pywan.coordination.tables import (
     Bucket,
     BucketKey,
+    DecisionId,
     Epoch,
     Holding,
     Incarnation,
     Kind,
     Learner,
-    Mark,
     MemberProfile,
     RegionAttributes,
 )
@@ -61,13 +61,13 @@ def incarnation_of(value: Any) -> Incarnation:
     return Incarnation(_text(name), number_of(member_id))
 
 
-def plain_mark(mark: Mark) -> list[Any]:
-    return [*mark]
+def plain_decision_id(decision: DecisionId) -> list[Any]:
+    return [*decision]
 
 
-def mark_of(value: Any) -> Mark:
-    generation, number, run = _items(value, 3, "a mark")
-    return Mark(number_of(generation), number_of(number), number_of(run))
+def decision_id_of(value: Any) -> DecisionId:
+    generation, number, run = _items(value, 3, "a decision")
+    return DecisionId(number_of(generation), number_of(number), number_of(run))
 
 
 def plain_attributes(attributes: RegionAttributes) -> list[Any]:
@@ -91,7 +91,7 @@ def plain_profile(profile: MemberProfile) -> list[Any]:
         profile.port,
         profile.distributed_system_id,
         profile.site_identity,
-        plain_mark(profile.seen),
+        plain_decision_id(profile.seen),
         profile.version,
         [[region, weight] for region, weight in profile.hosting],
         profile.process,
@@ -106,7 +106,7 @@ def profile_of(value: Any) -> MemberProfile:
         number_of(port),
         _whole(site),
         _text(identity),
-        mark_of(seen),
+        decision_id_of(seen),
         _text(version),
         tuple((_text(region), number_of(weight)) for region, weight in _pairs(hosting)),
         _text(process),
@@ -152,7 +152,7 @@ def bucket_of(value: Any, key: BucketKey) -> Bucket:
 def plain_tables(tables: Tables) -> list[Any]:
     return [
         tables.since,
-        plain_mark(tables.mark),
+        plain_decision_id(tables.newest),
         tables.coordinator,
         tables.site_identity,
         tables.lease_us,
@@ -164,10 +164,10 @@ def plain_tables(tables: Tables) -> list[Any]:
 
 
 def tables_of(value: Any) -> Tables:
-    since, mark, coordinator, identity, lease_us, members, regions, buckets, undecided = _items(value, 9, "tables")
+    since, newest, coordinator, identity, lease_us, members, regions, buckets, undecided = _items(value, 9, "tables")
     return Tables(
         number_of(since),
-        mark_of(mark),
+        decision_id_of(newest),
         _text(coordinator),
         _text(identity),
         number_of(lease_us),

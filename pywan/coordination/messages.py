@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pywan.coordination.tables import Bucket, BucketKey, Mark, MemberProfile, RegionAttributes
+from pywan.coordination.tables import Bucket, BucketKey, DecisionId, MemberProfile, RegionAttributes
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +16,7 @@ class Tables:
     """
 
     since: int
-    mark: Mark  # The newest decision in it. The member reports it as stored when it has stored them all.
+    newest: DecisionId  # The newest decision in it. The member reports it as stored when it has stored them all.
     coordinator: str
     site_identity: str
     lease_us: int
@@ -35,7 +35,7 @@ class Refused:
     retry_after_us: int = 0
     join_again: bool = False  # The coordinator does not count this incarnation as a member: it is to begin a new one.
     report: bool = False  # The member is to join as it is, with all that it holds.
-    earlier: MemberProfile | None = None  # An earlier life of the name, which may still be alive.
+    earlier: MemberProfile | None = None  # An earlier incarnation of the name, which may still be alive.
 
 
 @dataclass(frozen=True, slots=True)

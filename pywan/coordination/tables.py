@@ -13,7 +13,7 @@ MEMBER_TIMEOUT_US = 5_000_000  # The default of `member-timeout`: a member that 
 
 
 class Incarnation(NamedTuple):
-    """One life of a member. A member that restarts is another incarnation: its memory is empty."""
+    """One process of a member. A member that restarts is another incarnation: its memory is empty."""
 
     name: str
     member_id: int  # Drawn at random when the member starts.
@@ -43,7 +43,7 @@ class Epoch(NamedTuple):
 NO_EPOCH = Epoch(0, 0)
 
 
-class Mark(NamedTuple):
+class DecisionId(NamedTuple):
     """Names a decision. Numbers count up; `run` tells an older file of the coordinator that was put back."""
 
     generation: int
@@ -51,7 +51,7 @@ class Mark(NamedTuple):
     run: int
 
 
-NO_MARK = Mark(0, 0, 0)
+NO_DECISION = DecisionId(0, 0, 0)
 
 
 class Kind(enum.Enum):
@@ -146,7 +146,7 @@ class MemberProfile:
     port: int  # Of its lane: other members connect there.
     distributed_system_id: int
     site_identity: str = ""  # As its folder says; empty: it was never a member of a site.
-    seen: Mark = NO_MARK  # The newest decision that any of its lives heard of, as its folder says.
+    seen: DecisionId = NO_DECISION  # The newest decision that any of its incarnations heard of, as its folder says.
     version: str = ""  # Of pywan.
     hosting: tuple[tuple[str, int], ...] = ()  # Its regions, each with local-max-memory in MB; 0: it is an accessor.
     process: str = ""  # Its machine, its pid, and when that process began (pywan.base.processes).

@@ -21,7 +21,7 @@ from pywan.errors import ConfigurationError, DiskError, PywanError, QueueFullErr
 def salvage_store(store: str | Path, to: str | Path) -> list[dict[str, Any]]:
     """Reads every log below `store`, and writes what is whole below `to`.
 
-    A saved queue is a new one (another incarnation). The remote site may get events again that it has applied, and
+    A saved queue is a new one (another numbering). The remote site may get events again that it has applied, and
     knows them by their version. If a log cannot be read at all, its entry says so, and the other logs are saved.
 
     Args:
@@ -106,7 +106,7 @@ def _describe(damages: list[dict[str, Any]]) -> str:
 def _open(folder: Path, owner: dict[str, Any], *, salvage: bool) -> tuple[Any, list[dict[str, Any]]]:
     """Opens the queue or region in `folder`. Returns it with its damages.
 
-    With `salvage` the log is only read. Otherwise it is a new log, with an incarnation that no receiver knows.
+    With `salvage` the log is only read. Otherwise it is a new log, with a numbering that no receiver knows.
     """
     log_id = secrets.randbits(63) | 1
     if owner["kind"] == "region":

@@ -55,7 +55,7 @@ class AppliedMemory:
         """Gives the memory of a queue that opens a connection, for as long as the connection lasts, with what is known
         of other mounts.
 
-        A new incarnation is logged. ProtocolError if there is no room for the queue, or if another mount of it is
+        A new numbering is logged. ProtocolError if there is no room for the queue, or if another mount of it is
         connected.
         """
         source = self._enter(hello)
@@ -74,14 +74,14 @@ class AppliedMemory:
         The sender sends again what the older connection has not acknowledged.
         """
         with self._lock:
-            newest = self._sources[hello.site, hello.sender, hello.incarnation].newest
+            newest = self._sources[hello.site, hello.sender, hello.numbering].newest
             older, newest[hello.dispatcher] = newest.get(hello.dispatcher), session
         if older is not None:
             older.stop()
 
     def _enter(self, hello: gateway.SenderHello) -> _Source:
         """Counts a new connection in, and returns the memory of its queue."""
-        key = hello.site, hello.sender, hello.incarnation
+        key = hello.site, hello.sender, hello.numbering
         with self._lock:
             self._forget_failures(key)
             source = self._sources.get(key)
@@ -94,7 +94,7 @@ class AppliedMemory:
                     hello.sender,
                     hello.member,
                     hello.site,
-                    hello.incarnation,
+                    hello.numbering,
                     hello.partitions,
                 )
             elif source.memory.partitions != hello.partitions:
@@ -106,7 +106,7 @@ class AppliedMemory:
                 for session in source.newest.values():
                     session.contest()
                 raise ProtocolError(
-                    f"sender {hello.sender!r} of {hello.member!r}: its queue {hello.incarnation:x} is connected from"
+                    f"sender {hello.sender!r} of {hello.member!r}: its queue {hello.numbering:x} is connected from"
                     " another opening of its disk store; if the store was copied, stop one of the two members."
                     " Otherwise the old connection ends within seconds"
                 )

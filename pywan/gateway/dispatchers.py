@@ -302,7 +302,7 @@ class Dispatchers:
             member=self._member_name,
             sender=a.id,
             dispatcher=own.index,
-            incarnation=self._queue.incarnation,
+            numbering=self._queue.numbering,
             mount=self._queue.mount,
             partitions=self._queue.events.partitions,
         )
@@ -312,7 +312,7 @@ class Dispatchers:
         except ConnectivityError as error:
             self._receivers.avoid(place)
             raise ConnectivityError(f"the receiver at {place} does not answer: {error}") from None
-        self._queue.check_past(hello.incarnation, str(place), data.receive_known(sock, welcome.known))
+        self._queue.check_past(hello.numbering, str(place), data.receive_known(sock, welcome.known))
         if welcome.site != a.remote_distributed_system_id:
             raise ProtocolError(
                 f"the receiver at {place} belongs to site {welcome.site}, not to {a.remote_distributed_system_id}"

@@ -129,8 +129,8 @@ class QueueFloors:
 class _Source:
     """A sender of a member of another site, as this member knows it."""
 
-    def __init__(self, site: int, member: str, sender: str, incarnation: int) -> None:
-        self.site, self.member, self.sender, self.incarnation = site, member, sender, incarnation
+    def __init__(self, site: int, member: str, sender: str, numbering: int) -> None:
+        self.site, self.member, self.sender, self.numbering = site, member, sender, numbering
         self.floors: Floors = {site: Floor(0, frozenset())}  # Until it tells more, any event may come.
         self.before: Floors = {}  # Its floors at the last look. Events that came since are not below them.
         self.latest: Floors = {}  # Its floors at this look.
@@ -162,18 +162,18 @@ class SourceFloors:
         self._sources: dict[tuple[int, str, str], _Source] = {}
         self._load()
 
-    def opened(self, site: int, member: str, sender: str, incarnation: int) -> None:
+    def opened(self, site: int, member: str, sender: str, numbering: int) -> None:
         """Notes that a sender opens a connection. From now on its floors count, over restarts too."""
         key = site, member, sender
         with self._lock:
             source = self._sources.get(key)
-            if source is not None and source.incarnation == incarnation:
+            if source is not None and source.numbering == numbering:
                 return
             moved = next(
-                (other for other in self._sources.values() if other.site == site and other.incarnation == incarnation),
+                (other for other in self._sources.values() if other.site == site and other.numbering == numbering),
                 None,
             )
-            # The same incarnation under another name: another member has opened the queue from the disk.
+            # The same numbering under another name: another member has opened the queue from the disk.
             if source is None and moved is not None:
                 del self._sources[moved.key]
             elif source is None and len(self._sources) >= SOURCES_MAX:
@@ -181,7 +181,7 @@ class SourceFloors:
                     f"sender {sender!r}: {SOURCES_MAX} senders are remembered already; those that are gone for good"
                     " can be forgotten (`forget site`)"
                 )
-            fresh = _Source(site, member, sender, incarnation)
+            fresh = _Source(site, member, sender, numbering)
             before = source or moved
             if before is not None:
                 fresh.floors = before.floors
@@ -300,7 +300,7 @@ class SourceFloors:
             return
         try:
             for each in json.loads(read_regular(self._file, FILE_BYTES_MAX, follow=False).data)["sources"]:
-                source = _Source(int(each["site"]), str(each["member"]), str(each["sender"]), int(each["incarnation"]))
+                source = _Source(int(each["site"]), str(each["member"]), str(each["sender"]), int(each["numbering"]))
                 source.floors = self._believed(decode_floors(bytes.fromhex(each["floors"])))
                 self._sources[source.key] = source
         except (FileError, ValueError, KeyError, TypeError, RecursionError, OverflowError, ProtocolError) as error:
@@ -323,7 +323,7 @@ class SourceFloors:
                 "site": s.site,
                 "member": s.member,
                 "sender": s.sender,
-                "incarnation": s.incarnation,
+                "numbering": s.numbering,
                 "floors": encode_floors(s.floors).hex(),
             }
             for s in self._sources.values()

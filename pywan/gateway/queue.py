@@ -69,16 +69,16 @@ class SenderQueue:
             self._say_recovered()
 
     @property
-    def incarnation(self) -> int:
+    def numbering(self) -> int:
         """The identity of the queue. With persistence it outlives the process, as the sequences do."""
-        return self.events.incarnation or self._own_identity
+        return self.events.numbering or self._own_identity
 
     @property
     def mount(self) -> int:
         """The mount of the queue's disk store: one opening of it."""
         return self.events.mount or self._own_identity
 
-    def check_past(self, incarnation: int, place: str, known: list[Known]) -> None:
+    def check_past(self, numbering: int, place: str, known: list[Known]) -> None:
         """Checks that this queue has sent what a receiver knows of its other mounts.
 
         If not, the disk store is an older copy, or it was copied. Then sequences were given twice, or events are
@@ -92,12 +92,12 @@ class SenderQueue:
         if foreign is None:
             return
         fresh = drawn_number(63) | 1
-        self.events.renew(incarnation, fresh)
-        renewed = self.events.incarnation
+        self.events.renew(numbering, fresh)
+        renewed = self.events.numbering
         problem = (
             f"the receiver at {place} knows events up to {foreign.last} of partition {foreign.partition}, settled"
             f" to {foreign.settled}, of which the disk store {self._logs.store_name} does not know: it was"
-            f" restored from a copy, or is a copy. Its queue goes on as {renewed:x}, in place of {incarnation:x};"
+            f" restored from a copy, or is a copy. Its queue goes on as {renewed:x}, in place of {numbering:x};"
             " what is queued is sent as possible duplicates, and what only the other copy had is not here"
         )
         if renewed == fresh:  # Otherwise another dispatcher came first, and has logged it.

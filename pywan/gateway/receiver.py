@@ -212,7 +212,7 @@ class GatewayReceiver(Described):
         try:
             hello = self._receive_hello(connection)
             with self._memory.connected(hello) as (memory, known):
-                self._floors.opened(hello.site, hello.member, hello.sender, hello.incarnation)
+                self._floors.opened(hello.site, hello.member, hello.sender, hello.numbering)
                 session = self._welcome(connection, memory, hello, known)
                 with self._lock:
                     self._senders[connection] = (

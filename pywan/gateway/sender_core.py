@@ -19,11 +19,10 @@ from pywan.gateway.lag import Lag
 from pywan.gateway.logs import SenderLogs
 from pywan.gateway.parked import ParkedEvents
 from pywan.gateway.queue import SenderQueue, overflow_directory
-from pywan.gateway.remote import RemoteReceivers
+from pywan.gateway.remote import OtherSites, RemoteReceivers
 from pywan.gateway.status import SenderStatus
 from pywan.gateway.telling import FloorTelling
 from pywan.region.callback_lock import LifeCycleLock
-from pywan.site.membership import Membership
 from pywan.stats import sender_statistics
 
 log = logging.getLogger("pywan.sender")
@@ -41,7 +40,7 @@ class SenderCore:
         self,
         attributes: SenderAttributes,
         *,
-        membership: Membership,
+        other_sites: OtherSites,
         member_name: str,
         site: int,
         directory: str,
@@ -60,7 +59,7 @@ class SenderCore:
         self.outgoing = SenderQueue(attributes, self.logs, directory=overflow, buckets=buckets)
         self.queue = self.outgoing.events
         self.parked = ParkedEvents(attributes, self.logs, directory=overflow)
-        receivers = RemoteReceivers(membership, attributes.remote_distributed_system_id)
+        receivers = RemoteReceivers(other_sites, attributes.remote_distributed_system_id)
         self.dispatchers = Dispatchers(
             attributes, self.outgoing, self.parked, receivers, member_name=member_name, site=site
         )

@@ -211,7 +211,7 @@ class MemberCore:
             version=pywan.__version__,
             on_change=self._take_tables,
             on_lease=self._take_lease,
-            on_given_up=self._take_new_life,
+            on_given_up=self._take_new_incarnation,
         )
         self.sharing = SharedRegions(self.agent, self.regions.find)
         self.agent.start()
@@ -297,9 +297,9 @@ class MemberCore:
         if self.sharing is not None:
             self.sharing.take_lease(until_us)
 
-    def _take_new_life(self, me: Incarnation) -> None:
+    def _take_new_incarnation(self, me: Incarnation) -> None:
         if self.sharing is not None:
-            self.sharing.take_new_life(me)
+            self.sharing.take_new_incarnation(me)
 
     def _destroy_here(self, name: str) -> None:
         with contextlib.suppress(PywanError):  # It is gone already, or the member ends.

@@ -108,7 +108,7 @@ class Senders:
             self._stores.warn_of_log(f"gateway sender {a.id}", f"queue-{a.id}")
         return SenderCore(
             a,
-            membership=state.membership,
+            other_sites=state.membership,
             member_name=state.name,
             site=state.site,
             directory=str(self._folder.overflow),

@@ -48,7 +48,7 @@ class SharedRegions:
         self._begin(agent.me)
 
     def _begin(self, me: Incarnation) -> None:
-        """Makes everything that names this life of the member."""
+        """Makes everything that names this incarnation of the member."""
         self._me = me
         self._copies = MemberCopies(self._agent, member_timeout_us=MEMBER_TIMEOUT_US)
         self._calls: CallServer | None = None
@@ -162,8 +162,8 @@ class SharedRegions:
                 if shared.tail is not None:
                     shared.tail.set_lease(until_us)
 
-    def take_new_life(self, me: Incarnation) -> None:
-        """The coordinator has given this life of the member up: its copies are worthless. It begins again as `me`."""
+    def take_new_incarnation(self, me: Incarnation) -> None:
+        """The coordinator has given this incarnation up: its copies are worthless. It begins again as `me`."""
         with self._lock:
             copies, calls, pool = self._copies, self._calls, self._pool
             for shared in self._regions.values():

@@ -33,9 +33,9 @@ class SenderHello:
     member: str
     sender: str
     dispatcher: int
-    # The queue's incarnation. A queue that is created anew has another one, so that its sequences are not taken for
+    # The queue's numbering. A queue that is created anew has another one, so that its sequences are not taken for
     # older ones.
-    incarnation: int
+    numbering: int
     mount: int  # One opening of the queue's disk store. Without a disk store: one process.
     partitions: int
     version: int = VERSION

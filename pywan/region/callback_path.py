@@ -1,4 +1,4 @@
-"""Owns the route of a region's changes through user code: filters of its senders, the conflict resolver, listeners."""
+"""Owns the path of a region's changes through user code: filters of its senders, the conflict resolver, listeners."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class Listening:
         self._thread.start()
 
     def _run(self) -> None:
-        self._region.refresh_route()  # Listeners need no detour any more.
+        self._region.refresh_path()  # Listeners need no detour any more.
         while not self._ends:
             for happened in self._tail.take_heard(WAIT_MS):
                 if self._ends:

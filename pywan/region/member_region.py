@@ -49,7 +49,7 @@ class MemberRegion(_core.RegionCore):
         self._shared_tail: _core.Tail | None = None
         self._listening: Listening | None = None
         self._alter = alter
-        self.set_callback_route(self._route())
+        self.set_callback_path(self._path())
 
     @property
     def gateway_sender_ids(self) -> tuple[str, ...]:
@@ -110,7 +110,7 @@ class MemberRegion(_core.RegionCore):
         self.stop_log()
         self.release_entries()
 
-    # Callbacks and senders on the route of its changes
+    # Callbacks and senders on the path of its changes
 
     def attach_senders(self, senders: Iterable[Any]) -> None:
         """Connects the region to the senders (SenderCore) that take its events. The member calls it."""
@@ -118,7 +118,7 @@ class MemberRegion(_core.RegionCore):
         with self.callbacks.lock:
             self.callbacks.set_senders(by_queue)
             self.attach(
-                by_queue, self._route(), [queue for queue, sender in by_queue.items() if sender.filters.decides_enqueue]
+                by_queue, self._path(), [queue for queue, sender in by_queue.items() if sender.filters.decides_enqueue]
             )
 
     def add_listener(self, listener: CacheListener) -> None:
@@ -126,7 +126,7 @@ class MemberRegion(_core.RegionCore):
         listener = make_instance(listener, f"region {self.name!r}: add_listener", CALLBACK_METHODS["cache_listeners"])
         with self.callbacks.lock:
             self.callbacks.add_listener(listener)
-            self.set_callback_route(self._route())
+            self.set_callback_path(self._path())
         self._listen()
 
     def share(self, tail: _core.Tail, route: Any, reads_copies: bool = False) -> None:
@@ -144,21 +144,21 @@ class MemberRegion(_core.RegionCore):
                 self._shared_tail.hear()
                 self._listening = Listening(self, self._shared_tail)
 
-    def refresh_route(self) -> None:
-        """Takes listeners off the route of changes: another thread tells them."""
+    def refresh_path(self) -> None:
+        """Takes listeners off the path of changes: another thread tells them."""
         with self.callbacks.lock:
             self.callbacks.tell_apart()
             if not self.is_closed:
-                self.set_callback_route(self._route())
+                self.set_callback_path(self._path())
 
     def set_resolver(self, resolver: GatewayConflictResolver | None) -> None:
         self.check_not_inherited()
         with self.callbacks.lock:
             self.callbacks.set_resolver(resolver)
-            self.set_callback_route(self._route())
+            self.set_callback_path(self._path())
 
-    def _route(self) -> Callable[..., str] | None:
-        """Returns the route of changes from now on: the function that asks the user's callbacks. None: there are no
+    def _path(self) -> Callable[..., str] | None:
+        """Returns the path of changes from now on: the function that asks the user's callbacks. None: there are no
         callbacks."""
         return self.callbacks.change_locally if self.callbacks.is_needed else None
 

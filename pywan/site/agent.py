@@ -25,7 +25,7 @@ from pywan.base.threads import start_thread
 from pywan.coordination import encoding
 from pywan.coordination.messages import Refused, Tables
 from pywan.coordination.tables import (
-    NO_MARK,
+    NO_DECISION,
     OWNED,
     Bucket,
     BucketKey,
@@ -66,7 +66,7 @@ class SiteTables:
     """What a member knows of the decisions of its site. Its agent's thread changes it; any thread may read."""
 
     def __init__(self) -> None:
-        self.mark = NO_MARK
+        self.newest = NO_DECISION
         self.coordinator = ""
         self.members: dict[Incarnation, MemberProfile] = {}
         self.regions: dict[str, RegionAttributes] = {}
@@ -79,10 +79,10 @@ class SiteTables:
         Tables that begin at 0 are whole, so what they do not name is no more: the answer names it with None. What is
         undecided stays as it is known.
         """
-        if tables.mark.generation < self.mark.generation:
+        if tables.newest.generation < self.newest.generation:
             return None
-        is_newer = (tables.mark.generation, tables.mark.number) > (self.mark.generation, self.mark.number)
-        if not is_newer or tables.since > self.mark.number:
+        is_newer = (tables.newest.generation, tables.newest.number) > (self.newest.generation, self.newest.number)
+        if not is_newer or tables.since > self.newest.number:
             return None
         if tables.since == 0:
             self.undecided = set(tables.undecided)
@@ -93,7 +93,7 @@ class SiteTables:
                 regions=(*tables.regions, *((name, None) for name in self.regions if name not in regions)),
                 buckets=(*tables.buckets, *((key, None) for key in self.buckets if key not in buckets)),
             )
-        self.mark, self.coordinator = tables.mark, tables.coordinator
+        self.newest, self.coordinator = tables.newest, tables.coordinator
         if tables.members is not None:
             self.members = {each.incarnation: each for each in tables.members}
         for name, attributes in tables.regions:
@@ -142,7 +142,7 @@ class Agent:
 
     Args:
         name: The member's name.
-        member_id: Of this life of the member.
+        member_id: Of this incarnation of the member.
         host: Where other members reach it.
         port: Where other members reach it.
         site: The site's id.
@@ -152,7 +152,8 @@ class Agent:
         version: Of pywan.
         on_change: Called with each change of the tables, in order, in the agent's thread. `tables` has it already.
         on_lease: Called with the time until which the lease runs, in microseconds of CLOCK_BOOTTIME.
-        on_given_up: Called when the coordinator has given this life up, with the new one. All copies are worthless now.
+        on_given_up: Called when the coordinator has given this incarnation up, with the new one. All copies are
+            worthless now.
     """
 
     def __init__(
@@ -180,12 +181,12 @@ class Agent:
         self._me = Incarnation(name, member_id)
         self._coordinator = ""
         self._identity = ""
-        self._seen = NO_MARK  # The newest decision that any life of this member heard of.
+        self._seen = NO_DECISION  # The newest decision that any incarnation of this member heard of.
         self._address: Address | None = None  # Where the coordinator answered last.
         self._is_joined = False
         self._has_tried = False  # Every locator was asked once.
         self._reports = False  # The next join says what the member holds.
-        self._ended: Incarnation | None = None  # An earlier life that is proved to be gone.
+        self._ended: Incarnation | None = None  # An earlier incarnation that is proved to be gone.
         self._refusal = ""  # Why the coordinator does not take the member in.
         self._problem = ""  # Why nobody coordinates.
         self._away_since = time.time()
@@ -195,7 +196,7 @@ class Agent:
         self._may_leave = False
         self._is_given_up = False  # `on_given_up` is to be called.
         self._retry_at = 0.0  # A refusal that passes is tried again then. 0: there is none.
-        self._is_leaving = False  # The coordinator was told that this life ends.
+        self._is_leaving = False  # The coordinator was told that this incarnation ends.
         self._stopping = False
         self._clients: set[_Client] = set()
         self._threads: list[threading.Thread] = []
@@ -253,7 +254,7 @@ class Agent:
 
     @property
     def me(self) -> Incarnation:
-        """This life of the member. It changes when the coordinator has given the member up."""
+        """This incarnation of the member. It changes when the coordinator has given the member up."""
         return self._me
 
     @property
@@ -282,7 +283,7 @@ class Agent:
                 "away_since": self._away_since or None,
                 "problem": self._refusal or self._problem,
                 "lease_ms": max(left_us, 0) // 1000,
-                "decision": list(self.tables.mark),
+                "decision": list(self.tables.newest),
                 "members": [str(each) for each in sorted(self.tables.members)],
                 "regions": sorted(self._hosted),
                 "waiting": sorted({str(key[0]) for key in self._requests}),
@@ -455,7 +456,7 @@ class Agent:
             key
             for key, each in self._requests.items()
             if each.is_done is not None
-            and not (each.needs_answer and not 0 <= each.answered_at <= self.tables.mark.number)
+            and not (each.needs_answer and not 0 <= each.answered_at <= self.tables.newest.number)
             and each.is_done()
         ]
         for key in settled:
@@ -613,7 +614,7 @@ class Agent:
                         this_process(),
                     )
                 ),
-                "stored": encoding.plain_mark(self.tables.mark),
+                "stored": encoding.plain_decision_id(self.tables.newest),
                 "regions": {name: encoding.plain_attributes(each.attributes) for name, each in known.items()},
                 "coordinator": self._coordinator,
                 "ended": self._ended and encoding.plain_incarnation(self._ended),
@@ -667,7 +668,7 @@ class Agent:
         return wait_s
 
     def _begin_again(self) -> None:
-        """The coordinator has given this life up: the member begins another one. The caller holds the lock."""
+        """The coordinator has given this incarnation up: the member begins another one. The caller holds the lock."""
         earlier, self._me = self._me, Incarnation(self.name, drawn_number(32))
         log.error(
             "member %s was given up by coordinator %s, which did not hear it for its whole lease; it begins anew as %s",
@@ -687,9 +688,11 @@ class Agent:
     def _poll(self) -> float:
         """Renews the lease, and takes what is new. Returns after how many seconds the next question comes."""
         with self._changed:
-            me, mark = self._me, self.tables.mark
+            me, stored = self._me, self.tables.newest
         sent_us = boot_us()
-        reply = self._call("coordination-poll", me=encoding.plain_incarnation(me), stored=encoding.plain_mark(mark))
+        reply = self._call(
+            "coordination-poll", me=encoding.plain_incarnation(me), stored=encoding.plain_decision_id(stored)
+        )
         refused = [encoding.refused_of(each) for each in reply.get("refused", [])]
         with self._changed:
             self._may_leave = self._may_leave or reply.get("may_leave") is True
@@ -710,7 +713,7 @@ class Agent:
             changes = self.tables.take(tables)
             if changes is None:
                 return
-            self._seen, self._identity, self._coordinator = tables.mark, tables.site_identity, tables.coordinator
+            self._seen, self._identity, self._coordinator = tables.newest, tables.site_identity, tables.coordinator
         # It counts as stored from the next question on: by then those who use the tables have acted.
         self._write()
         self._on_change(changes)
@@ -751,7 +754,7 @@ class Agent:
             value = json.loads(read_regular(file, MAX_FILE_BYTES, follow=False).data.decode())
             self._coordinator = check_name(value["coordinator"], "a coordinator")
             self._identity = str(value["site_identity"])
-            self._seen = encoding.mark_of(value["seen"])
+            self._seen = encoding.decision_id_of(value["seen"])
         except (FileError, OSError, ValueError, KeyError, TypeError, PywanError) as error:
             raise ConfigurationError(
                 f"member {self.name}: {file} cannot be used: {error}; move it away: the member then joins its site as a"
@@ -759,14 +762,14 @@ class Agent:
             ) from None
 
     def _write(self) -> None:
-        """Keeps what a later life of this member tells the coordinator."""
+        """Keeps what a later incarnation of this member tells the coordinator."""
         if self._file is None:
             return
         with self._changed:
             value = {
                 "coordinator": self._coordinator,
                 "site_identity": self._identity,
-                "seen": encoding.plain_mark(self._seen),
+                "seen": encoding.plain_decision_id(self._seen),
             }
         try:
             write_whole(self._file, json.dumps(value).encode())

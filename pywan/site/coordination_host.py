@@ -368,7 +368,7 @@ class CoordinationHost:
                         self._journal.append(action)
                     case Tell(to, message) if isinstance(message, Tables):
                         mailbox = self._mailboxes.get(to)
-                        if mailbox is not None and message.mark.number > message.since:
+                        if mailbox is not None and message.newest.number > message.since:
                             mailbox.has_news = True
                             self._changed.notify_all()
                     case Tell(to, message):
@@ -479,7 +479,7 @@ class CoordinationHost:
     def _on_join(self, request: dict[str, Any], peer: tuple[Any, ...]) -> dict[str, Any]:
         profile = encoding.profile_of(request.get("profile"))
         check_name(profile.incarnation.name, "a member's name", ProtocolError)
-        stored = encoding.mark_of(request.get("stored"))
+        stored = encoding.decision_id_of(request.get("stored"))
         regions = {name: encoding.attributes_of(value) for name, value in _map(request, "regions").items()}
         holdings = encoding.holdings_of(encoding.unpack(request["holdings"])) if "holdings" in request else {}
         claimed = request.get("coordinator")
@@ -500,7 +500,7 @@ class CoordinationHost:
             if refusal is not None:
                 return self._reply(refused=[refusal])
             ended = request.get("ended")
-            if ended is not None:  # The member has seen that its earlier life is gone: both are on one machine.
+            if ended is not None:  # The member has seen that its earlier incarnation is gone: both are on one machine.
                 earlier = encoding.incarnation_of(ended)
                 if earlier.name == me.name and earlier != me:
                     core.left(earlier, boot_us())
@@ -536,7 +536,7 @@ class CoordinationHost:
 
     def _on_poll(self, request: dict[str, Any], peer: tuple[Any, ...]) -> dict[str, Any]:
         """Renews the member's lease, and waits a little for news."""
-        me, stored = encoding.incarnation_of(request.get("me")), encoding.mark_of(request.get("stored"))
+        me, stored = encoding.incarnation_of(request.get("me")), encoding.decision_id_of(request.get("stored"))
         deadline = time.monotonic() + self._poll_s
         with self._changed:
             away = self._not_here()
@@ -547,7 +547,7 @@ class CoordinationHost:
             self._next_poll_us.pop(me, None)
             mailbox = self._mailboxes.setdefault(me, _Mailbox())
             mailbox.turn += 1
-            mailbox.has_news = stored != core.site.mark
+            mailbox.has_news = stored != core.site.newest
             turn = mailbox.turn
             core.renew(me, stored, boot_us())
             told = self._act(me)
@@ -645,7 +645,7 @@ class CoordinationHost:
                 return away
             core = self._core
             assert core is not None
-            revoked = core.awaited_lives(name)
+            revoked = core.awaited_incarnations(name)
             for each in revoked:
                 core.revoke(each)
             self._act()

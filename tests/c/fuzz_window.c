@@ -11,7 +11,7 @@ enum { BATCHES_MAX = 64 };
 void fuzz_once(random_source *source)
 {
     struct {
-        wan_window_mark mark;
+        wan_window_sending sending;
         uint64_t bytes;
     } sent[BATCHES_MAX];
     uint32_t first = 0, count = 0;
@@ -28,14 +28,14 @@ void fuzz_once(random_source *source)
             uint64_t bytes = 1 + random_below(source, 1u << random_below(source, 24));
             flight += bytes;
             sent[(first + count) % BATCHES_MAX].bytes = bytes;
-            sent[(first + count++) % BATCHES_MAX].mark = wan_window_sent(&window, flight, bytes, now);
+            sent[(first + count++) % BATCHES_MAX].sending = wan_window_sent(&window, flight, bytes, now);
             break;
         case 4:
         case 5:
         case 6:
             if (!count) break;
             flight -= sent[first].bytes;
-            wan_window_acknowledged(&window, &sent[first].mark, now);
+            wan_window_acknowledged(&window, &sent[first].sending, now);
             first = (first + 1) % BATCHES_MAX;
             count--;
             break;

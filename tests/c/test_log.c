@@ -218,9 +218,9 @@ static void a_written_store_cut_anywhere_gives_all_before_the_cut_or_says_what_i
         for (uint64_t at = 0; at < used && expectations_failed < 5; at += at >= dense ? 1 : 1 + (at * 7919) % 6007) {
             uint64_t whole = before;
             for (uint32_t n = 0; n < blocks.count && blocks.end[n] <= at; n++) whole = blocks.item[n];
-            /* Only the tail is torn: no item that was synced before may be missed, and nothing is refused. With a
+            /* Only the end is torn: no item that was synced before may be missed, and nothing is refused. With a
              * flipped bit only the last block can be taken for torn. What the manifest knows is never missed silently.
-             * A file that is shorter than it was made is never a torn tail. */
+             * A file that is shorter than it was made is never a torn end. */
             if (how == FLIPPED) whole = at < blocks.end[blocks.count - 2] ? owner.durable : owner.durable - 1;
             EXPECT(open_damaged(newest, at, how,
                                 how == TRUNCATED ? NEVER_OPENS
@@ -239,7 +239,7 @@ static void a_written_store_cut_anywhere_gives_all_before_the_cut_or_says_what_i
                  at += 1 + (at < 100 ? 0 : (at * 7919) % 70001))
                 EXPECT(open_damaged(each->name, at, how, owner.durable, 1));
     }
-    /* After a regular end the manifest knows the last block. Now nothing is taken for a torn tail. */
+    /* After a regular end the manifest knows the last block. Now nothing is taken for a torn end. */
     EXPECT_EQUAL(wan_log_seal(&owner.log, (const uint8_t *)&owner.state, 8), WAN_OK);
     for (int how = ZEROED; how <= FLIPPED; how++)
         for (uint64_t at = WAN_LOG_PAGE; at < used && expectations_failed < 5;
@@ -695,7 +695,7 @@ static void a_manifest_of_another_log_costs_no_file(void)
     end();
 }
 
-static void the_last_blocks_damaged_together_are_no_torn_tail(void)
+static void the_last_blocks_damaged_together_are_no_torn_end(void)
 {
     begin();
     write_items(12, 300);
@@ -994,7 +994,7 @@ const test_case log_tests[] = {
     {"a manifest that cannot be opened is not taken for none", a_manifest_that_cannot_be_opened_is_not_taken_for_none},
     {"an older manifest put back is noticed", an_older_manifest_put_back_is_noticed},
     {"a manifest of another log costs no file", a_manifest_of_another_log_costs_no_file},
-    {"the last blocks damaged together are no torn tail", the_last_blocks_damaged_together_are_no_torn_tail},
+    {"the last blocks damaged together are no torn end", the_last_blocks_damaged_together_are_no_torn_end},
     {"salvage with an older manifest finds also what came later",
      salvage_with_an_older_manifest_finds_also_what_came_later},
     {"a segment that lost all its blocks is noticed", a_segment_that_lost_all_its_blocks_is_noticed},

@@ -361,7 +361,7 @@ typedef struct {
     wan_lock lock;
     wan_buffer records, taken;
     uint64_t accepted, durable;
-    uint32_t work, epoch;
+    uint32_t work, changed;
     int writing;
     memory_disk disk;
     wan_log log;
@@ -381,13 +381,13 @@ static void *add_records(void *context)
         wan_lock_release(&shared->lock);
         wan_signal_change(&shared->work);
         for (;;) {
-            uint32_t seen = __atomic_load_n(&shared->epoch, __ATOMIC_ACQUIRE);
+            uint32_t seen = __atomic_load_n(&shared->changed, __ATOMIC_ACQUIRE);
             wan_lock_take(&shared->lock);
             int done = shared->durable >= item[1];
             shared->waited += done;
             wan_lock_release(&shared->lock);
             if (done) break;
-            wan_wait_change(&shared->epoch, seen, 100);
+            wan_wait_change(&shared->changed, seen, 100);
         }
     }
     __atomic_fetch_sub(&shared->writing, 1, __ATOMIC_ACQ_REL);
@@ -422,7 +422,7 @@ static void *commit_log(void *context)
         wan_lock_take(&shared->lock);
         shared->durable = accepted;
         wan_lock_release(&shared->lock);
-        wan_signal_change(&shared->epoch);
+        wan_signal_change(&shared->changed);
     }
 }
 

@@ -17,7 +17,7 @@ typedef struct {
     uint64_t now_us, flight, acknowledged, most_in_flight, next_batch_us;
     double line_free_us; /* When the line will have carried everything that it was given. */
     struct {
-        wan_window_mark mark;
+        wan_window_sending sending;
         uint64_t arrives_us, bytes;
     } ring[BATCHES_MAX];
     uint32_t first, count;
@@ -47,7 +47,7 @@ static void run_for(uint64_t us)
                && the_link.now_us >= the_link.next_batch_us) {
             the_link.flight += the_link.batch;
             uint32_t at = (the_link.first + the_link.count++) % BATCHES_MAX;
-            the_link.ring[at].mark =
+            the_link.ring[at].sending =
                 wan_window_sent(&the_link.window, the_link.flight, the_link.batch, the_link.now_us);
             the_link.ring[at].bytes = the_link.batch;
             double start = (double)(the_link.now_us + the_link.one_way_us);
@@ -66,12 +66,12 @@ static void run_for(uint64_t us)
         }
         if (the_link.ring[the_link.first].arrives_us > the_link.now_us)
             the_link.now_us = the_link.ring[the_link.first].arrives_us;
-        wan_window_mark mark = the_link.ring[the_link.first].mark;
+        wan_window_sending sending = the_link.ring[the_link.first].sending;
         the_link.flight -= the_link.ring[the_link.first].bytes;
         the_link.acknowledged += the_link.ring[the_link.first].bytes;
         the_link.first = (the_link.first + 1) % BATCHES_MAX;
         the_link.count--;
-        wan_window_acknowledged(&the_link.window, &mark, the_link.now_us);
+        wan_window_acknowledged(&the_link.window, &sending, the_link.now_us);
     }
 }
 

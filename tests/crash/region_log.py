@@ -69,7 +69,7 @@ class RegionLog:
 
 
 def block_end(data: bytes, at: int, number: int) -> int | None:
-    """Where the block at `at` of segment `number` ends. None if no whole one is there: the end, a torn tail, or
+    """Where the block at `at` of segment `number` ends. None if no whole one is there: the end, a torn end, or
     damage.
     """
     if at + BLOCK.size > len(data):

@@ -34,7 +34,7 @@ class Receiver:
         self.regions = {
             name: _core.RegionCore(f"fuzz{next(_names)}", clock, site=2, stores=True) for name in ("fast", "slow")
         }
-        self.regions["slow"].set_callback_route(lambda *change: None)
+        self.regions["slow"].set_callback_path(lambda *change: None)
         self.applied: set[tuple[int, int]] = set()  # (partition, sequence) of the slow region.
         self.failing: set[tuple[int, int]] = set()  # Events that may fail, of all that came.
         self.at = [1] * PARTITIONS  # Where each partition goes on.

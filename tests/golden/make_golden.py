@@ -217,7 +217,7 @@ def make_wire(folder: Path) -> None:
             b"".join(iter(lambda session=session: session.data_to_send(1), b""))
         )
     hello = gateway.SenderHello(
-        site=1, remote_site=2, member="server1", sender="ln", dispatcher=0, incarnation=77, mount=79, partitions=3
+        site=1, remote_site=2, member="server1", sender="ln", dispatcher=0, numbering=77, mount=79, partitions=3
     )
     welcome = gateway.Welcome(site=2, member="server2", credit_events=1000, credit_bytes=1 << 20)
     client = gateway.ClientHello(region="golden-orders", run_id=bytes(range(16)), task=3)

@@ -57,7 +57,7 @@ class Receiver:
         self.core = _core.RegionCore(REGION, _core.Clock(), site=site)
         self.watched = watched  # Its applications go through Python and are recorded one by one.
         if watched:
-            self.core.set_callback_route(lambda *change: None)
+            self.core.set_callback_path(lambda *change: None)
         self.counts = _core.ReceiverCounts()
         self.poisoned = True
 
@@ -90,7 +90,7 @@ class Link:
         self.partitions, self.dispatchers = rng.choice((1, 2, 5)), rng.choice((1, 1, 2))
         self.conflate, self.filters = rng.random() < 0.3, rng.random() < 0.4
         self.name = f"{site}->{receiver.site}"
-        self.incarnation = 0  # How often the queue was opened.
+        self.openings = 0  # How often the queue was opened.
         self.line = 0  # How often its disk was put back to a copy: from there on sequences stand for other events.
         self.batch_conflation = rng.random() < 0.3
         self.remembered: dict[int, Remembered] = {}  # By identity.
@@ -110,7 +110,7 @@ class Link:
 
     def open(self) -> None:
         """The queue, its parked events and its dispatchers."""
-        self.incarnation += 1
+        self.openings += 1
         self.queue, self.parked = self.open_queues()
         self.queue.running = True
         self.sessions = [
@@ -132,7 +132,7 @@ class Link:
     @property
     def known(self) -> Remembered:
         """What the receiver knows of the queue under its present identity."""
-        return self.remembered.setdefault(self.queue.incarnation, Remembered(self.partitions))
+        return self.remembered.setdefault(self.queue.numbering, Remembered(self.partitions))
 
     @property
     def options(self) -> dict[str, Any]:
@@ -297,7 +297,7 @@ class Connection:
             mount=self.mount,
             on_floors=link.on_floors,
         )
-        self.incarnation, self.line = link.incarnation, link.line
+        self.openings, self.line = link.openings, link.line
         credit = rng.choice(((1_000_000, 64 << 20), (1_000_000, 64 << 20), (5, 1 << 20), (0, 0)))
         self.dispatcher.connected(*credit, now_us)
         self.receiver_open = True

@@ -91,7 +91,7 @@ class Machine:
                 wait=lambda: self.wait(core),
             )
         if self.watched:
-            self.core.set_callback_route(lambda *change: None)
+            self.core.set_callback_path(lambda *change: None)
 
     def open_queue(self, name: str, *, parked: bool = False, **options: Any) -> LoggedQueue:
         queue = LoggedQueue(

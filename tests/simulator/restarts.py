@@ -53,7 +53,7 @@ class LoggedLink(Link):
         self.checkpointed = [0] * self.partitions  # Removed, and the disk knows it.
         self.recovered_through = [0] * self.partitions  # Up to here events may have been sent by an earlier process.
         # The receiver knows it by the first; the second may be on the disk already.
-        self.identity = self.wanted = self.queue.incarnation
+        self.identity = self.wanted = self.queue.numbering
         self.may_tie = False  # Machines of one site may give one stamp to two changes.
         self.is_copied = False  # There is, or was, another store with these sequences.
         # The events that were queued, and are not in the copy that the disk was set back to.
@@ -112,10 +112,10 @@ class LoggedLink(Link):
         if self.wanted == self.identity:
             self.wanted = self.rng.getrandbits(62) | 1
         try:
-            self.queue.renew(self.queue.incarnation, self.wanted, timeout=0)
+            self.queue.renew(self.queue.numbering, self.wanted, timeout=0)
         except DiskError:
             self.machine.commit(self.queue)  # As the committer does, while `renew` waits.
-        if self.queue.incarnation == self.wanted:
+        if self.queue.numbering == self.wanted:
             self.identity = self.wanted
         return False
 
@@ -213,9 +213,7 @@ class LoggedLink(Link):
         )
         before = [link.queue.positions() for link in machine.out]
         outcome = super().change_receiver(core, key, value, fields, connection)
-        sent_again = (
-            connection.incarnation == self.incarnation and fields["sequence"] <= self.recovered_through[partition]
-        )
+        sent_again = connection.openings == self.openings and fields["sequence"] <= self.recovered_through[partition]
         if sent_again and not fields["possible_duplicate"]:
             self.wrong.append(
                 f"{partition}, {fields['sequence']} of key {key} was recovered, and was not sent as possible duplicate"
@@ -259,10 +257,10 @@ class LoggedLink(Link):
         was not synced.
         """
         must(
-            self.queue.incarnation in (self.identity, self.wanted),
-            f"{self.name} was {self.identity:x} or {self.wanted:x}, and came back as {self.queue.incarnation:x}",
+            self.queue.numbering in (self.identity, self.wanted),
+            f"{self.name} was {self.identity:x} or {self.wanted:x}, and came back as {self.queue.numbering:x}",
         )
-        self.identity = self.wanted = self.queue.incarnation
+        self.identity = self.wanted = self.queue.numbering
         found = {
             (partition, sequence): _core.record_fields(record)
             for partition, sequence, record in self.queue.records(1 << 30)

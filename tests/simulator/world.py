@@ -191,7 +191,7 @@ class World:
         connection.out.truncate()
         if (
             connection.receiver_open
-            and connection.known is link.remembered.get(link.queue.incarnation)
+            and connection.known is link.remembered.get(link.queue.numbering)
             and self.rng.random() < 0.7
         ):
             self.late.append(connection)

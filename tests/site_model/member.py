@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from linearizability import ABSENT, apply
 from pywan.coordination.messages import MayLeave, Refused, Tables
 from pywan.coordination.tables import (
+    NO_DECISION,
     NO_EPOCH,
-    NO_MARK,
     OWNED,
     Bucket,
     BucketKey,
@@ -87,8 +87,8 @@ class Member(Node):
         super().__init__(world.simulation, name)
         self.world = world
         self.me = Incarnation(name, member_id)
-        self.mark = NO_MARK
-        self.site_identity, self.seen = world.folders.get(name, ("", NO_MARK))
+        self.newest = NO_DECISION
+        self.site_identity, self.seen = world.folders.get(name, ("", NO_DECISION))
         self.buckets: dict[BucketKey, Bucket] = {}
         self.copies: dict[BucketKey, Copy] = {}
         self.leads: dict[BucketKey, Lead] = {}
@@ -110,11 +110,11 @@ class Member(Node):
             }
             hosting = tuple((region, 100) for region in sorted(self.hosted))
             profile = MemberProfile(me, "localhost", 1, 1, self.site_identity, self.seen, "1", hosting)
-            mark, regions = self.mark, {region: world.regions[region] for region in self.hosted}
-            world.ask_coordinator(self, sent, lambda c, now: c.join(profile, regions, holdings, mark, now))
+            stored, regions = self.newest, {region: world.regions[region] for region in self.hosted}
+            world.ask_coordinator(self, sent, lambda c, now: c.join(profile, regions, holdings, stored, now))
             return
-        mark = self.mark
-        world.ask_coordinator(self, sent, lambda c, now: c.renew(me, mark, now))
+        stored = self.newest
+        world.ask_coordinator(self, sent, lambda c, now: c.renew(me, stored, now))
         for region, attributes in world.regions.items():
             if region not in self.hosted and world.simulation.now_us >= world.hosts_from[self.name]:
                 world.ask_coordinator(self, sent, lambda c, now, r=region, a=attributes: c.host(me, r, a, 100, now))
@@ -135,15 +135,15 @@ class Member(Node):
                 self._take(message, sent)
 
     def _take(self, tables: Tables, sent: int) -> None:
-        if tables.mark.generation < self.mark.generation:
+        if tables.newest.generation < self.newest.generation:
             return
         if tables.lease_us:
             self.is_joined = True
             self.lease_until = max(self.lease_until, sent + tables.lease_us)
-        newer = tables.mark.generation > self.mark.generation or tables.mark.number > self.mark.number
-        if not newer or tables.since > self.mark.number:
+        newer = tables.newest.generation > self.newest.generation or tables.newest.number > self.newest.number
+        if not newer or tables.since > self.newest.number:
             return
-        self.mark = self.seen = tables.mark
+        self.newest = self.seen = tables.newest
         self.site_identity = tables.site_identity
         self.world.folders[self.name] = self.site_identity, self.seen
         if tables.members is not None:
@@ -162,8 +162,8 @@ class Member(Node):
                 self._take_bucket(key, bucket)
         for key in [each for each in self.copies if each not in self.buckets and not self._owns(each)]:
             del self.copies[key]
-        mark, me = self.mark, self.me
-        self.world.ask_coordinator(self, self.clock(), lambda c, now: c.renew(me, mark, now))
+        stored, me = self.newest, self.me
+        self.world.ask_coordinator(self, self.clock(), lambda c, now: c.renew(me, stored, now))
 
     def _owns(self, key: BucketKey) -> bool:
         """Whether this member holds the bucket as the owner of its region."""

@@ -10,7 +10,17 @@ from collections.abc import Callable, Hashable
 from linearizability import ABSENT, Operation, Verdict, check
 from pywan.coordination.actions import Probe, Store, Tell
 from pywan.coordination.coordinator import Coordinator
-from pywan.coordination.tables import OWNED, Bucket, BucketKey, Epoch, Incarnation, Kind, Mark, Reach, RegionAttributes
+from pywan.coordination.tables import (
+    OWNED,
+    Bucket,
+    BucketKey,
+    DecisionId,
+    Epoch,
+    Incarnation,
+    Kind,
+    Reach,
+    RegionAttributes,
+)
 
 from .member import Copy, Entry, Member
 from .simulation import MS, Network, Node, Simulation
@@ -96,7 +106,7 @@ class SiteWorld:
         self.highest: dict[tuple[BucketKey, int], tuple[Epoch, Incarnation]] = {}
         self.members: dict[str, Member] = {}
         self.folders: dict[
-            str, tuple[str, Mark]
+            str, tuple[str, DecisionId]
         ] = {}  # By name: the site's identity, the newest decision that was heard.
         self.unchecked: set[str] = set()  # Keys of buckets whose life says that they may have lost their end.
         self.processes = 0
@@ -163,8 +173,8 @@ class SiteWorld:
                 continue
             if key in self.coordinator.core._unheard:
                 continue  # Members that know later decisions may yet report them.
-            self._see_fork(key, store.mark.generation)
-            self.note(f"decision {store.mark.generation}.{store.mark.number} {key}: {shown(bucket)}")
+            self._see_fork(key, store.newest.generation)
+            self.note(f"decision {store.newest.generation}.{store.newest.number} {key}: {shown(bucket)}")
             self.statistics["owners"] += key.number == OWNED
             numbers = range(2) if key.number == OWNED else [key.number]
             for number in numbers:
@@ -390,7 +400,7 @@ class SiteWorld:
             self.coordinator.is_dead = True
             rest = rng.randrange(len(self.journal))
             for store in self.journal[rest:]:
-                self.forgotten.update((key, store.mark.generation) for key, _ in store.buckets)
+                self.forgotten.update((key, store.newest.generation) for key, _ in store.buckets)
             del self.journal[rest:]
             self.note(f"coordinator comes back with {len(self.journal)} of its decisions")
             self.simulation.after(rng.choice([0, 200, 3000]) * MS, self._start_coordinator)
