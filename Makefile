@@ -97,10 +97,11 @@ $(STAMP)-install: pyproject.toml setup.py $(STAMP)-tools
 	@touch $@
 
 # After an install this finds all objects made, and only says so. The stamp gets the time when the build began: a file
-# that changed meanwhile is built by the next one.
+# that changed meanwhile is built by the next one. The log has the compiler's warnings; there should be none.
 $(STAMP)-build: $(SOURCES) $(STAMP)-install
 	@echo $(KIND) > $@.begun
 	@$(PY) setup.py -q build_ext --inplace > $(VENV)/build.log 2>&1 || { cat $(VENV)/build.log >&2; exit 1; }
+	@if grep -q "warning:" $(VENV)/build.log; then cat $(VENV)/build.log >&2; fi
 	@mv $@.begun $@
 
 install: $(STAMP)-install

@@ -270,8 +270,11 @@ class BuildCore(build_ext):
             key=lambda target: -os.path.getsize(jobs[target]),
         )
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-            for warnings in pool.map(lambda target: compile_one(command, jobs[target], target), late):
-                sys.stderr.write(warnings)
+            list(pool.map(lambda target: compile_one(command, jobs[target], target), late))
+        # Every build repeats the warnings of the objects that it did not make again.
+        for warned in (target.with_suffix(".warnings") for target in jobs):
+            if warned.exists():
+                sys.stderr.write(warned.read_text())
         to = self.get_ext_fullpath(extension.name)
         os.makedirs(os.path.dirname(to), exist_ok=True)
         if late or not os.path.exists(to) or os.path.getmtime(to) < max(target.stat().st_mtime for target in jobs):
@@ -304,7 +307,7 @@ def is_late(target, command):
 
 
 def compile_one(command, source, target):
-    """Compiles a source. Returns the compiler's warnings."""
+    """Compiles a source. The compiler's warnings, if there are any, are kept beside the object."""
     target.parent.mkdir(parents=True, exist_ok=True)
     # Without this file the object counts as late. So an interrupted compilation is done again.
     target.with_suffix(".command").unlink(missing_ok=True)
@@ -321,8 +324,10 @@ def compile_one(command, source, target):
         ) from None
     if done.returncode:
         raise SystemExit(f"{source} cannot be compiled:\n{done.stderr}")
+    target.with_suffix(".warnings").unlink(missing_ok=True)
+    if done.stderr:
+        target.with_suffix(".warnings").write_text(done.stderr)
     target.with_suffix(".command").write_text(shlex.join(command))
-    return done.stderr
 
 
 if __name__ == "__main__":

@@ -8,14 +8,13 @@
 _Thread_local char wan_detail[WAN_DETAIL_BYTES];
 _Thread_local wan_status wan_detail_status;
 
-wan_status wan_fail(wan_status status, const char *format, ...)
+void wan_note(wan_status status, const char *format, ...)
 {
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(wan_detail, sizeof wan_detail, format, arguments);
     va_end(arguments);
     wan_detail_status = status;
-    return status;
 }
 
 #ifdef WAN_DEBUG

@@ -39,12 +39,10 @@ extern _Thread_local char wan_detail[WAN_DETAIL_BYTES];
  * (WAN_FULL) because a log fails, the detail explains the log's failure. */
 extern _Thread_local wan_status wan_detail_status;
 
-/* Notes the reason of a failure in the thread's detail, for the caller that turns the status into an error. Returns
- * `status`. */
-wan_status wan_fail(wan_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
-#define WAN_FAIL(status, ...) wan_fail((status), __VA_ARGS__)
-/* WAN_FAIL for a function that does not return a status. */
-#define wan_note(status, ...) ((void)wan_fail((status), __VA_ARGS__))
+/* Notes the reason of a failure in the thread's detail, for the caller that turns the status into an error. */
+void wan_note(wan_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Notes the reason, and is `status`: the compiler sees which one the function returns. */
+#define WAN_FAIL(status, ...) (wan_note((status), __VA_ARGS__), (status))
 
 /* The place of a check of our own arithmetic. A check that fails is a bug of ours, and going on with its handle would
  * spoil data. The handle (a queue, a log) keeps the first failure in `broken` and refuses every later call. The process

@@ -172,7 +172,8 @@ static inline void wan_copy_small(uint8_t *restrict to, const uint8_t *restrict 
     }
 }
 
-/* Writes the content behind the head at `to`. The head is complete, and has the lengths. */
+/* Writes the content behind the head at `to`. The head is complete, and has the lengths. A part without bytes may be
+ * NULL. */
 static inline __attribute__((always_inline)) void wan_record_fill(uint8_t *restrict to, const uint8_t *key,
                                                                   const uint8_t *value, const uint8_t *callback,
                                                                   const uint8_t *recipients)
@@ -186,12 +187,12 @@ static inline __attribute__((always_inline)) void wan_record_fill(uint8_t *restr
     to += key_length;
     wan_copy_small(to, value, value_length);
     to += value_length;
-    if (WAN_UNLIKELY(callback_length != 0)) {
+    if (WAN_UNLIKELY(callback_length != 0) && callback) {
         wan_copy_small(to, callback, callback_length);
         to += callback_length;
     }
     if (recipients_count == 1) *to = *recipients; /* This is the usual number. */
-    else wan_copy_small(to, recipients, recipients_count);
+    else if (recipients) wan_copy_small(to, recipients, recipients_count);
 }
 
 /* A head of zeros. */
@@ -211,7 +212,7 @@ static inline __attribute__((always_inline)) wan_record *wan_record_begin(uint8_
 }
 
 /* Writes a record at `to`: the head, its content, and zeros behind it. `length` is the record's size. The head says how
- * long each part is. A part without bytes may be NULL. */
+ * long each part is. */
 static inline __attribute__((always_inline)) void wan_record_write(uint8_t *restrict to, uint64_t length,
                                                                    const wan_record head, const uint8_t *key,
                                                                    const uint8_t *value, const uint8_t *callback,

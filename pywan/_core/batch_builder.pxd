@@ -1,6 +1,6 @@
 # The interface of batch_builder.pyx.
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
-from pywan._core.c_base cimport wan_buffer
+from pywan._core.c_base cimport WAN_DETAIL_BYTES, wan_buffer
 from pywan._core.c_record cimport wan_record, wan_section
 from pywan._core.c_store cimport wan_store_span
 from pywan._core.event_queue cimport EventQueue
@@ -27,7 +27,7 @@ cdef class BatchBuilder:
     cdef uint64_t waiting_since_us  # When the first event of a batch that is not full was seen; 0: none.
     cdef uint8_t announced[8192]    # A bit per region number: its name was sent on this connection.
     # Why events that lie in a file of the log are not sent: it cannot be read. Empty: it can. Under the queue's lock.
-    cdef char unreadable[512]
+    cdef char unreadable[WAN_DETAIL_BYTES]
     cdef uint32_t unreadable_partition
     # No batch is built before this time, since nothing that was peeked could be read. 0: a batch may be built.
     cdef uint64_t read_again_us

@@ -2,7 +2,7 @@
 # them, and lays them out as one batch.
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
-from libc.string cimport memcmp, memcpy, memmove, memset, strncpy
+from libc.string cimport memcmp, memcpy, memmove, memset
 from pywan._core.c_base cimport *
 from pywan._core.c_record cimport *
 from pywan._core.c_tables cimport *
@@ -209,7 +209,7 @@ cdef class BatchBuilder:
 
     cdef object unreadable_reason(self):
         """Why events that lie in a file of the log are not sent; None: they are. Any thread may ask."""
-        cdef char reason[512]
+        cdef char reason[WAN_DETAIL_BYTES]
         wan_lock_take(&self.gateway.lock)
         memcpy(reason, self.unreadable, sizeof(reason))
         wan_lock_release(&self.gateway.lock)
@@ -302,7 +302,7 @@ cdef void note_readable(BatchBuilder self, const wan_section *section, bint read
     else:
         wan_queue_unpeek(&self.gateway.queue, section.partition, section.first - 1)
         queue_refresh_ready(self.gateway, self.index)
-        strncpy(self.unreadable, wan_detail, sizeof(self.unreadable) - 1)
+        memcpy(self.unreadable, wan_detail, sizeof(self.unreadable))
         self.unreadable_partition = section.partition
     wan_lock_release(&self.gateway.lock)
     if not readable and not was:
@@ -422,7 +422,7 @@ cdef int lay_out_batch(BatchBuilder self, Session session, InFlight flights, uin
     cdef uint64_t *sequence
     cdef uint64_t duplicates = 0, duplicate_through
     cdef const uint8_t *run = NULL
-    cdef size_t run_bytes, laid_out
+    cdef size_t run_bytes = 0, laid_out
     cdef int packed
     cdef bint compress
     # One section whose records lie behind one another in the queue is packed where it lies.

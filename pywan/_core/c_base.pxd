@@ -10,6 +10,7 @@ cdef extern from "base/wan_base.h" nogil:
         pass
     wan_status wan_refuse_broken(const wan_breakage *broken)
     const wan_breakage *wan_breakage_of(const wan_breakage **broken)
+    enum: WAN_DETAIL_BYTES
     const char *wan_detail
     wan_status wan_detail_status
     uint64_t wan_align8(uint64_t length)

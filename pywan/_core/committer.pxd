@@ -65,7 +65,7 @@ cdef struct log_view:                       # A log as others may see it, as of 
     uint32_t segments
     int failing                             # wan_status of the last round. Enqueues are refused while it is not WAN_OK.
     uint64_t failing_since_us               # Since when no round has returned WAN_OK.
-    char reason[512]
+    char reason[WAN_DETAIL_BYTES]
 
 # The owner's part in the work of its committer. The thread that has the role calls these, without the owner's lock.
 # What is to be done now: WORK_*.

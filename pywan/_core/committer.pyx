@@ -2,7 +2,7 @@
 # its rounds, the role of the committer, the waits of callers, and what others see of the log. The owner supplies what a
 # round writes (`log_owner`).
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
-from libc.string cimport strncpy
+from libc.string cimport memcpy, strncpy
 from cpython.exc cimport PyErr_CheckSignals
 from pywan._core.c_base cimport *
 from pywan._core.c_log cimport *
@@ -275,7 +275,7 @@ cdef void show(log_committer *committer, wan_status status) noexcept nogil:
     if status == WAN_NO_MEMORY:     # Some of these come without a detail.
         strncpy(view.reason, b"out of memory while the log was written", sizeof(view.reason) - 1)
     elif status != WAN_OK:
-        strncpy(view.reason, wan_detail, sizeof(view.reason) - 1)
+        memcpy(view.reason, wan_detail, sizeof(view.reason))
 
 
 cdef void committer_made_durable(log_committer *committer, uint64_t given) noexcept nogil:

@@ -308,7 +308,7 @@ cdef uint32_t region_forward_rows(region_core *region, const ColumnView *key_col
     cdef uint32_t n, count, key_length, value_length, done = 0
     cdef uint64_t length, used = 0, stamp, row_stamp, first_event, hash
     cdef uint8_t *to
-    cdef uint8_t key_form, value_form, operation = WAN_UPDATE, flags, recipient
+    cdef uint8_t key_form, value_form, operation = WAN_UPDATE, flags
     cdef int wake = -1
     cdef bint many, is_plain
     cdef wan_thread *maker = wan_thread_self()
@@ -319,7 +319,6 @@ cdef uint32_t region_forward_rows(region_core *region, const ColumnView *key_col
         wan_lock_release(&shard.lock)
         return 0
     many = gateway.queue.partition_count > 1
-    recipient = attached.recipients[0]
     count = <uint32_t>min(<int64_t>PROXY_ROWS_PER_HOLD, key_column.length - row)
     memset(&head, 0, sizeof(head))
     head.region = region.number
@@ -364,7 +363,7 @@ cdef uint32_t region_forward_rows(region_core *region, const ColumnView *key_col
         record.value_length, record.key_length = value_length, <uint16_t>key_length
         record.stamp, record.event_sequence = row_stamp, first_event + n
         record.flags, record.operation, record.key_form, record.value_form = flags, operation, key_form, value_form
-        wan_record_fill(to, keys[n], values[n], NULL, &recipient)
+        wan_record_fill(to, keys[n], values[n], NULL, attached.recipients)
         done += 1
     if gateway.durable != NULL and durable_reserve(gateway, used, done) != WAN_OK:
         done = 0
