@@ -6,6 +6,7 @@
 #   make test      the tests, in parallel                             (ARGS="-k queue" WORKERS=2 ...)
 #   make test-quick  the tests without Spark, processes and long waits
 #   make test-long the tests that `make test` leaves out, as they take long
+#                  (each of the three with AGAIN=1: what failed runs once more, alone; what passes then fails nothing)
 #   make bench     the benchmarks, as ratios measured in one run      (ARGS="--quick", or "--smallest": whether each works)
 #   make ctest     the C primitives' own test programs, and two seconds of each fuzzer
 #   make fuzz      bytes and operations at random             (FUZZ_SECONDS=60 FUZZ_SEED=7 FUZZERS="log" ...)
@@ -60,8 +61,10 @@ CAMPAIGN_SECONDS ?= 600
 WORKERS  ?= $(if $(ARGS),1,4)
 # Tests wait for thousands of syncs. In memory, where there is enough of it, a sync takes no time.
 TEST_TMP := $(shell df -Pk /dev/shm 2> /dev/null | awk 'NR == 2 && $$4 > 6000000 {print "/dev/shm"}')
+# With AGAIN, the tests that failed once and passed alone are added to this file. `.ci/run` prints it.
+UNSTEADY  := build/unsteady
 # Hundreds of tests start Python, so bytecode is kept, whatever the environment says.
-PYTEST    = PYTHONDONTWRITEBYTECODE= $(if $(TEST_TMP),TMPDIR=$(TEST_TMP)) $(VENV)/bin/pytest -q $(if $(filter-out 0 1,$(WORKERS)),-n $(WORKERS))
+PYTEST    = PYTHONDONTWRITEBYTECODE= $(if $(TEST_TMP),TMPDIR=$(TEST_TMP)) $(PY) $(if $(AGAIN),tests/again.py $(UNSTEADY),-m pytest) -q $(if $(filter-out 0 1,$(WORKERS)),-n $(WORKERS))
 C_SOURCES := $(wildcard csrc/*/*.[ch] tests/*.c tests/c/*.[ch] bench/c/*.[ch])
 
 # The requirements of an extra of pyproject.toml: $(call extra,lint).

@@ -519,6 +519,31 @@ def test_a_coordinator_whose_file_is_gone_waits_for_the_reports_of_all_copies_in
     assert after.in_sync == bucket.in_sync and after.life == bucket.life
 
 
+@pytest.mark.parametrize("file", ["lost", "old"])
+def test_a_copy_that_was_being_made_is_made_again_in_a_new_generation(file):
+    site = Site(A, B)
+    earlier = list(site.journal)
+    first, second = site.want().in_sync
+    bucket = replace(site.bucket(), primary=first, in_sync=(first,), learners=(Learner(second, 1),))
+    site.core.site.set_bucket(KEY, bucket)
+    site.act()
+    old = site.core.site.mark
+    site.journal[:] = earlier if file == "old" else []
+    site.start(run=2)
+    for member in (first, second):
+        site.core.join(
+            profile(member, site_identity="site", seen=old, hosting=(("data", 100),)),
+            {"data": site.attributes},
+            {KEY: Holding(bucket, member == first)},
+            old,
+            site.now,
+        )
+    site.pass_time(2 * OVER, first, second)
+    after = site.bucket()
+    assert after.epoch.generation == 2 and after.in_sync == (first,)
+    assert after.learning == (second,) and after.learners != bucket.learners
+
+
 def test_copies_that_were_silent_together_come_back_with_what_they_have():
     site = Site(A, B)
     bucket = site.want()

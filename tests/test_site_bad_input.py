@@ -36,6 +36,13 @@ def leads(site: Site, name: str) -> int:
     return site.counts("data")[name].get("primary", 0)
 
 
+def has_two_whole_copies(site: Site) -> bool:
+    """Whether each bucket has its two copies, and none is being made."""
+    counts = list(site.counts("data").values())
+    whole = sum(each.get("primary", 0) + each.get("copies", 0) for each in counts)
+    return whole == 2 * BUCKETS and not any(each.get("learning", 0) for each in counts)
+
+
 def pair_of(site: Site) -> tuple[Process, Process]:
     one, two = site.start("one"), site.start("two")
     eventually(lambda: copies(site, "two") == BUCKETS, what="copies at the second member")
@@ -139,6 +146,8 @@ def test_members_go_on_with_a_coordinator_whose_file_is(what, site, tmp_path):
     writer.write(three, 20)
     four = site.start("four")
     writer.write(four, 20)
+    # The second member may have had the only copies in sync: the coordinator was away while others were made.
+    eventually(lambda: has_two_whole_copies(site), what="two whole copies of each bucket")
     site.members["two"].kill()
     eventually(
         lambda: copies(site, "four") + leads(site, "four") == BUCKETS, what="copies at a member that comes later"

@@ -766,6 +766,8 @@ class Coordinator:
                 # Those who are missing may have known of a later decision, and have acknowledged more.
                 bucket = replace(bucket, life=self._new_life(), inherits=bucket.life)
             self._promote(key, replace(bucket, learners=()), list(there), there)
+            if key.region in self.site.regions:  # The learners begin anew. A due recovery may have been forgotten.
+                self._recover_from(key.region, self._silence_until)
             return
         owned = self.site.buckets.get(BucketKey(key.region, OWNED))
         if key.number != OWNED and owned is not None and owned.life == bucket.life:
