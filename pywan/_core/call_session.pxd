@@ -19,7 +19,7 @@ cdef struct call_wait:
 
 cdef struct parked_call:
     # A call that is done, whose answer must not leave yet. The answer lies behind it, `length` bytes.
-    wan_parked parked           # The first field: what is ready comes as a wan_parked. In `reads`, `behind` is the next.
+    wan_parked parked           # The first field: what is ready comes as a wan_parked. `behind` links `reads`, too.
     parked_call *before         # In the session's list, by the time when they are given up.
     parked_call *behind
     call_wait wait

@@ -64,7 +64,7 @@ cdef class CallSession(Session):
         if self.wake_file < 0:
             self.wake_file = self.waker.wake_file = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)
             if self.wake_file < 0:
-                raise OSError("no file descriptor is left to serve calls of another member; raise the limit (ulimit -n)")
+                raise OSError("no file descriptor is left to serve another member's calls; raise the limit (ulimit -n)")
         try:
             return self.run_over_socket(file)
         finally:
