@@ -180,7 +180,7 @@ class Member:
 
         def run(number: int) -> None:
             n, count, before = len(keys) // threads * number, 0, clock()
-            while before < end:
+            while not count or before < end:  # Each thread makes at least one, also where it waited long for a core.
                 operation(keys[n], values[n])
                 now = clock()
                 if number == 0 and count < TAKEN_MAX:
