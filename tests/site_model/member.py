@@ -394,7 +394,10 @@ class Member(Node):
 
     def _report_silent(self, key: BucketKey) -> None:
         lead, now, me = self.leads[key], self.clock(), self.me
-        for other in sorted(self._others(key) | set(self.buckets[key].learning)):
+        copies = self._others(key) | set(self.buckets[key].learning)
+        for other in lead.heard.keys() - copies:  # If it comes back, its silence begins then.
+            del lead.heard[other]
+        for other in sorted(copies):
             if now - lead.heard.setdefault(other, now) > SILENT_US and other not in self.buckets[key].leaving:
                 self.world.ask_coordinator(self, now, lambda c, t, o=other: c.unreachable(me, {key: lead.epoch}, o, t))
 

@@ -473,6 +473,10 @@ class SiteWorld:
             self.must(all(each == entries[0] for each in entries), f"the copies of {key} differ")
             self.must(lead.leads[key].active, f"{key} has no active primary")
             self.must(not bucket.leaving and not bucket.learners, f"{key} is not at rest: {shown(bucket)}")
+            attributes = self.regions[key.region]
+            if attributes.recovery_delay_ms >= 0:
+                wanted = attributes.copies_wanted(len(core.site.hosts(key.region)))
+                self.must(len(bucket.in_sync) == wanted, f"{key} has not {wanted} copies: {shown(bucket)}")
 
     def check_histories(self) -> None:
         for of, history in self.history.items():
