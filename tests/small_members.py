@@ -85,9 +85,9 @@ class SmallMember:
     def host(self, region: str = "data", attributes: RegionAttributes = ATTRIBUTES, weight: int = 100) -> bool:
         return self.agent.host(region, attributes, weight, timeout=LIMIT_S)
 
-    def want_all(self, region: str = "data", count: int = ATTRIBUTES.total_num_buckets) -> None:
+    def see_all(self, region: str = "data", count: int = ATTRIBUTES.total_num_buckets) -> None:
+        """Waits until the tables have all buckets of a region."""
         keys = [BucketKey(region, number) for number in range(count)]
-        self.agent.want(keys)
         eventually(lambda: all(key in self.agent.tables.buckets for key in keys))
 
     def end(self) -> None:

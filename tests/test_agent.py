@@ -30,7 +30,7 @@ def held_by(member: SmallMember, *others) -> bool:
 def test_a_member_hears_of_another_one_and_of_its_buckets():
     with locator() as site, small_members(str(site.address), "a", "b") as (a, b):
         assert a.host() and b.host()
-        a.want_all()
+        a.see_all()
         eventually(lambda: b.buckets == a.buckets)
         assert set(b.agent.tables.members) == {a.agent.me, b.agent.me}
         assert a.agent.tables.regions == {"data": ATTRIBUTES}
@@ -70,7 +70,7 @@ def test_a_killed_member_is_seen_at_once_and_its_buckets_are_decided_again():
         assert a.host()
         other = OtherProcess("b", site.address)
         try:
-            a.want_all()
+            a.see_all()
             eventually(lambda: other.me in {copy for each in a.buckets.values() for copy in each.in_sync})
             other.signal(signal.SIGKILL)
             began = time.monotonic()
@@ -85,7 +85,7 @@ def test_a_stopped_member_is_given_up_after_its_lease_and_begins_anew_when_it_go
         assert a.host()
         other = OtherProcess("b", site.address)
         try:
-            a.want_all()
+            a.see_all()
             eventually(lambda: other.me in {copy for each in a.buckets.values() for copy in each.in_sync})
             other.signal(signal.SIGSTOP)
             began = time.monotonic()
@@ -192,7 +192,7 @@ def test_what_was_asked_while_the_coordinator_was_away_is_done_when_it_is_back(t
 def test_a_member_that_leaves_hands_over_first():
     with locator() as site, small_members(str(site.address), "a", "b") as (a, b):
         assert a.host() and b.host()
-        a.want_all()
+        a.see_all()
         eventually(lambda: all(len(each.in_sync) == 2 for each in a.buckets.values() if each))
         assert b.agent.leave()
         eventually(lambda: held_by(a))
@@ -205,13 +205,7 @@ def test_leaving_ends_in_time_though_nobody_takes_over():
         small_members(str(site.address), "b") as (b,),
     ):
         assert a.host() and b.host()
-        b.want_all()
+        b.see_all()
         began = time.monotonic()
         b.agent.leave(timeout=1.0)
         assert time.monotonic() - began < SOON_S
-
-
-def test_wanting_a_bucket_of_no_region_is_forgotten_and_not_repeated():
-    with locator() as site, small_members(str(site.address), "a") as (a,):
-        a.agent.want([BucketKey("none", 0)])
-        eventually(lambda: a.agent.status()["waiting"] == [])

@@ -107,7 +107,7 @@ def restarted(tmp_path, lose, same_generation: bool) -> None:
     try:
         with locator(dir=tmp_path, port=port, member_timeout_ms=TIMEOUT_MS):
             eventually(b.host)
-            a.want_all()
+            a.see_all()
             eventually(lambda: BucketKey("data", OWNED) not in a.buckets)
             # A copy that is in sync, and has not heard of it yet, would not report the bucket after the restart.
             eventually(lambda: settled(a) and a.buckets == b.buckets and a.agent.tables.newest == b.agent.tables.newest)

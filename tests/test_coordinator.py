@@ -59,7 +59,7 @@ class Site:
         self.start()
         for member in members:
             self.join(member)
-        for member in members:  # All at once: the region has no owner, and its buckets are made when they are wanted.
+        for member in members:  # All at once: the region has no owner, and its buckets are made.
             self.core.host(member, "data", self.attributes, 100, self.now)
         self.act()
 
@@ -103,11 +103,6 @@ class Site:
             self.act()
             self.renew(*alive)
 
-    def want(self, key: BucketKey = KEY, by: Incarnation = A) -> Bucket:
-        self.core.want(by, [key])
-        self.act()
-        return self.bucket(key)
-
     def bucket(self, key: BucketKey = KEY) -> Bucket:
         return self.core.site.buckets[key]
 
@@ -119,22 +114,22 @@ def profile(member: Incarnation, **fields) -> MemberProfile:
     return MemberProfile(member, "localhost", 4000, 1, **fields)
 
 
-def test_a_bucket_is_made_when_it_is_first_wanted_with_all_copies_in_sync():
+def test_members_that_have_a_region_at_once_get_all_its_buckets_with_all_copies_in_sync():
     site = Site(A, B, C)
-    assert site.core.site.buckets == {}
-    bucket = site.want()
+    assert len(site.core.site.buckets) == site.attributes.total_num_buckets
+    bucket = site.bucket()
     assert len(bucket.in_sync) == 2 and bucket.primary in bucket.in_sync and not bucket.learners
 
 
 def test_primaries_and_copies_are_spread_over_the_members():
     site = Site(A, B, C, redundant_copies=0)
-    primaries = [site.want(BucketKey("data", number)).primary for number in range(3)]
+    primaries = [site.bucket(BucketKey("data", number)).primary for number in range(3)]
     assert sorted(primaries) == [A, B, C]
 
 
 def test_a_replicated_region_has_a_copy_on_every_member_also_on_one_that_comes_later():
     site = Site(A, B, kind=Kind.REPLICATE)
-    assert set(site.want().in_sync) == {A, B}
+    assert set(site.bucket().in_sync) == {A, B}
     site.join(C)
     site.core.host(C, "data", site.attributes, 100, site.now)
     site.core.tick(site.now)
@@ -169,8 +164,11 @@ def test_a_member_of_another_site_is_refused_by_name():
 
 
 def test_a_decision_is_stored_before_anybody_hears_of_it():
-    site = Site(A, B)
-    site.core.want(A, [KEY])
+    site = Site()
+    for member in (A, B):
+        site.join(member)
+    for member in (A, B):
+        site.core.host(member, "data", site.attributes, 100, site.now)
     actions = site.core.take_actions()
     assert isinstance(actions[0], Store) and any(isinstance(each, Tell) for each in actions[1:])
     assert KEY in dict(actions[0].buckets)
@@ -178,7 +176,7 @@ def test_a_decision_is_stored_before_anybody_hears_of_it():
 
 def test_a_primary_that_is_refused_by_its_machine_is_replaced_at_once_where_there_is_another_copy():
     site = Site(A, B)
-    bucket = site.want()
+    bucket = site.bucket()
     other = next(each for each in bucket.in_sync if each != bucket.primary)
     site.core.suspect(other, bucket.primary)
     site.act()
@@ -192,37 +190,39 @@ def test_a_primary_that_is_refused_by_its_machine_is_replaced_at_once_where_ther
 
 def test_a_sole_copy_is_given_up_only_when_its_lease_is_over_and_begins_a_new_and_empty_life():
     site = Site(A, B, redundant_copies=0)
-    bucket = site.want()
+    bucket = site.bucket()
     alive = B if bucket.primary == A else A
     site.deaf.add(bucket.primary)
     site.core.probed(bucket.primary, Reach.REFUSED, site.now)
     site.act()
     assert site.bucket() == bucket
+    led = sum(each.primary == bucket.primary for each in site.core.site.buckets.values())
     site.pass_time(OVER, alive)
-    assert site.bucket().primary is None and site.core.lost_buckets == 1
-    after = site.want(by=alive)
+    assert site.core.lost_buckets == led
+    after = site.bucket()
     assert after.primary == alive and after.life != bucket.life and not after.inherits
 
 
 def test_copies_that_are_all_silent_may_be_alive_together_so_their_bucket_waits():
     site = Site(A, B, C)
-    bucket = site.want()
+    bucket = site.bucket()
     third = next(each for each in (A, B, C) if each not in bucket.in_sync)
     site.deaf.update(bucket.in_sync)
     for each in bucket.in_sync:
         site.core.probed(each, Reach.SILENT, site.now)
         site.act()
     site.pass_time(3 * OVER, third)
-    assert site.core.lost_buckets == 0
+    assert site.core.lost_buckets == 0 and site.bucket().life == bucket.life
     for each in bucket.in_sync:
         site.core.probed(each, Reach.REFUSED, site.now)
         site.act()
-    assert site.core.lost_buckets == 1
+    assert site.core.lost_buckets > 0
+    assert site.bucket().primary == third and site.bucket().life > bucket.life
 
 
 def test_an_operator_can_revoke_a_copy_that_never_comes_back():
     site = Site(A, B, C)
-    bucket = site.want()
+    bucket = site.bucket()
     third = next(each for each in (A, B, C) if each not in bucket.in_sync)
     site.deaf.update(bucket.in_sync)
     for each in bucket.in_sync:
@@ -232,12 +232,38 @@ def test_an_operator_can_revoke_a_copy_that_never_comes_back():
     for each in bucket.in_sync:
         site.core.revoke(each)
         site.act()
-    assert site.core.lost_buckets == 1
+    assert site.core.lost_buckets > 0 and site.bucket().primary == third
+
+
+def test_buckets_whose_members_are_all_gone_begin_anew_when_a_member_comes_back():
+    site = Site(A, B)
+    bucket = site.bucket()
+    site.deaf.update((A, B))
+    for each in (A, B):
+        site.core.left(each, site.now)
+        site.act()
+    assert site.bucket().primary is None and site.core.lost_buckets == len(site.core.site.buckets)
+    again = Incarnation(A.name, A.member_id + 100)
+    site.join(again)
+    site.core.host(again, "data", site.attributes, 100, site.now)
+    site.act()
+    assert {each.primary for each in site.core.site.buckets.values()} == {again}
+    assert site.bucket().life > bucket.life and not site.bucket().inherits
+
+
+def test_a_region_of_accessors_alone_gets_its_buckets_when_a_member_comes_that_stores():
+    site = Site()
+    for member, weight in ((A, 0), (B, 0), (C, 100)):
+        assert not site.core.site.buckets
+        site.join(member)
+        site.core.host(member, "data", site.attributes, weight, site.now)
+        site.act()
+    assert {each.primary for each in site.core.site.buckets.values()} == {C}
 
 
 def test_a_removal_counts_when_everybody_who_stays_has_stored_it():
     site = Site(A, B)
-    bucket = site.want()
+    bucket = site.bucket()
     other = next(each for each in bucket.in_sync if each != bucket.primary)
     site.deaf.add(bucket.primary)
     site.core.unreachable(bucket.primary, {KEY: bucket.epoch}, other, site.now)
@@ -251,7 +277,7 @@ def test_a_removal_counts_when_everybody_who_stays_has_stored_it():
 
 def test_a_copy_whose_removal_does_not_count_yet_may_still_become_primary():
     site = Site(A, B)
-    bucket = site.want()
+    bucket = site.bucket()
     other = next(each for each in bucket.in_sync if each != bucket.primary)
     site.deaf.add(bucket.primary)
     site.core.unreachable(bucket.primary, {KEY: bucket.epoch}, other, site.now)
@@ -263,7 +289,7 @@ def test_a_copy_whose_removal_does_not_count_yet_may_still_become_primary():
 
 def test_a_primary_that_reaches_none_of_several_members_is_taken_out_itself():
     site = Site(A, B, C, redundant_copies=2)
-    bucket = site.want()
+    bucket = site.bucket()
     first, second = (each for each in bucket.in_sync if each != bucket.primary)
     site.deaf.add(bucket.primary)
     for copy in (first, second):
@@ -275,7 +301,7 @@ def test_a_primary_that_reaches_none_of_several_members_is_taken_out_itself():
 
 def test_a_request_under_an_earlier_epoch_changes_nothing():
     site = Site(A, B)
-    bucket = site.want()
+    bucket = site.bucket()
     other = next(each for each in bucket.in_sync if each != bucket.primary)
     site.core.unreachable(bucket.primary, {KEY: Epoch(1, 0)}, other, site.now)
     site.core.unreachable(other, {KEY: bucket.epoch}, bucket.primary, site.now)
@@ -302,9 +328,6 @@ def test_a_report_about_an_earlier_transfer_does_not_put_a_copy_into_the_set():
 def test_the_first_member_of_a_region_is_its_owner_and_no_bucket_is_made():
     site = Site(A)
     assert site.core.site.buckets.keys() == {WHOLE} and site.bucket(WHOLE).primary == A
-    site.core.want(A, [KEY])
-    site.act()
-    assert KEY not in site.core.site.buckets
 
 
 def with_second_member(site: Site) -> None:
@@ -426,8 +449,6 @@ def test_colocated_regions_have_the_same_copies_and_primaries():
         site.core.host(member, "child", child, 100, site.now)
     site.act()
     keys = [BucketKey("child", number) for number in range(4)]
-    site.core.want(A, keys)
-    site.act()
 
     def are_alike() -> bool:
         pairs = [(site.bucket(key), site.bucket(BucketKey("data", key.number))) for key in keys]
@@ -460,7 +481,7 @@ def test_images_are_made_a_few_at_a_time():
 
 def test_a_planned_stop_hands_primaries_over_and_then_lets_the_member_go():
     site = Site(A, B, C)
-    bucket = site.want()
+    bucket = site.bucket()
     leaving = bucket.primary
     other = next(each for each in bucket.in_sync if each != leaving)
     site.core.leave(leaving, site.now)
@@ -477,7 +498,7 @@ def test_a_planned_stop_hands_primaries_over_and_then_lets_the_member_go():
 
 def test_members_that_all_leave_at_once_do_not_wait_for_each_other():
     site = Site(A, B)
-    site.want()
+    site.bucket()
     for member in (A, B):
         site.core.leave(member, site.now)
         site.act()
@@ -488,7 +509,7 @@ def test_members_that_all_leave_at_once_do_not_wait_for_each_other():
 
 def test_a_coordinator_that_comes_back_decides_nothing_before_it_has_heard_all_or_a_lease_is_over():
     site = Site(A, B)
-    bucket = site.want()
+    bucket = site.bucket()
     site.start(run=2)
     site.core.probed(bucket.primary, Reach.REFUSED, site.now)
     site.act()
@@ -500,7 +521,7 @@ def test_a_coordinator_that_comes_back_decides_nothing_before_it_has_heard_all_o
 
 def test_a_coordinator_whose_file_is_gone_waits_for_the_reports_of_all_copies_in_sync():
     site = Site(A, B)
-    bucket, old = site.want(), site.core.site.newest
+    bucket, old = site.bucket(), site.core.site.newest
     site.journal.clear()
     site.start(run=2)
     knows = {KEY: Holding(bucket, True)}
@@ -523,11 +544,11 @@ def test_a_coordinator_whose_file_is_gone_waits_for_the_reports_of_all_copies_in
 def test_a_copy_that_was_being_made_is_made_again_in_a_new_generation(file):
     site = Site(A, B)
     earlier = list(site.journal)
-    first, second = site.want().in_sync
+    first, second = site.bucket().in_sync
     bucket = replace(site.bucket(), primary=first, in_sync=(first,), learners=(Learner(second, 1),))
     site.core.site.set_bucket(KEY, bucket)
     site.act()
-    old = site.core.site.mark
+    old = site.core.site.newest
     site.journal[:] = earlier if file == "old" else []
     site.start(run=2)
     for member in (first, second):
@@ -546,7 +567,7 @@ def test_a_copy_that_was_being_made_is_made_again_in_a_new_generation(file):
 
 def test_copies_that_were_silent_together_come_back_with_what_they_have():
     site = Site(A, B)
-    bucket = site.want()
+    bucket = site.bucket()
     site.pass_time(4 * TIMEOUT)
     (named,) = site.bucket().in_sync
     assert site.bucket().life == bucket.life, "nobody else has it, and nobody is known to be gone"
@@ -558,7 +579,7 @@ def test_copies_that_were_silent_together_come_back_with_what_they_have():
 
 def test_a_member_that_was_silent_alone_begins_anew():
     site = Site(A, B)
-    site.want()
+    site.bucket()
     site.pass_time(4 * TIMEOUT, A)
     assert site.bucket().in_sync == (A,)
     site.renew(B)
@@ -567,7 +588,7 @@ def test_a_member_that_was_silent_alone_begins_anew():
 
 def test_members_of_a_new_generation_hear_nothing_of_a_bucket_before_it_is_decided():
     site = Site(A, B)
-    bucket, old = site.want(), site.core.site.newest
+    bucket, old = site.bucket(), site.core.site.newest
     site.journal.clear()
     site.start(run=2)
     first, second = bucket.in_sync
@@ -614,7 +635,7 @@ def test_an_owner_that_has_shared_its_region_is_not_told_that_it_still_owns_it()
 
 def test_a_bucket_that_may_have_lost_its_end_keeps_its_content_under_a_new_life():
     site = Site(A, B)
-    bucket, old = site.want(), site.core.site.newest
+    bucket, old = site.bucket(), site.core.site.newest
     site.journal.clear()
     site.start(run=2)
     first, second = bucket.in_sync
@@ -628,7 +649,7 @@ def test_a_bucket_that_may_have_lost_its_end_keeps_its_content_under_a_new_life(
 
 def test_a_new_generation_that_was_interrupted_hears_all_reports_again():
     site = Site(A, B)
-    bucket, old = site.want(), site.core.site.newest
+    bucket, old = site.bucket(), site.core.site.newest
     site.journal.clear()
     site.start(run=2)
     first, second = bucket.in_sync
@@ -648,7 +669,7 @@ def test_a_new_generation_that_was_interrupted_hears_all_reports_again():
 def test_an_older_file_is_found_out_by_a_decision_that_it_does_not_have():
     site = Site(A, B)
     earlier = list(site.journal)
-    site.want()
+    site.join(C)
     newest = site.core.site.newest
     site.journal[:] = earlier
     site.start(run=2)
@@ -659,7 +680,7 @@ def test_an_older_file_is_found_out_by_a_decision_that_it_does_not_have():
 
 def test_a_member_that_was_given_up_comes_back_as_another_incarnation_only():
     site = Site(A, B)
-    site.want()
+    site.bucket()
     site.pass_time(2 * OVER, B)
     site.core.renew(A, site.stored[A], site.now)
     site.act()
@@ -668,7 +689,7 @@ def test_a_member_that_was_given_up_comes_back_as_another_incarnation_only():
 
 def test_a_region_that_is_destroyed_goes_with_its_buckets():
     site = Site(A, B)
-    site.want()
+    site.bucket()
     site.core.destroy_region(A, "data")
     site.act()
     assert site.core.site.buckets == {} and site.core.site.regions == {}
@@ -739,7 +760,7 @@ def test_whatever_is_not_of_the_plain_form_is_refused(value, reader):
 def test_a_journal_gives_back_what_the_tables_were(tmp_path):
     site = Site(A, B, C)
     for number in range(4):
-        site.want(BucketKey("data", number))
+        site.bucket(BucketKey("data", number))
     site.core.probed(A, Reach.REFUSED, site.now)
     site.act()
     journal = Journal(tmp_path / "decisions")

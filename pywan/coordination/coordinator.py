@@ -228,20 +228,6 @@ class Coordinator:
         self._recovery_at.pop(region, None)
         self.site.set_region(region, None)
 
-    def want(self, me: Incarnation, keys: Iterable[BucketKey]) -> None:
-        """The member meets buckets that nobody has yet. Each gets its copies: all are empty, and hence in sync."""
-        if not self._knows(me) or self._silent:
-            return
-        for key in keys:
-            attributes = self.site.regions.get(key.region)
-            if BucketKey(key.region, OWNED) in self.site.buckets:
-                continue  # The region has an owner, or its owner has yet to share it.
-            if attributes is None or not 0 <= key.number < attributes.total_num_buckets or key in self._unheard:
-                continue
-            bucket = self.site.buckets.get(key)
-            if bucket is None or bucket.primary is None:
-                self._make(key, attributes, bucket)
-
     def caught_up(self, me: Incarnation, key: BucketKey, epoch: Epoch, learner: Learner, now_us: int) -> None:
         """The primary says that a learner has all, and that it waits for the learner with every change from now on."""
         bucket = self._of_primary(me, key, epoch)
@@ -503,14 +489,13 @@ class Coordinator:
             self._lose_bucket(key, bucket)
 
     def _lose_bucket(self, key: BucketKey, bucket: Bucket) -> None:
-        """Nobody has the bucket any more. It begins anew, empty, when somebody wants it."""
+        """Nobody has the bucket any more. It begins anew, empty, as soon as a member can store it (`_settle`)."""
         self.lost_buckets += key.number != OWNED
         self.site.set_bucket(
             key,
             replace(bucket, primary=None, in_sync=(), leaving=(), learners=(), unfenced=(), version=bucket.version + 1),
         )
-        if key.number == OWNED:
-            self._unsettled.add(key.region)
+        self._unsettled.add(key.region)
 
     def _finish_removals(self) -> None:
         """A removal is in effect when everybody who stays has stored it; then the primary waits for nobody else.
@@ -560,12 +545,14 @@ class Coordinator:
         """A member is heard that was taken for down. It gets copies again."""
         for region, weight in self.site.members[me].hosting:
             if weight:
+                self._unsettled.add(region)
                 self._recover_from(region, now_us + self.member_timeout_us)
 
     # --- owners of regions ---
 
     def _settle(self, region: str) -> None:
         """Gives a region that one member has its owner, and takes the owner away when a second member has the region.
+        Makes the buckets that nobody has, of a region that has no owner.
 
         An owner needs no bucket. With a second member all buckets are decided, with the owner as their primary. They
         count when the owner has said that its region has a tail (`shared`). If it is gone before, the region begins
@@ -590,6 +577,8 @@ class Coordinator:
                 if weight:
                     epoch = Epoch(self.site.generation, 1)
                     self.site.set_bucket(whole, Bucket(epoch, self._new_life(), 0, 1, member, (member,)))
+            elif hosts:
+                self._make_missing(region, attributes)
             return
         owner = owned.primary
         assert owner is not None
@@ -597,6 +586,17 @@ class Coordinator:
             epoch = Epoch(self.site.generation, 1)
             for number in range(attributes.total_num_buckets):
                 self.site.set_bucket(BucketKey(region, number), Bucket(epoch, owned.life, 0, 1, owner, (owner,)))
+
+    def _make_missing(self, region: str, attributes: RegionAttributes) -> None:
+        """Makes the buckets that nobody has. A member that can store them may come later: then the region is settled
+        again."""
+        if not self._storing(region):
+            return
+        for number in range(attributes.total_num_buckets):
+            key = BucketKey(region, number)
+            bucket = self.site.buckets.get(key)
+            if key not in self._unheard and (bucket is None or bucket.primary is None):
+                self._make(key, attributes, bucket)
 
     def _may_own(self, region: str, attributes: RegionAttributes) -> bool:
         """A region that is colocated with a shared one is shared itself: its buckets go where the other's are."""

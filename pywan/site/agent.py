@@ -368,17 +368,6 @@ class Agent:
             self._requests.pop(("host", region), None)
             self._ask(("destroy-region", region), ["destroy-region", region], None)
 
-    def want(self, keys: Iterable[BucketKey]) -> None:
-        """Asks for primaries of buckets that have none."""
-
-        def is_done(key: BucketKey) -> bool:
-            bucket = self.tables.buckets.get(key)
-            return key.region not in self.tables.regions or (bucket is not None and bucket.primary is not None)
-
-        with self._changed:
-            for key in keys:
-                self._ask(("want", key), ["want", encoding.plain_key(key)], lambda key=key: is_done(key))  # type: ignore[misc]
-
     def caught_up(self, key: BucketKey, epoch: Epoch, learner: Learner) -> None:
         """This member, primary of the bucket under `epoch`, waits for the learner with every change from now on."""
 

@@ -732,10 +732,6 @@ def _destroy_region(core: Coordinator, me: Incarnation, fields: list[Any], now_u
     core.destroy_region(me, _region(fields[0]))
 
 
-def _want(core: Coordinator, me: Incarnation, fields: list[Any], now_us: int) -> None:
-    core.want(me, [encoding.key_of(each) for each in fields])
-
-
 def _caught_up(core: Coordinator, me: Incarnation, fields: list[Any], now_us: int) -> None:
     key, epoch, member, transfer = fields
     learner = Learner(encoding.incarnation_of(member), encoding.number_of(transfer))
@@ -769,7 +765,6 @@ _REQUESTS: dict[str, Callable[[Coordinator, Incarnation, list[Any], int], None]]
     "shared": _shared,
     "unhost": _unhost,
     "destroy-region": _destroy_region,
-    "want": _want,
     "caught-up": _caught_up,
     "unreachable": _unreachable,
     "suspect": _suspect,
