@@ -229,3 +229,26 @@ def test_members_that_do_not_reach_the_coordinator_go_on_together(parted):
     three = site.start("three")
     writer.write(three, 20)
     writer.check(one, two, three)
+
+
+def test_a_region_without_copies_goes_on_empty_when_its_members_are_killed(tmp_path: Path) -> None:
+    alone = {"name": "alone", "type": "PARTITION", "total_num_buckets": BUCKETS}
+    with Site(tmp_path, regions=[alone], member_timeout_ms=TIMEOUT_MS) as site:
+        one, two = site.start("one"), site.start("two")
+        two.do("alone", "put", "k", "before")
+        one.kill()  # It had all buckets.
+        two.do("alone", "put", "k", "after")
+        assert two.do("alone", "get", "k") == "after"
+        assert f"region alone: {BUCKETS} buckets have lost their last copies" in site.locator.last_words()
+        two.kill()
+        one, two = site.start("one"), site.start("two")
+        for member in (one, two):  # Nobody has anything, and both can use the region.
+            assert member.do("alone", "get", "k") is None
+            member.do("alone", "put", member.name, 1)
+        site.kill_locator()
+        one.kill()
+        two.kill()
+        site.restart_locator()
+        one, two = site.start("one"), site.start("two")
+        one.do("alone", "put", "k", "again")
+        assert two.do("alone", "get", "k") == "again"

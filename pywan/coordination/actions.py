@@ -36,4 +36,12 @@ class Store:
     buckets: tuple[tuple[BucketKey, Bucket | None], ...]
 
 
-Action = Tell | Probe | Store
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """An operator is told that buckets of a region have lost their last copies. They begin anew, empty."""
+
+    region: str
+    buckets: int
+
+
+Action = Tell | Probe | Store | Lost

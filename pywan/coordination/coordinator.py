@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import fields, replace
 from typing import Any
 
-from pywan.coordination.actions import Action, Probe, Store, Tell
+from pywan.coordination.actions import Action, Lost, Probe, Store, Tell
 from pywan.coordination.decisions import Decisions
 from pywan.coordination.messages import MayLeave, Refused, Tables
 from pywan.coordination.placement import choose_copies, choose_primary
@@ -35,6 +35,8 @@ from pywan.coordination.tables import (
 )
 
 DRIFT_DIVISOR = 20  # The coordinator waits a twentieth longer than the lease that it gave: clocks drift.
+PROMISES_END_US = 400_000  # After this time a promise of a copy is over (WAN_PROMISE_US), whatever the clocks do.
+UNTIMED = 0
 LEARNERS_AT_ONCE = 8  # Images of one region that one member takes at the same time.
 
 
@@ -86,6 +88,9 @@ class Coordinator:
         # Regions for which it is to be seen whether they need an owner, or have one no more.
         self._unsettled: set[str] = set(self.site.regions)
         self._actions: list[Action] = []
+        # By region: when buckets that were lost may be made. UNTIMED: the next tick sets it.
+        self._anew_at: dict[str, int] = {}
+        self._lost: Counter[str] = Counter()  # By region: the lost buckets of which nobody was told yet.
         self._silent = set(self.site.members)  # Members of earlier runs that this run has not heard.
         self._silence_until = now_us + self.wait_us
         for incarnation in self.site.members:
@@ -130,15 +135,14 @@ class Coordinator:
         for region, attributes in regions.items():
             if region not in self.site.regions:
                 self.site.set_region(region, attributes)
-        was_lost = self._expired.pop(me, None) is not None
+        self._expired.pop(me, None)
         if self.site.members.get(me) != profile:
             self.site.set_member(me, profile)
         self._take_reports(me, holdings)
         self._told[me] = self._stored_by[me] = 0
         self._unsettled.update(region for region, _ in profile.hosting)
         self._hear(me, now_us)
-        if was_lost:
-            self._come_back(me, now_us)
+        self._come_back(me, now_us)
 
     def renew(self, me: Incarnation, stored: DecisionId, now_us: int) -> None:
         """Renews a lease. `stored`: the newest decision that the member has stored; NO_DECISION: none yet."""
@@ -221,6 +225,7 @@ class Coordinator:
         if not self._knows(me) or region not in self.site.regions:
             return
         self._drop_buckets(region)
+        self._anew_at.pop(region, None)
         for member, profile in list(self.site.members.items()):
             if any(name == region for name, _ in profile.hosting):
                 hosting = tuple(each for each in profile.hosting if each[0] != region)
@@ -334,6 +339,12 @@ class Coordinator:
             if due <= now_us:
                 self._expired[member] = now_us + self.member_timeout_us
                 self._probe(member)
+        for region, due in list(self._anew_at.items()):
+            if due == UNTIMED:
+                self._anew_at[region] = now_us + PROMISES_END_US
+            elif due <= now_us:
+                del self._anew_at[region]
+                self._unsettled.add(region)
         self._finish_removals()
         for member in sorted(self._down | self._expired.keys()):
             for key, bucket in self.site.held_by(member):
@@ -347,7 +358,8 @@ class Coordinator:
         """When `tick` is to be called next though nobody asks for anything; None: never."""
         recoveries = () if self._silent else self._recovery_at.values()
         silence = (self._silence_until,) if self._silent else ()
-        return min([*self._lease_until.values(), *self._expired.values(), *recoveries, *silence], default=None)
+        due = (*self._lease_until.values(), *self._expired.values(), *self._anew_at.values(), *recoveries, *silence)
+        return min(due, default=None)
 
     # --- actions ---
 
@@ -360,6 +372,9 @@ class Coordinator:
         for member in self.site.members:
             if member in self._told:
                 self._tell(member, 0)
+        self._actions += [Lost(region, count) for region, count in sorted(self._lost.items())]
+        self.lost_buckets += self._lost.total()
+        self._lost.clear()
         actions, self._actions = self._actions, []
         store = self.site.take_store()
         return actions if store is None else [store, *actions]
@@ -489,8 +504,11 @@ class Coordinator:
             self._lose_bucket(key, bucket)
 
     def _lose_bucket(self, key: BucketKey, bucket: Bucket) -> None:
-        """Nobody has the bucket any more. It begins anew, empty, as soon as a member can store it (`_settle`)."""
-        self.lost_buckets += key.number != OWNED
+        """Nobody has the bucket any more. It begins anew, empty, when a member can store it (`_settle`), and no earlier
+        primary can answer any more under the promise of a copy that has ended."""
+        if key.number != OWNED:
+            self._lost[key.region] += 1
+            self._anew_at[key.region] = UNTIMED
         self.site.set_bucket(
             key,
             replace(bucket, primary=None, in_sync=(), leaving=(), learners=(), unfenced=(), version=bucket.version + 1),
@@ -542,7 +560,7 @@ class Coordinator:
         self.site.set_member(member, None)
 
     def _come_back(self, me: Incarnation, now_us: int) -> None:
-        """A member is heard that was taken for down. It gets copies again."""
+        """A member with regions is heard that was not here, or was taken for down. It gets copies again."""
         for region, weight in self.site.members[me].hosting:
             if weight:
                 self._unsettled.add(region)
@@ -577,7 +595,7 @@ class Coordinator:
                 if weight:
                     epoch = Epoch(self.site.generation, 1)
                     self.site.set_bucket(whole, Bucket(epoch, self._new_life(), 0, 1, member, (member,)))
-            elif hosts:
+            elif hosts and region not in self._anew_at:
                 self._make_missing(region, attributes)
             return
         owner = owned.primary

@@ -28,7 +28,7 @@ from pywan.base.names import check_name, quoted
 from pywan.base.processes import has_ended
 from pywan.base.threads import start_thread
 from pywan.coordination import encoding
-from pywan.coordination.actions import Probe, Store, Tell
+from pywan.coordination.actions import Lost, Probe, Store, Tell
 from pywan.coordination.coordinator import Coordinator
 from pywan.coordination.journal import Journal
 from pywan.coordination.messages import MayLeave, Refused, Tables
@@ -380,6 +380,13 @@ class CoordinationHost:
                             self._changed.notify_all()
                     case Probe(profile):
                         self._begin_probe(profile)
+                    case Lost(region, buckets):
+                        log.warning(
+                            "locator %s: region %s: %d buckets have lost their last copies; they begin anew, empty",
+                            self.name,
+                            region,
+                            buckets,
+                        )
         except DiskAccessError as error:
             self._fail(error)
             raise
