@@ -3,11 +3,15 @@ begins."""
 
 from __future__ import annotations
 
+import logging
 import threading
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 from pywan.errors import IllegalStateError
+
+log = logging.getLogger("pywan.threads")
 
 BEGIN_TIMEOUT_S = 5.0
 
@@ -55,3 +59,64 @@ def start_thread(what: str, name: str, run: Callable[..., object], *args: Any) -
             " or raise the limit (ulimit -u), and try again"
         ) from error
     return thread
+
+
+class Workers:
+    """At most `most` threads that do what is submitted, in order. A thread begins when there is work and none is free.
+
+    The standard library's pool waits without a limit for a thread that does not begin, under its lock.
+    """
+
+    def __init__(self, most: int, *, name: str) -> None:
+        self._most, self._name = most, name
+        self._changed = threading.Condition()  # Guards all below.
+        self._waiting: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
+        self._threads: list[Thread] = []
+        self._free = 0
+        self._stopping = False
+
+    def submit(self, run: Callable[..., object], *args: Any) -> None:
+        """Has a thread call `run(*args)`. What that raises is logged. RuntimeError: there is no thread for it, or the
+        workers are being stopped."""
+        with self._changed:
+            if self._stopping:
+                raise RuntimeError("the workers are being stopped")
+            self._waiting.append((run, args))
+            if len(self._waiting) <= self._free or len(self._threads) == self._most:
+                self._changed.notify()
+                return
+            thread = Thread(self._work, name=f"{self._name}-{len(self._threads)}")
+            self._threads.append(thread)
+        try:
+            thread.start()
+        except (RuntimeError, MemoryError):
+            with self._changed:
+                self._threads.remove(thread)
+                if not self._threads and (run, args) in self._waiting:  # Otherwise another thread does it later.
+                    self._waiting.remove((run, args))
+                    raise
+
+    def stop(self, *, wait: bool = True) -> None:
+        """Forgets what has not begun. With `wait` it returns when all threads have ended."""
+        with self._changed:
+            self._stopping = True
+            self._waiting.clear()
+            self._changed.notify_all()
+            threads = list(self._threads)
+        for thread in threads if wait else ():
+            if thread.ident is not None:
+                thread.join()
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                self._free += 1
+                self._changed.wait_for(lambda: self._waiting or self._stopping)
+                self._free -= 1
+                if not self._waiting:
+                    return
+                run, args = self._waiting.popleft()
+            try:
+                run(*args)
+            except Exception:
+                log.exception("%s: work failed", threading.current_thread().name)

@@ -16,7 +16,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ from pywan.base.clocks import boot_us
 from pywan.base.files import FileError, read_regular, write_whole
 from pywan.base.names import check_name, quoted
 from pywan.base.processes import has_ended
-from pywan.base.threads import start_thread
+from pywan.base.threads import Workers, start_thread
 from pywan.coordination import encoding
 from pywan.coordination.actions import Lost, Probe, Store, Tell
 from pywan.coordination.coordinator import Coordinator
@@ -110,7 +109,7 @@ class CoordinationHost:
         self._connections: dict[tuple[Any, ...], Incarnation] = {}
         self._running = False
         self._threads: list[threading.Thread] = []
-        self._pool: ThreadPoolExecutor | None = None
+        self._pool: Workers | None = None
 
     # --- life cycle ---
 
@@ -122,7 +121,7 @@ class CoordinationHost:
             self._running = True
             if self._coordinator == self.name:
                 self._open()
-        self._pool = ThreadPoolExecutor(PROBES_AT_ONCE, thread_name_prefix=f"locator {self.name}-probe")
+        self._pool = Workers(PROBES_AT_ONCE, name=f"locator {self.name}-probe")
         what = f"locator {self.name} cannot coordinate"
         self._threads.append(start_thread(what, f"locator {self.name}-coordinator", self._run))
         self._threads.append(start_thread(what, f"locator {self.name}-coordinators", self._run_claims))
@@ -135,7 +134,7 @@ class CoordinationHost:
         for thread in self._threads:
             thread.join(5.0)
         if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
+            self._pool.stop(wait=False)
         with self._changed:
             self._close()
             if self._temporary is not None:

@@ -9,7 +9,6 @@ import secrets
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ from pywan.base.addresses import (
 from pywan.base.faces import Described, counted
 from pywan.base.files import FileError, read_regular
 from pywan.base.names import check_name
-from pywan.base.threads import start_thread
+from pywan.base.threads import Workers, start_thread
 from pywan.config.cluster import ClusterConfiguration
 from pywan.config.values import to_int
 from pywan.errors import (
@@ -187,7 +186,7 @@ class Locator(Described):
         self._contacting: set[ControlClient] = set()
         self._running = False
         self._gossip: threading.Thread | None = None
-        self._pool: ThreadPoolExecutor | None = None
+        self._pool: Workers | None = None
         self._started_ms = 0
         self.shutdown_requested = threading.Event()  # Set when a `stop` request has come in, and by stop().
         self._stopped = threading.Event()
@@ -242,7 +241,7 @@ class Locator(Described):
             try:
                 self._server.start()
                 self._coordination.start()
-                self._pool = ThreadPoolExecutor(CONTACTS_AT_ONCE, thread_name_prefix=f"locator {self.name}-contact")
+                self._pool = Workers(CONTACTS_AT_ONCE, name=f"locator {self.name}-contact")
                 self._gossip = start_thread(
                     f"locator {self.name} cannot start", f"locator {self.name}-gossip", self._run
                 )
@@ -288,7 +287,7 @@ class Locator(Described):
             if self._gossip is not None:
                 self._gossip.join(CONTACT_TIMEOUT_S)
             if self._pool is not None:
-                self._pool.shutdown(wait=True, cancel_futures=True)
+                self._pool.stop()
             if self._server is not None:
                 self._server.stop()
             if not self._stopped.is_set() and self._server is not None:
