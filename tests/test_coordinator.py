@@ -527,7 +527,7 @@ def test_a_copy_that_was_being_made_is_made_again_in_a_new_generation(file):
     bucket = replace(site.bucket(), primary=first, in_sync=(first,), learners=(Learner(second, 1),))
     site.core.site.set_bucket(KEY, bucket)
     site.act()
-    old = site.core.site.mark
+    old = site.core.site.newest
     site.journal[:] = earlier if file == "old" else []
     site.start(run=2)
     for member in (first, second):
