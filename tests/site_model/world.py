@@ -398,10 +398,10 @@ class SiteWorld:
             for member in alive:
                 member.paused_until = min(member.paused_until, self.simulation.now_us + 10 * MS)
             self.coordinator.is_dead = True
-            rest = rng.randrange(len(self.journal))
-            for store in self.journal[rest:]:
+            kept = rng.randrange(len(self.journal))
+            for store in self.journal[kept:]:
                 self.forgotten.update((key, store.newest.generation) for key, _ in store.buckets)
-            del self.journal[rest:]
+            del self.journal[kept:]
             self.note(f"coordinator comes back with {len(self.journal)} of its decisions")
             self.simulation.after(rng.choice([0, 200, 3000]) * MS, self._start_coordinator)
             self.statistics["files"] += 1
