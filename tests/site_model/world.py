@@ -324,7 +324,7 @@ class SiteWorld:
 
     # --- what goes wrong ---
 
-    def trouble(self) -> None:
+    def trouble(self) -> None:  # noqa: C901, PLR0912, PLR0915 - Each branch is one kind of trouble.
         rng, network = self.simulation.rng, self.network
         alive = [each for each in self.members.values() if not each.is_dead]
         what = rng.choice(
