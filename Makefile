@@ -139,6 +139,9 @@ lint: $(STAMP)-lint
 	$(VENV)/bin/clang-format --dry-run -Werror $(C_SOURCES)
 	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" cython-lint pywan/_core
 	$(PY) -m mypy
+	$(PY) -m mypy --config-file tests/mypy.ini
+	$(PY) -m mypy --config-file bench/mypy.ini bench packaging setup.py docs/*.py
+	$(PY) -m mypy --config-file bench/mypy.ini docs/examples
 	$(VENV)/bin/codespell
 	$(PY) -m pytest -q -p no:cacheprovider tests/test_documents.py -k link
 

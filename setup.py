@@ -261,7 +261,9 @@ class BuildCore(build_ext):
         check_headers()
         translated = Translations(os.environ.get("PYWAN_BUILD_CACHE")).update()
         sources = [*translated, *(source for source in extension.sources if source.endswith(".c"))]
-        folders = [path for path in self.compiler.include_dirs if os.path.isdir(path)]
+        # An environment's own folder is empty, as a rule. `make wheel` builds in an environment with another name each
+        # time: with that in the command, ccache would find nothing.
+        folders = [path for path in self.compiler.include_dirs if os.path.isdir(path) and os.listdir(path)]
         command = [*self.compiler.compiler_so, *compile_args, *(f"-I{path}" for path in folders)]
         jobs = {Path(self.build_temp, source).with_suffix(".o"): source for source in sources}
         # The longest sources come first, so that none of them is begun last.

@@ -66,8 +66,8 @@ def compare(title, frame, rows, rounds, where, goal=""):
     clock, worked = (
         [measure.Rates([1 / a_row for a_row in times[n]]) for times in (enqueue_s, nothing_s)] for n in (0, 1)
     )
-    measure.report(title, *clock, "mapInArrow doing nothing", goal)
-    measure.report(f"{title}, processor time", *worked, "mapInArrow doing nothing")
+    measure.report(title, clock[0], clock[1], "mapInArrow doing nothing", goal)
+    measure.report(f"{title}, processor time", worked[0], worked[1], "mapInArrow doing nothing")
     print(f"  processor time a row: {1e6 / worked[0]:.2f} us, doing nothing {1e6 / worked[1]:.2f} us", flush=True)
 
 

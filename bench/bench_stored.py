@@ -7,7 +7,6 @@ threads do the rest of the time.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 
 import numpy
 
@@ -65,7 +64,7 @@ def main() -> None:
             report("stored at both ends", *in_turn(options.rounds, subject, reference), "two bare C processes", "60%")
             del spent[0], theirs[0]
 
-            def ns(role: str) -> Callable[[], Rates]:
+            def ns(role: str) -> Rates:
                 return Rates([round_[role][0] / events * 1e9 for round_ in spent])
 
             all_ns = Rates([sum(times[0] for times in round_.values()) / events * 1e9 for round_ in spent])

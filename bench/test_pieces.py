@@ -1,4 +1,4 @@
-"""The pieces one by one, by pytest-benchmark: `make bench` runs them, or
+"""The pieces one by one, by pytest-benchmark. `make bench` runs them; so does this command.
 
     .venv/bin/pytest bench/test_pieces.py --benchmark-timer=time.thread_time
 

@@ -52,11 +52,12 @@ class Child:
     """A process that answers every line with a line."""
 
     def __init__(self, *command: str) -> None:
+        self.program = command[0]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def read(self) -> str:
         line = self.process.stdout.readline()
-        assert line, f"{self.process.args[0]} ended early"
+        assert line, f"{self.program} ended early"
         return line.strip()
 
     def ask(self, line: str = "") -> str:

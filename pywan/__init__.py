@@ -54,7 +54,7 @@ _ERRORS = (
 )
 _HOME.update(dict.fromkeys(_ERRORS, "pywan.errors"))
 
-__all__ = ["__version__", *_HOME]
+__all__ = ["__version__", *_HOME]  # noqa: PLE0604 - The keys are names.
 
 if TYPE_CHECKING:
     from pywan.callbacks import (

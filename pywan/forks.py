@@ -83,7 +83,7 @@ def of_one_process(describe: Callable[[Any], str], *, nothing_in_child: tuple[st
         make: Callable[..., None] = vars(cls)["__init__"]
 
         @functools.wraps(make)
-        def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - It becomes the class's.
             self._forks = _core.forks()
             make(self, *args, **kwargs)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime
 import enum
+import math
 import struct
 import sys
 import threading
@@ -128,7 +129,7 @@ def _dumped(obj: Any, name: str, dumps: Callable[[Any], bytes]) -> bytes:
 def _float_of(number: Any) -> float:
     """Returns a numpy float as a float. SerializationError if it has more digits."""
     plain = float(number)
-    if plain != number and number == number:
+    if plain != number and not math.isnan(plain):
         raise _cannot(number, f"it has more digits than a float, as {number!r} does; pass str or Decimal")
     return plain
 
@@ -145,7 +146,7 @@ _PLAIN_OF: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
 
 
 def _tag_datetime(moment: datetime.datetime, is_key: bool) -> tuple[int, Any]:
-    if moment != moment:
+    if moment != moment:  # noqa: PLR0124 - So is NaT, and nothing else.
         raise _cannot(moment, "NaT is no time; pass None as a value")
     wall = datetime.datetime(
         moment.year, moment.month, moment.day, moment.hour, moment.minute, moment.second, moment.microsecond

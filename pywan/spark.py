@@ -281,7 +281,7 @@ def _staged(target: _Target, partition: int, chunks: Iterable[Any], put: Any) ->
     return partition, result["rows"], result["bytes"], result["duplicate"]
 
 
-class _errors_of_tasks:
+class _errors_of_tasks:  # noqa: N801 - It is used as a function, in `with`.
     """Turns Spark's report of a failed task into the pywan error that the task raised, keeping Spark's as its cause."""
 
     def __enter__(self) -> None:

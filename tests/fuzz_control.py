@@ -259,8 +259,8 @@ class Grammar:
                 made[r.choice((*NAMES, "id", "name", "region", "port"))] = self.value()
             return made
         if isinstance(message, list):
-            made = [self.nearly(item) if r.random() < 0.5 else item for item in message]
-            return made * r.choice((0, 1, 1, 1, 2, 300)) if len(made) < 10 else made
+            items = [self.nearly(item) if r.random() < 0.5 else item for item in message]
+            return items * r.choice((0, 1, 1, 1, 2, 300)) if len(items) < 10 else items
         return self.value() if r.random() < 0.5 else message
 
     def request(self, templates: list[dict[str, Any]]) -> dict[str, Any]:

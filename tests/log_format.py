@@ -229,7 +229,7 @@ def changes(part: bytes) -> list[Logged]:
 
 
 def holes(part: bytes) -> list[tuple[int, int, int]]:
-    """(partition, reason, sequence)"""
+    """(partition, reason, sequence) of each."""
     return list(HOLE.iter_unpack(part))
 
 

@@ -47,7 +47,7 @@ class Site:
     def __init__(self, network: Network, name: str, remotes: Iterable[Site], **locator: Any) -> None:
         self.network, self.name, self.id = network, name, IDS[name]
         self.proxy: FaultProxy | None = None
-        self.locator = pywan.Locator(
+        self.locator: pywan.Locator = pywan.Locator(
             f"locator_{name}",
             distributed_system_id=self.id,
             port=0,

@@ -202,7 +202,8 @@ def test_a_class_that_wants_to_end_the_process_is_an_error_like_any_other(shop, 
     site.do("create region --name=data")  # The member goes on.
 
 
-def test_ctrl_c_of_the_program_itself_stays_what_it_is(shop):
+@pytest.mark.usefixtures("shop")
+def test_ctrl_c_of_the_program_itself_stays_what_it_is():
     import shop.filters
 
     with pytest.raises(KeyboardInterrupt):

@@ -86,7 +86,7 @@ def test_every_attribute_and_class_of_a_sender():
     )
     assert sender.disk_synchronous is False and sender.socket_read_timeout == 40000
     assert list(sender.gateway_event_filters) == [f"{__name__}:Filter"] * 2
-    assert sender.gateway_event_filters[0].parameters == {"word": "x"}
+    assert next(iter(sender.gateway_event_filters)).parameters == {"word": "x"}
     assert found.conflict_resolver == f"{__name__}:Filter" == sender.gateway_event_substitution_filter
     assert (
         found.disk_stores[0].directories == (("/tmp/a", 20), ("/tmp/b", None))

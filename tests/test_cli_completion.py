@@ -115,7 +115,7 @@ def test_a_line_of_bash_is_completed_word_by_word(line, words):
     ],
 )
 def test_bash_gets_what_it_puts_in_the_place_of_the_last_word(site, tmp_path, line, replies):
-    """bash takes `=` as the beginning of a word of its own."""
+    """For bash, `=` begins a word of its own."""
     program = tmp_path / "pywan"
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -m pywan "$@"\n')
     program.chmod(0o755)

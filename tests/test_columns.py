@@ -10,6 +10,7 @@ import mmap
 import struct
 import sys
 import weakref
+from typing import Any
 
 import msgpack
 import numpy as np
@@ -50,7 +51,7 @@ def values(obj, name="values"):
 BINARY_TYPES = [pa.binary(), pa.large_binary(), pa.binary_view()]
 STRING_TYPES = [pa.string(), pa.large_string(), pa.string_view()]
 INT_TYPES = [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()]
-SAMPLES = {
+SAMPLES: dict[pa.DataType, list[Any]] = {
     **{
         kind: [b"a", None, b"", b"a longer value than fits into a view", b"\x00\xff", b"exactly 12 b"]
         for kind in BINARY_TYPES

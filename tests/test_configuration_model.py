@@ -364,12 +364,12 @@ class Run:
             assert {key: getattr(sender.attributes, key) for key in expected.attributes} == expected.attributes, id
             assert len(sender._core.queue) == expected.queued and sender.ledger()["balanced"], (id, sender.ledger())
         for name, region in cache.regions().items():
-            expected = model.regions[name]
+            wanted = model.regions[name]
             assert (region.type, region.gateway_sender_ids) == (
-                expected.attributes["type"],
-                expected.attributes["gateway_sender_ids"],
+                wanted.attributes["type"],
+                wanted.attributes["gateway_sender_ids"],
             ), name
-            assert dict(region) == expected.entries, name
+            assert dict(region) == wanted.entries, name
         assert {(thing["kind"], thing["name"]) for thing in self.site.locator.cluster_configuration()} == set(
             model.wanted
         )

@@ -192,8 +192,12 @@ def _takes_all_memory(request, peer):
 
 
 @pytest.fixture
-def server():
-    stopped = threading.Event()
+def stopped():
+    return threading.Event()
+
+
+@pytest.fixture
+def server(stopped):
     handlers = {
         "echo": _echo,
         "refuse": _refuse,
@@ -220,13 +224,12 @@ def server():
         other_protocols={b"PWD1": shout},
         max_connections=8,
     )
-    server.stopped = stopped
     with server:
         yield server
     assert set(threading.enumerate()) <= before
 
 
-def test_a_request_is_answered_or_refused_by_name(server):
+def test_a_request_is_answered_or_refused_by_name(server, stopped):
     with ControlClient(("127.0.0.1", server.port), LIMIT_S) as client:
         assert client.call("echo", a=[1, b"x"])["fields"] == {"op": "echo", "a": [1, b"x"]}
         with pytest.raises(errors.RegionNotFoundError, match="create it first"):
@@ -241,7 +244,7 @@ def test_a_request_is_answered_or_refused_by_name(server):
         seen = []
         assert client.call("count", to=3, _progress=lambda m: seen.append(m["at"]))["counted"] == 3
         assert seen == [0, 1, 2]
-        assert client.call("after")["done"] and server.stopped.wait(LIMIT_S)
+        assert client.call("after")["done"] and stopped.wait(LIMIT_S)
 
 
 def test_want_of_memory_is_told_by_its_own_name_in_one_line(server, caplog):

@@ -84,8 +84,8 @@ class Site:
                         self.told.setdefault(to, []).append(message)
                         if isinstance(message, Tables) and to not in self.deaf:
                             self.stored[to] = message.newest
-                    case Probe(member):
-                        self.probes.append(member.incarnation)
+                    case Probe(of):
+                        self.probes.append(of.incarnation)
             if stored:
                 for member in list(self.core.site.members):
                     if member in self.stored and member not in self.deaf:

@@ -919,8 +919,8 @@ def test_well_sealed_nonsense_never_breaks_a_session(seed):
             )
             for n in range(rng.randrange(4))
         ]
-        payload, count = make_batch((rng.randrange(2), 1, max(1, len(records)), 0, records))
-        payload = bytearray(payload)
+        made, count = make_batch((rng.randrange(2), 1, max(1, len(records)), 0, records))
+        payload = bytearray(made)
         for _ in range(rng.randrange(4)):
             at = rng.randrange(len(payload))
             payload[at : at + 4] = rng.choice([b"\0" * 4, b"\xff" * 4, b"\xff\xff\xff\x7f", rng.randbytes(4)])[

@@ -4,6 +4,7 @@ import json
 import os
 import struct
 import sys
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -87,7 +88,7 @@ def test_an_unknown_topology_is_refused_by_name():
         topology.build("triangle")
 
 
-LEDGER = {
+LEDGER: dict[str, Any] = {
     "received": 10,
     "queued": 7,
     "not_queued": 2,

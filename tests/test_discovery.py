@@ -27,6 +27,7 @@ class World:
         self.random = random.Random(seed)
         self.now = 0
         self.locators: dict[Address, LocatorState] = {}
+        self.configurations: dict[Address, ClusterConfiguration] = {}
         self.messages = 0
         self.unreachable: set[Address] = set()
         self.conflicts = []
@@ -43,7 +44,7 @@ class World:
             extra_digest=config.digest,
             merge_extra=config.merge,
         )
-        state.config = config
+        self.configurations[me.address] = config
         self.locators[me.address] = state
         return state
 
@@ -223,13 +224,14 @@ def test_configuration_entries_reach_the_sites_other_locators_only():
     second = world.start(1, 2, locators=[1, 2])
     other = world.start(3, 3, remotes=[1])
     world.run(5_000)
-    first.config.put("region", "a", {}, "x1")
+    of_first, of_second, of_other = (world.configurations[state.me.address] for state in (first, second, other))
+    of_first.put("region", "a", {}, "x1")
     first.extra_changed(world.now)
-    second.config.put("region", "b", {}, "x2")
+    of_second.put("region", "b", {}, "x2")
     second.extra_changed(world.now)
     world.run(2_000)
-    assert first.config.things() == second.config.things() and len(first.config.things()) == 2
-    assert other.config.things() == []
+    assert of_first.things() == of_second.things() and len(of_first.things()) == 2
+    assert of_other.things() == []
 
 
 @pytest.mark.parametrize(

@@ -234,8 +234,8 @@ def test_the_list_of_decisions_has_each_with_its_title():
 
 # Words of names that say nothing about this project: those of programming, and plain English.
 PLAIN_WORDS = {
-    *("attributes", "connection", "encoding", "id", "key", "kind", "messages", "peer", "pool", "server", "services"),
-    *("for", "last", "leave", "may", "reasons", "refused", "reports", "store", "tell"),
+    *("actions", "attributes", "connection", "encoding", "id", "key", "kind", "messages", "peer", "pool", "server"),
+    *("for", "last", "leave", "may", "reasons", "refused", "reports", "services", "store", "tell"),
 }
 
 

@@ -9,6 +9,7 @@ import os
 import random
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -68,7 +69,7 @@ class FailingDisk(Disk):
 class PersistentQueue:
     """A queue that conflates, and what has to be in it."""
 
-    def __init__(self, disk: Disk):
+    def __init__(self, disk: FailingDisk):
         self.disk, self.clock = disk, _core.Clock()
         # The events in the queue when the last commit that succeeded began, by partition and sequence.
         self.at_commit: dict[tuple[int, int], bytes] = {}
@@ -153,7 +154,7 @@ class PersistentRegion:
 
     KEYS = tuple(f"key {n}" for n in range(12))
 
-    def __init__(self, disk: Disk):
+    def __init__(self, disk: FailingDisk):
         self.disk, self.clock = disk, _core.Clock()
         self.at_commit: dict[str, tuple] = {}
         self.since: dict[str, list] = {}  # The values that were found under a key after the last commit that succeeded.
@@ -259,7 +260,7 @@ def run(kind, outage: str, fail_at: int) -> tuple[int, Disk]:
     return calls, disk
 
 
-KINDS = {"queue": PersistentQueue, "region": PersistentRegion}
+KINDS: dict[str, type[Any]] = {"queue": PersistentQueue, "region": PersistentRegion}
 
 
 @pytest.mark.long

@@ -310,7 +310,7 @@ print("good")
 
 
 def test_a_signal_to_a_child_ends_the_child_and_not_the_member(tmp_path):
-    """multiprocessing's `terminate` sends it."""
+    """The `terminate` of multiprocessing sends it."""
     with pywan.Locator("l", distributed_system_id=1, port=0, timings=QUICK) as locator:
         ready, ended = threading.Event(), []
         told: dict[str, Any] = {}

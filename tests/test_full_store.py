@@ -20,6 +20,8 @@ MIB = 1 << 20
 class Queue(_core.EventQueue):
     """Its committer runs when somebody waits for the disk, and the store's other committers then too."""
 
+    store: Store
+
     def wait_durable(self, timeout: float = 60.0) -> None:
         for _ in range(3):
             if self.commit_once():

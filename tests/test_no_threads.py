@@ -103,7 +103,7 @@ def test_a_port_goes_on_when_a_thread_was_started_and_does_not_begin(network, mo
     ny, ln = network.add("ny ln")
     network.connect([("ny", "ln")])
     ports = ln.receiver.port, ln.cache.port, ln.locator.port
-    begin = threading.Thread._bootstrap
+    begin = threading.Thread._bootstrap  # type: ignore[attr-defined]
     with monkeypatch.context() as patched:
         patched.setattr(
             threading.Thread,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -70,7 +71,7 @@ def test_a_region_says_to_type_checkers_what_is_in_it(two_sites):
     ny, _ = two_sites
     prices: pywan.Region[str, int] = ny.data
     prices["a"] = 1
-    assert pywan.Region[str, int].__args__ == (str, int) and isinstance(prices, pywan.Region)
+    assert get_args(pywan.Region[str, int]) == (str, int) and isinstance(prices, pywan.Region)
 
 
 def test_a_thing_has_one_face(held):

@@ -4,6 +4,7 @@ import datetime as dt
 import sys
 from datetime import date, datetime, timedelta
 from decimal import Decimal
+from typing import Any
 
 import pytest
 
@@ -20,23 +21,25 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])  # The executors can
 
 
 @pytest.fixture(scope="module")
-def member(tmp_path_factory):
+def locator():
+    with pywan.Locator("locator", distributed_system_id=1, port=0) as locator:
+        yield locator
+
+
+@pytest.fixture(scope="module")
+def member(locator, tmp_path_factory):
     directory = tmp_path_factory.mktemp("member")
-    with (
-        pywan.Locator("locator", distributed_system_id=1, port=0) as locator,
-        pywan.Cache("server", locators=f"127.0.0.1[{locator.port}]", dir=directory) as cache,
-    ):
-        cache.locator_address = f"127.0.0.1[{locator.port}]"
+    with pywan.Cache("server", locators=f"127.0.0.1[{locator.port}]", dir=directory) as cache:
         yield cache
 
 
 @pytest.fixture
-def target(member, request):
+def target(member, locator, request):
     """A fresh region, and where to find it. A sender to nowhere counts the events that happened in it."""
     name = f"r{abs(hash(request.node.name))}"
     sender = member.create_gateway_sender(name, remote_distributed_system_id=9, parallel=False)
     region = member.create_region(name, type="REPLICATE", gateway_sender_ids=[name])
-    yield Target(region, sender, dict(locators=member.locator_address, region=name))
+    yield Target(region, sender, dict(locators=f"127.0.0.1[{locator.port}]", region=name))
     member.destroy_region(name)
     sender.destroy()
 
@@ -73,7 +76,7 @@ def test_several_columns_become_one_dict_and_all_but_the_key_are_the_default(spa
 WIDE = "99999999999999999999999999999999999999"
 # Spark's type, and the values of a column of it: Spark takes them from Python, and they are what arrives. (Maps of one
 # entry: Spark mixes others.)
-CASES = [
+CASES: list[tuple[str, list[Any]]] = [
     ("decimal(38,0)", [Decimal(WIDE), Decimal("-" + WIDE), Decimal(0), Decimal(-1)]),
     ("decimal(38,38)", [Decimal(f"0.{WIDE}"), Decimal("0E-38"), Decimal("-1E-38")]),
     ("decimal(9,2)", [Decimal("1.50"), Decimal("0.00"), Decimal("-0.01"), Decimal("1000000.00")]),

@@ -101,7 +101,7 @@ def test_a_connection_that_breaks_is_an_error_and_the_next_attempt_completes(two
         locator_says = {
             "servers": [{"name": "server_ny", "member_id": 1, "host": proxy.address.host, "port": proxy.address.port}]
         }
-        import pywan.client as client
+        from pywan import client
 
         original = client.call_once
         client.call_once = lambda *args, **more: locator_says

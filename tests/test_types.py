@@ -86,7 +86,7 @@ def code(cell):
 
 
 def same(one, other):
-    return type(one) is type(other) and (one == other or one != one)
+    return type(one) is type(other) and (one == other or one != one)  # noqa: PLR0124 - A NaN.
 
 
 @pytest.mark.parametrize("row", table("What can be put"), ids=lambda row: row[1].strip("`")[:40])

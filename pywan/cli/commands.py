@@ -457,7 +457,7 @@ def query_size(session: Session, values: Values) -> Result:
     if "query" in values:
         match = re.fullmatch(r"\s*select\s+count\(\*\)\s+from\s+/?([\w.\-]+)\s*;?\s*", values["query"], re.IGNORECASE)
         if not match:
-            raise ConfigurationError(f"query {values['query']!r}: only `select count(*) from /region` is understood")
+            raise ConfigurationError(f"query {values['query']!r}: only `select count(*) from /region` is understood")  # noqa: S608
         region = match[1]
     if not region:
         raise GrammarError("query size: --region is required", "query size")

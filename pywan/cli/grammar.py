@@ -47,7 +47,7 @@ class Command:
 
 
 def goes_on(line: str, begun: bool = False) -> bool:
-    """Whether a line ends in one `\\`, so that its command goes on in the next line. `begun`: the line is not the
+    r"""Whether a line ends in one `\`, so that its command goes on in the next line. `begun`: the line is not the
     first one of its command, so it is no comment."""
     line = line.strip()
     return line.endswith("\\") and not line.endswith("\\\\") and (begun or not _is_comment(line))
@@ -58,7 +58,7 @@ def _is_comment(line: str) -> bool:
 
 
 def split_lines(text: str) -> list[tuple[int, str]]:
-    """The commands of a script with their line numbers. A command with `\\` at the end of its line goes on in the next
+    r"""The commands of a script with their line numbers. A command with `\` at the end of its line goes on in the next
     line. `#` begins a comment at the start of a line. `;` outside quotes ends a command. GrammarError if the last
     command goes on and nothing follows."""
     commands: list[tuple[int, str]] = []
@@ -99,8 +99,8 @@ def _split_commands(line: str) -> list[str]:
 
 
 def tokenize(line: str) -> list[str]:
-    """The words of a line. Quotes group where a word or a value begins; inside a word they are themselves, so that
-    `--value={"a":1}` needs none. `\\'` and `\\"` are quotes as well, as the shell would have passed them on."""
+    r"""The words of a line. Quotes group where a word or a value begins; inside a word they are themselves, so that
+    `--value={"a":1}` needs none. `\'` and `\"` are quotes as well, as the shell would have passed them on."""
     line = line.replace("\\'", "'").replace('\\"', '"')
     words: list[str] = []
     position, length = 0, len(line)

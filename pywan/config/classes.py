@@ -48,9 +48,10 @@ def to_class_references(value: Any, what: str) -> tuple[Any, ...]:
 
 
 def _to_class_reference(value: Any, what: str) -> Any:
-    """Checks one reference. A name may also have its plain form (see `to_plain`):
+    """Checks one reference.
 
-    `{"class": "package.module:Class", "parameters": {"name": "value"}}`.
+    A name may also have its plain form `{"class": "package.module:Class", "parameters": {"name": "value"}}` (see
+    `to_plain`).
     """
     if value is None:
         raise ConfigurationError(f"{what}: None is not a class, an instance or a name package.module:Class")

@@ -153,7 +153,7 @@ class Row:
         value = self.default
         if self.is_required:
             return "required"
-        if value is None or value == () or value == "":
+        if value is None or value in ((), ""):
             return self.attribute.unset
         return f"{value} {self.attribute.unit}".strip() if not isinstance(value, bool) else str(value).lower()
 

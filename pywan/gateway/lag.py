@@ -48,7 +48,7 @@ class Lag:
             "cause": self._cause(counts["events"], seconds),
         }
 
-    def _cause(self, events: int, seconds: float) -> str:
+    def _cause(self, events: int, seconds: float) -> str:  # noqa: PLR0911 - Each cause returns at once.
         """Returns why events wait, in words."""
         status, broken = self._status(), self._queue.broken
         if broken:

@@ -254,7 +254,7 @@ class Agent:
 
     @property
     def me(self) -> Incarnation:
-        """This incarnation of the member. It changes when the coordinator has given the member up."""
+        """The incarnation that the member has now. It changes when the coordinator has given the member up."""
         return self._me
 
     @property
@@ -344,7 +344,7 @@ class Agent:
         return self._ask(("host", region), fields, is_done, needs_answer=True)
 
     def shared(self, region: str, epoch: Epoch) -> None:
-        """This member, owner of the region under `epoch`, has given it a tail: others may use it, and learn."""
+        """The member, owner of the region under `epoch`, has given it a tail: others may use it, and learn."""
         key = BucketKey(region, OWNED)
 
         def is_done() -> bool:
@@ -369,7 +369,7 @@ class Agent:
             self._ask(("destroy-region", region), ["destroy-region", region], None)
 
     def caught_up(self, key: BucketKey, epoch: Epoch, learner: Learner) -> None:
-        """This member, primary of the bucket under `epoch`, waits for the learner with every change from now on."""
+        """The member, primary of the bucket under `epoch`, waits for the learner with every change from now on."""
 
         def is_done() -> bool:
             bucket = self.tables.buckets.get(key)
@@ -386,7 +386,7 @@ class Agent:
             self._ask(("caught-up", key, learner), fields, is_done)
 
     def unreachable(self, epochs: Mapping[BucketKey, Epoch], copy: Incarnation) -> None:
-        """This member, primary of these buckets, asks to take a copy out that does not answer."""
+        """The member, primary of these buckets, asks to take a copy out that does not answer."""
 
         def is_done(key: BucketKey, epoch: Epoch) -> bool:
             bucket = self.tables.buckets.get(key)
@@ -405,7 +405,7 @@ class Agent:
                 )
 
     def ready(self, keys: Iterable[BucketKey]) -> None:
-        """This member, the new primary of these buckets, has reached all copies, and accepts changes."""
+        """The member, the new primary of these buckets, has reached all copies, and accepts changes."""
         with self._changed:
             for key in keys:
                 self._ask(("ready", key), ["ready", encoding.plain_key(key)], None)

@@ -200,7 +200,7 @@ class CoordinationHost:
             log.error("locator %s: %s; it does not remember who coordinates", self.name, self._problem)
 
     def _claim(self) -> None:
-        """This locator coordinates from now on. The caller holds the lock."""
+        """Makes this locator coordinate from now on. The caller holds the lock."""
         self._coordinator, self._coordinator_address = self.name, str(self._address())
         self._open()
         self._write_claim()

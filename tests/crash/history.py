@@ -157,8 +157,8 @@ def _is(change: Change, application: Application) -> bool:
 
 
 def check_journal(path: Path) -> list[str]:
-    """Checks what a listener heard. In one life of its member no change comes twice, nor before an earlier one. (In the
-    next life, changes may come again that were heard and not on the disk yet.)"""
+    """Checks what a listener heard. In one life of its member no change comes twice, nor before an earlier one. In the
+    next life, changes may come again that were heard and not on the disk yet."""
     wrong: list[str] = []
     for life in path.read_text().split("\nlife\n") if path.exists() else []:
         newest: dict[str, int] = {}

@@ -236,10 +236,10 @@ def run_sender(source: Random) -> None:
             break
         now += source.choice((0, 10, 60_000, 200_000))
     for bucket in range(BUCKETS):
-        state = tail.state(bucket)
-        assert state["counted"] <= state["last"], state
-        for copy in state["copies"]:
-            assert copy["acked"] <= state["last"], state
+        shown = tail.state(bucket)
+        assert shown["counted"] <= shown["last"], shown
+        for copy in shown["copies"]:
+            assert copy["acked"] <= shown["last"], shown
     assert sender.promised_until_us <= now + 300_000
     sender.remove_region(name)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from random import Random
+from typing import Any
 
 import lz4.block
 
@@ -142,7 +143,7 @@ class Receiver:
                 b"".join(frame(self.source, REGION, name, n) for n, name in ((1, b"fast"), (2, b"slow")))
             )
 
-    def check_ack(self, answer: object) -> None:
+    def check_ack(self, answer: Any) -> None:
         assert answer.id in self.sent and answer.id >= self.acked, f"an acknowledgement of batch {answer.id}"
         self.acked = answer.id + 1
         plans = self.sent[answer.id]

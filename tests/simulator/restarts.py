@@ -351,6 +351,8 @@ class MachinesWorld(World):
     kind = "machines"
     change_counts = (1, 1, 4, 10)  # Each may wait for a disk.
     value_bytes = (0, 300, 20_000)  # Logs of the smallest limit go around a few times.
+    links: list[LoggedLink]
+    receivers: list[MachineReceiver]
 
     def make(self, watched: bool) -> None:
         rng = self.rng
@@ -630,7 +632,7 @@ class MachinesWorld(World):
             if not any(link.gives_way_to.connections) and len(link.gives_way_to.queue):
                 return False
             link.gives_way_to = None
-        others = [
+        others: list[LoggedLink] = [
             connection.link
             for connection in [
                 *self.late,

@@ -90,6 +90,7 @@ class TombstonesWorld(World):
     kind = "tombstones"
     value_bytes = (0, 10)
     links: list[MeshLink]
+    receivers: list[Site]
 
     def make(self, watched: bool) -> None:
         rng = self.rng

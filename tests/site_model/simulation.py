@@ -80,7 +80,7 @@ class Network:
 
     def __init__(self, simulation: Simulation) -> None:
         self.simulation = simulation
-        self.nodes: dict[Any, Node] = {}
+        self.nodes: dict[Any, Any] = {}  # The coordinator by that name, and each member by its incarnation.
         self.cut: set[tuple[str, str]] = set()  # Ways from one name to another on which nothing passes.
         self.loss = 0.0
         self.slow_us = 0

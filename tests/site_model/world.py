@@ -322,7 +322,7 @@ class SiteWorld:
 
     # --- what goes wrong ---
 
-    def trouble(self) -> None:
+    def trouble(self) -> None:  # noqa: C901, PLR0912, PLR0915 - Each branch is one kind of trouble.
         rng, network = self.simulation.rng, self.network
         alive = [each for each in self.members.values() if not each.is_dead]
         what = rng.choice(
@@ -396,10 +396,10 @@ class SiteWorld:
             for member in alive:
                 member.paused_until = min(member.paused_until, self.simulation.now_us + 10 * MS)
             self.coordinator.is_dead = True
-            rest = rng.randrange(len(self.journal))
-            for store in self.journal[rest:]:
+            kept = rng.randrange(len(self.journal))
+            for store in self.journal[kept:]:
                 self.forgotten.update((key, store.newest.generation) for key, _ in store.buckets)
-            del self.journal[rest:]
+            del self.journal[kept:]
             self.note(f"coordinator comes back with {len(self.journal)} of its decisions")
             self.simulation.after(rng.choice([0, 200, 3000]) * MS, self._start_coordinator)
             self.statistics["files"] += 1
