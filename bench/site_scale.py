@@ -30,7 +30,6 @@ from pywan.coordination.messages import Tables
 from pywan.coordination.tables import (
     MEMBER_TIMEOUT_US,
     NO_DECISION,
-    BucketKey,
     DecisionId,
     Incarnation,
     Kind,
@@ -65,10 +64,6 @@ class Site:
         for n, member in enumerate(self.members):
             profile = MemberProfile(member, f"host-{n}.example.org", 40000 + n, 1, "site", hosting=hosting)
             self.core.join(profile, every if not n else {}, {}, NO_DECISION, 0)
-        self.act()
-        for number, region in enumerate(every):
-            asks = self.members[number % members]
-            self.core.want(asks, [BucketKey(region, bucket) for bucket in range(BUCKETS)])
         self.act()
 
     def act(self) -> dict[str, float]:

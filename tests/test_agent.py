@@ -9,7 +9,7 @@ import time
 import pytest
 
 from pywan.base.clocks import boot_us
-from pywan.coordination.tables import BucketKey, Kind, RegionAttributes
+from pywan.coordination.tables import Kind, RegionAttributes
 from pywan.errors import ConfigurationError, IllegalStateError
 from pywan.testing.waiting import LIMIT_S, SOON_S, eventually
 from pywan.transport.control import ControlServer, dispatch
