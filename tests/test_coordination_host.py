@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import sqlite3
 
 from pywan.base.processes import has_ended, this_process
@@ -12,7 +13,7 @@ from pywan.site.coordination_host import CLAIM_FILE, JOURNAL_FILE, reach_of
 from pywan.testing.waiting import LIMIT_S, eventually
 from pywan.transport.control import ControlServer, call_once
 from pywan.transport.sockets import listen
-from small_members import SmallMember, locator, small_members
+from small_members import OtherProcess, SmallMember, locator, small_members
 
 
 def coordination(site) -> dict:
@@ -142,6 +143,27 @@ def test_a_coordinator_with_an_older_file_learns_everything_from_the_members(tmp
 
 def test_a_coordinator_that_lost_its_folder_learns_everything_from_the_members(tmp_path):
     restarted(tmp_path, with_no_folder, same_generation=False)
+
+
+def test_a_member_that_comes_first_to_a_coordinator_without_its_file_joins_the_others(tmp_path):
+    with locator(dir=tmp_path, member_timeout_ms=TIMEOUT_MS) as site:
+        address, port = site.address, site.port
+        identity = coordination(site)["site_identity"]
+        earlier = OtherProcess("a", address)
+    try:
+        earlier.signal(signal.SIGSTOP)
+        with_no_folder(tmp_path / "L", None)
+        with locator(dir=tmp_path, port=port, member_timeout_ms=TIMEOUT_MS) as site:
+            with small_members(str(address), "b") as (b,):
+                first = b.agent.me
+                assert b.agent.site_identity not in ("", identity)  # The coordinator made it up.
+                earlier.signal(signal.SIGCONT)
+                eventually(lambda: b.agent.is_joined and b.agent.site_identity == identity)
+                assert b.agent.me != first  # It begins anew, with nothing.
+                names = {"a", "b"}
+                eventually(lambda: {each["name"] for each in coordination(site)["members"]} == names)
+    finally:
+        earlier.end()
 
 
 def test_nobody_hears_of_a_decision_that_is_not_on_the_disk(tmp_path, monkeypatch):

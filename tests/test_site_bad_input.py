@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from private_network import PrivateNetwork, why_not
-from pywan.testing.waiting import eventually
+from pywan.testing.waiting import LIMIT_S, eventually
+from pywan.transport.control import call_once
 from site_crash.world import Process, ProcessFailed, Site
 
 BUCKETS = 7
@@ -41,6 +42,12 @@ def has_two_whole_copies(site: Site) -> bool:
     counts = list(site.counts("data").values())
     whole = sum(each.get("primary", 0) + each.get("copies", 0) for each in counts)
     return whole == 2 * BUCKETS and not any(each.get("learning", 0) for each in counts)
+
+
+def names_of_members(site: Site) -> set[str]:
+    """The members that the coordinator knows."""
+    told = call_once(("127.0.0.1", site.port), "coordination-show", timeout=LIMIT_S)["coordination"]
+    return {each["name"] for each in told.get("members", ())}
 
 
 def pair_of(site: Site) -> tuple[Process, Process]:
@@ -144,6 +151,8 @@ def test_members_go_on_with_a_coordinator_whose_file_is(what, site, tmp_path):
         shutil.copytree(saved, locator)
     site.restart_locator()
     writer.write(three, 20)
+    # A member that comes before the coordinator has heard of any other one would begin a site of its own.
+    eventually(lambda: "three" in names_of_members(site), what="a coordinator that knows the third member")
     four = site.start("four")
     writer.write(four, 20)
     # The second member may have had the only copies in sync: the coordinator was away while others were made.

@@ -150,7 +150,7 @@ class Coordinator:
             self._actions.append(Tell(me, Refused("the coordinator does not know all decisions", report=True)))
             return
         if self._is_given_up(me):
-            self._actions.append(Tell(me, Refused(f"member {me} was given up", join_again=True)))
+            self._actions.append(Tell(me, Refused(f"member {me} was not heard for its whole lease", join_again=True)))
             return
         self._stored_by[me] = self._told[me] = stored.number
         self._hear(me, now_us)
@@ -929,7 +929,7 @@ class Coordinator:
                 )
             self.site.identity = profile.site_identity  # Of a coordinator that has lost all: the members know better.
         if self._is_given_up(me) and stored.generation == self.site.generation and self.site.made(stored):
-            return Refused(f"member {me} was given up", join_again=True)
+            return Refused(f"member {me} was not heard for its whole lease", join_again=True)
         for earlier in self._earlier_incarnations(me):
             if earlier in self._lease_until:
                 self._probe(earlier)

@@ -640,7 +640,7 @@ class Agent:
         if refusal.join_again:
             if self._is_leaving:
                 return RETRY_S
-            self._begin_again()
+            self._begin_again(refusal.reason)
             return 0
         if refusal.report:
             self._is_joined, self._reports = False, True
@@ -656,16 +656,19 @@ class Agent:
         self._changed.notify_all()
         return wait_s
 
-    def _begin_again(self) -> None:
+    def _begin_again(self, why: str) -> None:
         """The coordinator has given this incarnation up: the member begins another one. The caller holds the lock."""
         earlier, self._me = self._me, Incarnation(self.name, drawn_number(32))
         log.error(
-            "member %s was given up by coordinator %s, which did not hear it for its whole lease; it begins anew as %s",
+            "member %s was given up by coordinator %s (%s); it drops what it has of shared regions, and begins anew as"
+            " %s",
             earlier,
             self._coordinator,
+            why,
             self._me,
         )
         self._is_joined, self._reports, self._lease_until_us = False, False, 0
+        self._identity = ""  # It has nothing of any site.
         self._ended = earlier
         self.tables = SiteTables()
         self._requests.clear()

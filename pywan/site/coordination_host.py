@@ -104,6 +104,7 @@ class CoordinationHost:
         self._core: Coordinator | None = None
         self._journal: Journal | None = None
         self._may_adopt_identity = False  # This run made the site's identity up, since its file was empty.
+        self._made_up_identity = ""  # The one that it made up, before a member told what the site is called.
         self._mailboxes: dict[Incarnation, _Mailbox] = {}
         self._next_poll_us: dict[Incarnation, int] = {}  # When a member is looked at that asks nothing.
         self._connections: dict[tuple[Any, ...], Incarnation] = {}
@@ -502,6 +503,10 @@ class CoordinationHost:
                 return away
             core = self._core
             assert core is not None
+            if profile.site_identity and profile.site_identity == self._made_up_identity:
+                # It came first, and took the name that was made up. What it did alone meanwhile is not the site's.
+                again = Refused(f"the site is called {core.site.identity}, as its other members say", join_again=True)
+                return self._reply(refused=[again])
             refusal = self._other_version_or_site(profile)
             if refusal is not None:
                 return self._reply(refused=[refusal])
@@ -512,6 +517,7 @@ class CoordinationHost:
                     core.left(earlier, boot_us())
             if self._may_adopt_identity and claimed == self.name and profile.site_identity:
                 # This coordinator has lost its file, and the member knows what the site is called.
+                self._made_up_identity = core.site.identity
                 core.site.identity = self._coordinator_identity = profile.site_identity
             self._may_adopt_identity = self._may_adopt_identity and not profile.site_identity
             core.join(profile, regions, holdings, stored, boot_us())
