@@ -116,23 +116,23 @@ static void give_lanes(wan_tail *tail, const wan_tail_bucket *bucket)
 
 /* What happens under a bucket's lock. */
 
-static void unlink_parked(wan_tail_bucket *bucket, wan_parked *parked)
+static void unlink_shelved(wan_tail_bucket *bucket, wan_shelved *shelved)
 {
-    *(parked->before ? &parked->before->behind : &bucket->first_parked) = parked->behind;
-    *(parked->behind ? &parked->behind->before : &bucket->last_parked) = parked->before;
-    parked->is_waiting = 0;
+    *(shelved->before ? &shelved->before->behind : &bucket->first_shelved) = shelved->behind;
+    *(shelved->behind ? &shelved->behind->before : &bucket->last_shelved) = shelved->before;
+    shelved->is_waiting = 0;
 }
 
 /* Gives a wait that is over to its owner. */
-static void make_ready(wan_tail_bucket *bucket, wan_parked *parked)
+static void make_ready(wan_tail_bucket *bucket, wan_shelved *shelved)
 {
-    wan_waker *owner = parked->owner;
-    unlink_parked(bucket, parked);
+    wan_waker *owner = shelved->owner;
+    unlink_shelved(bucket, shelved);
     /* From now on the owner may see it and end. It waits for us first. */
     __atomic_fetch_add(&owner->users, 1, __ATOMIC_SEQ_CST);
-    wan_parked *first = __atomic_load_n(&owner->ready, __ATOMIC_RELAXED);
-    do parked->behind = first;
-    while (!__atomic_compare_exchange_n(&owner->ready, &first, parked, 1, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED));
+    wan_shelved *first = __atomic_load_n(&owner->ready, __ATOMIC_RELAXED);
+    do shelved->behind = first;
+    while (!__atomic_compare_exchange_n(&owner->ready, &first, shelved, 1, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED));
     wake(&owner->asleep, owner->wake_file);
     __atomic_fetch_sub(&owner->users, 1, __ATOMIC_SEQ_CST);
 }
@@ -141,9 +141,9 @@ static void wake_waiters(wan_tail_bucket *bucket)
 {
     /* This is no load: others see what changed before we look for those who wait. */
     if (__atomic_fetch_add(&bucket->waiters, 0, __ATOMIC_SEQ_CST)) wan_signal_change(&bucket->changed);
-    for (wan_parked *parked; (parked = bucket->first_parked);) {
-        if (parked->sequence > bucket->counted && parked->era == bucket->era) break;
-        make_ready(bucket, parked);
+    for (wan_shelved *shelved; (shelved = bucket->first_shelved);) {
+        if (shelved->sequence > bucket->counted && shelved->era == bucket->era) break;
+        make_ready(bucket, shelved);
     }
 }
 
@@ -317,38 +317,38 @@ wan_status wan_tail_wait(wan_tail *tail, uint32_t number, uint64_t era, uint64_t
     }
 }
 
-wan_status wan_tail_park(wan_tail *tail, uint32_t number, wan_parked *parked)
+wan_status wan_tail_shelve(wan_tail *tail, uint32_t number, wan_shelved *shelved)
 {
     wan_tail_bucket *bucket = &tail->buckets[number];
     wan_status status = WAN_EMPTY;
-    parked->is_waiting = 0;
+    shelved->is_waiting = 0;
     wan_lock_take(&bucket->lock);
-    if (bucket->era != parked->era) status = WAN_ELSEWHERE;
-    else if (bucket->counted >= parked->sequence) status = WAN_OK;
+    if (bucket->era != shelved->era) status = WAN_ELSEWHERE;
+    else if (bucket->counted >= shelved->sequence) status = WAN_OK;
     else { /* Most come in the order of their sequences, so the search for the place begins at the end. */
-        wan_parked *before = bucket->last_parked;
-        while (before && before->sequence > parked->sequence) before = before->before;
-        parked->before = before;
-        parked->behind = before ? before->behind : bucket->first_parked;
-        *(before ? &before->behind : &bucket->first_parked) = parked;
-        *(parked->behind ? &parked->behind->before : &bucket->last_parked) = parked;
-        parked->is_waiting = 1;
+        wan_shelved *before = bucket->last_shelved;
+        while (before && before->sequence > shelved->sequence) before = before->before;
+        shelved->before = before;
+        shelved->behind = before ? before->behind : bucket->first_shelved;
+        *(before ? &before->behind : &bucket->first_shelved) = shelved;
+        *(shelved->behind ? &shelved->behind->before : &bucket->last_shelved) = shelved;
+        shelved->is_waiting = 1;
     }
     wan_lock_release(&bucket->lock);
     return status;
 }
 
-int wan_tail_unpark(wan_tail *tail, uint32_t number, wan_parked *parked)
+int wan_tail_unshelve(wan_tail *tail, uint32_t number, wan_shelved *shelved)
 {
     wan_tail_bucket *bucket = &tail->buckets[number];
     wan_lock_take(&bucket->lock);
-    const int waited = parked->is_waiting;
-    if (waited) unlink_parked(bucket, parked);
+    const int waited = shelved->is_waiting;
+    if (waited) unlink_shelved(bucket, shelved);
     wan_lock_release(&bucket->lock);
     return waited;
 }
 
-wan_parked *wan_waker_take(wan_waker *waker) { return __atomic_exchange_n(&waker->ready, NULL, __ATOMIC_SEQ_CST); }
+wan_shelved *wan_waker_take(wan_waker *waker) { return __atomic_exchange_n(&waker->ready, NULL, __ATOMIC_SEQ_CST); }
 
 void wan_waker_end(wan_waker *waker)
 {

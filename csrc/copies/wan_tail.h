@@ -76,21 +76,22 @@ typedef struct {
     uint64_t retry_us; /* Nothing is sent before this time. */
 } wan_tail_copy;
 
-/* A thread that serves many callers parks what each of them waits for, and goes on. All fields are atomic. */
+/* A thread that serves many callers shelves what each of them waits for, and goes on. All fields are atomic. */
 typedef struct {
-    uint32_t asleep;          /* The thread waits on wake_file: whoever makes something ready writes there. */
-    int wake_file;            /* An eventfd. -1: the thread is not woken, it looks. */
-    uint32_t users;           /* Threads that are making something ready now. The owner stays until there are none. */
-    struct wan_parked *ready; /* What waits no more, linked by `behind`; the newest is the first. */
+    uint32_t asleep;           /* The thread waits on wake_file: whoever makes something ready writes there. */
+    int wake_file;             /* An eventfd. -1: the thread is not woken, it looks. */
+    uint32_t users;            /* Threads that are making something ready now. The owner stays until there are none. */
+    struct wan_shelved *ready; /* What waits no more, linked by `behind`; the newest is the first. */
 } wan_waker;
 
-/* One wait for a sequence of a bucket. Its owner keeps it in its place until it is taken from `ready`, or unparked. */
-typedef struct wan_parked {
-    struct wan_parked *before, *behind; /* In the bucket's list, or in `ready`. */
+/* One wait for a sequence of a bucket. Its owner keeps it in its place until it is taken from `ready`, or unshelveed.
+ */
+typedef struct wan_shelved {
+    struct wan_shelved *before, *behind; /* In the bucket's list, or in `ready`. */
     wan_waker *owner;
     uint64_t era, sequence; /* As for wan_tail_wait. */
     uint32_t is_waiting;    /* It is in the bucket's list. The bucket's lock guards it. */
-} wan_parked;
+} wan_shelved;
 
 typedef struct {
     wan_lock
@@ -98,7 +99,7 @@ typedef struct {
     uint8_t role; /* WAN_TAIL_* */
     uint32_t changed; /* A futex: changes when `counted` grows while somebody waits, and when role or life change. */
     uint32_t waiters;
-    wan_parked *first_parked, *last_parked; /* Waits of one era, by their sequences. Each one is above `counted`. */
+    wan_shelved *first_shelved, *last_shelved; /* Waits of one era, by their sequences. Each one is above `counted`. */
     /* Changes when the member loses track of its own changes: with a new life, when it is primary no more, when its
      * copy is dropped. Whoever waits for a sequence names the era in which it saw it. */
     uint64_t era;
@@ -204,13 +205,14 @@ wan_status wan_tail_recall(wan_tail *tail, uint32_t bucket, const wan_repeat *re
 /* Waits until the change counts. WAN_OK: it does. WAN_ELSEWHERE: it is another era: nobody knows here whether the
  * change will count. WAN_EMPTY: the time is over. */
 wan_status wan_tail_wait(wan_tail *tail, uint32_t bucket, uint64_t era, uint64_t sequence, uint32_t timeout_ms);
-/* Lets `parked`, whose owner, era and sequence are set, wait. WAN_EMPTY: it waits, and will be in its owner's `ready`
+/* Lets `shelved`, whose owner, era and sequence are set, wait. WAN_EMPTY: it waits, and will be in its owner's `ready`
  * when the sequence counts or the era is another one. WAN_OK, WAN_ELSEWHERE: as for wan_tail_wait; it does not wait. */
-wan_status wan_tail_park(wan_tail *tail, uint32_t bucket, wan_parked *parked);
-/* Ends a wait that wan_tail_park began. Returns 1 if it waited. 0: it is in its owner's `ready`, or was taken there. */
-int wan_tail_unpark(wan_tail *tail, uint32_t bucket, wan_parked *parked);
+wan_status wan_tail_shelve(wan_tail *tail, uint32_t bucket, wan_shelved *shelved);
+/* Ends a wait that wan_tail_shelve began. Returns 1 if it waited. 0: it is in its owner's `ready`, or was taken there.
+ */
+int wan_tail_unshelve(wan_tail *tail, uint32_t bucket, wan_shelved *shelved);
 /* Takes all that is ready, linked by `behind`. The owner's thread calls it. */
-wan_parked *wan_waker_take(wan_waker *waker);
+wan_shelved *wan_waker_take(wan_waker *waker);
 /* Whether anything is ready. The owner asks after it has set `asleep`. */
 static inline int wan_waker_has_ready(const wan_waker *waker)
 {
@@ -221,7 +223,7 @@ static inline void wan_waker_set_asleep(wan_waker *waker, uint32_t value)
 {
     __atomic_exchange_n(&waker->asleep, value, __ATOMIC_SEQ_CST);
 }
-/* Returns when no thread makes anything ready any more. Nothing of the owner waits: everything was unparked. */
+/* Returns when no thread makes anything ready any more. Nothing of the owner waits: everything was unshelveed. */
 void wan_waker_end(wan_waker *waker);
 
 /* What the coordinator's tables say of this member's part. A role other than PRIMARY and TAKING_OVER forgets the

@@ -755,7 +755,7 @@ class CallSession(Session):
     @property
     def served(self) -> int: ...
     @property
-    def parked(self) -> int:
+    def shelved(self) -> int:
         """How many calls wait until their changes or reads count."""
     @property
     def rounds(self) -> int: ...

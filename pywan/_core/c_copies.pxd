@@ -39,10 +39,10 @@ cdef extern from "copies/wan_tail.h" nogil:
         uint32_t asleep
         int wake_file
         uint32_t users
-        wan_parked *ready
-    ctypedef struct wan_parked:
-        wan_parked *before
-        wan_parked *behind
+        wan_shelved *ready
+    ctypedef struct wan_shelved:
+        wan_shelved *before
+        wan_shelved *behind
         wan_waker *owner
         uint64_t era, sequence
         uint32_t is_waiting
@@ -93,9 +93,9 @@ cdef extern from "copies/wan_tail.h" nogil:
     wan_status wan_tail_recall(wan_tail *tail, uint32_t bucket, const wan_repeat *repeat, wan_recalled *recalled,
                                wan_buffer *found)
     wan_status wan_tail_wait(wan_tail *tail, uint32_t bucket, uint64_t era, uint64_t sequence, uint32_t timeout_ms)
-    wan_status wan_tail_park(wan_tail *tail, uint32_t bucket, wan_parked *parked)
-    int wan_tail_unpark(wan_tail *tail, uint32_t bucket, wan_parked *parked)
-    wan_parked *wan_waker_take(wan_waker *waker)
+    wan_status wan_tail_shelve(wan_tail *tail, uint32_t bucket, wan_shelved *shelved)
+    int wan_tail_unshelve(wan_tail *tail, uint32_t bucket, wan_shelved *shelved)
+    wan_shelved *wan_waker_take(wan_waker *waker)
     bint wan_waker_has_ready(const wan_waker *waker)
     void wan_waker_set_asleep(wan_waker *waker, uint32_t value)
     void wan_waker_end(wan_waker *waker)

@@ -1,7 +1,7 @@
 # The interface of call_session.pyx.
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from pywan._core.c_base cimport *
-from pywan._core.c_copies cimport wan_parked, wan_tail, wan_waker
+from pywan._core.c_copies cimport wan_shelved, wan_tail, wan_waker
 from pywan._core.c_session cimport *
 from pywan._core.c_tables cimport wan_record
 from pywan._core.compiled_region cimport CompiledRegion
@@ -17,11 +17,11 @@ cdef struct call_wait:
     uint32_t bucket
     bint is_change
 
-cdef struct parked_call:
+cdef struct shelved_call:
     # A call that is done, whose answer must not leave yet. The answer lies behind it, `length` bytes.
-    wan_parked parked           # The first field: what is ready comes as a wan_parked. `behind` links `reads`, too.
-    parked_call *before         # In the session's list, by the time when they are given up.
-    parked_call *behind
+    wan_shelved shelved           # The first field: what is ready comes as a wan_shelved. `behind` links `reads`, too.
+    shelved_call *before         # In the session's list, by the time when they are given up.
+    shelved_call *behind
     call_wait wait
     uint64_t until_us           # When it is given up.
     uint64_t length
@@ -39,12 +39,12 @@ cdef class CallSession(Session):
     # Calls whose answers wait. Only the session's thread uses them; through the tails of buckets, other threads move
     # what counts to `waker.ready`.
     cdef wan_waker waker
-    cdef parked_call *first_parked
-    cdef parked_call *last_parked
-    cdef parked_call *reads         # They count, and wait until no other member can be primary.
-    cdef uint64_t parked_bytes      # Of all answers that wait.
-    cdef readonly uint32_t parked   # How many calls wait.
-    cdef list former                # States of regions that are gone, and that parked calls may name.
+    cdef shelved_call *first_shelved
+    cdef shelved_call *last_shelved
+    cdef shelved_call *reads         # They count, and wait until no other member can be primary.
+    cdef uint64_t shelved_bytes      # Of all answers that wait.
+    cdef readonly uint32_t shelved   # How many calls wait.
+    cdef list former                # States of regions that are gone, and that shelved calls may name.
     cdef readonly uint32_t depth
     cdef uint32_t callback_depth    # Of the calls that callbacks make.
     cdef readonly uint64_t served   # Calls that were answered.
@@ -76,14 +76,14 @@ cdef class CallSession(Session):
     cdef bint wait_for_bucket(self, region_core *region, const wan_call *call) noexcept nogil
     cdef uint64_t last_answer(self) noexcept nogil
     cdef void settle(self) noexcept nogil
-    cdef bint park(self, uint64_t begin) noexcept nogil
+    cdef bint shelve(self, uint64_t begin) noexcept nogil
     cdef bint is_full(self) noexcept nogil
     cdef bint collect(self, uint64_t now_us) noexcept nogil
     cdef bint look_at_reads(self, uint64_t now_us) noexcept nogil
-    cdef bint go_on_with(self, parked_call *call, uint64_t now_us) noexcept nogil
-    cdef bint finish(self, parked_call *call, bint is_lost) noexcept nogil
-    cdef void drop(self, parked_call *call) noexcept nogil
-    cdef void drop_parked(self) noexcept nogil
+    cdef bint go_on_with(self, shelved_call *call, uint64_t now_us) noexcept nogil
+    cdef bint finish(self, shelved_call *call, bint is_lost) noexcept nogil
+    cdef void drop(self, shelved_call *call) noexcept nogil
+    cdef void drop_shelved(self) noexcept nogil
     cdef bint counts(self, const call_wait *wait, uint64_t *until_us) noexcept nogil
     cdef bint may_wait(self, uint64_t *until_us) noexcept nogil
     cdef void seal(self, uint64_t begin) noexcept nogil

@@ -1,5 +1,5 @@
 # Owns the serving of calls: what other members ask about keys of which this member is primary. A thread for each
-# connection does the calls as they come. A call whose change, or whose read, does not count yet is parked with its
+# connection does the calls as they come. A call whose change, or whose read, does not count yet is shelved with its
 # answer: the thread goes on with the next call, and the answer leaves when it counts, before or after others.
 cimport cython
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
@@ -28,8 +28,8 @@ cdef enum:
     REGION_NUMBERS = 65536
     ANSWERS_BYTES = 8 << 20     # With so many bytes of answers the session sends before it takes the next call.
     COUNTS_WAIT_MS = 8000       # A change that does not count after so long is answered as in doubt.
-    PARKED_MAX = 4096           # With so many calls parked, or so many bytes of answers, the session takes no more.
-    PARKED_BYTES = 8 << 20
+    SHELVED_MAX = 4096           # With so many calls shelved, or so many bytes of answers, the session takes no more.
+    SHELVED_BYTES = 8 << 20
     READ_LOOK_US = 1000         # A read that counts looks so often whether this member is still the only primary.
     SLICE_MS = 100              # A wait looks so often whether the session is to stop.
 
@@ -50,7 +50,7 @@ cdef class CallSession(Session):
         self.former = []
 
     def __dealloc__(self):
-        self.drop_parked()
+        self.drop_shelved()
         if self.wake_file >= 0:
             close_file(self.wake_file)
         free(self.regions)
@@ -60,7 +60,7 @@ cdef class CallSession(Session):
 
     def run(self, int file):
         """Serves a connected socket. Returns "closed" when the caller went away, "stopped", or why the connection was
-        given up, which the caller was told. The callers of parked calls hear nothing then."""
+        given up, which the caller was told. The callers of shelved calls hear nothing then."""
         if self.wake_file < 0:
             self.wake_file = self.waker.wake_file = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)
             if self.wake_file < 0:
@@ -69,7 +69,7 @@ cdef class CallSession(Session):
             return self.run_over_socket(file)
         finally:
             with nogil:
-                self.drop_parked()
+                self.drop_shelved()
 
     def stop(self):
         """Makes `run` return after the call that it is doing. Any thread may call this."""
@@ -144,8 +144,8 @@ cdef class CallSession(Session):
 
     cdef uint64_t due_us(self, uint64_t now_us) noexcept nogil:
         cdef uint64_t due = NEVER
-        if self.out.start == self.out.used and self.first_parked != NULL:
-            due = self.first_parked.until_us
+        if self.out.start == self.out.used and self.first_shelved != NULL:
+            due = self.first_shelved.until_us
             if self.reads != NULL:
                 due = min(due, now_us + READ_LOOK_US)
         return due
@@ -176,7 +176,7 @@ cdef class CallSession(Session):
             begin = self.last_answer()
             wan_buffer_empty(&self.waits)
             how = self.take_call(<const wan_call *>(self.into.bytes + self.into.start))
-            if how == GOES_ON and not self.park(begin):
+            if how == GOES_ON and not self.shelve(begin):
                 how = ENDED_TOLD
             self.seal(begin)
             answered = answered or self.last_answer() > begin
@@ -255,9 +255,9 @@ cdef class CallSession(Session):
         cdef CompiledRegion state
         self.regions[number] = NULL
         before = self.states.pop(number, None)
-        if before is not None and self.parked:
+        if before is not None and self.shelved:
             self.former.append(before)
-        elif self.former and not self.parked:
+        elif self.former and not self.shelved:
             self.former.clear()
         try:
             core = self.find_region(self.names[number]) if number in self.names else None
@@ -387,67 +387,67 @@ cdef class CallSession(Session):
         """Where the answer begins that is laid out next."""
         return self.out.used - self.out.start
 
-    # Calls that are parked.
+    # Calls that are shelved.
 
-    cdef bint park(self, uint64_t begin) noexcept nogil:
-        """Parks the call that was done last, whose answer begins there, if the answer must not leave yet. False: there
+    cdef bint shelve(self, uint64_t begin) noexcept nogil:
+        """Shelves the call that was done last, whose answer begins there, if the answer must not leave yet. False: there
         is no memory."""
         cdef const call_wait *wait = <const call_wait *>self.waits.bytes
         cdef uint64_t length = self.last_answer() - begin
         cdef uint64_t now
-        cdef parked_call *call
+        cdef shelved_call *call
         if self.waits.used == 0:
             return True
         now = self.work_us()
-        call = <parked_call *>malloc(sizeof(parked_call) + length)
+        call = <shelved_call *>malloc(sizeof(shelved_call) + length)
         if call == NULL:
             wan_note(WAN_NO_MEMORY, "no memory for a call that waits")
             return False
-        memset(call, 0, sizeof(parked_call))
+        memset(call, 0, sizeof(shelved_call))
         memcpy(call + 1, self.out.bytes + self.out.start + begin, length)
         call.wait, call.length, call.until_us = wait[0], length, now + COUNTS_WAIT_MS * 1000
-        call.parked.owner, call.parked.era, call.parked.sequence = &self.waker, wait.era, wait.sequence
+        call.shelved.owner, call.shelved.era, call.shelved.sequence = &self.waker, wait.era, wait.sequence
         self.out.used -= length
-        call.before = self.last_parked
-        if self.last_parked != NULL:
-            self.last_parked.behind = call
+        call.before = self.last_shelved
+        if self.last_shelved != NULL:
+            self.last_shelved.behind = call
         else:
-            self.first_parked = call
-        self.last_parked = call
-        self.parked += 1
-        self.parked_bytes += length
-        if wan_tail_park(wait.tail, wait.bucket, &call.parked) == WAN_EMPTY:
+            self.first_shelved = call
+        self.last_shelved = call
+        self.shelved += 1
+        self.shelved_bytes += length
+        if wan_tail_shelve(wait.tail, wait.bucket, &call.shelved) == WAN_EMPTY:
             return True
         return self.go_on_with(call, now)
 
     cdef bint is_full(self) noexcept nogil:
-        return self.parked >= PARKED_MAX or self.parked_bytes > PARKED_BYTES
+        return self.shelved >= SHELVED_MAX or self.shelved_bytes > SHELVED_BYTES
 
     cdef bint collect(self, uint64_t now_us) noexcept nogil:
-        """Lays out the answers of parked calls that may leave now, or that are given up. False: there is no memory."""
-        cdef parked_call *call = self.first_parked
-        cdef parked_call *next_call
-        cdef wan_parked *ready
+        """Lays out the answers of shelved calls that may leave now, or that are given up. False: there is no memory."""
+        cdef shelved_call *call = self.first_shelved
+        cdef shelved_call *next_call
+        cdef wan_shelved *ready
         while call != NULL and call.until_us <= now_us:
             next_call = call.behind
             # One that does not wait any more is ready, or is a read that is looked at below.
-            if wan_tail_unpark(call.wait.tail, call.wait.bucket, &call.parked) and not self.finish(call, True):
+            if wan_tail_unshelve(call.wait.tail, call.wait.bucket, &call.shelved) and not self.finish(call, True):
                 return False
             call = next_call
         ready = wan_waker_take(&self.waker)
         while ready != NULL:
-            call = <parked_call *>ready
+            call = <shelved_call *>ready
             ready = ready.behind
             if not self.go_on_with(call, now_us):
                 return False
         return self.look_at_reads(now_us)
 
     cdef bint look_at_reads(self, uint64_t now_us) noexcept nogil:
-        cdef parked_call *call = self.reads
-        cdef parked_call *next_call
+        cdef shelved_call *call = self.reads
+        cdef shelved_call *next_call
         self.reads = NULL
         while call != NULL:
-            next_call = <parked_call *>call.parked.behind
+            next_call = <shelved_call *>call.shelved.behind
             if call.until_us <= now_us:
                 if not self.finish(call, True):
                     return False
@@ -456,7 +456,7 @@ cdef class CallSession(Session):
             call = next_call
         return True
 
-    cdef bint go_on_with(self, parked_call *call, uint64_t now_us) noexcept nogil:
+    cdef bint go_on_with(self, shelved_call *call, uint64_t now_us) noexcept nogil:
         """Answers a call that does not wait in its tail, or goes on waiting until its read may be told."""
         cdef wan_tail_bucket *bucket = &call.wait.tail.buckets[call.wait.bucket]
         cdef bint counts = wan_read(&bucket.counted) >= call.wait.sequence
@@ -468,12 +468,12 @@ cdef class CallSession(Session):
             return self.finish(call, True)
         if is_told:
             return self.finish(call, False)
-        call.parked.behind = <wan_parked *>self.reads
+        call.shelved.behind = <wan_shelved *>self.reads
         self.reads = call
         return True
 
-    cdef bint finish(self, parked_call *call, bint is_lost) noexcept nogil:
-        """Lays out the answer of a parked call, and forgets the call. False: there is no memory."""
+    cdef bint finish(self, shelved_call *call, bint is_lost) noexcept nogil:
+        """Lays out the answer of a shelved call, and forgets the call. False: there is no memory."""
         cdef uint64_t begin = self.last_answer()
         cdef bint has_room = buffer_reserve(&self.out, call.length)
         if has_room:
@@ -488,29 +488,29 @@ cdef class CallSession(Session):
         self.drop(call)
         return has_room
 
-    cdef void drop(self, parked_call *call) noexcept nogil:
+    cdef void drop(self, shelved_call *call) noexcept nogil:
         if call.before != NULL:
             call.before.behind = call.behind
         else:
-            self.first_parked = call.behind
+            self.first_shelved = call.behind
         if call.behind != NULL:
             call.behind.before = call.before
         else:
-            self.last_parked = call.before
-        self.parked -= 1
-        self.parked_bytes -= call.length
+            self.last_shelved = call.before
+        self.shelved -= 1
+        self.shelved_bytes -= call.length
         free(call)
 
-    cdef void drop_parked(self) noexcept nogil:
-        """Forgets all parked calls. Afterwards no other thread knows this session."""
-        cdef parked_call *call = self.first_parked
+    cdef void drop_shelved(self) noexcept nogil:
+        """Forgets all shelved calls. Afterwards no other thread knows this session."""
+        cdef shelved_call *call = self.first_shelved
         while call != NULL:
-            wan_tail_unpark(call.wait.tail, call.wait.bucket, &call.parked)
+            wan_tail_unshelve(call.wait.tail, call.wait.bucket, &call.shelved)
             call = call.behind
         wan_waker_end(&self.waker)
         self.reads = NULL
-        while self.first_parked != NULL:
-            self.drop(self.first_parked)
+        while self.first_shelved != NULL:
+            self.drop(self.first_shelved)
 
     # Calls of this member itself wait in their own thread.
 

@@ -529,12 +529,12 @@ static void tails_lose_nothing_that_counted_whoever_leads(void)
     }
 }
 
-static wan_parked waiting_for(tails *all, wan_waker *owner, uint64_t sequence)
+static wan_shelved waiting_for(tails *all, wan_waker *owner, uint64_t sequence)
 {
-    return (wan_parked){.owner = owner, .era = all->bucket->era, .sequence = sequence};
+    return (wan_shelved){.owner = owner, .era = all->bucket->era, .sequence = sequence};
 }
 
-static void what_is_parked_is_ready_when_its_sequence_counts_and_its_owner_is_woken_once(void)
+static void what_is_shelved_is_ready_when_its_sequence_counts_and_its_owner_is_woken_once(void)
 {
     tails all;
     begin(&all, WAN_TAIL_PRIMARY);
@@ -542,43 +542,43 @@ static void what_is_parked_is_ready_when_its_sequence_counts_and_its_owner_is_wo
     set_copies(&all, &waited, 1);
     for (uint64_t n = 1; n <= 4; n++) put(&all, 64, n);
     const uint64_t sequences[] = {2, 4, 1, 3, 2}; /* In the order in which they come. */
-    wan_parked parked[5];
+    wan_shelved shelved[5];
     for (int n = 0; n < 5; n++) {
-        parked[n] = waiting_for(&all, &owner, sequences[n]);
-        EXPECT_EQUAL(wan_tail_park(&all.tail, BUCKET, &parked[n]), WAN_EMPTY);
+        shelved[n] = waiting_for(&all, &owner, sequences[n]);
+        EXPECT_EQUAL(wan_tail_shelve(&all.tail, BUCKET, &shelved[n]), WAN_EMPTY);
     }
     EXPECT(!wan_waker_has_ready(&owner));
     acknowledge(&all, 0, 2);
     uint64_t ready = 0;
-    for (wan_parked *next = wan_waker_take(&owner); next; next = next->behind) ready |= 1u << (next - parked);
+    for (wan_shelved *next = wan_waker_take(&owner); next; next = next->behind) ready |= 1u << (next - shelved);
     EXPECT_EQUAL(ready, 1 << 0 | 1 << 2 | 1 << 4);
     uint64_t woken = 0;
     EXPECT_EQUAL(read(owner.wake_file, &woken, sizeof woken), sizeof woken);
     EXPECT_EQUAL(woken, 1);
-    EXPECT_EQUAL(wan_tail_unpark(&all.tail, BUCKET, &parked[0]), 0);
-    EXPECT_EQUAL(wan_tail_unpark(&all.tail, BUCKET, &parked[1]), 1);
+    EXPECT_EQUAL(wan_tail_unshelve(&all.tail, BUCKET, &shelved[0]), 0);
+    EXPECT_EQUAL(wan_tail_unshelve(&all.tail, BUCKET, &shelved[1]), 1);
     acknowledge(&all, 0, 4);
-    EXPECT(wan_waker_take(&owner) == &parked[3] && !parked[3].behind);
+    EXPECT(wan_waker_take(&owner) == &shelved[3] && !shelved[3].behind);
     EXPECT_EQUAL(read(owner.wake_file, &woken, sizeof woken), -1); /* It was awake. */
-    wan_parked counts = waiting_for(&all, &owner, 4);
-    EXPECT_EQUAL(wan_tail_park(&all.tail, BUCKET, &counts), WAN_OK);
-    EXPECT_EQUAL(wan_tail_unpark(&all.tail, BUCKET, &counts), 0);
+    wan_shelved counts = waiting_for(&all, &owner, 4);
+    EXPECT_EQUAL(wan_tail_shelve(&all.tail, BUCKET, &counts), WAN_OK);
+    EXPECT_EQUAL(wan_tail_unshelve(&all.tail, BUCKET, &counts), 0);
     close(owner.wake_file);
     end(&all);
 }
 
-static void what_is_parked_is_ready_when_the_era_is_another_one(void)
+static void what_is_shelved_is_ready_when_the_era_is_another_one(void)
 {
     tails all;
     begin(&all, WAN_TAIL_PRIMARY);
     wan_waker owner = {.wake_file = -1};
     set_copies(&all, &waited, 1);
     put(&all, 64, 1);
-    wan_parked first = waiting_for(&all, &owner, 1), late = first;
-    EXPECT_EQUAL(wan_tail_park(&all.tail, BUCKET, &first), WAN_EMPTY);
+    wan_shelved first = waiting_for(&all, &owner, 1), late = first;
+    EXPECT_EQUAL(wan_tail_shelve(&all.tail, BUCKET, &first), WAN_EMPTY);
     wan_tail_set_role(&all.tail, BUCKET, WAN_TAIL_COPY, LIFE, EPOCH + 1, 0);
     EXPECT(wan_waker_take(&owner) == &first && !first.behind && !wan_waker_has_ready(&owner));
-    EXPECT_EQUAL(wan_tail_park(&all.tail, BUCKET, &late), WAN_ELSEWHERE);
+    EXPECT_EQUAL(wan_tail_shelve(&all.tail, BUCKET, &late), WAN_ELSEWHERE);
     end(&all);
 }
 
@@ -603,9 +603,9 @@ const test_case tail_tests[] = {
     {"a lane that sleeps is woken once, and one that works is not",
      a_lane_that_sleeps_is_woken_once_and_one_that_works_is_not},
     {"whoever waits hears that the era is another one", whoever_waits_hears_that_the_era_is_another_one},
-    {"what is parked is ready when its sequence counts, and its owner is woken once",
-     what_is_parked_is_ready_when_its_sequence_counts_and_its_owner_is_woken_once},
-    {"what is parked is ready when the era is another one", what_is_parked_is_ready_when_the_era_is_another_one},
+    {"what is shelved is ready when its sequence counts, and its owner is woken once",
+     what_is_shelved_is_ready_when_its_sequence_counts_and_its_owner_is_woken_once},
+    {"what is shelved is ready when the era is another one", what_is_shelved_is_ready_when_the_era_is_another_one},
     {"a copy takes the next change of its epoch only", a_copy_takes_the_next_change_of_its_epoch_only},
     {"a learner takes a stream from anywhere, and begins anew with another image",
      a_learner_takes_a_stream_from_anywhere_and_begins_anew_with_another_image},

@@ -537,48 +537,48 @@ static void *make_changes(void *context)
     return NULL;
 }
 
-/* As make_changes, but each change is parked, several at a time, and the thread sleeps until some are ready. It comes
+/* As make_changes, but each change is shelved, several at a time, and the thread sleeps until some are ready. It comes
  * and goes: each life has a waker of its own, with changes that still wait when it ends. */
-static void *park_changes(void *context)
+static void *shelve_changes(void *context)
 {
-    enum { PARKED = 8 };
+    enum { SHELVED = 8 };
     worker *self = context;
     shared_tail *shared = self->shared;
     const uint32_t number = self->number % TAIL_BUCKETS;
     const uint64_t era = wan_read(&shared->tail.buckets[number].era);
     while (!is_over()) {
-        wan_parked parked[PARKED];
+        wan_shelved shelved[SHELVED];
         wan_waker *owner = calloc(1, sizeof *owner);
-        uint32_t free_places = (1u << PARKED) - 1;
+        uint32_t free_places = (1u << SHELVED) - 1;
         owner->wake_file = eventfd(0, EFD_NONBLOCK);
         for (int round = 0; round < 100 && !is_over(); round++) {
-            for (uint32_t n = 0; n < PARKED; n++) {
+            for (uint32_t n = 0; n < SHELVED; n++) {
                 if (!(free_places >> n & 1)) continue;
                 wan_tail_reservation room;
                 CHECK(wan_tail_reserve(&shared->tail, number, 64, &room) == WAN_OK);
                 *(wan_tail_entry *)room.at = (wan_tail_entry){.length = 64};
                 const uint64_t sequence = wan_tail_commit(&shared->tail, &room, number);
-                parked[n] = (wan_parked){.owner = owner, .era = era, .sequence = sequence};
-                if (wan_tail_park(&shared->tail, number, &parked[n]) == WAN_EMPTY) free_places &= ~(1u << n);
+                shelved[n] = (wan_shelved){.owner = owner, .era = era, .sequence = sequence};
+                if (wan_tail_shelve(&shared->tail, number, &shelved[n]) == WAN_EMPTY) free_places &= ~(1u << n);
                 wan_add_shared(&shared->made, 1);
             }
             wan_waker_set_asleep(owner, 1);
             if (!wan_waker_has_ready(owner)) {
                 /* If a wake-up is lost, nobody comes and this wait ends. */
                 struct pollfd wake = {owner->wake_file, POLLIN, 0};
-                if (free_places != (1u << PARKED) - 1) CHECK(poll(&wake, 1, 20000) == 1);
+                if (free_places != (1u << SHELVED) - 1) CHECK(poll(&wake, 1, 20000) == 1);
                 uint64_t count;
                 if (read(owner->wake_file, &count, sizeof count) < 0) CHECK(errno == EAGAIN);
             }
             wan_waker_set_asleep(owner, 0);
-            for (wan_parked *next, *ready = wan_waker_take(owner); ready; ready = next) {
+            for (wan_shelved *next, *ready = wan_waker_take(owner); ready; ready = next) {
                 next = ready->behind;
                 CHECK(__atomic_load_n(&shared->received[number], __ATOMIC_ACQUIRE) >= ready->sequence);
-                free_places |= 1u << (ready - parked);
+                free_places |= 1u << (ready - shelved);
             }
         }
-        for (uint32_t n = 0; n < PARKED; n++)
-            if (!(free_places >> n & 1)) wan_tail_unpark(&shared->tail, number, &parked[n]);
+        for (uint32_t n = 0; n < SHELVED; n++)
+            if (!(free_places >> n & 1)) wan_tail_unshelve(&shared->tail, number, &shelved[n]);
         wan_waker_end(owner);
         close(owner->wake_file);
         free(owner);
@@ -645,7 +645,8 @@ static void a_change_that_counts_is_at_the_copy_and_nobody_waits_for_a_lost_wake
     }
     shared.making = 2 * TAIL_MAKERS;
     run_crews(&shared,
-              (crew[]){{make_changes, TAIL_MAKERS}, {park_changes, TAIL_MAKERS}, {run_lane, 1}, {change_copies, 1}}, 4);
+              (crew[]){{make_changes, TAIL_MAKERS}, {shelve_changes, TAIL_MAKERS}, {run_lane, 1}, {change_copies, 1}},
+              4);
     uint64_t last = 0;
     for (uint32_t n = 0; n < TAIL_BUCKETS; n++) last += shared.tail.buckets[n].last;
     CHECK(last == shared.made && shared.made > 100);

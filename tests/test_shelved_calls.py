@@ -75,10 +75,10 @@ def served() -> Iterator[Served]:
 def test_a_read_of_another_bucket_is_answered_while_a_change_waits_for_its_copy(served: Served) -> None:
     put, get = served.put(0, b"value"), served.get(1)
     assert served.answered() == {get: (DONE, b"")}
-    assert served.session.parked == 1
+    assert served.session.shelved == 1
     served.acknowledge(0)
     assert served.answered() == {put: (DONE, b"")}
-    assert served.session.parked == 0
+    assert served.session.shelved == 0
 
 
 def test_answers_leave_in_the_order_in_which_they_count(served: Served) -> None:
@@ -98,7 +98,7 @@ def test_a_read_waits_for_what_it_found_and_keeps_it(served: Served) -> None:
     assert get not in served.answered()
     served.acknowledge(0, 2)
     assert served.answered()[get] == (DONE, b"second")
-    assert served.session.parked == 1
+    assert served.session.shelved == 1
 
 
 def test_a_read_waits_while_another_member_may_be_primary(served: Served) -> None:
@@ -107,7 +107,7 @@ def test_a_read_waits_while_another_member_may_be_primary(served: Served) -> Non
     served.answered()
     served.lane.promise(0)
     get = served.get(0)
-    assert served.answered() == {} and served.session.parked == 1
+    assert served.answered() == {} and served.session.shelved == 1
     served.lane.promise(NEVER)
     assert served.answered() == {get: (DONE, b"value")}
 
@@ -128,17 +128,17 @@ def test_a_call_that_does_not_count_in_time_is_in_doubt_and_a_read_goes_elsewher
     assert served.answered(8 * SECOND + 1)[put][0] == IN_DOUBT
     assert served.session.next_us() == 9 * SECOND
     assert served.answered(9 * SECOND)[get][0] == ELSEWHERE
-    assert served.session.parked == 0
+    assert served.session.shelved == 0
     served.acknowledge(0)  # Too late: nobody waits.
     assert served.answered() == {}
 
 
-def test_a_session_takes_no_more_calls_than_it_may_park_and_loses_none(served: Served) -> None:
+def test_a_session_takes_no_more_calls_than_it_may_shelve_and_loses_none(served: Served) -> None:
     most = 4096
     puts = [served.put(0, b"value") for _ in range(most + 10)]
     get = served.get(1)
     assert served.answered() == {}
-    assert served.session.parked == most
+    assert served.session.shelved == most
     served.acknowledge(0, 1)
     assert served.answered() == {puts[0]: (DONE, b"")}
     served.acknowledge(0)
@@ -153,7 +153,7 @@ def test_a_session_that_ends_while_calls_wait_leaves_nothing_in_the_tails(served
     for bucket in range(BUCKETS):
         served.put(bucket, b"value")
         served.get(bucket)
-    assert served.answered() == {} and served.session.parked == 2 * BUCKETS
+    assert served.answered() == {} and served.session.shelved == 2 * BUCKETS
     del served.session
     for bucket in range(BUCKETS):
         served.acknowledge(bucket)
@@ -183,7 +183,7 @@ def test_every_call_is_answered_once_when_what_it_saw_counts(served: Served, see
             assert served.answered() == expected
             for id in expected:
                 del waiting[id]
-            assert served.session.parked == len(waiting)
+            assert served.session.shelved == len(waiting)
     for bucket in range(BUCKETS):
         served.acknowledge(bucket)
     assert set(served.answered()) == set(waiting)
