@@ -2,7 +2,7 @@
 #
 #   make build     .venv with pywan in it; compiles what changed   (FAST=1: less optimised, in about half the time)
 #   make demo      three sites on this machine, fed by Spark          (ARGS="--events 100000 --topology chain" ...)
-#   make lint      formatting, ruff, types, spelling, and the links of the documents
+#   make lint      formatting, ruff, types, clang-tidy, spelling, and the links of the documents
 #   make test      the tests, in parallel                             (ARGS="-k queue" WORKERS=2 ...)
 #   make test-quick  the tests without Spark, processes and long waits
 #   make test-long the tests that `make test` leaves out, as they take long
@@ -29,7 +29,7 @@
 SHELL      := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: help demo lint test test-quick test-long campaign sanitize-quick bench ctest fuzz fuzz-core fuzz-python libfuzzer simulate simulate-site crash crash-site sanitize sanitized tsan tables docs wheel install build clean
+.PHONY: help demo lint tidy test test-quick test-long campaign sanitize-quick bench ctest fuzz fuzz-core fuzz-python libfuzzer simulate simulate-site crash crash-site sanitize sanitized tsan tables docs wheel install build clean
 
 # Only used to make .venv; needs Python 3.11 or newer with the venv module.
 PYTHON ?= python3
@@ -138,12 +138,23 @@ lint: $(STAMP)-lint
 	$(VENV)/bin/ruff check --quiet
 	$(VENV)/bin/clang-format --dry-run -Werror $(C_SOURCES)
 	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" cython-lint pywan/_core
+	$(MAKE) --no-print-directory -j $(CORES) tidy
 	$(PY) -m mypy
 	$(PY) -m mypy --config-file tests/mypy.ini
 	$(PY) -m mypy --config-file bench/mypy.ini bench packaging setup.py docs/*.py
 	$(PY) -m mypy --config-file bench/mypy.ini docs/examples
 	$(VENV)/bin/codespell
 	$(PY) -m pytest -q -p no:cacheprovider tests/test_documents.py -k link
+
+# A stamp says that clang-tidy found nothing in a file. The largest files come first, as they take longest. The checks
+# of a debug build tell clang-tidy what cannot be.
+tidy: $(patsubst csrc/%.c,build/tidy/%.stamp,$(shell ls -S csrc/*/*.c))
+
+build/tidy/%.stamp: csrc/%.c .clang-tidy $(wildcard csrc/*/*.h) | $(STAMP)-lint
+	@mkdir -p $(@D)
+	@echo "clang-tidy $<"
+	@$(VENV)/bin/clang-tidy --quiet $< -- -std=c11 -D_GNU_SOURCE -DWAN_DEBUG=1 -Icsrc 2> $@.log || { cat $@.log >&2; exit 1; }
+	@touch $@
 
 # The C tests run beside the others, on one core. Their output is shown if one fails.
 test: build

@@ -72,8 +72,8 @@ static inline void wan_buffer_trim(wan_buffer *buffer, uint64_t kept)
 /* A buffer that is empty and not in use keeps up to this many bytes in any case. It keeps more only up to a multiple of
  * what was in use lately. "Lately" means in this period and in the one before. */
 #define WAN_BUFFER_KEPT_BYTES (1u << 20)
-#define WAN_BUFFER_KEPT_TIMES 4u       /* That multiple. */
-#define WAN_BUFFER_LATE_US    1000000u /* The length of a period. */
+#define WAN_BUFFER_KEPT_TIMES 4u         /* That multiple. */
+#define WAN_BUFFER_LATE_US    1000000ull /* The length of a period. */
 
 /* The most bytes of a buffer that were in use in one moment of the period before (`before`), and so far of this period
  * (`now`). */

@@ -9,7 +9,7 @@
 #define POLYNOMIAL 0x82f63b78u
 /* Bytes of each of the three streams. Together they are 3 KB, which is well below a batch and fits into the L1
  * cache. */
-#define STREAM_BYTES 1024u
+#define STREAM_BYTES ((size_t)1024)
 
 static uint32_t byte_table[8][256];
 /* Moves a crc over STREAM_BYTES zero bytes, one byte of the crc at a time. */

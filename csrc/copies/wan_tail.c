@@ -342,7 +342,7 @@ int wan_tail_unshelve(wan_tail *tail, uint32_t number, wan_shelved *shelved)
 {
     wan_tail_bucket *bucket = &tail->buckets[number];
     wan_lock_take(&bucket->lock);
-    const int waited = shelved->is_waiting;
+    const int waited = shelved->is_waiting != 0;
     if (waited) unlink_shelved(bucket, shelved);
     wan_lock_release(&bucket->lock);
     return waited;
@@ -367,9 +367,7 @@ void wan_tail_set_role(wan_tail *tail, uint32_t number, uint8_t role, uint64_t l
     const int is_new_image =
         role == WAN_TAIL_LEARNER
         && (before != role || bucket->transfer != transfer || bucket->epoch != epoch || bucket->life != life);
-    if (!leads(role) || before == WAN_TAIL_PRIMARY) {
-        if (role != WAN_TAIL_PRIMARY) forget_copies(bucket);
-    }
+    if ((!leads(role) || before == WAN_TAIL_PRIMARY) && role != WAN_TAIL_PRIMARY) forget_copies(bucket);
     if (bucket->life != life || bucket->epoch != epoch)
         for (uint32_t n = 0; n < bucket->copy_count; n++) {
             wan_tail_copy *copy = &bucket->copies[n];

@@ -437,7 +437,7 @@ wan_status wan_log_end_sync(wan_log *log, const wan_log_syncing *sync, wan_statu
 
 wan_status wan_log_sync(wan_log *log)
 {
-    wan_log_syncing sync;
+    wan_log_syncing sync = {0};
     wan_status status = wan_log_begin_sync(log, &sync);
     if (status == WAN_EMPTY) return WAN_OK;
     return status == WAN_OK ? wan_log_end_sync(log, &sync, wan_log_run_sync(log, &sync)) : status;

@@ -23,7 +23,7 @@
 #include "base/wan_env.h"
 #include "base/wan_buffer.h"
 
-#define WAN_LOG_PAGE 4096u /* Bytes of a segment's header. */
+#define WAN_LOG_PAGE 4096ull /* Bytes of a segment's header. */
 /* The normal size of a segment. It is this part of the budget where that is less, because several logs have several
  * segments each. */
 #define WAN_LOG_SEGMENT_BYTES     (8u << 20)

@@ -192,6 +192,7 @@ static const char *check_object(key_reader *reader, unsigned depth)
         return take_number(reader, unsigned_of[code - 0xcc].bytes, unsigned_of[code - 0xcc].least, &number);
     if (code >= 0xd0 && code <= 0xd3) {
         unsigned bytes = 1u << (code - 0xd0);
+        WAN_DEBUG_CHECK(bytes >= 1 && bytes <= 8);
         if ((wrong = take_number(reader, bytes, 0, &number))) return wrong;
         int64_t value = (int64_t)(number << (64 - 8 * bytes)) >> (64 - 8 * bytes);
         return value < (bytes == 1 ? -32 : -(1ll << (4 * bytes - 1))) ? NULL : NOT_SHORTEST;

@@ -159,11 +159,12 @@ static void idle(wan_slab *slab, wan_slab_block *block)
 /* The caller holds the slab's lock. */
 static void *take_piece(wan_slab *slab, uint32_t order)
 {
+    WAN_DEBUG_CHECK(order < WAN_SLAB_ORDERS);
     uint32_t from = order;
     while (from < WAN_SLAB_ORDERS && !slab->free[from]) from++;
     if (from == WAN_SLAB_ORDERS) {
         if (!add_block(slab)) return NULL;
-        for (from = order; !slab->free[from]; from++) {}
+        from = order; /* A new block begins with a free piece of each order. */
     }
     wan_slab_free *piece = slab->free[from];
     remove_free(piece);

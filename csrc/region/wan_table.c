@@ -38,6 +38,7 @@ wan_status wan_table_init(wan_table *table, uint32_t buckets)
 void wan_table_close(wan_table *table)
 {
     if (table->slab.stripes) {
+        WAN_DEBUG_CHECK(table->shards);
         for (uint32_t n = 0; n < table->shard_count; n++) wan_table_free(wan_table_take_all(&table->shards[n]));
         wan_slab_close(&table->slab);
     }
@@ -381,6 +382,7 @@ wan_outcome wan_table_apply(wan_shard *shard, wan_change *change)
     wan_entry *entry = slot ? wan_slot_entry(*slot) : NULL;
     wan_outcome outcome = decide(shard, entry, change);
     if (outcome > WAN_DESTROYED) return outcome;
+    WAN_DEBUG_CHECK(entry || (!slot && outcome != WAN_UPDATED));
     /* Most changes give another value to an entry that stays where it is. */
     if (WAN_LIKELY(outcome == WAN_UPDATED && fits(entry, change->value_length))) {
         put_value(entry, change, change->value_length, change->value);
@@ -399,11 +401,10 @@ wan_outcome wan_table_apply(wan_shard *shard, wan_change *change)
         wan_entry *fresh = take_entry(shard, change, length);
         if (!fresh) return WAN_OUT_OF_MEMORY;
         if (!slot) {
-            if (!shard->layout || ((uint64_t)shard->used + 1) * 4 > wan_shard_slots(shard) * 3) {
-                if (!grow(shard)) {
-                    give_entry(shard->slab, fresh);
-                    return WAN_OUT_OF_MEMORY;
-                }
+            int is_full = !shard->layout || ((uint64_t)shard->used + 1) * 4 > wan_shard_slots(shard) * 3;
+            if (is_full && !grow(shard)) {
+                give_entry(shard->slab, fresh);
+                return WAN_OUT_OF_MEMORY;
             }
             slot = free_slot(shard, change);
             shard->used++;

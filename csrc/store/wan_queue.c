@@ -184,7 +184,7 @@ void wan_queue_conflate_with(wan_queue *queue, wan_partition *partition, uint64_
 {
     if (record->operation != WAN_UPDATE) return;
     uint64_t hash = conflation_hash(record);
-    wan_index_slot *slot = &partition->index[hash & partition->index_mask];
+    wan_index_slot *slot;
     for (uint64_t at = hash & partition->index_mask;; at = (at + 1) & partition->index_mask) {
         slot = &partition->index[at];
         if (!slot->sequence) {

@@ -17,7 +17,7 @@ typedef uint64_t wan_entry_ref;
 #define WAN_REF_LENGTH_BITS 18
 
 #define WAN_BLOCK_ENTRIES 512u
-#define WAN_BLOCK_BYTES   (WAN_BLOCK_ENTRIES * 8)
+#define WAN_BLOCK_BYTES   (WAN_BLOCK_ENTRIES * 8ull)
 
 typedef struct {
     wan_entry_ref *entries; /* NULL: all its entries are holes, and its memory was given back. */
