@@ -147,8 +147,8 @@ def nats_mirror(events: int) -> Iterator[Callable[[], float]]:
                 "nats-server", "-a", "127.0.0.1", "-p", str(port), "-js", "-sd", str(Path(directory) / "js"), port=port
             )
         )
-        client = Child(str(python), "-c", NATS, f"nats://127.0.0.1:{port}", str(events), str(VALUE_BYTES))
-        stack.callback(client.close)
+        command = (python, "-c", NATS, f"nats://127.0.0.1:{port}", events, VALUE_BYTES)
+        client = stack.enter_context(Child(*command))
         yield lambda: float(client.ask())
 
 

@@ -32,7 +32,8 @@ from typing import Any
 import results
 from bench_stored import random_order
 from measure import HERE, Options, Rates, add_forms, c_program, in_turn, value_column
-from site_processes import Process, PywanSite, go_first, wait_until
+from pywan.testing.processes import go_first
+from site_processes import Process, PywanSite, wait_until
 from two_sites import Child, two_sites
 
 BUCKETS = 113
@@ -150,7 +151,7 @@ def single(options: Options, report: Report) -> None:
                 return figures["rate"]
 
             if options.first:
-                go_first(ping.process.pid)
+                go_first(ping.pid)
             puts, pings = in_turn(options.rounds, one, lambda: float(ping.ask()))
             times = [ping / put for put, ping in zip(puts.rounds, pings.rounds, strict=True)]
             report.row(
@@ -165,7 +166,7 @@ def single(options: Options, report: Report) -> None:
             rates = in_turn(options.rounds, lambda: a.ask("put", 64, seconds)["rate"], one)
             report.rates("puts by 64 threads", *rates, "one thread", "4 times")
     finally:
-        ping.close()
+        ping.end()
 
 
 def felt(options: Options, report: Report, name: str, goal: str, rounds: int, fail: Callable[[Process], float]) -> None:

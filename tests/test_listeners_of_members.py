@@ -44,7 +44,7 @@ def pair(site: Site) -> tuple[Process, Process]:
 
 
 def heard(member: Process, region: str = "copied") -> list[list]:
-    return member.ask("heard", region)["answer"]
+    return member.ask("heard", region)
 
 
 def hears(member: Process, count: int, region: str = "copied") -> list[list]:

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from private_network import PrivateNetwork, why_not
+from pywan.testing.processes import ProcessFailed
 from pywan.testing.waiting import eventually
-from site_crash.world import Process, ProcessFailed, Site
+from site_crash.world import Process, Site
 
 BUCKETS = 7
 DATA = {"name": "data", "type": "PARTITION", "total_num_buckets": BUCKETS, "redundant_copies": 1, "recovery_delay": 0}
@@ -49,6 +50,11 @@ def pair_of(site: Site) -> tuple[Process, Process]:
     return one, two
 
 
+def are_away(*members: Process) -> list[bool]:
+    """For each member, whether it knows that its coordinator is away."""
+    return [member.ask("status")["coordination"]["away_since"] is not None for member in members]
+
+
 class Writer:
     """Writes numbers one after the other. It knows which were acknowledged, and how long a call took at most."""
 
@@ -65,7 +71,7 @@ class Writer:
 
     def check(self, *members: Process) -> None:
         for member in members:
-            content = member.ask("content", "data")["answer"]
+            content = member.ask("content", "data")
             lost = {key: value for key, value in self.acknowledged.items() if content.get(key) != value}
             assert not lost, f"{member.name} lacks {len(lost)} of {len(self.acknowledged)} acknowledged changes"
 
@@ -124,7 +130,7 @@ def test_more_copies_than_members_work_and_say_so(tmp_path):
 
 @pytest.mark.parametrize("what", ["lost", "old"])
 def test_members_go_on_with_a_coordinator_whose_file_is(what, site, tmp_path):
-    one, _two = pair_of(site)
+    one, two = pair_of(site)
     writer = Writer()
     writer.write(one, 20)
     locator, saved = tmp_path / "locator", tmp_path / "saved"
@@ -139,10 +145,14 @@ def test_members_go_on_with_a_coordinator_whose_file_is(what, site, tmp_path):
     eventually(lambda: leads(site, "two") + leads(site, "three") == BUCKETS, what="new primaries")
     site.kill_locator()
     writer.write(three, 20)  # Nobody needs the coordinator for that.
+    eventually(lambda: all(are_away(two, three)), what="members that miss their coordinator")
     shutil.rmtree(locator)
     if what == "old":
         shutil.copytree(saved, locator)
     site.restart_locator()
+    # A coordinator that has lost its file learns from the members to which site it belongs. A newcomer that came before
+    # them would be told of another site.
+    eventually(lambda: not any(are_away(two, three)), what="members that have joined again")
     writer.write(three, 20)
     four = site.start("four")
     writer.write(four, 20)
@@ -165,7 +175,7 @@ def test_a_member_that_is_silent_again_and_again_for_less_than_its_lease_costs_n
         one.begin("do", "data", "put", f"w{len(writer.acknowledged)}", len(writer.acknowledged))
         time.sleep(TIMEOUT_MS / 1000 / 4)  # The silence itself is what is tested.
         two.go_on()
-        assert one.finish()["answer"] is None
+        assert one.finish() is None
         writer.acknowledged[f"w{len(writer.acknowledged)}"] = len(writer.acknowledged)
         writer.write(two, 10)
     writer.check(one, two)

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from pywan.testing.processes import ProcessFailed
 from pywan.testing.waiting import eventually
-from site_crash.world import Process, ProcessFailed, Site
+from site_crash.world import Process, Site
 
 BUCKETS = 7
 REGIONS = [
@@ -29,11 +30,11 @@ ACCESSORS = [
 
 
 def leads(site: Site, name: str, region: str = "data") -> int:
-    return site.members[name].ask("sharing", region)["answer"].get("primary", 0)
+    return site.members[name].ask("sharing", region).get("primary", 0)
 
 
 def copies(site: Site, name: str, region: str = "data") -> int:
-    return site.members[name].ask("sharing", region)["answer"].get("copies", 0)
+    return site.members[name].ask("sharing", region).get("copies", 0)
 
 
 @pytest.fixture
@@ -77,7 +78,7 @@ def test_every_member_reads_and_writes_every_key(site, pair, region):
         member.do(region, "destroy", f"early {n}")
         with pytest.raises(ProcessFailed, match="KeyError"):
             member.do(region, "destroy", f"early {n}")
-    contents = [member.ask("content", region)["answer"] for member in members]
+    contents = [member.ask("content", region) for member in members]
     assert contents[0] == contents[1] == contents[2] and len(contents[0]) == 17 + 900
     assert accessor.do(region, "clear") == 917
     eventually(lambda: [member.do(region, "__len__") for member in members] == [0, 0, 0])

@@ -132,7 +132,7 @@ class World:
         eventually(is_whole, what=f"{buckets} buckets with {copies} copies each")
 
     def _compare(self, site: Site) -> None:
-        contents = [process.ask("content", "data")["answer"] for process in site.members.values()]
+        contents = [process.ask("content", "data") for process in site.members.values()]
         if any(content != contents[0] for content in contents):
             raise CampaignFailure("members do not agree about the content of the region")
 
