@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from measure import BUILD, KEYS, VALUE_BYTES, arguments, in_turn, key_column, report, value_column
+from site_processes import free_port
 from two_sites import two_sites
 
 NATS = """
@@ -48,11 +49,6 @@ async def main():
 
 asyncio.run(main())
 """
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return listener.getsockname()[1]
 
 
 @contextlib.contextmanager

@@ -1,8 +1,5 @@
 """Owns one process of a pywan site in benchmarks: a locator, a member with copies of the region `data`, or an accessor.
-It is asked through `pywan.testing.processes`, and ends with its standard input. What is put lies ready before the clock
-starts.
-
-Arguments: locator|store|accessor NAME PORT-OF-THE-LOCATOR FOLDER [ATTRIBUTE=VALUE ...]"""
+It is asked through `pywan.testing.site_processes`. What is put lies ready before the clock starts."""
 
 from __future__ import annotations
 
@@ -15,10 +12,9 @@ from typing import Any
 
 import numpy
 
-import pywan
 from measure import VALUE_BYTES, numbered_keys, resident_bytes
 from pywan.errors import PywanError
-from pywan.testing.processes import serve, tell
+from pywan.testing.site_processes import SiteProcess, serve_site
 
 ROWS = 10_000
 TAKEN_MAX = 1_000_000
@@ -91,13 +87,17 @@ class Writers:
         return {**self.look(), "lost": lost, "keys": len(self.acknowledged), "gap_ms": gap * 1e3, "gap_at": at}
 
 
-class Member:
-    def __init__(self, cache: pywan.Cache, region: Any) -> None:
-        self.cache, self.region = cache, region
-        self.core = cache._core.regions.get("data")
+class Member(SiteProcess):
+    def __init__(self) -> None:
+        super().__init__()
         self.ready_keys = self.values = numpy.empty(0, dtype="S16")
         self.next_row = 0
         self.writers: Writers | None = None
+
+    def join(self, *given: Any, **more: Any) -> None:
+        super().join(*given, **more)
+        self.region = self.cache.region("data")
+        self.core = self.cache._core.regions.get("data")
 
     def led(self) -> list[int]:
         """The buckets that this member is primary of."""
@@ -217,23 +217,5 @@ def figures(events: int, seconds: float, median_s: float = 0.0) -> dict[str, Any
     return {"events": events, "rate": events / seconds, "median_us": median_s * 1e6}
 
 
-def main() -> None:
-    role, name, port, folder, *more = sys.argv[1:]
-    if role == "locator":
-        with pywan.Locator(name, distributed_system_id=1, port=int(port), dir=folder):
-            tell("ready")
-            sys.stdin.read()
-        return
-    attributes: dict[str, Any] = {"type": "PARTITION", "redundant_copies": "1", "total_num_buckets": "113"}
-    attributes.update(each.split("=", 1) for each in more)
-    if role == "accessor":
-        attributes["local_max_memory"] = "0"
-    attributes = {key: int(value) if value.lstrip("-").isdigit() else value for key, value in attributes.items()}
-    with pywan.Cache(name, locators=f"127.0.0.1[{port}]", dir=folder) as cache:
-        member = Member(cache, cache.create_region("data", **attributes))
-        tell("ready")
-        serve(member)
-
-
 if __name__ == "__main__":
-    main()
+    serve_site(Member())

@@ -18,9 +18,11 @@ from typing import Any, ClassVar
 
 from measure import BUILD
 from pywan.testing.processes import ChildProcess
+from pywan.testing.site_processes import MemberProcess, SiteOfProcesses
 
 HERE = Path(__file__).resolve().parent
 GEODE = BUILD / "geode"
+ANSWER_TIMEOUT_S = 120.0
 GEODE_POM = """
 <project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
@@ -73,14 +75,14 @@ def wait_until(condition: Callable[[], bool], seconds: float, what: str) -> floa
     return time.monotonic() - started
 
 
-class Process(ChildProcess):
-    """One process of a site."""
-
-    timeout_s = 120.0
+class PywanProcess(MemberProcess):
+    timeout_s = ANSWER_TIMEOUT_S
 
 
-class GeodeProcess(Process):
+class GeodeProcess(ChildProcess):
     """It is asked by words. An answer is an object; a JVM may print other lines."""
+
+    timeout_s = ANSWER_TIMEOUT_S
 
     def question(self, *words: Any, **named: Any) -> str:
         return " ".join(map(str, words))
@@ -93,71 +95,53 @@ class GeodeProcess(Process):
         return super().answer(line) if "error" in said else said
 
 
-class Site:
-    """Context manager: at its end no process is left."""
+class PywanSite(SiteOfProcesses):
+    """`attributes`: those of the region that differ. `begin(name, site.accessor)` starts an accessor."""
 
-    name: ClassVar[str]  # Of the system.
-    kind: ClassVar[type[Process]] = Process
+    name = "pywan"
+    program = HERE / "site_member.py"
+    process_class = PywanProcess
+
+    def __init__(self, folder: Path, *, goes_first: bool = False, **attributes: Any) -> None:
+        region = {"name": "data", "type": "PARTITION", "redundant_copies": 1, "total_num_buckets": 113, **attributes}
+        super().__init__(folder, regions=[region], goes_first=goes_first)
+        self.accessor = [{**region, "local_max_memory": 0}]
+
+
+class GeodeSite:
+    """It is used as a PywanSite is."""
+
+    name = "Geode"
+    accessor = "accessor"
+    heap: ClassVar = {"locator": "256m", "store": "1500m", "accessor": "700m"}
 
     def __init__(self, folder: Path, *, goes_first: bool = False) -> None:
         self.folder, self._goes_first = folder, goes_first
         self.port = free_port()
-        self.members: dict[str, Process] = {}
-        self._lives = 0
+        self.members: dict[str, GeodeProcess] = {}
+        self.start("locator", "locator")
 
-    def command(self, role: str, name: str, more: tuple[str, ...]) -> list[str]:
-        raise NotImplementedError
-
-    def begin(self, role: str, name: str, *more: str) -> Process:
-        """Starts a locator, a store or an accessor, and does not wait for it."""
-        self._lives += 1
-        folder = self.folder / name / (str(self._lives) if role == "locator" else "life")
-        folder.mkdir(parents=True, exist_ok=True)
-        command = self.command(role, name, more)
-        process = self.kind(name, command, folder=folder, cwd=folder, goes_first=self._goes_first)
-        self.members[name] = process
-        return process
-
-    def start(self, role: str, name: str, *more: str) -> Process:
-        process = self.begin(role, name, *more)
-        process.finish()
-        return process
-
-    def __enter__(self) -> Site:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        for process in reversed(self.members.values()):
-            process.kill()
-
-
-class PywanSite(Site):
-    """`more` of a member: attributes of its region, as name=value."""
-
-    name = "pywan"
-
-    def command(self, role: str, name: str, more: tuple[str, ...]) -> list[str]:
-        return [
-            sys.executable,
-            str(HERE / "site_member.py"),
-            role,
-            name,
-            str(self.port),
-            str(self.folder / name),
-            *more,
-        ]
-
-
-class GeodeSite(Site):
-    name = "Geode"
-    kind = GeodeProcess
-    heap: ClassVar = {"locator": "256m", "store": "1500m", "accessor": "700m"}
-
-    def command(self, role: str, name: str, more: tuple[str, ...]) -> list[str]:
+    def begin(self, name: str, role: str = "store") -> GeodeProcess:
         heap = self.heap[role]
         class_path = f"{GEODE / 'classes'}:{GEODE / 'lib'}/*"
         options = [f"-Xms{heap}", f"-Xmx{heap}", "-XX:+UseG1GC", *GEODE_OPENS, "-cp", class_path]
-        return ["java", *options, "GeodeMember", role, name, str(self.port), str(self.folder / name)]
+        folder = self.folder / name
+        folder.mkdir(exist_ok=True)
+        command = ["java", *options, "GeodeMember", role, name, str(self.port), folder]
+        self.members[name] = GeodeProcess(name, command, folder=folder, cwd=folder, goes_first=self._goes_first)
+        return self.members[name]
+
+    def start(self, name: str, role: str = "store") -> GeodeProcess:
+        process = self.begin(name, role)
+        process.finish()
+        return process
+
+    def __enter__(self) -> GeodeSite:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        for process in self.members.values():
+            process.kill()
 
 
 def build_geode() -> None:

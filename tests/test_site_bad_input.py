@@ -12,8 +12,9 @@ import pytest
 
 from private_network import PrivateNetwork, why_not
 from pywan.testing.processes import ProcessFailed
+from pywan.testing.site_processes import MemberProcess
 from pywan.testing.waiting import eventually
-from site_crash.world import Process, Site
+from site_crash.world import Site
 
 BUCKETS = 7
 DATA = {"name": "data", "type": "PARTITION", "total_num_buckets": BUCKETS, "redundant_copies": 1, "recovery_delay": 0}
@@ -44,13 +45,13 @@ def has_two_whole_copies(site: Site) -> bool:
     return whole == 2 * BUCKETS and not any(each.get("learning", 0) for each in counts)
 
 
-def pair_of(site: Site) -> tuple[Process, Process]:
+def pair_of(site: Site) -> tuple[MemberProcess, MemberProcess]:
     one, two = site.start("one"), site.start("two")
     eventually(lambda: copies(site, "two") == BUCKETS, what="copies at the second member")
     return one, two
 
 
-def are_away(*members: Process) -> list[bool]:
+def are_away(*members: MemberProcess) -> list[bool]:
     """For each member, whether it knows that its coordinator is away."""
     return [member.ask("status")["coordination"]["away_since"] is not None for member in members]
 
@@ -62,21 +63,21 @@ class Writer:
         self.acknowledged: dict[str, int] = {}
         self.longest_s = 0.0
 
-    def write(self, member: Process, count: int) -> None:
+    def write(self, member: MemberProcess, count: int) -> None:
         for _ in range(count):
             key, began = f"w{len(self.acknowledged)}", time.monotonic()
             member.do("data", "put", key, len(self.acknowledged))
             self.acknowledged[key] = len(self.acknowledged)
             self.longest_s = max(self.longest_s, time.monotonic() - began)
 
-    def check(self, *members: Process) -> None:
+    def check(self, *members: MemberProcess) -> None:
         for member in members:
             content = member.ask("content", "data")
             lost = {key: value for key, value in self.acknowledged.items() if content.get(key) != value}
             assert not lost, f"{member.name} lacks {len(lost)} of {len(self.acknowledged)} acknowledged changes"
 
 
-def answers(member: Process, key: str = "probe") -> Callable[[], bool]:
+def answers(member: MemberProcess, key: str = "probe") -> Callable[[], bool]:
     def put() -> bool:
         try:
             member.do("data", "put", key, 1)
@@ -192,7 +193,7 @@ def parted(tmp_path: Path) -> Iterator[tuple[Site, PrivateNetwork]]:
         yield site, network
 
 
-def primary_of(site: Site) -> tuple[Process, Process]:
+def primary_of(site: Site) -> tuple[MemberProcess, MemberProcess]:
     """(who leads all buckets, who follows)."""
     one, two = pair_of(site)
     return (one, two) if leads(site, "one") == BUCKETS else (two, one)

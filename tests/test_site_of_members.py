@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from pywan.testing.processes import ProcessFailed
+from pywan.testing.site_processes import MemberProcess
 from pywan.testing.waiting import eventually
-from site_crash.world import Process, Site
+from site_crash.world import Site
 
 BUCKETS = 7
 REGIONS = [
@@ -44,7 +45,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 
 @pytest.fixture
-def pair(site: Site) -> tuple[Process, Process]:
+def pair(site: Site) -> tuple[MemberProcess, MemberProcess]:
     """Two members: what the first one had alone is copied to the second."""
     one = site.start("one")
     for n in range(20):
@@ -142,7 +143,7 @@ def test_a_region_with_other_attributes_is_refused_by_name(site):
 def test_a_change_is_refused_while_too_few_copies_are_in_sync(tmp_path):
     careful = [{**REGIONS[0], "min_in_sync_copies": 2}]
 
-    def is_refused(member: Process) -> bool:
+    def is_refused(member: MemberProcess) -> bool:
         try:
             member.do("data", "put", "k", "refused")
         except ProcessFailed as error:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pywan
 from pywan.errors import PywanError
-from pywan.testing.processes import serve
+from pywan.testing.site_processes import SiteProcess, serve_site
 from pywan.testing.waiting import LIMIT_S
 
 
@@ -113,26 +113,15 @@ class Ear(pywan.CacheListener):
     after_create = after_update = after_destroy = _note
 
 
-class Process:
+class Process(SiteProcess):
     def __init__(self) -> None:
+        super().__init__()
         self.ears: dict[str, Ear] = {}
         self.held = threading.Event()
         self.held.set()
-        self.locator: pywan.Locator | None = None
-        self.cache: pywan.Cache | None = None
         self.clients: Clients | None = None
 
-    def locate(self, name: str, port: int, dir: str, **more: Any) -> int:
-        self.locator = pywan.Locator(name, distributed_system_id=1, port=port, dir=dir, **more).start()
-        return self.locator.port
-
-    def join(self, name: str, locators: str, dir: str, regions: list[dict[str, Any]], **more: Any) -> None:
-        self.cache = pywan.Cache(name, locators=locators, dir=dir, **more)
-        for attributes in regions:
-            self.cache.create_region(attributes["name"], **{k: v for k, v in attributes.items() if k != "name"})
-
     def run(self, region: str, **more: Any) -> None:
-        assert self.cache is not None
         self.clients = Clients(self.cache.region(region), **more)
 
     def halt(self) -> dict[str, Any]:
@@ -140,21 +129,11 @@ class Process:
         self.clients = None
         return dict(counts)
 
-    def do(self, region: str, method: str, *arguments: Any) -> Any:
-        assert self.cache is not None
-        return getattr(self.cache.region(region), method)(*arguments)
-
     def fill(self, region: str, first: int, count: int, bytes: int) -> None:
-        assert self.cache is not None
         keys = [f"k{n:09}" for n in range(first, first + count)]
         self.cache.region(region).put_columns(keys, [key.ljust(bytes, "x") for key in keys])
 
-    def content(self, region: str) -> dict[str, Any]:
-        assert self.cache is not None
-        return dict(self.cache.region(region).items())
-
     def listen(self, region: str, writes_to: str | None = None) -> None:
-        assert self.cache is not None
         self.ears[region] = Ear(self.cache.region(writes_to) if writes_to else None, self.held)
         self.cache.region(region).add_listener(self.ears[region])
 
@@ -164,24 +143,11 @@ class Process:
     def heard(self, region: str) -> list[Any]:
         return list(self.ears[region].told)
 
-    def status(self) -> dict[str, Any]:
-        assert self.cache is not None
-        return self.cache._core.status()
-
-    def sharing(self, region: str) -> dict[str, Any]:
-        assert self.cache is not None
-        return self.cache._core.sharing.describe(region)
-
     def end(self) -> None:
         if self.clients is not None:
             self.halt()
-        if self.cache is not None:
-            self.cache.close()
-        if self.locator is not None:
-            self.locator.stop()
+        super().end()
 
 
 if __name__ == "__main__":
-    process = Process()
-    serve(process)
-    process.end()
+    serve_site(Process())
