@@ -16,6 +16,7 @@ from pywan.calls.pool import CallPool
 from pywan.calls.route import Route
 from pywan.calls.table import BucketTable, KnownPrimary
 from pywan.coordination.tables import Incarnation
+from pywan.testing.processes import ChildProcess
 from two_sites import Child
 
 BUCKETS = 113
@@ -47,7 +48,7 @@ def calls_per_s(operation: Callable[[int], object], threads: int, calls: int) ->
 def main() -> None:
     options = arguments(__doc__)
     calls = options.size(20_000, 5_000, 10 * THREADS)
-    member = Child(sys.executable, MEMBER, FAR.name, str(FAR.member_id), "bench", str(BUCKETS))
+    member = ChildProcess("member", [sys.executable, MEMBER, FAR.name, FAR.member_id, "bench", BUCKETS])
     region = _core.RegionCore("r", _core.Clock(), site=1, member=NEAR.member_id, buckets=BUCKETS)
     table, pool = BucketTable("r", BUCKETS), CallPool(NEAR, "bench")
     bare = {
@@ -55,7 +56,7 @@ def main() -> None:
         THREADS: Child(str(c_program("bare_ping")), str(THREADS), str(calls // THREADS)),
     }
     try:
-        table.set_primaries(dict.fromkeys(range(BUCKETS), KnownPrimary(FAR, "127.0.0.1", int(member.read()), 1)))
+        table.set_primaries(dict.fromkeys(range(BUCKETS), KnownPrimary(FAR, "127.0.0.1", member.finish(), 1)))
         route = Route(region, table, pool, NEAR)
         keys, value = [b"%016d" % n for n in range(1000)], b"v" * VALUE_BYTES
 
@@ -77,7 +78,7 @@ def main() -> None:
     finally:
         pool.close()
         for child in (member, *bare.values()):
-            child.close()
+            child.end()
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ import collections
 import pickle
 import socket
 import struct
-import subprocess
 import sys
 import threading
 import time
@@ -60,8 +59,8 @@ while head := stream.read(4):
 """
 
     def __init__(self) -> None:
-        self.process = subprocess.Popen([sys.executable, "-c", self.RECEIVER], stdout=subprocess.PIPE, text=True)
-        self.sock = socket.create_connection(("127.0.0.1", int(self.process.stdout.readline())))
+        self.process = Child(sys.executable, "-c", self.RECEIVER)
+        self.sock = socket.create_connection(("127.0.0.1", int(self.process.finish())))
 
     def rate(self, events: int) -> float:
         queue: collections.deque = collections.deque()
@@ -94,8 +93,7 @@ while head := stream.read(4):
 
     def close(self) -> None:
         self.sock.close()
-        self.process.wait(10)
-        self.process.stdout.close()
+        self.process.end()
 
 
 def lz4_rate(keys: numpy.ndarray, values: numpy.ndarray, events: int) -> Callable[[], float]:
@@ -145,7 +143,7 @@ def main() -> None:
                 *in_turn(
                     options.rounds,
                     lambda: with_processor_time(lambda: end_to_end(senders["none"]), sites.pids, own),
-                    lambda: with_processor_time(lambda: float(bare.ask()), (bare.process.pid,), theirs),
+                    lambda: with_processor_time(lambda: float(bare.ask()), (bare.pid,), theirs),
                 ),
                 "two bare C processes",
                 "40%",
@@ -192,7 +190,7 @@ def main() -> None:
                 assert sender.ledger()["balanced"] and sender.queue_size == 0
     finally:
         pickled.close()
-        bare.close()
+        bare.end()
 
 
 if __name__ == "__main__":

@@ -88,7 +88,7 @@ class Primary:
         self.shared = Shared()
         self.core, self.tail = self.shared.core, self.shared.tail
         self.copy = Child(sys.executable, str(Path(__file__).resolve()), "--copy")
-        self.socket = socket.create_connection(("127.0.0.1", int(self.copy.read())))
+        self.socket = socket.create_connection(("127.0.0.1", int(self.copy.finish())))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.sender = _core.LaneSender(LANE, "the copy")
         self.tail.add_lane(LANE, self.sender)
@@ -110,7 +110,7 @@ class Primary:
         self.sender.stop()
         self.thread.join()
         self.socket.close()
-        self.copy.close()
+        self.copy.end()
 
 
 def fill(core: Any, count: int) -> None:
@@ -147,7 +147,7 @@ def columns(options: Options, primary: Primary) -> None:
         sender = sites.sender("ln", batch_size=1_000, batch_time_interval=5)
         sites.use(sender)
         fill(primary.core, options.keys)
-        threads, spent = Threads(os.getpid(), primary.copy.process.pid), []
+        threads, spent = Threads(os.getpid(), primary.copy.pid), []
 
         def subject() -> float:
             threads.look()
@@ -175,7 +175,6 @@ def columns(options: Options, primary: Primary) -> None:
 def single(options: Options, primary: Primary) -> None:
     calls = options.size(20_000, 5_000, 500)
     keys = numbered_keys(numpy.random.default_rng(7).permutation(options.keys)).tolist()
-    ping = Child(c_program("bare_ping"), "1", str(calls))
     medians: list[float] = []
 
     def one() -> float:
@@ -183,14 +182,12 @@ def single(options: Options, primary: Primary) -> None:
         medians.append(median)
         return rate / 1e3
 
-    try:
+    with Child(c_program("bare_ping"), "1", str(calls)) as ping:
         puts, pings = in_turn(options.rounds, one, lambda: float(ping.ask()) / 1e3)
         report("puts, and a copy has them", puts, pings, "round trips in C", "33%", "k/s")
         print(f"  median of a put {statistics.median(medians):.0f} us")
         many = [puts_per_s(primary.core, keys, 64, calls * 4)[0] / 1e3 for _ in range(options.rounds)]
         report("the same by 64 threads", Rates(many), puts, "one thread", "4 times", "k/s")
-    finally:
-        ping.close()
 
 
 def image(options: Options) -> None:

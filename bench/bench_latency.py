@@ -89,28 +89,28 @@ def round_trips(connection: socket.socket, seconds: float) -> list[float]:
 def main() -> None:
     options = arguments(__doc__)
     seconds = options.size(5.0, 1.0, 0.1)
-    echo = Child(sys.executable, "-c", ECHO)
-    try:
-        with two_sites() as sites, socket.create_connection(("127.0.0.1", int(echo.read()))) as connection:
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            sender = sites.sender("ln", batch_size=1000, batch_time_interval=1)
-            sites.use(sender)
-            enqueue_to_acknowledged(sites, sender, min(seconds, 1.0))
-            subject, reference = [], []
-            for _ in range(options.rounds):
-                subject.append(percentiles(enqueue_to_acknowledged(sites, sender, seconds)))
-                reference.append(percentiles(round_trips(connection, seconds)))
-            for n, (name, goal) in enumerate((("p50", ""), ("p99", "5 ms or less"))):
-                report(
-                    f"latency at 10,000/s, {name}",
-                    statistics.median(each[n] for each in subject),
-                    statistics.median(each[n] for each in reference),
-                    f"a bare round trip's {name}",
-                    goal,
-                    "ms",
-                )
-    finally:
-        echo.close()
+    with (
+        Child(sys.executable, "-c", ECHO) as echo,
+        two_sites() as sites,
+        socket.create_connection(("127.0.0.1", int(echo.finish()))) as connection,
+    ):
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sender = sites.sender("ln", batch_size=1000, batch_time_interval=1)
+        sites.use(sender)
+        enqueue_to_acknowledged(sites, sender, min(seconds, 1.0))
+        subject, reference = [], []
+        for _ in range(options.rounds):
+            subject.append(percentiles(enqueue_to_acknowledged(sites, sender, seconds)))
+            reference.append(percentiles(round_trips(connection, seconds)))
+        for n, (name, goal) in enumerate((("p50", ""), ("p99", "5 ms or less"))):
+            report(
+                f"latency at 10,000/s, {name}",
+                statistics.median(each[n] for each in subject),
+                statistics.median(each[n] for each in reference),
+                f"a bare round trip's {name}",
+                goal,
+                "ms",
+            )
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from measure import BUILD, KEYS, VALUE_BYTES, arguments, in_turn, key_column, report, value_column
+from site_processes import free_port
 from two_sites import two_sites
 
 NATS = """
@@ -48,11 +49,6 @@ async def main():
 
 asyncio.run(main())
 """
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return listener.getsockname()[1]
 
 
 @contextlib.contextmanager
@@ -147,8 +143,8 @@ def nats_mirror(events: int) -> Iterator[Callable[[], float]]:
                 "nats-server", "-a", "127.0.0.1", "-p", str(port), "-js", "-sd", str(Path(directory) / "js"), port=port
             )
         )
-        client = Child(str(python), "-c", NATS, f"nats://127.0.0.1:{port}", str(events), str(VALUE_BYTES))
-        stack.callback(client.close)
+        command = (python, "-c", NATS, f"nats://127.0.0.1:{port}", events, VALUE_BYTES)
+        client = stack.enter_context(Child(*command))
         yield lambda: float(client.ask())
 
 

@@ -28,7 +28,7 @@ def main() -> None:
         for n, name in enumerate(steps):
             report(name, Rates([in_c[n] for _, in_c in rounds]), whole, "all steps in C", "", "ns")
     finally:
-        bare.close()
+        bare.end()
 
 
 if __name__ == "__main__":

@@ -32,7 +32,8 @@ from typing import Any
 import results
 from bench_stored import random_order
 from measure import HERE, Options, Rates, add_forms, c_program, in_turn, value_column
-from site_processes import Process, PywanSite, go_first, wait_until
+from pywan.testing.processes import ChildProcess, go_first
+from site_processes import PywanSite, wait_until
 from two_sites import Child, two_sites
 
 BUCKETS = 113
@@ -86,11 +87,13 @@ class Report:
 
 
 @contextlib.contextmanager
-def site_of(options: Options, *stores: str) -> Iterator[tuple[PywanSite, list[Process]]]:
+def site_of(options: Options, **attributes: Any) -> Iterator[tuple[PywanSite, list[ChildProcess]]]:
     """A locator, and two members with all buckets and their copies: the first one is primary of most."""
-    with tempfile.TemporaryDirectory() as folder, PywanSite(Path(folder), goes_first=options.first) as site:
-        site.start("locator", "locator")
-        members = [site.begin("store", name, *stores) for name in "ab"]
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        PywanSite(Path(folder), goes_first=options.first, **attributes) as site,
+    ):
+        members = [site.begin(name) for name in "ab"]
         for member in members:
             member.finish()
         members[0].ask("assign")
@@ -100,7 +103,7 @@ def site_of(options: Options, *stores: str) -> Iterator[tuple[PywanSite, list[Pr
         yield site, [member for _, member in sorted(zip(led, members, strict=True), key=lambda each: -each[0])]
 
 
-def redundancy(members: list[Process]) -> tuple[int, int]:
+def redundancy(members: list[ChildProcess]) -> tuple[int, int]:
     """(the fewest copies in sync that any bucket has beside its primary, how many copies are being made)."""
     states = [member.ask("state") for member in members]
     if sum(state["primaries"] for state in states) < BUCKETS:
@@ -127,7 +130,7 @@ def columns(options: Options, report: Report) -> None:
         report.rates(f"columns by the primary, a copy; {own:,} keys, 2 processes", *rates, what, "50%")
         rates = in_turn(options.rounds, lambda: a.ask("bulk", seconds, 2)["rate"], reference)
         report.rates("the same by 2 threads", *rates, what, "")
-        c = site.start("accessor", "c")
+        c = site.start("c", site.accessor)
         c.ask("keys", options.keys, 2)
         rates = in_turn(options.rounds, lambda: c.ask("bulk", seconds)["rate"], reference)
         report.rates("columns by an accessor, a copy; 3 processes", *rates, what, "30%")
@@ -150,7 +153,7 @@ def single(options: Options, report: Report) -> None:
                 return figures["rate"]
 
             if options.first:
-                go_first(ping.process.pid)
+                go_first(ping.pid)
             puts, pings = in_turn(options.rounds, one, lambda: float(ping.ask()))
             times = [ping / put for put, ping in zip(puts.rounds, pings.rounds, strict=True)]
             report.row(
@@ -165,14 +168,16 @@ def single(options: Options, report: Report) -> None:
             rates = in_turn(options.rounds, lambda: a.ask("put", 64, seconds)["rate"], one)
             report.rates("puts by 64 threads", *rates, "one thread", "4 times")
     finally:
-        ping.close()
+        ping.end()
 
 
-def felt(options: Options, report: Report, name: str, goal: str, rounds: int, fail: Callable[[Process], float]) -> None:
+def felt(
+    options: Options, report: Report, name: str, goal: str, rounds: int, fail: Callable[[ChildProcess], float]
+) -> None:
     """Rounds in which the primary of most buckets fails. `fail` returns for how many seconds puts go on then."""
     with site_of(options) as (site, members):
         running = {member.name: member for member in members}
-        c = site.start("accessor", "c")
+        c = site.start("c", site.accessor)
         c.ask("keys", min(options.keys, 100_000), 3)
         c.begin("write", WRITERS, 0)
         c.finish()
@@ -192,7 +197,7 @@ def felt(options: Options, report: Report, name: str, goal: str, rounds: int, fa
             gaps.append(written["gap_ms"])
             lost += written["lost"]
             refused += written["refused"]
-            site.start("store", most)
+            site.start(most)
             running[most] = site.members[most]
             wait_until(lambda: redundancy([*running.values()]) == (1, 0), 60, "every bucket has its copy again")
         gaps.sort()
@@ -209,7 +214,7 @@ def felt(options: Options, report: Report, name: str, goal: str, rounds: int, fa
 
 
 def kill(options: Options, report: Report) -> None:
-    def fail(process: Process) -> float:
+    def fail(process: ChildProcess) -> float:
         process.kill()
         return 2.5
 
@@ -217,7 +222,7 @@ def kill(options: Options, report: Report) -> None:
 
 
 def stop(options: Options, report: Report) -> None:
-    def fail(process: Process) -> float:
+    def fail(process: ChildProcess) -> float:
         process.stop()
         time.sleep(stopped_s)
         process.go_on()
@@ -231,7 +236,7 @@ def stop(options: Options, report: Report) -> None:
 def join(options: Options, report: Report) -> None:
     count = options.size(options.keys, options.keys // 10, options.keys)
     rest_s = options.size(3.0, 3.0, 0.5)
-    with site_of(options, "redundant_copies=2") as (site, (a, b)):
+    with site_of(options, redundant_copies=2) as (site, (a, b)):
         a.ask("keys", count, 1)
         resident = {member: member.ask("state")["resident"] for member in (a, b)}
         a.ask("fill")
@@ -242,7 +247,7 @@ def join(options: Options, report: Report) -> None:
         time.sleep(rest_s)
         rested = a.ask("look")
         rate_before = (rested["done"] - before["done"]) / (time.monotonic() - began)
-        c = site.begin("store", "c", "redundant_copies=2")
+        c = site.begin("c")
         c.finish()
         empty = resident[b]
         wait_until(lambda: redundancy([a, b])[1] > 0 or redundancy([a, b])[0] == 2, 30, "the image begins")

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import argparse
 import os
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
 import measure
+from two_sites import Child
 
 PARTITIONS = 8  # More tasks than cores, as Spark advises: while one task ends, another goes on.
 
@@ -83,12 +83,10 @@ def main() -> None:
 
     partitions = options.size(PARTITIONS, PARTITIONS, 2)
     with tempfile.TemporaryDirectory() as directory:
-        member = subprocess.Popen(
-            [sys.executable, "-c", MEMBER, directory], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+        member = Child(sys.executable, "-c", MEMBER, directory)
         session = None
         try:
-            port = int(member.stdout.readline())
+            port = int(member.finish())
             session = spark_session.start(Path(directory) / "spark")
             frame = session.range(0, rows, 1, partitions).selectExpr(
                 "format_string('%016d', id % 1000000) as key", "repeat(format_string('%010d', id), 10) as value"
@@ -112,11 +110,7 @@ def main() -> None:
         finally:
             if session is not None:
                 spark_session.stop(session)
-            member.stdin.close()
-            try:
-                member.wait(20)
-            except subprocess.TimeoutExpired:
-                member.kill()
+            member.end()
 
 
 if __name__ == "__main__":

@@ -83,7 +83,7 @@ def main() -> None:
             assert sites.remote_keys() == options.keys, "the remote site has not all keys"
             assert sender.ledger()["balanced"] and sender.queue_size == 0
     finally:
-        bare.close()
+        bare.end()
 
 
 if __name__ == "__main__":

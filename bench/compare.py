@@ -13,16 +13,17 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from measure import Options
+
+if TYPE_CHECKING:
+    from two_sites import Child
 
 HERE = Path(__file__).resolve().parent
 Measure = Callable[[], dict[str, float]]  # One round: {what is measured: figure}; "M/s" is better when higher.
@@ -108,8 +109,10 @@ PROGRAMS: dict[str, Callable[[Options], contextlib.AbstractContextManager[Measur
 
 
 def serve(point: str, options: Options) -> None:
-    import pywan
+    import pywan.testing
 
+    # An earlier tree may bring up its processes in another way. The programs of this directory do it in ours.
+    pywan.testing.__path__.insert(0, str(HERE.parent / "pywan" / "testing"))
     with PROGRAMS[point](options) if point in PROGRAMS else one_piece(point) as measure:
         print(Path(pywan.__file__).parent.parent, flush=True)
         for _ in sys.stdin:
@@ -119,40 +122,17 @@ def serve(point: str, options: Options) -> None:
 # In ours
 
 
-class Tree:
-    def __init__(self, directory: Path, point: str, *, smallest: bool, realtime: bool) -> None:
-        command = [sys.executable, str(HERE / "compare.py"), "--serve", point, *(["--smallest"] if smallest else [])]
-        if realtime:
-            command = ["chrt", "-r", "1", *command]
-        # Its own children import what is in their directory first: there must be no `pywan`.
-        self.process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=HERE,
-            env={**os.environ, "PYTHONPATH": str(directory)},
-        )
-        assert self.read() == str(directory), f"{directory} has no pywan that is imported from there"
+def tree(directory: Path, point: str, *, smallest: bool, realtime: bool) -> Child:
+    """The process of a tree. It answers each line with a line of JSON."""
+    from two_sites import Child
 
-    def read(self) -> str:
-        line = self.process.stdout.readline().strip()
-        assert line, "a measuring process ended early"
-        return line
-
-    def measure(self) -> dict[str, float]:
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
-        return json.loads(self.read())
-
-    def close(self) -> None:
-        self.process.stdin.close()
-        try:
-            self.process.wait(60)
-        finally:
-            self.process.kill()
-            self.process.wait()
-            self.process.stdout.close()
+    command = [sys.executable, HERE / "compare.py", "--serve", point, *(["--smallest"] if smallest else [])]
+    prefix = ("chrt", "-r", "1") if realtime else ()
+    # Its own children import what is in their directory first: there must be no `pywan`.
+    process = Child(*command, prefix=prefix, cwd=HERE, environment={"PYTHONPATH": str(directory)})
+    told = process.finish()
+    assert told == str(directory), f"{directory} has no pywan that is imported from there"
+    return process
 
 
 def show(point: str, rounds: list[tuple[dict[str, float], dict[str, float]]]) -> None:
@@ -192,10 +172,10 @@ def main() -> None:
             with contextlib.ExitStack() as stack:
                 trees = []
                 for directory in (options.before, options.now):
-                    trees.append(Tree(directory.resolve(), point, smallest=options.smallest, realtime=options.realtime))
-                    stack.callback(trees[-1].close)
+                    process = tree(directory.resolve(), point, smallest=options.smallest, realtime=options.realtime)
+                    trees.append(stack.enter_context(process))
                 for n in range(rounds_a_life + 1):
-                    measured = {which: trees[which].measure() for which in ((0, 1) if n % 2 else (1, 0))}
+                    measured = {which: json.loads(trees[which].ask()) for which in ((0, 1) if n % 2 else (1, 0))}
                     if n:  # The first one warmed up.
                         rounds.append((measured[0], measured[1]))
         show(point, rounds)

@@ -28,20 +28,22 @@ from typing import Any
 
 import results
 from measure import Options, add_forms
-from site_processes import GeodeSite, Process, PywanSite, Site, build_geode, wait_until
+from pywan.testing.processes import ChildProcess
+from site_processes import GeodeSite, PywanSite, build_geode, wait_until
 
 # What is measured: (who asks, words, its goal as a ratio of rates).
-POINTS: dict[str, tuple[str, tuple[str, ...], str]] = {
+POINTS: dict[str, tuple[str, tuple[Any, ...], str]] = {
     "bulk of 10,000 rows, at a member": ("a", ("bulk",), "10 times"),
     "bulk of 10,000 rows, at an accessor": ("c", ("bulk",), "10 times"),
-    "single puts, 1 thread": ("a", ("put", "1"), "1.5 times"),
-    "single puts, 64 threads": ("a", ("put", "64"), "2 times"),
+    "single puts, 1 thread": ("a", ("put", 1), "1.5 times"),
+    "single puts, 64 threads": ("a", ("put", 64), "2 times"),
 }
 BUCKETS = 113
-WARM_UP = (("a", ("bulk",), 4.0), ("c", ("bulk",), 3.0), ("a", ("put", "64"), 6.0), ("a", ("put", "1"), 2.0))
+System = PywanSite | GeodeSite
+WARM_UP = (("a", ("bulk",), 4.0), ("c", ("bulk",), 3.0), ("a", ("put", 64), 6.0), ("a", ("put", 1), 2.0))
 
 
-def is_made(members: list[Process]) -> bool:
+def is_made(members: list[ChildProcess]) -> bool:
     """Whether every bucket has its copy. Geode says that before it answers `assign`, and does not count copies."""
     leaders = [state for process in members if (state := process.ask("state"))["primaries"]]
     return sum(state["primaries"] for state in leaders) == BUCKETS and all(
@@ -49,11 +51,10 @@ def is_made(members: list[Process]) -> bool:
     )
 
 
-def start(site: Site, keys: int) -> dict[str, Process]:
-    """A locator, the members a and b, and the accessor c. All buckets are made. Prints how many each member leads."""
-    site.start("locator", "locator")
-    a = site.start("store", "a")  # In pywan it leads all buckets.
-    b, c = site.begin("store", "b"), site.begin("accessor", "c")
+def start(site: System, keys: int) -> dict[str, ChildProcess]:
+    """The members a and b, and the accessor c. All buckets are made. Prints how many each member leads."""
+    a = site.start("a")  # In pywan it leads all buckets.
+    b, c = site.begin("b"), site.begin("c", site.accessor)
     for process in (b, c):
         process.finish()
     a.ask("assign")
@@ -68,12 +69,18 @@ def start(site: Site, keys: int) -> dict[str, Process]:
 
 
 def life(
-    systems: dict[str, type[Site]], rounds: int, seconds: float, *, keys: int, warm: float, goes_first: bool
+    systems: dict[str, type[System]],
+    rounds: int,
+    seconds: float,
+    *,
+    keys: int,
+    warm: float,
+    goes_first: bool,
 ) -> list[dict[str, Any]]:
     """Rounds of both systems in turn. Each gives {point: {system: figures}}. `warm`: how much of the warming up is done
     before, 1 for all of it."""
     with contextlib.ExitStack() as stack:
-        running: dict[str, dict[str, Process]] = {}
+        running: dict[str, dict[str, ChildProcess]] = {}
         for name, kind in systems.items():
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=f"{name}-")))
             running[name] = start(stack.enter_context(kind(folder, goes_first=goes_first)), keys)
@@ -125,7 +132,7 @@ def main() -> None:
     lives, rounds = options.lives or options.size(3, 1, 1), options.rounds or options.size(3, 2, 1)
     seconds = options.seconds or options.size(1.5, 1.5, 0.1)
     warm = options.size(1.0, 1.0, 0.05)
-    systems: dict[str, type[Site]] = {"geode": GeodeSite, "pywan": PywanSite}
+    systems: dict[str, type[System]] = {"geode": GeodeSite, "pywan": PywanSite}
     if options.only:
         systems = {options.only: systems[options.only]}
     if "geode" in systems:

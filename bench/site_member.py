@@ -1,25 +1,20 @@
 """Owns one process of a pywan site in benchmarks: a locator, a member with copies of the region `data`, or an accessor.
-It answers each line of its standard input with a line of JSON, and ends with its standard input. What is put lies ready
-before the clock starts.
-
-Arguments: locator|store|accessor NAME PORT-OF-THE-LOCATOR FOLDER [ATTRIBUTE=VALUE ...]"""
+It is asked through `pywan.testing.site_processes`. What is put lies ready before the clock starts."""
 
 from __future__ import annotations
 
 import itertools
-import json
 import statistics
 import sys
 import threading
 import time
-import traceback
 from typing import Any
 
 import numpy
 
-import pywan
 from measure import VALUE_BYTES, numbered_keys, resident_bytes
 from pywan.errors import PywanError
+from pywan.testing.site_processes import SiteProcess, serve_site
 
 ROWS = 10_000
 TAKEN_MAX = 1_000_000
@@ -92,13 +87,17 @@ class Writers:
         return {**self.look(), "lost": lost, "keys": len(self.acknowledged), "gap_ms": gap * 1e3, "gap_at": at}
 
 
-class Member:
-    def __init__(self, cache: pywan.Cache, region: Any) -> None:
-        self.cache, self.region = cache, region
-        self.core = cache._core.regions.get("data")
-        self.keys = self.values = numpy.empty(0, dtype="S16")
+class Member(SiteProcess):
+    def __init__(self) -> None:
+        super().__init__()
+        self.ready_keys = self.values = numpy.empty(0, dtype="S16")
         self.next_row = 0
         self.writers: Writers | None = None
+
+    def join(self, *given: Any, **more: Any) -> None:
+        super().join(*given, **more)
+        self.region = self.cache.region("data")
+        self.core = self.cache._core.regions.get("data")
 
     def led(self) -> list[int]:
         """The buckets that this member is primary of."""
@@ -109,33 +108,33 @@ class Member:
         tail = self.cache._core.sharing._regions["data"].tail
         return tail.states() if tail is not None else {}
 
-    def do_keys(self, count: str, seed: str) -> dict[str, Any]:
+    def keys(self, count: int, seed: int) -> dict[str, Any]:
         """Keys in random order, and values. `own` keeps those that this member is primary of."""
-        chance = numpy.random.default_rng(int(seed))
-        self.keys = numbered_keys(chance.permutation(int(count)))
-        data = chance.integers(1, 255, (int(count), VALUE_BYTES), dtype=numpy.uint8)
+        chance = numpy.random.default_rng(seed)
+        self.ready_keys = numbered_keys(chance.permutation(count))
+        data = chance.integers(1, 255, (count, VALUE_BYTES), dtype=numpy.uint8)
         self.values = data.view(f"S{VALUE_BYTES}").ravel()
-        return {"keys": len(self.keys)}
+        return {"keys": len(self.ready_keys)}
 
-    def do_own(self) -> dict[str, Any]:
+    def own(self) -> dict[str, Any]:
         led, bucket_of = set(self.led()), self.core.bucket_of
-        is_own = numpy.fromiter((bucket_of(key) in led for key in self.keys.tolist()), bool, len(self.keys))
-        self.keys, self.values = self.keys[is_own], self.values[is_own]
-        return {"keys": len(self.keys)}
+        is_own = numpy.fromiter((bucket_of(key) in led for key in self.ready_keys.tolist()), bool, len(self.ready_keys))
+        self.ready_keys, self.values = self.ready_keys[is_own], self.values[is_own]
+        return {"keys": len(self.ready_keys)}
 
-    def do_fill(self) -> dict[str, Any]:
-        for row in range(0, len(self.keys), ROWS):
-            self.region.put_columns(self.keys[row : row + ROWS], self.values[row : row + ROWS])
+    def fill(self) -> dict[str, Any]:
+        for row in range(0, len(self.ready_keys), ROWS):
+            self.region.put_columns(self.ready_keys[row : row + ROWS], self.values[row : row + ROWS])
         return {"size": len(self.region)}
 
-    def do_assign(self) -> dict[str, Any]:
+    def assign(self) -> dict[str, Any]:
         """Makes every bucket."""
         for n in range(self.core.bucket_count * 20):
             self.region.put(b"assign %d" % n, b"")
         self.region.remove_all([b"assign %d" % n for n in range(self.core.bucket_count * 20)])
         return {"buckets": self.core.bucket_count}
 
-    def do_state(self) -> dict[str, Any]:
+    def state(self) -> dict[str, Any]:
         led = [each for each in self.states().values() if each["role"] == "primary"]
         return {
             "primaries": len(led),
@@ -147,17 +146,17 @@ class Member:
             "resident": resident_bytes(),
         }
 
-    def do_bulk(self, seconds: str, threads: str = "1") -> dict[str, Any]:
+    def bulk(self, seconds: float, threads: int = 1) -> dict[str, Any]:
         """Columns of 10,000 rows, by one thread or by several."""
-        rows = [0] * int(threads)
+        rows = [0] * threads
         started = time.monotonic()
-        end, last = started + float(seconds), len(self.keys) - ROWS
+        end, last = started + seconds, len(self.ready_keys) - ROWS
 
         def run(number: int) -> None:
             at = self.next_row + number * (last // len(rows))
             while True:
                 at = at + ROWS if at + ROWS <= last else 0
-                self.region.put_columns(self.keys[at : at + ROWS], self.values[at : at + ROWS])
+                self.region.put_columns(self.ready_keys[at : at + ROWS], self.values[at : at + ROWS])
                 rows[number] += ROWS
                 if time.monotonic() >= end:
                     self.next_row = at
@@ -166,15 +165,15 @@ class Member:
         in_threads(run, len(rows))
         return figures(sum(rows), time.monotonic() - started)
 
-    def do_put(self, threads: str, seconds: str) -> dict[str, Any]:
+    def put(self, threads: int, seconds: float) -> dict[str, Any]:
         """Single puts, each of which returns when the copy has it. The median is that of the first thread."""
-        return self.timed(self.region.put, int(threads), float(seconds), self.values.tolist())
+        return self.timed(self.region.put, threads, seconds, self.values.tolist())
 
-    def do_get(self, threads: str, seconds: str) -> dict[str, Any]:
-        return self.timed(lambda key, _value: self.region.get(key), int(threads), float(seconds), self.values.tolist())
+    def get(self, threads: int, seconds: float) -> dict[str, Any]:
+        return self.timed(lambda key, _value: self.region.get(key), threads, seconds, self.values.tolist())
 
     def timed(self, operation: Any, threads: int, seconds: float, values: list[bytes]) -> dict[str, Any]:
-        keys, taken, done, clock = self.keys.tolist(), [], [0] * threads, time.perf_counter
+        keys, taken, done, clock = self.ready_keys.tolist(), [], [0] * threads, time.perf_counter
         started = clock()
         end = started + seconds
 
@@ -191,17 +190,15 @@ class Member:
         in_threads(run, threads)
         return figures(sum(done), clock() - started, statistics.median(taken))
 
-    def do_write(self, threads: str, rate: str, *buckets: str) -> dict[str, Any]:
+    def write(self, threads: int, rate: float, *buckets: int) -> dict[str, Any]:
         """Puts in the background until `written` is asked. Puts into `buckets` have their times kept."""
-        self.writers = Writers(
-            self.region, self.core.bucket_of, self.keys.tolist(), int(threads), float(rate), set(map(int, buckets))
-        )
+        self.writers = Writers(self.region, self.core.bucket_of, self.ready_keys.tolist(), threads, rate, set(buckets))
         return {}
 
-    def do_look(self) -> dict[str, Any]:
+    def look(self) -> dict[str, Any]:
         return self.writers.look()
 
-    def do_written(self) -> dict[str, Any]:
+    def written(self) -> dict[str, Any]:
         return self.writers.end()
 
 
@@ -220,33 +217,5 @@ def figures(events: int, seconds: float, median_s: float = 0.0) -> dict[str, Any
     return {"events": events, "rate": events / seconds, "median_us": median_s * 1e6}
 
 
-def answer(**fields: Any) -> None:
-    print(json.dumps(fields), flush=True)
-
-
-def main() -> None:
-    role, name, port, folder, *more = sys.argv[1:]
-    if role == "locator":
-        with pywan.Locator(name, distributed_system_id=1, port=int(port), dir=folder):
-            answer(ready=True)
-            sys.stdin.read()
-        return
-    attributes: dict[str, Any] = {"type": "PARTITION", "redundant_copies": "1", "total_num_buckets": "113"}
-    attributes.update(each.split("=", 1) for each in more)
-    if role == "accessor":
-        attributes["local_max_memory"] = "0"
-    attributes = {key: int(value) if value.lstrip("-").isdigit() else value for key, value in attributes.items()}
-    with pywan.Cache(name, locators=f"127.0.0.1[{port}]", dir=folder) as cache:
-        member = Member(cache, cache.create_region("data", **attributes))
-        answer(ready=True)
-        for line in sys.stdin:
-            word, *given = line.split()
-            try:
-                answer(**getattr(member, f"do_{word}")(*given))
-            except Exception as error:
-                traceback.print_exc()
-                answer(error=f"{type(error).__name__}: {error}")
-
-
 if __name__ == "__main__":
-    main()
+    serve_site(Member())

@@ -1,17 +1,13 @@
-"""Owns the processes of one site for benchmarks, of pywan or of Apache Geode: a locator, members, accessors. All are
-driven by lines of words, and answer with JSON.
+"""Owns the processes of one site for benchmarks, of pywan or of Apache Geode: a locator, members, accessors. All
+are asked by lines.
 
 Both systems do the same: keys have 16 bytes and values 100; a PARTITION region `data` has 113 buckets. Geode's jars
 come from Maven Central, once, into build/bench/geode."""
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import selectors
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -20,13 +16,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
-import pywan
 from measure import BUILD
+from pywan.testing.processes import ChildProcess
+from pywan.testing.site_processes import MemberProcess, SiteOfProcesses
 
 HERE = Path(__file__).resolve().parent
 GEODE = BUILD / "geode"
 ANSWER_TIMEOUT_S = 120.0
-SHOWN = 3000  # Bytes of a process's last words.
 GEODE_POM = """
 <project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
@@ -79,155 +75,73 @@ def wait_until(condition: Callable[[], bool], seconds: float, what: str) -> floa
     return time.monotonic() - started
 
 
-class Process:
-    """One process of a site. `goes_first` gives it the cores before others that use this machine (needs root)."""
-
-    def __init__(self, name: str, command: list[str], folder: Path, *, goes_first: bool, **environment: str) -> None:
-        self.name, self._folder = name, folder
-        folder.mkdir(parents=True, exist_ok=True)
-        with open(folder / "errors", "wb") as errors:
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                cwd=folder,
-                env={**os.environ, **environment},
-                start_new_session=True,
-            )
-        self._rest = b""
-        if goes_first:
-            go_first(self.pid)
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    def begin(self, *words: Any) -> None:
-        """Asks for something. `finish` returns the answer."""
-        self._process.stdin.write(" ".join(map(str, words)).encode() + b"\n")
-        self._process.stdin.flush()
-
-    def finish(self, timeout: float = ANSWER_TIMEOUT_S) -> dict[str, Any]:
-        deadline = time.monotonic() + timeout
-        while True:
-            line, newline, rest = self._rest.partition(b"\n")
-            if newline:
-                self._rest = rest
-                if line.startswith(b"{"):  # A JVM may print other lines.
-                    answer = json.loads(line)
-                    assert "error" not in answer, f"{self.name}: {answer['error']}\n{self.last_words()}"
-                    return answer
-                continue
-            self._read(deadline)
-
-    def _read(self, deadline: float) -> None:
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._process.stdout, selectors.EVENT_READ)
-            ready = selector.select(max(0.0, deadline - time.monotonic()))
-        assert ready, f"{self.name} does not answer: {self.last_words()}"
-        data = os.read(self._process.stdout.fileno(), 1 << 20)
-        assert data, f"{self.name} ended early: {self.last_words()}"
-        self._rest += data
-
-    def ask(self, *words: Any, timeout: float = ANSWER_TIMEOUT_S) -> dict[str, Any]:
-        self.begin(*words)
-        return self.finish(timeout)
-
-    def last_words(self) -> str:
-        return (self._folder / "errors").read_bytes()[-SHOWN:].decode(errors="replace")
-
-    def stop(self) -> None:
-        os.kill(self.pid, signal.SIGSTOP)
-
-    def go_on(self) -> None:
-        os.kill(self.pid, signal.SIGCONT)
-
-    def kill(self) -> None:
-        self._process.kill()
-        self.close()
-
-    def close(self) -> None:
-        """Ends with its standard input; is killed if it does not."""
-        with contextlib.suppress(OSError):
-            self._process.stdin.close()
-        try:
-            self._process.wait(20)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._process.stdout.close()
+class PywanProcess(MemberProcess):
+    timeout_s = ANSWER_TIMEOUT_S
 
 
-def go_first(pid: int) -> None:
-    """Others get the cores only when this process leaves them: for a machine that others use too (needs root)."""
-    os.setpriority(os.PRIO_PROCESS, pid, -20)
-    with contextlib.suppress(FileNotFoundError):  # A kernel that groups processes by session weighs groups.
-        Path(f"/proc/{pid}/autogroup").write_text("-20")
+class GeodeProcess(ChildProcess):
+    """It is asked by words. An answer is an object; a JVM may print other lines."""
+
+    timeout_s = ANSWER_TIMEOUT_S
+
+    def question(self, *words: Any, **named: Any) -> str:
+        return " ".join(map(str, words))
+
+    def is_answer(self, line: bytes) -> bool:
+        return line.startswith(b"{")
+
+    def answer(self, line: bytes) -> Any:
+        said = json.loads(line)
+        return super().answer(line) if "error" in said else said
 
 
-class Site:
-    """Context manager: at its end no process is left."""
+class PywanSite(SiteOfProcesses):
+    """`attributes`: those of the region that differ. `begin(name, site.accessor)` starts an accessor."""
 
-    name: ClassVar[str]  # Of the system.
+    name = "pywan"
+    program = HERE / "site_member.py"
+    process_class = PywanProcess
+
+    def __init__(self, folder: Path, *, goes_first: bool = False, **attributes: Any) -> None:
+        region = {"name": "data", "type": "PARTITION", "redundant_copies": 1, "total_num_buckets": 113, **attributes}
+        super().__init__(folder, regions=[region], goes_first=goes_first)
+        self.accessor = [{**region, "local_max_memory": 0}]
+
+
+class GeodeSite:
+    """It is used as a PywanSite is."""
+
+    name = "Geode"
+    accessor = "accessor"
+    heap: ClassVar = {"locator": "256m", "store": "1500m", "accessor": "700m"}
 
     def __init__(self, folder: Path, *, goes_first: bool = False) -> None:
         self.folder, self._goes_first = folder, goes_first
         self.port = free_port()
-        self.members: dict[str, Process] = {}
-        self._lives = 0
+        self.members: dict[str, GeodeProcess] = {}
+        self.start("locator", "locator")
 
-    def command(self, role: str, name: str, more: tuple[str, ...]) -> list[str]:
-        raise NotImplementedError
-
-    def begin(self, role: str, name: str, *more: str) -> Process:
-        """Starts a locator, a store or an accessor, and does not wait for it."""
-        self._lives += 1
-        folder = self.folder / name / (str(self._lives) if role == "locator" else "life")
-        environment = {"PYTHONPATH": str(Path(pywan.__file__).parent.parent)}
-        process = Process(name, self.command(role, name, more), folder, goes_first=self._goes_first, **environment)
-        self.members[name] = process
-        return process
-
-    def start(self, role: str, name: str, *more: str) -> Process:
-        process = self.begin(role, name, *more)
-        process.finish()
-        return process
-
-    def __enter__(self) -> Site:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        for process in reversed(self.members.values()):
-            process.kill() if exc[0] else process.close()
-
-
-class PywanSite(Site):
-    """`more` of a member: attributes of its region, as name=value."""
-
-    name = "pywan"
-
-    def command(self, role: str, name: str, more: tuple[str, ...]) -> list[str]:
-        return [
-            sys.executable,
-            str(HERE / "site_member.py"),
-            role,
-            name,
-            str(self.port),
-            str(self.folder / name),
-            *more,
-        ]
-
-
-class GeodeSite(Site):
-    name = "Geode"
-    heap: ClassVar = {"locator": "256m", "store": "1500m", "accessor": "700m"}
-
-    def command(self, role: str, name: str, more: tuple[str, ...]) -> list[str]:
+    def begin(self, name: str, role: str = "store") -> GeodeProcess:
         heap = self.heap[role]
         class_path = f"{GEODE / 'classes'}:{GEODE / 'lib'}/*"
         options = [f"-Xms{heap}", f"-Xmx{heap}", "-XX:+UseG1GC", *GEODE_OPENS, "-cp", class_path]
-        return ["java", *options, "GeodeMember", role, name, str(self.port), str(self.folder / name)]
+        folder = self.folder / name
+        folder.mkdir(exist_ok=True)
+        command = ["java", *options, "GeodeMember", role, name, str(self.port), folder]
+        self.members[name] = GeodeProcess(name, command, folder=folder, cwd=folder, goes_first=self._goes_first)
+        return self.members[name]
+
+    def start(self, name: str, role: str = "store") -> GeodeProcess:
+        process = self.begin(name, role)
+        process.finish()
+        return process
+
+    def __enter__(self) -> GeodeSite:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        for process in self.members.values():
+            process.kill()
 
 
 def build_geode() -> None:

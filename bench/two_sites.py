@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -16,6 +15,7 @@ from typing import Any
 import numpy
 
 import pywan
+from pywan.testing.processes import ChildProcess
 
 PROXY_HOST = "127.0.1.77"
 
@@ -48,31 +48,19 @@ def queue_of(sender: Any) -> Any:
     return getattr(sender, "_core", sender).queue
 
 
-class Child:
-    """A process that answers every line with a line."""
+class Child(ChildProcess):
+    """A program, in C for example, that answers each line of words with a line of text."""
 
-    def __init__(self, *command: str) -> None:
-        self.program = command[0]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    timeout_s = 600.0
 
-    def read(self) -> str:
-        line = self.process.stdout.readline()
-        assert line, f"{self.program} ended early"
-        return line.strip()
+    def __init__(self, *command: str | Path, **more: Any) -> None:
+        super().__init__(Path(command[0]).name, command, **more)
 
-    def ask(self, line: str = "") -> str:
-        self.process.stdin.write(line + "\n")
-        self.process.stdin.flush()
-        return self.read()
+    def question(self, *words: Any, **named: Any) -> str:
+        return " ".join(map(str, words))
 
-    def close(self) -> None:
-        self.process.stdin.close()
-        try:
-            self.process.wait(30)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-        self.process.stdout.close()
+    def answer(self, line: bytes) -> str:
+        return line.decode().strip()
 
 
 class TwoSites:
@@ -84,7 +72,7 @@ class TwoSites:
 
     @property
     def pids(self) -> tuple[int, int]:
-        return os.getpid(), self.remote.process.pid
+        return os.getpid(), self.remote.pid
 
     def sender(self, id: str, **attributes: Any) -> Any:
         """A sender to the other site, connected; events go to it once `use` says so."""
@@ -124,7 +112,7 @@ class TwoSites:
         return int(self.remote.ask("size"))
 
     def link(self, *, round_trip_ms: float, bits_per_s: float) -> None:
-        assert self.proxy.ask(f"{round_trip_ms / 2} {bits_per_s / 8}") == "set"
+        assert self.proxy.ask(round_trip_ms / 2, bits_per_s / 8) == "set"
 
 
 @contextlib.contextmanager
@@ -132,15 +120,13 @@ def two_sites(*, proxy: bool = False, stores: bool = False) -> Iterator[TwoSites
     with contextlib.ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         locator = stack.enter_context(pywan.Locator("locator_ny", distributed_system_id=1, port=0))
-        remote = Child(
-            sys.executable, "-c", SITE, str(directory / "ln"), f"127.0.0.1[{locator.port}]", PROXY_HOST if proxy else ""
-        )
-        stack.callback(remote.close)
-        port, between = remote.read(), None
+        host = PROXY_HOST if proxy else ""
+        command = (sys.executable, "-c", SITE, directory / "ln", f"127.0.0.1[{locator.port}]", host)
+        remote = stack.enter_context(Child(*command))
+        port, between = remote.finish(), None
         if proxy:
-            between = Child(sys.executable, "-c", PROXY, port, PROXY_HOST)
-            stack.callback(between.close)
-            assert between.read() == "ready"
+            between = stack.enter_context(Child(sys.executable, "-c", PROXY, port, PROXY_HOST))
+            assert between.finish() == "ready"
         cache = stack.enter_context(
             pywan.Cache("server_ny", locators=f"127.0.0.1[{locator.port}]", dir=str(directory / "ny"))
         )

@@ -1,6 +1,6 @@
 """A member in a process of its own, for tests of calls: it is primary of all of region "r", and ends with its input.
 
-python calls_member.py NAME ID SITE BUCKETS: prints its port.
+python calls_member.py NAME ID SITE BUCKETS: tells its port.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import sys
 from pywan import _core
 from pywan.calls.server import CallServer
 from pywan.coordination.tables import Incarnation
+from pywan.testing.processes import tell
 from pywan.transport.control import ControlServer
 
 
@@ -18,7 +19,7 @@ def main(name: str, member_id: str, site: str, buckets: str) -> None:
     calls = CallServer(Incarnation(name, int(member_id)), site, {"r": region}.get)
     port = ControlServer("127.0.0.1", 0, lambda request, peer: {}, name=name, other_protocols={b"PWK1": calls.serve})
     port.start()
-    print(port.port, flush=True)
+    tell(port.port)
     sys.stdin.read()
     calls.stop()
     port.stop()

@@ -8,13 +8,13 @@ import threading
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-import pywan
 from pywan.callbacks import CacheListener
 from pywan.demo.compare import read_contents
 from pywan.protocol.discovery import Timings
 from pywan.region.region import core_of
 from pywan.stats import check_ledger
 from pywan.testing.fault_proxy import FaultProxy
+from pywan.testing.local_site import LocalSite, wait_until_known
 from pywan.testing.waiting import LIMIT_S, eventually
 
 QUICK = Timings(ping_ms=200, retry_ms=20, retry_max_ms=100, change_delay_ms=5)
@@ -41,25 +41,14 @@ class History(CacheListener):
         return [e.key for e in self.events]
 
 
-class Site:
+class Site(LocalSite):
     """One site: a locator and one member. Senders are named after the site they send to."""
 
     def __init__(self, network: Network, name: str, remotes: Iterable[Site], **locator: Any) -> None:
-        self.network, self.name, self.id = network, name, IDS[name]
+        super().__init__(name, IDS[name], remotes, timings=QUICK, **locator)
+        self.network = network
         self.proxy: FaultProxy | None = None
-        self.locator: pywan.Locator = pywan.Locator(
-            f"locator_{name}",
-            distributed_system_id=self.id,
-            port=0,
-            timings=QUICK,
-            remote_locators=",".join(str(r.locator.address) for r in remotes),
-            **locator,
-        ).start()
-        self.cache = self.new_cache()
-
-    def new_cache(self, **more: Any) -> pywan.Cache:
-        self.cache = pywan.Cache(f"server_{self.name}", locators=str(self.locator.address), **more)
-        return self.cache
+        self.start_member()
 
     def send_to(self, other: Site | str, id: str | None = None, **attributes: Any) -> Any:
         name = other if isinstance(other, str) else other.name
@@ -101,8 +90,7 @@ class Site:
     def close(self) -> None:
         if self.proxy is not None:
             self.proxy.stop()
-        self.cache.close()
-        self.locator.stop()
+        super().close()
 
     def __repr__(self) -> str:
         return self.name
@@ -125,8 +113,7 @@ class Network:
 
     def discover(self) -> None:
         """Every locator knows every site."""
-        ids = {site.id for site in self.sites.values()}
-        eventually(lambda: all(set(s.locator.known_sites()) == ids for s in self.sites.values()), what="discovery")
+        wait_until_known(self.sites.values())
 
     # Topologies
 

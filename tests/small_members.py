@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
-import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +14,7 @@ from pywan.coordination.messages import Tables
 from pywan.coordination.tables import OWNED, Bucket, BucketKey, Incarnation, Kind, RegionAttributes
 from pywan.site.agent import Agent
 from pywan.site.locator import Locator
+from pywan.testing.processes import ChildProcess, ProcessFailed, tell
 from pywan.testing.waiting import LIMIT_S, eventually
 from pywan.transport.control import ControlServer
 
@@ -115,37 +113,25 @@ def small_members(locators: str, *names: str, **fields) -> Iterator[list[SmallMe
             member.end()
 
 
-class OtherProcess:
+class OtherProcess(ChildProcess):
     """A small member in a process of its own, which hosts "data"."""
 
     def __init__(self, name: str, at: Address, folder: Path | None = None) -> None:
-        file = "" if folder is None else str(folder / "site.json")
-        self.process = subprocess.Popen(
-            [sys.executable, __file__, name, str(at), file], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline().split()
-        assert line[:1] == ["hosts"], line
-        self.me = Incarnation(name, int(line[1]))
-
-    def signal(self, number: signal.Signals) -> None:
-        self.process.send_signal(number)
-
-    def end(self) -> None:
-        self.process.send_signal(signal.SIGCONT)
-        self.process.kill()
-        self.process.wait(LIMIT_S)
-        for stream in (self.process.stdin, self.process.stdout):
-            assert stream is not None
-            stream.close()
+        file = "" if folder is None else folder / "site.json"
+        super().__init__(name, [sys.executable, __file__, name, str(at), file])
+        try:
+            self.me = Incarnation(name, self.finish())
+        except ProcessFailed:
+            self.kill()
+            raise
 
 
 def _main(name: str, locators: str, file: str) -> None:
     member = SmallMember(name, locators, file=Path(file) if file else None)
     assert member.host(), member.agent.status()
-    print("hosts", member.agent.me.member_id, flush=True)
-    threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()
-    threading.Event().wait()
+    tell(member.agent.me.member_id)
+    sys.stdin.read()
+    member.end()
 
 
 if __name__ == "__main__":

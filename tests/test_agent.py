@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import time
 
 import pytest
@@ -72,12 +71,12 @@ def test_a_killed_member_is_seen_at_once_and_its_buckets_are_decided_again():
         try:
             a.see_all()
             eventually(lambda: other.me in {copy for each in a.buckets.values() for copy in each.in_sync})
-            other.signal(signal.SIGKILL)
+            other.kill()
             began = time.monotonic()
             eventually(lambda: held_by(a), what="the buckets without the killed member")
             assert time.monotonic() - began < SOON_S  # Its lease is longer.
         finally:
-            other.end()
+            other.kill()
 
 
 def test_a_stopped_member_is_given_up_after_its_lease_and_begins_anew_when_it_goes_on():
@@ -87,23 +86,23 @@ def test_a_stopped_member_is_given_up_after_its_lease_and_begins_anew_when_it_go
         try:
             a.see_all()
             eventually(lambda: other.me in {copy for each in a.buckets.values() for copy in each.in_sync})
-            other.signal(signal.SIGSTOP)
+            other.stop()
             began = time.monotonic()
             eventually(lambda: held_by(a), what="the buckets without the stopped member")
             assert time.monotonic() - began > 0.4
-            other.signal(signal.SIGCONT)
+            other.go_on()
             eventually(lambda: any(each.name == "b" and each != other.me for each in a.agent.tables.members))
         finally:
-            other.end()
+            other.kill()
 
 
 def test_a_killed_member_starts_again_under_its_name_at_once(tmp_path):
     with locator(member_timeout_ms=LONG_MS) as site:
         first = OtherProcess("b", site.address, tmp_path)
-        first.end()
+        first.kill()
         began = time.monotonic()
         second = OtherProcess("b", site.address, tmp_path)
-        second.end()
+        second.kill()
         assert time.monotonic() - began < SOON_S and first.me != second.me
 
 

@@ -199,14 +199,14 @@ def test_a_sender_that_holds_events_keeps_its_partitions_and_a_region_of_other_b
 def test_a_persistent_sender_comes_back_with_its_buckets_and_its_events(tmp_path, network):
     ny, ln = network.add("ny ln")
     ny.cache.close()
-    ny.new_cache(dir=tmp_path)
+    ny.start_member(dir=tmp_path)
     attributes = {"parallel": True, "enable_persistence": True}
     ny.send_to(ln, **attributes)
     ny.region(total_num_buckets=11)
     for number in range(100):
         ny.data[number] = number
     ny.cache.close()
-    ny.new_cache(dir=tmp_path)
+    ny.start_member(dir=tmp_path)
     sender = ny.send_to(ln, **attributes)
     assert partitions_of(sender) == 11 and sender.queue_size == 100
     with pytest.raises(IllegalStateError, match="holds 100 events"):

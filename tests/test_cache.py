@@ -90,7 +90,7 @@ def test_a_member_that_starts_takes_events_only_when_its_regions_are_there(netwo
         lambda member, made: (there.extend(member.regions.faces()), create(member, made))[1],
     )
     ny.cache.close()
-    ny.new_cache(cache_xml_file=file)
+    ny.start_member(cache_xml_file=file)
     assert there == ["first", "data"] and ny.receiver.is_running
 
 

@@ -8,7 +8,6 @@ import os
 import random
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -37,6 +36,7 @@ from pywan.errors import (
 from pywan.protocol import between_members
 from pywan.protocol.calls import decode_primary
 from pywan.testing.fault_proxy import FaultProxy
+from pywan.testing.processes import ChildProcess
 from pywan.testing.waiting import LIMIT_S, SOON_S, eventually
 from pywan.transport.control import ControlServer
 
@@ -740,23 +740,16 @@ def test_callbacks_of_two_members_that_call_each_other_end_at_the_limit_and_do_n
 
 
 @pytest.fixture
-def process(pair: Pair) -> Iterator[subprocess.Popen[bytes]]:
-    home = Path(_core.__file__).parents[2]
+def process(pair: Pair) -> Iterator[ChildProcess]:
     script = Path(__file__).with_name("calls_member.py")
-    with subprocess.Popen(
-        [sys.executable, str(script), "away", "99", "one", str(BUCKETS)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": str(home)},
-    ) as process:
-        assert process.stdout is not None and process.stdin is not None
-        primary = KnownPrimary(Incarnation("away", 99), "127.0.0.1", int(process.stdout.readline()), 5)
+    with ChildProcess("away", [sys.executable, script, "away", "99", "one", str(BUCKETS)]) as process:
+        primary = KnownPrimary(Incarnation("away", 99), "127.0.0.1", process.finish(), 5)
         pair.near.tables["r"].set_primaries(dict.fromkeys(range(BUCKETS), primary))
         yield process
         process.kill()
 
 
-def test_calls_to_a_process_work_and_end_when_it_is_killed(pair: Pair, process: subprocess.Popen[bytes]) -> None:
+def test_calls_to_a_process_work_and_end_when_it_is_killed(pair: Pair, process: ChildProcess) -> None:
     route = Route(pair.near.regions["r"], pair.near.tables["r"], pair.near.pool, pair.near.me, timeout_s=5.0)
     pair.route.put_all((f"key{n}", n) for n in range(3_000))
     assert pair.route.count() == 3_000
@@ -782,12 +775,10 @@ def test_calls_to_a_process_work_and_end_when_it_is_killed(pair: Pair, process: 
     assert len(outcomes) == 8
 
 
-def test_a_process_that_stands_still_is_waited_for_within_the_limit(
-    pair: Pair, process: subprocess.Popen[bytes]
-) -> None:
+def test_a_process_that_stands_still_is_waited_for_within_the_limit(pair: Pair, process: ChildProcess) -> None:
     route = Route(pair.near.regions["r"], pair.near.tables["r"], pair.near.pool, pair.near.me, timeout_s=0.5)
     put_by(pair.route, "k", 1)
-    process.send_signal(signal.SIGSTOP)
+    process.stop()
     try:
         # One thread after the other stops; until then they answer.
         threads = Path(f"/proc/{process.pid}/task")
@@ -796,7 +787,7 @@ def test_a_process_that_stands_still_is_waited_for_within_the_limit(
             put_by(route, "k", 2)
         assert raised.value.in_doubt
     finally:
-        process.send_signal(signal.SIGCONT)
+        process.go_on()
     assert pair.route.read("k")[0]
 
 

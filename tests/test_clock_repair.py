@@ -424,7 +424,7 @@ PERSISTENT = pytest.mark.parametrize(
 def make_member(site, folder, kind):
     """The only member of ny, on a folder that stays."""
     site.cache.close()
-    site.new_cache(dir=folder)
+    site.start_member(dir=folder)
     site.send_to("ln", parallel=kind["parallel"], enable_persistence=True)
     site.region(type=kind["type"])
     return site.cache

@@ -81,7 +81,7 @@ def test_a_store_stays_locked_while_the_disk_holds_up_who_writes_in_it(ny, tmp_p
         tell(process)
         assert word(process) == "closed"
         ny.cache.close()
-        ny.new_cache(dir=folder)
+        ny.start_member(dir=folder)
         data = ny.cache.create_region("data", "REPLICATE_PERSISTENT")
         assert dict(data) == {"before": 1, "during": 2}
         assert len(ny.send_to("ln", enable_persistence=True, dispatcher_threads=5)._core.queue) == 2
@@ -124,7 +124,7 @@ def files(folder):
 @pytest.mark.parametrize("synchronous", [False, True])
 def test_a_bulk_call_ends_with_the_member_and_what_it_stored_is_queued(ny, tmp_path, synchronous):
     ny.cache.close()
-    ny.new_cache(dir=tmp_path / "member")
+    ny.start_member(dir=tmp_path / "member")
     sender = ny.send_to("ln", enable_persistence=True, disk_synchronous=synchronous)
     data = ny.region(type="REPLICATE_PERSISTENT", disk_synchronous=synchronous)
     rows = 20_000_000
@@ -147,7 +147,7 @@ def test_a_bulk_call_ends_with_the_member_and_what_it_stored_is_queued(ny, tmp_p
     assert "the rows before were stored" in str(outcome[0]) and "nothing was changed" not in str(outcome[0])
     assert files(tmp_path) == written, "something was written after the member had closed"
     assert sender.ledger()["queued"] == sender.ledger()["received"], "what was stored was not queued"
-    ny.new_cache(dir=tmp_path / "member")
+    ny.start_member(dir=tmp_path / "member")
     queued = len(ny.send_to("ln", enable_persistence=True, manual_start=True)._core.queue)
     stored = len(ny.region(type="REPLICATE_PERSISTENT", disk_synchronous=synchronous))
     assert 10_000 < queued == stored < rows
@@ -173,7 +173,7 @@ def test_closing_waits_for_what_is_being_made(ny, tmp_path):
     """A region that is made while the member closes is there and ends with it, or is refused."""
     ny.cache.close()
     for _ in range(5):
-        cache = ny.new_cache(dir=tmp_path / "member")
+        cache = ny.start_member(dir=tmp_path / "member")
         made = threading.Thread(target=lambda cache=cache: _make_regions(cache))
         made.start()
         eventually(lambda cache=cache: len(cache.regions()) > 2)
@@ -194,7 +194,7 @@ def _make_regions(cache):
 def test_a_log_that_cannot_be_written_is_told_once_by_its_own_reason(ny, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr("pywan.member.housekeeper.HOUSEKEEPING_S", 0.02)
     ny.cache.close()
-    ny.new_cache(dir=tmp_path / "member")
+    ny.start_member(dir=tmp_path / "member")
     data = ny.region(type="REPLICATE_PERSISTENT", senders=[], disk_synchronous=False)
     data["k"] = 1
     eventually(lambda: core_of(data).log_state()["pending"] == 0)

@@ -32,7 +32,7 @@ def data(request, network, tmp_path):
     ny = network.site("ny")
     if request.param == "REPLICATE_PERSISTENT":
         ny.cache.close()
-        ny.new_cache(dir=tmp_path)
+        ny.start_member(dir=tmp_path)
     region = ny.region(type=request.param if request.param.isupper() else "REPLICATE")
     if request.param == "with a listener":
         region.add_listener(Heard())
@@ -265,12 +265,12 @@ def test_clear_is_refused_where_other_sites_would_keep_their_entries(two_sites, 
 def test_what_was_cleared_and_removed_on_condition_stays_away_after_a_restart(network, tmp_path):
     ny = network.site("ny")
     ny.cache.close()
-    ny.new_cache(dir=tmp_path)
+    ny.start_member(dir=tmp_path)
     data = ny.region(type="REPLICATE_PERSISTENT")
     data |= {n: n for n in range(100)}
     assert data.clear(local=True) == 100
     data |= {n: -n for n in range(10)}
     assert data.remove(1, -1) and data.replace(2, -2, 22) and data.put_if_absent(11, 11) is None and data.pop(3) == -3
     ny.cache.close()
-    ny.new_cache(dir=tmp_path)
+    ny.start_member(dir=tmp_path)
     assert dict(ny.region(type="REPLICATE_PERSISTENT")) == {0: 0, 2: 22, 11: 11, **{n: -n for n in range(4, 10)}}

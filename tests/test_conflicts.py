@@ -270,7 +270,7 @@ def test_what_a_resolver_decided_is_there_after_a_restart(apart, network, tmp_pa
 
     ny, ln, link_is_down = apart(type=type.removesuffix("_PERSISTENT"), parallel=False)
     ln.cache.close()
-    ln.new_cache(dir=tmp_path / "ln", conflict_resolver=Resolver(allow))
+    ln.start_member(dir=tmp_path / "ln", conflict_resolver=Resolver(allow))
     ln.receive()
     data = ln.region(type=type)
     ny.data["gone"] = 0
@@ -287,7 +287,7 @@ def test_what_a_resolver_decided_is_there_after_a_restart(apart, network, tmp_pa
     if end == "killed":
         folder = shutil.copytree(folder, tmp_path / "as a kill leaves it")
     ln.cache.close()
-    ln.new_cache(dir=folder)
+    ln.start_member(dir=folder)
     again = ln.region(type=type)
     assert {key: core_of(again).lookup(key) for key in before} == before and "gone" not in again
 

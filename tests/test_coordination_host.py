@@ -153,15 +153,17 @@ def test_a_member_that_comes_first_to_a_coordinator_without_its_file_joins_the_o
     try:
         earlier.signal(signal.SIGSTOP)
         with_no_folder(tmp_path / "L", None)
-        with locator(dir=tmp_path, port=port, member_timeout_ms=TIMEOUT_MS) as site:
-            with small_members(str(address), "b") as (b,):
-                first = b.agent.me
-                assert b.agent.site_identity not in ("", identity)  # The coordinator made it up.
-                earlier.signal(signal.SIGCONT)
-                eventually(lambda: b.agent.is_joined and b.agent.site_identity == identity)
-                assert b.agent.me != first  # It begins anew, with nothing.
-                names = {"a", "b"}
-                eventually(lambda: {each["name"] for each in coordination(site)["members"]} == names)
+        with (
+            locator(dir=tmp_path, port=port, member_timeout_ms=TIMEOUT_MS) as site,
+            small_members(str(address), "b") as (b,),
+        ):
+            first = b.agent.me
+            assert b.agent.site_identity not in ("", identity)  # The coordinator made it up.
+            earlier.signal(signal.SIGCONT)
+            eventually(lambda: b.agent.is_joined and b.agent.site_identity == identity)
+            assert b.agent.me != first  # It begins anew, with nothing.
+            names = {"a", "b"}
+            eventually(lambda: {each["name"] for each in coordination(site)["members"]} == names)
     finally:
         earlier.end()
 

@@ -28,7 +28,7 @@ LOGS = "queue-ln", "region-data"
 def opened(site, home, *, store_mb=4, **sender):
     """The member's persistent queue (its sender does not run yet) and region, recovered from below `home`."""
     site.cache.close()
-    site.new_cache(dir=home)
+    site.start_member(dir=home)
     site.cache.create_disk_store("small", directories=((str(home), store_mb),))
     made = site.send_to(
         "ln",
@@ -315,7 +315,7 @@ def test_the_log_of_another_queue_or_region_is_refused(ny, kept, tmp_path):
         shutil.copytree(store / log, store / other)
         with pytest.raises(ConfigurationError, match=f"{store / other} was written with {word}"):
             ny.cache.close()
-            ny.new_cache(dir=tmp_path)
+            ny.start_member(dir=tmp_path)
             ny.cache.create_disk_store("small", directories=((str(tmp_path), 4),))
             if other == "queue-tk":
                 ny.send_to("tk", parallel=False, dispatcher_threads=2, enable_persistence=True, disk_store_name="small")
@@ -369,7 +369,7 @@ def unprivileged():
 def test_a_read_only_directory_is_named_and_nothing_is_lost(ny, kept, unprivileged, tmp_path):
     directory, give_rights_up = unprivileged
     ny.cache.close()
-    ny.new_cache(dir=tmp_path)
+    ny.start_member(dir=tmp_path)
     directory.chmod(0o555)
     give_rights_up()
     with pytest.raises(
@@ -391,7 +391,7 @@ def test_a_store_that_became_read_only_is_named_and_opens_when_it_is_writable_ag
     (store / log).chmod(0o500)
     euid = os.geteuid()
     ny.cache.close()
-    ny.new_cache(dir=tmp_path)
+    ny.start_member(dir=tmp_path)
     give_rights_up()
     ny.cache.create_disk_store("small", directories=((str(directory), 4),))
     with pytest.raises(DiskError, match=f"{store / log}.*Permission denied"):
@@ -429,7 +429,7 @@ def test_a_queue_whose_directory_vanishes_takes_no_more_and_says_which(ny, tmp_p
 
 def test_a_region_whose_directory_vanishes_says_which(ny, tmp_path):
     ny.cache.close()
-    ny.new_cache(dir=tmp_path)
+    ny.start_member(dir=tmp_path)
     data = ny.region(type="REPLICATE_PERSISTENT", disk_synchronous=False)
     data["before"] = b"v"
     eventually(lambda: core_of(data).log_state()["pending"] == 0)
@@ -444,7 +444,7 @@ def test_a_region_whose_directory_vanishes_says_which(ny, tmp_path):
 
 def test_a_directory_that_is_a_file_is_named(ny, tmp_path):
     ny.cache.close()
-    ny.new_cache(dir=tmp_path / "member")
+    ny.start_member(dir=tmp_path / "member")
     (tmp_path / "place").write_text("")
     with pytest.raises(DiskError, match=f"{tmp_path / 'place'}.*cannot be used.*name another"):
         ny.cache.create_disk_store("small", directories=((str(tmp_path / "place"), 4),))
@@ -456,7 +456,7 @@ def test_a_directory_that_is_a_file_is_named(ny, tmp_path):
 def test_two_stores_in_one_directory_keep_apart(ny, tmp_path):
     def both():
         ny.cache.close()
-        ny.new_cache(dir=tmp_path / "member")
+        ny.start_member(dir=tmp_path / "member")
         found = []
         for name in ("one", "two"):
             ny.cache.create_disk_store(name, directories=(str(tmp_path / "place"),))
@@ -470,7 +470,7 @@ def test_two_stores_in_one_directory_keep_apart(ny, tmp_path):
 
 def test_one_store_twice_is_refused_whatever_the_directory_is_called(ny, tmp_path):
     ny.cache.close()
-    ny.new_cache(dir=tmp_path / "member")
+    ny.start_member(dir=tmp_path / "member")
     (tmp_path / "place").mkdir()
     (tmp_path / "other-name").symlink_to(tmp_path / "place")
     place, other = str(tmp_path / "place"), str(tmp_path / "other-name")
@@ -532,7 +532,7 @@ def test_the_smallest_store_works_and_refuses_what_can_never_fit(ny, tmp_path):
 def test_an_event_that_no_log_of_the_remote_site_can_take_is_parked_and_the_rest_goes_on(network, tmp_path):
     ny, ln = network.add("ny ln")
     ln.cache.close()
-    ln.new_cache(dir=tmp_path)
+    ln.start_member(dir=tmp_path)
     ln.cache.create_disk_store("small", directories=((str(tmp_path), 1),))
     ln.region(type="REPLICATE_PERSISTENT", disk_store_name="small")
     ln.receive()

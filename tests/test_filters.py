@@ -312,7 +312,7 @@ def test_a_withheld_value_outlives_its_member(network, tmp_path):
     start()
     ny.data["k"] = "Alice 4711"
     ny.cache.close()
-    ny.new_cache().create_disk_store("store", directories=tmp_path)
+    ny.start_member().create_disk_store("store", directories=tmp_path)
     start()
     sender = ny.sender(ln)
     assert [event["value"] for event in sender.parked()] == ["Alice 4711"]

@@ -666,7 +666,7 @@ def test_too_many_tombstones_are_looked_at_when_there_are_and_not_some_time_late
     monkeypatch.setattr(pywan.member.housekeeper, "HOUSEKEEPING_S", 3600.0)
     ny, ln = network.add("ny ln")
     ny.cache.close()
-    ny.new_cache(maximum_tombstone_memory=1, dir=tmp_path)
+    ny.start_member(maximum_tombstone_memory=1, dir=tmp_path)
     ny.receive()
     ln.send_to(ny)
     eventually(lambda: ny.receiver.connected_senders)  # It tells no floor for an hour.
@@ -687,7 +687,7 @@ def test_a_sender_that_is_destroyed_is_not_waited_for(network, attentive, monkey
     monkeypatch.setattr("pywan.gateway.telling.GOODBYE_S", 30.0)
     ny, ln, _tk = network.add("ny ln tk")
     ln.cache.close()
-    ln.new_cache(dir=tmp_path)
+    ln.start_member(dir=tmp_path)
     network.connect([("ny", "ln"), ("tk", "ln")])
     until_told(network, ln)
     ny.sender(ln).pause()
@@ -743,7 +743,7 @@ def test_where_nobody_feeds_a_region_its_tombstones_go(network, attentive):
 def test_a_member_that_restarts_waits_for_those_that_fed_it(network, attentive, tmp_path):
     ny, ln = network.add("ny ln")
     ln.cache.close()
-    ln.new_cache(dir=tmp_path / "ln")
+    ln.start_member(dir=tmp_path / "ln")
     ln.receive()
     ny.send_to(ln)
     ny.region()
@@ -761,7 +761,7 @@ def test_a_member_that_restarts_waits_for_those_that_fed_it(network, attentive, 
     ln.cache.close()
     [kept] = json.loads((tmp_path / "ln" / "gateway-sources-server_ln.json").read_text())["sources"]
     assert (kept["site"], kept["sender"]) == (1, "ln")
-    ln.new_cache(dir=tmp_path / "ln")
+    ln.start_member(dir=tmp_path / "ln")
     ln.region(type="REPLICATE_PERSISTENT", senders=())
     looks(ln)
     assert tombstones(ln) == 1

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from pywan.testing.site_processes import MemberProcess
 from pywan.testing.waiting import eventually
-from site_crash.world import Process, Site
+from site_crash.world import Site
 
 REGIONS = [
     {"name": "copied", "type": "REPLICATE"},
@@ -32,7 +33,7 @@ def in_sync(site: Site, name: str, *regions: str) -> None:
 
 
 @pytest.fixture
-def pair(site: Site) -> tuple[Process, Process]:
+def pair(site: Site) -> tuple[MemberProcess, MemberProcess]:
     """Two members that both listen. The first one listened while it was alone."""
     one = site.start("one")
     one.ask("listen", "copied")
@@ -43,11 +44,11 @@ def pair(site: Site) -> tuple[Process, Process]:
     return one, two
 
 
-def heard(member: Process, region: str = "copied") -> list[list]:
-    return member.ask("heard", region)["answer"]
+def heard(member: MemberProcess, region: str = "copied") -> list[list]:
+    return member.ask("heard", region)
 
 
-def hears(member: Process, count: int, region: str = "copied") -> list[list]:
+def hears(member: MemberProcess, count: int, region: str = "copied") -> list[list]:
     eventually(lambda: len(heard(member, region)) >= count, what=f"{count} changes at {member.name}")
     told = heard(member, region)
     assert len(told) == count, told

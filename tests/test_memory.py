@@ -45,7 +45,7 @@ def test_logs_give_back_what_they_staged(tmp_path):
         """
     import sys
     ny.cache.close()
-    ny.new_cache(dir=sys.argv[1])
+    ny.start_member(dir=sys.argv[1])
     regions = [ny.region(f"r{n}", "REPLICATE_PERSISTENT", disk_synchronous=False) for n in range(3)]
     for region in regions:
         region.put_columns(*columns(1000, 10))

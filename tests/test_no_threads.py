@@ -68,8 +68,8 @@ def test_a_receiver_without_a_thread_gives_its_port_back(network, without_thread
 def test_a_member_without_a_thread_says_so_and_leaves_nothing(network, tmp_path, without_threads, beginning):
     ny = network.site("ny")
     ny.cache.close()
-    without_threads(beginning, lambda: ny.new_cache(dir=tmp_path))
-    ny.new_cache(dir=tmp_path)  # Its name and its folder are free.
+    without_threads(beginning, lambda: ny.start_member(dir=tmp_path))
+    ny.start_member(dir=tmp_path)  # Its name and its folder are free.
 
 
 @pytest.mark.parametrize("beginning", ["locator ny-gossip", "locator ny-accept"])
@@ -83,14 +83,14 @@ def test_a_locator_without_a_thread_gives_its_port_back(no_thread_left, without_
 def test_what_is_persistent_is_made_once_there_are_threads(network, tmp_path, without_threads):
     ny = network.site("ny")
     ny.cache.close()
-    cache = ny.new_cache(dir=tmp_path)
+    cache = ny.start_member(dir=tmp_path)
     without_threads("region-", lambda: cache.create_region("kept", type="PARTITION_PERSISTENT"))
     without_threads("sender-tk-log", lambda: ny.send_to("tk", enable_persistence=True))
     cache.create_region("kept", type="PARTITION_PERSISTENT", gateway_sender_ids=["tk"])
     ny.send_to("tk", enable_persistence=True)
     cache.region("kept")["k"] = 1
     cache.close()
-    cache = ny.new_cache(dir=tmp_path)
+    cache = ny.start_member(dir=tmp_path)
     assert (
         cache.create_region("kept", type="PARTITION_PERSISTENT")["k"] == 1
         and ny.send_to("tk", enable_persistence=True).queue_size == 1

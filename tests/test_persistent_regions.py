@@ -22,7 +22,7 @@ ROUNDS = int(os.environ.get("ROUNDS", "4"))
 
 def reopened(site, directory, type, **attributes):
     site.cache.close()
-    site.new_cache(dir=directory)
+    site.start_member(dir=directory)
     return site.region(type=type, **attributes)
 
 
@@ -30,7 +30,7 @@ def reopened(site, directory, type, **attributes):
 def test_entries_versions_and_tombstones_are_recovered(network, tmp_path, type):
     ny = network.site("ny")
     ny.cache.close()
-    ny.new_cache(dir=tmp_path)
+    ny.start_member(dir=tmp_path)
     data = ny.region(type=type)
     for n in range(500):
         data[n % 100] = {"n": n}
@@ -49,7 +49,7 @@ def test_entries_versions_and_tombstones_are_recovered(network, tmp_path, type):
 def test_what_was_cleared_stays_away(network, tmp_path):
     ny = network.site("ny")
     ny.cache.close()
-    ny.new_cache(dir=tmp_path)
+    ny.start_member(dir=tmp_path)
     data = ny.region(type="REPLICATE_PERSISTENT")
     data.put_all({n: n for n in range(300)})
     assert data.clear() == 300
@@ -60,7 +60,7 @@ def test_what_was_cleared_stays_away(network, tmp_path):
 def test_the_log_of_keys_updated_for_long_stays_within_a_few_times_what_lives(network, tmp_path):
     ny = network.site("ny")
     ny.cache.close()
-    ny.new_cache(dir=tmp_path)
+    ny.start_member(dir=tmp_path)
     data = ny.region(type="REPLICATE_PERSISTENT", disk_synchronous=False)
     keys, value = [b"%08d" % n for n in range(10_000)], b"v" * 1000
     for _ in range(30):  # 300 MB written, 10 MB live.
@@ -75,7 +75,7 @@ def test_the_log_of_keys_updated_for_long_stays_within_a_few_times_what_lives(ne
 def test_a_destroyed_region_leaves_no_file(network, tmp_path):
     ny = network.site("ny")
     ny.cache.close()
-    ny.new_cache(dir=tmp_path)
+    ny.start_member(dir=tmp_path)
     ny.region(type="REPLICATE_PERSISTENT")["k"] = 1
     ny.cache.destroy_region("data")
     assert not list(tmp_path.glob("disk-store-*/region-data*"))
@@ -102,7 +102,7 @@ def test_two_members_do_not_open_one_store(network, tmp_path):
 def test_a_damaged_log_is_named_and_not_touched(network, tmp_path):
     ny = network.site("ny")
     ny.cache.close()
-    ny.new_cache(dir=tmp_path)
+    ny.start_member(dir=tmp_path)
     data = ny.region(type="REPLICATE_PERSISTENT")
     for n in range(50):
         data[n] = n
@@ -111,7 +111,7 @@ def test_a_damaged_log_is_named_and_not_touched(network, tmp_path):
     image = bytearray(segment.read_bytes())
     image[4096 + 700] ^= 1
     segment.write_bytes(image)
-    ny.new_cache(dir=tmp_path)
+    ny.start_member(dir=tmp_path)
     with pytest.raises(DiskError, match=str(segment)):
         ny.region(type="REPLICATE_PERSISTENT")
     assert segment.read_bytes() == image
@@ -207,7 +207,7 @@ def test_events_applied_before_a_restart_are_not_applied_again(network, tmp_path
     """Their acknowledgement was lost with the process: they come again, and are recognised by their version."""
     ny, ln = network.add("ny ln")
     ln.cache.close()
-    ln.new_cache(dir=tmp_path)
+    ln.start_member(dir=tmp_path)
     sender = ny.send_to(ln, parallel=False, dispatcher_threads=1, batch_size=10)
     ny.region(type="REPLICATE"), ln.region(type="REPLICATE_PERSISTENT")
     ln.receive(through_proxy=True)
@@ -221,7 +221,7 @@ def test_events_applied_before_a_restart_are_not_applied_again(network, tmp_path
     ln.proxy.stop()
     ln.proxy = None
     ln.cache.close()
-    ln.new_cache(dir=tmp_path)
+    ln.start_member(dir=tmp_path)
     data = ln.region(type="REPLICATE_PERSISTENT")
     history = ln.keep_history()
     ln.receive()

@@ -27,7 +27,7 @@ class Member:
         self.begin()
 
     def begin(self, *, region_first=False, **more):
-        self.site.new_cache(dir=self.folder)
+        self.site.start_member(dir=self.folder)
         if region_first:
             self.make_region()
         self.sender = self.site.send_to("ln", **{**self.attributes, **more})
@@ -188,7 +188,7 @@ def test_a_remote_site_that_is_shut_down_in_the_middle_and_comes_back_has_everyt
     member = Member(ny, tmp_path / "ny", True, "PARTITION_PERSISTENT")
 
     def begin():
-        ln.new_cache(dir=tmp_path / "ln")
+        ln.start_member(dir=tmp_path / "ln")
         ln.region(type="REPLICATE_PERSISTENT")
         ln.receive()
 

@@ -19,7 +19,7 @@ def damaged(network, tmp_path):
     """A member's store with a queue and a region of 200 events, a block of each of them damaged in the middle."""
     ny = network.site("ny")
     ny.cache.close()
-    ny.new_cache(dir=tmp_path / "ny")
+    ny.start_member(dir=tmp_path / "ny")
     ny.send_to("ln", parallel=True, enable_persistence=True)
     data = ny.region(type="PARTITION_PERSISTENT")
     for n in range(200):
@@ -40,7 +40,7 @@ def contents(store):
 def test_what_is_whole_is_saved_and_goes_on(network, damaged, tmp_path):
     ny, store = damaged
     before = contents(store)
-    ny.new_cache(dir=tmp_path / "ny")
+    ny.start_member(dir=tmp_path / "ny")
     with pytest.raises(DiskError, match="salvage disk-store"):
         ny.send_to("ln", parallel=True, enable_persistence=True)
     ny.cache.close()
@@ -49,7 +49,7 @@ def test_what_is_whole_is_saved_and_goes_on(network, damaged, tmp_path):
     for log in ("queue-ln", "region-data"):
         assert 150 < found[log]["saved"] < 200 and "000000000001.seg" in found[log]["damage"]
     assert found["parked-ln"]["saved"] == 0 and found["parked-ln"]["damage"] == ""
-    ny.new_cache(dir=tmp_path / "saved")
+    ny.start_member(dir=tmp_path / "saved")
     sender = ny.send_to("ln", parallel=True, enable_persistence=True)
     data = ny.region(type="PARTITION_PERSISTENT")
     assert sender.queue_size == found["queue-ln"]["saved"] and len(data) == found["region-data"]["saved"]
@@ -61,7 +61,7 @@ def test_what_is_whole_is_saved_and_goes_on(network, damaged, tmp_path):
 def test_a_region_is_saved_with_its_destroyed_and_invalidated_keys_and_all_versions(network, tmp_path):
     ny = network.site("ny")
     ny.cache.close()
-    ny.new_cache(dir=tmp_path / "ny")
+    ny.start_member(dir=tmp_path / "ny")
     data = ny.region(type="REPLICATE_PERSISTENT")
     keys = ["text", 7, b"bytes", 2.5, (1, "tuple"), "gone", "invalid", "none", "forgotten"]
     for key in keys:
@@ -74,7 +74,7 @@ def test_a_region_is_saved_with_its_destroyed_and_invalidated_keys_and_all_versi
     ny.cache.close()
     (found,) = salvage_store(store, tmp_path / "saved" / store.name)
     assert (found["saved"], found["damage"]) == (7, "")
-    ny.new_cache(dir=tmp_path / "saved")
+    ny.start_member(dir=tmp_path / "saved")
     data = ny.region(type="REPLICATE_PERSISTENT")
     assert {key: core_of(data).lookup(key) for key in before} == before
     assert (
@@ -103,7 +103,7 @@ def test_a_store_that_is_open_or_no_store_or_a_full_folder_is_refused(network, d
         salvage_store(tmp_path, tmp_path / "to")
     with pytest.raises(ConfigurationError, match="not empty"):
         salvage_store(store, store)
-    ny.new_cache(dir=tmp_path / "ny")
+    ny.start_member(dir=tmp_path / "ny")
     ny.cache.create_disk_store("other")
     ny.cache.create_region("other", type="REPLICATE_PERSISTENT")
     with pytest.raises(IllegalStateError, match="open in process"):
@@ -120,7 +120,7 @@ def test_what_users_serializers_made_is_saved_where_they_are_not_known(network, 
     pywan.register_serializer(Point, lambda point: str(point.x).encode(), lambda data: Point(int(data)), name="point")
     ny = network.site("ny")
     ny.cache.close()
-    ny.new_cache(dir=tmp_path)
+    ny.start_member(dir=tmp_path)
     ny.send_to("ln", enable_persistence=True)
     data = ny.region(type="PARTITION_PERSISTENT")
     data[Point(1)] = Point(2)
@@ -132,7 +132,7 @@ def test_what_users_serializers_made_is_saved_where_they_are_not_known(network, 
             for each in salvage_store(tmp_path / "disk-store-DEFAULT", tmp_path / "saved" / "disk-store-DEFAULT")
         }
     assert found == {"parked-ln": 0, "queue-ln": 1, "region-data": 1}
-    ny.new_cache(dir=tmp_path / "saved")
+    ny.start_member(dir=tmp_path / "saved")
     assert (
         ny.send_to("ln", enable_persistence=True).queue_size == 1
         and ny.region(type="PARTITION_PERSISTENT")[Point(1)].x == 2

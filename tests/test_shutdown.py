@@ -61,7 +61,7 @@ def test_close_is_silent_where_nothing_is_lost(two_sites, tmp_path, caplog):
     put_some(ny)
     ny.network.settle()
     ny.cache.close()
-    kept = ny.new_cache(dir=tmp_path)
+    kept = ny.start_member(dir=tmp_path)
     ny.send_to("tk", enable_persistence=True)
     ny.region()
     put_some(ny)
@@ -87,7 +87,7 @@ def test_close_waits_for_the_queue_to_empty(far_from_full, caplog, given, wait):
     ny, ln = far_from_full
     if given == "cache":
         ny.cache.close()
-        ny.new_cache(maximum_shutdown_wait_time=wait)
+        ny.start_member(maximum_shutdown_wait_time=wait)
         assert ny.cache.maximum_shutdown_wait_time == wait
         ny.send_to("ln", **SLOW)
         ny.region(type="REPLICATE")

@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 
 from private_network import PrivateNetwork, why_not
+from pywan.testing.processes import ProcessFailed
+from pywan.testing.site_processes import MemberProcess
 from pywan.testing.waiting import LIMIT_S, eventually
 from pywan.transport.control import call_once
-from site_crash.world import Process, ProcessFailed, Site
+from site_crash.world import Site
 
 BUCKETS = 7
 DATA = {"name": "data", "type": "PARTITION", "total_num_buckets": BUCKETS, "redundant_copies": 1, "recovery_delay": 0}
@@ -50,7 +52,7 @@ def names_of_members(site: Site) -> set[str]:
     return {each["name"] for each in told.get("members", ())}
 
 
-def pair_of(site: Site) -> tuple[Process, Process]:
+def pair_of(site: Site) -> tuple[MemberProcess, MemberProcess]:
     one, two = site.start("one"), site.start("two")
     eventually(lambda: copies(site, "two") == BUCKETS, what="copies at the second member")
     return one, two
@@ -63,21 +65,21 @@ class Writer:
         self.acknowledged: dict[str, int] = {}
         self.longest_s = 0.0
 
-    def write(self, member: Process, count: int) -> None:
+    def write(self, member: MemberProcess, count: int) -> None:
         for _ in range(count):
             key, began = f"w{len(self.acknowledged)}", time.monotonic()
             member.do("data", "put", key, len(self.acknowledged))
             self.acknowledged[key] = len(self.acknowledged)
             self.longest_s = max(self.longest_s, time.monotonic() - began)
 
-    def check(self, *members: Process) -> None:
+    def check(self, *members: MemberProcess) -> None:
         for member in members:
-            content = member.ask("content", "data")["answer"]
+            content = member.ask("content", "data")
             lost = {key: value for key, value in self.acknowledged.items() if content.get(key) != value}
             assert not lost, f"{member.name} lacks {len(lost)} of {len(self.acknowledged)} acknowledged changes"
 
 
-def answers(member: Process, key: str = "probe") -> Callable[[], bool]:
+def answers(member: MemberProcess, key: str = "probe") -> Callable[[], bool]:
     def put() -> bool:
         try:
             member.do("data", "put", key, 1)
@@ -174,7 +176,7 @@ def test_a_member_that_is_silent_again_and_again_for_less_than_its_lease_costs_n
         one.begin("do", "data", "put", f"w{len(writer.acknowledged)}", len(writer.acknowledged))
         time.sleep(TIMEOUT_MS / 1000 / 4)  # The silence itself is what is tested.
         two.go_on()
-        assert one.finish()["answer"] is None
+        assert one.finish() is None
         writer.acknowledged[f"w{len(writer.acknowledged)}"] = len(writer.acknowledged)
         writer.write(two, 10)
     writer.check(one, two)
@@ -191,7 +193,7 @@ def parted(tmp_path: Path) -> Iterator[tuple[Site, PrivateNetwork]]:
         yield site, network
 
 
-def primary_of(site: Site) -> tuple[Process, Process]:
+def primary_of(site: Site) -> tuple[MemberProcess, MemberProcess]:
     """(who leads all buckets, who follows)."""
     one, two = pair_of(site)
     return (one, two) if leads(site, "one") == BUCKETS else (two, one)

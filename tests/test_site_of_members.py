@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from pywan.testing.processes import ProcessFailed
+from pywan.testing.site_processes import MemberProcess
 from pywan.testing.waiting import eventually
-from site_crash.world import Process, ProcessFailed, Site
+from site_crash.world import Site
 
 BUCKETS = 7
 REGIONS = [
@@ -29,11 +31,11 @@ ACCESSORS = [
 
 
 def leads(site: Site, name: str, region: str = "data") -> int:
-    return site.members[name].ask("sharing", region)["answer"].get("primary", 0)
+    return site.members[name].ask("sharing", region).get("primary", 0)
 
 
 def copies(site: Site, name: str, region: str = "data") -> int:
-    return site.members[name].ask("sharing", region)["answer"].get("copies", 0)
+    return site.members[name].ask("sharing", region).get("copies", 0)
 
 
 @pytest.fixture
@@ -43,7 +45,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 
 @pytest.fixture
-def pair(site: Site) -> tuple[Process, Process]:
+def pair(site: Site) -> tuple[MemberProcess, MemberProcess]:
     """Two members: what the first one had alone is copied to the second."""
     one = site.start("one")
     for n in range(20):
@@ -77,7 +79,7 @@ def test_every_member_reads_and_writes_every_key(site, pair, region):
         member.do(region, "destroy", f"early {n}")
         with pytest.raises(ProcessFailed, match="KeyError"):
             member.do(region, "destroy", f"early {n}")
-    contents = [member.ask("content", region)["answer"] for member in members]
+    contents = [member.ask("content", region) for member in members]
     assert contents[0] == contents[1] == contents[2] and len(contents[0]) == 17 + 900
     assert accessor.do(region, "clear") == 917
     eventually(lambda: [member.do(region, "__len__") for member in members] == [0, 0, 0])
@@ -141,7 +143,7 @@ def test_a_region_with_other_attributes_is_refused_by_name(site):
 def test_a_change_is_refused_while_too_few_copies_are_in_sync(tmp_path):
     careful = [{**REGIONS[0], "min_in_sync_copies": 2}]
 
-    def is_refused(member: Process) -> bool:
+    def is_refused(member: MemberProcess) -> bool:
         try:
             member.do("data", "put", "k", "refused")
         except ProcessFailed as error:

@@ -27,13 +27,13 @@ PERSISTENT = {"enable_persistence": True, "parallel": False}
 def ny(network, tmp_path):
     site = network.site("ny")
     site.cache.close()
-    site.new_cache(dir=tmp_path)
+    site.start_member(dir=tmp_path)
     return site
 
 
 def reopened(site, tmp_path):
     site.cache.close()
-    site.new_cache(dir=tmp_path)
+    site.start_member(dir=tmp_path)
     return site
 
 

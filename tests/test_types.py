@@ -694,14 +694,14 @@ def test_a_stored_key_that_is_none_is_damage_and_salvage_saves_what_is_around_it
     """Written by the core's own log, with the key put in behind its back: the checksums fit."""
     ny = network.site("ny")
     ny.cache.close()
-    ny.new_cache(dir=tmp_path)
+    ny.start_member(dir=tmp_path)
     data = ny.region(type="PARTITION_PERSISTENT")
     stand_in = b"#" * len(key)
     data.put_columns([b"before", stand_in or b"#", b"behind"], [b"1", b"2", b"3"])
     ny.cache.close()
     store = tmp_path / "disk-store-DEFAULT"
     forge(store / "region-data", stand_in or b"#", form, key)
-    ny.new_cache(dir=tmp_path)
+    ny.start_member(dir=tmp_path)
     with pytest.raises(DiskError, match=r"key of .* bytes, written as .*, is refused: "):
         ny.region(type="PARTITION_PERSISTENT")
     ny.cache.close()
@@ -709,7 +709,7 @@ def test_a_stored_key_that_is_none_is_damage_and_salvage_saves_what_is_around_it
         "region-data"
     ]
     assert found["saved"] == 2 and ", is refused: " in found["damage"]
-    ny.new_cache(dir=tmp_path / "saved")
+    ny.start_member(dir=tmp_path / "saved")
     assert sorted(ny.region(type="PARTITION_PERSISTENT").keys()) == [b"before", b"behind"]
 
 

@@ -17,7 +17,7 @@ class Member:
 
     def __init__(self, site, folder, **region):
         site.cache.close()
-        site.new_cache(dir=folder)
+        site.start_member(dir=folder)
         self.sender = site.send_to("ln", enable_persistence=True)
         self.data = site.region(type="REPLICATE_PERSISTENT", **region)
 

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from pywan.gateway.sender import GatewaySender
-from pywan.member.cache import Cache
 from pywan.region.region import Region
-from pywan.site.locator import Locator
-from pywan.testing.waiting import eventually
+from pywan.testing.local_site import LocalSite, wait_until_known
 
 _SHOWN = 5  # An error names so many keys.
 
 
-class TestSite:
+class TestSite(LocalSite):
     """One site: its locator, its only member, and the sender to the other site.
 
     Attributes:
         name: "ny" or "ln".
+        id: The distributed-system-id: 1 or 2.
         locator: The site's locator.
         cache: The site's member.
         sender: The gateway sender to the other site.
@@ -29,11 +28,10 @@ class TestSite:
 
     __test__ = False  # pytest would take it for a class of tests, because of its name.
 
-    def __init__(self, name: str, locator: Locator, cache: Cache, sender: GatewaySender) -> None:
-        self.name = name
-        self.locator = locator
-        self.cache = cache
-        self.sender = sender
+    sender: GatewaySender
+
+    def __init__(self, name: str, id: int, remotes: Iterable[LocalSite]) -> None:
+        super().__init__(name, id, remotes)
         self._dropped: dict[str, int] = {}  # The dropped events that were told, by the reason.
 
     def create_region(self, name: str, **attributes: Any) -> Region[Any, Any]:
@@ -165,36 +163,21 @@ def two_sites(*regions: str, dir: str | PathLike[str] | None = None, **sender: A
         Both sites.
     """
     attributes: dict[str, Any] = {"batch_time_interval": 10, **sender}
-    ids = {"ny": 1, "ln": 2}
     with contextlib.ExitStack() as stack:
-        locators: dict[str, Locator] = {}
-        for name, id in ids.items():
-            known = ",".join(str(locator.address) for locator in locators.values())
-            locators[name] = stack.enter_context(
-                Locator(f"locator_{name}", distributed_system_id=id, port=0, remote_locators=known)
-            )
-        eventually(
-            lambda: all(set(locator.known_sites()) == set(ids.values()) for locator in locators.values()),
-            what="that each site's locator knows the other site",
-        )
-        caches = {
-            name: stack.enter_context(
-                Cache(
-                    f"server_{name}",
-                    locators=str(locator.address),
-                    dir=None if dir is None else Path(dir, f"server_{name}"),
-                )
-            )
-            for name, locator in locators.items()
-        }
-        for cache in caches.values():
+        sites: dict[str, TestSite] = {}
+        for name, id in (("ny", 1), ("ln", 2)):
+            sites[name] = TestSite(name, id, sites.values())
+            stack.callback(sites[name].close)
+        wait_until_known(sites.values())
+        for name, site in sites.items():
+            cache = site.start_member(None if dir is None else Path(dir, f"server_{name}"))
             cache.create_gateway_receiver(start_port=0, end_port=0)
-        sites = {}
         for name, other in (("ny", "ln"), ("ln", "ny")):
-            made = caches[name].create_gateway_sender(other, remote_distributed_system_id=ids[other], **attributes)
+            remote = sites[other].id
+            made = sites[name].cache.create_gateway_sender(other, remote_distributed_system_id=remote, **attributes)
             # The sender stops before either receiver, so that neither sender logs a broken connection.
             stack.callback(made.stop)
-            sites[name] = TestSite(name, locators[name], caches[name], made)
+            sites[name].sender = made
         pair = TwoSites(**sites)
         for region in regions:
             pair.create_region(region)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pywan
+from pywan.testing.processes import python_environment
 
 from . import load
 
@@ -34,7 +34,6 @@ class Nursery:
 
     def __init__(self) -> None:
         self._socket, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        home = Path(pywan.__file__).parent.parent
         self._folder = tempfile.TemporaryDirectory(prefix="pywan-faulty-disk-")
         faulty_disk = Path(self._folder.name) / "faulty_disk.so"
         subprocess.run(
@@ -50,16 +49,11 @@ class Nursery:
             ],
             check=True,
         )
-        environment = {
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(filter(None, [str(home), os.environ.get("PYTHONPATH")])),
-            "LD_PRELOAD": str(faulty_disk),
-        }
         with other:
             self._process = subprocess.Popen(
                 [sys.executable, str(Path(__file__).with_name("member.py")), str(other.fileno())],
                 pass_fds=[other.fileno()],
-                env=environment,
+                env=python_environment(LD_PRELOAD=str(faulty_disk)),
                 stdin=subprocess.DEVNULL,
             )
 

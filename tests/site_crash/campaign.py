@@ -12,10 +12,11 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+from pywan.testing.site_processes import MemberProcess
 from pywan.testing.waiting import eventually
 
 from .history import read, violations
-from .world import Process, Site
+from .world import Site
 
 MEMBERS = ("one", "two", "three")
 ROUNDS_OF_A_WORLD = 5
@@ -77,7 +78,7 @@ class World:
         if wrong:
             raise CampaignFailure(f"no order of the operations explains the answers for {', '.join(wrong)}")
 
-    def _begin_clients(self, process: Process) -> None:
+    def _begin_clients(self, process: MemberProcess) -> None:
         self._lives[process.name] += 1
         path = self._folder / f"history-{process.name}-{self._lives[process.name]}"
         process.ask(
@@ -132,7 +133,7 @@ class World:
         eventually(is_whole, what=f"{buckets} buckets with {copies} copies each")
 
     def _compare(self, site: Site) -> None:
-        contents = [process.ask("content", "data")["answer"] for process in site.members.values()]
+        contents = [process.ask("content", "data") for process in site.members.values()]
         if any(content != contents[0] for content in contents):
             raise CampaignFailure("members do not agree about the content of the region")
 

@@ -1,6 +1,6 @@
 """Owns a process of the campaign: a locator, or a member with its regions and clients.
 
-It is asked by lines of JSON on its standard input, and answers each with a line. It ends with its standard input.
+It is asked through `pywan.testing.processes`, and ends with its standard input.
 """
 
 from __future__ import annotations
@@ -8,14 +8,13 @@ from __future__ import annotations
 import json
 import os
 import random
-import sys
 import threading
 import time
-import traceback
 from typing import Any
 
 import pywan
 from pywan.errors import PywanError
+from pywan.testing.site_processes import SiteProcess, serve_site
 from pywan.testing.waiting import LIMIT_S
 
 
@@ -114,93 +113,41 @@ class Ear(pywan.CacheListener):
     after_create = after_update = after_destroy = _note
 
 
-class Process:
+class Process(SiteProcess):
     def __init__(self) -> None:
+        super().__init__()
         self.ears: dict[str, Ear] = {}
         self.held = threading.Event()
         self.held.set()
-        self.locator: pywan.Locator | None = None
-        self.cache: pywan.Cache | None = None
         self.clients: Clients | None = None
 
-    def locate(self, name: str, port: int, dir: str, **more: Any) -> dict[str, Any]:
-        self.locator = pywan.Locator(name, distributed_system_id=1, port=port, dir=dir, **more).start()
-        return {"port": self.locator.port}
-
-    def join(self, name: str, locators: str, dir: str, regions: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
-        self.cache = pywan.Cache(name, locators=locators, dir=dir, **more)
-        for attributes in regions:
-            self.cache.create_region(attributes["name"], **{k: v for k, v in attributes.items() if k != "name"})
-        return {"port": self.cache._core.port}
-
-    def run(self, region: str, **more: Any) -> dict[str, Any]:
-        assert self.cache is not None
+    def run(self, region: str, **more: Any) -> None:
         self.clients = Clients(self.cache.region(region), **more)
-        return {}
 
     def halt(self) -> dict[str, Any]:
         counts = self.clients.stop() if self.clients is not None else {}
         self.clients = None
         return dict(counts)
 
-    def do(self, region: str, method: str, *arguments: Any) -> dict[str, Any]:
-        assert self.cache is not None
-        try:
-            return {"answer": getattr(self.cache.region(region), method)(*arguments)}
-        except (PywanError, KeyError) as error:
-            return {"raised": type(error).__name__, "text": str(error)}
-
-    def fill(self, region: str, first: int, count: int, bytes: int) -> dict[str, Any]:
-        assert self.cache is not None
+    def fill(self, region: str, first: int, count: int, bytes: int) -> None:
         keys = [f"k{n:09}" for n in range(first, first + count)]
         self.cache.region(region).put_columns(keys, [key.ljust(bytes, "x") for key in keys])
-        return {}
 
-    def content(self, region: str) -> dict[str, Any]:
-        assert self.cache is not None
-        return {"answer": dict(self.cache.region(region).items())}
-
-    def listen(self, region: str, writes_to: str | None = None) -> dict[str, Any]:
-        assert self.cache is not None
+    def listen(self, region: str, writes_to: str | None = None) -> None:
         self.ears[region] = Ear(self.cache.region(writes_to) if writes_to else None, self.held)
         self.cache.region(region).add_listener(self.ears[region])
-        return {}
 
-    def hold(self, held: bool) -> dict[str, Any]:
+    def hold(self, held: bool) -> None:
         self.held.clear() if held else self.held.set()
-        return {}
 
-    def heard(self, region: str) -> dict[str, Any]:
-        return {"answer": list(self.ears[region].told)}
+    def heard(self, region: str) -> list[Any]:
+        return list(self.ears[region].told)
 
-    def status(self) -> dict[str, Any]:
-        assert self.cache is not None
-        return self.cache._core.status()
-
-    def sharing(self, region: str) -> dict[str, Any]:
-        assert self.cache is not None
-        return {"answer": self.cache._core.sharing.describe(region)}
-
-    def end(self) -> dict[str, Any]:
+    def end(self) -> None:
         if self.clients is not None:
             self.halt()
-        if self.cache is not None:
-            self.cache.close()
-        if self.locator is not None:
-            self.locator.stop()
-        return {}
-
-
-def main() -> None:
-    process = Process()
-    for line in sys.stdin:
-        request = json.loads(line)
-        try:
-            answer = getattr(process, request["what"])(*request.get("given", ()), **request.get("named", {}))
-        except Exception as error:
-            answer = {"error": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()}
-        print(json.dumps(answer, default=str), flush=True)
+        super().end()
 
 
 if __name__ == "__main__":
-    main()
+    serve_site(Process())
