@@ -390,8 +390,8 @@ cdef class CallSession(Session):
     # Calls that are shelved.
 
     cdef bint shelve(self, uint64_t begin) noexcept nogil:
-        """Shelves the call that was done last, whose answer begins there, if the answer must not leave yet. False: there
-        is no memory."""
+        """Shelves the call that was done last, whose answer begins there, if the answer must not leave yet. False:
+        there is no memory."""
         cdef const call_wait *wait = <const call_wait *>self.waits.bytes
         cdef uint64_t length = self.last_answer() - begin
         cdef uint64_t now
