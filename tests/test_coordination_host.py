@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import signal
 import sqlite3
 
 from pywan.base.processes import has_ended, this_process
@@ -151,7 +150,7 @@ def test_a_member_that_comes_first_to_a_coordinator_without_its_file_joins_the_o
         identity = coordination(site)["site_identity"]
         earlier = OtherProcess("a", address)
     try:
-        earlier.signal(signal.SIGSTOP)
+        earlier.stop()
         with_no_folder(tmp_path / "L", None)
         with (
             locator(dir=tmp_path, port=port, member_timeout_ms=TIMEOUT_MS) as site,
@@ -159,7 +158,7 @@ def test_a_member_that_comes_first_to_a_coordinator_without_its_file_joins_the_o
         ):
             first = b.agent.me
             assert b.agent.site_identity not in ("", identity)  # The coordinator made it up.
-            earlier.signal(signal.SIGCONT)
+            earlier.go_on()
             eventually(lambda: b.agent.is_joined and b.agent.site_identity == identity)
             assert b.agent.me != first  # It begins anew, with nothing.
             names = {"a", "b"}

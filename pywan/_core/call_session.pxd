@@ -70,7 +70,7 @@ cdef class CallSession(Session):
     cdef wan_answer *fail_status(self, const wan_call *call, region_core *region, wan_status status,
                                  uint64_t done) noexcept nogil
     cdef wan_answer *say_elsewhere(self, const wan_call *call, region_core *region) noexcept nogil
-    cdef bytes known_primary(self, const wan_call *call) noexcept
+    cdef bytes known_primary(self, const wan_call *call)
     cdef bint wait_for(self, region_core *region, const wan_call *call, uint64_t era, uint64_t sequence, uint64_t at,
                        bint is_change) noexcept nogil
     cdef bint wait_for_bucket(self, region_core *region, const wan_call *call) noexcept nogil

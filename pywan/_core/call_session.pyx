@@ -354,7 +354,7 @@ cdef class CallSession(Session):
             answer.number = wan_read(&region.tail.buckets[call.bucket].epoch)
         return answer
 
-    cdef bytes known_primary(self, const wan_call *call) noexcept:
+    cdef bytes known_primary(self, const wan_call *call):
         """Who is primary of the call's bucket, in words of the route. Empty: nothing that the caller does not know."""
         cdef CompiledRegion state = self.states[call.region]
         try:
