@@ -25,7 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +103,7 @@ def site_of(options: Options, **attributes: Any) -> Iterator[tuple[PywanSite, li
         yield site, [member for _, member in sorted(zip(led, members, strict=True), key=lambda each: -each[0])]
 
 
-def redundancy(members: list[ChildProcess]) -> tuple[int, int]:
+def redundancy(members: Sequence[ChildProcess]) -> tuple[int, int]:
     """(the fewest copies in sync that any bucket has beside its primary, how many copies are being made)."""
     states = [member.ask("state") for member in members]
     if sum(state["primaries"] for state in states) < BUCKETS:

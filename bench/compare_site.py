@@ -54,7 +54,8 @@ def is_made(members: list[ChildProcess]) -> bool:
 def start(site: System, keys: int) -> dict[str, ChildProcess]:
     """The members a and b, and the accessor c. All buckets are made. Prints how many each member leads."""
     a = site.start("a")  # In pywan it leads all buckets.
-    b, c = site.begin("b"), site.begin("c", site.accessor)
+    accessor: Any = site.accessor
+    b, c = site.begin("b"), site.begin("c", accessor)
     for process in (b, c):
         process.finish()
     a.ask("assign")
@@ -83,7 +84,8 @@ def life(
         running: dict[str, dict[str, ChildProcess]] = {}
         for name, kind in systems.items():
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=f"{name}-")))
-            running[name] = start(stack.enter_context(kind(folder, goes_first=goes_first)), keys)
+            site: Any = stack.enter_context(kind(folder, goes_first=goes_first))
+            running[name] = start(site, keys)
         for name, processes in running.items():
             for who, words, warm_s in WARM_UP:
                 processes[who].ask(*words, warm_s * warm if name == "geode" else warm_s * warm / 4)

@@ -53,8 +53,8 @@ class Child(ChildProcess):
 
     timeout_s = 600.0
 
-    def __init__(self, *command: str | Path, **more: Any) -> None:
-        super().__init__(Path(command[0]).name, command, **more)
+    def __init__(self, *command: object, **more: Any) -> None:
+        super().__init__(Path(str(command[0])).name, command, **more)
 
     def question(self, *words: Any, **named: Any) -> str:
         return " ".join(map(str, words))

@@ -55,7 +55,7 @@ class ChildProcess:
     def __init__(
         self,
         name: str,
-        command: Sequence[str | Path],
+        command: Sequence[object],
         *,
         folder: Path | None = None,
         cwd: Path | None = None,
@@ -67,7 +67,7 @@ class ChildProcess:
 
         Args:
             name: The name of the process.
-            command: The program and its arguments.
+            command: The program and its arguments, each in the form that `str` gives.
             folder: Where `NAME.log` gets the standard error of the process, behind that of its earlier lives. None: a
                 file without a name gets it.
             cwd: The working directory. None: that of this process.
