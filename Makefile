@@ -80,8 +80,8 @@ ifneq ($(shell cat $(STAMP)-build 2> /dev/null),$(KIND))
 endif
 
 $(VENV)/bin/python:
-	@command -v $(lastword $(CC)) > /dev/null \
-	  || { echo "there is no C compiler $(lastword $(CC)): install one (Debian: apt install gcc libc6-dev), or name another in CC" >&2; exit 1; }
+	@command -v $(firstword $(filter-out ccache,$(CC))) > /dev/null \
+	  || { echo "there is no C compiler $(firstword $(filter-out ccache,$(CC))): install one (Debian: apt install gcc libc6-dev), or name another in CC" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "$(PYTHON) is older than Python 3.11: install a newer one, or say which with PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@$(PYTHON) -c 'import os, sys, sysconfig; header = sysconfig.get_path("include") + "/Python.h"; \

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -216,8 +217,10 @@ class Translations:
         try:
             content = gzip.decompress(self.cached(unit, key).read_bytes())
             os.utime(self.cached(unit, key))
-        except (OSError, EOFError):
+        except (OSError, EOFError, zlib.error):
             return False  # It is not there, or damaged: Cython translates the unit again.
+        if not content:
+            return False  # A power cut left it empty.
         made = self.made(unit)
         made.parent.mkdir(parents=True, exist_ok=True)
         made.with_suffix(".key").unlink(missing_ok=True)
@@ -230,16 +233,23 @@ class Translations:
         """Puts the C file of a unit into the cache, as a whole: other builds may do the same at the same time."""
         if not self.cache:
             return
-        self.cache.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=self.cache, prefix="new-", delete=False) as file:
-            file.write(gzip.compress(self.made(unit).read_bytes(), 6))
-        os.replace(file.name, self.cached(unit, key))
+        try:
+            self.cache.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile(dir=self.cache, prefix="new-", delete=False) as file:
+                file.write(gzip.compress(self.made(unit).read_bytes(), 6))
+            os.replace(file.name, self.cached(unit, key))
+        except OSError as error:
+            sys.stderr.write(f"{self.cache}: the cache of builds takes nothing ({error}); the build goes on without\n")
+            self.cache = None
 
     def drop_oldest(self):
         """Removes from the cache what was not used for the longest time, above CACHED_FILES_MAX files."""
         files = list(self.cache.glob("*")) if self.cache else []
         if len(files) > CACHED_FILES_MAX:
-            files.sort(key=lambda path: path.stat().st_mtime)
+            try:
+                files.sort(key=lambda path: path.stat().st_mtime)
+            except FileNotFoundError:
+                return  # Another build drops them now.
             for path in files[: len(files) - CACHED_FILES_MAX]:
                 path.unlink(missing_ok=True)
 

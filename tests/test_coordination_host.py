@@ -167,6 +167,15 @@ def test_a_member_that_comes_first_to_a_coordinator_without_its_file_joins_the_o
         earlier.end()
 
 
+def test_members_of_a_new_site_come_back_as_often_as_they_like(tmp_path):
+    file = tmp_path / "site.json"
+    with locator(dir=tmp_path) as site, small_members(str(site.address), "a"):
+        for _ in range(3):  # The first one that comes back tells the site's name, which the coordinator made up.
+            with small_members(str(site.address), "b", file=file) as (b,):
+                me = b.agent.me
+                assert b.host() and b.agent.me == me
+
+
 def test_nobody_hears_of_a_decision_that_is_not_on_the_disk(tmp_path, monkeypatch):
     with locator(dir=tmp_path) as site, small_members(str(site.address), "a") as (a,):
         journal = site._coordination._journal

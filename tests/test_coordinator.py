@@ -257,6 +257,32 @@ def test_buckets_whose_members_are_all_gone_begin_anew_when_a_member_comes_back(
     assert site.bucket().life > bucket.life and not site.bucket().inherits
 
 
+def test_buckets_of_a_colocated_region_wait_with_those_that_they_follow():
+    site = Site(A, B)
+    child = replace(site.attributes, colocated_with="data")
+    site.deaf.update((A, B))
+    for each in (A, B):
+        site.core.left(each, site.now)
+        site.act()
+    for name, attributes in (("data", site.attributes), ("child", child)):
+        site.join(C) if name == "data" else None
+        site.core.host(C, name, attributes, 100, site.now)
+        site.act()
+    assert site.bucket().primary is None
+    site.pass_time(2 * PROMISES_END_US, C)
+    assert all(each.primary == C for each in site.core.site.buckets.values())
+
+
+def test_a_probe_that_could_not_be_made_is_made_again():
+    site = Site(A, B)
+    site.core.suspect(A, B)
+    site.act()
+    site.core.not_probed(B)
+    site.core.suspect(A, B)
+    site.act()
+    assert site.probes == [B, B]
+
+
 def test_a_region_of_accessors_alone_gets_its_buckets_when_a_member_comes_that_stores():
     site = Site()
     for member, weight in ((A, 0), (B, 0), (C, 100)):

@@ -67,10 +67,6 @@ def without_the_lease_of_a_sole_copy(monkeypatch):
     monkeypatch.setattr(model.Member, "lease_until", property(lambda self: 1 << 62, lambda self, value: None), False)
 
 
-def without_the_lease_of_a_primary_with_a_learner(monkeypatch):
-    monkeypatch.setattr(model.Member, "_is_sole", lambda self, key: not self._others(key))
-
-
 # Each with the seed at which the search begins: near the first that finds it today.
 TAKEN_OUT = {
     without_waiting_for_those_who_leave: 170,
@@ -79,7 +75,6 @@ TAKEN_OUT = {
     without_refusing_earlier_epochs: 25,
     without_remembering_identities: 1,
     without_the_lease_of_a_sole_copy: 1,
-    without_the_lease_of_a_primary_with_a_learner: 715,
 }
 
 

@@ -393,9 +393,12 @@ cdef int session_loop(Session session, ByteStream stream) noexcept nogil:
         until = min(session.due_us(now), now + WAIT_US_MAX)
         if session.wake_file < 0:
             until = min(until, now + LOOK_US)
-        stream.wait((session.reads_while_writing or session.out.start == session.out.used)
-                    and not session.reads_nothing, session.out.start < session.out.used, session.wake_file, until)
+        state = stream.wait((session.reads_while_writing or session.out.start == session.out.used)
+                            and not session.reads_nothing,
+                            session.out.start < session.out.used, session.wake_file, until)
         session.woken(now, stream.now_us())
+        if session.reads_nothing and state & READY_TO_READ:
+            return session.closed(False)        # It broke. Nobody reads what would say so.
 
 
 cdef void speak_last(Session session, ByteStream stream) noexcept nogil:

@@ -81,7 +81,8 @@ class Workers:
         with self._changed:
             if self._stopping:
                 raise RuntimeError("the workers are being stopped")
-            self._waiting.append((run, args))
+            work = (run, args)
+            self._waiting.append(work)
             if len(self._waiting) <= self._free or len(self._threads) == self._most:
                 self._changed.notify()
                 return
@@ -92,8 +93,8 @@ class Workers:
         except (RuntimeError, MemoryError):
             with self._changed:
                 self._threads.remove(thread)
-                if not self._threads and (run, args) in self._waiting:  # Otherwise another thread does it later.
-                    self._waiting.remove((run, args))
+                if any(each is work for each in self._waiting):  # Otherwise another thread does it.
+                    self._waiting = deque(each for each in self._waiting if each is not work)
                     raise
 
     def stop(self, *, wait: bool = True) -> None:
@@ -110,6 +111,8 @@ class Workers:
     def _work(self) -> None:
         while True:
             with self._changed:
+                if threading.current_thread() not in self._threads:
+                    return  # It began too late: its starter has given it up.
                 self._free += 1
                 self._changed.wait_for(lambda: self._waiting or self._stopping)
                 self._free -= 1
@@ -118,5 +121,5 @@ class Workers:
                 run, args = self._waiting.popleft()
             try:
                 run(*args)
-            except Exception:
+            except BaseException:  # The thread is there for the next work, whatever this one did.
                 log.exception("%s: work failed", threading.current_thread().name)

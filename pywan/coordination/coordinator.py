@@ -271,6 +271,10 @@ class Coordinator:
             self._probing.add(suspected)
             self._actions.append(Probe(self.site.members[suspected]))
 
+    def not_probed(self, member: Incarnation) -> None:
+        """The driver could not carry out a `Probe`. The next reason for one begins another."""
+        self._probing.discard(member)
+
     def probed(self, member: Incarnation, reach: Reach, now_us: int) -> None:
         """What came of a `Probe`. Buckets with other copies in sync are taken over; the others wait for the lease."""
         self._probing.discard(member)
@@ -344,7 +348,7 @@ class Coordinator:
                 self._anew_at[region] = now_us + PROMISES_END_US
             elif due <= now_us:
                 del self._anew_at[region]
-                self._unsettled.add(region)
+                self._unsettled.update(self.site.regions)  # Those that are colocated with it waited too.
         self._finish_removals()
         for member in sorted(self._down | self._expired.keys()):
             for key, bucket in self.site.held_by(member):
@@ -416,7 +420,8 @@ class Coordinator:
             return ()
         beside = BucketKey(parent, key.number)
         bucket = self.site.buckets.get(beside)
-        if make and (bucket is None or bucket.primary is None) and BucketKey(parent, OWNED) not in self.site.buckets:
+        may_make = make and parent not in self._anew_at and BucketKey(parent, OWNED) not in self.site.buckets
+        if may_make and (bucket is None or bucket.primary is None):
             self._make(beside, theirs, bucket)
             bucket = self.site.buckets.get(beside)
         if bucket is None or bucket.primary is None:
@@ -595,7 +600,7 @@ class Coordinator:
                 if weight:
                     epoch = Epoch(self.site.generation, 1)
                     self.site.set_bucket(whole, Bucket(epoch, self._new_life(), 0, 1, member, (member,)))
-            elif hosts and region not in self._anew_at:
+            elif hosts and not {region, attributes.colocated_with} & self._anew_at.keys():
                 self._make_missing(region, attributes)
             return
         owner = owned.primary

@@ -439,8 +439,10 @@ class CoordinationHost:
         assert self._pool is not None
         try:
             self._pool.submit(self._probe, profile)
-        except (RuntimeError, MemoryError):  # The locator is being stopped, or there is no thread now.
-            log.debug("locator %s: member %s is not probed", self.name, profile.incarnation)
+        except (RuntimeError, MemoryError) as error:  # The locator is being stopped, or there is no thread now.
+            log.warning("locator %s: member %s is not probed: %s", self.name, profile.incarnation, error)
+            if self._core is not None:
+                self._core.not_probed(profile.incarnation)
 
     def _probe(self, profile: MemberProfile) -> None:
         """Sees whether a member still listens. A process of this machine is asked for itself: its end is proof."""
@@ -515,7 +517,8 @@ class CoordinationHost:
                 earlier = encoding.incarnation_of(ended)
                 if earlier.name == me.name and earlier != me:
                     core.left(earlier, boot_us())
-            if self._may_adopt_identity and claimed == self.name and profile.site_identity:
+            told_another = profile.site_identity not in ("", core.site.identity)
+            if self._may_adopt_identity and claimed == self.name and told_another:
                 # This coordinator has lost its file, and the member knows what the site is called.
                 self._made_up_identity = core.site.identity
                 core.site.identity = self._coordinator_identity = profile.site_identity
