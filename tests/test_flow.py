@@ -129,7 +129,7 @@ def _push(sock, data, entered):
             refused = 0
         except BlockingIOError:
             refused += 1
-            entered.wait(LIMIT_S)
+            entered.wait(0.05)  # A pause: the other end may have taken what is there, and want more.
     return sent
 
 

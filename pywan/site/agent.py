@@ -621,6 +621,8 @@ class Agent:
             self._has_tried = True
             self._problem = ""
             for refusal in refused:
+                if refusal.join_again:  # Perhaps because the site has another name than this member was told.
+                    self._identity = str(reply.get("site_identity", self._identity))
                 return self._take_refusal(refusal)
             self._ended, self._refusal, self._retry_at = None, "", 0.0
             self._is_joined, self._reports = True, False
@@ -668,7 +670,6 @@ class Agent:
             self._me,
         )
         self._is_joined, self._reports, self._lease_until_us = False, False, 0
-        self._identity = ""  # It has nothing of any site.
         self._ended = earlier
         self.tables = SiteTables()
         self._requests.clear()

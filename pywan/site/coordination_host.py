@@ -508,7 +508,7 @@ class CoordinationHost:
             if profile.site_identity and profile.site_identity == self._made_up_identity:
                 # It came first, and took the name that was made up. What it did alone meanwhile is not the site's.
                 again = Refused(f"the site is called {core.site.identity}, as its other members say", join_again=True)
-                return self._reply(refused=[again])
+                return self._reply(refused=[again], site_identity=core.site.identity)
             refusal = self._other_version_or_site(profile)
             if refusal is not None:
                 return self._reply(refused=[refusal])
