@@ -81,7 +81,7 @@ typedef struct {
     uint32_t asleep;           /* The thread waits on wake_file: whoever makes something ready writes there. */
     int wake_file;             /* An eventfd. -1: the thread is not woken, it looks. */
     uint32_t users;            /* Threads that are making something ready now. The owner stays until there are none. */
-    struct wan_shelved *ready; /* What waits no more, linked by `behind`; the newest is the first. */
+    struct wan_shelved *ready; /* These wait no more. `behind` links them, the newest first. */
 } wan_waker;
 
 /* One wait for a sequence of a bucket. Its owner keeps it in its place until it is taken from `ready`, or unshelveed.
@@ -213,7 +213,7 @@ wan_status wan_tail_shelve(wan_tail *tail, uint32_t bucket, wan_shelved *shelved
 int wan_tail_unshelve(wan_tail *tail, uint32_t bucket, wan_shelved *shelved);
 /* Takes all that is ready, linked by `behind`. The owner's thread calls it. */
 wan_shelved *wan_waker_take(wan_waker *waker);
-/* Whether anything is ready. The owner asks after it has set `asleep`. */
+/* Returns whether anything is ready. The owner asks after it has set `asleep`. */
 static inline int wan_waker_has_ready(const wan_waker *waker)
 {
     return __atomic_load_n(&waker->ready, __ATOMIC_SEQ_CST) != NULL;

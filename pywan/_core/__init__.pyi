@@ -797,7 +797,7 @@ class CallRoute:
     ) -> tuple[CallLine, int] | None:
         """(CallLine, epoch word) for a call about a bucket."""
     def tell_primary(self, bucket: int, epoch: int) -> bytes:
-        """Who is primary of a bucket, as bytes for the caller of another member that knows the epoch word `epoch`."""
+        """Returns who is primary of a bucket, as bytes for a caller that knows the epoch word `epoch`."""
     def aim_now(self, bucket: int) -> tuple[CallLine, int] | Literal[False] | None:
         """As `aim` for a first attempt, without a long wait."""
     def failure(self, words: bytes, in_doubt: bool) -> Exception:

@@ -37,7 +37,7 @@ cdef class CallRoute:
         raise NotImplementedError
 
     def tell_primary(self, uint32_t bucket, uint64_t epoch):
-        """Who is primary of a bucket, as bytes for the caller of another member that knows the epoch word `epoch`.
+        """Returns who is primary of a bucket, as bytes for a caller that knows the epoch word `epoch`.
         Empty: nothing newer is known here."""
         raise NotImplementedError
 

@@ -42,7 +42,7 @@ cdef class CallSession(Session):
     cdef shelved_call *first_shelved
     cdef shelved_call *last_shelved
     cdef shelved_call *reads         # They count, and wait until no other member can be primary.
-    cdef uint64_t shelved_bytes      # Of all answers that wait.
+    cdef uint64_t shelved_bytes      # The bytes of all answers that wait.
     cdef readonly uint32_t shelved   # How many calls wait.
     cdef list former                # States of regions that are gone, and that shelved calls may name.
     cdef readonly uint32_t depth

@@ -128,10 +128,8 @@ class Coordinator:
         for known in (stored, profile.seen):
             if known.generation >= self.site.generation and not self.site.made(known):
                 self._begin_generation(known, now_us)
-        for earlier in self._earlier_incarnations(
-            me
-        ):  # The folder of a name is locked by one process: the others are gone.
-            self.revoke(earlier)
+        for earlier in self._earlier_incarnations(me):
+            self.revoke(earlier)  # One process locks the folder of a name: the others are gone.
         for region, attributes in regions.items():
             if region not in self.site.regions:
                 self.site.set_region(region, attributes)
