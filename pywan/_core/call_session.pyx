@@ -355,7 +355,7 @@ cdef class CallSession(Session):
         return answer
 
     cdef bytes known_primary(self, const wan_call *call):
-        """Returns who is primary of the call's bucket, as the route encodes it. Empty: that is no news for the caller."""
+        """Returns who is primary of the call's bucket, as the route encodes it. Empty: it is no news for the caller."""
         cdef CompiledRegion state = self.states[call.region]
         try:
             return b"" if state.route is None else state.route.tell_primary(call.bucket, call.epoch)
