@@ -236,6 +236,7 @@ def test_the_list_of_decisions_has_each_with_its_title():
 PLAIN_WORDS = {
     *("actions", "attributes", "connection", "encoding", "id", "key", "kind", "messages", "peer", "pool", "server"),
     *("for", "last", "leave", "may", "reasons", "refused", "reports", "services", "store", "tell"),
+    *("changed", "extended", "given", "hosted", "remembered", "request", "up"),
 }
 
 

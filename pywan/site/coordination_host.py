@@ -31,7 +31,8 @@ from pywan.coordination.actions import Lost, Probe, Store, Tell
 from pywan.coordination.coordinator import Coordinator
 from pywan.coordination.journal import Journal
 from pywan.coordination.messages import MayLeave, Refused, Tables
-from pywan.coordination.tables import BucketKey, Epoch, Incarnation, Learner, MemberProfile, Reach
+from pywan.coordination.requests import take_request
+from pywan.coordination.tables import Incarnation, MemberProfile, Reach
 from pywan.errors import ConfigurationError, ConnectivityError, DiskAccessError, ProtocolError, PywanError
 from pywan.transport.control import call_once
 
@@ -619,12 +620,7 @@ class CoordinationHost:
             if me in core.site.members:
                 self._connections[peer] = me
             for index, each in enumerate(requests):
-                if not isinstance(each, list) or not each or each[0] not in _REQUESTS:
-                    raise ProtocolError(f"coordination-ask: there is no request {quoted(each)}")
-                try:
-                    _REQUESTS[each[0]](core, me, each[1:], boot_us())
-                except (ValueError, IndexError, TypeError):
-                    raise ProtocolError(f"coordination-ask: {each[0]} has not the fields {quoted(each[1:])}") from None
+                take_request(core, me, each, boot_us())
                 for message in self._act(me):
                     if isinstance(message, MayLeave):
                         may_leave = True
@@ -721,71 +717,5 @@ def _map(request: dict[str, Any], key: str) -> dict[str, Any]:
         raise ProtocolError(f"{key} is a map, not {quoted(value)}")
     return value
 
-
-# --- what a member may ask ---
-
-
-def _region(value: Any) -> str:
-    return check_name(value, "a region's name", ProtocolError)
-
-
-def _host(core: Coordinator, me: Incarnation, fields: list[Any], now_us: int) -> None:
-    region, attributes, weight = fields
-    core.host(me, _region(region), encoding.attributes_of(attributes), encoding.number_of(weight), now_us)
-
-
-def _shared(core: Coordinator, me: Incarnation, fields: list[Any], now_us: int) -> None:
-    region, epoch = fields
-    core.shared(me, _region(region), encoding.epoch_of(epoch), now_us)
-
-
-def _unhost(core: Coordinator, me: Incarnation, fields: list[Any], now_us: int) -> None:
-    core.unhost(me, _region(fields[0]), now_us)
-
-
-def _destroy_region(core: Coordinator, me: Incarnation, fields: list[Any], now_us: int) -> None:
-    core.destroy_region(me, _region(fields[0]))
-
-
-def _caught_up(core: Coordinator, me: Incarnation, fields: list[Any], now_us: int) -> None:
-    key, epoch, member, transfer = fields
-    learner = Learner(encoding.incarnation_of(member), encoding.number_of(transfer))
-    core.caught_up(me, encoding.key_of(key), encoding.epoch_of(epoch), learner, now_us)
-
-
-def _unreachable(core: Coordinator, me: Incarnation, fields: list[Any], now_us: int) -> None:
-    copy, *pairs = fields
-    epochs: dict[BucketKey, Epoch] = {encoding.key_of(key): encoding.epoch_of(epoch) for key, epoch in pairs}
-    core.unreachable(me, epochs, encoding.incarnation_of(copy), now_us)
-
-
-def _suspect(core: Coordinator, me: Incarnation, fields: list[Any], now_us: int) -> None:
-    core.suspect(me, encoding.incarnation_of(fields[0]))
-
-
-def _ready(core: Coordinator, me: Incarnation, fields: list[Any], now_us: int) -> None:
-    core.ready(me, [encoding.key_of(each) for each in fields], now_us)
-
-
-def _leave(core: Coordinator, me: Incarnation, fields: list[Any], now_us: int) -> None:
-    core.leave(me, now_us)
-
-
-def _left(core: Coordinator, me: Incarnation, fields: list[Any], now_us: int) -> None:
-    core.left(me, now_us)
-
-
-_REQUESTS: dict[str, Callable[[Coordinator, Incarnation, list[Any], int], None]] = {
-    "host": _host,
-    "shared": _shared,
-    "unhost": _unhost,
-    "destroy-region": _destroy_region,
-    "caught-up": _caught_up,
-    "unreachable": _unreachable,
-    "suspect": _suspect,
-    "ready": _ready,
-    "leave": _leave,
-    "left": _left,
-}
 
 __all__ = ["CoordinationHost"]

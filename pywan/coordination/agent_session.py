@@ -1,0 +1,524 @@
+"""Owns what a member knows of its site's decisions, and what it asks of the coordinator.
+
+A state machine without sockets, threads or clock (docs/decisions/0054). Its driver sends the questions that it names,
+hands it the replies and the time, and does what comes out: `Changed`, `Extended`, `GivenUp`. A request is repeated
+until the tables show its effect, so the coordinator may drop any of them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pywan.base.names import check_name
+from pywan.coordination import encoding
+from pywan.coordination.messages import Refused, Tables
+from pywan.coordination.tables import (
+    NO_DECISION,
+    OWNED,
+    Bucket,
+    BucketKey,
+    DecisionId,
+    Epoch,
+    Holding,
+    Incarnation,
+    Learner,
+    MemberProfile,
+    RegionAttributes,
+)
+from pywan.errors import ProtocolError
+
+log = logging.getLogger("pywan.agent")
+
+RETRY_US = 200_000  # So soon the locators are asked again when none of them coordinated. The pause grows.
+RETRY_MAX_US = 2_000_000
+REPEAT_US = 200_000  # So soon a request is repeated whose effect the tables do not show. The pause grows.
+REPEAT_MAX_US = 2_000_000
+REQUESTS_AT_ONCE = 1000  # In one message.
+AGAIN_MIN_US = 10_000  # A refusal that passes is tried again no sooner.
+
+
+class SiteTables:
+    """What a member knows of the decisions of its site. Its agent's thread changes it; any thread may read."""
+
+    def __init__(self) -> None:
+        self.newest = NO_DECISION
+        self.coordinator = ""
+        self.members: dict[Incarnation, MemberProfile] = {}
+        self.regions: dict[str, RegionAttributes] = {}
+        self.buckets: dict[BucketKey, Bucket] = {}
+        self.undecided: set[BucketKey] = set()  # The coordinator has forgotten what it decided about them.
+
+    def take(self, tables: Tables) -> Tables | None:
+        """Takes what is newer than what is known. Returns what has changed, or None: nothing has.
+
+        Tables that begin at 0 are whole, so what they do not name is no more: the answer names it with None. What is
+        undecided stays as it is known.
+        """
+        if tables.newest.generation < self.newest.generation:
+            return None
+        is_newer = (tables.newest.generation, tables.newest.number) > (self.newest.generation, self.newest.number)
+        if not is_newer or tables.since > self.newest.number:
+            return None
+        if tables.since == 0:
+            self.undecided = set(tables.undecided)
+            regions = {name for name, _ in tables.regions}
+            buckets = {*tables.undecided, *(key for key, _ in tables.buckets)}
+            tables = replace(
+                tables,
+                regions=(*tables.regions, *((name, None) for name in self.regions if name not in regions)),
+                buckets=(*tables.buckets, *((key, None) for key in self.buckets if key not in buckets)),
+            )
+        self.newest, self.coordinator = tables.newest, tables.coordinator
+        if tables.members is not None:
+            self.members = {each.incarnation: each for each in tables.members}
+        for name, attributes in tables.regions:
+            self.regions.pop(name, None)
+            if attributes is not None:
+                self.regions[name] = attributes
+        for key, bucket in tables.buckets:
+            self.undecided.discard(key)
+            self.buckets.pop(key, None)
+            if bucket is not None:
+                self.buckets[key] = bucket
+        return tables
+
+
+@dataclass
+class Request:
+    """What is asked until `is_done` says that the tables show its effect. None: an answer is enough.
+
+    Tables that are older than the newest answer may show the effect of an earlier request. So they do not count.
+    """
+
+    fields: list[Any]
+    is_done: Callable[[], bool] | None
+    needs_answer: bool = False  # The tables count as soon as they have what was decided before an answer.
+    answered_at: int = -1  # The newest decision at an answer.
+    due_us: int = 0
+    pause_us: int = REPEAT_US
+    refused: str = ""
+    done: bool = False
+
+
+@dataclass
+class _Hosted:
+    attributes: RegionAttributes
+    weight: int
+    is_known: bool = False  # The tables have shown it: a coordinator that has forgotten the member is told so.
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """What outlives the process of a member."""
+
+    coordinator: str = ""  # The name of the locator that coordinates. Empty: the member never heard of one.
+    site_identity: str = ""
+    seen: DecisionId = NO_DECISION  # The newest decision that any incarnation of the member heard of.
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question for news, to be sent to the coordinator: to be taken in, or for what was decided since."""
+
+    op: str
+    fields: dict[str, Any]
+    sent_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """The tables have changed: they have it already. What the member remembers has changed with them."""
+
+    tables: Tables
+
+
+@dataclass(frozen=True, slots=True)
+class Extended:
+    """The lease runs until then, by the clock that the driver gives."""
+
+    until_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """The coordinator has given this incarnation up, and `me` is the new one. All copies are worthless now."""
+
+    me: Incarnation
+
+
+Outcome = Changed | Extended | GivenUp
+
+
+class AgentSession:
+    """Not thread-safe. `now_us` comes from the clock by which leases count.
+
+    Args:
+        me: The incarnation with which the member starts.
+        host: Where other members reach it.
+        port: Where other members reach it.
+        site: The site's id.
+        version: Of pywan.
+        process: Names the member's process (pywan.base.processes).
+        remembered: What its earlier incarnations have kept.
+        has_ended: Returns whether a process is proved to be gone.
+        draw_id: Draws the member id of a new incarnation.
+    """
+
+    def __init__(
+        self,
+        me: Incarnation,
+        *,
+        host: str,
+        port: int,
+        site: int,
+        version: str,
+        process: str,
+        remembered: Remembered,
+        has_ended: Callable[[str], bool],
+        draw_id: Callable[[], int],
+    ) -> None:
+        self.me = me
+        self.tables = SiteTables()
+        self.remembered = remembered
+        self.is_joined = False  # The coordinator has taken the member in, and has not given it up as far as is known.
+        self.has_tried = False  # Every locator was asked once.
+        self.refusal = ""  # Why the coordinator does not take the member in.
+        self.problem = ""  # Why nobody coordinates.
+        self.away_since_us: int | None = None  # Since when nobody coordinates. None: somebody does.
+        self.lease_until_us = 0
+        self.may_leave = False
+        self.is_leaving = False  # The coordinator was told that this incarnation ends.
+        self.retries = False  # A refusal that passes is tried again.
+        self.news_due_us = 0  # When the next question for news is to be sent.
+        self.requests: dict[tuple[Any, ...], Request] = {}
+        self._host, self._port, self._site, self._version, self._process = host, port, site, version, process
+        self._has_ended, self._draw_id = has_ended, draw_id
+        self._reports = False  # The next join says what the member holds.
+        self._ended: Incarnation | None = None  # An earlier incarnation that is proved to be gone.
+        self._hosted: dict[str, _Hosted] = {}
+        self._pause_us = RETRY_US
+
+    @property
+    def hosted(self) -> list[str]:
+        """The regions that the site is told of, by name."""
+        return sorted(self._hosted)
+
+    # --- requests ---
+
+    def host(self, region: str, attributes: RegionAttributes, weight: int) -> Request:
+        """Tells the site that this member has the region. `weight`: local-max-memory in MB; 0: it is an accessor."""
+        self._hosted[region] = _Hosted(attributes, weight)
+        return self._ask_to_host(region)
+
+    def give_up_hosting(self, region: str) -> None:
+        """The coordinator has refused the region."""
+        self._hosted.pop(region, None)
+
+    def _ask_to_host(self, region: str) -> Request:
+        hosted = self._hosted[region]
+
+        def is_done() -> bool:
+            profile = self.tables.members.get(self.me)
+            if profile is None or (region, hosted.weight) not in profile.hosting:
+                return False
+            hosted.is_known = True
+            return True
+
+        fields = ["host", region, encoding.plain_attributes(hosted.attributes), hosted.weight]
+        return self.ask(("host", region), fields, is_done, needs_answer=True)
+
+    def shared(self, region: str, epoch: Epoch) -> None:
+        """The member, owner of the region under `epoch`, has given it a tail: others may use it, and learn."""
+        key = BucketKey(region, OWNED)
+
+        def is_done() -> bool:
+            bucket = self.tables.buckets.get(key)
+            return bucket is None or bucket.primary != self.me or bucket.epoch != epoch
+
+        self.ask(("shared", region), ["shared", region, encoding.plain_epoch(epoch)], is_done)
+
+    def unhost(self, region: str) -> None:
+        """Tells the site that this member has closed the region. Its copies are gone."""
+        self._hosted.pop(region, None)
+        self.requests.pop(("host", region), None)
+        self.ask(("unhost", region), ["unhost", region], None)
+
+    def destroy_region(self, region: str) -> None:
+        """Tells the site that the region goes everywhere."""
+        self._hosted.pop(region, None)
+        self.requests.pop(("host", region), None)
+        self.ask(("destroy-region", region), ["destroy-region", region], None)
+
+    def caught_up(self, key: BucketKey, epoch: Epoch, learner: Learner) -> None:
+        """The member, primary of the bucket under `epoch`, waits for the learner with every change from now on."""
+
+        def is_done() -> bool:
+            bucket = self.tables.buckets.get(key)
+            return bucket is None or bucket.epoch != epoch or learner not in bucket.learners
+
+        fields = [
+            "caught-up",
+            encoding.plain_key(key),
+            encoding.plain_epoch(epoch),
+            encoding.plain_incarnation(learner.member),
+            learner.transfer,
+        ]
+        self.ask(("caught-up", key, learner), fields, is_done)
+
+    def unreachable(self, epochs: Mapping[BucketKey, Epoch], copy: Incarnation) -> None:
+        """The member, primary of these buckets, asks to take a copy out that does not answer."""
+
+        def is_done(key: BucketKey, epoch: Epoch) -> bool:
+            bucket = self.tables.buckets.get(key)
+            return bucket is None or bucket.epoch != epoch or copy not in bucket.holders
+
+        for key, epoch in epochs.items():
+            self.ask(
+                ("unreachable", key, copy),
+                [
+                    "unreachable",
+                    encoding.plain_incarnation(copy),
+                    [encoding.plain_key(key), encoding.plain_epoch(epoch)],
+                ],
+                lambda key=key, epoch=epoch: is_done(key, epoch),  # type: ignore[misc]
+            )
+
+    def ready(self, keys: Iterable[BucketKey]) -> None:
+        """The member, the new primary of these buckets, has reached all copies, and accepts changes."""
+        for key in keys:
+            self.ask(("ready", key), ["ready", encoding.plain_key(key)], None)
+
+    def suspect(self, member: Incarnation) -> None:
+        """A connection to that member was refused or reset: the coordinator is to look at it at once."""
+        self.ask(("suspect", member), ["suspect", encoding.plain_incarnation(member)], None)
+
+    def leave(self) -> Request:
+        """Asks whether the member may end: others become primary first."""
+        self.may_leave = False
+        return self.ask(("leave",), ["leave"], lambda: self.may_leave)
+
+    def say_goodbye(self) -> Request:
+        """The member ends, and says so: its lease is over at once."""
+        self.requests.clear()
+        self.is_leaving = True
+        return self.ask(("left",), ["left"], None)
+
+    def ask(
+        self,
+        key: tuple[Any, ...],
+        fields: list[Any],
+        is_done: Callable[[], bool] | None,
+        *,
+        needs_answer: bool = False,
+    ) -> Request:
+        """Adds a request, in place of an earlier one with the same key."""
+        request = self.requests.pop(key, None)
+        if request is None or request.fields != fields:
+            request = Request(fields, is_done, needs_answer)
+        self.requests[key] = request
+        self.settle()
+        return request
+
+    def settle(self) -> None:
+        """Drops the requests whose effect the tables show. The driver calls it when it has done what has changed."""
+        settled = [
+            key
+            for key, each in self.requests.items()
+            if each.is_done is not None
+            and not (each.needs_answer and not 0 <= each.answered_at <= self.tables.newest.number)
+            and each.is_done()
+        ]
+        for key in settled:
+            self.requests.pop(key).done = True
+
+    def next_request_us(self) -> int | None:
+        """When the next request is to be sent; None: nothing is."""
+        if not self.is_joined or not self.requests:
+            return None
+        return min(each.due_us for each in self.requests.values())
+
+    def take_due(self, now_us: int) -> list[tuple[tuple[Any, ...], Request]]:
+        """Returns the requests that are to be sent now, in one message (`encoded_requests`)."""
+        if not self.is_joined:
+            return []
+        batch = [each for each in self.requests.items() if each[1].due_us <= now_us][:REQUESTS_AT_ONCE]
+        for _, request in batch:
+            request.due_us = now_us + request.pause_us
+            request.pause_us = min(request.pause_us * 2, REPEAT_MAX_US)
+        return batch
+
+    def encoded_requests(self, batch: list[tuple[tuple[Any, ...], Request]]) -> dict[str, Any]:
+        """The fields of the message `coordination-ask`."""
+        return {"me": encoding.plain_incarnation(self.me), "requests": [each.fields for _, each in batch]}
+
+    def take_answers(self, batch: list[tuple[tuple[Any, ...], Request]], reply: Mapping[str, Any]) -> None:
+        """Takes the coordinator's reply to these requests."""
+        if reply.get("decides") is not True:
+            return
+        for index, refusal in reply.get("refused_requests", []):
+            batch[index][1].refused = encoding.refused_of(refusal).reason
+        self.may_leave = self.may_leave or reply.get("may_leave") is True
+        for key, request in batch:
+            request.answered_at = encoding.number_of(reply.get("decision"))
+            if request.refused or request.is_done is None:
+                request.done = True
+                if self.requests.get(key) is request:
+                    del self.requests[key]
+        self.settle()
+
+    # --- news ---
+
+    def question(self, now_us: int) -> Question:
+        """Returns the next question for news. One is under way at a time."""
+        if self.is_joined:
+            fields = {
+                "me": encoding.plain_incarnation(self.me),
+                "stored": encoding.plain_decision_id(self.tables.newest),
+            }
+            return Question("coordination-poll", fields, now_us)
+        return Question("coordination-join", self._fields_of_join(), now_us)
+
+    def _fields_of_join(self) -> dict[str, Any]:
+        me, remembered = self.me, self.remembered
+        known = {name: each for name, each in self._hosted.items() if each.is_known}
+        profile = MemberProfile(
+            me,
+            self._host,
+            self._port,
+            self._site,
+            remembered.site_identity,
+            remembered.seen,
+            self._version,
+            tuple((name, each.weight) for name, each in sorted(known.items())),
+            self._process,
+        )
+        fields: dict[str, Any] = {
+            "profile": encoding.plain_profile(profile),
+            "stored": encoding.plain_decision_id(self.tables.newest),
+            "regions": {name: encoding.plain_attributes(each.attributes) for name, each in known.items()},
+            "coordinator": remembered.coordinator,
+            "ended": self._ended and encoding.plain_incarnation(self._ended),
+        }
+        if self._reports and self.tables.buckets:
+            holdings = {
+                key: Holding(bucket, me in (*bucket.in_sync, *bucket.leaving))
+                for key, bucket in self.tables.buckets.items()
+            }
+            fields["holdings"] = encoding.pack(encoding.plain_holdings(holdings))
+        return fields
+
+    def take_news(self, question: Question, reply: Mapping[str, Any], now_us: int) -> list[Outcome]:
+        """Takes the coordinator's reply. Returns what is to be done, in this order; then comes `settle`."""
+        self._pause_us, self.news_due_us = RETRY_US, now_us
+        refused = [encoding.refused_of(each) for each in reply.get("refused", [])]
+        take = self._take_join if question.op == "coordination-join" else self._take_poll
+        outcomes = take(question, reply, refused, now_us)
+        if outcomes is not None:
+            return outcomes
+        self.problem, self.away_since_us = "", None
+        # What was decided is done before the lease is extended: a copy that is out of the set must not go on under it.
+        packed = reply.get("tables")
+        changes = self._take_tables(encoding.tables_of(encoding.unpack(packed))) if packed is not None else []
+        return [*changes, *self._extend(question.sent_us, reply)]
+
+    def news_failed(self, problem: str, now_us: int) -> bool:
+        """Nobody coordinates, and this is why. Returns whether that is new."""
+        self.has_tried = True
+        self.news_due_us = now_us + self._pause_us
+        self._pause_us = min(self._pause_us * 2, RETRY_MAX_US)
+        is_new, self.problem = not self.problem, problem
+        if self.away_since_us is None:
+            self.away_since_us = now_us
+        return is_new
+
+    def _take_join(
+        self, question: Question, reply: Mapping[str, Any], refused: list[Refused], now_us: int
+    ) -> list[Outcome] | None:
+        self.has_tried = True
+        identity = str(reply.get("site_identity", self.remembered.site_identity))
+        for refusal in refused:
+            self.problem = ""
+            if refusal.join_again:  # Perhaps because the site has another name than this member was told.
+                self.remembered = replace(self.remembered, site_identity=identity)
+            return self._take_refusal(refusal, now_us)
+        coordinator = check_name(reply.get("coordinator"), "a coordinator", ProtocolError)
+        self._ended, self.refusal, self.retries = None, "", False
+        self.is_joined, self._reports = True, False
+        self.remembered = replace(self.remembered, coordinator=coordinator, site_identity=identity)
+        for name, each in self._hosted.items():
+            if not each.is_known:
+                self._ask_to_host(name)
+        return None
+
+    def _take_poll(
+        self, question: Question, reply: Mapping[str, Any], refused: list[Refused], now_us: int
+    ) -> list[Outcome] | None:
+        self.may_leave = self.may_leave or reply.get("may_leave") is True
+        for refusal in refused:
+            if refusal.join_again or refusal.report:
+                return self._take_refusal(refusal, now_us)
+            log.warning(
+                "member %s: coordinator %s refuses: %s", self.me.name, self.remembered.coordinator, refusal.reason
+            )
+        return None
+
+    def _take_refusal(self, refusal: Refused, now_us: int) -> list[Outcome]:
+        if refusal.join_again:
+            if self.is_leaving:
+                self.news_due_us = now_us + RETRY_US
+                return []
+            return self._begin_again(refusal.reason)
+        if refusal.report:
+            self.is_joined, self._reports = False, True
+            return []
+        self.is_joined = False
+        if refusal.earlier is not None and self._has_ended(refusal.earlier.process):
+            self._ended = refusal.earlier.incarnation
+        if refusal.reason != self.refusal:
+            log.warning(
+                "member %s is not taken in by coordinator %s: %s",
+                self.me.name,
+                self.remembered.coordinator,
+                refusal.reason,
+            )
+        self.refusal, self.retries = refusal.reason, refusal.retry_after_us > 0
+        wait_us = min(max(refusal.retry_after_us, AGAIN_MIN_US), RETRY_US) if self.retries else RETRY_MAX_US
+        self.news_due_us = now_us + wait_us
+        return []
+
+    def _begin_again(self, why: str) -> list[Outcome]:
+        """The coordinator has given this incarnation up: the member begins another one."""
+        earlier, self.me = self.me, Incarnation(self.me.name, self._draw_id())
+        log.error(
+            "member %s was given up by coordinator %s (%s); it drops what it has of shared regions, and begins anew as"
+            " %s",
+            earlier,
+            self.remembered.coordinator,
+            why,
+            self.me,
+        )
+        self.is_joined, self._reports, self.lease_until_us = False, False, 0
+        self._ended = earlier
+        self.tables = SiteTables()
+        self.requests.clear()
+        for each in self._hosted.values():
+            each.is_known = False
+        return [GivenUp(self.me)]
+
+    def _take_tables(self, tables: Tables) -> list[Outcome]:
+        changes = self.tables.take(tables)
+        if changes is None:
+            return []
+        self.remembered = Remembered(tables.coordinator, tables.site_identity, tables.newest)
+        return [Changed(changes)]
+
+    def _extend(self, sent_us: int, reply: Mapping[str, Any]) -> list[Outcome]:
+        """The lease counts from the moment at which the question was sent."""
+        until_us = sent_us + encoding.number_of(reply.get("lease_us"))
+        if until_us <= self.lease_until_us:
+            return []
+        self.lease_until_us = until_us
+        return [Extended(until_us)]

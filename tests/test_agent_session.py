@@ -1,0 +1,161 @@
+"""A member's session with the coordinator, without sockets: the coordinator is real, and the test hands the messages
+over, or loses them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pywan.coordination import encoding
+from pywan.coordination.actions import Tell
+from pywan.coordination.agent_session import (
+    REPEAT_US,
+    RETRY_US,
+    AgentSession,
+    Changed,
+    Extended,
+    GivenUp,
+    Outcome,
+    Remembered,
+)
+from pywan.coordination.coordinator import Coordinator
+from pywan.coordination.messages import Refused
+from pywan.coordination.requests import take_request
+from pywan.coordination.tables import Incarnation, Kind, RegionAttributes
+from pywan.errors import ProtocolError
+
+ATTRIBUTES = RegionAttributes(Kind.REPLICATE, total_num_buckets=3)
+LEASE_US = 5_000_000
+
+
+class Site:
+    """A coordinator, and the time of everybody."""
+
+    def __init__(self) -> None:
+        self.now_us = 1_000_000
+        self.core = Coordinator("locator", (), run=1, now_us=self.now_us, site_identity="site")
+        self.now_us += 2 * LEASE_US
+        self.core.tick(self.now_us)
+
+    def member(self, name: str, remembered: Remembered | None = None) -> AgentSession:
+        return AgentSession(
+            Incarnation(name, 1),
+            host="localhost",
+            port=1,
+            site=1,
+            version="1",
+            process="",
+            remembered=remembered or Remembered(),
+            has_ended=lambda process: False,
+            draw_id=lambda: 2,
+        )
+
+    def news(self, session: AgentSession) -> list[Outcome]:
+        """One question for news, and its reply."""
+        question = session.question(self.now_us)
+        fields, me = question.fields, session.me
+        if question.op == "coordination-join":
+            profile = encoding.profile_of(fields["profile"])
+            regions = {name: encoding.attributes_of(each) for name, each in fields["regions"].items()}
+            holdings = encoding.holdings_of(encoding.unpack(fields["holdings"])) if "holdings" in fields else {}
+            stored = encoding.decision_id_of(fields["stored"])
+            self.core.join(profile, regions, holdings, stored, self.now_us)
+            since = 0
+        else:
+            stored = encoding.decision_id_of(fields["stored"])
+            self.core.renew(me, stored, self.now_us)
+            since = stored.number
+        refused = [
+            each.message
+            for each in self.core.take_actions()
+            if isinstance(each, Tell) and each.to == me and isinstance(each.message, Refused)
+        ]
+        reply: dict[str, Any] = {"decides": True, "coordinator": "locator", "site_identity": "site"}
+        reply |= {"lease_us": LEASE_US, "refused": [encoding.plain_refused(each) for each in refused]}
+        if not refused:
+            reply["tables"] = encoding.pack(encoding.plain_tables(self.core.tables(since, LEASE_US)))
+        outcomes = session.take_news(question, reply, self.now_us)
+        session.settle()
+        return outcomes
+
+    def asks(self, session: AgentSession, *, is_lost: bool = False) -> list[str]:
+        """Sends the requests that are due, unless the message is lost. Returns their names."""
+        batch = session.take_due(self.now_us)
+        if batch and not is_lost:
+            for request in session.encoded_requests(batch)["requests"]:
+                take_request(self.core, session.me, request, self.now_us)
+            self.core.take_actions()
+            session.take_answers(batch, {"decides": True, "decision": self.core.site.number})
+        return [str(request.fields[0]) for _, request in batch]
+
+
+def test_a_request_that_was_lost_is_sent_again_until_the_tables_show_its_effect():
+    site = Site()
+    session = site.member("m")
+    site.news(session)
+    request = session.host("data", ATTRIBUTES, 100)
+    assert site.asks(session, is_lost=True) == ["host"]
+    assert site.asks(session) == [], "it is not repeated at once"
+    assert session.next_request_us() == site.now_us + REPEAT_US
+    site.now_us += REPEAT_US
+    assert site.asks(session) == ["host"]
+    assert not request.done, "the tables do not show it yet"
+    site.news(session)
+    assert request.done and session.next_request_us() is None
+    assert session.tables.members[session.me].hosting == (("data", 100),)
+
+
+def test_what_was_decided_is_done_before_the_lease_is_extended():
+    site = Site()
+    session = site.member("m")
+    outcomes = site.news(session)
+    assert [type(each) for each in outcomes] == [Changed, Extended]
+    assert outcomes[1] == Extended(site.now_us + LEASE_US)
+
+
+def test_the_lease_counts_from_the_moment_at_which_the_question_was_sent():
+    site = Site()
+    session = site.member("m")
+    site.news(session)
+    question = session.question(site.now_us)
+    outcomes = session.take_news(question, {"decides": True, "lease_us": LEASE_US}, site.now_us + 3_000_000)
+    assert outcomes == [] and session.lease_until_us == site.now_us + LEASE_US
+
+
+def test_a_member_that_was_given_up_begins_anew_and_tells_its_regions_again():
+    site = Site()
+    session = site.member("m")
+    site.news(session)
+    session.host("data", ATTRIBUTES, 100)
+    site.asks(session)
+    site.news(session)
+    earlier = session.me
+    site.core.left(earlier, site.now_us)
+    assert site.news(session) == [GivenUp(Incarnation("m", 2))]
+    assert session.me != earlier and not session.is_joined and session.lease_until_us == 0
+    site.news(session)
+    assert session.is_joined
+    assert site.asks(session) == ["host"]
+    site.news(session)
+    assert session.tables.members[session.me].hosting == (("data", 100),)
+
+
+def test_a_pause_grows_while_nobody_coordinates_and_what_is_remembered_stays():
+    site = Site()
+    session = site.member("m", Remembered("locator", "site"))
+    assert session.news_failed("no locator answers", site.now_us)
+    assert session.news_due_us == site.now_us + RETRY_US
+    assert not session.news_failed("no locator answers", site.now_us)
+    assert session.news_due_us == site.now_us + 2 * RETRY_US
+    assert session.away_since_us == site.now_us and session.problem
+    site.news(session)
+    assert session.is_joined and not session.problem and session.away_since_us is None
+    assert session.remembered.coordinator == "locator" and session.remembered.seen == session.tables.newest
+
+
+@pytest.mark.parametrize("request_", [None, [], ["nothing"], [["host"]], ["host"], ["caught-up", 1, 2, 3, 4], "leave"])
+def test_a_request_that_is_none_is_refused_in_words(request_):
+    site = Site()
+    with pytest.raises(ProtocolError, match=r"coordination-ask|incarnation"):
+        take_request(site.core, Incarnation("m", 1), request_, site.now_us)
