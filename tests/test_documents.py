@@ -105,7 +105,7 @@ SAID = [
     ("architecture.md", "tells the copies what counts, within {} if", "TELL_US"),
     ("architecture.md", "If that takes more than {}, the copy asks", "COPY_WAIT_MS"),
     ("architecture.md", "nobody who stays needs it, or after {}", "LEAVE_TIMEOUT_S"),
-    ("architecture.md", "no connection for {}, or no answer", "UNREACHABLE_S"),
+    ("architecture.md", "no connection for {}, or no answer", "UNREACHABLE_US"),
     ("architecture.md", "listeners of a shared replicated region {} behind", "WAN_HEARD_BYTES_MAX"),
     ("architecture.md", "a copy is {} behind in one bucket", "WAN_TAIL_BYTES_MAX"),
     ("architecture.md", "a call: {}", "WAN_ANSWERS_KEPT_US"),

@@ -88,4 +88,5 @@ from pywan._core.tail import (
     LaneState,
     Tail,
     monotonic_us,
+    simulate_monotonic_us,
 )

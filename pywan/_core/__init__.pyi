@@ -330,6 +330,9 @@ class Tail:
 def monotonic_us() -> int:
     """Microseconds by the clock that leases and promises are counted in."""
 
+def simulate_monotonic_us(now_us: int) -> None:
+    """Sets what `monotonic_us` returns in the whole process until the next call; 0: the system's time."""
+
 class Bell:
     """Wakes a thread that sleeps, so that it looks earlier than it would."""
 

@@ -43,6 +43,7 @@ cdef extern from "base/wan_role.h" nogil:
 cdef extern from "base/wan_clock.h" nogil:
     ctypedef struct wan_clock:
         uint64_t set_ms, set_boot_ms, base_ms, good_until_ms
+    uint64_t wan_simulated_us
     uint64_t wan_now_ms()
     uint64_t wan_monotonic_us()
     uint64_t wan_clock_now_ms(wan_clock *clock)

@@ -213,3 +213,9 @@ cdef class Tail:
 def monotonic_us():
     """Microseconds by the clock that leases and promises are counted in."""
     return wan_monotonic_us()
+
+
+def simulate_monotonic_us(uint64_t now_us):
+    """Sets what `monotonic_us` returns in the whole process until the next call; 0: the system's time. For simulations
+    in which nothing waits."""
+    wan_set(&wan_simulated_us, now_us)

@@ -3,7 +3,6 @@ followed, or the member's stamps are ahead of it."""
 
 from __future__ import annotations
 
-import time
 from typing import NamedTuple
 
 from pywan import _core
@@ -13,7 +12,7 @@ DRIFT_MS = 300_000  # Receivers park an event whose stamp is further ahead of th
 
 def boot_us() -> int:
     """Microseconds by a clock that never goes back, and that goes on while the machine is suspended."""
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000
+    return _core.monotonic_us()
 
 
 class ClockTrouble(NamedTuple):

@@ -1,0 +1,282 @@
+"""Owns what a member does with its copies of the buckets of all shared regions, and with the lanes from and to other
+members.
+
+It knows no thread, no socket and no clock (docs/decisions/0054). Its driver tells it the time and what happened, and
+asks it for what is to be done: `take_peers` for the members to connect to, `PeerSession` for what to ask them, and
+`take_reports` for what the coordinator is to hear.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from pywan import _core
+from pywan.coordination.encoding import incarnation_of
+from pywan.coordination.tables import Bucket, BucketKey, Epoch, Holding, Incarnation, Learner, MemberProfile
+from pywan.copies.peer_session import PeerSession, answers_of, plain_answers, questions_of
+from pywan.copies.region_copies import Question, RegionCopies
+from pywan.errors import IllegalStateError
+from pywan.protocol.between_members import Opening, refusal_of
+
+UNREACHABLE_US = 400_000  # A copy to which the lane has had no connection for so long is reported.
+REPORT_AGAIN_US = 500_000
+
+
+class Reports(Protocol):
+    """What the member tells the coordinator. Each call returns at once, and is repeated until the tables show it."""
+
+    def ready(self, keys: list[BucketKey]) -> None: ...
+    def caught_up(self, key: BucketKey, epoch: Epoch, learner: Learner) -> None: ...
+    def unreachable(self, epochs: dict[BucketKey, Epoch], copy: Incarnation) -> None: ...
+    def suspect(self, suspected: Incarnation) -> None: ...
+
+
+Report = Callable[[Reports], None]
+
+
+class CopiesSession:
+    """Not thread-safe, but for `find`. `now_us` is always that of the clock by which leases count."""
+
+    def __init__(self, *, member_timeout_us: int) -> None:
+        self.me = Incarnation("", 0)
+        self.site_identity = ""
+        self.is_stopping = False
+        self.peers: dict[Incarnation, PeerSession] = {}
+        self.receivers: dict[_core.LaneReceiver, Incarnation] = {}
+        self._member_timeout_us = member_timeout_us
+        self._now_us = 0
+        self._view: set[Incarnation] = set()
+        self._profiles: dict[Incarnation, MemberProfile] = {}  # Of the view, and of members that a lane leads to.
+        self._regions: dict[str, RegionCopies] = {}
+        self._cores: dict[str, Any] = {}
+        self._promised_until_us: dict[Incarnation, int] = {}  # Promises over connections that have ended.
+        self._unreachable_us: dict[Incarnation, int] = {}  # When the member was last reported.
+        self._reports: list[Report] = []
+        self._came: list[PeerSession] = []
+        self._gone: list[PeerSession] = []
+
+    # Regions and tables
+
+    def share(self, name: str, core: Any, tail: _core.Tail, *, has_content: bool) -> None:
+        """Begins to work for a region. Its tail is attached to it already."""
+        if self.is_stopping:
+            raise IllegalStateError("the member ends")
+        self._cores[name] = core
+        services = _ServicesForRegion(self, name, tail)
+        self._regions[name] = RegionCopies(name, core, tail, self.me, services, has_content=has_content)
+
+    def drop(self, name: str) -> None:
+        """Ends the work for a region. Its tail may be closed afterwards."""
+        region = self._regions.pop(name, None)
+        self._cores.pop(name, None)
+        if region is None:
+            return
+        for peer in self.peers.values():
+            peer.remove_region(name)
+            region.tail.remove_lane(peer.number)
+
+    def take_view(self, profiles: tuple[MemberProfile, ...]) -> None:
+        """Takes the members that are there."""
+        self._view = {profile.incarnation for profile in profiles}
+        self._profiles.update((profile.incarnation, profile) for profile in profiles)
+
+    def take(self, key: BucketKey, bucket: Bucket | None, now_us: int) -> None:
+        """Takes a decision about a bucket."""
+        self._now_us = now_us
+        region = self._regions.get(key.region)
+        if region is not None:
+            region.take(key.number, bucket)
+
+    def find(self, name: str) -> Any:
+        """Returns the region that takes changes over lanes. None: this member does not share it, or not yet."""
+        return self._cores.get(name)
+
+    def holdings(self) -> dict[BucketKey, Holding]:
+        """Returns what the member says of its buckets when it joins again."""
+        held: dict[BucketKey, Holding] = {}
+        for region in self._regions.values():
+            held.update(region.holdings())
+        return held
+
+    def counts(self, name: str) -> dict[str, int]:
+        """Returns how many buckets of the region the member leads, follows and learns. Empty: it does not share it."""
+        region = self._regions.get(name)
+        return region.counts() if region is not None else {}
+
+    # Questions and lanes of others
+
+    def adopt(self, request: dict[str, Any], now_us: int) -> dict[str, Any]:
+        """Answers the questions of a new primary."""
+        self._now_us = now_us
+        asker, to = incarnation_of(request.get("of")), incarnation_of(request.get("to"))
+        questions: list[Question] = questions_of(request)
+        region = self._regions.get(str(request.get("region")))
+        if to != self.me:
+            raise IllegalStateError(f"this is member {self.me}, and member {to} is meant: it has ended")
+        if region is None or self.is_stopping:
+            return {"answers": [], "promised_us": 0}
+        answers = region.adopt(questions)
+        # This is read after the earlier primaries were denied, so it bounds what they may still answer.
+        return {"answers": plain_answers(answers), "promised_us": self.promised_us(asker)}
+
+    def refusal_of_lane(self, opening: Opening) -> str:
+        """Returns why a lane of another member is not served; empty: it is."""
+        refusal = refusal_of(opening, self.me, self.site_identity)
+        return f"member {self.me} ends" if self.is_stopping and not refusal else refusal
+
+    def lane_came(self, member: Incarnation) -> _core.LaneReceiver:
+        """A member has opened a lane. Returns what takes its bytes."""
+        receiver = _core.LaneReceiver(self.find)
+        receiver.configure(self._member_timeout_us // 1000)
+        self.receivers[receiver] = member
+        if self.is_stopping:
+            receiver.stop()
+        return receiver
+
+    def lane_went(self, receiver: _core.LaneReceiver, now_us: int) -> None:
+        """The connection of a lane has ended. What was promised over it holds on."""
+        member = self.receivers.pop(receiver)
+        until_us = now_us + receiver.promise.left_us(now_us)
+        self._promised_until_us[member] = max(until_us, self._promised_until_us.get(member, 0))
+
+    def promised_us(self, to_all_but: Incarnation) -> int:
+        """Returns for how many us this member has promised another member than `to_all_but` something."""
+        now = self._now_us
+        for member in [each for each, until in self._promised_until_us.items() if until <= now]:
+            del self._promised_until_us[member]
+        ended = [until - now for each, until in self._promised_until_us.items() if each != to_all_but]
+        open_ = [each.promise.left_us(now) for each, member in self.receivers.items() if member != to_all_but]
+        return max([*ended, *open_], default=0)
+
+    # What is due
+
+    def work(self, now_us: int) -> bool:
+        """Does what is due. Returns whether a takeover goes on: then the caller comes again soon."""
+        self._now_us = now_us
+        for member, peer in list(self.peers.items()):
+            for news in peer.lane.news():
+                self._take_news(member, news)
+        is_busy = False
+        for region in self._regions.values():
+            is_busy |= region.work()
+        self._end_lanes()
+        for member, peer in self.peers.items():
+            if peer.down_us(now_us) > UNREACHABLE_US:
+                self._unreachable(member)
+            else:
+                self._unreachable_us.pop(member, None)
+        return is_busy
+
+    def take_reports(self) -> list[Report]:
+        """Returns what the coordinator is to hear that it has not been told."""
+        reports, self._reports = self._reports, []
+        return reports
+
+    def take_peers(self) -> tuple[list[PeerSession], list[PeerSession]]:
+        """Returns the members to connect to from now on, and those to which connections are to end, since the last
+        call."""
+        came, gone, self._came, self._gone = self._came, self._gone, [], []
+        return came, gone
+
+    def suspect(self, member: Incarnation) -> None:
+        """A connection to that member was refused, or broke."""
+        if not self.is_stopping and member in self._view:
+            self._reports.append(lambda reports: reports.suspect(member))
+
+    def answered(self, member: Incarnation, name: str, reply: dict[str, Any], now_us: int) -> None:
+        """Takes the reply to questions about a region. An error says why it cannot be used."""
+        self._now_us = now_us
+        answers, promised_us = answers_of(reply), int(reply["promised_us"])
+        region = self._regions.get(name)
+        if region is not None:
+            region.adopted(member, answers, promised_us)
+
+    def _take_news(self, member: Incarnation, news: tuple[Any, ...]) -> None:
+        if news[0] == "slow":
+            self._unreachable(member)
+            return
+        what, name, number, value = news
+        region = self._regions.get(name)
+        if region is not None and what == "learned":
+            region.learned(number, member, value)
+        elif region is not None and what == "refused":
+            region.refused(number, value)
+
+    def _unreachable(self, member: Incarnation) -> None:
+        """Reports a copy that does not answer, unless that was said a moment ago."""
+        if self._now_us - self._unreachable_us.get(member, -REPORT_AGAIN_US) < REPORT_AGAIN_US:
+            return
+        self._unreachable_us[member] = self._now_us
+        epochs: dict[BucketKey, Epoch] = {}
+        for region in self._regions.values():
+            epochs.update(region.led_with(member))
+        if epochs:
+            self._reports.append(lambda reports: reports.unreachable(epochs, member))
+
+    # Lanes to others
+
+    def _peer(self, name: str, tail: _core.Tail, member: Incarnation) -> PeerSession:
+        """Returns what is kept for a member. Its lane carries the region from now on."""
+        peer = self.peers.get(member)
+        if peer is None:
+            used = {each.number for each in self.peers.values()}
+            number = next(each for each in range(_core.TAIL_LANES_MAX) if each not in used)
+            peer = self.peers[member] = PeerSession(
+                self.me,
+                self._profiles[member],
+                number,
+                member_timeout_us=self._member_timeout_us,
+                now_us=self._now_us,
+            )
+            self._came.append(peer)
+        tail.add_lane(peer.number, peer.lane)
+        peer.add_region(name, self._cores[name])
+        return peer
+
+    def _end_lanes(self) -> None:
+        """Ends the lanes to members that have left the view, and that nothing is sent to any more."""
+        for member in self._profiles.keys() - self._view - self.peers.keys():
+            del self._profiles[member]
+        gone = self.peers.keys() - self._view
+        if not gone:
+            return
+        used = set[Incarnation]().union(*(region.lanes_to() for region in self._regions.values()))
+        for member in sorted(gone - used):
+            peer = self.peers.pop(member)
+            peer.lane.stop()
+            peer.remove_regions()
+            for region in self._regions.values():
+                region.tail.remove_lane(peer.number)
+            self._unreachable_us.pop(member, None)
+            self._gone.append(peer)
+
+
+class _ServicesForRegion:
+    """What the copies of one region need of their member (`MemberServices`)."""
+
+    def __init__(self, owner: CopiesSession, name: str, tail: _core.Tail) -> None:
+        self._owner, self._name, self._tail = owner, name, tail
+
+    def now_us(self) -> int:
+        return self._owner._now_us
+
+    def lane(self, member: Incarnation) -> int:
+        return self._owner._peer(self._name, self._tail, member).number
+
+    def promised_us(self, to_all_but: Incarnation) -> int:
+        return self._owner.promised_us(to_all_but)
+
+    def deny(self, region: str, bucket: int, epoch: Epoch, to_all_but: Incarnation) -> None:
+        for receiver, member in self._owner.receivers.items():
+            if member != to_all_but:
+                receiver.deny(region, bucket, epoch.word)
+
+    def ask(self, member: Incarnation, region: str, questions: list[Question]) -> None:
+        self._owner._peer(region, self._tail, member).ask(region, questions)
+
+    def ready(self, keys: list[BucketKey]) -> None:
+        self._owner._reports.append(lambda reports: reports.ready(keys))
+
+    def caught_up(self, key: BucketKey, epoch: Epoch, learner: Learner) -> None:
+        self._owner._reports.append(lambda reports: reports.caught_up(key, epoch, learner))
