@@ -6,7 +6,7 @@ of the package imports this module.
 
 from pywan._core import _finder  # First: it finds the others.
 from pywan._core.call_line import CallLine
-from pywan._core.call_route import CALL_DEPTH_MAX, CallRoute, call_depth, unpack_items
+from pywan._core.call_route import CALL_DEPTH_MAX, CallRoute, CallSteps, call_depth, unpack_items
 from pywan._core.call_rows import RowCalls
 from pywan._core.call_session import CallSession
 from pywan._core.clock import Bell, Clock

@@ -784,6 +784,10 @@ class CallLine:
         """Calls that have no answer yet, or whose callers have not taken it."""
     def close(self) -> None:
         """Ends the connection."""
+    def data_to_send(self) -> bytes:
+        """Returns the bytes that are to leave, of a line without a socket."""
+    def receive_data(self, data: _Bytes) -> None:
+        """Takes bytes that came to a line without a socket."""
 
 class CallRoute:
     """What a region asks of other members."""
@@ -822,6 +826,46 @@ class CallRoute:
         """Makes one change at the primary of the key."""
     def ask(self, what: str, places: list[tuple[int, int]], began_us: int = 0) -> list[Any]:
         """Asks the primaries of buckets, all at once; this member too."""
+
+class CallSteps:
+    """One read (`operation` is None) or change of a route, whose owner makes the attempts: for drivers without
+    threads."""
+
+    def __new__(
+        cls,
+        route: CallRoute,
+        operation: int | None,
+        key: Any,
+        value: Any,
+        event_id: tuple[int, int, int],
+        began_us: int,
+        condition_: Condition | None = None,
+    ) -> Self: ...
+    @property
+    def route(self) -> CallRoute: ...
+    @property
+    def is_read(self) -> bool: ...
+    @property
+    def began_us(self) -> int: ...
+    @property
+    def until_us(self) -> int:
+        """When the call is given up."""
+    @property
+    def bucket(self) -> int: ...
+    @property
+    def in_doubt(self) -> bool:
+        """Whether an attempt may have made the change."""
+    @property
+    def trouble(self) -> tuple[str, int, str, bytes] | None: ...
+    @property
+    def result(self) -> Any: ...
+    @property
+    def found(self) -> Any:
+        """The value that a conditional change found, as an object."""
+    def send(self, line: CallLine, epoch: int) -> bool:
+        """Lays out the next attempt on a line."""
+    def take(self) -> bool | None:
+        """Looks for the answer."""
 
 class RowCalls:
     """The rows of one bulk call."""

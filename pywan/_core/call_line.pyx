@@ -24,11 +24,12 @@ cdef enum:
 @cython.no_gc_clear
 cdef class CallLine:
     """A connection that is open, and over which nobody has sent a call yet. `sock` is a blocking socket whose receiving
-    ends after a tenth of a second without bytes (SO_RCVTIMEO). The line closes it."""
+    ends after a tenth of a second without bytes (SO_RCVTIMEO). The line closes it. None: the owner moves the bytes
+    (`data_to_send`, `receive_data`), and nobody waits on the line."""
 
     def __cinit__(self, sock):
         cdef int n
-        self.sock, self.file = sock, sock.fileno()
+        self.sock, self.file = sock, -1 if sock is None else sock.fileno()
         self.slots = <call_slot *>calloc(LINE_SLOTS, sizeof(call_slot))
         self.named = <uint8_t *>calloc(REGION_WORDS, 1)
         if self.slots == NULL or self.named == NULL:
@@ -69,8 +70,26 @@ cdef class CallLine:
         """Ends the connection. Calls on their way end as unknown. Any thread may call this."""
         with nogil:
             self.break_off(b"it was closed on this side")
-        if self.users == 0:
+        if self.users == 0 and self.sock is not None:
             self.sock.close()
+
+    def data_to_send(self):
+        """Returns the bytes that are to leave, of a line without a socket."""
+        found = b""
+        if self.out.start < self.out.used:
+            found = (<const uint8_t *>self.out.bytes)[self.out.start:self.out.used]
+        wan_buffer_empty(&self.out)
+        self.out.start = 0
+        return found
+
+    def receive_data(self, const uint8_t[::1] data):
+        """Takes bytes that came to a line without a socket. They may break it."""
+        cdef size_t length = data.shape[0]
+        if length and buffer_reserve(&self.into, length):
+            memcpy(self.into.bytes + self.into.used, &data[0], length)
+            self.into.used += length
+            with nogil:
+                self.take_answers()
 
     cdef bint enter(self):
         """Begins a call. False: the line is broken."""
@@ -81,7 +100,7 @@ cdef class CallLine:
 
     cdef int leave(self) except -1:
         self.users -= 1
-        if self.users == 0 and wan_flag_read(&self.broken):
+        if self.users == 0 and wan_flag_read(&self.broken) and self.sock is not None:
             self.sock.close()
         return 0
 
@@ -426,6 +445,8 @@ cdef class CallLine:
         self.why = (<bytes>why).decode("utf-8", "replace")
         if self.last_words is not None:
             self.why = self.last_words.decode("utf-8", "replace")
+        if self.sock is None:
+            return 0
         try:
             self.sock.shutdown(2)       # Both directions: the thread that reads wakes up.
         except OSError:

@@ -1,9 +1,10 @@
 # The interface of call_route.pyx.
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from pywan._core.c_session cimport wan_answer, wan_call
 from pywan._core.call_line cimport CallLine, call_slot
 from pywan._core.call_session cimport CallSession
 from pywan._core.compiled_region cimport CompiledRegion
+from pywan._core.region_changes cimport Condition
 
 cdef class CallRoute:
     cdef CompiledRegion state
@@ -17,6 +18,11 @@ cdef class CallRoute:
     cdef bytes exchange(self, wan_call *head, const void *first, uint64_t first_length, const void *second,
                         uint64_t second_length, uint64_t began_us, uint64_t *sent_us, key, wan_answer *got,
                         object trouble, CallSession here)
+    cdef bytes begin_change(self, wan_call *head, int operation, key, value, callback_argument, event_id,
+                            Condition condition_, int64_t timestamp_ms)
+    cdef str outcome_of(self, const wan_answer *got, bytes payload, Condition condition_)
+    cdef object judge(self, const wan_call *head, int state, const wan_answer *got, bytes payload, CallLine line,
+                      uint64_t before_us, uint64_t *sent_us)
     cdef bint is_final(self, const wan_call *head, const wan_answer *got, bytes payload) except *
 
 cdef class CallPart:
@@ -37,6 +43,23 @@ cdef class CallPart:
     cdef bint is_change(self)
     cdef int take(self, const wan_answer *answer) except -1
     cdef bint wait(self, uint64_t until_us) except *
+    cdef int let_go(self) except -1
+
+cdef class CallSteps:
+    cdef readonly CallRoute route
+    cdef wan_call head
+    cdef bytes packed                   # The payload, but for the value that a condition expects.
+    cdef Condition condition_
+    cdef readonly bint is_read
+    cdef readonly uint64_t began_us
+    cdef uint64_t sent_us, before_us    # When an attempt was made that may have happened, now and before the last one.
+    cdef CallLine line                  # Of the attempt that is on its way.
+    cdef call_slot *slot
+    cdef wan_answer got
+    cdef readonly object trouble        # What became of the last attempt, as `aim` wants it.
+    # Of a call that has ended: what `read` and `change` return.
+    cdef readonly object result
+
     cdef int let_go(self) except -1
 
 cdef void begin(wan_call *head, int kind, CompiledRegion state, uint64_t hash) noexcept

@@ -70,7 +70,7 @@ cdef class CallRoute:
                                 None, None)
         if payload is None:
             return None
-        return (got.flags & WAN_ANSWER_LIVE != 0, got.form, payload if got.flags & WAN_ANSWER_VALUE else None)
+        return read_of(&got, payload)
 
     def change(self, int operation, key, value, callback_argument, event_id, Condition condition_=None,
                int64_t timestamp_ms=0, uint64_t began_us=0, uint64_t sent_us=0):
@@ -81,14 +81,25 @@ cdef class CallRoute:
         `event_id`: (member, thread, sequence), the same at each attempt. `began_us`: when the caller began; 0: now.
         `sent_us`: when an attempt was made that may have happened; 0: none was. `condition_` gets what the primary
         found."""
-        cdef encoded encoded_key, encoded_value, argument
         cdef wan_call head
         cdef wan_answer got
-        cdef wan_record record
-        cdef uint64_t hash, length
-        cdef bytes packed
         cdef const void *expected = NULL
         cdef uint64_t expected_length = 0
+        cdef bytes packed = self.begin_change(&head, operation, key, value, callback_argument, event_id, condition_,
+                                              timestamp_ms)
+        if condition_ is not None:
+            expected, expected_length = condition_.wanted.value, condition_.wanted.length
+        payload = self.exchange(&head, PyBytes_AS_STRING(packed), PyBytes_GET_SIZE(packed), expected, expected_length,
+                                began_us, &sent_us, key, &got, None, None)
+        return (sent_us or None) if payload is None else self.outcome_of(&got, payload, condition_)
+
+    cdef bytes begin_change(self, wan_call *head, int operation, key, value, callback_argument, event_id,
+                            Condition condition_, int64_t timestamp_ms):
+        """Lays out the head of a change, and returns its record."""
+        cdef encoded encoded_key, encoded_value, argument
+        cdef wan_record record
+        cdef uint64_t length
+        cdef bytes packed
         _key_holder = encode_key(key, &encoded_key)
         _value_holder = encode(value, &encoded_value)
         _argument_holder = encode(callback_argument, &argument)
@@ -106,16 +117,15 @@ cdef class CallRoute:
         packed = PyBytes_FromStringAndSize(NULL, length)
         wan_record_write(<uint8_t *>PyBytes_AS_STRING(packed), length, record, encoded_key.data, encoded_value.data,
                          argument.data, encoded_key.data)
-        hash = wan_key_hash(encoded_key.data, encoded_key.length, encoded_key.form)
-        begin(&head, WAN_CALL_CHANGE, self.state, hash)
+        begin(head, WAN_CALL_CHANGE, self.state,
+              wan_key_hash(encoded_key.data, encoded_key.length, encoded_key.form))
         head.form = WAN_FORM_NONE
         if condition_ is not None:
             head.condition, head.form = condition_.wanted.kind, condition_.wanted.form
-            expected, expected_length = condition_.wanted.value, condition_.wanted.length
-        payload = self.exchange(&head, PyBytes_AS_STRING(packed), length, expected, expected_length, began_us, &sent_us,
-                                key, &got, None, None)
-        if payload is None:
-            return sent_us or None
+        return packed
+
+    cdef str outcome_of(self, const wan_answer *got, bytes payload, Condition condition_):
+        """The outcome that the answer to a change says. `condition_` gets what the primary found."""
         if condition_ is not None:
             condition_.wanted.holds = got.flags & WAN_ANSWER_HOLDS != 0
             condition_.wanted.found_value = got.flags & WAN_ANSWER_VALUE != 0
@@ -274,9 +284,7 @@ cdef class CallRoute:
                     trouble = "broken", aimed[1], (<CallLine>aimed[0]).why, b""
                     continue
             before, now = sent_us[0], wan_monotonic_us()
-            if before and is_change:
-                head.flags |= WAN_CALL_REPEAT
-                head.number = (now - before) // 1000 + 1
+            mark_repeat(head, before, now)
             if aimed is None:
                 head.epoch = 0
                 answer = here.serve_here(self.state, head, first, first_length)
@@ -305,29 +313,37 @@ cdef class CallRoute:
                     with nogil:
                         line.flush(until)
                         state = line.wait(slot, until)
+                payload = None
                 if state == CALL_ANSWERED:
                     answer = <const wan_answer *>slot.answer.bytes
                     got[0] = answer[0]
                     payload = PyBytes_FromStringAndSize(<const char *>(answer + 1), answer.length)
-                    if self.is_final(head, got, payload):
-                        return payload
-                    if got.status == WAN_ANSWER_IN_DOUBT:
-                        trouble = "in doubt", head.epoch, "it lost track of the change before that counted", b""
-                        continue
-                    sent_us[0] = before         # This attempt changed nothing.
-                    trouble = "elsewhere", head.epoch, f"it is not primary, and knows epoch {got.number:#x}", payload
-                elif state == CALL_LATE:
-                    trouble = "late", head.epoch, "it did not answer", b""
-                elif state == CALL_UNKNOWN:
-                    trouble = "broken", head.epoch, line.why, b""
-                else:
-                    sent_us[0] = before
-                    trouble = "broken", head.epoch, line.why if line.broken else "too many calls are on their way", b""
+                trouble = self.judge(head, state, got, payload, line, before, sent_us)
+                if trouble is None:
+                    return payload
             finally:
                 if slot != NULL:
                     with nogil:
                         line.free(slot)
                 line.leave()
+
+    cdef object judge(self, const wan_call *head, int state, const wan_answer *got, bytes payload, CallLine line,
+                      uint64_t before_us, uint64_t *sent_us):
+        """What became of an attempt. None: the call ends with this answer. Otherwise the trouble, as `aim` wants it.
+        *sent_us becomes `before_us` again if the attempt has changed nothing."""
+        if state == CALL_ANSWERED:
+            if self.is_final(head, got, payload):
+                return None
+            if got.status == WAN_ANSWER_IN_DOUBT:
+                return "in doubt", head.epoch, "it lost track of the change before that counted", b""
+            sent_us[0] = before_us
+            return "elsewhere", head.epoch, f"it is not primary, and knows epoch {got.number:#x}", payload
+        if state == CALL_LATE:
+            return "late", head.epoch, "it did not answer", b""
+        if state == CALL_UNKNOWN:
+            return "broken", head.epoch, line.why, b""
+        sent_us[0] = before_us
+        return "broken", head.epoch, line.why if line.broken else "too many calls are on their way", b""
 
     cdef bint is_final(self, const wan_call *head, const wan_answer *got, bytes payload) except *:
         """Whether a call ends with this answer. If not, it goes again. Raises the error that the answer tells."""
@@ -381,6 +397,110 @@ cdef class CallPart:
         self.slot, self.line = NULL, None
         line.leave()
         return 0
+
+
+cdef class CallSteps:
+    """One read (`operation` is None) or change of a route, whose owner makes the attempts: for drivers without threads.
+
+    `began_us`: when the caller began. The rest is as for `CallRoute.read` and `CallRoute.change`."""
+
+    def __cinit__(self, CallRoute route not None, operation, key, value, event_id, uint64_t began_us,
+                  Condition condition_=None):
+        cdef encoded encoded_key
+        self.route, self.condition_, self.began_us = route, condition_, began_us
+        self.is_read = operation is None
+        if self.is_read:
+            _key_holder = encode_key(key, &encoded_key)
+            self.packed = PyBytes_FromStringAndSize(<const char *>encoded_key.data, encoded_key.length)
+            begin(&self.head, WAN_CALL_GET, route.state,
+                  wan_key_hash(encoded_key.data, encoded_key.length, encoded_key.form))
+            self.head.form = encoded_key.form
+        else:
+            self.packed = route.begin_change(&self.head, operation, key, value, None, event_id, condition_, 0)
+
+    def __dealloc__(self):
+        self.let_go()
+
+    cdef int let_go(self) except -1:
+        if self.slot != NULL:
+            self.line.free(self.slot)
+            self.slot = NULL
+        return 0
+
+    @property
+    def bucket(self):
+        return self.head.bucket
+
+    @property
+    def in_doubt(self):
+        """Whether an attempt may have made the change."""
+        return self.sent_us != 0
+
+    @property
+    def until_us(self):
+        """When the call is given up."""
+        return self.began_us + self.route.limit_us
+
+    def send(self, CallLine line not None, uint64_t epoch):
+        """Lays out the next attempt on a line. `epoch`: 0 if the line leads to this member itself. Returns whether it
+        is on its way; if not, `trouble` says why."""
+        cdef const void *expected = NULL
+        cdef uint64_t length = 0, now = wan_monotonic_us()
+        cdef int state = CALL_NOT_SENT
+        if self.condition_ is not None:
+            expected, length = self.condition_.wanted.value, self.condition_.wanted.length
+        self.let_go()
+        self.line, self.before_us, self.head.epoch = line, self.sent_us, epoch
+        mark_repeat(&self.head, self.before_us, now)
+        self.slot = line.take_slot(0)
+        if self.slot != NULL:
+            state = line.submit(self.slot, &self.head, PyBytes_AS_STRING(self.packed), PyBytes_GET_SIZE(self.packed),
+                                expected, length)
+        if state == CALL_NOT_SENT:
+            self.trouble = self.route.judge(&self.head, state, &self.got, None, line, self.before_us, &self.sent_us)
+            return False
+        if not self.is_read and not self.sent_us:
+            self.sent_us = now
+        return True
+
+    def take(self):
+        """Looks for the answer. True: the call has ended, and `result` is there. False: this attempt has ended, and
+        `trouble` says how. None: it is on its way. Raises the error that the answer tells."""
+        cdef const wan_answer *answer
+        cdef int state = self.slot.state
+        cdef bytes payload = None
+        if state == CALL_WAITS:
+            return None
+        if state == CALL_ANSWERED:
+            answer = <const wan_answer *>self.slot.answer.bytes
+            self.got = answer[0]
+            payload = PyBytes_FromStringAndSize(<const char *>(answer + 1), answer.length)
+        self.let_go()
+        self.trouble = self.route.judge(&self.head, state, &self.got, payload, self.line, self.before_us,
+                                        &self.sent_us)
+        if self.trouble is not None:
+            return False
+        if self.is_read:
+            self.result = read_of(&self.got, payload)
+        else:
+            self.result = self.route.outcome_of(&self.got, payload, self.condition_)
+        return True
+
+    @property
+    def found(self):
+        """The value that a conditional change found, as an object. None: it found none."""
+        return None if self.condition_ is None else self.condition_.found()
+
+
+cdef tuple read_of(const wan_answer *got, bytes payload):
+    return got.flags & WAN_ANSWER_LIVE != 0, got.form, payload if got.flags & WAN_ANSWER_VALUE else None
+
+
+cdef void mark_repeat(wan_call *head, uint64_t sent_us, uint64_t now_us) noexcept nogil:
+    """Says in the head of a change how long ago an attempt was made that may have happened. 0: none was."""
+    if sent_us and (head.kind == WAN_CALL_CHANGE or head.kind == WAN_CALL_ROWS or head.kind == WAN_CALL_CLEAR):
+        head.flags |= WAN_CALL_REPEAT
+        head.number = (now_us - sent_us) // 1000 + 1
 
 
 cdef void begin(wan_call *head, int kind, CompiledRegion state, uint64_t hash) noexcept:

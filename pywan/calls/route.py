@@ -25,6 +25,58 @@ BUCKETS_TOGETHER = 32  # So many buckets are scanned at the same time.
 Trouble = tuple[str, int, str, bytes]
 
 
+class Aim:
+    """Where one attempt of a call goes, and how long the call waits before. It knows no clock and no connection.
+
+    If `wait_s` is above 0, the caller waits so long, or until the table has a primary of an epoch above `newer_than`,
+    and then says what the table has (`take`). Then the attempt goes to `primary`. If it cannot, the caller says why
+    (`miss`), and goes on with the next wait.
+
+    `trouble`: of the attempt before; None: this is the first one.
+    """
+
+    def __init__(self, table: BucketTable, bucket: int, trouble: Trouble | None) -> None:
+        self.primary = table.primary(bucket)
+        self.trouble = trouble
+        self.wait_s = 0.0
+        self.newer_than = 0
+        self._pause_s = NEWER_S
+        if trouble is None:
+            return
+        told = told_primary(trouble)
+        if told is not None and told.epoch > self.primary.epoch:
+            self.primary = told
+        elif self.primary.epoch <= trouble[1]:
+            self.wait_s, self.newer_than = NEWER_S, trouble[1]
+
+    def take(self, primary: KnownPrimary) -> None:
+        """The wait is over, and the table names this primary."""
+        self.primary, self.wait_s = primary, 0.0
+
+    def miss(self, trouble: Trouble | None) -> None:
+        """The attempt could not be made."""
+        if trouble is not None:
+            self.trouble, self.newer_than = trouble, trouble[1]
+        self.wait_s, self._pause_s = self._pause_s, min(2 * self._pause_s, CONNECT_PAUSE_S)
+
+
+def told_primary(trouble: Trouble) -> KnownPrimary | None:
+    """Returns the primary that the member that was asked last named, if that is news.
+
+    The table does not take it: the coordinator's decisions fill the table. Calls go there until it changes.
+    """
+    found = decode_primary(trouble[3])
+    if found is None or found[4] <= trouble[1]:
+        return None
+    name, member_id, host, port, epoch = found
+    return KnownPrimary(Incarnation(name, member_id), host, port, epoch)
+
+
+def seconds_to(until_us: int) -> float:
+    """Returns for how many seconds it is not `until_us` yet."""
+    return max(0, until_us - _core.monotonic_us()) / 1e6
+
+
 class Route(_core.CallRoute):
     """The calls of one region. `RegionCore.share` gets it."""
 
@@ -132,29 +184,26 @@ class Route(_core.CallRoute):
         self, bucket: int, began_us: int, trouble: Trouble | None, in_doubt: bool, key: Any
     ) -> tuple[_core.CallLine, int] | None:
         """As `CallRoute.aim`. It waits in short steps, so that Ctrl-C ends it."""
-        deadline = (began_us + self.limit_us) / 1e6
-        primary = self._table.primary(bucket)
-        if trouble is not None and (told := self._told(trouble)) is not None and told.epoch > primary.epoch:
-            primary = told
-        elif trouble is not None and primary.epoch <= trouble[1]:
-            primary = self._table.wait_newer(bucket, trouble[1], min(NEWER_S, deadline - time.monotonic()))
-        pause = NEWER_S
+        until_us = began_us + self.limit_us
+        aim = Aim(self._table, bucket, trouble)
         while True:
-            if time.monotonic() >= deadline:
-                raise self._too_late(bucket, key, primary, trouble, in_doubt)
-            if primary.member is None:
-                trouble = "nobody", primary.epoch, "no member is known to be its primary", b""
-            elif primary.member == self._me:
+            if aim.wait_s:
+                wait_s = min(aim.wait_s, seconds_to(until_us))
+                aim.take(self._table.wait_newer(bucket, aim.newer_than, wait_s))
+            if _core.monotonic_us() >= until_us:
+                raise self._too_late(bucket, key, aim.primary, aim.trouble, in_doubt)
+            primary = aim.primary
+            if primary.member == self._me:
                 return None
-            else:
-                try:
-                    return self._line(bucket, primary, deadline)
-                except (ConnectivityError, IncompatibleSystemError) as error:
-                    # An attempt that is cut off because the time is over says less than the one before.
-                    if trouble is None or time.monotonic() < deadline:
-                        trouble = "broken", primary.epoch, str(error), b""
-            primary = self._table.wait_newer(bucket, trouble[1], min(pause, deadline - time.monotonic()))
-            pause = min(2 * pause, CONNECT_PAUSE_S)
+            if primary.member is None:
+                aim.miss(("nobody", primary.epoch, "no member is known to be its primary", b""))
+                continue
+            try:
+                return self._line(bucket, primary, time.monotonic() + seconds_to(until_us))
+            except (ConnectivityError, IncompatibleSystemError) as error:
+                # An attempt that is cut off because the time is over says less than the one before.
+                is_late = aim.trouble is not None and _core.monotonic_us() >= until_us
+                aim.miss(aim.trouble if is_late else ("broken", primary.epoch, str(error), b""))
 
     def tell_primary(self, bucket: int, epoch: int) -> bytes:
         """As `CallRoute.tell_primary`."""
@@ -162,18 +211,6 @@ class Route(_core.CallRoute):
         if primary.member is None or primary.epoch <= epoch:
             return b""
         return encode_primary((*primary.member, primary.host, primary.port, primary.epoch))
-
-    @staticmethod
-    def _told(trouble: Trouble) -> KnownPrimary | None:
-        """Returns the primary that the member that was asked last named, if that is news.
-
-        The table does not take it: the coordinator's decisions fill the table. Calls go there until it changes.
-        """
-        found = decode_primary(trouble[3])
-        if found is None or found[4] <= trouble[1]:
-            return None
-        name, member_id, host, port, epoch = found
-        return KnownPrimary(Incarnation(name, member_id), host, port, epoch)
 
     def aim_now(self, bucket: int) -> tuple[_core.CallLine, int] | Literal[False] | None:
         """As `CallRoute.aim_now`."""
