@@ -234,7 +234,20 @@ def test_the_list_of_decisions_has_each_with_its_title():
 
 # Words of names that say nothing about this project: those of programming, and plain English.
 PLAIN_WORDS = {
-    *("actions", "attributes", "connection", "encoding", "id", "key", "kind", "messages", "peer", "pool", "server"),
+    *(
+        "actions",
+        "aim",
+        "attributes",
+        "connection",
+        "encoding",
+        "id",
+        "key",
+        "kind",
+        "messages",
+        "peer",
+        "pool",
+        "server",
+    ),
     *("for", "last", "leave", "may", "reasons", "refused", "reports", "services", "store", "tell"),
     *("changed", "extended", "given", "hosted", "remembered", "request", "up"),
 }
