@@ -11,7 +11,7 @@ from pathlib import Path
 import pywan
 from pywan.base.addresses import Address, parse_locators
 from pywan.coordination.messages import Tables
-from pywan.coordination.tables import OWNED, Bucket, BucketKey, Incarnation, Kind, RegionAttributes
+from pywan.coordination.tables import Bucket, BucketKey, Incarnation, Kind, RegionAttributes
 from pywan.site.agent import Agent
 from pywan.site.locator import Locator
 from pywan.testing.processes import ChildProcess, ProcessFailed, tell
@@ -60,18 +60,10 @@ class SmallMember:
     def _take(self, tables: Tables) -> None:
         self.changes.append(tables)
         mine = [key for key, bucket in tables.buckets if bucket is not None and bucket.primary == self.agent.me]
-        self.agent.ready([key for key in mine if key.number != OWNED])
+        self.agent.ready(mine)
         for key in mine:
             for learner in self.buckets[key].learners:
                 self.agent.caught_up(key, self.buckets[key].epoch, learner)
-        self.share()
-
-    def share(self) -> None:
-        """As an owner whose buckets are decided: says that they have tails."""
-        for key, bucket in self.buckets.items():
-            has_buckets = BucketKey(key.region, 0) in self.buckets
-            if key.number == OWNED and bucket.primary == self.agent.me and has_buckets:
-                self.agent.shared(key.region, bucket.epoch)
 
     @property
     def buckets(self) -> dict[BucketKey, Bucket]:

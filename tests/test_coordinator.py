@@ -21,7 +21,6 @@ from pywan.coordination.journal import Journal
 from pywan.coordination.messages import MayLeave, Refused, Tables
 from pywan.coordination.tables import (
     NO_DECISION,
-    OWNED,
     Bucket,
     BucketKey,
     DecisionId,
@@ -40,7 +39,6 @@ A, B, C = (Incarnation(name, number) for number, name in enumerate("abc", 1))
 TIMEOUT = 1_000_000
 OVER = TIMEOUT * 11 // 10
 KEY = BucketKey("data", 0)
-WHOLE = BucketKey("data", OWNED)
 
 
 class Site:
@@ -59,9 +57,7 @@ class Site:
         self.start()
         for member in members:
             self.join(member)
-        for member in members:  # All at once: the region has no owner, and its buckets are made.
-            self.core.host(member, "data", self.attributes, 100, self.now)
-        self.act()
+        self.host("data", self.attributes, *members)
 
     def start(self, run: int = 1) -> None:
         self.core = Coordinator(
@@ -70,6 +66,15 @@ class Site:
 
     def join(self, member: Incarnation, **fields) -> None:
         self.core.join(profile(member, **fields), {}, {}, NO_DECISION, self.now)
+        self.act()
+
+    def host(self, region: str, attributes: RegionAttributes, *members: Incarnation) -> None:
+        """All members get the region. They are accessors first, so that buckets are made when all of them can store."""
+        for member in members:
+            self.core.host(member, region, attributes, 0, self.now)
+            self.act()
+        for member in members:
+            self.core.host(member, region, attributes, 100, self.now)
         self.act()
 
     def act(self) -> None:
@@ -346,10 +351,8 @@ def test_a_report_about_an_earlier_transfer_does_not_put_a_copy_into_the_set():
     site.join(B)
     site.core.host(B, "data", site.attributes, 100, site.now)
     site.act()
+    site.pass_time(TIMEOUT // 10, A, B)
     bucket = site.bucket()
-    site.core.shared(A, "data", site.bucket(WHOLE).epoch, site.now)
-    site.core.tick(site.now)
-    site.act()
     (learner,) = site.bucket().learners
     site.core.caught_up(A, KEY, bucket.epoch, Learner(B, learner.transfer - 1), site.now)
     assert site.bucket().in_sync == (A,)
@@ -357,85 +360,121 @@ def test_a_report_about_an_earlier_transfer_does_not_put_a_copy_into_the_set():
     assert site.bucket().in_sync == (A, B) and site.bucket().learners == ()
 
 
-def test_the_first_member_of_a_region_is_its_owner_and_no_bucket_is_made():
-    site = Site(A)
-    assert site.core.site.buckets.keys() == {WHOLE} and site.bucket(WHOLE).primary == A
-
-
-def with_second_member(site: Site) -> None:
-    site.join(B)
-    site.core.host(B, "data", site.attributes, 100, site.now)
+def asks_to_host(site: Site, member: Incarnation, weight: int = 100) -> None:
+    site.join(member)
+    site.core.host(member, "data", site.attributes, weight, site.now)
     site.act()
 
 
-def test_with_a_second_member_the_owner_is_primary_of_all_buckets_in_the_life_of_the_region():
+def test_the_first_member_of_a_region_has_all_its_buckets_by_one_decision():
     site = Site(A)
-    with_second_member(site)
-    assert len(site.core.site.buckets) == 5
-    assert {bucket.in_sync for bucket in site.core.site.buckets.values()} == {(A,)}
-    assert len({bucket.life for bucket in site.core.site.buckets.values()}) == 1
+    buckets = list(site.core.site.buckets.values())
+    assert len(buckets) == 4 and all(each is buckets[0] for each in buckets)
+    assert buckets[0].is_only_of(A) and not site.core.site.regions["data"].shared
 
 
 @pytest.mark.parametrize("kind", Kind)
-def test_nobody_learns_before_the_owner_has_said_that_it_has_a_tail(kind):
+def test_a_second_member_is_let_in_when_the_first_has_stored_that_others_may_have_the_region(kind):
     site = Site(A, kind=kind)
-    with_second_member(site)
-    site.pass_time(3 * TIMEOUT, A, B)
+    site.deaf.add(A)
+    asks_to_host(site, B)
+    site.pass_time(TIMEOUT // 2, A, B)
+    assert site.core.site.regions["data"].shared and site.core.site.hosts("data").keys() == {A}
     assert not any(bucket.learners for bucket in site.core.site.buckets.values())
-    site.core.shared(A, "data", site.bucket(WHOLE).epoch, site.now)
-    site.core.tick(site.now)
-    site.act()
-    assert WHOLE not in site.core.site.buckets
+    site.deaf.clear()
+    site.stored[A] = site.core.site.newest
+    site.renew(A)
+    assert site.core.site.hosts("data").keys() == {A, B}
+    site.pass_time(2 * TIMEOUT, A, B)
     assert {bucket.learning for bucket in site.core.site.buckets.values()} == {(B,)}
 
 
-def test_only_the_owner_under_its_epoch_can_say_that_its_region_is_shared():
+def test_a_second_member_waits_for_a_silent_first_one_until_that_is_gone():
     site = Site(A)
-    site.core.shared(A, "data", site.bucket(WHOLE).epoch, site.now)
-    site.act()
-    assert WHOLE in site.core.site.buckets, "there is no second member"
-    with_second_member(site)
-    for member, epoch in ((B, site.bucket(WHOLE).epoch), (A, Epoch(1, 9))):
-        site.core.shared(member, "data", epoch, site.now)
-        site.act()
-        assert WHOLE in site.core.site.buckets
-
-
-def test_a_region_whose_owner_dies_before_it_was_shared_begins_anew_with_the_next_member():
-    site = Site(A)
-    with_second_member(site)
-    life = site.bucket(WHOLE).life
+    life = site.bucket().life
+    site.deaf.add(A)
+    asks_to_host(site, B)
+    site.pass_time(4 * TIMEOUT, B)
+    assert site.core.site.hosts("data").keys() == {A} and site.bucket().life == life, "A may work as if it were alone"
+    assert [each["waited_for"] for each in site.core.status(site.now)["members"]] == [4, 0]
     site.core.left(A, site.now)
     site.act()
-    assert site.bucket(WHOLE).primary == B and site.bucket(WHOLE).life > life
-    assert KEY not in site.core.site.buckets
+    site.pass_time(TIMEOUT, B)
+    assert site.bucket().primary == B and site.bucket().life > life
 
 
-def test_a_region_that_its_owner_closes_may_be_created_with_other_attributes():
+def test_a_member_that_was_silent_as_the_only_one_with_a_region_comes_back_as_it_is():
+    site = Site(A)
+    before = dict(site.core.site.buckets)
+    site.pass_time(4 * TIMEOUT)
+    site.renew(A)
+    assert not isinstance(site.last(A), Refused) and site.core.site.buckets == before
+
+
+def test_a_sole_copy_that_knows_of_others_is_given_up_when_its_lease_is_over():
+    site = Site(A)
+    asks_to_host(site, B)
+    assert site.core.site.hosts("data").keys() == {A, B}
+    site.pass_time(2 * OVER, B)
+    assert site.bucket().primary == B
+
+
+def test_a_region_that_can_be_on_one_member_only_is_never_shared():
+    site = Site(A, only_once="it has senders")
+    asks_to_host(site, B)
+    assert isinstance(site.last(B), Refused)
+    site.pass_time(4 * TIMEOUT, B)  # A is silent: nobody says no, and nobody may have it.
+    site.core.host(B, "data", site.attributes, 100, site.now)
+    site.act()
+    assert site.core.site.hosts("data").keys() == {A} and not site.core.site.regions["data"].shared
+
+
+def test_a_region_that_nobody_has_any_more_begins_as_that_of_one_member():
+    site = Site(A)
+    asks_to_host(site, B)
+    for member in (A, B):
+        site.core.left(member, site.now)
+        site.act()
+    site.pass_time(TIMEOUT, C)
+    asks_to_host(site, C)
+    site.pass_time(TIMEOUT, C)
+    assert site.bucket().is_only_of(C) and not site.core.site.regions["data"].shared
+
+
+def test_a_request_that_is_repeated_decides_nothing_new():
+    site = Site(A)
+    number = site.core.site.number
+    site.core.host(A, "data", site.attributes, 100, site.now)
+    site.act()
+    assert site.core.site.number == number
+
+
+def test_a_region_that_its_member_closes_may_be_created_with_other_attributes():
     site = Site(A)
     site.core.unhost(A, "data", site.now)
     site.act()
-    assert site.core.site.buckets == {}
+    assert all(bucket.in_sync == () for bucket in site.core.site.buckets.values())
+    assert site.core.status(site.now)["buckets_without_primary"] == 0
     other = RegionAttributes(Kind.REPLICATE, 4)
     site.core.host(A, "data", other, 100, site.now)
     site.act()
-    assert site.core.site.regions["data"] == other and site.bucket(WHOLE).primary == A
+    assert site.core.site.regions["data"] == other and site.bucket().primary == A
 
 
-def test_an_accessor_owns_nothing_and_makes_an_owned_region_shared():
+def test_an_accessor_has_nothing_and_is_waited_for_all_the_same():
     site = Site()
-    site.join(A)
-    site.core.host(A, "data", site.attributes, 0, site.now)
-    site.act()
-    assert site.core.site.buckets == {}
-    site = Site(A)
-    site.join(B)
-    site.core.host(B, "data", site.attributes, 0, site.now)
-    site.act()
-    assert KEY in site.core.site.buckets
+    asks_to_host(site, A, weight=0)
+    assert site.core.site.buckets == {} and not site.core.site.regions["data"].shared
+    site.deaf.add(A)
+    asks_to_host(site, B)
+    assert site.core.site.hosts("data").keys() == {A}
+    site.deaf.clear()
+    site.stored[A] = site.core.site.newest
+    site.renew(A)
+    assert site.core.site.hosts("data").keys() == {A, B} and site.bucket().primary == B
 
 
-def test_an_owner_is_decided_after_the_silence_of_a_new_run():
+def test_buckets_are_decided_after_the_silence_of_a_new_run():
     site = Site()
     site.join(B)
     site.join(C)
@@ -443,43 +482,40 @@ def test_an_owner_is_decided_after_the_silence_of_a_new_run():
     site.start(run=2)
     site.core.host(B, "data", site.attributes, 100, site.now)
     site.act()
-    assert WHOLE not in site.core.site.buckets, "C may own the region, and was not heard yet"
+    assert not site.core.site.buckets, "C may have the region, and was not heard yet"
     assert not site.core.site.hosts("data"), "B waits, and makes no change that C does not know of"
     site.pass_time(2 * TIMEOUT, B)
     site.core.host(B, "data", site.attributes, 100, site.now)
     site.act()
-    assert site.bucket(WHOLE).primary == B
+    assert site.bucket().primary == B
 
 
-def test_an_older_file_that_names_an_owner_does_not_take_a_shared_region_back():
-    site = Site(A, startup_recovery_delay_ms=0)
+@pytest.mark.parametrize("file", ["lost", "older"])
+@pytest.mark.parametrize("shared", [False, True])
+def test_whether_others_may_have_a_region_outlives_the_coordinators_file(file, shared):
+    site = Site(A)
     older = list(site.journal)
-    with_second_member(site)
-    site.core.shared(A, "data", site.bucket(WHOLE).epoch, site.now)
-    site.core.tick(site.now)
-    site.act()
-    for key, bucket in list(site.core.site.buckets.items()):
-        site.core.caught_up(A, key, bucket.epoch, bucket.learners[0], site.now)
-    site.act()
+    if shared:
+        asks_to_host(site, B)
+    else:
+        site.join(B)
     known, newest = dict(site.core.site.buckets), site.core.site.newest
-    site.journal = older
+    regions = dict(site.core.site.regions)
+    site.journal = [] if file == "lost" else older
     site.start(run=2)
-    for member in (A, B):
-        holdings = {key: Holding(bucket, True) for key, bucket in known.items()}
-        hosting = profile(member, site_identity="site", seen=newest, hosting=(("data", 100),))
-        site.core.join(hosting, {"data": site.attributes}, holdings, newest, site.now)
-        site.act()
-    site.pass_time(2 * TIMEOUT, A, B)
-    assert WHOLE not in site.core.site.buckets and len(site.core.site.buckets) == 4
-    assert all(set(bucket.in_sync) == {A, B} and bucket.primary for bucket in site.core.site.buckets.values())
+    holdings = {key: Holding(bucket, True) for key, bucket in known.items()}
+    hosting = profile(A, site_identity="site", seen=newest, hosting=(("data", 100),))
+    site.core.join(hosting, regions, holdings, newest, site.now)
+    site.act()
+    site.pass_time(2 * TIMEOUT, A)
+    assert site.core.site.regions["data"].shared is shared
+    assert site.bucket().is_only_of(A) and site.bucket().life == known[KEY].life
 
 
 def test_colocated_regions_have_the_same_copies_and_primaries():
     site = Site(A, B, C)
     child = replace(site.attributes, colocated_with="data")
-    for member in (A, B, C):
-        site.core.host(member, "child", child, 100, site.now)
-    site.act()
+    site.host("child", child, A, B, C)
     keys = [BucketKey("child", number) for number in range(4)]
 
     def are_alike() -> bool:
@@ -502,7 +538,6 @@ def test_images_are_made_a_few_at_a_time():
     site.join(B)
     site.core.host(B, "data", attributes, 100, 0)
     site.act()
-    site.core.shared(A, "data", site.bucket(WHOLE).epoch, 0)
     site.core.tick(site.now)
     site.act()
     learning = [key for key, bucket in site.core.site.buckets.items() if bucket.learning == (B,)]
@@ -636,35 +671,6 @@ def test_members_of_a_new_generation_hear_nothing_of_a_bucket_before_it_is_decid
     assert [epoch.generation for epoch in epochs] == [2]
 
 
-def test_an_owner_that_has_shared_its_region_is_not_told_that_it_still_owns_it():
-    site = Site(A)
-    before = list(site.journal)
-    assert site.bucket(WHOLE).primary == A
-    site.join(B)
-    site.core.host(B, "data", site.attributes, 100, site.now)
-    site.act()
-    site.core.shared(A, "data", site.bucket(WHOLE).epoch, site.now)
-    site.act()
-    bucket, seen = site.bucket(), site.core.site.newest
-    assert WHOLE not in site.core.site.buckets
-    site.journal[:] = before  # An older file was put back: A owned the region then.
-    site.start(run=2)
-    assert WHOLE in site.core.site.buckets
-    knows, regions = {KEY: Holding(bucket, True)}, {"data": site.attributes}
-    site.core.join(profile(A, seen=seen, hosting=(("data", 100),)), regions, knows, seen, site.now)
-    site.act()
-    assert WHOLE not in site.core.site.buckets
-    site.core.join(
-        profile(B, seen=seen),
-        {},
-        {WHOLE: Holding(Bucket(bucket.epoch, bucket.life, 0, 1, A, (A,)), False)},
-        seen,
-        site.now,
-    )
-    site.act()
-    assert WHOLE not in site.core.site.buckets  # B had not heard of it.
-
-
 def test_a_bucket_that_may_have_lost_its_end_keeps_its_content_under_a_new_life():
     site = Site(A, B)
     bucket, old = site.bucket(), site.core.site.newest
@@ -729,6 +735,16 @@ def test_a_region_that_is_destroyed_goes_with_its_buckets():
 
 
 # --- its file ---
+
+
+@st.composite
+def runs_of_buckets(draw):
+    """Tables with neighbours that have the same decision, or not."""
+    kinds = draw(st.lists(buckets(), min_size=1, max_size=3))
+    numbers = sorted(draw(st.sets(st.integers(0, 20))))
+    chosen = [(BucketKey("data", number), draw(st.sampled_from([None, *kinds]))) for number in numbers]
+    return Tables(0, DecisionId(1, 1, 1), "L", "site", 0, None, (), tuple(chosen))
+
 
 incarnations = st.builds(Incarnation, st.text(max_size=8), st.integers(0, 2**32))
 sets = st.lists(incarnations, max_size=3, unique=True).map(tuple)

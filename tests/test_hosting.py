@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import time
 
 import pytest
 
 import pywan
+from pywan.calls.route import Route
 from pywan.config.attributes import RegionAttributes
-from pywan.coordination.tables import OWNED, BucketKey, Kind
-from pywan.errors import ConfigurationError, IllegalStateError
+from pywan.coordination.tables import Kind
+from pywan.errors import ConfigurationError, ConnectivityError, IllegalStateError
 from pywan.member.hosting import EQUAL_WEIGHT_MB, site_attributes, weight_of
 from pywan.testing.waiting import SOON_S, eventually
 from pywan.transport.control import call_once
+from shared_site import Call
 from small_members import locator
 
 
@@ -36,10 +39,10 @@ def member(site, tmp_path):
         yield cache
 
 
-def test_a_member_of_one_owns_its_regions_and_has_no_bucket(site, member):
+def test_all_buckets_of_a_region_are_decided_when_its_creation_returns(site, member):
     member.create_region("data", "PARTITION")
     assert in_view(site) == {"a": ["data"]}
-    assert coordination(site)["owned_regions"] == 1 and coordination(site)["buckets"] == 0
+    assert coordination(site)["buckets"] == 113 and coordination(site)["buckets_without_primary"] == 0
 
 
 def test_a_region_that_is_local_to_the_member_is_not_told(site, member):
@@ -71,11 +74,14 @@ def test_a_region_that_cannot_be_shared_is_refused_at_a_second_member(site, memb
         assert in_view(site) == {"a": ["data"], "b": []}
 
 
-def test_a_second_member_with_the_same_region_makes_the_coordinator_decide_all_buckets(site, member):
-    member.create_region("data", "PARTITION", total_num_buckets=7)
+def test_a_region_that_was_used_by_one_member_keeps_its_content_for_the_second(site, member):
+    region = member.create_region("data", "PARTITION", total_num_buckets=7)
+    region.put("k", 1)
     with pywan.Cache("b", locators=str(site.address)) as other:
-        other.create_region("data", "PARTITION", total_num_buckets=7)
-        assert coordination(site)["buckets"] == 7
+        there = other.create_region("data", "PARTITION", total_num_buckets=7)
+        assert there["k"] == 1 and not there.put_if_absent("k", 2) == 2
+        there.put("l", 3)
+        assert region["l"] == 3
 
 
 def test_a_member_that_closes_leaves_the_view_at_once(site, member):
@@ -84,13 +90,50 @@ def test_a_member_that_closes_leaves_the_view_at_once(site, member):
     assert set(in_view(site)) == {"a"}
 
 
-def test_a_member_whose_coordinator_is_away_creates_regions_and_closes_in_time():
+@pytest.fixture
+def impatient(monkeypatch):
+    """A member that creates a region waits a moment only for its coordinator."""
+    monkeypatch.setattr("pywan.site.agent.HOST_TIMEOUT_S", 0.2)
+
+
+def test_a_region_that_is_created_while_the_coordinator_is_away_waits_for_it(tmp_path, impatient):
+    with locator(dir=tmp_path) as site:
+        cache = pywan.Cache("a", locators=str(site.address), dir=tmp_path / "a")
+    with cache:
+        region = cache.create_region("data", "PARTITION")
+        call = Call(region.put, "k", 2)
+        assert not call.is_done
+        with locator(dir=tmp_path, port=site.port):
+            call.result()
+            assert region["k"] == 2
+
+
+def test_a_call_that_waits_for_the_coordinator_ends_in_time_and_names_it(impatient, monkeypatch):
+    monkeypatch.setattr("pywan.member.sharing.Route", functools.partial(Route, timeout_s=0.3))
+    with locator() as site:
+        cache = pywan.Cache("a", locators=str(site.address))
+    with cache:
+        region = cache.create_region("data", "PARTITION")
+        with pytest.raises(
+            ConnectivityError, match="no member is known to be its primary, since coordinator L is away"
+        ):
+            region.put("k", 1)
+
+
+def test_a_region_for_one_member_only_is_not_created_while_the_coordinator_is_away(tmp_path, impatient):
+    with locator(dir=tmp_path) as site:
+        cache = pywan.Cache("a", locators=str(site.address), dir=tmp_path / "a")
+    with cache:
+        with pytest.raises(IllegalStateError, match="it has senders, so only one member .*: coordinator L is away"):
+            cache.create_region("data", "PARTITION", gateway_sender_ids=["ln"])
+        assert cache.regions() == {}
+
+
+def test_a_member_whose_coordinator_is_away_closes_in_time(impatient):
     with locator() as site:
         cache = pywan.Cache("a", locators=str(site.address))
     began = time.monotonic()
-    eventually(lambda: cache._core.agent.status()["problem"])
-    region = cache.create_region("data", "PARTITION")
-    region.put("k", 1)
+    cache.create_region("data", "PARTITION")
     cache.close()
     assert time.monotonic() - began < SOON_S
 
@@ -105,7 +148,6 @@ def test_attributes_are_told_as_the_site_knows_them():
     assert weight_of(made) == EQUAL_WEIGHT_MB
     assert weight_of(RegionAttributes.make("p", type="PARTITION_PROXY")) == 0
     assert weight_of(RegionAttributes.make("p", local_max_memory=0)) == 0
-    assert BucketKey("data", OWNED).number == -1
 
 
 @pytest.mark.parametrize(

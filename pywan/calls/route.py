@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 from pywan import _core
@@ -88,7 +88,10 @@ class Route(_core.CallRoute):
         me: Incarnation,
         *,
         timeout_s: float = CALL_TIMEOUT_S,
+        why_nobody: Callable[[], str] = lambda: "",
     ) -> None:
+        """`why_nobody` says why no member is known to be primary. Empty: there is nothing to say."""
+        self._why_nobody = why_nobody
         self._name, self._table, self._pool, self._me = core.name, table, pool, me
         table.on_change(self._forget)
 
@@ -254,10 +257,12 @@ class Route(_core.CallRoute):
             if primary.member is not None
             else "its primary"
         )
+        words = trouble[2] if trouble is not None else "no time was left"
+        why = self._why_nobody() if trouble is not None and trouble[0] == "nobody" else ""
         became = "it may have been changed all the same" if in_doubt else "nothing was changed"
         error = ConnectivityError(
             f"region {self._name!r}: {what}: {where} did not answer within {self.limit_us / 1e6:g} s:"
-            f" {trouble[2] if trouble is not None else 'no time was left'}; {became}. Try again when the members of the"
+            f" {words}{f', since {why}' if why else ''}; {became}. Try again when the members of the"
             " site reach each other, or raise call-timeout"
         )
         error.in_doubt = in_doubt

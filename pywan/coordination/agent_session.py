@@ -8,7 +8,7 @@ until the tables show its effect, so the coordinator may drop any of them.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,7 +17,6 @@ from pywan.coordination import encoding
 from pywan.coordination.messages import Refused, Tables
 from pywan.coordination.tables import (
     NO_DECISION,
-    OWNED,
     Bucket,
     BucketKey,
     DecisionId,
@@ -84,6 +83,14 @@ class SiteTables:
             if bucket is not None:
                 self.buckets[key] = bucket
         return tables
+
+    def has_buckets(self, region: str) -> bool:
+        """Whether it is decided who has each bucket of the region."""
+        attributes = self.regions.get(region)
+        return attributes is not None and all(
+            (bucket := self.buckets.get(key)) is not None and bucket.primary is not None and key not in self.undecided
+            for key in (BucketKey(region, number) for number in range(attributes.total_num_buckets))
+        )
 
 
 @dataclass
@@ -209,7 +216,11 @@ class AgentSession:
     # --- requests ---
 
     def host(self, region: str, attributes: RegionAttributes, weight: int) -> Request:
-        """Tells the site that this member has the region. `weight`: local-max-memory in MB; 0: it is an accessor."""
+        """Tells the site that this member has the region. `weight`: local-max-memory in MB; 0: it is an accessor.
+
+        It is done when the tables show it, and who has the buckets. The site first hears that an earlier region of the
+        name is gone.
+        """
         self._hosted[region] = _Hosted(attributes, weight)
         return self._ask_to_host(region)
 
@@ -225,32 +236,42 @@ class AgentSession:
             if profile is None or (region, hosted.weight) not in profile.hosting:
                 return False
             hosted.is_known = True
-            return True
+            return not hosted.weight or self.tables.has_buckets(region)
 
         fields = ["host", region, encoding.plain_attributes(hosted.attributes), hosted.weight]
         return self.ask(("host", region), fields, is_done, needs_answer=True)
 
-    def shared(self, region: str, epoch: Epoch) -> None:
-        """The member, owner of the region under `epoch`, has given it a tail: others may use it, and learn."""
-        key = BucketKey(region, OWNED)
-
-        def is_done() -> bool:
-            bucket = self.tables.buckets.get(key)
-            return bucket is None or bucket.primary != self.me or bucket.epoch != epoch
-
-        self.ask(("shared", region), ["shared", region, encoding.plain_epoch(epoch)], is_done)
-
     def unhost(self, region: str) -> None:
         """Tells the site that this member has closed the region. Its copies are gone."""
-        self._hosted.pop(region, None)
-        self.requests.pop(("host", region), None)
-        self.ask(("unhost", region), ["unhost", region], None)
+        self._end("unhost", region)
 
     def destroy_region(self, region: str) -> None:
         """Tells the site that the region goes everywhere."""
+        self._end("destroy-region", region)
+
+    def _end(self, what: str, region: str) -> None:
+        """Asks until the coordinator has answered, and the tables say that this member has the region no more."""
         self._hosted.pop(region, None)
         self.requests.pop(("host", region), None)
-        self.ask(("destroy-region", region), ["destroy-region", region], None)
+
+        def is_done() -> bool:
+            profile = self.tables.members.get(self.me)
+            return profile is None or all(name != region for name, _ in profile.hosting)
+
+        self.ask((what, region), [what, region], is_done, needs_answer=True)
+
+    def _is_ending(self, region: str) -> bool:
+        return ("unhost", region) in self.requests or ("destroy-region", region) in self.requests
+
+    @property
+    def has_ending_regions(self) -> bool:
+        """Whether the coordinator has yet to take regions away that this member has closed or destroyed."""
+        return any(key[0] in ("unhost", "destroy-region") for key in self.requests)
+
+    def drop_requests(self) -> None:
+        """Drops what a member that ends does not need: all but the ends of its regions."""
+        for key in [key for key in self.requests if key[0] not in ("unhost", "destroy-region")]:
+            del self.requests[key]
 
     def caught_up(self, key: BucketKey, epoch: Epoch, learner: Learner) -> None:
         """The member, primary of the bucket under `epoch`, waits for the learner with every change from now on."""
@@ -336,15 +357,19 @@ class AgentSession:
 
     def next_request_us(self) -> int | None:
         """When the next request is to be sent; None: nothing is."""
-        if not self.is_joined or not self.requests:
+        if not self.is_joined:
             return None
-        return min(each.due_us for each in self.requests.values())
+        return min((each.due_us for _, each in self._to_send()), default=None)
+
+    def _to_send(self) -> Iterator[tuple[tuple[Any, ...], Request]]:
+        """A region is hosted when the end of an earlier one of its name is settled: the end is repeated too."""
+        return (each for each in self.requests.items() if each[0][0] != "host" or not self._is_ending(each[0][1]))
 
     def take_due(self, now_us: int) -> list[tuple[tuple[Any, ...], Request]]:
         """Returns the requests that are to be sent now, in one message (`encoded_requests`)."""
         if not self.is_joined:
             return []
-        batch = [each for each in self.requests.items() if each[1].due_us <= now_us][:REQUESTS_AT_ONCE]
+        batch = [each for each in self._to_send() if each[1].due_us <= now_us][:REQUESTS_AT_ONCE]
         for _, request in batch:
             request.due_us = now_us + request.pause_us
             request.pause_us = min(request.pause_us * 2, REPEAT_MAX_US)
@@ -398,7 +423,7 @@ class AgentSession:
         fields: dict[str, Any] = {
             "profile": encoding.plain_profile(profile),
             "stored": encoding.plain_decision_id(self.tables.newest),
-            "regions": {name: encoding.plain_attributes(each.attributes) for name, each in known.items()},
+            "regions": {name: encoding.plain_attributes(self._known_of(name)) for name in known},
             "coordinator": remembered.coordinator,
             "ended": self._ended and encoding.plain_incarnation(self._ended),
         }
@@ -409,6 +434,11 @@ class AgentSession:
             }
             fields["holdings"] = encoding.pack(encoding.plain_holdings(holdings))
         return fields
+
+    def _known_of(self, region: str) -> RegionAttributes:
+        """What is reported of a region: where the tables do not say that others may not have it, they may."""
+        known = self.tables.regions.get(region)
+        return replace(self._hosted[region].attributes, shared=known is None or known.shared)
 
     def take_news(self, question: Question, reply: Mapping[str, Any], now_us: int) -> list[Outcome]:
         """Takes the coordinator's reply. Returns what is to be done, in this order; then comes `settle`."""

@@ -3,7 +3,7 @@
 A state machine without sockets, disk or clock. Its driver hands it requests and the time, then takes its actions and
 does them in their order: a decision is stored before anybody hears of it. A member repeats a request until the tables
 show its effect, so the coordinator may drop any request. The design follows PacificA (Lin et al., 2008) with a single
-configuration manager; docs/decisions/0056 and 0060 say where it differs, and what the members do in between.
+configuration manager; docs/decisions/0056 and 0065 say where it differs, and what the members do in between.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from pywan.coordination.placement import choose_copies, choose_primary
 from pywan.coordination.tables import (
     MEMBER_TIMEOUT_US,
     NO_DECISION,
-    OWNED,
     Bucket,
     BucketKey,
     DecisionId,
@@ -85,8 +84,10 @@ class Coordinator:
         self._heard_now: set[Incarnation] = set()  # Members that have reported in this generation.
         self._unheard: dict[BucketKey, set[Incarnation]] = {}  # In a new generation: who has yet to report the bucket.
         self._all_heard: list[BucketKey] = []  # Of those: nobody is left. They are decided when the silence is over.
-        # Regions for which it is to be seen whether they need an owner, or have one no more.
+        # Regions that may have buckets which nobody has.
         self._unsettled: set[str] = set(self.site.regions)
+        # Members that asked to host a region, each with its weight. They wait for those who have it.
+        self._to_let_in: dict[tuple[Incarnation, str], int] = {}
         self._actions: list[Action] = []
         # By region: when buckets that were lost may be made. UNTIMED: the next tick sets it.
         self._anew_at: dict[str, int] = {}
@@ -116,7 +117,7 @@ class Coordinator:
 
         Args:
             profile: what it is. Regions that it has already are in `hosting`.
-            regions: the attributes of those.
+            regions: the attributes of those. `shared` is as the member knows it.
             holdings: all buckets that it knows, where it was a member of this site before.
             stored: the newest decision that it has stored; NO_DECISION: none.
         """
@@ -131,14 +132,20 @@ class Coordinator:
         for earlier in self._earlier_incarnations(me):
             self.revoke(earlier)  # One process locks the folder of a name: the others are gone.
         for region, attributes in regions.items():
-            if region not in self.site.regions:
+            known = self.site.regions.get(region)
+            if known is None:
                 self.site.set_region(region, attributes)
+            elif attributes.shared and not known.shared:
+                self.site.set_region(region, replace(known, shared=True))
         self._expired.pop(me, None)
         if self.site.members.get(me) != profile:
             self.site.set_member(me, profile)
         self._take_reports(me, holdings)
         self._told[me] = self._stored_by[me] = 0
-        self._unsettled.update(region for region, _ in profile.hosting)
+        for region, _ in profile.hosting:
+            self._unsettled.add(region)
+            if self._having(region) - {me}:
+                self._begin_sharing(region)
         self._hear(me, now_us)
         self._come_back(me, now_us)
 
@@ -153,6 +160,7 @@ class Coordinator:
         self._stored_by[me] = self._told[me] = stored.number
         self._hear(me, now_us)
         self._finish_removals()
+        self._let_in(now_us)
 
     def _hear(self, me: Incarnation, now_us: int) -> None:
         self._silent.discard(me)
@@ -167,13 +175,15 @@ class Coordinator:
     def host(self, me: Incarnation, region: str, attributes: RegionAttributes, weight: int, now_us: int) -> None:
         """The member creates the region. `weight`: local-max-memory in MB; 0: it is an accessor.
 
-        It may go on when the tables show it, and nobody knows yet who else has the region while there is silence.
+        It may go on when the tables show it. While there is silence, nobody knows yet who else has the region. A second
+        member is let in when everybody who has the region knows that others may have it (`shared`): until then they
+        work as if they were alone.
         """
         if not self._knows(me) or self._silent:
             return
-        known = self.site.regions.get(region)
-        if known is not None and known != attributes:
-            if self._is_used(region, me):
+        known, is_used = self.site.regions.get(region), self._is_used(region, me)
+        if known is not None and not known.is_like(attributes):
+            if is_used:
                 self._actions.append(Tell(me, Refused(_mismatch(region, known, attributes))))
                 return
             self._drop_buckets(region)
@@ -185,30 +195,64 @@ class Coordinator:
             )
             self._actions.append(Tell(me, Refused(reason)))
             return
-        if known != attributes:
-            self.site.set_region(region, attributes)
-        profile = self.site.members[me]
-        others = tuple(each for each in profile.hosting if each[0] != region)
-        self.site.set_member(me, replace(profile, hosting=(*others, (region, weight))))
-        delay_ms = 0 if attributes.kind is Kind.REPLICATE else attributes.startup_recovery_delay_ms
-        if weight and delay_ms >= 0:
-            self._recover_from(region, now_us + delay_ms * 1000)
-        self._unsettled.add(region)
+        if known is None or not is_used:  # It begins as the region of one member, also if it was shared once.
+            known = replace(attributes, shared=False)
+            if self.site.regions.get(region) != known:
+                self.site.set_region(region, known)
+        if self._having(region) - {me}:
+            self._begin_sharing(region)
+        self._to_let_in[me, region] = weight
+        self._let_in(now_us)
 
-    def shared(self, me: Incarnation, region: str, epoch: Epoch, now_us: int) -> None:
-        """The owner says that its region has a tail now: others may use the region, and learn."""
-        whole = BucketKey(region, OWNED)
-        if self._of_primary(me, whole, epoch) is None or len(self.site.of_region[region]) < 2:
-            return
-        self.site.set_bucket(whole, None)
-        self._recover_from(region, now_us)
+    def _having(self, region: str) -> set[Incarnation]:
+        """Those who have the region, or may have something of it."""
+        named = {each for key in self.site.of_region[region] for each in self.site.buckets[key].named}
+        return named | (self.site.hosts(region).keys() - self._expired.keys())
+
+    def _begin_sharing(self, region: str) -> None:
+        """Others may have the region from now on. Everybody who has it will know that before they do."""
+        attributes = self.site.regions.get(region)
+        if attributes is not None and not attributes.only_once and not attributes.shared:
+            self.site.set_region(region, replace(attributes, shared=True))
+
+    def _is_aware(self, region: str, member: Incarnation) -> bool:
+        """Whether the member knows that others may have the region. Before that it works as if it were alone, and
+        needs no lease. Others have it only if all who had it were aware."""
+        attributes = self.site.regions.get(region)
+        if attributes is None or not attributes.shared:
+            return False
+        has_stored = self._stored_by.get(member, 0) >= self.site.decided_at(region)
+        return has_stored or bool(self.site.hosts(region).keys() - {member})
+
+    def _let_in(self, now_us: int) -> None:
+        """Lets in those who wait to host a region, as soon as everybody who has it is aware of them."""
+        for (me, region), weight in list(self._to_let_in.items()):
+            attributes = self.site.regions.get(region)
+            if attributes is not None and self._knows(me):
+                if not all(self._is_aware(region, each) for each in self._having(region) - {me}):
+                    continue
+                self._host(me, region, attributes, weight, now_us)
+            del self._to_let_in[me, region]
+
+    def _host(self, me: Incarnation, region: str, attributes: RegionAttributes, weight: int, now_us: int) -> None:
+        profile = self.site.members[me]
+        if (region, weight) not in profile.hosting:
+            others = tuple(each for each in profile.hosting if each[0] != region)
+            self.site.set_member(me, replace(profile, hosting=(*others, (region, weight))))
+            delay_ms = 0 if attributes.kind is Kind.REPLICATE else attributes.startup_recovery_delay_ms
+            if weight and delay_ms >= 0:
+                self._recover_from(region, now_us + delay_ms * 1000)
+        self._unsettled.add(region)
 
     def unhost(self, me: Incarnation, region: str, now_us: int) -> None:
         """The member has closed the region. Its copies are gone; a sole copy is gone with its data."""
-        if not self._knows(me):
+        self._to_let_in.pop((me, region), None)
+        profile = self.site.members.get(me)
+        if profile is None:
             return
-        profile = self.site.members[me]
-        self.site.set_member(me, replace(profile, hosting=tuple(each for each in profile.hosting if each[0] != region)))
+        hosting = tuple(each for each in profile.hosting if each[0] != region)
+        if hosting != profile.hosting:
+            self.site.set_member(me, replace(profile, hosting=hosting))
         for key, bucket in self.site.held_by(me):
             if key.region != region:
                 continue
@@ -220,7 +264,7 @@ class Coordinator:
 
     def destroy_region(self, me: Incarnation, region: str) -> None:
         """The region goes everywhere, with its buckets."""
-        if not self._knows(me) or region not in self.site.regions:
+        if me not in self.site.members or region not in self.site.regions:
             return
         self._drop_buckets(region)
         self._anew_at.pop(region, None)
@@ -352,6 +396,7 @@ class Coordinator:
             for key, bucket in self.site.held_by(member):
                 if bucket.primary == member and key not in self._unheard and not self._silent:
                     self._replace_primary(key, bucket, {member})
+        self._let_in(now_us)
         for region, due in list(self._recovery_at.items()):
             if due <= now_us and not self._silent:
                 self._recover(region, now_us)
@@ -391,13 +436,13 @@ class Coordinator:
 
     # --- decisions ---
 
-    def _make(self, key: BucketKey, attributes: RegionAttributes, before: Bucket | None) -> None:
+    def _make(self, key: BucketKey, attributes: RegionAttributes, before: Bucket | None, life: int) -> None:
         """A new and empty life of a bucket. Nothing happens while no member can store it: the bucket waits."""
         weights = self._storing(key.region)
         if not weights:
             return
         load = self.site.loads[key.region]
-        beside = self._beside(key, attributes, make=True)
+        beside = self._beside(key, attributes, make_life=life)
         if beside and all(each in weights for each in beside):
             copies, primary = list(beside), beside[0]
         else:
@@ -405,12 +450,12 @@ class Coordinator:
             primary = choose_primary(load, copies)
         epoch = Epoch(self.site.generation, before.epoch.number + 1 if before else 1)
         version = before.version + 1 if before else 1
-        self.site.set_bucket(key, Bucket(epoch, self._new_life(), 0, version, primary, tuple(copies)))
+        self.site.set_bucket(key, Bucket(epoch, life, 0, version, primary, tuple(copies)))
 
-    def _beside(self, key: BucketKey, attributes: RegionAttributes, *, make: bool = False) -> tuple[Incarnation, ...]:
+    def _beside(self, key: BucketKey, attributes: RegionAttributes, *, make_life: int = 0) -> tuple[Incarnation, ...]:
         """The copies of the bucket with which this one is colocated, its primary first. (): there is none.
 
-        With `make`, that bucket is made if nobody has it.
+        With `make_life`, that bucket is made in this life if nobody has it.
         """
         parent = attributes.colocated_with
         theirs = self.site.regions.get(parent)
@@ -418,9 +463,8 @@ class Coordinator:
             return ()
         beside = BucketKey(parent, key.number)
         bucket = self.site.buckets.get(beside)
-        may_make = make and parent not in self._anew_at and BucketKey(parent, OWNED) not in self.site.buckets
-        if may_make and (bucket is None or bucket.primary is None):
-            self._make(beside, theirs, bucket)
+        if make_life and parent not in self._anew_at and (bucket is None or bucket.primary is None):
+            self._make(beside, theirs, bucket, make_life)
             bucket = self.site.buckets.get(beside)
         if bucket is None or bucket.primary is None:
             return ()
@@ -503,13 +547,14 @@ class Coordinator:
             stay = (*stay, *candidates)
         if candidates:
             self._promote(key, bucket, candidates, stay)
-        elif self._is_over(bucket):
+        elif self._is_over(key, bucket):
             self._lose_bucket(key, bucket)
 
     def _lose_bucket(self, key: BucketKey, bucket: Bucket) -> None:
-        """Nobody has the bucket any more. It begins anew, empty, when a member can store it (`_settle`), and no earlier
-        primary can answer any more under the promise of a copy that has ended."""
-        if key.number != OWNED:
+        """Nobody has the bucket any more. It begins anew, empty, when a member can store it (`_settle`). Where others
+        had the region too, no earlier primary can answer any more then under the promise of a copy that has ended."""
+        attributes = self.site.regions.get(key.region)
+        if attributes is None or attributes.shared:
             self._lost[key.region] += 1
             self._anew_at[key.region] = UNTIMED
         self.site.set_bucket(
@@ -536,7 +581,7 @@ class Coordinator:
 
     def _give_up(self, member: Incarnation, now_us: int) -> None:
         """The lease of the member is over, or it has ended. It stays in the table only while a bucket depends on it."""
-        for record in (self._lease_until, self._stored_by, self._told, self._complaints):
+        for record in (self._lease_until, self._told, self._complaints):
             record.pop(member, None)
         for group in (self._down, self._leaving, self._silent):
             group.discard(member)
@@ -560,6 +605,7 @@ class Coordinator:
         for group in (self._refused, self._probing):
             group.discard(member)
         self._expired.pop(member, None)
+        self._stored_by.pop(member, None)
         self.site.set_member(member, None)
 
     def _come_back(self, me: Incarnation, now_us: int) -> None:
@@ -569,60 +615,27 @@ class Coordinator:
                 self._unsettled.add(region)
                 self._recover_from(region, now_us + self.member_timeout_us)
 
-    # --- owners of regions ---
+    # --- regions ---
 
     def _settle(self, region: str) -> None:
-        """Gives a region that one member has its owner, and takes the owner away when a second member has the region.
-        Makes the buckets that nobody has, of a region that has no owner.
+        """Makes the buckets of a region that nobody has, when a member can store them.
 
-        An owner needs no bucket. With a second member all buckets are decided, with the owner as their primary. They
-        count when the owner has said that its region has a tail (`shared`). If it is gone before, the region begins
-        anew.
+        If none can, one may come later: then the region is settled again.
         """
-        whole = BucketKey(region, OWNED)
-        if self._silent or whole in self._unheard:
+        if self._silent:
             return
         self._unsettled.discard(region)
-        attributes, owned = self.site.regions.get(region), self.site.buckets.get(whole)
-        if owned is not None and owned.primary is None:
-            for key in list(self.site.of_region[region]):
-                if not self.site.buckets[key].in_sync:
-                    self.site.set_bucket(key, None)
-            owned = None
-        if attributes is None:
+        attributes = self.site.regions.get(region)
+        if attributes is None or {region, attributes.colocated_with} & self._anew_at.keys():
             return
-        hosts = {each: weight for each, weight in self.site.hosts(region).items() if each not in self._expired}
-        if owned is None:
-            if len(hosts) == 1 and not self.site.of_region[region] and self._may_own(region, attributes):
-                ((member, weight),) = hosts.items()
-                if weight:
-                    epoch = Epoch(self.site.generation, 1)
-                    self.site.set_bucket(whole, Bucket(epoch, self._new_life(), 0, 1, member, (member,)))
-            elif hosts and not {region, attributes.colocated_with} & self._anew_at.keys():
-                self._make_missing(region, attributes)
-            return
-        owner = owned.primary
-        assert owner is not None
-        if len(self.site.of_region[region]) == 1 and hosts.keys() - {owner}:
-            epoch = Epoch(self.site.generation, 1)
-            for number in range(attributes.total_num_buckets):
-                self.site.set_bucket(BucketKey(region, number), Bucket(epoch, owned.life, 0, 1, owner, (owner,)))
-
-    def _make_missing(self, region: str, attributes: RegionAttributes) -> None:
-        """Makes the buckets that nobody has. A member that can store them may come later: then the region is settled
-        again."""
         if not self._storing(region):
             return
+        life = self._new_life()
         for number in range(attributes.total_num_buckets):
             key = BucketKey(region, number)
             bucket = self.site.buckets.get(key)
             if key not in self._unheard and (bucket is None or bucket.primary is None):
-                self._make(key, attributes, bucket)
-
-    def _may_own(self, region: str, attributes: RegionAttributes) -> bool:
-        """A region that is colocated with a shared one is shared itself: its buckets go where the other's are."""
-        parent = attributes.colocated_with
-        return not self.site.of_region.get(parent) or BucketKey(parent, OWNED) in self.site.buckets
+                self._make(key, attributes, bucket, life)
 
     def _is_used(self, region: str, me: Incarnation) -> bool:
         """Whether another member has the region, or a bucket of it is still somewhere."""
@@ -651,9 +664,6 @@ class Coordinator:
 
     def _recover(self, region: str, now_us: int) -> None:
         """Gives buckets with too few copies learners, a few at a time; goes on when one of them has caught up."""
-        if BucketKey(region, OWNED) in self.site.buckets:
-            self._recovery_at.pop(region, None)  # `shared` schedules it.
-            return
         attributes, weights, load = self.site.regions[region], self._storing(region), self.site.loads[region]
         wanted = attributes.copies_wanted(len(weights))
         again = False
@@ -707,47 +717,13 @@ class Coordinator:
             known, theirs = self.site.buckets.get(key), holding.bucket
             if known is not None and key not in self._unheard:
                 continue
-            if known is None and key.number == OWNED and theirs.primary != me and theirs.primary in self._heard_now:
-                continue  # The owner was heard, and knows that it has shared the region since.
             if holding.has_all:
                 self._reported[key].add(me)
             if known is None or (theirs.life, theirs.epoch, theirs.version) > (known.life, known.epoch, known.version):
                 self.site.set_bucket(key, theirs)
                 self._unheard[key] = self._awaited(theirs)
-        for key, bucket in self.site.naming(me):
-            if key.number == OWNED and bucket.primary == me and key in self._unheard and key not in holdings:
-                self._undo(key)  # It has shared the region since.
-        for region in {key.region for key in holdings}:
-            self._see_sharing(BucketKey(region, OWNED))
         for key in list(self._unheard):
             self._heard(key, me)
-
-    def _see_sharing(self, whole: BucketKey) -> None:
-        """An owner and buckets that came from different reports: the later life of the region counts.
-
-        In one life, a copy on another member shows that the region was shared later.
-        """
-        owned = self.site.buckets.get(whole)
-        if owned is None:
-            return
-        buckets = [each for each in self.site.of_region[whole.region] if each != whole]
-        outdated = [whole]
-        for key in buckets:
-            bucket = self.site.buckets[key]
-            if bucket.life < owned.life:
-                outdated.append(key)
-            elif bucket.life > owned.life or bucket.in_sync != owned.in_sync or bucket.learners:
-                outdated = [whole]
-                break
-        else:
-            outdated.remove(whole)
-        for key in outdated:
-            self._undo(key)
-
-    def _undo(self, key: BucketKey) -> None:
-        """Takes back a decision that was not the last one about the bucket."""
-        self._unheard.pop(key, None)
-        self.site.set_bucket(key, None)
 
     def _awaited(self, bucket: Bucket) -> set[Incarnation]:
         """Who has to report the bucket. A member whose name has a later incarnation is gone, and reports nothing."""
@@ -790,12 +766,7 @@ class Coordinator:
             if key.region in self.site.regions:  # The learners begin anew. A due recovery may have been forgotten.
                 self._recover_from(key.region, self._silence_until)
             return
-        owned = self.site.buckets.get(BucketKey(key.region, OWNED))
-        if key.number != OWNED and owned is not None and owned.life == bucket.life:
-            self._undo(key)  # The owner has not heard of this decision. It is made again.
-            self._unsettled.add(key.region)
-        else:
-            self._lose_bucket(key, bucket)
+        self._lose_bucket(key, bucket)
 
     # --- questions ---
 
@@ -826,9 +797,11 @@ class Coordinator:
             "waits_us": max(self._silence_until - now_us, 0) if self._silent else 0,
             "lost_buckets": self.lost_buckets,
             "regions": len(self.site.regions),
-            "buckets": sum(key.number != OWNED for key in self.site.buckets),
-            "owned_regions": sum(key.number == OWNED for key in self.site.buckets),
-            "buckets_without_primary": sum(each.primary is None for each in self.site.buckets.values()),
+            "buckets": len(self.site.buckets),
+            "buckets_without_primary": sum(
+                bucket.primary is None and bool(self.site.hosts(key.region))
+                for key, bucket in self.site.buckets.items()
+            ),
             "members": [
                 {
                     "name": each.name,
@@ -868,15 +841,19 @@ class Coordinator:
     def _is_there(self, member: Incarnation) -> bool:
         return member in self.site.members and member not in self._down and member not in self._expired
 
-    def _is_over(self, bucket: Bucket) -> bool:
+    def _is_over(self, key: BucketKey, bucket: Bucket) -> bool:
         """Whether nobody can acknowledge anything of the bucket any more, so that it may begin anew, empty.
 
-        A sole copy acknowledges nothing without a lease. Several copies do, as long as all of them are alive: the lease
-        of each must be over, and one of them must be gone. The same holds for an earlier set that was not fenced.
+        A sole copy acknowledges nothing without a lease, as soon as it knows that others may have the region; before
+        that it must be gone. Several copies acknowledge as long as all of them are alive: the lease of each must be
+        over, and one of them must be gone. The same holds for an earlier set that was not fenced.
         """
         now = {*bucket.in_sync, *bucket.leaving}
         return all(each in self._expired or each not in self.site.members for each in now) and all(
-            len(some) < 2 or any(self._is_gone(each) for each in some) for some in (now, bucket.unfenced)
+            not some
+            or any(self._is_gone(each) for each in some)
+            or (len(some) == 1 and all(self._is_aware(key.region, each) for each in some))
+            for some in (now, bucket.unfenced)
         )
 
     def _is_gone(self, member: Incarnation) -> bool:

@@ -36,6 +36,7 @@ class Decisions:
         self.unfinished: set[BucketKey] = set()  # Buckets with somebody in `leaving` or `unfenced`.
         self._hosts: defaultdict[str, dict[Incarnation, int]] = defaultdict(dict)  # By region: weights of its members.
         self._naming: defaultdict[Incarnation, dict[BucketKey, None]] = defaultdict(dict)
+        self._placed: Bucket | None = None  # The newest decision about a bucket.
         self._last = _LastDecisions()
         self._run = run
         self._decided_by = run  # The run that made the newest decision.
@@ -118,6 +119,9 @@ class Decisions:
             return
         assert bucket.primary is None or bucket.primary in bucket.in_sync, f"{key}: {bucket}"
         assert not set(bucket.in_sync) & set(bucket.learning), f"{key}: {bucket}"
+        if bucket == self._placed:  # Neighbours often have the same decision: they share one object.
+            bucket = self._placed
+        self._placed = bucket
         self.buckets[key] = bucket
         self.of_region[key.region][key] = None
         self.loads[key.region].add(bucket)
@@ -163,7 +167,7 @@ class Decisions:
         return (
             [each for each in keys if isinstance(each, Incarnation)],
             [each for each in keys if isinstance(each, str)],
-            [each for each in keys if isinstance(each, BucketKey)],
+            sorted(each for each in keys if isinstance(each, BucketKey)),  # As runs of them are carried and stored.
         )
 
     def _take_back(self, store: Store) -> None:

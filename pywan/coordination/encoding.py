@@ -1,6 +1,7 @@
 """Owns the plain form of the coordinator's words: lists, texts and numbers, as msgpack carries them.
 
-Tables and holdings of a whole site travel as packed bytes (`pack`): they have too many values for a message.
+Tables and holdings of a whole site travel as packed bytes (`pack`): they have too many values for a message. Buckets
+travel as runs: neighbours of one region for which the same was decided, as (region, first number, how many, what).
 
 `*_of` refuses with ProtocolError what is not of that form: the bytes come from a disk or from another process.
 """
@@ -8,8 +9,9 @@ Tables and holdings of a whole site travel as packed bytes (`pack`): they have t
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterable, Iterator
 from dataclasses import astuple, fields
-from typing import Any
+from typing import Any, TypeVar
 
 import msgpack
 
@@ -30,6 +32,8 @@ from pywan.coordination.tables import (
 from pywan.errors import ProtocolError
 
 NUMBER_MAX = 2**63 - 1
+MAX_RUN = 1 << 20  # Buckets in a run. A region has far fewer.
+MAX_BUCKETS_TOLD = 4 << 20  # In one message: the runs of a short one could name more than there is memory for.
 PACKED_MAX = 256 << 20  # The limit for tables, unpacked: about thirty times those of 1,000 regions of 113 buckets.
 
 
@@ -149,6 +153,47 @@ def bucket_of(value: Any, key: BucketKey) -> Bucket:
     return bucket
 
 
+Decided = TypeVar("Decided")
+
+
+def runs(buckets: Iterable[tuple[BucketKey, Decided]]) -> Iterator[tuple[BucketKey, int, Decided]]:
+    """Yields each run of neighbours with equal decisions: its first key, how many there are, and the decision."""
+    first, count, decided = BucketKey("", 0), 0, None
+    for key, each in buckets:
+        is_next = count and key == (first.region, first.number + count)
+        if is_next and (each is decided or each == decided):
+            count += 1
+            continue
+        if count:
+            yield first, count, decided  # type: ignore[misc]
+        first, count, decided = key, 1, each
+    if count:
+        yield first, count, decided  # type: ignore[misc]
+
+
+def keys_of(first: BucketKey, count: int) -> Iterator[BucketKey]:
+    """The keys of a run."""
+    return (BucketKey(first.region, number) for number in range(first.number, first.number + count))
+
+
+def plain_run(first: BucketKey, count: int, plain: Any) -> list[Any]:
+    return [first.region, first.number, count, plain]
+
+
+def _runs_of(value: Any) -> Iterator[tuple[BucketKey, int, Any]]:
+    """Reads runs. What was decided comes in its plain form."""
+    told = 0
+    for each in _list(value):
+        region, first, count, plain = _items(each, 4, "a run of buckets")
+        told += number_of(count)
+        if not 0 < count <= MAX_RUN or told > MAX_BUCKETS_TOLD:
+            raise ProtocolError(
+                f"a run of {count} buckets of region {quoted(region)} is not one of 1 to {MAX_RUN}, with at most"
+                f" {MAX_BUCKETS_TOLD} in a message"
+            )
+        yield BucketKey(_text(region), number_of(first)), count, plain
+
+
 def plain_tables(tables: Tables) -> list[Any]:
     return [
         tables.since,
@@ -158,8 +203,8 @@ def plain_tables(tables: Tables) -> list[Any]:
         tables.lease_us,
         None if tables.members is None else [plain_profile(each) for each in tables.members],
         [[region, attributes and plain_attributes(attributes)] for region, attributes in tables.regions],
-        [[plain_key(key), bucket and plain_bucket(bucket)] for key, bucket in tables.buckets],
-        [plain_key(key) for key in tables.undecided],
+        [plain_run(key, count, bucket and plain_bucket(bucket)) for key, count, bucket in runs(tables.buckets)],
+        [plain_run(key, count, None) for key, count, _ in runs((key, None) for key in tables.undecided)],
     ]
 
 
@@ -174,10 +219,12 @@ def tables_of(value: Any) -> Tables:
         None if members is None else tuple(map(profile_of, _list(members))),
         tuple((_text(name), None if each is None else attributes_of(each)) for name, each in _pairs(regions)),
         tuple(
-            (key, None if each is None else bucket_of(each, key))
-            for key, each in ((key_of(plain), each) for plain, each in _pairs(buckets))
+            (key, bucket)
+            for first, count, plain in _runs_of(buckets)
+            for bucket in (None if plain is None else bucket_of(plain, first),)
+            for key in keys_of(first, count)
         ),
-        tuple(map(key_of, _list(undecided))),
+        tuple(key for first, count, _ in _runs_of(undecided) for key in keys_of(first, count)),
     )
 
 
@@ -198,15 +245,18 @@ def refused_of(value: Any) -> Refused:
 
 
 def plain_holdings(holdings: dict[BucketKey, Holding]) -> list[Any]:
-    return [[plain_key(key), [plain_bucket(each.bucket), each.has_all]] for key, each in holdings.items()]
+    return [
+        plain_run(key, count, [plain_bucket(each.bucket), each.has_all])
+        for key, count, each in runs(sorted(holdings.items(), key=lambda held: held[0]))
+    ]
 
 
 def holdings_of(value: Any) -> dict[BucketKey, Holding]:
     found = {}
-    for plain, holding in _pairs(value):
-        key = key_of(plain)
-        bucket, has_all = _items(holding, 2, "a holding")
-        found[key] = Holding(bucket_of(bucket, key), has_all is True)
+    for first, count, plain in _runs_of(value):
+        bucket, has_all = _items(plain, 2, "a holding")
+        holding = Holding(bucket_of(bucket, first), has_all is True)
+        found.update((key, holding) for key in keys_of(first, count))
     return found
 
 
@@ -225,7 +275,7 @@ def plain_key(key: BucketKey) -> list[Any]:
 
 def key_of(value: Any) -> BucketKey:
     region, number = _items(value, 2, "a bucket's key")
-    return BucketKey(_text(region), _whole(number))
+    return BucketKey(_text(region), number_of(number))
 
 
 def _list(value: Any) -> list[Any]:
@@ -257,7 +307,7 @@ def number_of(value: Any) -> int:
 
 
 def _whole(value: Any) -> int:
-    """A number that may be below 0: the site of a member without a WAN, and the key of a region that has an owner."""
+    """A number that may be below 0: the site of a member without a WAN."""
     if value == -1 and type(value) is int:
         return -1
     return number_of(value)

@@ -1,4 +1,5 @@
-"""Owns the coordinator's decisions on the disk: a SQLite database with a row for each entry of the tables.
+"""Owns the coordinator's decisions on the disk: a SQLite database with a row for each entry of the tables, and one for
+each run of buckets with the same decision.
 
 A commit is durable before `append` returns (`synchronous=FULL`), and a crash in its middle leaves the one before.
 """
@@ -24,7 +25,10 @@ CREATE TABLE site (id INTEGER PRIMARY KEY CHECK (id = 0), identity TEXT NOT NULL
 CREATE TABLE runs (run INTEGER PRIMARY KEY, last INTEGER NOT NULL);
 CREATE TABLE members (key BLOB PRIMARY KEY, value BLOB NOT NULL);
 CREATE TABLE regions (key BLOB PRIMARY KEY, value BLOB NOT NULL);
-CREATE TABLE buckets (key BLOB PRIMARY KEY, value BLOB NOT NULL);
+CREATE TABLE buckets (
+    region TEXT NOT NULL, first INTEGER NOT NULL, count INTEGER NOT NULL, value BLOB NOT NULL,
+    PRIMARY KEY (region, first)
+) WITHOUT ROWID;
 """
 
 
@@ -92,7 +96,8 @@ class Journal:
             "members", ((encoding.plain_incarnation(k), v and encoding.plain_profile(v)) for k, v in store.members)
         )
         self._put("regions", ((k, v and encoding.plain_attributes(v)) for k, v in store.regions))
-        self._put("buckets", ((encoding.plain_key(k), v and encoding.plain_bucket(v)) for k, v in store.buckets))
+        for first, count, bucket in encoding.runs(store.buckets):
+            self._put_run(first, count, bucket)
 
     def _put(self, table: str, rows: Iterable[tuple[Any, Any]]) -> None:
         for key, value in rows:
@@ -101,14 +106,34 @@ class Journal:
             else:
                 self._database.execute(f"INSERT OR REPLACE INTO {table} VALUES (?, ?)", (_pack(key), _pack(value)))
 
+    def _put_run(self, first: BucketKey, count: int, bucket: Bucket | None) -> None:
+        """Writes a run in place of what is there about its buckets. Runs that it cuts keep their other buckets."""
+        execute, region, begin, end = self._database.execute, first.region, first.number, first.number + count
+        overlapping = execute(
+            "SELECT first, count, value FROM buckets WHERE region = ? AND first < ? AND first + count > ?",
+            (region, end, begin),
+        ).fetchall()
+        rows = []
+        for at, length, value in overlapping:
+            execute("DELETE FROM buckets WHERE region = ? AND first = ?", (region, at))
+            rows += [(at, begin - at, value)] if at < begin else []
+            rows += [(end, at + length - end, value)] if at + length > end else []
+        if bucket is not None:
+            rows.append((begin, count, _pack(encoding.plain_bucket(bucket))))
+        self._database.executemany(
+            "INSERT INTO buckets VALUES (?, ?, ?, ?)", [(region, at, length, value) for at, length, value in rows]
+        )
+
     def _raw(self, table: str) -> Iterable[tuple[bytes, Any]]:
         for key, value in self._database.execute(f"SELECT key, value FROM {table} ORDER BY key"):
             yield key, _unpack(value)
 
     def _buckets(self) -> Iterable[tuple[BucketKey, Bucket]]:
-        for packed, value in self._raw("buckets"):
-            key = encoding.key_of(_unpack(packed))
-            yield key, encoding.bucket_of(value, key)
+        rows = self._database.execute("SELECT region, first, count, value FROM buckets ORDER BY region, first")
+        for region, number, count, value in rows:
+            first = encoding.key_of([region, number])
+            bucket = encoding.bucket_of(_unpack(value), first)
+            yield from ((key, bucket) for key in encoding.keys_of(first, encoding.number_of(count)))
 
     def _reasons(self, what: str) -> _Reasons:
         return _Reasons(self.path, what)

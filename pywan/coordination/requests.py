@@ -32,11 +32,6 @@ def _host(core: Coordinator, me: Incarnation, fields: list[Any], now_us: int) ->
     core.host(me, _region(region), encoding.attributes_of(attributes), encoding.number_of(weight), now_us)
 
 
-def _shared(core: Coordinator, me: Incarnation, fields: list[Any], now_us: int) -> None:
-    region, epoch = fields
-    core.shared(me, _region(region), encoding.epoch_of(epoch), now_us)
-
-
 def _unhost(core: Coordinator, me: Incarnation, fields: list[Any], now_us: int) -> None:
     core.unhost(me, _region(fields[0]), now_us)
 
@@ -75,7 +70,6 @@ def _left(core: Coordinator, me: Incarnation, fields: list[Any], now_us: int) ->
 
 _REQUESTS: dict[str, Callable[[Coordinator, Incarnation, list[Any], int], None]] = {
     "host": _host,
-    "shared": _shared,
     "unhost": _unhost,
     "destroy-region": _destroy_region,
     "caught-up": _caught_up,

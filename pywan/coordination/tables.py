@@ -6,7 +6,7 @@ docs/decisions/0056 says why they are as they are.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 MEMBER_TIMEOUT_US = 5_000_000  # The default of `member-timeout`: a member that is silent for so long is lost.
@@ -71,6 +71,12 @@ class RegionAttributes:
     recovery_delay_ms: int = -1  # After a member was lost; -1: lost copies are not made again.
     startup_recovery_delay_ms: int = 0  # After a member has come; -1: it gets no copies.
     only_once: str = ""  # Why only one member can have it. Empty: several can.
+    # The coordinator decides this: other members may have the region, or ask for it. Members that create it say False.
+    shared: bool = False
+
+    def is_like(self, other: RegionAttributes) -> bool:
+        """Whether members say the same of the region."""
+        return replace(self, shared=False) == replace(other, shared=False)
 
     def copies_wanted(self, storing_members: int) -> int:
         return storing_members if self.kind is Kind.REPLICATE else min(1 + self.redundant_copies, storing_members)
@@ -84,15 +90,12 @@ class Reach(enum.Enum):
     SILENT = "silent"
 
 
-OWNED = -1  # The number of the key that stands for a whole region, as long as it has an owner.
-
-
 class BucketKey(NamedTuple):
     region: str
     number: int
 
     def __str__(self) -> str:
-        return f"{self.region} as a whole" if self.number == OWNED else f"{self.region}[{self.number}]"
+        return f"{self.region}[{self.number}]"
 
 
 class Learner(NamedTuple):
@@ -128,6 +131,10 @@ class Bucket:
     def named(self) -> frozenset[Incarnation]:
         """Everybody on whom something of the bucket may depend."""
         return frozenset((*self.in_sync, *self.leaving, *self.learning, *self.unfenced))
+
+    def is_only_of(self, member: Incarnation) -> bool:
+        """Whether the member leads the bucket, and nobody else has, had or gets a copy, as far as this decision says."""
+        return self.in_sync == (member,) == (self.primary,) and not (self.leaving or self.learners or self.unfenced)
 
     @property
     def learning(self) -> tuple[Incarnation, ...]:

@@ -8,7 +8,7 @@ asks it for what is to be done: `take_peers` for the members to connect to, `Pee
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from pywan import _core
@@ -58,13 +58,13 @@ class CopiesSession:
 
     # Regions and tables
 
-    def share(self, name: str, core: Any, tail: _core.Tail, *, has_content: bool) -> None:
-        """Begins to work for a region. Its tail is attached to it already."""
+    def share(self, name: str, core: Any, tail: _core.Tail, *, content: Mapping[int, Bucket]) -> None:
+        """Begins to work for a region. Its tail is attached to it already. `content`: as for `RegionCopies`."""
         if self.is_stopping:
             raise IllegalStateError("the member ends")
         self._cores[name] = core
         services = _ServicesForRegion(self, name, tail)
-        self._regions[name] = RegionCopies(name, core, tail, self.me, services, has_content=has_content)
+        self._regions[name] = RegionCopies(name, core, tail, self.me, services, content=content)
 
     def drop(self, name: str) -> None:
         """Ends the work for a region. Its tail may be closed afterwards."""

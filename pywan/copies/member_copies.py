@@ -11,6 +11,7 @@ import logging
 import os
 import select
 import threading
+from collections.abc import Mapping
 from typing import Any
 
 from pywan import _core
@@ -68,9 +69,9 @@ class MemberCopies:
 
     # Regions and tables, as CopiesSession has them
 
-    def share(self, name: str, core: Any, tail: _core.Tail, *, has_content: bool) -> None:
+    def share(self, name: str, core: Any, tail: _core.Tail, *, content: Mapping[int, Bucket]) -> None:
         with self._lock:
-            self._session.share(name, core, tail, has_content=has_content)
+            self._session.share(name, core, tail, content=content)
             if self._thread is None:
                 self._wake_file = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
                 self._thread = start_thread(f"member {self._session.me.name}: copies", "copies", self._run)

@@ -7,7 +7,7 @@ A copy follows its primary, learns all that the bucket has, or takes over and le
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -83,14 +83,21 @@ class RegionCopies:
     """The caller holds the lock of the member's copies for every call."""
 
     def __init__(
-        self, name: str, core: Any, tail: _core.Tail, me: Incarnation, services: MemberServices, *, has_content: bool
+        self,
+        name: str,
+        core: Any,
+        tail: _core.Tail,
+        me: Incarnation,
+        services: MemberServices,
+        *,
+        content: Mapping[int, Bucket],
     ) -> None:
-        """`has_content`: the region was this member's alone, so what it holds is the content of its buckets."""
+        """`content`: decisions under which the region was this member's alone, so that what it holds is the content of
+        these buckets."""
         self.name, self.tail = name, tail
         self._core, self._me, self._services = core, me, services
-        self._has_content = has_content
-        self._decisions: dict[int, Bucket] = {}
-        self._copies: dict[int, _Copy] = {}
+        self._decisions: dict[int, Bucket] = dict(content)
+        self._copies = {number: _Copy(bucket.life, bucket.epoch) for number, bucket in content.items()}
         self._leads: dict[int, _Lead] = {}
         self._inactive: set[int] = set()  # The buckets in `_leads` that are not active.
 
@@ -108,8 +115,6 @@ class RegionCopies:
             return
         self._decisions[number] = bucket
         transfer = bucket.transfer_of(me) or 0
-        if copy is None and self._has_content and bucket.primary == me:
-            copy = self._copies[number] = _Copy(bucket.life)
         if copy is not None and bucket.inherits == copy.life and me in bucket.in_sync:
             copy.life = bucket.life
         restarts = transfer != 0 and copy is not None and (copy.transfer != transfer or bucket.epoch > copy.epoch)

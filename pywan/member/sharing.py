@@ -1,21 +1,23 @@
 """Owns the regions that a member shares with others of its site: it tells the coordinator of them, and gives each one
-its tail, its copies and its route as the tables say (docs/decisions/0057, 0060)."""
+its tail, its copies and its route as the tables say (docs/decisions/0057, 0065)."""
 
 from __future__ import annotations
 
 import logging
 import threading
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from pywan import _core
+from pywan.base.threads import start_thread
 from pywan.calls.pool import CallPool
 from pywan.calls.route import Route
 from pywan.calls.server import CallServer
 from pywan.calls.table import BucketTable
 from pywan.config.attributes import RegionAttributes
 from pywan.coordination.messages import Tables
-from pywan.coordination.tables import MEMBER_TIMEOUT_US, OWNED, Bucket, BucketKey, Holding, Incarnation
+from pywan.coordination.tables import MEMBER_TIMEOUT_US, Bucket, BucketKey, Holding, Incarnation
 from pywan.copies.member_copies import MemberCopies
 from pywan.errors import IllegalStateError
 from pywan.member.hosting import is_of_site, site_attributes, weight_of
@@ -25,15 +27,17 @@ from pywan.transport.openings import Connection
 
 log = logging.getLogger("pywan.sharing")
 
+_NOTHING: Mapping[int, Bucket] = MappingProxyType({})
+
 
 class _Shared:
     """A region that the site knows of. The owner's lock guards it."""
 
     def __init__(self, region: MemberRegion) -> None:
         self.region = region
-        self.owned: Bucket | None = None  # The decision about the whole region, while it has an owner.
         self.buckets: dict[int, Bucket] = {}
-        self.tail: _core.Tail | None = None  # None: this member alone has the region, as far as it knows.
+        self.alone: dict[int, Bucket] = {}  # The newest decisions under which this member alone had all buckets.
+        self.tail: _core.Tail | None = None  # None: this member alone has the region, by decision.
         self.table: BucketTable | None = None
 
 
@@ -69,20 +73,23 @@ class SharedRegions:
     def hosting(self, made: RegionAttributes) -> None:
         """A region is about to be created. IllegalStateError: the site does not allow it, and says why.
 
-        It waits for the coordinator up to a limit. A member without a coordinator creates its regions alone.
+        It waits up to a limit until the site has decided who has the region. A region that can be on one member only is
+        not created without that decision.
         """
-        if is_of_site(made):
-            self._agent.host(made.name, site_attributes(made), weight_of(made))
-            if made.min_in_sync_copies > 1 and not self._agent.is_joined:
-                self._agent.unhost(made.name)
-                raise IllegalStateError(
-                    f"region {made.name!r}: min-in-sync-copies {made.min_in_sync_copies} needs other members, and this"
-                    " one is in no view of its site; start the locator that coordinates (`show coordinator`), or lower"
-                    " min-in-sync-copies"
-                )
+        if not is_of_site(made):
+            return
+        attributes = site_attributes(made)
+        if not self._agent.host(made.name, attributes, weight_of(made)) and attributes.only_once:
+            self._agent.unhost(made.name)
+            raise IllegalStateError(
+                f"region {made.name!r}: {attributes.only_once}, so only one member of the site can have it, and it is not"
+                f" decided which one: {self._why_undecided(made.name)}; create the region again when that has changed"
+                " (`show coordinator`)"
+            )
 
     def hosted(self, region: MemberRegion) -> None:
-        """The region was created. If others have it too, it is shared when this returns."""
+        """The region was created. Unless this member alone has it by decision, it is shared when this returns, or it
+        waits for the decision."""
         if not is_of_site(region.attributes):
             return
         with self._lock:
@@ -91,13 +98,34 @@ class SharedRegions:
                 if key.region == region.name:
                     self._note(shared, key, bucket)
             self._see(shared, set(shared.buckets))
-            if shared.tail is None and region.attributes.min_in_sync_copies > 1:
-                # One copy is too few. The tail refuses changes until the site has decided about the buckets.
-                tail = shared.tail = self._new_tail(region)
-                for number in range(region.bucket_count):
-                    tail.set_role(number, _core.TAIL_PRIMARY, 0, 0)
-                self._share(shared, tail, has_content=True)
+            if shared.tail is not None and not shared.buckets:
+                log.warning(
+                    "region %s: its calls wait until the site has decided who has it: %s",
+                    region.name,
+                    self._why_undecided(region.name),
+                )
             self._say_missing_copies(region)
+
+    def _why_undecided(self, name: str) -> str:
+        """Says for whom a region waits."""
+        status, tables = self._agent.status(), self._agent.tables
+        if status["problem"] or not status["joined"]:
+            return (
+                f"coordinator {status['coordinator'] or '(unknown)'} is away:"
+                f" {status['problem'] or 'it has not answered yet'}"
+            )
+        holders = {
+            each for key, bucket in list(tables.buckets.items()) if key.region == name for each in bucket.in_sync
+        }
+        if holders - {self._me}:
+            who = ", ".join(sorted({each.name for each in holders - {self._me}}))
+            return f"member {who} has it, and has not said yet that others may"
+        attributes = tables.regions.get(name)
+        if attributes is not None and not any(
+            weight > 0 for each in tables.members.values() for region, weight in each.hosting if region == name
+        ):
+            return "no member that stores it is there"
+        return f"coordinator {status['coordinator']} waits for members that it has yet to hear"
 
     def _say_missing_copies(self, region: MemberRegion) -> None:
         wanted = region.attributes.redundant_copies or 0
@@ -142,18 +170,19 @@ class SharedRegions:
                     self._copies.take_view(tables.members)
                 if self._pool is not None:
                     self._pool.keep_only(self._addresses)
-            changed: dict[str, set[int]] = {}
+            gone = {name for name, attributes in tables.regions if attributes is None} & self._regions.keys()
+            changed: dict[str, set[int]] = {name: set() for name, _ in tables.regions if name in self._regions}
             for key, bucket in tables.buckets:
                 shared = self._regions.get(key.region)
                 if shared is not None:
                     self._note(shared, key, bucket)
                     changed.setdefault(key.region, set()).add(key.number)
             if tables.members is not None:
-                changed.update((name, set(shared.buckets)) for name, shared in self._regions.items())
-            for name, numbers in changed.items():
-                self._see(self._regions[name], numbers)
-            gone = {name for name, attributes in tables.regions if attributes is None}
-            return sorted(gone & self._regions.keys())
+                for name, shared in self._regions.items():
+                    changed.setdefault(name, set()).update(shared.buckets)
+            for name in changed.keys() - gone:
+                self._see(self._regions[name], changed[name])
+            return sorted(gone)
 
     def take_lease(self, until_us: int) -> None:
         """Takes until when the coordinator's lease runs."""
@@ -169,11 +198,9 @@ class SharedRegions:
             for shared in self._regions.values():
                 if shared.tail is not None:
                     copies.drop(shared.region.name)
-                    for number in range(shared.region.bucket_count):
-                        shared.tail.set_role(number, _core.TAIL_ABSENT, 0, 0)
-                        shared.region.drop_bucket(number)
-                shared.owned = None
+                    self._empty(shared, shared.tail)
                 shared.buckets.clear()
+                shared.alone.clear()
             self._begin(me)
         copies.stop()
         if calls is not None:
@@ -183,53 +210,89 @@ class SharedRegions:
         with self._lock:
             for shared in self._regions.values():
                 if shared.tail is not None:
-                    self._share(shared, shared.tail, has_content=False)
+                    self._share(shared, shared.tail)
+                elif not site_attributes(shared.region.attributes).only_once:
+                    tail = shared.tail = self._new_tail(shared.region)
+                    self._share(shared, tail)
+                    self._empty(shared, tail)
+
+    @staticmethod
+    def _empty(shared: _Shared, tail: _core.Tail) -> None:
+        """Drops what the member has of the region."""
+        for number in range(shared.region.bucket_count):
+            tail.set_role(number, _core.TAIL_ABSENT, 0, 0)
+            shared.region.drop_bucket(number)
 
     @staticmethod
     def _note(shared: _Shared, key: BucketKey, bucket: Bucket | None) -> None:
-        if key.number == OWNED:
-            shared.owned = bucket
-        elif bucket is None:
+        if bucket is None:
             shared.buckets.pop(key.number, None)
         else:
             shared.buckets[key.number] = bucket
 
     def _see(self, shared: _Shared, numbers: set[int]) -> None:
         """Does what the tables say about a region. `numbers`: its buckets whose decisions changed."""
-        owner = shared.owned.primary if shared.owned is not None else None
-        if not shared.buckets and (owner == self._me or (owner is None and not self._is_undecided(shared.region.name))):
-            return  # Nobody else has it.
         if shared.tail is None:
-            region = shared.region
-            shared.tail = self._new_tail(region)
-            self._share(shared, shared.tail, has_content=owner == self._me)
-            numbers = set(shared.buckets)
+            if self._is_alone(shared):
+                if numbers:
+                    shared.alone = dict(shared.buckets)
+                return
+            if site_attributes(shared.region.attributes).only_once:
+                self._give_away(shared)
+                return
+            shared.tail = self._new_tail(shared.region)
+            self._share(shared, shared.tail, content=shared.alone)
+            numbers = {*shared.buckets, *shared.alone}
+            shared.alone = {}
         assert shared.table is not None
         for number in sorted(numbers):
-            if number != OWNED:
-                self._copies.take(BucketKey(shared.region.name, number), shared.buckets.get(number))
+            self._copies.take(BucketKey(shared.region.name, number), shared.buckets.get(number))
         places = {number: shared.buckets[number] for number in numbers if number in shared.buckets}
         shared.table.update(places, self._addresses)
-        if shared.owned is not None and owner == self._me and shared.buckets:
-            self._agent.shared(shared.region.name, shared.owned.epoch)
 
-    def _is_undecided(self, region: str) -> bool:
-        """Whether others have the region, and the coordinator does not know yet who leads its buckets."""
-        return any(key.region == region for key in list(self._agent.tables.undecided))
+    def _is_alone(self, shared: _Shared) -> bool:
+        """Whether it is decided that this member has all of the region, and that no other member may have it.
+
+        A region without a tail asks nobody, and needs no lease. So nothing less than that decision is enough.
+        """
+        region, tables, me = shared.region, self._agent.tables, self._me
+        decided, profile = tables.regions.get(region.name), tables.members.get(me)
+        if decided is None or decided.shared or profile is None or region.attributes.min_in_sync_copies > 1:
+            return False
+        if weight_of(region.attributes) == 0:
+            return not shared.buckets and (region.name, 0) in profile.hosting
+        return len(shared.buckets) == region.bucket_count and all(
+            bucket.is_only_of(me) for bucket in shared.buckets.values()
+        )
+
+    def _give_away(self, shared: _Shared) -> None:
+        """Ends a region that can be on one member only, when it is decided that another one has it."""
+        others = {each.name for bucket in shared.buckets.values() for each in bucket.in_sync} - {self._me.name}
+        if not others or shared.region.is_closed:
+            return
+        region = shared.region
+        log.error(
+            "region %s: member %s has it now, and only one member of the site can: it is closed here; what is in its log"
+            " stays there",
+            region.name,
+            ", ".join(sorted(others)),
+        )
+        start_thread(f"region {region.name} is not closed", f"close {region.name}", region.close)
 
     @staticmethod
     def _new_tail(region: MemberRegion) -> _core.Tail:
         return _core.Tail(region.bucket_count, region.shards, region.attributes.min_in_sync_copies)
 
-    def _share(self, shared: _Shared, tail: _core.Tail, *, has_content: bool) -> None:
+    def _share(self, shared: _Shared, tail: _core.Tail, content: Mapping[int, Bucket] = _NOTHING) -> None:
+        """`content`: the decisions under which what the region holds is the content of its buckets."""
         region = shared.region
         _, pool = self._connections()
         tail.set_lease(self._agent.lease_until_us)
         shared.table = BucketTable(region.name, region.bucket_count)
-        route = Route(region, shared.table, pool, self._me)
+        route = Route(region, shared.table, pool, self._me, why_nobody=lambda: self._why_undecided(region.name))
         region.share(tail, route, not region.attributes.is_partitioned)
         self._copies.take_view(tuple(self._agent.tables.members.values()))
-        self._copies.share(region.name, region, tail, has_content=has_content)
+        self._copies.share(region.name, region, tail, content=content)
         log.info("member %s shares region %s with others of its site", self._me.name, region.name)
 
     # Connections of others

@@ -131,7 +131,13 @@ class Agent:
         deadline = time.monotonic() + timeout
         session = self._session
         with self._changed:
-            session.requests.clear()
+            session.drop_requests()
+            self._changed.wait_for(
+                lambda: (
+                    not session.has_ending_regions or self._stopping or not session.is_joined or bool(session.problem)
+                ),
+                timeout,
+            )
             if session.is_joined and not self._stopping:
                 if session.tables.members.keys() - {session.me}:
                     request = session.leave()
@@ -225,36 +231,34 @@ class Agent:
 
     # --- requests ---
 
-    def host(self, region: str, attributes: RegionAttributes, weight: int, timeout: float = HOST_TIMEOUT_S) -> bool:
-        """Tells the site that this member has the region. Returns whether the tables show it.
+    def host(self, region: str, attributes: RegionAttributes, weight: int, timeout: float | None = None) -> bool:
+        """Tells the site that this member has the region. Returns whether the tables show it, and who has its buckets.
 
         Args:
             region: The region's name.
             attributes: What all members say alike of it.
             weight: local-max-memory in MB; 0: it is an accessor.
-            timeout: The limit in seconds. False is returned also at once if no locator coordinates; the agent goes on
-                telling in the background.
+            timeout: The limit in seconds. None: HOST_TIMEOUT_S. Afterwards the agent goes on telling in the background.
 
         Raises:
             IllegalStateError: The coordinator refuses the region, or the member. The text says why.
         """
+        timeout = HOST_TIMEOUT_S if timeout is None else timeout
         deadline = time.monotonic() + timeout
-        self.wait_joined(timeout)
         with self._asking() as session:
             request = session.host(region, attributes, weight)
             self._changed.notify_all()
             self._changed.wait_for(
-                lambda: request.done or self._stopping or not session.is_joined, deadline - time.monotonic()
+                lambda: request.done or self._stopping or (bool(session.refusal) and not session.retries),
+                deadline - time.monotonic(),
             )
+            if session.refusal:
+                session.give_up_hosting(region)
+                raise IllegalStateError(session.refusal)
             if request.refused:
                 session.give_up_hosting(region)
                 raise IllegalStateError(request.refused)
             return request.done
-
-    def shared(self, region: str, epoch: Epoch) -> None:
-        """As `AgentSession.shared`."""
-        with self._asking() as session:
-            session.shared(region, epoch)
 
     def unhost(self, region: str) -> None:
         """As `AgentSession.unhost`."""

@@ -11,7 +11,6 @@ from pywan.coordination.messages import MayLeave, Refused, Tables
 from pywan.coordination.tables import (
     NO_DECISION,
     NO_EPOCH,
-    OWNED,
     Bucket,
     BucketKey,
     Epoch,
@@ -19,6 +18,7 @@ from pywan.coordination.tables import (
     Incarnation,
     Learner,
     MemberProfile,
+    RegionAttributes,
 )
 
 from .simulation import MS, Node
@@ -90,6 +90,7 @@ class Member(Node):
         self.newest = NO_DECISION
         self.site_identity, self.seen = world.folders.get(name, ("", NO_DECISION))
         self.buckets: dict[BucketKey, Bucket] = {}
+        self.regions: dict[str, RegionAttributes] = {}  # As the tables say.
         self.copies: dict[BucketKey, Copy] = {}
         self.leads: dict[BucketKey, Lead] = {}
         self.lease_until = 0
@@ -110,7 +111,7 @@ class Member(Node):
             }
             hosting = tuple((region, 100) for region in sorted(self.hosted))
             profile = MemberProfile(me, "localhost", 1, 1, self.site_identity, self.seen, "1", hosting)
-            stored, regions = self.newest, {region: world.regions[region] for region in self.hosted}
+            stored, regions = self.newest, {region: self.regions[region] for region in self.hosted}
             world.ask_coordinator(self, sent, lambda c, now: c.join(profile, regions, holdings, stored, now))
             return
         stored = self.newest
@@ -153,41 +154,34 @@ class Member(Node):
         if tables.since == 0:
             told = {*tables.undecided, *(key for key, _ in tables.buckets)}
             for key in [each for each in self.buckets if each not in told]:
-                (self._take_owner if key.number == OWNED else self._take_bucket)(key, None)
+                self._take_bucket(key, None)
+            self.regions.clear()
+        self.regions.update((name, attributes) for name, attributes in tables.regions if attributes is not None)
         for key, bucket in tables.buckets:
-            if key.number == OWNED:
-                self._take_owner(key, bucket)
-        for key, bucket in tables.buckets:
-            if key.number != OWNED:
-                self._take_bucket(key, bucket)
-        for key in [each for each in self.copies if each not in self.buckets and not self._owns(each)]:
+            self._take_bucket(key, bucket)
+        for key in [each for each in self.copies if each not in self.buckets]:
             del self.copies[key]
         stored, me = self.newest, self.me
         self.world.ask_coordinator(self, self.clock(), lambda c, now: c.renew(me, stored, now))
 
-    def _owns(self, key: BucketKey) -> bool:
-        """Whether this member holds the bucket as the owner of its region."""
-        owned = self.buckets.get(BucketKey(key.region, OWNED))
-        return owned is not None and owned.primary == self.me
-
-    def _take_owner(self, whole: BucketKey, owned: Bucket | None) -> None:
-        """An owner holds all buckets of its region. They become copies with their content when they are decided."""
-        if owned is None:
-            self.buckets.pop(whole, None)
-            self.copies.pop(whole, None)
-            return
-        self.buckets[whole] = owned
-        if owned.primary != self.me or (whole in self.copies and self.copies[whole].life == owned.life):
-            return
-        for number in (OWNED, *range(self.world.regions[whole.region].total_num_buckets)):
-            self.copies[BucketKey(whole.region, number)] = Copy(owned.life)
+    def _is_alone(self, region: str) -> bool:
+        """Whether it is decided that this member has all of the region, and that no other one may have it. Then it asks
+        nobody, and needs no lease."""
+        attributes = self.regions.get(region)
+        return (
+            attributes is not None
+            and not attributes.shared
+            and all(
+                (bucket := self.buckets.get(BucketKey(region, number))) is not None and bucket.is_only_of(self.me)
+                for number in range(attributes.total_num_buckets)
+            )
+        )
 
     def _take_bucket(self, key: BucketKey, bucket: Bucket | None) -> None:
         known = self.buckets.get(key)
         if bucket is None or self.me not in (*bucket.holders, *bucket.leaving):
             self._drop_lead(key)
-            if not self._owns(key):
-                self.copies.pop(key, None)
+            self.copies.pop(key, None)
             if bucket is None:
                 self.buckets.pop(key, None)
             else:
@@ -288,22 +282,12 @@ class Member(Node):
         """What a primary does all the time: sends again, pings, reports copies that are silent."""
         if not self.is_joined:
             return
-        self._share()
         for key, lead in list(self.leads.items()):
             if not lead.active:
                 self._recover(key)
             if self.leads.get(key) is lead:
                 self._send(key)
                 self._report_silent(key)
-
-    def _share(self) -> None:
-        """An owner whose buckets are decided acts as their primary from now on, and says so."""
-        for whole, owned in list(self.buckets.items()):
-            region, epoch = whole.region, owned.epoch
-            if whole.number == OWNED and owned.primary == self.me and any(each.region == region for each in self.leads):
-                self.world.ask_coordinator(
-                    self, self.clock(), lambda c, now, r=region, e=epoch: c.shared(self.me, r, e, now)
-                )
 
     def _send(self, key: BucketKey) -> None:
         lead, copy, bucket, me = self.leads[key], self.copies[key], self.buckets[key], self.me
@@ -403,33 +387,6 @@ class Member(Node):
 
     # --- operations ---
 
-    def _operate_as_owner(
-        self,
-        key: BucketKey,
-        copy: Copy,
-        life: int | None,
-        name: str,
-        of: str,
-        arguments: tuple,
-        identity: tuple[int, int],
-        reply: Reply,
-    ) -> None:
-        """As a sole copy: nobody has to be waited for, and the lease counts."""
-        if life is not None and life != copy.life:
-            reply("in doubt", None)
-            return
-        if self.clock() >= self.lease_until:
-            reply("retry", copy.life)
-            return
-        done = copy.done(identity)
-        if done is None:
-            effect = apply(name, arguments, copy.value(of))
-            done = Entry(NO_EPOCH, copy.through + 1, of, effect.value, identity, effect.answer)
-            copy.entries.append(done)
-        self.world.statistics["owners' answers"] += 1
-        self.world.answered_in(key, copy.life)
-        reply("done", done.answer)
-
     def operate(
         self,
         key: BucketKey,
@@ -442,9 +399,6 @@ class Member(Node):
     ) -> None:
         """One operation of a client. `life`: of the bucket at the first try; None: this is the first one."""
         lead, copy = self.leads.get(key), self.copies.get(key)
-        if lead is None and copy is not None and self._owns(key):
-            self._operate_as_owner(key, copy, life, name, of, arguments, identity, reply)
-            return
         if lead is None or copy is None or not lead.active or self.buckets[key].epoch != lead.epoch:
             reply("retry", copy.life if copy else None)
             return
@@ -452,7 +406,9 @@ class Member(Node):
             reply("in doubt", None)
             return
         others = self._others(key)
-        if self._is_sole(key) and self.clock() >= self.lease_until:
+        if self._is_alone(key.region):
+            self.world.statistics["answers of one member alone"] += 1
+        elif self._is_sole(key) and self.clock() >= self.lease_until:
             reply("retry", copy.life)  # A sole copy without a lease: the strict choice.
             return
         done = copy.done(identity)

@@ -11,7 +11,6 @@ from linearizability import ABSENT, Operation, Verdict, check
 from pywan.coordination.actions import Probe, Store, Tell
 from pywan.coordination.coordinator import Coordinator
 from pywan.coordination.tables import (
-    OWNED,
     Bucket,
     BucketKey,
     DecisionId,
@@ -112,7 +111,7 @@ class SiteWorld:
         self.processes = 0
         self.trace: list[str] = []
         self.coordinator = self.network.nodes["coordinator"] = CoordinatorNode(self, self.journal)
-        # When a member creates the region: so long the region has an owner, or nobody.
+        # When a member creates the region: so long one member has it alone, or nobody.
         chance = random.Random(seed)
         self.hosts_from = {name: chance.choice([0, 0, 3000, 6000]) * MS for name in ("m1", "m2", "m3", "m4")}
         for name in ("m1", "m2", "m3", "m4")[: rng.choice([2, 3, 3, 4])]:
@@ -175,25 +174,18 @@ class SiteWorld:
                 continue  # Members that know later decisions may yet report them.
             self._see_fork(key, store.newest.generation)
             self.note(f"decision {store.newest.generation}.{store.newest.number} {key}: {shown(bucket)}")
-            self.statistics["owners"] += key.number == OWNED
-            numbers = range(2) if key.number == OWNED else [key.number]
-            for number in numbers:
-                self._see_life(BucketKey(key.region, number), bucket)
+            self._see_life(key, bucket)
 
     def _see_fork(self, key: BucketKey, generation: int) -> None:
         """Nobody who is there knows of the decisions that were lost, so others are made in their place.
 
         No protocol could avoid that. What was acknowledged under the lost decisions may be gone, or come back.
         """
-        numbers = range(2) if key.number == OWNED else [key.number]
-        for each in (BucketKey(key.region, OWNED), *(BucketKey(key.region, number) for number in numbers)):
-            if self.forgotten.get(each) == generation:
-                self.statistics["forks"] += 1
-                for number in numbers:
-                    bucket = BucketKey(key.region, number)
-                    self.unchecked |= {of for of in KEYS if bucket_of(of) == bucket}
-                    for known in [known for known in self.highest if known[0] == bucket]:
-                        del self.highest[known]
+        if self.forgotten.get(key) == generation:
+            self.statistics["forks"] += 1
+            self.unchecked |= {of for of in KEYS if bucket_of(of) == key}
+            for known in [known for known in self.highest if known[0] == key]:
+                del self.highest[known]
 
     def _see_life(self, key: BucketKey, bucket: Bucket) -> None:
         life, since = self.lives.get(key, (bucket.life, self.simulation.now_us))
@@ -290,7 +282,7 @@ class SiteWorld:
                 self.simulation.after(100 * MS, attempt)
                 return
             asked = rng.choice(alive)
-            bucket = asked.buckets.get(BucketKey(key.region, OWNED), asked.buckets.get(key))
+            bucket = asked.buckets.get(key)
             if bucket is None or bucket.primary is None:
                 self.simulation.after(rng.randrange(5 * MS, 60 * MS), attempt)
                 return
@@ -461,8 +453,11 @@ class SiteWorld:
         self.must(self.statistics["answers"] == before + 8, "operations are not answered in a site that is healthy")
         core = self.coordinator.core
         self.must(not core._unheard and not core._silent, "the coordinator waits for members that are there")
+        for region in self.regions:
+            hosts = core.site.hosts(region).keys()
+            self.must({each.name for each in hosts} == self.members.keys(), f"only {sorted(hosts)} have {region}")
+            self.must(core.site.regions[region].shared, f"{region} is not shared, though several members have it")
         for key, bucket in core.site.buckets.items():
-            self.must(key.number != OWNED, f"{key} is not shared, though several members have it")
             self.must(bucket.primary is not None or bucket.in_sync == (), f"{key} has no primary: {shown(bucket)}")
             if bucket.primary is None:
                 continue
