@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import time
 
@@ -13,7 +14,7 @@ from pywan.config.attributes import RegionAttributes
 from pywan.coordination.tables import Kind
 from pywan.errors import ConfigurationError, ConnectivityError, IllegalStateError
 from pywan.member.hosting import EQUAL_WEIGHT_MB, site_attributes, weight_of
-from pywan.testing.waiting import SOON_S, eventually
+from pywan.testing.waiting import LIMIT_S, SOON_S, eventually
 from pywan.transport.control import call_once
 from shared_site import Call
 from small_members import locator
@@ -79,7 +80,7 @@ def test_a_region_that_was_used_by_one_member_keeps_its_content_for_the_second(s
     region.put("k", 1)
     with pywan.Cache("b", locators=str(site.address)) as other:
         there = other.create_region("data", "PARTITION", total_num_buckets=7)
-        assert there["k"] == 1 and not there.put_if_absent("k", 2) == 2
+        assert there["k"] == 1 and there.put_if_absent("k", 2) == 1
         there.put("l", 3)
         assert region["l"] == 3
 
@@ -120,11 +121,73 @@ def test_a_call_that_waits_for_the_coordinator_ends_in_time_and_names_it(impatie
             region.put("k", 1)
 
 
+def test_a_region_beside_a_shared_one_whose_buckets_begin_anew_is_one_region(site, tmp_path, monkeypatch):
+    monkeypatch.setattr("pywan.coordination.coordinator.PROMISES_END_US", 1_500_000)
+    with contextlib.ExitStack() as opened:
+        a, b, c = (
+            opened.enter_context(pywan.Cache(name, locators=str(site.address), dir=tmp_path / name)) for name in "abc"
+        )
+        for cache in (c, a, b):  # The first one has all buckets.
+            cache.create_region("parent", "PARTITION", total_num_buckets=7)
+        c.close()
+        children = [cache.create_region("child", total_num_buckets=7, colocated_with="parent") for cache in (a, b)]
+        answers = [region.put_if_absent("k", number) for number, region in enumerate(children)]
+        assert answers == [None, 0] and [region["k"] for region in children] == [0, 0]
+
+
+def test_what_a_member_destroys_before_it_closes_is_gone_everywhere(site, member, tmp_path):
+    with pywan.Cache("b", locators=str(site.address), dir=tmp_path / "b") as other:
+        for cache in (member, other):
+            cache.create_region("data", "PARTITION_REDUNDANT", total_num_buckets=7).put(cache.name, 1)
+        member.destroy_region("data")
+        member.close()
+        eventually(lambda: other.regions() == {})
+        assert coordination(site)["buckets"] == 0 and in_view(site) == {"b": []}
+        assert other.create_region("data", "REPLICATE").get("a") is None
+
+
+def test_a_region_that_is_created_again_at_once_is_a_new_one(site, member):
+    for n in range(5):
+        region = member.create_region("data", "PARTITION", total_num_buckets=n + 1)
+        assert len(region) == 0
+        region.put("k", n)
+        member.destroy_region("data")
+    assert coordination(site)["buckets_without_primary"] == 0
+
+
+@pytest.fixture
+def two_locators(tmp_path):
+    """The coordinator, one that decides nothing, and the addresses of both."""
+    with locator("first", dir=tmp_path) as first:
+        with locator("second", dir=tmp_path, locators=str(first.address)) as second:
+            eventually(lambda: coordination(second)["coordinator"] == "first")
+            yield first, f"{first.address},{second.address}"
+
+
+def test_a_member_that_restarts_while_the_coordinator_is_away_works_on_nothing_alone(tmp_path, two_locators, impatient):
+    first, addresses = two_locators
+    with pywan.Cache("a", locators=addresses, dir=tmp_path / "a") as a:
+        theirs = a.create_region("data", "PARTITION", total_num_buckets=7)
+        with pywan.Cache("b", locators=addresses, dir=tmp_path / "b") as b:
+            b.create_region("data", "PARTITION", total_num_buckets=7)
+        theirs.put("k", "a")
+        first.stop()
+        with pywan.Cache("b", locators=addresses, dir=tmp_path / "b", join_timeout=LIMIT_S) as b:
+            ours = b.create_region("data", "PARTITION", total_num_buckets=7)
+            new = [cache.create_region("new", "PARTITION", total_num_buckets=7) for cache in (a, b)]
+            calls = [Call(ours.put_if_absent, "k", "b"), *(Call(region.put_if_absent, "k", 1) for region in new)]
+            assert theirs["k"] == "a" and not any(call.is_done for call in calls)
+            with locator("first", dir=tmp_path, port=first.port):
+                assert calls[0].result() == "a"
+                assert sorted([calls[1].result(), calls[2].result()], key=str) == [1, None]
+                assert [region["k"] for region in new] == [1, 1]
+
+
 def test_a_region_for_one_member_only_is_not_created_while_the_coordinator_is_away(tmp_path, impatient):
     with locator(dir=tmp_path) as site:
         cache = pywan.Cache("a", locators=str(site.address), dir=tmp_path / "a")
     with cache:
-        with pytest.raises(IllegalStateError, match="it has senders, so only one member .*: coordinator L is away"):
+        with pytest.raises(IllegalStateError, match=r"it has senders, so only one member .*: coordinator L is away"):
             cache.create_region("data", "PARTITION", gateway_sender_ids=["ln"])
         assert cache.regions() == {}
 

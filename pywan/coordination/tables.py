@@ -133,7 +133,7 @@ class Bucket:
         return frozenset((*self.in_sync, *self.leaving, *self.learning, *self.unfenced))
 
     def is_only_of(self, member: Incarnation) -> bool:
-        """Whether the member leads the bucket, and nobody else has, had or gets a copy, as far as this decision says."""
+        """Whether the member leads the bucket, and nobody else has, had or gets a copy, as the decision says."""
         return self.in_sync == (member,) == (self.primary,) and not (self.leaving or self.learners or self.unfenced)
 
     @property

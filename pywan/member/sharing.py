@@ -73,8 +73,8 @@ class SharedRegions:
     def hosting(self, made: RegionAttributes) -> None:
         """A region is about to be created. IllegalStateError: the site does not allow it, and says why.
 
-        It waits up to a limit until the site has decided who has the region. A region that can be on one member only is
-        not created without that decision.
+        It waits up to a limit until it is decided who has the region. A region that can be on one member only is not
+        created without that decision.
         """
         if not is_of_site(made):
             return
@@ -82,8 +82,8 @@ class SharedRegions:
         if not self._agent.host(made.name, attributes, weight_of(made)) and attributes.only_once:
             self._agent.unhost(made.name)
             raise IllegalStateError(
-                f"region {made.name!r}: {attributes.only_once}, so only one member of the site can have it, and it is not"
-                f" decided which one: {self._why_undecided(made.name)}; create the region again when that has changed"
+                f"region {made.name!r}: {attributes.only_once}, so only one member of the site can have it, and it is"
+                f" not decided which one: {self._why_undecided(made.name)}; create the region again when that has changed"
                 " (`show coordinator`)"
             )
 
@@ -272,8 +272,8 @@ class SharedRegions:
             return
         region = shared.region
         log.error(
-            "region %s: member %s has it now, and only one member of the site can: it is closed here; what is in its log"
-            " stays there",
+            "region %s: member %s has it now, and only one member of the site can: it is closed here; what is in its"
+            " log stays there",
             region.name,
             ", ".join(sorted(others)),
         )
