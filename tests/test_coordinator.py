@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
 from dataclasses import replace
 
 import pytest
@@ -737,15 +739,6 @@ def test_a_region_that_is_destroyed_goes_with_its_buckets():
 # --- its file ---
 
 
-@st.composite
-def runs_of_buckets(draw):
-    """Tables with neighbours that have the same decision, or not."""
-    kinds = draw(st.lists(buckets(), min_size=1, max_size=3))
-    numbers = sorted(draw(st.sets(st.integers(0, 20))))
-    chosen = [(BucketKey("data", number), draw(st.sampled_from([None, *kinds]))) for number in numbers]
-    return Tables(0, DecisionId(1, 1, 1), "L", "site", 0, None, (), tuple(chosen))
-
-
 incarnations = st.builds(Incarnation, st.text(max_size=8), st.integers(0, 2**32))
 sets = st.lists(incarnations, max_size=3, unique=True).map(tuple)
 
@@ -770,6 +763,52 @@ def buckets(draw):
 @given(buckets())
 def test_a_bucket_in_plain_form_is_the_same_bucket(bucket):
     assert encoding.bucket_of(encoding.plain_bucket(bucket), BucketKey("data", 1)) == bucket
+
+
+keys = st.builds(BucketKey, st.sampled_from(["data", "other"]), st.integers(0, 9))
+decided = st.lists(buckets(), min_size=1, max_size=3).flatmap(
+    lambda some: st.dictionaries(keys, st.sampled_from([None, *some]), max_size=20)
+)
+
+
+@given(decided, st.sets(keys))
+def test_tables_in_plain_form_are_the_same_tables_and_neighbours_share_a_decision(decisions, undecided):
+    told = Tables(0, DecisionId(1, 1, 1), "L", "site", 0, None, (), tuple(sorted(decisions.items())), tuple(undecided))
+    read = encoding.tables_of(encoding.unpack(encoding.pack(encoding.plain_tables(told))))
+    assert read == told
+    for (key, bucket), (following, other) in itertools.pairwise(read.buckets):
+        if following == (key.region, key.number + 1) and bucket == other:
+            assert bucket is other
+
+
+@given(decided)
+def test_holdings_in_plain_form_are_the_same_holdings(decisions):
+    held = {key: Holding(bucket, key.number % 2 == 0) for key, bucket in decisions.items() if bucket is not None}
+    assert encoding.holdings_of(encoding.plain_holdings(held)) == held
+
+
+def test_a_region_of_one_member_is_one_run():
+    site = Site()
+    site.join(A)
+    site.core.host(A, "data", RegionAttributes(Kind.PARTITION), 100, 0)
+    site.act()
+    ((first, count, bucket),) = encoding.runs(site.core.tables(0, 0).buckets)
+    assert (first, count) == (KEY, 113) and bucket.is_only_of(A)
+
+
+@pytest.mark.parametrize("run", [["data", 0, 0, None], ["data", 0, 2**40, None], ["data", -1, 1, None], ["data", 0, 1]])
+def test_a_run_that_is_none_is_refused(run):
+    tables = encoding.plain_tables(Tables(0, DecisionId(1, 1, 1), "L", "site", 0, None, (), ()))
+    tables[7] = [run]
+    with pytest.raises(ProtocolError):
+        encoding.tables_of(tables)
+
+
+def test_runs_that_name_more_buckets_than_a_message_may_are_refused():
+    tables = encoding.plain_tables(Tables(0, DecisionId(1, 1, 1), "L", "site", 0, None, (), ()))
+    tables[7] = [["data", 0, encoding.MAX_RUN, None]] * (encoding.MAX_BUCKETS_TOLD // encoding.MAX_RUN + 1)
+    with pytest.raises(ProtocolError, match="with at most"):
+        encoding.tables_of(tables)
 
 
 def test_a_bucket_that_contradicts_itself_is_refused_by_its_name_and_its_members():
@@ -821,6 +860,22 @@ def test_a_journal_gives_back_what_the_tables_were(tmp_path):
     assert core.site.regions == site.core.site.regions
     assert core.site.newest == site.core.site.newest and core.site.identity == "site"
     assert core.site.made(DecisionId(1, 1, 1)) and not core.site.made(DecisionId(1, 10_000, 1))
+
+
+@given(st.lists(decided, min_size=1, max_size=6))
+def test_a_journal_keeps_the_newest_decision_about_each_bucket_however_runs_overlap(appended):
+    expected: dict[BucketKey, Bucket] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        journal = Journal(os.path.join(folder, "decisions"))
+        for number, decisions in enumerate(appended, 1):
+            store = Store(DecisionId(1, number, 7), ((7, number),), "site", (), (), tuple(sorted(decisions.items())))
+            journal.append(store)
+            for key, bucket in decisions.items():
+                expected.pop(key, None)
+                expected |= {} if bucket is None else {key: bucket}
+        (store,) = journal.read()
+        journal.close()
+    assert dict(store.buckets) == expected and len(store.buckets) == len(expected)
 
 
 def test_a_journal_that_is_damaged_or_newer_is_refused_by_name(tmp_path):

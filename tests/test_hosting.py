@@ -158,10 +158,12 @@ def test_a_region_that_is_created_again_at_once_is_a_new_one(site, member):
 @pytest.fixture
 def two_locators(tmp_path):
     """The coordinator, one that decides nothing, and the addresses of both."""
-    with locator("first", dir=tmp_path) as first:
-        with locator("second", dir=tmp_path, locators=str(first.address)) as second:
-            eventually(lambda: coordination(second)["coordinator"] == "first")
-            yield first, f"{first.address},{second.address}"
+    with (
+        locator("first", dir=tmp_path) as first,
+        locator("second", dir=tmp_path, locators=str(first.address)) as second,
+    ):
+        eventually(lambda: coordination(second)["coordinator"] == "first")
+        yield first, f"{first.address},{second.address}"
 
 
 def test_a_member_that_restarts_while_the_coordinator_is_away_works_on_nothing_alone(tmp_path, two_locators, impatient):

@@ -937,7 +937,7 @@ def list_members(session: Session, values: Values) -> Result:
     view = {each["name"]: each for each in coordination.get("members", [])}
     for server in servers:
         seen = view.get(server["name"])
-        server["view"] = seen["state"] if seen is not None else "alone" if coordination["decides"] else "unknown"
+        server["view"] = seen["state"] if seen is not None else "waiting" if coordination["decides"] else "unknown"
         server["lease_ms"] = seen["lease_us"] // 1000 if seen is not None else None
     known = {server["name"] for server in servers}
     lost = [

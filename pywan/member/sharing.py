@@ -83,8 +83,8 @@ class SharedRegions:
             self._agent.unhost(made.name)
             raise IllegalStateError(
                 f"region {made.name!r}: {attributes.only_once}, so only one member of the site can have it, and it is"
-                f" not decided which one: {self._why_undecided(made.name)}; create the region again when that has changed"
-                " (`show coordinator`)"
+                f" not decided which one: {self._why_undecided(made.name)}; create the region again when that has"
+                " changed (`show coordinator`)"
             )
 
     def hosted(self, region: MemberRegion) -> None:

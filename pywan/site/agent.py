@@ -1,7 +1,7 @@
 """Owns a member's connection to the coordinator of its site: threads, sockets, the clock, and the file of what outlives
 the process. What is asked, and what the replies mean, is the session's (pywan/coordination/agent_session.py).
 
-A member whose locators have no coordinator works alone, and goes on asking.
+A member whose locators have no coordinator goes on asking. What needs a decision waits.
 """
 
 from __future__ import annotations
