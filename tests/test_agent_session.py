@@ -3,6 +3,7 @@ over, or loses them."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ from pywan.coordination.agent_session import (
 from pywan.coordination.coordinator import Coordinator
 from pywan.coordination.messages import Refused
 from pywan.coordination.requests import take_request
-from pywan.coordination.tables import Incarnation, Kind, RegionAttributes
+from pywan.coordination.tables import Bucket, BucketKey, Incarnation, Kind, RegionAttributes
 from pywan.errors import ProtocolError
 
 ATTRIBUTES = RegionAttributes(Kind.REPLICATE, total_num_buckets=3)
@@ -159,3 +160,63 @@ def test_a_request_that_is_none_is_refused_in_words(request_):
     site = Site()
     with pytest.raises(ProtocolError, match=r"coordination-ask|incarnation"):
         take_request(site.core, Incarnation("m", 1), request_, site.now_us)
+
+
+@pytest.mark.parametrize("end", ["unhost", "destroy-region"])
+def test_the_end_of_a_region_is_asked_until_the_tables_show_it_and_the_name_is_hosted_afterwards(end):
+    site = Site()
+    session = site.member("m")
+    site.news(session)
+    session.host("data", ATTRIBUTES, 100)
+    site.asks(session)
+    site.news(session)
+    (session.unhost if end == "unhost" else session.destroy_region)("data")
+    again = session.host("data", RegionAttributes(Kind.PARTITION, 5), 50)
+    assert site.asks(session, is_lost=True) == [end], "an end that is repeated later must not end the new region"
+    site.now_us += REPEAT_US
+    assert site.asks(session) == [end] and session.has_ending_regions
+    site.news(session)
+    assert not session.has_ending_regions and site.asks(session) == ["host"]
+    site.news(session)
+    assert again.done and site.core.site.regions["data"].total_num_buckets == 5
+
+
+def test_a_member_that_ends_drops_all_requests_but_the_ends_of_its_regions():
+    site = Site()
+    session = site.member("m")
+    site.news(session)
+    session.host("one", ATTRIBUTES, 100)
+    session.suspect(Incarnation("other", 1))
+    session.destroy_region("two")
+    session.drop_requests()
+    assert site.asks(session) == ["destroy-region"]
+
+
+def test_a_region_is_hosted_when_all_its_buckets_are_decided():
+    site = Site()
+    session = site.member("m")
+    site.news(session)
+    request = session.host("data", ATTRIBUTES, 100)
+    site.asks(session)
+    site.core.site.set_bucket(BucketKey("data", 1), Bucket(life=1))  # It has no primary now.
+    site.news(session)
+    assert session.tables.members[session.me].hosting == (("data", 100),) and not request.done
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_member_reports_whether_others_may_have_its_region_as_it_knows_it(shared):
+    site = Site()
+    session = site.member("m")
+    site.news(session)
+    session.host("data", ATTRIBUTES, 100)
+    site.asks(session)
+    if shared:
+        site.core.site.set_region("data", replace(ATTRIBUTES, shared=True))
+    site.news(session)
+    earlier = site.core.site.newest
+    site.core = Coordinator("locator", (), run=2, now_us=site.now_us, site_identity="site")
+    refused = encoding.plain_refused(Refused("the coordinator does not know all decisions", report=True))
+    session.take_news(session.question(site.now_us), {"decides": True, "refused": [refused]}, site.now_us)
+    site.news(session)
+    assert site.core.site.generation > earlier.generation
+    assert site.core.site.regions == {"data": replace(ATTRIBUTES, shared=shared)}

@@ -263,3 +263,41 @@ def test_a_region_without_copies_goes_on_empty_when_its_members_are_killed(tmp_p
         one, two = site.start("one"), site.start("two")
         one.do("alone", "put", "k", "again")
         assert two.do("alone", "get", "k") == "again"
+
+
+def test_what_a_member_alone_has_is_nobody_elses_until_it_is_revoked(tmp_path: Path) -> None:
+    alone = {"name": "alone", "type": "PARTITION", "total_num_buckets": BUCKETS}
+    kept = {**alone, "name": "kept", "type": "PARTITION_PERSISTENT"}
+    with Site(tmp_path, regions=[alone, kept], member_timeout_ms=TIMEOUT_MS) as site:
+        one = site.start("one")
+        for region in ("alone", "kept"):
+            one.do(region, "put", "k", "before")
+        one.stop()
+        two = site.begin("two")
+        eventually(lambda: state_of(site, "one") == "lost", what="the end of its lease")
+        told = call_once(("127.0.0.1", site.port), "coordination-show", timeout=LIMIT_S)["coordination"]
+        assert {each["name"]: each["regions"] for each in told["members"]} == {"one": ["alone", "kept"], "two": []}
+        call_once(("127.0.0.1", site.port), "coordination-revoke", name="one", timeout=LIMIT_S)
+        two.finish()
+        for region in ("alone", "kept"):
+            assert two.do(region, "get", "k") is None
+            two.do(region, "put", "k", "after")
+        one.go_on()
+        eventually(lambda: tried(one, "alone", "get", "k") == "after", what="the region of both")
+        with pytest.raises(ProcessFailed, match="closed"):
+            one.do("kept", "get", "k")
+        assert "region kept: member two has it now" in one.last_words()
+
+
+def state_of(site: Site, name: str) -> str:
+    """What the coordinator sees of a member."""
+    told = call_once(("127.0.0.1", site.port), "coordination-show", timeout=LIMIT_S)["coordination"]
+    return next(each["state"] for each in told["members"] if each["name"] == name)
+
+
+def tried(member: MemberProcess, region: str, method: str, *arguments: object) -> object:
+    """The answer, or the words of the error."""
+    try:
+        return member.do(region, method, *arguments)
+    except ProcessFailed as error:
+        return str(error)
