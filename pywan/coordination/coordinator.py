@@ -132,11 +132,11 @@ class Coordinator:
         for earlier in self._earlier_incarnations(me):
             self.revoke(earlier)  # One process locks the folder of a name: the others are gone.
         for region, attributes in regions.items():
-            known = self.site.regions.get(region)
-            if known is None:
+            there = self.site.regions.get(region)
+            if there is None:
                 self.site.set_region(region, attributes)
-            elif attributes.shared and not known.shared:
-                self.site.set_region(region, replace(known, shared=True))
+            elif attributes.shared and not there.shared:
+                self.site.set_region(region, replace(there, shared=True))
         self._expired.pop(me, None)
         if self.site.members.get(me) != profile:
             self.site.set_member(me, profile)

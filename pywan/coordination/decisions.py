@@ -64,8 +64,8 @@ class Decisions:
         """The members that have the region, each with its weight; 0: it is an accessor."""
         return self._hosts[region]
 
-    def decided_at(self, key: BucketKey) -> int:
-        """The number of the last decision about a bucket."""
+    def decided_at(self, key: BucketKey | str) -> int:
+        """The number of the last decision about a bucket, or about a region as a whole."""
         return self._last.at(key)
 
     # --- decisions ---

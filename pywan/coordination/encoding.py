@@ -252,7 +252,7 @@ def plain_holdings(holdings: dict[BucketKey, Holding]) -> list[Any]:
 
 
 def holdings_of(value: Any) -> dict[BucketKey, Holding]:
-    found = {}
+    found: dict[BucketKey, Holding] = {}
     for first, count, plain in _runs_of(value):
         bucket, has_all = _items(plain, 2, "a holding")
         holding = Holding(bucket_of(bucket, first), has_all is True)
