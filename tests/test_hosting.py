@@ -185,6 +185,21 @@ def test_a_member_that_restarts_while_the_coordinator_is_away_works_on_nothing_a
                 assert [region["k"] for region in new] == [1, 1]
 
 
+@pytest.mark.parametrize("type", ["PARTITION", "PARTITION_PROXY", "REPLICATE"])
+def test_a_region_that_is_created_again_without_the_coordinator_waits_as_a_new_one_does(type, impatient, monkeypatch):
+    monkeypatch.setattr("pywan.member.sharing.Route", functools.partial(Route, timeout_s=0.3))
+    with locator() as site:
+        cache = pywan.Cache("a", locators=str(site.address))
+        region = cache.create_region("data", type)
+        region.put("k", 1)
+    with cache:
+        region.put("k", 2)  # It is decided that nobody else has it.
+        cache.destroy_region("data")
+        again = cache.create_region("data", type)
+        with pytest.raises(ConnectivityError, match="since coordinator L is away"):
+            again.put("k", 3)
+
+
 def test_a_region_for_one_member_only_is_not_created_while_the_coordinator_is_away(tmp_path, impatient):
     with locator(dir=tmp_path) as site:
         cache = pywan.Cache("a", locators=str(site.address), dir=tmp_path / "a")

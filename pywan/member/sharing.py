@@ -48,6 +48,7 @@ class SharedRegions:
         self._agent, self._find = agent, find
         self._lock = threading.RLock()  # Guards the regions. Nobody waits for another process under it.
         self._regions: dict[str, _Shared] = {}
+        self._unanswered: set[str] = set()  # Regions that were created without an answer of the coordinator.
         self._addresses: dict[Incarnation, tuple[str, int]] = {}
         self._begin(agent.me)
 
@@ -79,7 +80,10 @@ class SharedRegions:
         if not is_of_site(made):
             return
         attributes = site_attributes(made)
-        if not self._agent.host(made.name, attributes, weight_of(made)) and attributes.only_once:
+        is_decided = self._agent.host(made.name, attributes, weight_of(made))
+        with self._lock:
+            (self._unanswered.discard if is_decided else self._unanswered.add)(made.name)
+        if not is_decided and attributes.only_once:
             self._agent.unhost(made.name)
             raise IllegalStateError(
                 f"region {made.name!r}: {attributes.only_once}, so only one member of the site can have it, and it is"
@@ -94,8 +98,10 @@ class SharedRegions:
             return
         with self._lock:
             shared = self._regions[region.name] = _Shared(region)
+            is_decided = region.name not in self._unanswered
             for key, bucket in list(self._agent.tables.buckets.items()):
-                if key.region == region.name:
+                # What names this member without an answer to it is about an earlier region of the name.
+                if key.region == region.name and (is_decided or self._me not in bucket.named):
                     self._note(shared, key, bucket)
             self._see(shared, set(shared.buckets))
             if shared.tail is not None and not shared.buckets:
@@ -150,6 +156,7 @@ class SharedRegions:
             return
         is_shared = False
         with self._lock:
+            self._unanswered.discard(made.name)
             shared = self._regions.pop(made.name, None)
             if shared is not None and shared.tail is not None:
                 self._copies.drop(made.name)
@@ -211,7 +218,7 @@ class SharedRegions:
             for shared in self._regions.values():
                 if shared.tail is not None:
                     self._share(shared, shared.tail)
-                elif not site_attributes(shared.region.attributes).only_once:
+                elif weight_of(shared.region.attributes) and not site_attributes(shared.region.attributes).only_once:
                     tail = shared.tail = self._new_tail(shared.region)
                     self._share(shared, tail)
                     self._empty(shared, tail)
@@ -255,14 +262,14 @@ class SharedRegions:
 
         A region without a tail asks nobody, and needs no lease. So nothing less than that decision is enough.
         """
-        region, tables, me = shared.region, self._agent.tables, self._me
-        decided, profile = tables.regions.get(region.name), tables.members.get(me)
-        if decided is None or decided.shared or profile is None or region.attributes.min_in_sync_copies > 1:
+        region = shared.region
+        decided = self._agent.tables.regions.get(region.name)
+        if decided is None or decided.shared or region.attributes.min_in_sync_copies > 1:
             return False
         if weight_of(region.attributes) == 0:
-            return not shared.buckets and (region.name, 0) in profile.hosting
+            return region.name not in self._unanswered and not shared.buckets
         return len(shared.buckets) == region.bucket_count and all(
-            bucket.is_only_of(me) for bucket in shared.buckets.values()
+            bucket.is_only_of(self._me) for bucket in shared.buckets.values()
         )
 
     def _give_away(self, shared: _Shared) -> None:
