@@ -49,7 +49,7 @@ class SmallMember:
             file=file,
             version=version,
             on_change=self._take if is_obliging else self.changes.append,
-            on_lease=self.leases.append,
+            on_lease=lambda until_us, heard_us: self.leases.append(until_us),
             on_given_up=self.given_up.append,
         )
         self.agent.start()

@@ -112,7 +112,7 @@ def test_what_was_decided_is_done_before_the_lease_is_extended():
     session = site.member("m")
     outcomes = site.news(session)
     assert [type(each) for each in outcomes] == [Changed, Extended]
-    assert outcomes[1] == Extended(site.now_us + LEASE_US)
+    assert outcomes[1] == Extended(site.now_us + LEASE_US, site.now_us)
 
 
 def test_the_lease_counts_from_the_moment_at_which_the_question_was_sent():

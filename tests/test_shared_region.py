@@ -97,15 +97,21 @@ def test_a_primary_reads_only_while_every_copy_promises_to_adopt_no_other() -> N
         assert read.result() == "nothing"
 
 
-def test_a_sole_copy_reads_only_under_its_lease() -> None:
+def test_a_sole_copy_answers_until_the_coordinator_was_silent_for_too_long() -> None:
     with SharedSite(1, timeout_s=0.2) as site:
         core, tail = site.cores[0], site.members[0].tail
         core.put("k", 1)
         tail.set_lease(_core.monotonic_us() - 1)
+        assert core.get("k") == 1, "it is primary, and needs no lease"
+        tail.set_sole(_core.monotonic_us() - 1)
         with pytest.raises(ConnectivityError):
             core.get("k")
-        tail.set_lease(_core.monotonic_us() + 60_000_000)
+        with pytest.raises(ConnectivityError):
+            core.put("k", 2)
+        tail.set_sole(_core.monotonic_us() + 60_000_000)
         assert core.get("k") == 1
+        tail.set_sole(None)
+        core.put("k", 2)
 
 
 def test_a_copy_answers_reads_where_the_region_lets_it() -> None:

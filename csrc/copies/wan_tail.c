@@ -31,7 +31,7 @@ wan_status wan_tail_entry_check(const uint8_t *at, uint64_t bytes)
 wan_status wan_tail_init(wan_tail *tail, uint32_t buckets, uint32_t shards, uint32_t min_copies)
 {
     memset(tail, 0, sizeof *tail);
-    tail->lease_until_us = WAN_NEVER;
+    tail->lease_until_us = tail->sole_until_us = WAN_NEVER;
     tail->buckets = calloc(buckets, sizeof *tail->buckets);
     tail->shard_last = calloc(shards, sizeof *tail->shard_last);
     if (!tail->buckets || !tail->shard_last) {
@@ -217,8 +217,15 @@ static void remember(wan_tail_bucket *bucket, const wan_tail_entry *entry, uint6
 
 /* The primary's changes. */
 
-/* How many other copies are in sync, as the coordinator has decided. Without one the primary needs the coordinator's
- * lease: of a learner that is waited for, because it has everything, the coordinator may know nothing. */
+/* Whether a primary may answer that has the only copy in sync. `now_us` 0: the time is asked if it matters. */
+static int may_be_sole(const wan_tail *tail, uint64_t now_us)
+{
+    const uint64_t until_us = load(&tail->sole_until_us);
+    return until_us == WAN_NEVER || (now_us ? now_us : wan_monotonic_us()) < until_us;
+}
+
+/* How many other copies are in sync, as the coordinator has decided. Without one see `sole_until_us`: of a learner that
+ * is waited for, because it has everything, the coordinator may know nothing. */
 static uint32_t copies_in_sync(const wan_tail_bucket *bucket)
 {
     uint32_t count = 0;
@@ -233,7 +240,7 @@ wan_status wan_tail_reserve(wan_tail *tail, uint32_t number, uint64_t length, wa
     wan_lock_take(&bucket->lock);
     wan_status status = WAN_OK;
     const uint32_t others = copies_in_sync(bucket);
-    if (bucket->role != WAN_TAIL_PRIMARY || (!others && !wan_tail_lease_runs(tail))) status = WAN_ELSEWHERE;
+    if (bucket->role != WAN_TAIL_PRIMARY || (!others && !may_be_sole(tail, 0))) status = WAN_ELSEWHERE;
     else if (others + 1 < tail->min_copies)
         status = WAN_FAIL(WAN_TOO_FEW,
                           "bucket %" PRIu32 " has %" PRIu32 " copies in sync, and min-in-sync-copies asks for %" PRIu32
@@ -453,7 +460,8 @@ int wan_tail_may_read(wan_tail *tail, uint32_t number, uint64_t now_us)
             wake(&state->asleep, state->wake_file);
         }
     }
-    if (!copies_in_sync(bucket)) may = may && load(&tail->lease_until_us) > now_us;
+    if (bucket->role == WAN_TAIL_COPY) may = may && load(&tail->lease_until_us) > now_us;
+    else if (!copies_in_sync(bucket)) may = may && may_be_sole(tail, now_us);
     wan_lock_release(&bucket->lock);
     return may;
 }

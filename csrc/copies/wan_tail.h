@@ -143,7 +143,9 @@ typedef struct {
     /* For each lane: a bit for each bucket that has something to send on it. Allocated with the lane. */
     uint64_t *to_send[WAN_TAIL_LANES_MAX];
     uint64_t lease_until_us; /* The coordinator's lease, by wan_monotonic_us. Atomic. */
-    wan_heard *heard;        /* Where changes wait for listeners. NULL: nobody listens. Atomic; it is set once. */
+    /* So long the sole copy of a bucket answers, though the coordinator is silent. WAN_NEVER: for ever. Atomic. */
+    uint64_t sole_until_us;
+    wan_heard *heard; /* Where changes wait for listeners. NULL: nobody listens. Atomic; it is set once. */
 } wan_tail;
 
 /* Room for a change at the end of a bucket's tail. The bucket's lock is held. */
@@ -177,6 +179,12 @@ static inline void wan_tail_set_lease(wan_tail *tail, uint64_t until_us)
     __atomic_store_n(&tail->lease_until_us, until_us, __ATOMIC_RELEASE);
 }
 
+/* Sets until when the member answers for a bucket of which it has the only copy in sync. */
+static inline void wan_tail_set_sole(wan_tail *tail, uint64_t until_us)
+{
+    __atomic_store_n(&tail->sole_until_us, until_us, __ATOMIC_RELEASE);
+}
+
 /* Whether the coordinator's lease runs now. */
 static inline int wan_tail_lease_runs(const wan_tail *tail)
 {
@@ -189,8 +197,9 @@ wan_status wan_tail_add_lane(wan_tail *tail, uint32_t lane, wan_lane_state *stat
 void wan_tail_remove_lane(wan_tail *tail, uint32_t lane); /* No bucket names it any more. */
 
 /* The primary's changes. Reserve takes the bucket's lock and keeps it when it returns WAN_OK. WAN_ELSEWHERE: the member
- * is not primary of the bucket, or no other copy is in sync and it has no lease. WAN_TOO_FEW: fewer copies than
- * `min_copies` are in sync. WAN_FULL, WAN_NO_MEMORY: there is no room. The caller holds the entry lock. */
+ * is not primary of the bucket, or no other copy is in sync and the coordinator was silent for too long. WAN_TOO_FEW:
+ * fewer copies than `min_copies` are in sync. WAN_FULL, WAN_NO_MEMORY: there is no room. The caller holds the entry
+ * lock. */
 wan_status wan_tail_reserve(wan_tail *tail, uint32_t bucket, uint64_t length, wan_tail_reservation *room);
 /* The entry is written: gives it its sequence, marks the bucket for the lanes of its copies, wakes lanes that sleep,
  * and releases the lock. Without copies the change counts at once, and nothing is kept. Returns the sequence. */
@@ -233,7 +242,7 @@ void wan_tail_set_role(wan_tail *tail, uint32_t bucket, uint8_t role, uint64_t l
  * a copy that stays is kept. A new learner takes the stream from `counted` on. WAN_NO_MEMORY: nothing changed. */
 wan_status wan_tail_set_copies(wan_tail *tail, uint32_t bucket, const wan_tail_copy *copies, uint32_t count);
 /* Whether a primary may answer a read without asking: every copy that it waits for has confirmed this epoch and
- * promises to adopt no other; without another copy in sync, the lease must run too. A copy may while the lease runs.
+ * promises to adopt no other; without another copy in sync, see `sole_until_us`. A copy may while the lease runs.
  * It is asked after the read, in the era of the read. Wakes lanes whose promise is needed. */
 int wan_tail_may_read(wan_tail *tail, uint32_t bucket, uint64_t now_us);
 

@@ -327,6 +327,10 @@ class Tail:
     def set_lease(self, until_us: int) -> None:
         """Sets until when the coordinator's lease runs, by `monotonic_us`."""
 
+    def set_sole(self, until_us: int | None) -> None:
+        """Sets until when, by `monotonic_us`, the member answers for a bucket of which it has the only copy in sync.
+        None: for ever."""
+
 def monotonic_us() -> int:
     """Microseconds by the clock that leases and promises are counted in."""
 

@@ -198,8 +198,9 @@ cdef class CompiledRegion:
         from pywan.errors import ConnectivityError
         if wan_monotonic_us() >= began + <uint64_t>self.route.limit_us:
             raise ConnectivityError(f"region {self.name!r}: key {described(key)}: this member is primary of its bucket,"
-                                    f" and may not answer for {self.route.limit_us / 1e6:g} s now: it has no lease of"
-                                    " the coordinator, or does not reach the copies; nothing was changed. Look at"
+                                    f" and may not answer for {self.route.limit_us / 1e6:g} s now: it does not"
+                                    " reach the copies, or has not heard the coordinator for the silence-limit;"
+                                    " nothing was changed. Look at"
                                     " `show coordinator`")
         PyErr_CheckSignals()
         with nogil:

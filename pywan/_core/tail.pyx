@@ -209,6 +209,11 @@ cdef class Tail:
         """Sets until when the coordinator's lease runs, by `monotonic_us`."""
         wan_tail_set_lease(&self.tail, until_us)
 
+    def set_sole(self, until_us):
+        """Sets until when, by `monotonic_us`, the member answers for a bucket of which it has the only copy in sync.
+        None: for ever."""
+        wan_tail_set_sole(&self.tail, NEVER if until_us is None else <uint64_t>until_us)
+
 
 def monotonic_us():
     """Microseconds by the clock that leases and promises are counted in."""

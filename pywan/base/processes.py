@@ -10,7 +10,7 @@ _ENDED = "ZX"  # States of a process that runs no code any more, and that its pa
 
 def this_process() -> str:
     """Returns machine, pid and start of this process: "machine/pid/start". Empty if the system does not tell them."""
-    machine, start = _machine(), _start_of(os.getpid())
+    machine, start = this_machine(), _start_of(os.getpid())
     return f"{machine}/{os.getpid()}/{start}" if machine and start else ""
 
 
@@ -19,10 +19,10 @@ def has_ended(process: str) -> bool:
     of it then."""
     machine, _, rest = process.partition("/")
     pid, _, start = rest.partition("/")
-    return bool(machine) and machine == _machine() and pid.isdigit() and _start_of(int(pid)) != start
+    return bool(machine) and machine == this_machine() and pid.isdigit() and _start_of(int(pid)) != start
 
 
-def _machine() -> str:
+def this_machine() -> str:
     """Names this run of the machine, and the space of pids."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()

@@ -457,6 +457,19 @@ class RegionAttributes(Attributes, RegionChanges):
             element="partition-attributes",
         ),
     ] = 0
+    silence_limit: Annotated[
+        int | None,
+        Attribute(
+            "the time after which a bucket begins anew, empty, if nobody hears its last copies any more",
+            unit="ms",
+            lowest=0,
+            highest=INT_MAX,
+            also={-1: "it waits until they are back, or are proved to be gone"},
+            element="partition-attributes",
+            unset="60000 without redundant copies, otherwise -1",
+            more="Such copies stop to answer a little earlier. Geode has no such attribute",
+        ),
+    ] = None
     local_max_memory: Annotated[
         int | None,
         Attribute(
@@ -549,6 +562,7 @@ class RegionAttributes(Attributes, RegionChanges):
                 ("colocated_with", None),
                 ("recovery_delay", -1),
                 ("startup_recovery_delay", 0),
+                ("silence_limit", None),
                 ("local_max_memory", None),
             ):
                 if getattr(self, name) != default:

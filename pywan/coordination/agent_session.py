@@ -124,6 +124,7 @@ class Remembered:
     coordinator: str = ""  # The name of the locator that coordinates. Empty: the member never heard of one.
     site_identity: str = ""
     seen: DecisionId = NO_DECISION  # The newest decision that any incarnation of the member heard of.
+    member_id: int = 0  # Of the incarnation that wrote it. 0: none has.
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +145,10 @@ class Changed:
 
 @dataclass(frozen=True, slots=True)
 class Extended:
-    """The lease runs until then, by the clock that the driver gives."""
+    """The lease runs until then, by the clock that the driver gives. It was given after `heard_us`."""
 
     until_us: int
+    heard_us: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +174,7 @@ class AgentSession:
         remembered: What its earlier incarnations have kept.
         has_ended: Returns whether a process is proved to be gone.
         draw_id: Draws the member id of a new incarnation.
+        reached: Returns the members whose answers came to this one a moment ago.
     """
 
     def __init__(
@@ -186,6 +189,7 @@ class AgentSession:
         remembered: Remembered,
         has_ended: Callable[[str], bool],
         draw_id: Callable[[], int],
+        reached: Callable[[], Iterable[Incarnation]] = tuple,
     ) -> None:
         self.me = me
         self.tables = SiteTables()
@@ -196,13 +200,15 @@ class AgentSession:
         self.problem = ""  # Why nobody coordinates.
         self.away_since_us: int | None = None  # Since when nobody coordinates. None: somebody does.
         self.lease_until_us = 0
+        self.heard_us = 0  # The coordinator was heard after this moment.
         self.may_leave = False
         self.is_leaving = False  # The coordinator was told that this incarnation ends.
         self.retries = False  # A refusal that passes is tried again.
         self.news_due_us = 0  # When the next question for news is to be sent.
         self.requests: dict[tuple[Any, ...], Request] = {}
         self._host, self._port, self._site, self._version, self._process = host, port, site, version, process
-        self._has_ended, self._draw_id = has_ended, draw_id
+        self._has_ended, self._draw_id, self._reached = has_ended, draw_id, reached
+        self._before = remembered.member_id
         self._reports = False  # The next join says what the member holds.
         self._ended: Incarnation | None = None  # An earlier incarnation that is proved to be gone.
         self._hosted: dict[str, _Hosted] = {}
@@ -402,6 +408,7 @@ class AgentSession:
             fields = {
                 "me": encoding.plain_incarnation(self.me),
                 "stored": encoding.plain_decision_id(self.tables.newest),
+                "reaches": [encoding.plain_incarnation(each) for each in self._reached()],
             }
             return Question("coordination-poll", fields, now_us)
         return Question("coordination-join", self._fields_of_join(), now_us)
@@ -419,6 +426,7 @@ class AgentSession:
             self._version,
             tuple((name, each.weight) for name, each in sorted(known.items())),
             self._process,
+            self._before,
         )
         fields: dict[str, Any] = {
             "profile": encoding.plain_profile(profile),
@@ -542,7 +550,7 @@ class AgentSession:
         changes = self.tables.take(tables)
         if changes is None:
             return []
-        self.remembered = Remembered(tables.coordinator, tables.site_identity, tables.newest)
+        self.remembered = Remembered(tables.coordinator, tables.site_identity, tables.newest, self.me.member_id)
         return [Changed(changes)]
 
     def _extend(self, sent_us: int, reply: Mapping[str, Any]) -> list[Outcome]:
@@ -550,5 +558,5 @@ class AgentSession:
         until_us = sent_us + encoding.number_of(reply.get("lease_us"))
         if until_us <= self.lease_until_us:
             return []
-        self.lease_until_us = until_us
-        return [Extended(until_us)]
+        self.lease_until_us, self.heard_us = until_us, sent_us
+        return [Extended(until_us, sent_us)]

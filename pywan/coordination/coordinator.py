@@ -18,6 +18,7 @@ from pywan.coordination.decisions import Decisions
 from pywan.coordination.messages import MayLeave, Refused, Tables
 from pywan.coordination.placement import choose_copies, choose_primary
 from pywan.coordination.tables import (
+    DRIFT_DIVISOR,
     MEMBER_TIMEOUT_US,
     NO_DECISION,
     Bucket,
@@ -33,7 +34,6 @@ from pywan.coordination.tables import (
     RegionAttributes,
 )
 
-DRIFT_DIVISOR = 20  # The coordinator waits a twentieth longer than the lease that it gave: clocks drift.
 PROMISES_END_US = 400_000  # After this time a promise of a copy is over (WAN_PROMISE_US), whatever the clocks do.
 UNTIMED = 0
 LEARNERS_AT_ONCE = 8  # Images of one region that one member takes at the same time.
@@ -51,6 +51,7 @@ class Coordinator:
         now_us: int,
         site_identity: str,
         member_timeout_us: int = MEMBER_TIMEOUT_US,
+        machine: str = "",
     ) -> None:
         """Goes on where earlier runs ended.
 
@@ -62,18 +63,27 @@ class Coordinator:
             stored: all that earlier runs gave to be stored, in order.
             run: a random number that names this run.
             site_identity: the name of a new site; it counts only if nothing was stored.
+            machine: names the machine of the coordinator, as profiles name those of members.
         """
         self.name = name
         self.site = Decisions(stored, run=run, site_identity=site_identity)
         self.member_timeout_us = member_timeout_us
         self.wait_us = member_timeout_us + member_timeout_us // DRIFT_DIVISOR
+        self._machine = machine
         self.lost_buckets = 0  # Buckets of which no copy was left: their changes are gone, and the next life is empty.
         self._lease_until: dict[Incarnation, int] = {}
         self._stored_by: dict[Incarnation, int] = {}  # Newest decision that the member has stored.
         self._told: dict[Incarnation, int] = {}  # Newest decision that was sent to it.
-        self._probing: set[Incarnation] = set()
+        self._heard_us: dict[Incarnation, int] = {}  # When the member was heard last.
+        self._probing: dict[Incarnation, int] = {}  # Who is probed, and since when.
         self._down: set[Incarnation] = set()  # Unreachable by a probe, with a lease that may still run.
-        self._refused: set[Incarnation] = set()  # Of those: nobody listens there.
+        self._gone: set[Incarnation] = set()  # Proved to be gone: nothing is acknowledged there any more.
+        # By member: which others it reaches over its connections, as it said last.
+        self._reaches: dict[Incarnation, frozenset[Incarnation]] = {}
+        # Members that were asked whether an earlier incarnation of theirs has ended.
+        self._asked_about: set[tuple[Incarnation, Incarnation]] = set()
+        self._newcomer_us = -1  # When anybody asked last to be taken in.
+        self._due_us: int | None = None  # When `tick` was to be called, as the driver was told.
         # Members without a lease that a set of copies still names, and when to probe them again.
         self._expired: dict[Incarnation, int] = {}
         self._leaving: set[Incarnation] = set()
@@ -96,6 +106,7 @@ class Coordinator:
         self._silence_until = now_us + self.wait_us
         for incarnation in self.site.members:
             self._lease_until[incarnation] = now_us + self.wait_us
+            self._heard_us[incarnation] = now_us
         for region in self.site.regions:
             self._recovery_at[region] = now_us + self.wait_us
         if any(each.in_sync and each.epoch.generation < self.site.generation for each in self.site.buckets.values()):
@@ -130,7 +141,8 @@ class Coordinator:
             if known.generation >= self.site.generation and not self.site.made(known):
                 self._begin_generation(known, now_us)
         for earlier in self._earlier_incarnations(me):
-            self.revoke(earlier)  # One process locks the folder of a name: the others are gone.
+            if earlier.member_id == profile.before:  # One process locks a folder: the one that it names is gone.
+                self.left(earlier, now_us)
         for region, attributes in regions.items():
             there = self.site.regions.get(region)
             if there is None:
@@ -149,8 +161,16 @@ class Coordinator:
         self._hear(me, now_us)
         self._come_back(me, now_us)
 
-    def renew(self, me: Incarnation, stored: DecisionId, now_us: int) -> None:
-        """Renews a lease. `stored`: the newest decision that the member has stored; NO_DECISION: none yet."""
+    def renew(
+        self, me: Incarnation, stored: DecisionId, now_us: int, reaches: Iterable[Incarnation] | None = None
+    ) -> None:
+        """Renews a lease.
+
+        Args:
+            me: the member.
+            stored: the newest decision that the member has stored; NO_DECISION: none yet.
+            reaches: the members whose answers came to it a moment ago; None: as it said before.
+        """
         if stored != NO_DECISION and (stored.generation != self.site.generation or not self.site.made(stored)):
             self._actions.append(Tell(me, Refused("the coordinator does not know all decisions", report=True)))
             return
@@ -158,14 +178,16 @@ class Coordinator:
             self._actions.append(Tell(me, Refused(f"member {me} was not heard for its whole lease", join_again=True)))
             return
         self._stored_by[me] = self._told[me] = stored.number
+        if reaches is not None:
+            self._reaches[me] = frozenset(reaches)
         self._hear(me, now_us)
         self._finish_removals()
         self._let_in(now_us)
 
     def _hear(self, me: Incarnation, now_us: int) -> None:
         self._silent.discard(me)
-        self._refused.discard(me)
         self._lease_until[me] = now_us + self.wait_us
+        self._heard_us[me] = now_us
         self._tell(me, self.member_timeout_us)
         if me in self._down or me in self._expired:
             self._down.discard(me)
@@ -303,32 +325,52 @@ class Coordinator:
             if copy != me and copy in bucket.holders:
                 self._lose_copy(key, bucket, copy, now_us)
 
-    def suspect(self, reporter: Incarnation, suspected: Incarnation) -> None:
+    def suspect(self, reporter: Incarnation, suspected: Incarnation, now_us: int) -> None:
         """A connection was refused or reset. That proves no death, but it is worth a look at once."""
         if reporter in self.site.members:
-            self._probe(suspected)
+            self._probe(suspected, now_us)
 
-    def _probe(self, suspected: Incarnation) -> None:
+    def _probe(self, suspected: Incarnation, now_us: int) -> None:
         if suspected in self.site.members and suspected not in self._down and suspected not in self._probing:
-            self._probing.add(suspected)
+            self._probing[suspected] = now_us
             self._actions.append(Probe(self.site.members[suspected]))
 
     def not_probed(self, member: Incarnation) -> None:
         """The driver could not carry out a `Probe`. The next reason for one begins another."""
-        self._probing.discard(member)
+        self._probing.pop(member, None)
 
     def probed(self, member: Incarnation, reach: Reach, now_us: int) -> None:
-        """What came of a `Probe`. Buckets with other copies in sync are taken over; the others wait for the lease."""
-        self._probing.discard(member)
+        """What came of a `Probe`. It proves nothing, so no set of copies gets smaller. If it failed, other copies in
+        sync take over where the member leads: they find out themselves whether they reach it.
+
+        If nobody else was heard since the probe began, the coordinator is the one that is cut off. A member that is
+        suspected again is probed again.
+        """
+        began_us = self._probing.pop(member, now_us)
         if member not in self.site.members or self._silent:
             return
-        (self._refused.add if reach is Reach.REFUSED else self._refused.discard)(member)
         if member in self._expired:
             self._expired[member] = now_us + self.member_timeout_us
-            self._begin_anew_without(member)
+            self._begin_anew_without(member, now_us)
         elif reach is not Reach.ANSWERED and member not in self._down:
+            if reach is Reach.SILENT and not self._has_heard_others(member, began_us):
+                return
             self._down.add(member)
-            self._lose_all_copies(member, now_us)
+            self._take_over_from(member, now_us)
+
+    def _has_heard_others(self, member: Incarnation, since_us: int) -> bool:
+        """Whether a member was heard since then that shows that this coordinator is not cut off itself: one of another
+        machine, if there are any beside `member`."""
+        others = [each for each in self.site.members if each != member and each not in self._gone]
+        elsewhere = [each for each in others if self.site.members[each].machine not in ("", self._machine)]
+        if not elsewhere and self._newcomer_us >= since_us:
+            return True
+        return any(self._heard_us.get(each, -1) >= since_us for each in elsewhere or others)
+
+    def _take_over_from(self, member: Incarnation, now_us: int) -> None:
+        for key, bucket in self._held_by(member):
+            if bucket.primary == member and key not in self._unheard:
+                self._replace_primary(key, bucket, {member}, now_us, in_sync=bucket.in_sync)
 
     def leave(self, me: Incarnation, now_us: int) -> None:
         """A planned stop begins: other copies become primary first. `MayLeave` is told when nobody waits for it."""
@@ -361,30 +403,29 @@ class Coordinator:
     def left(self, me: Incarnation, now_us: int) -> None:
         """The member has ended, and says so: its lease is over at once."""
         if me in self.site.members:
-            self._refused.add(me)
+            self._gone.add(me)
             self._give_up(me, now_us)
+        for key in [each for each, waiting in self._unheard.items() if me in waiting]:
+            self._heard(key, me)
 
-    def revoke(self, me: Incarnation) -> None:
+    def revoke(self, me: Incarnation, now_us: int) -> None:
         """An operator says that an incarnation, for which buckets wait, never comes back."""
         for key in [each for each, waiting in self._unheard.items() if me in waiting]:
             self._heard(key, me)
         if me in self._expired:
-            self._refused.add(me)
-            self._begin_anew_without(me)
+            self._gone.add(me)
+            self._begin_anew_without(me, now_us)
 
     # --- time ---
 
     def tick(self, now_us: int) -> None:
         """Does what is due: leases that are over, copies that are to be made again."""
+        if self._due_us is not None and now_us - self._due_us > self.member_timeout_us // 4:
+            self._wait_anew(now_us)
+        self._due_us = None
         if now_us >= self._silence_until:
             self._silent.clear()
-        for member, until in list(self._lease_until.items()):
-            if until <= now_us:
-                self._give_up(member, now_us)
-        for member, due in list(self._expired.items()):
-            if due <= now_us:
-                self._expired[member] = now_us + self.member_timeout_us
-                self._probe(member)
+        self._end_leases(now_us)
         for region, due in list(self._anew_at.items()):
             if due == UNTIMED:
                 self._anew_at[region] = now_us + PROMISES_END_US
@@ -393,9 +434,10 @@ class Coordinator:
                 self._unsettled.update(self.site.regions)  # Those that are colocated with it waited too.
         self._finish_removals()
         for member in sorted(self._down | self._expired.keys()):
-            for key, bucket in self.site.held_by(member):
-                if bucket.primary == member and key not in self._unheard and not self._silent:
-                    self._replace_primary(key, bucket, {member})
+            if not self._silent and member in self._expired:
+                self._begin_anew_without(member, now_us)
+            elif not self._silent:
+                self._take_over_from(member, now_us)
         self._let_in(now_us)
         for region, due in list(self._recovery_at.items()):
             if due <= now_us and not self._silent:
@@ -406,7 +448,39 @@ class Coordinator:
         recoveries = () if self._silent else self._recovery_at.values()
         silence = (self._silence_until,) if self._silent else ()
         due = (*self._lease_until.values(), *self._expired.values(), *self._anew_at.values(), *recoveries, *silence)
-        return min(due, default=None)
+        self._due_us = min(due, default=None)
+        return self._due_us
+
+    def _wait_anew(self, now_us: int) -> None:
+        """The coordinator was stopped for a while, and has not heard what members said meanwhile. None of them is given
+        up before it had time to speak."""
+        for member, until in self._lease_until.items():
+            self._lease_until[member] = max(until, now_us + self.wait_us)
+
+    def _end_leases(self, now_us: int) -> None:
+        for member, until in list(self._lease_until.items()):
+            if until <= now_us:
+                self._end_lease(member, now_us)
+        for member, due in list(self._expired.items()):
+            if due <= now_us:
+                self._expired[member] = now_us + self.member_timeout_us
+                self._begin_anew_without(member, now_us)
+                self._probe(member, now_us)
+
+    def _end_lease(self, member: Incarnation, now_us: int) -> None:
+        """A lease is over. Its member is given up, unless others reach it, or it is this coordinator that is cut off.
+
+        A lease that an earlier run gave is over in any case: nobody was heard by this run.
+        """
+        soon_us = now_us + self.member_timeout_us // 4
+        is_reached = any(
+            member in reached and self._heard_us.get(each, -1) >= now_us - self.member_timeout_us
+            for each, reached in self._reaches.items()
+        )
+        if is_reached or not self._has_heard_others(member, now_us - self.member_timeout_us // 4):
+            self._lease_until[member] = soon_us
+        else:
+            self._give_up(member, now_us)
 
     # --- actions ---
 
@@ -529,17 +603,34 @@ class Coordinator:
             self.site.set_bucket(key, replace(bucket, learners=learners))
             return
         if bucket.primary is not None and (copy == bucket.primary or not self._is_there(bucket.primary)):
-            self._replace_primary(key, bucket, {copy, bucket.primary})
+            self._replace_primary(key, bucket, {copy, bucket.primary}, now_us)
         elif copy in bucket.in_sync:
             stay = tuple(each for each in bucket.in_sync if each != copy)
             leaving = (*bucket.leaving, copy)
             self.site.set_bucket(key, replace(bucket, in_sync=stay, leaving=leaving, version=bucket.version + 1))
 
-    def _replace_primary(self, key: BucketKey, bucket: Bucket, lost: set[Incarnation]) -> None:
+    def _replace_primary(
+        self,
+        key: BucketKey,
+        bucket: Bucket,
+        lost: set[Incarnation],
+        now_us: int,
+        *,
+        in_sync: tuple[Incarnation, ...] | None = None,
+    ) -> None:
         """The primary cannot be heard. Somebody else who has everything takes over, if there is one.
 
         A member that leaves the set still has everything: the primary waited for it, as the removal was not in effect.
+        `in_sync`: the set of the new primary, where nothing proves that somebody is to be taken out of it.
         """
+        if in_sync is not None:
+            candidates = [each for each in in_sync if each not in lost and self._is_usable(each)]
+            if not candidates:
+                candidates = [each for each in bucket.leaving if each not in lost and self._is_usable(each)]
+                in_sync = (*in_sync, *candidates)
+            if candidates:
+                self._promote(key, bucket, candidates, in_sync)
+            return
         stay = tuple(each for each in bucket.in_sync if each not in lost)
         candidates = [each for each in stay if self._is_usable(each)] or [each for each in stay if self._is_there(each)]
         if not candidates:
@@ -547,7 +638,7 @@ class Coordinator:
             stay = (*stay, *candidates)
         if candidates:
             self._promote(key, bucket, candidates, stay)
-        elif self._is_over(key, bucket):
+        elif self._is_over(key.region, bucket, now_us):
             self._lose_bucket(key, bucket)
 
     def _lose_bucket(self, key: BucketKey, bucket: Bucket) -> None:
@@ -581,31 +672,31 @@ class Coordinator:
 
     def _give_up(self, member: Incarnation, now_us: int) -> None:
         """The lease of the member is over, or it has ended. It stays in the table only while a bucket depends on it."""
-        for record in (self._lease_until, self._told, self._complaints):
+        for record in (self._lease_until, self._told, self._complaints, self._reaches):
             record.pop(member, None)
         for group in (self._down, self._leaving, self._silent):
             group.discard(member)
         self._expired[member] = now_us + self.member_timeout_us
         self._lose_all_copies(member, now_us)
         self._forget(member)
-        if member in self._expired and member not in self._refused:
-            self._probe(member)
+        if member in self._expired and member not in self._gone:
+            self._probe(member, now_us)
 
-    def _begin_anew_without(self, member: Incarnation) -> None:
+    def _begin_anew_without(self, member: Incarnation, now_us: int) -> None:
         """More is known of a member whose lease is over: buckets that it alone holds up may begin anew."""
         for key, bucket in self.site.naming(member):
             if bucket.primary is not None and key not in self._unheard and not self._is_there(bucket.primary):
-                self._replace_primary(key, bucket, {bucket.primary})
+                self._replace_primary(key, bucket, {bucket.primary}, now_us)
         self._forget(member)
 
     def _forget(self, member: Incarnation) -> None:
         """Takes a member without a lease out of the table, unless a bucket may have to wait for it."""
         if self.site.naming(member):
             return
-        for group in (self._refused, self._probing):
-            group.discard(member)
-        self._expired.pop(member, None)
-        self._stored_by.pop(member, None)
+        self._gone.discard(member)
+        self._asked_about = {each for each in self._asked_about if member not in each}
+        for record in (self._probing, self._heard_us, self._expired, self._stored_by):
+            record.pop(member, None)
         self.site.set_member(member, None)
 
     def _come_back(self, me: Incarnation, now_us: int) -> None:
@@ -841,23 +932,25 @@ class Coordinator:
     def _is_there(self, member: Incarnation) -> bool:
         return member in self.site.members and member not in self._down and member not in self._expired
 
-    def _is_over(self, key: BucketKey, bucket: Bucket) -> bool:
+    def _is_over(self, region: str, bucket: Bucket, now_us: int) -> bool:
         """Whether nobody can acknowledge anything of the bucket any more, so that it may begin anew, empty.
 
-        A sole copy acknowledges nothing without a lease, as soon as it knows that others may have the region; before
-        that it must be gone. Several copies acknowledge as long as all of them are alive: the lease of each must be
-        over, and one of them must be gone. The same holds for an earlier set that was not fenced.
+        Everybody who may hold its newest content is proved to be gone. Or all of them were silent for the region's
+        silence-limit and a margin: then they have stopped to answer, each by its own clock. One that does not know that
+        others may have the region does not stop.
         """
-        now = {*bucket.in_sync, *bucket.leaving}
-        return all(each in self._expired or each not in self.site.members for each in now) and all(
-            not some
-            or any(self._is_gone(each) for each in some)
-            or (len(some) == 1 and all(self._is_aware(key.region, each) for each in some))
-            for some in (now, bucket.unfenced)
-        )
+        attributes = self.site.regions.get(region)
+        limit_us = -1 if attributes is None else attributes.silence_limit_ms * 1000
+        margin_us = max(limit_us, self.member_timeout_us) // DRIFT_DIVISOR
 
-    def _is_gone(self, member: Incarnation) -> bool:
-        return member not in self.site.members or (member in self._expired and member in self._refused)
+        def is_over(member: Incarnation) -> bool:
+            if member not in self.site.members or member in self._gone:
+                return True
+            silent_us = now_us - self._heard_us.get(member, now_us)
+            may_end = limit_us >= 0 and member in self._expired and self._is_aware(region, member)
+            return may_end and limit_us + margin_us <= silent_us
+
+        return all(is_over(each) for each in {*bucket.in_sync, *bucket.leaving, *bucket.unfenced})
 
     def _is_usable(self, member: Incarnation) -> bool:
         return self._is_there(member) and member not in self._leaving
@@ -901,6 +994,8 @@ class Coordinator:
 
     def _refusal_of(self, profile: MemberProfile, stored: DecisionId, now_us: int) -> Refused | None:
         me = profile.incarnation
+        if me not in self.site.members:
+            self._newcomer_us = now_us
         if profile.site_identity not in ("", self.site.identity):
             if self.site.number or self.site.members:
                 return Refused(
@@ -911,10 +1006,16 @@ class Coordinator:
         if self._is_given_up(me) and stored.generation == self.site.generation and self.site.made(stored):
             return Refused(f"member {me} was not heard for its whole lease", join_again=True)
         for earlier in self._earlier_incarnations(me):
+            other = self.site.members.get(earlier)
+            if earlier.member_id == profile.before:
+                continue
+            if earlier in self._expired and earlier not in self._gone and (me, earlier) not in self._asked_about:
+                # The member may see that the process is gone, where this coordinator does not.
+                self._asked_about.add((me, earlier))
+                return Refused(f"member {earlier} may still be alive", 1, earlier=other)
             if earlier in self._lease_until:
-                self._probe(earlier)
+                self._probe(earlier, now_us)
                 wait = max(self._lease_until[earlier] - now_us, 1)
-                other = self.site.members.get(earlier)
                 return Refused(
                     f"another member of the name {me.name} ({earlier}) may still be alive; stop it, or choose another "
                     f"name",

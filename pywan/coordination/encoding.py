@@ -99,11 +99,14 @@ def plain_profile(profile: MemberProfile) -> list[Any]:
         profile.version,
         [[region, weight] for region, weight in profile.hosting],
         profile.process,
+        profile.before,
     ]
 
 
 def profile_of(value: Any) -> MemberProfile:
-    incarnation, host, port, site, identity, seen, version, hosting, process = _items(value, 9, "a member's profile")
+    incarnation, host, port, site, identity, seen, version, hosting, process, before = _items(
+        value, 10, "a member's profile"
+    )
     return MemberProfile(
         incarnation_of(incarnation),
         _text(host),
@@ -114,6 +117,7 @@ def profile_of(value: Any) -> MemberProfile:
         _text(version),
         tuple((_text(region), number_of(weight)) for region, weight in _pairs(hosting)),
         _text(process),
+        number_of(before),
     )
 
 

@@ -53,7 +53,7 @@ def _unreachable(core: Coordinator, me: Incarnation, fields: list[Any], now_us: 
 
 
 def _suspect(core: Coordinator, me: Incarnation, fields: list[Any], now_us: int) -> None:
-    core.suspect(me, encoding.incarnation_of(fields[0]))
+    core.suspect(me, encoding.incarnation_of(fields[0]), now_us)
 
 
 def _ready(core: Coordinator, me: Incarnation, fields: list[Any], now_us: int) -> None:

@@ -9,6 +9,7 @@ import enum
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+DRIFT_DIVISOR = 20  # Who waits for the end of a time that another one has waits a twentieth longer: clocks drift.
 MEMBER_TIMEOUT_US = 5_000_000  # The default of `member-timeout`: a member that is silent for so long is lost.
 
 
@@ -70,6 +71,8 @@ class RegionAttributes:
     min_in_sync_copies: int = 1
     recovery_delay_ms: int = -1  # After a member was lost; -1: lost copies are not made again.
     startup_recovery_delay_ms: int = 0  # After a member has come; -1: it gets no copies.
+    # So long after its last copies were heard a bucket begins anew, empty; -1: when they are proved to be gone.
+    silence_limit_ms: int = -1
     only_once: str = ""  # Why only one member can have it. Empty: several can.
     # The coordinator decides this: other members may have the region, or ask for it. Members that create it say False.
     shared: bool = False
@@ -157,6 +160,12 @@ class MemberProfile:
     version: str = ""  # Of pywan.
     hosting: tuple[tuple[str, int], ...] = ()  # Its regions, each with local-max-memory in MB; 0: it is an accessor.
     process: str = ""  # Its machine, its pid, and when that process began (pywan.base.processes).
+    before: int = 0  # The member id of the incarnation that its folder names. It has locked the folder. 0: none.
+
+    @property
+    def machine(self) -> str:
+        """Names the machine on which it runs. Empty: it is not known."""
+        return self.process.partition("/")[0]
 
 
 @dataclass(frozen=True, slots=True)

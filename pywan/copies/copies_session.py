@@ -99,6 +99,12 @@ class CopiesSession:
             held.update(region.holdings())
         return held
 
+    def reached(self, now_us: int) -> list[Incarnation]:
+        """Returns the members that have answered this one a moment ago, or that it has answered."""
+        answered = {each for each, peer in self.peers.items() if peer.lane.promised_until_us > now_us}
+        asked = {each for receiver, each in self.receivers.items() if receiver.promise.left_us(now_us)}
+        return sorted(answered | asked)
+
     def counts(self, name: str) -> dict[str, int]:
         """Returns how many buckets of the region the member leads, follows and learns. Empty: it does not share it."""
         region = self._regions.get(name)

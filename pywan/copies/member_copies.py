@@ -98,6 +98,10 @@ class MemberCopies:
         with self._lock:
             return self._session.holdings()
 
+    def reached(self) -> list[Incarnation]:
+        with self._lock:
+            return self._session.reached(_core.monotonic_us())
+
     def counts(self, name: str) -> dict[str, int]:
         with self._lock:
             return self._session.counts(name)

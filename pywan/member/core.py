@@ -212,6 +212,7 @@ class MemberCore:
             on_change=self._take_tables,
             on_lease=self._take_lease,
             on_given_up=self._take_new_incarnation,
+            reached=self._reached,
         )
         self.sharing = SharedRegions(self.agent, self.regions.find)
         self.agent.start()
@@ -293,9 +294,12 @@ class MemberCore:
         for name in self.sharing.take(tables):
             start_thread(f"region {name} is destroyed", f"destroy {name}", self._destroy_here, name)
 
-    def _take_lease(self, until_us: int) -> None:
+    def _take_lease(self, until_us: int, heard_us: int) -> None:
         if self.sharing is not None:
-            self.sharing.take_lease(until_us)
+            self.sharing.take_lease(until_us, heard_us)
+
+    def _reached(self) -> list[Incarnation]:
+        return self.sharing.reached() if self.sharing is not None else []
 
     def _take_new_incarnation(self, me: Incarnation) -> None:
         if self.sharing is not None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from pywan.config.attributes import RegionAttributes
 from pywan.coordination import tables
 
+SILENCE_LIMIT_MS = 60_000  # Of a region without redundant copies that says nothing else.
 EQUAL_WEIGHT_MB = 1024  # What a member without local-max-memory counts for, beside others.
 
 
@@ -19,6 +20,13 @@ def weight_of(made: RegionAttributes) -> int:
     return EQUAL_WEIGHT_MB if made.local_max_memory is None else made.local_max_memory
 
 
+def silence_limit_ms(made: RegionAttributes) -> int:
+    """How long the last copies of a bucket may be silent before it begins anew; -1: for ever."""
+    if made.silence_limit is not None:
+        return made.silence_limit
+    return -1 if made.is_replicated or made.redundant_copies else SILENCE_LIMIT_MS
+
+
 def site_attributes(made: RegionAttributes) -> tables.RegionAttributes:
     """Returns what all members of the site must say alike of the region."""
     return tables.RegionAttributes(
@@ -29,5 +37,6 @@ def site_attributes(made: RegionAttributes) -> tables.RegionAttributes:
         min_in_sync_copies=made.min_in_sync_copies,
         recovery_delay_ms=made.recovery_delay,
         startup_recovery_delay_ms=made.startup_recovery_delay,
+        silence_limit_ms=silence_limit_ms(made),
         only_once="it is persistent" if made.is_persistent else "it has senders" if made.gateway_sender_ids else "",
     )

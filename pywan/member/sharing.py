@@ -17,10 +17,10 @@ from pywan.calls.server import CallServer
 from pywan.calls.table import BucketTable
 from pywan.config.attributes import RegionAttributes
 from pywan.coordination.messages import Tables
-from pywan.coordination.tables import MEMBER_TIMEOUT_US, Bucket, BucketKey, Holding, Incarnation
+from pywan.coordination.tables import DRIFT_DIVISOR, MEMBER_TIMEOUT_US, Bucket, BucketKey, Holding, Incarnation
 from pywan.copies.member_copies import MemberCopies
 from pywan.errors import IllegalStateError
-from pywan.member.hosting import is_of_site, site_attributes, weight_of
+from pywan.member.hosting import is_of_site, silence_limit_ms, site_attributes, weight_of
 from pywan.region.member_region import MemberRegion
 from pywan.site.agent import Agent
 from pywan.transport.openings import Connection
@@ -39,6 +39,13 @@ class _Shared:
         self.alone: dict[int, Bucket] = {}  # The newest decisions under which this member alone had all buckets.
         self.tail: _core.Tail | None = None  # None: this member alone has the region, by decision.
         self.table: BucketTable | None = None
+
+
+def sole_until_us(made: RegionAttributes, heard_us: int) -> int | None:
+    """How long a sole copy of the region answers when the coordinator was heard last after `heard_us`: a margin less
+    than the coordinator waits before the bucket begins anew, as their clocks may drift. None: for ever."""
+    limit_us = silence_limit_ms(made) * 1000
+    return None if limit_us < 0 else heard_us + limit_us - limit_us // DRIFT_DIVISOR
 
 
 class SharedRegions:
@@ -191,12 +198,17 @@ class SharedRegions:
                 self._see(self._regions[name], changed[name])
             return sorted(gone)
 
-    def take_lease(self, until_us: int) -> None:
-        """Takes until when the coordinator's lease runs."""
+    def take_lease(self, until_us: int, heard_us: int) -> None:
+        """Takes until when the coordinator's lease runs, and a moment after which the coordinator was heard."""
         with self._lock:
             for shared in self._regions.values():
                 if shared.tail is not None:
                     shared.tail.set_lease(until_us)
+                    shared.tail.set_sole(sole_until_us(shared.region.attributes, heard_us))
+
+    def reached(self) -> list[Incarnation]:
+        """Returns the members whose answers came to this one a moment ago."""
+        return self._copies.reached()
 
     def take_new_incarnation(self, me: Incarnation) -> None:
         """The coordinator has given this incarnation up: its copies are worthless. It begins again as `me`."""
@@ -295,6 +307,7 @@ class SharedRegions:
         region = shared.region
         _, pool = self._connections()
         tail.set_lease(self._agent.lease_until_us)
+        tail.set_sole(sole_until_us(region.attributes, self._agent.heard_us))
         shared.table = BucketTable(region.name, region.bucket_count)
         route = Route(region, shared.table, pool, self._me, why_nobody=lambda: self._why_undecided(region.name))
         region.share(tail, route, not region.attributes.is_partitioned)

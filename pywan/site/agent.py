@@ -76,9 +76,11 @@ class Agent:
             does.
         version: Of pywan.
         on_change: Called with each change of the tables, in order, in the agent's thread. `tables` has it already.
-        on_lease: Called with the time until which the lease runs, in microseconds of CLOCK_BOOTTIME.
+        on_lease: Called with the time until which the lease runs, and one after which the coordinator was heard. Both
+            are in microseconds of CLOCK_BOOTTIME.
         on_given_up: Called when the coordinator has given this incarnation up, with the new one. All copies are
             worthless now.
+        reached: Returns the members whose answers came to this one a moment ago.
     """
 
     def __init__(
@@ -93,8 +95,9 @@ class Agent:
         file: Path | None,
         version: str,
         on_change: Callable[[Tables], object] = _nothing,
-        on_lease: Callable[[int], object] = _nothing,
+        on_lease: Callable[[int, int], object] = _nothing,
         on_given_up: Callable[[Incarnation], object] = _nothing,
+        reached: Callable[[], Iterable[Incarnation]] = tuple,
     ) -> None:
         self.name = name
         self._locators, self._file = locators, file
@@ -110,6 +113,7 @@ class Agent:
             remembered=Remembered() if file is None else self._read(file),
             has_ended=has_ended,
             draw_id=lambda: drawn_number(32),
+            reached=reached,
         )
         self._session.away_since_us = boot_us()
         self._address: Address | None = None  # Where the coordinator answered last.
@@ -195,6 +199,11 @@ class Agent:
     @property
     def lease_until_us(self) -> int:
         return self._session.lease_until_us
+
+    @property
+    def heard_us(self) -> int:
+        """The coordinator was heard after this moment."""
+        return self._session.heard_us
 
     def status(self) -> dict[str, Any]:
         """Returns the state of the coordination as plain values: who coordinates, the lease, what waits."""
@@ -359,8 +368,8 @@ class Agent:
                     # It counts as stored from the next question on: by then those who use the tables have acted.
                     self._write()
                     self._on_change(tables)
-                case Extended(until_us):
-                    self._on_lease(until_us)
+                case Extended(until_us, heard_us):
+                    self._on_lease(until_us, heard_us)
                 case GivenUp(me):
                     self._on_given_up(me)
         with self._changed:
@@ -443,6 +452,7 @@ class Agent:
                 check_name(value["coordinator"], "a coordinator"),
                 str(value["site_identity"]),
                 encoding.decision_id_of(value["seen"]),
+                encoding.number_of(value["member_id"]),
             )
         except (FileError, OSError, ValueError, KeyError, TypeError, PywanError) as error:
             raise ConfigurationError(
@@ -460,6 +470,7 @@ class Agent:
             "coordinator": remembered.coordinator,
             "site_identity": remembered.site_identity,
             "seen": encoding.plain_decision_id(remembered.seen),
+            "member_id": remembered.member_id,
         }
         try:
             write_whole(self._file, json.dumps(value).encode())

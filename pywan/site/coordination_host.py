@@ -24,7 +24,7 @@ from pywan.base.addresses import Address
 from pywan.base.clocks import boot_us
 from pywan.base.files import FileError, read_regular, write_whole
 from pywan.base.names import check_name, quoted
-from pywan.base.processes import has_ended
+from pywan.base.processes import has_ended, this_machine
 from pywan.base.threads import Workers, start_thread
 from pywan.coordination import encoding
 from pywan.coordination.actions import Lost, Probe, Store, Tell
@@ -157,7 +157,7 @@ class CoordinationHost:
         with self._changed:
             me = self._connections.pop(peer, None)
             if me is not None and self._core is not None:
-                self._core.suspect(me, me)
+                self._core.suspect(me, me, boot_us())
                 self._act()
 
     # --- who coordinates ---
@@ -333,6 +333,7 @@ class CoordinationHost:
                 now_us=boot_us(),
                 site_identity=secrets.token_hex(8),
                 member_timeout_us=self._member_timeout_us,
+                machine=this_machine(),
             )
         except BaseException:
             journal.close()
@@ -426,7 +427,7 @@ class CoordinationHost:
                 self._mailboxes.pop(me, None)
             elif due <= now:
                 self._next_poll_us[me] = now + LOOK_AGAIN_US
-                core.suspect(me, me)
+                core.suspect(me, me, now)
         self._act()
         due_us = [*self._next_poll_us.values()]
         next_us = core.next_us()
@@ -553,6 +554,10 @@ class CoordinationHost:
     def _on_poll(self, request: dict[str, Any], peer: tuple[Any, ...]) -> dict[str, Any]:
         """Renews the member's lease, and waits a little for news."""
         me, stored = encoding.incarnation_of(request.get("me")), encoding.decision_id_of(request.get("stored"))
+        told = request.get("reaches", [])
+        if not isinstance(told, list) or len(told) > MAX_REQUESTS:
+            raise ProtocolError(f"coordination-poll: reaches is a list of at most {MAX_REQUESTS}")
+        reaches = [encoding.incarnation_of(each) for each in told]
         deadline = time.monotonic() + self._poll_s
         with self._changed:
             away = self._not_here()
@@ -565,9 +570,8 @@ class CoordinationHost:
             mailbox.turn += 1
             mailbox.has_news = stored != core.site.newest
             turn = mailbox.turn
-            core.renew(me, stored, boot_us())
-            told = self._act(me)
-            refused = [each for each in told if isinstance(each, Refused)]
+            core.renew(me, stored, boot_us(), reaches)
+            refused = [each for each in self._act(me) if isinstance(each, Refused)]
             if refused:
                 self._mailboxes.pop(me, None)
                 return self._reply(refused=refused)
@@ -658,7 +662,7 @@ class CoordinationHost:
             assert core is not None
             revoked = core.awaited_incarnations(name)
             for each in revoked:
-                core.revoke(each)
+                core.revoke(each, boot_us())
             self._act()
             self._changed.notify_all()
             alive = sorted(str(each) for each in core.site.members if each.name == name and each not in revoked)

@@ -137,7 +137,7 @@ static void a_learner_that_is_waited_for_now_keeps_what_it_acknowledged(void)
     end(&all);
 }
 
-static void a_primary_needs_the_lease_while_the_coordinator_may_know_of_no_other_copy(void)
+static void a_primary_is_alone_while_the_coordinator_may_know_of_no_other_copy(void)
 {
     tails all;
     wan_tail_reservation room;
@@ -145,7 +145,7 @@ static void a_primary_needs_the_lease_while_the_coordinator_may_know_of_no_other
     set_copies(&all, (wan_tail_copy[]){{.lane = 1, .state = WAN_COPY_WAITED, .transfer = 9}}, 1);
     put(&all, 64, 1);
     EXPECT_EQUAL(acknowledge(&all, 1, 1), 1);
-    wan_tail_set_lease(&all.tail, 0);
+    wan_tail_set_sole(&all.tail, 0);
     EXPECT_EQUAL(wan_tail_reserve(&all.tail, BUCKET, 64, &room), WAN_ELSEWHERE);
     set_copies(&all, (wan_tail_copy[]){{.lane = 1, .state = WAN_COPY_WAITED}}, 1);
     put(&all, 64, 2);
@@ -590,7 +590,7 @@ const test_case tail_tests[] = {
     {"a learner that is waited for now keeps what it acknowledged",
      a_learner_that_is_waited_for_now_keeps_what_it_acknowledged},
     {"a primary needs the lease while the coordinator may know of no other copy",
-     a_primary_needs_the_lease_while_the_coordinator_may_know_of_no_other_copy},
+     a_primary_is_alone_while_the_coordinator_may_know_of_no_other_copy},
     {"the stream of a learner has all that a copy in sync may lack",
      the_stream_of_a_learner_has_all_that_a_copy_in_sync_may_lack},
     {"another transfer of a lane is another learner", another_transfer_of_a_lane_is_another_learner},

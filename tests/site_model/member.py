@@ -89,6 +89,8 @@ class Member(Node):
         self.me = Incarnation(name, member_id)
         self.newest = NO_DECISION
         self.site_identity, self.seen = world.folders.get(name, ("", NO_DECISION))
+        self.before = world.locked.get(name, 0)
+        world.locked[name] = member_id
         self.buckets: dict[BucketKey, Bucket] = {}
         self.regions: dict[str, RegionAttributes] = {}  # As the tables say.
         self.copies: dict[BucketKey, Copy] = {}
@@ -110,7 +112,7 @@ class Member(Node):
                 for key, bucket in self.buckets.items()
             }
             hosting = tuple((region, 100) for region in sorted(self.hosted))
-            profile = MemberProfile(me, "localhost", 1, 1, self.site_identity, self.seen, "1", hosting)
+            profile = MemberProfile(me, "localhost", 1, 1, self.site_identity, self.seen, "1", hosting, "", self.before)
             stored, regions = self.newest, {region: self.regions[region] for region in self.hosted}
             world.ask_coordinator(self, sent, lambda c, now: c.join(profile, regions, holdings, stored, now))
             return

@@ -74,6 +74,8 @@ class CoordinatorNode(Node):
 
         def tell() -> None:
             self.core.probed(member, reach, self.clock())
+            if reach is Reach.REFUSED:  # Its process is gone, and its machine says so.
+                self.core.left(member, self.clock())
             self.act(None, 0)
 
         self.simulation.after(300 * MS if away else MS, lambda: self.do(tell))
@@ -104,6 +106,7 @@ class SiteWorld:
         self.forgotten: dict[BucketKey, int] = {}
         self.highest: dict[tuple[BucketKey, int], tuple[Epoch, Incarnation]] = {}
         self.members: dict[str, Member] = {}
+        self.locked: dict[str, int] = {}  # By name: the member id that stands in the folder.
         self.folders: dict[
             str, tuple[str, DecisionId]
         ] = {}  # By name: the site's identity, the newest decision that was heard.
@@ -149,7 +152,7 @@ class SiteWorld:
         for other in self.members.values():
             if other is not member and not other.is_dead:
                 me = other.me
-                self.ask_coordinator(other, other.clock(), lambda c, now, m=me: c.suspect(m, member.me))
+                self.ask_coordinator(other, other.clock(), lambda c, now, m=me: c.suspect(m, member.me, now))
 
     def restart(self, member: Member) -> None:
         if not member.is_dead:
