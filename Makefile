@@ -14,7 +14,7 @@
 #   make fuzz-python  control messages, openings and answers at random   (FUZZ_SECONDS=600 ARGS="--seed 7" ...)
 #   make libfuzzer the same led by coverage, if clang is here (FUZZ_SECONDS=60 FUZZERS="log" ...)
 #   make simulate  senders and receivers over a bad network, disk and clock   (ARGS="--seeds 1000 --jobs 2" ...)
-#   make simulate-site  a model of a site of several members with the real coordinator  (ARGS="--seeds 1000 --jobs 2")
+#   make simulate-site  a site of several members in simulated time  (ARGS="--seeds 1000 --jobs 2")
 #   make crash     senders and receivers killed with kill -9  (ARGS="--rounds 1000 --seed 7" ...)
 #   make crash-site  a site of three members: killed, stopped, ended; its locator killed  (ARGS="--rounds 100 --seed 7" ...)
 #   make campaign  the random campaigns one after another, each for CAMPAIGN_SECONDS=600, or as many rounds or seeds
@@ -185,7 +185,7 @@ simulate: build
 	$(PY) -m tests.simulator $(or $(ARGS),--seeds 1000)
 
 simulate-site: build
-	$(PY) -m tests.site_model $(or $(ARGS),--seeds 1000)
+	$(PY) -m tests.site_simulation $(or $(ARGS),--seeds 1000)
 
 crash: build
 	$(PY) -m tests.crash $(ARGS)

@@ -1,4 +1,5 @@
-"""The coordinator's decisions, one promise each. Members are names here; tests/test_site_model.py has whole sites."""
+"""The coordinator's decisions, one promise each. Members are names here; whole sites are in
+tests/test_site_simulation.py."""
 
 from __future__ import annotations
 

@@ -77,6 +77,9 @@ class _Lead:
     adopted: dict[Incarnation, int] = field(default_factory=dict)  # The last sequence of each copy when it answered.
     asked_us: dict[Incarnation, int] = field(default_factory=dict)
     caught_up: set[Learner] = field(default_factory=set)  # The primary waits for them already.
+    # Of those, the ones that lack changes which counted before that, each with the sequence that it has to have. The
+    # coordinator does not hear of them yet.
+    behind: dict[Learner, int] = field(default_factory=dict)
 
 
 class RegionCopies:
@@ -100,6 +103,7 @@ class RegionCopies:
         self._copies = {number: _Copy(bucket.life, bucket.epoch) for number, bucket in content.items()}
         self._leads: dict[int, _Lead] = {}
         self._inactive: set[int] = set()  # The buckets in `_leads` that are not active.
+        self._behind: set[int] = set()  # The buckets in `_leads` with learners that are behind.
 
     # What the coordinator decided
 
@@ -170,6 +174,7 @@ class RegionCopies:
     def _drop_lead(self, number: int) -> None:
         self._leads.pop(number, None)
         self._inactive.discard(number)
+        self._behind.discard(number)
 
     def _others(self, number: int) -> set[Incarnation]:
         """Returns the members that the primary waits for with every change."""
@@ -178,9 +183,11 @@ class RegionCopies:
         return {*bucket.in_sync, *bucket.leaving, *learning} - {self._me}
 
     def work(self) -> bool:
-        """Goes on with all takeovers. Returns whether some are not done: then the caller comes again soon."""
+        """Goes on with all takeovers, and looks at learners that are behind. Returns whether something is not done:
+        then the caller comes again soon."""
+        self._report_caught_up()
         if not self._inactive:
-            return False
+            return bool(self._behind)
         now = self._services.now_us()
         questions: dict[Incarnation, list[Question]] = {}
         ready: list[BucketKey] = []
@@ -197,13 +204,16 @@ class RegionCopies:
                 lead.is_active = True
                 self._set_copies(number)
                 self._set_role(number, _core.TAIL_PRIMARY)
+                for learner in lead.caught_up & set(bucket.learners):
+                    lead.behind[learner] = last
+                    self._behind.add(number)
                 ready.append(BucketKey(self.name, number))
         self._inactive -= {key.number for key in ready}
         for member, asked in sorted(questions.items()):
             self._services.ask(member, self.name, asked)
         if ready:
             self._services.ready(ready)
-        return bool(self._inactive)
+        return bool(self._inactive or self._behind)
 
     def adopted(self, member: Incarnation, answers: Iterable[Answer], promised_us: int) -> None:
         """Takes the answers of a copy. `promised_us`: for so long, from now at most, it has promised an earlier primary
@@ -270,7 +280,25 @@ class RegionCopies:
             return
         lead.caught_up.add(learner)
         self._set_copies(number)
-        self._services.caught_up(BucketKey(self.name, number), lead.epoch, learner)
+        # What counted while nobody waited for it may still be on its way. From now on nothing counts without it.
+        lead.behind[learner] = self.tail.state(number)["counted"]
+        self._behind.add(number)
+        self._report_caught_up()
+
+    def _report_caught_up(self) -> None:
+        """Tells the coordinator of learners that have everything that counts."""
+        for number in sorted(self._behind):
+            lead, bucket = self._leads[number], self._decisions[number]
+            acked = {each["lane"]: each["acked"] for each in self.tail.state(number)["copies"]}
+            for learner, needed in list(lead.behind.items()):
+                is_wanted = lead.is_active and learner in bucket.learners
+                if is_wanted and acked.get(self._services.lane(learner.member), 0) < needed:
+                    continue
+                del lead.behind[learner]
+                if is_wanted:
+                    self._services.caught_up(BucketKey(self.name, number), lead.epoch, learner)
+            if not lead.behind:
+                self._behind.discard(number)
 
     def refused(self, number: int, epoch: int) -> None:
         """A copy knows a later epoch than this primary. The primary accepts no change until it hears who leads."""
@@ -278,6 +306,8 @@ class RegionCopies:
         if lead is not None and lead.epoch.word < epoch:
             lead.is_active = False
             lead.adopted.clear()
+            lead.behind.clear()
+            self._behind.discard(number)
             self._inactive.add(number)
             self._set_role(number, _core.TAIL_TAKING_OVER)
 

@@ -62,9 +62,20 @@ class SharedRegions:
     def _begin(self, me: Incarnation) -> None:
         """Makes everything that names this incarnation of the member."""
         self._me = me
-        self._copies = MemberCopies(self._agent, member_timeout_us=MEMBER_TIMEOUT_US)
+        self._copies = self._make_copies()
         self._calls: CallServer | None = None
         self._pool: CallPool | None = None
+
+    # What has threads and sockets. A simulation makes these in its own way.
+
+    def _make_copies(self) -> MemberCopies:
+        return MemberCopies(self._agent, member_timeout_us=MEMBER_TIMEOUT_US)
+
+    def _make_calls(self, site_identity: str) -> CallServer:
+        return CallServer(self._me, site_identity, self._find)
+
+    def _make_pool(self, site_identity: str) -> CallPool:
+        return CallPool(self._me, site_identity)
 
     def _connections(self) -> tuple[CallServer, CallPool]:
         """Returns what serves and makes calls. The site's identity is known now."""
@@ -72,8 +83,7 @@ class SharedRegions:
             if self._calls is None or self._pool is None:
                 identity = self._agent.site_identity
                 self._copies.start(self._me, identity)
-                self._calls = CallServer(self._me, identity, self._find)
-                self._pool = CallPool(self._me, identity)
+                self._calls, self._pool = self._make_calls(identity), self._make_pool(identity)
             return self._calls, self._pool
 
     # Regions come and go

@@ -1,9 +1,10 @@
-"""Runs the model of a site for many seeds: `make simulate-site ARGS="--seeds 1000 --jobs 2"`."""
+"""Runs the simulation of a site for many seeds: `make simulate-site ARGS="--seeds 1000 --jobs 2"`."""
 
 from __future__ import annotations
 
 import argparse
 import collections
+import logging
 import multiprocessing
 import sys
 import time
@@ -12,10 +13,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from site_model.world import Broken, SiteWorld
+from site_simulation.world import Broken, SiteWorld
 
 
 def one(seed: int) -> tuple[dict[str, int], str]:
+    logging.disable()  # What the product says of each fault is no news here.
     world = SiteWorld(seed)
     try:
         world.run()
@@ -27,7 +29,7 @@ def one(seed: int) -> tuple[dict[str, int], str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.site_model", description=__doc__, allow_abbrev=False)
+    parser = argparse.ArgumentParser(prog="python -m tests.site_simulation", description=__doc__, allow_abbrev=False)
     parser.add_argument("--seeds", type=int, default=100, help="how many seeds to run (default 100)")
     parser.add_argument("--first", type=int, default=1, help="the first of them (default 1)")
     parser.add_argument("--jobs", type=int, default=1, help="processes that share the work (default 1)")

@@ -1,0 +1,168 @@
+"""Owns one operation of a client, which is a thread of a member: where it goes, and when it goes again, says the
+product."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING, Any
+
+from pywan import _core
+from pywan.calls.route import Aim
+from pywan.errors import PywanError
+
+from .simulation import MS
+
+if TYPE_CHECKING:
+    from .member import Line, Member
+
+CALL_TIMEOUT_US = 3000 * MS
+ROLE_US = 10 * MS  # So long a call waits whose member is about to become primary itself. (A thread looks more often.)
+
+ANSWERED, FAILED, IN_DOUBT = "answered", "failed", "in doubt"
+
+
+class Client:
+    """`over` gets what became of the operation: ANSWERED with the answer, FAILED (nothing was changed), IN_DOUBT."""
+
+    def __init__(
+        self,
+        member: Member,
+        region: str,
+        key: str,
+        name: str,
+        arguments: tuple[Any, ...],
+        identity: tuple[int, int, int],
+        over: Callable[[str, Hashable], object],
+    ) -> None:
+        self._member, self._key, self._name, self._over = member, key, name, over
+        core = member.regions[region]
+        self._condition = self._condition_of(name, arguments)
+        self._returns_found = name == "put_if_absent" or (name == "replace" and len(arguments) == 1)
+        operation = {"get": None, "destroy": _core.DESTROY, "remove": _core.DESTROY}.get(name, _core.UPDATE)
+        value = arguments[-1] if operation == _core.UPDATE else None
+        self._steps = _core.CallSteps(core.route, operation, key, value, identity, member.now_us, self._condition)
+        table = member.sharing.table(region)
+        assert table is not None
+        self._table = table
+        self._until_us = member.now_us + CALL_TIMEOUT_US
+        self._aim: Aim | None = Aim(table, self._steps.bucket, None)
+        self._wait_until_us = 0
+        self._line: Line | None = None  # Where the attempt is that is on its way.
+        self._opens = False
+        member.clients.append(self)
+
+    @staticmethod
+    def _condition_of(name: str, arguments: tuple[Any, ...]) -> _core.Condition | None:
+        match name, arguments:
+            case "put_if_absent", _:
+                return _core.Condition("absent")
+            case "replace", (_,):
+                return _core.Condition("value")
+            case "replace", (old, _):
+                return _core.Condition("equal", old)
+            case "remove", (old,):
+                return _core.Condition("equal", old)
+        return None
+
+    def due_us(self) -> int:
+        return min(self._until_us, self._wait_until_us) if self._wait_until_us else self._until_us
+
+    def move(self) -> bool:
+        """Goes on as far as it can. Returns whether it did anything."""
+        try:
+            return self._move()
+        except PywanError as error:
+            self._end(IN_DOUBT if error.in_doubt or self._steps.in_doubt else FAILED, None)
+            return True
+
+    def _move(self) -> bool:
+        now = self._member.now_us
+        if self._line is not None:
+            done = self._steps.take()
+            if done:
+                self._end(ANSWERED, self._answer())
+                return True
+            if done is False:
+                is_here, self._line = self._line.end is None, None
+                self._aim = Aim(self._table, self._steps.bucket, self._steps.trouble)
+                self._member.world.statistics[f"attempts {self._steps.trouble[0]}"] += 1
+                self._wait_until_us = 0
+                if self._aim.wait_s:
+                    self._wait_until_us = now + int(self._aim.wait_s * 1e6)
+                elif is_here:
+                    self._wait_until_us = now + ROLE_US
+        if now >= self._until_us:
+            self._end(IN_DOUBT if self._steps.in_doubt else FAILED, None)
+            return True
+        if self._line is not None or self._opens:
+            return False
+        return self._go()
+
+    def _go(self) -> bool:
+        """Makes the next attempt, if it is time."""
+        assert self._aim is not None
+        aim, member, now = self._aim, self._member, self._member.now_us
+        if self._wait_until_us:
+            known = self._table.primary(self._steps.bucket)
+            is_newer = aim.wait_s and known.epoch > aim.newer_than and known.member is not None
+            if now < self._wait_until_us and not is_newer:
+                return False
+            self._wait_until_us = 0
+            aim.take(known)
+        primary = aim.primary
+        if primary.member is None:
+            self._miss(("nobody", primary.epoch, "no member is known to be its primary", b""))
+        elif primary.member == member.me:
+            assert member.lines is not None
+            self._send(member.lines.here, 0)
+        else:
+            assert member.lines is not None
+            self._opens = True
+            lines, to = member.lines, primary.member
+
+            def opened(why: str | None) -> None:
+                self._opens = False
+                if self not in member.clients:
+                    return
+                if why is not None:
+                    self._miss(("broken", primary.epoch, why, b""))
+                else:
+                    self._send(lines.lines[to], primary.epoch)
+
+            lines.open(to, opened)
+        return True
+
+    def _miss(self, trouble: tuple[str, int, str, bytes]) -> None:
+        assert self._aim is not None
+        self._aim.miss(trouble)
+        self._wait_until_us = self._member.now_us + int(self._aim.wait_s * 1e6)
+
+    def _send(self, line: Line, epoch: int) -> None:
+        if self._steps.send(line.line, epoch):
+            self._line = line
+        else:
+            assert self._steps.trouble is not None
+            self._aim = Aim(self._table, self._steps.bucket, self._steps.trouble)
+            self._wait_until_us = self._member.now_us + max(int(self._aim.wait_s * 1e6), ROLE_US)
+
+    def _answer(self) -> Hashable:
+        """The answer as `linearizability.apply` has it."""
+        result = self._steps.result
+        if self._name == "get":
+            _, form, data = result
+            return None if data is None else _core.decode_object(form, data)
+        is_made = result in ("created", "updated", "destroyed")
+        if self._condition is None:
+            return is_made if self._name == "destroy" else None
+        return self._steps.found if self._returns_found else is_made
+
+    def _end(self, what: str, answer: Hashable) -> None:
+        self._member.clients.remove(self)
+        self._over(what, answer)
+
+    def end(self) -> None:
+        """The process has ended."""
+        if self._opens or self._line is not None or self._steps.in_doubt:
+            self._end(IN_DOUBT, None)
+        else:
+            self._end(FAILED, None)

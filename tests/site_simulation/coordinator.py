@@ -1,0 +1,197 @@
+"""Owns the coordinator of a simulated site: the product's decisions, driven without threads, disk or sockets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from pywan.coordination import encoding
+from pywan.coordination.actions import Probe, Store, Tell
+from pywan.coordination.coordinator import Coordinator
+from pywan.coordination.messages import MayLeave, Refused, Tables
+from pywan.coordination.requests import take_request
+from pywan.coordination.tables import Incarnation, MemberProfile, Reach
+
+from .simulation import MS, Node
+
+if TYPE_CHECKING:
+    from .world import SiteWorld
+
+MEMBER_TIMEOUT_US = 1000 * MS
+POLL_US = 100 * MS  # A member's question for news is answered after so long, if there are none.
+POLL_GAP_US = 300 * MS  # A member that asks no further question for so long is looked at.
+PROBE_TIMEOUT_US = 200 * MS
+
+Reply = Callable[[dict[str, Any] | None], object]
+
+
+class CoordinatorNode(Node):
+    """Takes the same messages as `CoordinationHost`, and answers them alike."""
+
+    def __init__(self, world: SiteWorld, stored: list[Store]) -> None:
+        super().__init__(world.simulation, "coordinator")
+        self.world = world
+        rng = world.simulation.rng
+        self.core = Coordinator(
+            "locator",
+            stored,
+            run=rng.randrange(1 << 60),
+            now_us=self.clock(),
+            site_identity=f"site-{rng.randrange(1 << 30)}",
+            member_timeout_us=MEMBER_TIMEOUT_US,
+        )
+        self._may_adopt_identity = not stored
+        self._polls: dict[Incarnation, tuple[int, int, Reply]] = {}  # Turn, newest decision that it has, the way back.
+        self._turns = 0
+        self._mail: dict[Incarnation, list[Refused | MayLeave]] = {}
+        self._next_poll_us: dict[Incarnation, int] = {}
+        self.every(30 * MS, self._tick)
+
+    def _tick(self) -> None:
+        now = self.clock()
+        self.core.tick(now)
+        for me, due in list(self._next_poll_us.items()):
+            if me not in self.core.site.members:
+                del self._next_poll_us[me]
+            elif due <= now:
+                self._next_poll_us[me] = now + POLL_GAP_US
+                self.core.suspect(me, me)
+        self._act()
+
+    def asked(self, request: dict[str, Any], reply: Reply) -> None:
+        op = request.pop("op")
+        {"coordination-join": self._join, "coordination-poll": self._poll, "coordination-ask": self._ask}[op](
+            request, reply
+        )
+
+    def connection_ended(self, me: Incarnation) -> None:
+        """The connection of a member has ended: the member is looked at."""
+        self.core.suspect(me, me)
+        self._act()
+
+    def _join(self, request: dict[str, Any], reply: Reply) -> None:
+        core, now = self.core, self.clock()
+        profile = encoding.profile_of(request["profile"])
+        stored = encoding.decision_id_of(request["stored"])
+        regions = {name: encoding.attributes_of(value) for name, value in request["regions"].items()}
+        holdings = encoding.holdings_of(encoding.unpack(request["holdings"])) if "holdings" in request else {}
+        me = profile.incarnation
+        if request["ended"] is not None:
+            earlier = encoding.incarnation_of(request["ended"])
+            if earlier.name == me.name and earlier != me:
+                core.left(earlier, now)
+        if self._may_adopt_identity and request["coordinator"] and profile.site_identity:
+            core.site.identity = profile.site_identity
+        self._may_adopt_identity = self._may_adopt_identity and not profile.site_identity
+        core.join(profile, regions, holdings, stored, now)
+        told = [each for each in self._act(me) if isinstance(each, Refused)]
+        fields: dict[str, Any] = {}
+        if not told:
+            self._next_poll_us[me] = now + POLL_GAP_US
+            tables = core.tables(0, core.member_timeout_us)
+            fields = {"tables": encoding.pack(encoding.plain_tables(tables))}
+        reply(self._reply(refused=[encoding.plain_refused(each) for each in told], **fields))
+
+    def _poll(self, request: dict[str, Any], reply: Reply) -> None:
+        core = self.core
+        me, stored = encoding.incarnation_of(request["me"]), encoding.decision_id_of(request["stored"])
+        self._next_poll_us.pop(me, None)
+        core.renew(me, stored, self.clock())
+        refused = [each for each in self._act(me) if isinstance(each, Refused)]
+        if refused:
+            reply(self._reply(refused=[encoding.plain_refused(each) for each in refused]))
+            return
+        self._turns += 1
+        turn = self._turns
+        self._polls[me] = turn, stored.number, reply
+        if stored != core.site.newest or self._mail.get(me):
+            self._answer_poll(me, turn)
+        else:
+            self.simulation.after(POLL_US, lambda: self.do(lambda: self._answer_poll(me, turn)))
+
+    def _answer_poll(self, me: Incarnation, turn: int) -> None:
+        waiting = self._polls.get(me)
+        if waiting is None or waiting[0] != turn:
+            return
+        del self._polls[me]
+        core, mail = self.core, self._mail.pop(me, [])
+        self._next_poll_us[me] = self.clock() + POLL_GAP_US
+        tables = core.tables(waiting[1], core.member_timeout_us) if core.may_hear(me) else None
+        waiting[2](
+            self._reply(
+                tables=None if tables is None else encoding.pack(encoding.plain_tables(tables)),
+                refused=[encoding.plain_refused(each) for each in mail if isinstance(each, Refused)],
+                may_leave=any(isinstance(each, MayLeave) for each in mail),
+            )
+        )
+
+    def _ask(self, request: dict[str, Any], reply: Reply) -> None:
+        me = encoding.incarnation_of(request["me"])
+        refused, may_leave = [], False
+        for index, each in enumerate(request["requests"]):
+            take_request(self.core, me, each, self.clock())
+            for message in self._act(me):
+                may_leave = may_leave or isinstance(message, MayLeave)
+                if isinstance(message, Refused):
+                    refused.append([index, encoding.plain_refused(message)])
+        reply(self._reply(decision=self.core.site.number, refused_requests=refused, may_leave=may_leave))
+
+    def _reply(self, **fields: Any) -> dict[str, Any]:
+        return {
+            "decides": True,
+            "coordinator": self.core.name,
+            "site_identity": self.core.site.identity,
+            "lease_us": MEMBER_TIMEOUT_US,
+            **fields,
+        }
+
+    def _act(self, asker: Incarnation | None = None) -> list[Refused | MayLeave]:
+        """Does what the coordinator wants done. Returns what it tells the asker."""
+        told: list[Refused | MayLeave] = []
+        news: list[Incarnation] = []
+        for action in self.core.take_actions():
+            match action:
+                case Store():
+                    self.world.journal.append(action)
+                    self.world.decided(action)
+                case Tell(to, Tables() as message):
+                    if message.newest.number > message.since:
+                        news.append(to)
+                case Tell(to, message):
+                    if to == asker:
+                        told.append(message)
+                    else:
+                        self._mail.setdefault(to, []).append(message)
+                        news.append(to)
+                case Probe(profile):
+                    self._probe(profile)
+        for member in news:
+            if member in self._polls and member != asker:
+                self._answer_poll(member, self._polls[member][0])
+        return told
+
+    def _probe(self, profile: MemberProfile) -> None:
+        """Sees whether a member still listens. A process of the same machine is asked for itself: its end is proof."""
+        world, member = self.world, profile.incarnation
+        network = world.network
+        node = network.nodes.get(member)
+        has_ended = world.has_ended(profile.process) and world.is_one_machine
+        away = network.is_cut(self.name, member.name) or network.is_cut(member.name, self.name)
+        if has_ended:
+            reach, after = Reach.REFUSED, MS
+        elif away:
+            reach, after = Reach.SILENT, PROBE_TIMEOUT_US
+        elif node is None or node.is_dead:
+            reach, after = Reach.REFUSED, MS
+        elif node.paused_until > self.simulation.now_us + PROBE_TIMEOUT_US:
+            reach, after = Reach.ANSWERED, PROBE_TIMEOUT_US  # Its kernel takes the connection, and that is enough.
+        else:
+            reach, after = Reach.ANSWERED, MS
+
+        def tell() -> None:
+            self.core.probed(member, reach, self.clock())
+            if has_ended:
+                self.core.left(member, self.clock())
+            self._act()
+
+        self.simulation.after(after, lambda: self.do(tell))

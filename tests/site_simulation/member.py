@@ -1,0 +1,737 @@
+"""Owns a simulated member: the product's agent, shared regions, copies, lanes and calls, and what moves them without
+threads and sockets."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from pywan import _core
+from pywan.calls.table import BucketTable
+from pywan.config.attributes import RegionAttributes
+from pywan.coordination.agent_session import AgentSession, Changed, Extended, GivenUp, Question, Remembered, Request
+from pywan.coordination.tables import BucketKey, Epoch, Incarnation, Learner, MemberProfile
+from pywan.copies.copies_session import CopiesSession
+from pywan.copies.peer_session import PeerSession
+from pywan.errors import IllegalStateError, ProtocolError, PywanError
+from pywan.member.hosting import site_attributes, weight_of
+from pywan.member.sharing import SharedRegions
+from pywan.protocol import between_members as wire
+
+from .coordinator import MEMBER_TIMEOUT_US
+from .simulation import MS, End, Node
+
+if TYPE_CHECKING:
+    from .client import Client
+    from .world import SiteWorld
+
+# The product's times, as much shorter as the simulated `member-timeout` is.
+CALL_TIMEOUT_US = 600 * MS  # Of a question to the coordinator.
+QUESTION_TIMEOUT_US = 400 * MS  # Of a question of a takeover.
+LEAVE_TIMEOUT_US = 1000 * MS
+GOODBYE_US = 200 * MS
+WORK_US, REST_US = 10 * MS, 250 * MS  # As `MemberCopies`.
+AGAIN_US = 100 * MS  # As `CallPool`.
+LOOK_US = 5 * MS  # A thread that looks every millisecond looks so often here.
+
+CALL = struct.Struct("<IBBBBIIIHHIIQQ")
+ANSWER = struct.Struct("<IBBBBIIIB3xQQ")
+CALL_REGION, CALL_GET, CALL_CHANGE = 1, 2, 3
+DONE = 0
+DESTROYED = 2  # The last outcome of a change that did something.
+
+
+class SimulatedRegion(_core.RegionCore):
+    """A region with the parts of `MemberRegion` that sharing needs."""
+
+    def __init__(self, name: str, clock: _core.Clock, *, attributes: RegionAttributes, **more: Any) -> None:
+        self.attributes = attributes
+        self.tail: WatchedTail | None = None
+
+    def share(self, tail: Any, route: Any, reads_copies: bool = False) -> None:
+        super().share(tail, route, reads_copies)
+        self.tail = tail
+
+
+class WatchedTail(_core.Tail):
+    """A tail that says when its member becomes primary of a bucket."""
+
+    watch: Callable[[int, int, int, int], object]
+
+    def set_role(self, bucket: int, role: int, life: int, epoch: int, transfer: int = 0) -> None:
+        super().set_role(bucket, role, life, epoch, transfer)
+        if role == _core.TAIL_PRIMARY and life:
+            self.watch(bucket, life, epoch, self.last(bucket))
+
+
+class Stream:
+    """A session over one end of a connection."""
+
+    def __init__(self, member: Member, session: Any, end: End, over: Callable[[], object] = lambda: None) -> None:
+        self.member, self.session, self.end, self.over = member, session, end, over
+        end.receive, end.ended = self._receive, self._ended
+        member.streams.append(self)
+
+    def _receive(self, data: bytes) -> None:
+        try:
+            goes_on = self.session.receive_data(data, self.member.now_us)
+        except ProtocolError as error:
+            self.member.world.lane_gave_up(self.member, str(error))
+            goes_on = False
+        if not goes_on:
+            self.move()
+            self.close()
+
+    def move(self) -> bool:
+        """Sends what the session has. Returns whether it had anything."""
+        if not self.end.is_open:
+            return False
+        moved = False
+        try:
+            while data := self.session.data_to_send(self.member.now_us):
+                self.sending(data)
+                self.end.send(data)
+                moved = True
+        except ProtocolError as error:
+            self.member.world.lane_gave_up(self.member, str(error))
+            self.close()
+        return moved
+
+    def sending(self, data: bytes) -> None:
+        """Looks at what leaves."""
+
+    def due_us(self) -> int | None:
+        due: int | None = self.session.next_us(self.member.now_us)
+        return due
+
+    def close(self) -> None:
+        if self.end.is_open:
+            self.end.close()
+            self._ended()
+
+    def _ended(self) -> None:
+        if self in self.member.streams:
+            self.member.streams.remove(self)
+            self.end.receive = self.end.ended = _nothing
+            self.over()
+
+
+class Watched:
+    """What a session of calls is asked and answers. The world hears of each answer."""
+
+    def __init__(self, member: Member) -> None:
+        self._member = member
+        self._names: dict[int, str] = {}
+        self._calls: dict[int, tuple[str, int, int]] = {}  # By the call's id: the region, the bucket, the kind.
+
+    def asked(self, data: bytes) -> None:
+        """Notes calls that have come. What arrives at once was sent at once, and is whole."""
+        at = 0
+        while at < len(data):
+            _, kind, _, _, _, length, _, call, region, _, bucket, *_ = CALL.unpack_from(data, at)
+            if kind == CALL_REGION:
+                self._names[region] = data[at + CALL.size : at + CALL.size + length].decode()
+            else:
+                self._calls[call] = self._names[region], bucket, kind
+            at += CALL.size + length + -length % 8
+
+    def answers(self, data: bytes) -> None:
+        at = 0
+        while at < len(data):
+            _, _, status, outcome, _, length, _, call, *_ = ANSWER.unpack_from(data, at)
+            at += ANSWER.size + length + -length % 8
+            region, bucket, kind = self._calls.pop(call)
+            if status == DONE:
+                is_change = kind == CALL_CHANGE and outcome <= DESTROYED
+                self._member.world.answered(self._member, BucketKey(region, bucket), is_change)
+
+
+class Served(Stream):
+    """The calls of one connection, at the member that serves them."""
+
+    def __init__(self, member: Member, end: End, depth: int) -> None:
+        self._watched = Watched(member)
+        super().__init__(member, _core.CallSession(member.regions.get, depth), end)
+
+    def _receive(self, data: bytes) -> None:
+        self._watched.asked(data)
+        super()._receive(data)
+
+    def sending(self, data: bytes) -> None:
+        self._watched.answers(data)
+
+    def due_us(self) -> int | None:
+        due = super().due_us()
+        return due if due is None else max(due, self.member.now_us + LOOK_US)
+
+
+class Line:
+    """A connection for calls, at the member that calls. Without an end it leads to this member itself."""
+
+    def __init__(self, member: Member, end: End | None) -> None:
+        self.line, self.member, self.end = _core.CallLine(None), member, end
+        self._watched = Watched(member)
+        self.here = _core.CallSession(member.regions.get, 0) if end is None else None
+        if end is not None:
+            end.receive, end.ended = self.line.receive_data, self.close
+
+    def move(self) -> bool:
+        data = self.line.data_to_send()
+        if self.here is None:
+            if data and self.end is not None and self.end.is_open:
+                self.end.send(data)
+            return bool(data)
+        now = self.member.now_us
+        if data:
+            self._watched.asked(data)
+            self.here.receive_data(data, now)
+        moved = bool(data)
+        while answers := self.here.data_to_send(now):
+            self._watched.answers(answers)
+            self.line.receive_data(answers)
+            moved = True
+        return moved
+
+    def due_us(self) -> int | None:
+        due = self.here.next_us(self.member.now_us) if self.here is not None else None
+        return due if due is None else max(due, self.member.now_us + LOOK_US)
+
+    def close(self) -> None:
+        self.line.close()
+        if self.end is not None:
+            self.end.receive = self.end.ended = _nothing
+            self.end.close()
+
+
+class Lines:
+    """The member's connections for calls, as `CallPool` has them."""
+
+    def __init__(self, member: Member) -> None:
+        self._member = member
+        self.here = Line(member, None)
+        self.lines: dict[Incarnation, Line] = {}
+        self._opening: dict[Incarnation, list[Callable[[str | None], object]]] = {}
+        self._failed: dict[Incarnation, tuple[int, str]] = {}
+        self._gone: set[Incarnation] = set()
+        self._closed = False
+
+    def open(self, to: Incarnation, then: Callable[[str | None], object]) -> None:
+        """Calls `then(None)` when there is a connection, or `then` with the reason why there is none."""
+        line = self.lines.get(to)
+        if line is not None and not line.line.is_broken:
+            then(None)
+            return
+        now = self._member.now_us
+        failed_at, why = self._failed.get(to, (-AGAIN_US, ""))
+        if to in self._gone or self._closed or now - failed_at < AGAIN_US:
+            then(why or "it has left the site")
+            return
+        waiting = self._opening.setdefault(to, [])
+        waiting.append(then)
+        if len(waiting) > 1:
+            return
+        opening = wire.Opening(self._member.agent.me, to, self._member.agent.site_identity)
+        self._member.world.network.connect(
+            self._member,
+            to,
+            wire.CALLS,
+            wire.encode_opening(wire.CALLS, opening),
+            lambda end: self._opened(to, end),
+            lambda words: self._not_opened(to, words),
+        )
+
+    def _opened(self, to: Incarnation, end: End) -> None:
+        if self._closed or to in self._gone:
+            end.close()
+            self._not_opened(to, "it has left the site")
+            return
+        self.lines[to] = Line(self._member, end)
+        for then in self._opening.pop(to):
+            then(None)
+
+    def _not_opened(self, to: Incarnation, why: str) -> None:
+        self._failed[to] = self._member.now_us, why
+        for then in self._opening.pop(to):
+            then(why)
+
+    def keep_only(self, members: Mapping[Incarnation, Any]) -> None:
+        gone = [each for each in self.lines if each not in members]
+        for each in gone:
+            self.lines.pop(each).close()
+        self._gone = {*gone, *(each for each in self._gone if each not in members)}
+
+    def close(self) -> None:
+        self._closed = True
+        self.here.close()
+        for line in self.lines.values():
+            line.close()
+        self.lines.clear()
+
+    def all(self) -> list[Line]:
+        return [self.here, *self.lines.values()]
+
+
+class NoServer:
+    """Stands for `CallServer`: the member itself has the sessions of calls."""
+
+    def __init__(self, member: Member) -> None:
+        self._member = member
+
+    def stop(self) -> None:
+        for stream in [each for each in self._member.streams if isinstance(each, Served)]:
+            stream.close()
+
+
+class Lane:
+    """The connection of a lane to another member, made again and again, as `Peer` does it."""
+
+    def __init__(self, copies: Copies, peer: PeerSession) -> None:
+        self.copies, self.peer, self.member = copies, peer, copies.member
+        self.stream: Stream | None = None
+        self.is_ending = self.is_asking = False
+        self._connect()
+
+    def _connect(self) -> None:
+        if self.is_ending:
+            return
+        session = self.copies.session
+        opening = wire.Opening(session.me, self.peer.member, session.site_identity)
+        self.member.world.network.connect(
+            self.member,
+            self.peer.member,
+            wire.LANE,
+            wire.encode_opening(wire.LANE, opening),
+            self._opened,
+            lambda words: self._broke(),
+        )
+
+    def _opened(self, end: End) -> None:
+        if self.is_ending:
+            end.close()
+            return
+        self.peer.connected()
+        self.peer.lane.session.connected()
+        self.stream = Stream(self.member, self.peer.lane.session, end, self._broke)
+
+    def _broke(self) -> None:
+        self.stream = None
+        pause_us = self.peer.broke(self.member.now_us)
+        if not self.is_ending:
+            self.copies.session.suspect(self.peer.member)
+            self.copies.wake()
+            self.member.later(pause_us, self._connect)
+
+    def ask(self) -> None:
+        """Asks what is to be asked. One question is under way at a time."""
+        if self.is_asking or self.is_ending or not self.peer.has_questions:
+            return
+        request = self.peer.next_request()
+        assert request is not None
+        self.is_asking = True
+
+        def answered(reply: dict[str, Any]) -> None:
+            self.is_asking = False
+            try:
+                self.copies.session.answered(self.peer.member, request["region"], reply, self.member.now_us)
+            except PywanError as error:
+                self.member.world.note(f"{self.member.name}: answers of {self.peer.member}: {error}")
+            self.copies.wake()
+
+        def failed() -> None:
+            self.is_asking = False
+
+        self.member.world.network.ask(
+            self.member, self.peer.member, {"op": "adopt-buckets", **request}, answered, failed, QUESTION_TIMEOUT_US
+        )
+
+    def stop(self) -> None:
+        self.is_ending = True
+        if self.stream is not None:
+            self.stream.close()
+
+
+class Copies:
+    """Drives a CopiesSession, as `MemberCopies` does it."""
+
+    def __init__(self, member: Member) -> None:
+        self.member = member
+        self.session = CopiesSession(member_timeout_us=MEMBER_TIMEOUT_US)
+        self.lanes: dict[Incarnation, Lane] = {}
+        self.due_us = 0
+        self.share, self.drop, self.find = self.session.share, self.session.drop, self.session.find
+        self.holdings, self.counts = self.session.holdings, self.session.counts
+
+    def start(self, me: Incarnation, site_identity: str) -> None:
+        self.session.me, self.session.site_identity = me, site_identity
+
+    def take_view(self, profiles: tuple[MemberProfile, ...]) -> None:
+        self.session.take_view(profiles)
+        self.wake()
+
+    def take(self, key: BucketKey, bucket: Any) -> None:
+        self.session.take(key, bucket, self.member.now_us)
+        self.wake()
+
+    def adopt(self, request: dict[str, Any]) -> dict[str, Any]:
+        return self.session.adopt(request, self.member.now_us)
+
+    def wake(self) -> None:
+        """The thread looks soon."""
+        self.due_us = min(self.due_us, self.member.now_us + self.member.world.simulation.rng.randrange(2 * MS))
+
+    def work(self) -> None:
+        """Does what is due."""
+        is_busy = self.session.work(self.member.now_us)
+        self.due_us = self.member.now_us + (WORK_US if is_busy else REST_US)
+        self.follow()
+        for report in self.session.take_reports():
+            report(self.member.agent)
+
+    def follow(self) -> None:
+        came, gone = self.session.take_peers()
+        for peer in came:
+            self.lanes[peer.member] = Lane(self, peer)
+        for peer in gone:
+            self.lanes.pop(peer.member).stop()
+        for lane in self.lanes.values():
+            lane.ask()
+
+    def stop(self) -> None:
+        self.session.is_stopping = True
+        for lane in self.lanes.values():
+            lane.stop()
+        for stream in [each for each in self.member.streams if isinstance(each.session, _core.LaneReceiverSession)]:
+            stream.close()
+
+
+class Sharing(SharedRegions):
+    """The product's SharedRegions, with what is made in its own way here."""
+
+    def __init__(self, member: Member) -> None:
+        self._member = member
+        super().__init__(member.agent, member.regions.get)
+
+    def _make_copies(self) -> Any:
+        self._member.copies = Copies(self._member)
+        return self._member.copies
+
+    def _make_calls(self, site_identity: str) -> Any:
+        return NoServer(self._member)
+
+    def _make_pool(self, site_identity: str) -> Any:
+        self._member.lines = Lines(self._member)
+        return self._member.lines
+
+    def _new_tail(self, region: Any) -> Any:
+        tail = WatchedTail(region.bucket_count, region.shards, region.attributes.min_in_sync_copies)
+        world, member = self._member.world, self._member
+
+        def watch(bucket: int, life: int, epoch: int, last: int) -> None:
+            world.activated(member, BucketKey(region.name, bucket), life, epoch, last)
+
+        tail.watch = watch
+        return tail
+
+    def table(self, region: str) -> BucketTable | None:
+        shared = self._regions.get(region)
+        return shared.table if shared is not None else None
+
+
+class SimulatedAgent:
+    """Drives an AgentSession, with the calls of `Agent`."""
+
+    def __init__(self, member: Member, me: Incarnation) -> None:
+        self._member = member
+        world = member.world
+        self.session = AgentSession(
+            me,
+            host="127.0.0.1",
+            port=1,
+            site=1,
+            version="1",
+            process=member.process,
+            remembered=world.folders.get(member.name, Remembered()),
+            has_ended=world.has_ended,
+            draw_id=lambda: world.simulation.rng.randrange(1, 1 << 32),
+        )
+        self.session.away_since_us = 0
+        self._has_address = False
+        self._is_asking_news = self._is_sending = False
+        self.shared, self.unhost = self.session.shared, self.session.unhost
+        self.destroy_region, self.ready = self.session.destroy_region, self.session.ready
+
+    @property
+    def me(self) -> Incarnation:
+        return self.session.me
+
+    @property
+    def tables(self) -> Any:
+        return self.session.tables
+
+    @property
+    def site_identity(self) -> str:
+        return self.session.remembered.site_identity
+
+    @property
+    def is_joined(self) -> bool:
+        return self.session.is_joined
+
+    @property
+    def lease_until_us(self) -> int:
+        return self.session.lease_until_us
+
+    def caught_up(self, key: BucketKey, epoch: Epoch, learner: Learner) -> None:
+        self.session.caught_up(key, epoch, learner)
+
+    def unreachable(self, epochs: Mapping[BucketKey, Epoch], copy: Incarnation) -> None:
+        self._member.world.statistics["reports of unreachable copies"] += 1
+        self.session.unreachable(epochs, copy)
+
+    def suspect(self, member: Incarnation) -> None:
+        self.session.suspect(member)
+
+    def move(self) -> None:
+        """Asks what is due."""
+        member, now, session = self._member, self._member.now_us, self.session
+        network = member.world.network
+        if not self._is_asking_news and session.news_due_us <= now:
+            question = session.question(now)
+            self._is_asking_news = True
+            network.ask(
+                member,
+                "coordinator",
+                {"op": question.op, **question.fields},
+                lambda reply: self._take_news(question, reply),
+                self._news_failed,
+                CALL_TIMEOUT_US,
+            )
+        due = session.next_request_us()
+        if not self._is_sending and self._has_address and due is not None and due <= now:
+            batch = session.take_due(now)
+            self._is_sending = True
+            network.ask(
+                member,
+                "coordinator",
+                {"op": "coordination-ask", **session.encoded_requests(batch)},
+                lambda reply: self._take_answers(batch, reply),
+                self._not_sent,
+                CALL_TIMEOUT_US,
+            )
+
+    def due_us(self) -> int | None:
+        due = [] if self._is_asking_news else [self.session.news_due_us]
+        request = self.session.next_request_us()
+        if request is not None and not self._is_sending and self._has_address:
+            due.append(request)
+        return min(due, default=None)
+
+    def _take_answers(self, batch: list[tuple[tuple[Any, ...], Request]], reply: dict[str, Any]) -> None:
+        self._is_sending = False
+        self.session.take_answers(batch, reply)
+
+    def _not_sent(self) -> None:
+        self._is_sending = False
+
+    def _news_failed(self) -> None:
+        self._is_asking_news = self._has_address = False
+        self.session.news_failed("nobody answers", self._member.now_us)
+
+    def _take_news(self, question: Question, reply: dict[str, Any]) -> None:
+        self._is_asking_news, self._has_address = False, True
+        member = self._member
+        for outcome in self.session.take_news(question, reply, member.now_us):
+            match outcome:
+                case Changed(tables):
+                    member.world.folders[member.name] = self.session.remembered
+                    member.sharing.take(tables)
+                case Extended(until_us):
+                    member.sharing.take_lease(until_us)
+                case GivenUp(me):
+                    member.world.renamed(member, me)
+                    member.sharing.take_new_incarnation(me)
+        self.session.settle()
+
+
+class Member(Node):
+    """A process of a member. Another process of the same name is another object."""
+
+    def __init__(self, world: SiteWorld, name: str, process: str) -> None:
+        super().__init__(world.simulation, name)
+        self.world, self.process = world, process
+        self.streams: list[Stream] = []
+        self.clients: list[Client] = []
+        self.regions: dict[str, SimulatedRegion] = {}
+        self.copies: Copies
+        self.lines: Lines | None = None
+        self.clock_of_stamps = _core.Clock()
+        self._wall_ms = 1_700_000_000_000 + world.simulation.rng.randrange(-5000, 5000)
+        self.member_id = world.simulation.rng.randrange(1, 1 << 32)
+        self.agent = SimulatedAgent(self, Incarnation(name, self.member_id))
+        self.sharing = Sharing(self)
+        self.is_leaving = False
+        self._leave_until_us = 0
+        self._says_goodbye: Request | None = None
+        self._timer_us: int | None = None
+        world.network.nodes[self.agent.me] = self
+        self.later(0, lambda: None)
+
+    @property
+    def me(self) -> Incarnation:
+        return self.agent.me
+
+    @property
+    def now_us(self) -> int:
+        """The member's clock. The core has it too."""
+        return _core.monotonic_us()
+
+    def later(self, delay_us: int, what: Callable[[], object]) -> None:
+        """Does something after a time of the member's own clock."""
+        self.simulation.after(int(delay_us / self._drift), lambda: self.do(what))
+
+    def do(self, what: Callable[[], object]) -> None:
+        self.clock_of_stamps.set_time(self._wall_ms + int(self.simulation.now_us * self._drift) // 1000)
+        super().do(what)
+
+    # Regions
+
+    def host(self, made: RegionAttributes) -> None:
+        """Creates a region. It is there when the site has allowed it."""
+        if made.name in self.regions:
+            return
+        request = self.agent.session.host(made.name, site_attributes(made), weight_of(made))
+
+        def look() -> None:
+            if request.refused:
+                self.agent.session.give_up_hosting(made.name)
+                self.world.note(f"{self.me} may not create {made.name}: {request.refused}")
+            elif request.done:
+                self._create(made)
+            elif not any(each is request for each in self.agent.session.requests.values()) and not self._is_asked(made):
+                self.host(made)  # The member has become another one meanwhile.
+            else:
+                self.later(20 * MS, look)
+
+        look()
+
+    def _is_asked(self, made: RegionAttributes) -> bool:
+        return ("host", made.name) in self.agent.session.requests
+
+    def _create(self, made: RegionAttributes) -> None:
+        if made.name in self.regions or self.is_leaving:
+            return
+        region = SimulatedRegion(
+            made.name,
+            self.clock_of_stamps,
+            site=1,
+            member=self.member_id,
+            buckets=made.total_num_buckets,
+            attributes=made,
+        )
+        self.regions[made.name] = region
+        self.world.note(f"{self.me} creates {made.name}")
+        self.sharing.hosted(region)
+
+    # Others
+
+    def asked(self, request: dict[str, Any], reply: Callable[[dict[str, Any] | None], object]) -> None:
+        del request["op"]
+        try:
+            reply(self.sharing.adopt(request))
+        except IllegalStateError:
+            reply(None)
+
+    def accept(self, protocol: bytes, opening: bytes, end: End) -> str:
+        """Takes a connection, or says why not."""
+        told = wire.decode_opening(opening[wire.HEAD_BYTES :])
+        self.sharing._connections()
+        if protocol == wire.CALLS:
+            refusal = wire.refusal_of(told, self.me, self.agent.site_identity)
+            if not refusal:
+                Served(self, end, told.depth)
+            return refusal
+        copies = self.copies
+        refusal = copies.session.refusal_of_lane(told)
+        if not refusal:
+            receiver = copies.session.lane_came(told.from_)
+            Stream(self, receiver.open_session(), end, lambda: copies.session.lane_went(receiver, self.now_us))
+        return refusal
+
+    # Time
+
+    def pump(self) -> None:
+        for _ in range(100):
+            moved = False
+            if self.copies.due_us <= self.now_us:
+                self.copies.work()
+            self.copies.follow()
+            self.agent.move()
+            for stream in list(self.streams):
+                moved = stream.move() or moved
+            for line in self.lines.all() if self.lines is not None else ():
+                moved = line.move() or moved
+            for client in list(self.clients):
+                moved = client.move() or moved
+            if not moved:
+                break
+        else:
+            self.world.must(False, f"{self.me} finds no end of its work")
+        if self.is_leaving:
+            self._leave()
+        if not self.is_dead:
+            self._set_timer()
+
+    def _set_timer(self) -> None:
+        due = [self.copies.due_us, self.agent.due_us(), *(each.due_us() for each in self.streams)]
+        due += [each.due_us() for each in (self.lines.all() if self.lines is not None else ())]
+        due += [each.due_us() for each in self.clients]
+        first = max(min(each for each in due if each is not None), self.now_us)
+        at_us = self.simulation.now_us + max(self.until(first), 50)
+        if self._timer_us is None or at_us < self._timer_us or self._timer_us <= self.simulation.now_us:
+            self._timer_us = at_us
+            self.simulation.after(at_us - self.simulation.now_us, lambda: self._tick(at_us))
+
+    def _tick(self, at_us: int) -> None:
+        if self._timer_us == at_us:
+            self._timer_us = None
+            self.do(lambda: None)
+
+    # The end
+
+    def leave(self) -> None:
+        """Begins to leave the site, as `Agent.leave`."""
+        self.is_leaving = True
+        self._leave_until_us = self.now_us + LEAVE_TIMEOUT_US
+        self.later(LEAVE_TIMEOUT_US, lambda: None)
+        session = self.agent.session
+        session.requests.clear()
+        if session.is_joined and session.tables.members.keys() - {session.me}:
+            session.leave()
+        else:
+            session.may_leave = True
+
+    def _leave(self) -> None:
+        session = self.agent.session
+        is_late = self.now_us >= self._leave_until_us
+        if self._says_goodbye is None and (session.may_leave or is_late or not session.is_joined):
+            self.world.statistics["left in order" if session.may_leave else "left in haste"] += 1
+            self._says_goodbye = session.say_goodbye()
+            self._leave_until_us = self.now_us + GOODBYE_US
+            self.later(GOODBYE_US, lambda: None)
+            self.agent.move()
+        elif self._says_goodbye is not None and (self._says_goodbye.done or is_late):
+            self.world.end(self)
+
+    def end(self) -> None:
+        """Ends the process."""
+        self.is_dead = True
+        for client in list(self.clients):
+            client.end()
+        if self.lines is not None:
+            for line in self.lines.all():
+                line.line.close()
+        self.streams.clear()
+
+
+def _nothing(*_: object) -> None:
+    pass
