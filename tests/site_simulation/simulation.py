@@ -16,9 +16,6 @@ from pywan.protocol import between_members as wire
 
 MS = 1000
 RETRANSMITS_US = 60 * MS  # A packet that is lost is sent again after about so long.
-# Whether bytes of calls still arrive whose connection has broken at the caller's end. Without it the simulation leaves
-# out calls that come after their repeats: a first attempt does not ask the memory of the bucket today.
-LATE_CALLS = False
 LOOKS_AGAIN_US = 100 * MS  # Bytes that a cut holds back are tried again so often.
 CONNECT_TIMEOUT_US = 300 * MS
 
@@ -181,7 +178,7 @@ class Connection:
 
     def __init__(self, network: Network, protocol: bytes, one: Node, other: Node) -> None:
         self.network, self.protocol = network, protocol
-        self.is_late = LATE_CALLS or protocol != wire.CALLS
+        self.is_late = network.has_late_calls or protocol != wire.CALLS
         self.ends = End(self, one, other), End(self, other, one)
         self.ends[0].other, self.ends[1].other = self.ends[1], self.ends[0]
 
@@ -201,6 +198,8 @@ class Network:
         self.rates: dict[tuple[str, str], int] = {}  # Slow ways, in bytes a second.
         self.loss = 0.0
         self.slow_us = 0
+        # Whether bytes of calls still arrive whose connection has broken at the caller's end.
+        self.has_late_calls = False
         self.connections: list[Connection] = []
 
     def is_cut(self, one: str, other: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections import defaultdict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Collection, Hashable
 
 from linearizability import ABSENT, Operation, Verdict, check
 from pywan import _core
@@ -24,9 +24,12 @@ from .simulation import MS, Network, Node, Simulation
 NAMES = ("m1", "m2", "m3", "m4")
 BUCKETS = 2
 KEYS = tuple("abcdefgh")  # Some are in either bucket.
-# Whether a member may have a region for a while that no other member has. Without it the simulation leaves that out: a
-# region that was its member's alone answers without a lease, and such content is lost with the coordinator's file.
-REGIONS_OF_ONE = False
+# What a world has only if it is asked for: the product does not keep its promises there yet.
+LATE_CALLS = "late-calls"  # Calls that arrive after their repeats: a first attempt does not ask what is remembered.
+# A member has a region for a while that no other member has. It answers without a lease, and its content is lost with
+# the coordinator's file.
+REGIONS_OF_ONE = "regions-of-one"
+EXTRAS = (LATE_CALLS, REGIONS_OF_ONE)
 PAUSES = ("RETRY_US", "RETRY_MAX_US", "REPEAT_US", "REPEAT_MAX_US")  # Of an agent: shorter, as the lease is.
 STEPS_MAX = 200_000  # Of one search for an order of a history.
 WHOLE_AGAIN_US = 12 * MEMBER_TIMEOUT_US  # So long a site that has healed takes at most until it is whole.
@@ -46,10 +49,11 @@ class Activation:
 class SiteWorld:
     """All of it, from one seed."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, extras: Collection[str] = ()) -> None:
         self.seed = seed
         self.simulation = Simulation(seed)
         self.network = Network(self.simulation)
+        self.network.has_late_calls = LATE_CALLS in extras
         rng = self.simulation.rng
         self.statistics: defaultdict[str, int] = defaultdict(int)
         self.regions = self._regions(rng)
@@ -72,7 +76,7 @@ class SiteWorld:
         self.is_healing = False
         self.coordinator = self.network.nodes["coordinator"] = CoordinatorNode(self, self.journal)
         chance = random.Random(seed)
-        alone = NAMES if REGIONS_OF_ONE else NAMES[2:]
+        alone = NAMES if REGIONS_OF_ONE in extras else NAMES[2:]
         self.hosts_from = {name: chance.choice([0, 0, 1500, 3000]) * MS if name in alone else 0 for name in NAMES}
         for name in NAMES[: rng.choice([2, 3, 3, 4])]:
             self._start(name)

@@ -1,0 +1,114 @@
+"""What a member does with its copies, by calls and time only: when it tells the coordinator of what."""
+
+from __future__ import annotations
+
+from pywan import _core
+from pywan.coordination.tables import Bucket, BucketKey, Epoch, Incarnation, Learner, MemberProfile
+from pywan.copies.copies_session import CopiesSession
+
+ME, OTHER = Incarnation("m1", 1), Incarnation("m2", 2)
+KEY = BucketKey("r", 0)
+LIFE, EPOCH, TRANSFER = 7, Epoch(1, 1), 9
+WORD = EPOCH.word
+SECOND = 1_000_000
+
+
+class Heard:
+    """What the coordinator was told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, object]] = []
+
+    def ready(self, keys: list[BucketKey]) -> None:
+        self.told.append(("ready", keys))
+
+    def caught_up(self, key: BucketKey, epoch: Epoch, learner: Learner) -> None:
+        self.told.append(("caught up", learner.member))
+
+    def unreachable(self, epochs: dict[BucketKey, Epoch], copy: Incarnation) -> None:
+        self.told.append(("unreachable", copy))
+
+    def suspect(self, suspected: Incarnation) -> None:
+        self.told.append(("suspect", suspected))
+
+
+class Leading:
+    """A member that is primary of a bucket, with a learner."""
+
+    def __init__(self) -> None:
+        self.core = _core.RegionCore("r", _core.Clock(), site=1, buckets=1)
+        self.tail = _core.Tail(1, self.core.shards)
+        self.tail.set_lease(2**64 - 1)
+        self.core.share(self.tail, None)
+        self.session = CopiesSession(member_timeout_us=SECOND)
+        self.session.me = ME
+        self.session.take_view(tuple(MemberProfile(each, "h", 1, 1) for each in (ME, OTHER)))
+        self.session.share("r", self.core, self.tail, has_content=False)
+        self.now = SECOND
+        learner = Learner(OTHER, TRANSFER)
+        self.bucket = Bucket(EPOCH, LIFE, 0, 1, ME, (ME,), learners=(learner,))
+        self.session.take(KEY, self.bucket, self.now)
+        assert self.heard() == [("ready", [KEY])]
+        (peer,), _ = self.session.take_peers()
+        self.lane = peer.number
+
+    def heard(self) -> list[tuple[str, object]]:
+        """Lets the member work, and returns what it tells."""
+        self.now += 10_000
+        self.session.work(self.now)
+        heard = Heard()
+        for report in self.session.take_reports():
+            report(heard)
+        return heard.told
+
+    def learned(self) -> None:
+        """The learner's lane says that the image is whole."""
+        self.session._take_news(OTHER, ("learned", "r", 0, TRANSFER))
+
+    def acknowledge(self, sequence: int) -> None:
+        self.tail.acknowledged(0, self.lane, LIFE, WORD, sequence)
+
+
+def test_a_learner_is_told_of_when_it_has_everything_that_counts():
+    leading = Leading()
+    leading.core.put("k", 1)
+    leading.learned()
+    assert leading.heard() == []
+    assert leading.tail.state(0)["copies"][0]["waited"]
+    leading.acknowledge(1)
+    assert leading.heard() == [("caught up", OTHER)]
+    assert leading.heard() == []
+
+
+def test_a_learner_that_has_all_already_is_told_of_at_once():
+    leading = Leading()
+    leading.core.put("k", 1)
+    leading.acknowledge(1)
+    leading.learned()
+    assert leading.heard() == [("caught up", OTHER)]
+
+
+def test_nobody_is_told_of_a_learner_that_is_none_any_more():
+    leading = Leading()
+    leading.core.put("k", 1)
+    leading.learned()
+    later = Bucket(EPOCH, LIFE, 0, 1, ME, (ME,), learners=(Learner(OTHER, TRANSFER + 1),))
+    leading.session.take(KEY, later, leading.now)
+    leading.acknowledge(1)
+    assert leading.heard() == []
+
+
+def test_a_copy_without_a_connection_is_reported_again_and_again():
+    leading = Leading()
+    reported = [what for _ in range(150) for what in leading.heard()]  # 1.5 seconds.
+    assert set(reported) == {("unreachable", OTHER)} and len(reported) == 3
+    leading.session.peers[OTHER].connected()
+    assert leading.heard() == []
+
+
+def test_the_pause_between_two_connections_grows_and_begins_again_after_one_that_was_made():
+    leading = Leading()
+    peer = leading.session.peers[OTHER]
+    assert [peer.broke(leading.now) for _ in range(8)] == [10_000 * 2**n for n in range(6)] + [500_000] * 2
+    peer.connected()
+    assert peer.broke(leading.now) == 10_000
