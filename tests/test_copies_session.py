@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pywan import _core
+from pywan.coordination.encoding import plain_bucket
 from pywan.coordination.tables import Bucket, BucketKey, Epoch, Incarnation, Learner, MemberProfile
 from pywan.copies.copies_session import CopiesSession
 
@@ -112,3 +113,23 @@ def test_the_pause_between_two_connections_grows_and_begins_again_after_one_that
     assert [peer.broke(leading.now) for _ in range(8)] == [10_000 * 2**n for n in range(6)] + [500_000] * 2
     peer.connected()
     assert peer.broke(leading.now) == 10_000
+
+
+def test_a_question_that_comes_late_has_no_answer():
+    leading = Leading()
+    leading.core.put("k", 1)
+    entries = leading.tail.fetch(0, 0)
+    core = _core.RegionCore("r", _core.Clock(), site=1, buckets=1)
+    tail = _core.Tail(1, core.shards)
+    core.share(tail, None)
+    copies = CopiesSession(member_timeout_us=SECOND)
+    copies.me = OTHER
+    copies.share("r", core, tail, has_content=False)
+    decision = Bucket(EPOCH, LIFE, 0, 1, ME, (ME, OTHER))
+    copies.take(KEY, decision, SECOND)
+    core.extend(0, LIFE, WORD, 1, entries)
+    request = {"region": "r", "of": list(ME), "to": list(OTHER), "questions": [[0, plain_bucket(decision), 0]]}
+    (answer,) = copies.adopt(request, SECOND)["answers"]
+    assert answer[3] == 1 and answer[4] == entries
+    tail.told(0, LIFE, WORD, 1)  # It counts, so the copy needs it no more.
+    assert copies.adopt(request, SECOND)["answers"] == []

@@ -250,7 +250,10 @@ class RegionCopies:
             if (bucket.epoch, bucket.version) > (known.epoch, known.version):
                 self._decisions[number] = bucket
             last = self.tail.last(number)
-            entries = some_entries(self.tail.fetch(number, after)) if last > after else b""
+            try:
+                entries = some_entries(self.tail.fetch(number, after)) if last > after else b""
+            except ValueError:  # The question is late. Its primary has the changes, which count since, and has gone on.
+                continue
             answers.append(Answer(number, bucket.epoch, after, last, entries))
         return answers
 

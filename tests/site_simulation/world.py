@@ -29,7 +29,10 @@ LATE_CALLS = "late-calls"  # Calls that arrive after their repeats: a first atte
 # A member has a region for a while that no other member has. It answers without a lease, and its content is lost with
 # the coordinator's file.
 REGIONS_OF_ONE = "regions-of-one"
-EXTRAS = (LATE_CALLS, REGIONS_OF_ONE)
+# Changes of which an attempt was made when their bucket was lost and began anew. The new life remembers nothing of
+# them, and makes them again.
+REPEATS_OVER_LIVES = "repeats-over-lives"
+EXTRAS = (LATE_CALLS, REGIONS_OF_ONE, REPEATS_OVER_LIVES)
 PAUSES = ("RETRY_US", "RETRY_MAX_US", "REPEAT_US", "REPEAT_MAX_US")  # Of an agent: shorter, as the lease is.
 STEPS_MAX = 200_000  # Of one search for an order of a history.
 WHOLE_AGAIN_US = 12 * MEMBER_TIMEOUT_US  # So long a site that has healed takes at most until it is whole.
@@ -50,7 +53,7 @@ class SiteWorld:
     """All of it, from one seed."""
 
     def __init__(self, seed: int, extras: Collection[str] = ()) -> None:
-        self.seed = seed
+        self.seed, self._extras = seed, extras
         self.simulation = Simulation(seed)
         self.network = Network(self.simulation)
         self.network.has_late_calls = LATE_CALLS in extras
@@ -61,6 +64,8 @@ class SiteWorld:
         self.journal: list[Store] = []
         # By region and key. Regions that are colocated have the same keys.
         self.history: defaultdict[tuple[str, str], list[Operation]] = defaultdict(list)
+        self.under_way: defaultdict[tuple[str, str], dict[int, Client]] = defaultdict(dict)  # By region, key; thread.
+        self.unclear: set[tuple[str, str]] = set()  # Keys that had such a change when a life of their bucket ended.
         self.lives: dict[BucketKey, tuple[int, int]] = {}  # Each bucket's life, and when it began.
         # Buckets about which decisions were lost with the coordinator's file, each with their generation.
         self.forgotten: dict[BucketKey, int] = {}
@@ -212,6 +217,8 @@ class SiteWorld:
             self.statistics["lives"] += 1
             for region, of in self._keys_of(key):
                 self.threads += 1
+                if any(each.is_in_doubt for each in self.under_way[region, of].values()):
+                    self.unclear.add((region, of))
                 self.history[region, of].append(
                     Operation(self.threads, "put", (ABSENT,), None, since, self.simulation.now_us)
                 )
@@ -339,13 +346,15 @@ class SiteWorld:
 
         def over(what: str, answer: Hashable) -> None:
             self.statistics[what] += 1
+            self.under_way[region, of].pop(thread, None)
             told.append(what)
             if what == ANSWERED:
                 history[slot] = Operation(thread, name, arguments, answer, called, self.simulation.now_us)
             elif what == FAILED:  # It says that nothing was changed. Nobody may ever see its value.
                 history[slot] = Operation(thread, "get", (), None, called)
 
-        Client(member, region, of, name, arguments, (member.member_id, thread, 1), over)
+        client = Client(member, region, of, name, arguments, (member.member_id, thread, 1), over)
+        self.under_way[region, of][thread] = client
 
     # --- what goes wrong ---
 
@@ -663,6 +672,9 @@ class SiteWorld:
         for (region, of), history in self.history.items():
             if BucketKey(region, bucket_of(of)) in self.unchecked:
                 self.statistics["histories unchecked"] += 1
+                continue
+            if (region, of) in self.unclear and REPEATS_OVER_LIVES not in self._extras:
+                self.statistics["histories with changes over a lost life"] += 1
                 continue
             known = [each for each in history if not (each.is_unknown and each.name == "get")]
             verdict = check(known, steps_max=STEPS_MAX)
