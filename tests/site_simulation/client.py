@@ -7,7 +7,8 @@ from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any
 
 from pywan import _core
-from pywan.calls.route import Aim
+from pywan.calls.route import Aim, Route, Trouble
+from pywan.calls.table import BucketTable, KnownPrimary
 from pywan.errors import PywanError
 
 from .simulation import MS
@@ -40,16 +41,23 @@ class Client:
         self._returns_found = name == "put_if_absent" or (name == "replace" and len(arguments) == 1)
         operation = {"get": None, "destroy": _core.DESTROY, "remove": _core.DESTROY}.get(name, _core.UPDATE)
         value = arguments[-1] if operation == _core.UPDATE else None
-        self._steps = _core.CallSteps(core.route, operation, key, value, identity, member.now_us, self._condition)
-        table = member.sharing.table(region)
-        assert table is not None
-        self._table = table
+        self._region = region
+        self._table = BucketTable(region, core.bucket_count)  # As long as the member has the region alone.
+        here = KnownPrimary(member.me, "127.0.0.1", 1, 1)
+        self._table.set_primaries(dict.fromkeys(range(core.bucket_count), here))
+        member.sharing._connections()
+        route = core.route or Route(core, self._table, member.lines, member.me)
+        self._steps = _core.CallSteps(route, operation, key, value, identity, member.now_us, self._condition)
         self._until_us = member.now_us + CALL_TIMEOUT_US
-        self._aim: Aim | None = Aim(table, self._steps.bucket, None)
+        self._aim = self._new_aim(None)
         self._wait_until_us = 0
         self._line: Line | None = None  # Where the attempt is that is on its way.
         self._opens = False
         member.clients.append(self)
+
+    def _new_aim(self, trouble: Trouble | None) -> Aim:
+        self._table = self._member.sharing.table(self._region) or self._table
+        return Aim(self._table, self._steps.bucket, trouble)
 
     @staticmethod
     def _condition_of(name: str, arguments: tuple[Any, ...]) -> _core.Condition | None:
@@ -89,7 +97,7 @@ class Client:
                 return True
             if done is False:
                 is_here, self._line = self._line.end is None, None
-                self._aim = Aim(self._table, self._steps.bucket, self._steps.trouble)
+                self._aim = self._new_aim(self._steps.trouble)
                 self._member.world.statistics[f"attempts {self._steps.trouble[0]}"] += 1
                 self._wait_until_us = 0
                 if self._aim.wait_s:
@@ -105,7 +113,6 @@ class Client:
 
     def _go(self) -> bool:
         """Makes the next attempt, if it is time."""
-        assert self._aim is not None
         aim, member, now = self._aim, self._member, self._member.now_us
         if self._wait_until_us:
             known = self._table.primary(self._steps.bucket)
@@ -138,7 +145,6 @@ class Client:
         return True
 
     def _miss(self, trouble: tuple[str, int, str, bytes]) -> None:
-        assert self._aim is not None
         self._aim.miss(trouble)
         self._wait_until_us = self._member.now_us + int(self._aim.wait_s * 1e6)
 
@@ -146,8 +152,7 @@ class Client:
         if self._steps.send(line.line, epoch):
             self._line = line
         else:
-            assert self._steps.trouble is not None
-            self._aim = Aim(self._table, self._steps.bucket, self._steps.trouble)
+            self._aim = self._new_aim(self._steps.trouble)
             self._wait_until_us = self._member.now_us + max(int(self._aim.wait_s * 1e6), ROLE_US)
 
     def _answer(self) -> Hashable:

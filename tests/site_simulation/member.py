@@ -434,8 +434,8 @@ class Sharing(SharedRegions):
         return tail
 
     def table(self, region: str) -> BucketTable | None:
-        shared = self._regions.get(region)
-        return shared.table if shared is not None else None
+        """Who is primary of what. None: this member alone has the region."""
+        return self._regions[region].table
 
 
 class SimulatedAgent:
@@ -458,8 +458,8 @@ class SimulatedAgent:
         self.session.away_since_us = 0
         self._has_address = False
         self._is_asking_news = self._is_sending = False
-        self.shared, self.unhost = self.session.shared, self.session.unhost
-        self.destroy_region, self.ready = self.session.destroy_region, self.session.ready
+        self.unhost, self.destroy_region = self.session.unhost, self.session.destroy_region
+        self.ready = self.session.ready
 
     @property
     def me(self) -> Incarnation:
@@ -480,6 +480,11 @@ class SimulatedAgent:
     @property
     def lease_until_us(self) -> int:
         return self.session.lease_until_us
+
+    def status(self) -> dict[str, Any]:
+        session = self.session
+        coordinator = session.remembered.coordinator
+        return {"problem": session.problem, "joined": session.is_joined, "coordinator": coordinator}
 
     def caught_up(self, key: BucketKey, epoch: Epoch, learner: Learner) -> None:
         self.session.caught_up(key, epoch, learner)
