@@ -44,7 +44,7 @@ class Leading:
         self.session = CopiesSession(member_timeout_us=SECOND)
         self.session.me = ME
         self.session.take_view(tuple(MemberProfile(each, "h", 1, 1) for each in (ME, OTHER)))
-        self.session.share("r", self.core, self.tail, has_content=False)
+        self.session.share("r", self.core, self.tail, content={})
         self.now = SECOND
         learner = Learner(OTHER, TRANSFER)
         self.bucket = Bucket(EPOCH, LIFE, 0, 1, ME, (ME,), learners=(learner,))
@@ -124,7 +124,7 @@ def test_a_question_that_comes_late_has_no_answer():
     core.share(tail, None)
     copies = CopiesSession(member_timeout_us=SECOND)
     copies.me = OTHER
-    copies.share("r", core, tail, has_content=False)
+    copies.share("r", core, tail, content={})
     decision = Bucket(EPOCH, LIFE, 0, 1, ME, (ME, OTHER))
     copies.take(KEY, decision, SECOND)
     core.extend(0, LIFE, WORD, 1, entries)
