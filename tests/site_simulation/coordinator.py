@@ -55,7 +55,7 @@ class CoordinatorNode(Node):
                 del self._next_poll_us[me]
             elif due <= now:
                 self._next_poll_us[me] = now + POLL_GAP_US
-                self.core.suspect(me, me)
+                self.core.suspect(me, me, now)
         self._act()
 
     def asked(self, request: dict[str, Any], reply: Reply) -> None:
@@ -66,7 +66,7 @@ class CoordinatorNode(Node):
 
     def connection_ended(self, me: Incarnation) -> None:
         """The connection of a member has ended: the member is looked at."""
-        self.core.suspect(me, me)
+        self.core.suspect(me, me, self.clock())
         self._act()
 
     def _join(self, request: dict[str, Any], reply: Reply) -> None:
@@ -96,7 +96,7 @@ class CoordinatorNode(Node):
         core = self.core
         me, stored = encoding.incarnation_of(request["me"]), encoding.decision_id_of(request["stored"])
         self._next_poll_us.pop(me, None)
-        core.renew(me, stored, self.clock())
+        core.renew(me, stored, self.clock(), [encoding.incarnation_of(each) for each in request["reaches"]])
         refused = [each for each in self._act(me) if isinstance(each, Refused)]
         if refused:
             reply(self._reply(refused=[encoding.plain_refused(each) for each in refused]))

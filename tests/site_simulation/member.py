@@ -454,6 +454,7 @@ class SimulatedAgent:
             remembered=world.folders.get(member.name, Remembered()),
             has_ended=world.has_ended,
             draw_id=lambda: world.simulation.rng.randrange(1, 1 << 32),
+            reached=lambda: member.copies.session.reached(member.now_us),
         )
         self.session.away_since_us = 0
         self._has_address = False
@@ -480,6 +481,10 @@ class SimulatedAgent:
     @property
     def lease_until_us(self) -> int:
         return self.session.lease_until_us
+
+    @property
+    def heard_us(self) -> int:
+        return self.session.heard_us
 
     def status(self) -> dict[str, Any]:
         session = self.session
@@ -550,8 +555,8 @@ class SimulatedAgent:
                 case Changed(tables):
                     member.world.folders[member.name] = self.session.remembered
                     member.sharing.take(tables)
-                case Extended(until_us):
-                    member.sharing.take_lease(until_us)
+                case Extended(until_us, heard_us):
+                    member.sharing.take_lease(until_us, heard_us)
                 case GivenUp(me):
                     member.world.renamed(member, me)
                     member.sharing.take_new_incarnation(me)

@@ -96,6 +96,7 @@ class SiteWorld:
             total_num_buckets=BUCKETS,
             redundant_copies=rng.choice([1, 1, 2, 0, 3]),
             recovery_delay=rng.choice([-1, 0, 500]),
+            silence_limit=rng.choice([None, None, 2000]),
         )
         if rng.random() < 0.7:
             return [made]
@@ -105,6 +106,7 @@ class SiteWorld:
             total_num_buckets=BUCKETS,
             redundant_copies=made.redundant_copies,
             recovery_delay=made.recovery_delay,
+            silence_limit=made.silence_limit,
             colocated_with="data",
         )
         return [made, beside]
