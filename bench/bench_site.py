@@ -88,7 +88,7 @@ class Report:
 
 @contextlib.contextmanager
 def site_of(options: Options, **attributes: Any) -> Iterator[tuple[PywanSite, list[ChildProcess]]]:
-    """A locator, and two members with all buckets and their copies: the first one is primary of most."""
+    """A locator, and two members with all buckets and their copies. Each is primary of half of them, or of one more."""
     with (
         tempfile.TemporaryDirectory() as folder,
         PywanSite(Path(folder), goes_first=options.first, **attributes) as site,
@@ -98,9 +98,13 @@ def site_of(options: Options, **attributes: Any) -> Iterator[tuple[PywanSite, li
             member.finish()
         members[0].ask("assign")
         wait_until(lambda: redundancy(members) == (1, 0), 60, "every bucket has its copy")
-        led = [member.ask("state")["primaries"] for member in members]
-        # Whoever created the region first is primary of all buckets.
-        yield site, [member for _, member in sorted(zip(led, members, strict=True), key=lambda each: -each[0])]
+        wait_until(lambda: max(led(members)) - min(led(members)) < 2, 60, "primaries are spread")
+        yield site, [member for _, member in sorted(zip(led(members), members, strict=True), key=lambda each: -each[0])]
+
+
+def led(members: Sequence[ChildProcess]) -> list[int]:
+    """How many buckets each member leads."""
+    return [member.ask("state")["primaries"] for member in members]
 
 
 def redundancy(members: Sequence[ChildProcess]) -> tuple[int, int]:

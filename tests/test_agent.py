@@ -192,7 +192,7 @@ def test_a_member_that_leaves_hands_over_first():
         assert a.host() and b.host()
         a.see_all()
         eventually(lambda: all(len(each.in_sync) == 2 for each in a.buckets.values() if each))
-        assert b.agent.leave()
+        assert b.agent.leave(LIMIT_S).is_done
         eventually(lambda: held_by(a))
 
 

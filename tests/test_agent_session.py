@@ -21,7 +21,7 @@ from pywan.coordination.agent_session import (
     Remembered,
 )
 from pywan.coordination.coordinator import Coordinator
-from pywan.coordination.messages import Refused
+from pywan.coordination.messages import MayLeave, Refused, StillNeeded
 from pywan.coordination.requests import take_request
 from pywan.coordination.tables import Bucket, BucketKey, Incarnation, Kind, RegionAttributes
 from pywan.errors import ProtocolError
@@ -155,6 +155,48 @@ def test_a_pause_grows_while_nobody_coordinates_and_what_is_remembered_stays():
     assert session.remembered.coordinator == "locator" and session.remembered.seen == session.tables.newest
 
 
+def test_a_member_asks_whether_it_may_leave_until_it_may_or_stays():
+    site = Site()
+    session = site.member("m")
+    site.news(session)
+    batch = leave(site, session)
+    session.take_answers(batch, {"decides": True, "decision": 1, "still_needed": ["n", [["data", 3, "o"]]]})
+    assert session.still_needed == StillNeeded("n", (("data", 3, "o"),)) and session.may_leave is None
+    site.now_us += REPEAT_US
+    batch = session.take_due(site.now_us)
+    session.take_answers(batch, {"decides": True, "decision": 1, "may_leave": [["data", 2]]})
+    assert session.may_leave == MayLeave((("data", 2),)) and session.next_request_us() is None
+    batch = leave(site, session)
+    session.stay()
+    session.take_answers(batch, {"decides": True, "decision": 1, "may_leave": []})
+    assert session.may_leave is None, "it has changed its mind"
+    assert [request.fields for _, request in session.take_due(site.now_us)] == [["stay"]]
+
+
+def leave(site: Site, session: AgentSession) -> list:
+    request = session.leave()
+    batch = session.take_due(site.now_us)
+    assert [each for _, each in batch] == [request] and request.fields == ["leave"]
+    return batch
+
+
+@pytest.mark.parametrize(
+    "message", [MayLeave(), MayLeave((("r", 1),)), StillNeeded("m", (("r", 1, ""), ("s", 2, "n")))]
+)
+def test_what_a_leaver_is_told_travels_as_plain_values(message):
+    if isinstance(message, MayLeave):
+        assert encoding.may_leave_of(encoding.plain_may_leave(message)) == message
+    else:
+        assert encoding.still_needed_of(encoding.plain_still_needed(message)) == message
+
+
+@pytest.mark.parametrize("value", [None, "r", [["r"]], [["r", -1]], [[1, 1]], ["m", [["r", 1]]], ["m", [["r", 1, 2]]]])
+def test_what_a_leaver_is_told_is_refused_if_it_has_another_form(value):
+    for read in (encoding.may_leave_of, encoding.still_needed_of):
+        with pytest.raises(ProtocolError):
+            read(value)
+
+
 @pytest.mark.parametrize("request_", [None, [], ["nothing"], [["host"]], ["host"], ["caught-up", 1, 2, 3, 4], "leave"])
 def test_a_request_that_is_none_is_refused_in_words(request_):
     site = Site()
@@ -179,17 +221,6 @@ def test_the_end_of_a_region_is_asked_until_the_tables_show_it_and_the_name_is_h
     assert not session.has_ending_regions and site.asks(session) == ["host"]
     site.news(session)
     assert again.done and site.core.site.regions["data"].total_num_buckets == 5
-
-
-def test_a_member_that_ends_drops_all_requests_but_the_ends_of_its_regions():
-    site = Site()
-    session = site.member("m")
-    site.news(session)
-    session.host("one", ATTRIBUTES, 100)
-    session.suspect(Incarnation("other", 1))
-    session.destroy_region("two")
-    session.drop_requests()
-    assert site.asks(session) == ["destroy-region"]
 
 
 def test_a_region_is_hosted_when_all_its_buckets_are_decided():

@@ -639,6 +639,74 @@ def test_shutdown_waits_for_queues_as_long_as_it_is_told(machine):
     assert "are lost" not in (machine.directory / "s" / "s.log").read_text()
 
 
+def start_two_servers(machine, entries: int = 100) -> str:
+    """Starts the servers s and t. They share a region without redundant copies, and s has all its entries. Returns the
+    locator as an option of the shell."""
+    host = machine.hosts["ny_host"]
+    machine.do(f"gfsh start locator --name=ny --port=10341 --bind-address={host} --distributed-system-id=1")
+    locator = f"--locator={host}[10341]"
+    for name in ("s", "t"):
+        machine.do(f"gfsh start server --name={name} --locators={host}[10341] --bind-address={host} --handover-time=30")
+        if name == "s":
+            machine.do(f"gfsh {locator} create region --name=data --type=PARTITION")
+            machine.do(
+                f"gfsh {locator} " + " ".join(f'-e "put --region=data --key={n} --value=v"' for n in range(entries))
+            )
+    machine.until(
+        lambda: machine.ask(f"{locator} query size --region=data")["data"]["size"] == entries, "both share it"
+    )
+    return locator
+
+
+def test_a_server_whose_data_nobody_takes_over_is_stopped_only_by_force(machine):
+    locator = start_two_servers(machine)
+    other = process.recorded(process.MemberFiles.of(machine.directory, "t"))
+    process.send_signal(other, signal.SIGSTOP)
+    try:
+        refused = machine.shell("gfsh stop server --name=s --handover-time=0.2")
+        assert refused.returncode == 1
+        assert "region data: 100 entries in" in refused.stderr and "--force" in refused.stderr
+        assert machine.ask("status server --name=s")["data"]["state"] == "online"
+        done = machine.shell("gfsh stop server --name=s --handover-time=0.2 --force")
+        assert done.returncode == 0 and "has stopped" in done.stdout
+    finally:
+        process.send_signal(other, signal.SIGCONT)
+    log = (machine.directory / "s" / "s.log").read_text()
+    assert "have not taken over in 0.2 s (handover-time)" in log and "region data: 100 entries in" in log
+    machine.do(f"gfsh {locator} shutdown --include-locators")
+
+
+def test_servers_that_are_stopped_one_after_the_other_take_nothing_but_the_last(machine):
+    locator = start_two_servers(machine)
+    machine.do("gfsh stop server --name=s")
+    assert machine.ask(f"{locator} query size --region=data")["data"]["size"] == 100
+    last = machine.shell("gfsh stop server --name=t")
+    assert last.returncode == 0 and "no other member can store what ends with server t: region data: 100" in last.stderr
+
+
+def test_a_second_signal_ends_a_server_whose_data_nobody_takes_over(machine):
+    start_two_servers(machine)
+    member, other = (process.recorded(process.MemberFiles.of(machine.directory, name)) for name in "st")
+    process.send_signal(other, signal.SIGSTOP)
+    try:
+        process.send_signal(member, signal.SIGTERM)
+        log = machine.directory / "s" / "s.log"
+        machine.until(lambda: "server s stops" in log.read_text(), "it stops")
+        process.send_signal(member, signal.SIGINT)
+        assert process.wait_until_gone(member, LIMIT_S)
+    finally:
+        process.send_signal(other, signal.SIGCONT)
+    assert "it does not wait until others have taken over" in log.read_text()
+
+
+def test_shutdown_ends_all_servers_together_and_says_once_what_ends_with_them(machine):
+    locator = start_two_servers(machine)
+    done = machine.shell(f"gfsh {locator} shutdown --include-locators")
+    assert done.returncode == 0 and done.stderr.count("region data: 100 entries") == 1, done.stderr
+    machine.until(lambda: list(machine.directory.glob("*/*.pid")) == [], "all have stopped")
+    assert "to be handed over" not in machine.logs() and "have lost their last copies" not in machine.logs()
+
+
 @pytest.mark.parametrize("given", ["start server", "a property", "Geode's property", "stop server"])
 def test_a_server_that_stops_says_what_it_loses_and_waits_if_told_so(machine, given):
     start, stop = {

@@ -12,6 +12,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -21,7 +22,8 @@ from pywan.coordination import encoding
 from pywan.coordination.actions import Probe, Store, Tell
 from pywan.coordination.coordinator import LEARNERS_AT_ONCE, PROMISES_END_US, Coordinator
 from pywan.coordination.journal import Journal
-from pywan.coordination.messages import MayLeave, Refused, Tables
+from pywan.coordination.messages import MayLeave, Refused, StillNeeded, Tables
+from pywan.coordination.moves import HANDOVERS_AT_ONCE, LEAVE_REPEATED_US, SITE_ENDS_US
 from pywan.coordination.tables import (
     NO_DECISION,
     Bucket,
@@ -55,6 +57,7 @@ class Site:
         self.told: dict[Incarnation, list] = {}
         self.probes: list[Incarnation] = []
         self.stored: dict[Incarnation, DecisionId] = {}
+        self.active: dict[BucketKey, Epoch] = {}  # Under which epoch the primary was ready.
         self.deaf: set[Incarnation] = set()  # Members that hear nothing, and so store nothing.
         self.attributes = RegionAttributes(kind, 4, redundant_copies, **attributes)
         self.start()
@@ -111,6 +114,42 @@ class Site:
             self.core.tick(self.now)
             self.act()
             self.renew(*alive)
+
+    def leave(self, member: Incarnation) -> None:
+        self.core.leave(member, self.now)
+        self.act()
+
+    def learn(self, count: int = 1000) -> bool:
+        """Up to `count` learners have all. Returns whether there was one."""
+        return self._each(
+            count,
+            lambda key, bucket: [
+                self.core.caught_up(bucket.primary, key, bucket.epoch, each, self.now) for each in bucket.learners[:1]
+            ],
+        )
+
+    def lead(self, count: int = 1000) -> bool:
+        """Up to `count` new primaries are ready. Returns whether there was one."""
+
+        def ready(key: BucketKey, bucket: Bucket) -> bool:
+            if bucket.primary is None or self.active.get(key) == bucket.epoch:
+                return False
+            self.active[key] = bucket.epoch
+            self.core.ready(bucket.primary, [key], self.now)
+            return True
+
+        return self._each(count, ready)
+
+    def _each(self, count: int, do) -> bool:
+        done = 0
+        for key in list(self.core.site.buckets):
+            if done < count and do(key, self.core.site.buckets[key]):
+                done += 1
+                self.act()
+        return done > 0 and (done == count or self._each(count - done, do) or True)
+
+    def last_of(self, member: Incarnation, kind: type):
+        return next((each for each in reversed(self.told.get(member, [])) if isinstance(each, kind)), None)
 
     def bucket(self, key: BucketKey = KEY) -> Bucket:
         return self.core.site.buckets[key]
@@ -659,23 +698,183 @@ def test_a_planned_stop_hands_primaries_over_and_then_lets_the_member_go():
     site.act()
     assert site.bucket().primary == other and leaving in site.bucket().in_sync
     assert not any(isinstance(each, MayLeave) for each in site.told[leaving])
-    site.core.ready(other, [KEY], site.now)
-    site.act()
+    site.lead()
     assert leaving not in site.bucket().in_sync
-    site.core.leave(leaving, site.now)
-    site.act()
-    assert any(isinstance(each, MayLeave) for each in site.told[leaving])
+    assert site.last_of(leaving, MayLeave) == MayLeave()
 
 
-def test_members_that_all_leave_at_once_do_not_wait_for_each_other():
+def test_members_that_all_leave_at_once_go_one_after_the_other_and_the_last_one_says_what_is_lost():
     site = Site(A, B)
-    site.bucket()
     for member in (A, B):
-        site.core.leave(member, site.now)
+        site.leave(member)
+    assert site.last_of(B, StillNeeded).waits_for == "a" and site.last_of(B, MayLeave) is None
+    site.lead()
+    assert site.last_of(A, MayLeave) == MayLeave()
+    site.leave(B)
+    assert site.last_of(B, MayLeave) == MayLeave((("data", 4),))
+
+
+def test_the_last_whole_copies_are_made_elsewhere_before_their_member_may_leave():
+    site = Site(A, B, redundant_copies=0)
+    alone = {key for key, bucket in site.core.site.buckets.items() if bucket.in_sync == (A,)}
+    assert alone
+    site.leave(A)
+    assert {key for key, bucket in site.core.site.buckets.items() if bucket.learning == (B,)} == alone
+    assert site.last_of(A, StillNeeded).buckets == (("data", len(alone), "b"),)
+    site.learn()
+    assert all(site.bucket(key).primary == B and A in site.bucket(key).in_sync for key in alone)
+    assert site.last_of(A, MayLeave) is None
+    site.lead()
+    assert site.last_of(A, MayLeave) == MayLeave()
+    assert all(bucket.in_sync == (B,) and not bucket.leaving for bucket in site.core.site.buckets.values())
+
+
+def test_a_member_that_waits_to_leave_takes_copies_but_one_that_stays_takes_them_first():
+    site = Site(A, B, C, redundant_copies=0)
+    site.leave(A)
+    site.leave(B)
+    site.core.probed(C, Reach.REFUSED, site.now)
+    site.core.left(C, site.now)
+    site.act()
+    site.learn()
+    site.lead()
+    assert {bucket.in_sync for bucket in site.core.site.buckets.values() if bucket.primary} == {(B,)}
+    assert site.last_of(A, MayLeave) == MayLeave()
+
+
+def test_a_target_that_dies_during_its_move_is_replaced_by_another_one():
+    site = Site(A, B, C, redundant_copies=0)
+    site.leave(A)
+    key = next(key for key, bucket in site.core.site.buckets.items() if bucket.learners)
+    (first,) = site.bucket(key).learning
+    site.core.left(first, site.now)
+    site.act()
+    site.leave(A)
+    (second,) = site.bucket(key).learning
+    assert {first, second} == {B, C} and site.bucket(key).in_sync == (A,)
+
+
+def test_a_new_primary_that_dies_before_it_is_ready_gives_the_bucket_back():
+    site = Site(A, B)
+    key = next(key for key, bucket in site.core.site.buckets.items() if bucket.primary == A)
+    site.leave(A)
+    assert site.bucket(key).primary == B
+    site.core.left(B, site.now)
+    site.act()
+    assert site.bucket(key).primary == A
+    site.leave(A)
+    assert site.last_of(A, MayLeave) == MayLeave((("data", 4),))
+
+
+def test_a_coordinator_that_starts_again_goes_on_when_the_member_asks_again():
+    site = Site(A, B, redundant_copies=0)
+    site.leave(A)
+    site.start(run=2)
+    site.renew(A, B)
+    site.leave(A)
+    site.learn()
+    site.lead()
+    assert site.last_of(A, MayLeave) == MayLeave()
+
+
+def test_a_member_that_stays_after_all_or_asks_no_more_takes_copies_again():
+    site = Site(A, B, C)
+    site.leave(A)
+    site.core.stay(A, site.now)
+    site.act()
+    assert site.core.status(site.now)["members"][0]["state"] == "alive"
+    site.leave(B)
+    site.pass_time(LEAVE_REPEATED_US, A, B, C)
+    assert site.core.status(site.now)["members"][1]["state"] == "alive"
+
+
+def test_an_accessor_leaves_at_once_though_another_member_is_leaving():
+    site = Site(A, B)
+    site.join(C)
+    site.core.host(C, "data", site.attributes, 0, site.now)
+    site.act()
+    site.leave(A)
+    site.leave(C)
+    assert site.last_of(C, MayLeave) == MayLeave() and site.last_of(A, MayLeave) is None
+
+
+def test_colocated_buckets_move_together():
+    site = Site(A, B, C, redundant_copies=0)
+    child = replace(site.attributes, colocated_with="data")
+    for member in (A, B, C):
+        site.core.host(member, "child", child, 100, site.now)
+    site.act()
+    site.leave(A)
+    site.learn()
+    site.lead()
+    assert site.last_of(A, MayLeave) == MayLeave()
+    for number in range(4):
+        assert site.bucket(BucketKey("child", number)).in_sync == site.bucket(BucketKey("data", number)).in_sync
+
+
+@pytest.mark.parametrize("colocated", [False, True])
+def test_primaries_are_spread_in_steps_when_a_member_has_come_and_learned(colocated):
+    site = Site()
+    site.attributes = RegionAttributes(Kind.PARTITION, 64, 1)
+    regions = {"data": site.attributes} | (
+        {"child": replace(site.attributes, colocated_with="data")} if colocated else {}
+    )
+    for member in (A, B):
+        site.join(member)
+        for region, attributes in regions.items():
+            site.core.host(member, region, attributes, 100, site.now)
         site.act()
-        site.core.leave(member, site.now)
+    site.core.tick(site.now)
+    site.act()
+    assert leads(site) == {A: 64}
+    steps = []
+    while site.learn(1) or site.lead(1):
+        moved = leads(site)[B]
+        steps += [moved - sum(steps)] if moved != sum(steps) else []
+        assert leads(site)[A] == 64 or not any(
+            bucket.learners for key, bucket in site.core.site.buckets.items() if key.region == "data"
+        )
+    assert leads(site) == {A: 32, B: 32} and max(steps) <= HANDOVERS_AT_ONCE
+    assert all(len(bucket.in_sync) == 2 for bucket in site.core.site.buckets.values())
+    if colocated:
+        for number in range(64):
+            assert site.bucket(BucketKey("child", number)).primary == site.bucket(BucketKey("data", number)).primary
+    before = dict(site.core.site.buckets)
+    site.pass_time(10 * TIMEOUT, A, B)
+    assert site.core.site.buckets == before  # Nothing goes back and forth.
+
+
+def test_the_end_of_the_site_lets_all_go_together_and_nobody_takes_over():
+    site = Site(A, B)
+    before = dict(site.core.site.buckets)
+    site.core.end_site(site.now)
+    site.leave(A)
+    assert site.last_of(A, StillNeeded).waits_for == "b" and site.last_of(A, MayLeave) is None
+    site.leave(B)
+    assert site.last_of(A, MayLeave) == site.last_of(B, MayLeave) == MayLeave()
+    assert site.core.site.buckets == before
+    for member in (A, B):
+        site.core.left(member, site.now)
         site.act()
-    assert all(any(isinstance(each, MayLeave) for each in site.told[member]) for member in (A, B))
+        assert all(bucket.primary in (None, before[key].primary) for key, bucket in site.core.site.buckets.items())
+
+
+def test_the_end_of_the_site_waits_for_a_member_that_does_not_ask_only_so_long():
+    site = Site(A, B)
+    site.core.end_site(site.now)
+    site.leave(A)
+    site.pass_time(SITE_ENDS_US // 2, A, B)
+    site.leave(A)
+    assert site.last_of(A, MayLeave) is None
+    site.pass_time(SITE_ENDS_US // 2, A, B)
+    assert site.last_of(A, MayLeave) == MayLeave()
+    site.core.left(A, site.now)
+    site.act()
+    assert all(bucket.in_sync == (B,) for bucket in site.core.site.buckets.values())
+
+
+def leads(site: Site, region: str = "data") -> Counter[Incarnation]:
+    return Counter(bucket.primary for key, bucket in site.core.site.buckets.items() if key.region == region)
 
 
 def test_a_coordinator_that_comes_back_decides_nothing_before_it_has_heard_all_or_a_lease_is_over():

@@ -104,7 +104,7 @@ SAID = [
     ("architecture.md", "up to {} may be on their way", "WINDOW_BYTES"),
     ("architecture.md", "tells the copies what counts, within {} if", "TELL_US"),
     ("architecture.md", "If that takes more than {}, the copy asks", "COPY_WAIT_MS"),
-    ("architecture.md", "nobody who stays needs it, or after {}", "LEAVE_TIMEOUT_S"),
+    ("architecture.md", "only if the new primary is not ready within {}", "HANDOVER_US"),
     ("architecture.md", "no connection for {}, or no answer", "UNREACHABLE_US"),
     ("architecture.md", "listeners of a shared replicated region {} behind", "WAN_HEARD_BYTES_MAX"),
     ("architecture.md", "a copy is {} behind in one bucket", "WAN_TAIL_BYTES_MAX"),
@@ -249,7 +249,7 @@ PLAIN_WORDS = {
         "server",
     ),
     *("for", "last", "leave", "may", "reasons", "refused", "reports", "services", "store", "tell"),
-    *("changed", "extended", "given", "hosted", "remembered", "request", "up"),
+    *("changed", "extended", "given", "hosted", "needed", "remembered", "request", "still", "up"),
 }
 
 

@@ -28,8 +28,12 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 
 def in_sync(site: Site, name: str, *regions: str) -> None:
+    def whole(at: str) -> int:
+        counts = site.counts(at)[name]
+        return sum(counts.get(what, 0) for what in ("primary", "taking_over", "copies"))
+
     for at in regions or COPIES:
-        eventually(lambda at=at: site.counts(at)[name].get("copies", 0) == COPIES[at], what=f"copies of {at} at {name}")
+        eventually(lambda at=at: whole(at) == COPIES[at], what=f"copies of {at} at {name}")
 
 
 @pytest.fixture

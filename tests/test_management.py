@@ -149,13 +149,14 @@ class PlainReceiving:
 
 class PlainMember:
     name, allowed_callbacks, maximum_shutdown_wait_time = "server_ny", ("a.b",), 0
+    handover_time = 60.0
     state = SimpleNamespace(distributed_system_id=1)
 
     def __init__(self):
         self.regions, self.senders, self.receiving = PlainRegions(), PlainSenders(), PlainReceiving()
         self.shutdown_requested = threading.Event()
 
-    def request_shutdown(self, wait=None):
+    def request_shutdown(self, wait=None, handover_time=None):
         self.shutdown_requested.set()
 
     def create_region(self, attributes):

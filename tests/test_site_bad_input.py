@@ -32,7 +32,9 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 
 def copies(site: Site, name: str) -> int:
-    return site.counts("data")[name].get("copies", 0)
+    """Returns how many buckets a member has whole copies of. It leads some of them."""
+    counts = site.counts("data")[name]
+    return sum(counts.get(what, 0) for what in ("primary", "taking_over", "copies"))
 
 
 def leads(site: Site, name: str) -> int:

@@ -35,7 +35,9 @@ def leads(site: Site, name: str, region: str = "data") -> int:
 
 
 def copies(site: Site, name: str, region: str = "data") -> int:
-    return site.members[name].ask("sharing", region).get("copies", 0)
+    """Returns how many buckets a member has whole copies of. It leads some of them."""
+    counts = site.members[name].ask("sharing", region)
+    return sum(counts.get(what, 0) for what in ("primary", "taking_over", "copies"))
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import math
 import re
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +23,7 @@ from pywan.cli.layout import Sheet, Table, wrapped
 from pywan.cli.output import Result, readable, value_text
 from pywan.cli.properties import Properties, gather
 from pywan.cli.service import tell_ready
-from pywan.cli.session import DEFAULT_LOCATOR, Session
+from pywan.cli.session import DEFAULT_LOCATOR, MEMBER_TIMEOUT_S, Session
 from pywan.config.options import Option, Shown, commands_of
 from pywan.config.values import MAX_WAIT_S, to_int, to_wait_time, to_word
 from pywan.errors import ConfigurationError, ConnectivityError, NoLocatorError, NotFoundError, PywanError
@@ -641,6 +642,7 @@ def start_server(session: Session, values: Values) -> Result:
             if timeout
             else None,  # The member can then still say why it did not join.
             "maximum_shutdown_wait_time": _wait_time(values, properties.get("maximum-shutdown-wait-time")),
+            "handover_time": _handover_time(values, properties.get("handover-time")),
         },
         properties,
     )
@@ -656,12 +658,29 @@ WAIT_OPTION = Option(
 )
 
 
+HANDOVER_OPTION = Option(
+    "handover-time",
+    "seconds that a server waits at its end for other members to take over what only it has; -1: until they have (60)",
+)
+
+
 def _wait_time(values: Values, otherwise: str | None = None) -> float | None:
-    text = values.get("maximum_shutdown_wait_time") or otherwise
+    return _seconds(values.get("maximum_shutdown_wait_time") or otherwise, "maximum-shutdown-wait-time")
+
+
+def _handover_time(values: Values, otherwise: str | None = None) -> float | None:
+    return _seconds(values.get("handover_time") or otherwise, "handover-time")
+
+
+def _seconds(text: str | None, option: str) -> float | None:
     if text is None:
         return None
-    wait = to_wait_time(text, "maximum-shutdown-wait-time")
+    wait = to_wait_time(text, option)
     return -1 if wait == math.inf else wait
+
+
+def _is_forced(values: Values) -> bool:
+    return str(values.get("force", "false")).lower() == "true"
 
 
 def _stop(kind: str) -> Callable[[Session, Values], Result]:
@@ -672,15 +691,24 @@ def _stop(kind: str) -> Callable[[Session, Values], Result]:
             and session.connected
             and directory is None
         ):
-            return _stop_through_site(session, kind, name, _wait_time(values))
+            return _stop_through_site(session, kind, name, values)
         wait, notes = _wait_time(values), []
 
         def tell(answer: Values) -> None:
-            if answer.get("volatile_events"):
-                notes.append(_stop_note(name, answer, wait))
-                session.output.note(notes[-1])  # At once, because the end of the member may take long.
+            notes.extend(_stop_notes(name, answer, wait))
+            for note in notes:  # At once, because the end of the member may take long.
+                session.output.note(note)
 
-        found = process.stop(kind, name, directory=directory, maximum_shutdown_wait_time=wait, on_reply=tell)
+        found = process.stop(
+            kind,
+            name,
+            directory=directory,
+            maximum_shutdown_wait_time=wait,
+            handover_time=_handover_time(values),
+            only_in_order=not _is_forced(values),
+            on_progress=lambda told: session.output.note(f"server {name} {told['waits']}"),
+            on_reply=tell,
+        )
         return Result(
             data=found,
             lines=[
@@ -693,6 +721,13 @@ def _stop(kind: str) -> Callable[[Session, Values], Result]:
     return handle
 
 
+def _stop_notes(name: str, answer: Values, wait: float | None) -> list[str]:
+    notes = [_stop_note(name, answer, wait)] if answer.get("volatile_events") else []
+    if answer.get("lost_copies") and not answer.get("is_refused"):
+        notes.append(f"no other member can store what ends with server {name}: {answer['lost_copies']}")
+    return notes
+
+
 def _stop_note(name: str, answer: Values, wait: float | None) -> str:
     """Says which events a server loses by its end, unless it can send them in time."""
     wait = answer.get("maximum_shutdown_wait_time", 0) if wait is None else wait
@@ -703,7 +738,7 @@ def _stop_note(name: str, answer: Values, wait: float | None) -> str:
     return f"server {name} had events of senders without persistence, which are lost{until}: {lost}"
 
 
-def _stop_through_site(session: Session, kind: str, name: str, wait: float | None) -> Result:
+def _stop_through_site(session: Session, kind: str, name: str, values: Values) -> Result:
     """Stops a member that was started elsewhere, through the locator that the session is connected to."""
     notes: list[str] = []
     if kind == "locator":
@@ -717,11 +752,23 @@ def _stop_through_site(session: Session, kind: str, name: str, wait: float | Non
         session.disconnect()
     else:
         (member,) = session.members(name)
-        reply = session.ask_member(member, "stop member", {} if wait is None else {"maximum_shutdown_wait_time": wait})
+        wait, handover_time, timeout = _wait_time(values), _handover_time(values), MEMBER_TIMEOUT_S
+        wanted = {"maximum_shutdown_wait_time": wait, "handover_time": handover_time}
+        fields = {key: value for key, value in wanted.items() if value is not None}
+        if not _is_forced(values):
+            fields["only_in_order"] = True
+            timeout += process.stop_reply_timeout(session.ask_member(member, "status member", {}), handover_time)
+        reply = session.ask_member(
+            member,
+            "stop member",
+            fields,
+            timeout=timeout,
+            progress=lambda told: session.output.note(f"server {name} {told['waits']}"),
+        )
         if not reply["ok"]:
             raise PywanError(reply["error"])
-        if reply["volatile_events"]:
-            notes.append(_stop_note(name, reply, wait))
+        process.check_not_refused(name, reply)
+        notes += _stop_notes(name, reply, wait)
     return Result(
         data={"name": name, "how": "request"}, lines=[f"{kind.capitalize()} {name} was asked to stop"], notes=notes
     )
@@ -759,7 +806,7 @@ def _status(kind: str) -> Callable[[Session, Values], Result]:
 def shutdown(session: Session, values: Values) -> Result:
     """Stops every server, or none. Events in queues without persistence would be lost, and losing them takes
     consent."""
-    force = values.get("force", "false").lower() == "true"
+    force = _is_forced(values)
     stops_locator = values.get("include_locators", "false").lower() == "true"
     time_out = to_wait_time(values["time_out"], "shutdown: --time-out") if "time_out" in values else None
     started = time.monotonic()
@@ -803,6 +850,7 @@ def shutdown(session: Session, values: Values) -> Result:
         if time_out == math.inf
         else round(max(0.0, started + time_out - time.monotonic()), 1)
     )
+    problem = _end_site(session)
     replies = session.ask_members(
         "stop member", {} if wait is None else {"maximum_shutdown_wait_time": wait}, may_be_none=stops_locator
     )
@@ -810,6 +858,14 @@ def shutdown(session: Session, values: Values) -> Result:
     result.notes += [
         _stop_note(reply["member"], reply, wait) for reply in replies if reply["ok"] and reply["volatile_events"]
     ]
+    if problem:
+        result.notes.append(f"the members end one after the other, since {problem}")
+    entries = Counter[str]()
+    for reply in states:
+        entries.update(reply["volatile_entries"])
+    if entries:
+        told = ", ".join(f"region {name}: {count:,} entries" for name, count in sorted(entries.items()))
+        result.notes.append(f"what regions without persistence held ends with the site: {told}")
     result.errors += _errors(replies)
     if stops_locator:
         # While the servers send what is left, they may have to ask the locator for receivers.
@@ -827,6 +883,21 @@ def shutdown(session: Session, values: Values) -> Result:
         session.disconnect()
         result.lines.append("the locator stops")
     return result
+
+
+def _end_site(session: Session) -> str:
+    """Tells the coordinator that all members are about to end: nothing is moved between them. Returns why it could not
+    be told, or nothing."""
+    from pywan.base.addresses import parse_address
+    from pywan.transport.control import call_once
+
+    try:
+        answer = session.ask_locator("coordination-end-site")
+        if not answer["decides"] and answer.get("address"):
+            answer = call_once(parse_address(answer["address"]), "coordination-end-site")
+    except PywanError as error:
+        return str(error)
+    return "" if answer["decides"] else answer.get("problem") or "no locator coordinates the site"
 
 
 def _wait_until_left(session: Session, names: set[str], timeout: float) -> None:
@@ -1223,6 +1294,7 @@ COMMANDS: tuple[Command, ...] = (
                 Option("server-port", "where it listens (a free port)"),
                 Option("maximum-tombstone-memory", "MB that remember destroyed keys (64)"),
                 WAIT_OPTION,
+                HANDOVER_OPTION,
             ),
         ),
         Command(
@@ -1235,7 +1307,12 @@ COMMANDS: tuple[Command, ...] = (
             ),
         ),
         Command("stop locator", "stop a locator and wait for its end", _stop("locator"), STOP_OPTIONS),
-        Command("stop server", "stop a server and wait for its end", _stop("server"), (*STOP_OPTIONS, WAIT_OPTION)),
+        Command(
+            "stop server",
+            "stop a server and wait for its end",
+            _stop("server"),
+            (*STOP_OPTIONS, WAIT_OPTION, HANDOVER_OPTION, Option("force", "also if entries are lost by it", flag=True)),
+        ),
         Command("status locator", "whether it runs, and what it knows", _status("locator"), STOP_OPTIONS),
         Command("status server", "whether it runs, and what it holds", _status("server"), STOP_OPTIONS),
         Command(

@@ -130,14 +130,18 @@ def _readable(name: str, value: Any) -> tuple[str, Any]:
         return shown, _moment(value)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return shown, value
-    if name == "maximum_shutdown_wait_time":
-        return shown, "until the queues are empty" if value == -1 else duration_text(value)
+    if name in _WITHOUT_LIMIT:
+        return shown, _WITHOUT_LIMIT[name] if value == -1 else duration_text(value)
     for unit, seconds in (("_seconds", 1), ("_ms", 1000)):
         if name.endswith(unit):
             return shown.removesuffix(unit.replace("_", " ")), duration_text(value / seconds)
     return shown, size_text(value) if name.endswith("_bytes") else value
 
 
+_WITHOUT_LIMIT = {  # Times that may be -1, and what that means.
+    "maximum_shutdown_wait_time": "until the queues are empty",
+    "handover_time": "until other members have taken over",
+}
 _STAMPS = frozenset({"forgotten_through", "let_go_through"})
 
 

@@ -22,6 +22,7 @@ UNDERSTOOD = (
     "cache-xml-file",
     "log-level",
     "maximum-shutdown-wait-time",
+    "handover-time",
     "allow-callbacks",
     "maximum-tombstone-memory",
 )

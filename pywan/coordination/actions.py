@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pywan.coordination.messages import MayLeave, Refused, Tables
+from pywan.coordination.messages import MayLeave, Refused, StillNeeded, Tables
 from pywan.coordination.tables import Bucket, BucketKey, DecisionId, Incarnation, MemberProfile, RegionAttributes
 
 
 @dataclass(frozen=True, slots=True)
 class Tell:
     to: Incarnation
-    message: Tables | Refused | MayLeave
+    message: Tables | Refused | MayLeave | StillNeeded
 
 
 @dataclass(frozen=True, slots=True)

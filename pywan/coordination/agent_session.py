@@ -8,13 +8,14 @@ until the tables show its effect, so the coordinator may drop any of them.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from pywan.base.names import check_name
 from pywan.coordination import encoding
-from pywan.coordination.messages import Refused, Tables
+from pywan.coordination.messages import MayLeave, Refused, StillNeeded, Tables
 from pywan.coordination.tables import (
     NO_DECISION,
     Bucket,
@@ -201,7 +202,8 @@ class AgentSession:
         self.away_since_us: int | None = None  # Since when nobody coordinates. None: somebody does.
         self.lease_until_us = 0
         self.heard_us = 0  # The coordinator was heard after this moment.
-        self.may_leave = False
+        self.may_leave: MayLeave | None = None  # The answer of the coordinator to `leave`.
+        self.still_needed = StillNeeded()  # The same while others need the member.
         self.is_leaving = False  # The coordinator was told that this incarnation ends.
         self.retries = False  # A refusal that passes is tried again.
         self.news_due_us = 0  # When the next question for news is to be sent.
@@ -274,11 +276,6 @@ class AgentSession:
         """Whether the coordinator has yet to take regions away that this member has closed or destroyed."""
         return any(key[0] in ("unhost", "destroy-region") for key in self.requests)
 
-    def drop_requests(self) -> None:
-        """Drops what a member that ends does not need: all but the ends of its regions."""
-        for key in [key for key in self.requests if key[0] not in ("unhost", "destroy-region")]:
-            del self.requests[key]
-
     def caught_up(self, key: BucketKey, epoch: Epoch, learner: Learner) -> None:
         """The member, primary of the bucket under `epoch`, waits for the learner with every change from now on."""
 
@@ -323,9 +320,28 @@ class AgentSession:
         self.ask(("suspect", member), ["suspect", encoding.plain_incarnation(member)], None)
 
     def leave(self) -> Request:
-        """Asks whether the member may end: others become primary first."""
-        self.may_leave = False
-        return self.ask(("leave",), ["leave"], lambda: self.may_leave)
+        """Asks whether the member may end, again and again until it may. Others become primary first."""
+        if ("leave",) not in self.requests:
+            self.may_leave, self.still_needed = None, StillNeeded()
+        self.requests.pop(("stay",), None)
+        return self.ask(("leave",), ["leave"], lambda: self.may_leave is not None)
+
+    def stay(self) -> None:
+        """The member does not leave any more."""
+        self.may_leave, self.still_needed = None, StillNeeded()
+        self.requests.pop(("leave",), None)
+        self.ask(("stay",), ["stay"], None)
+
+    @property
+    def last_copies(self) -> dict[str, int]:
+        """By region that others may have: the buckets of which this member has the last whole copy, as far as the
+        tables say."""
+        counts: Counter[str] = Counter()
+        for key, bucket in list(self.tables.buckets.items()):
+            attributes = self.tables.regions.get(key.region)
+            if bucket.in_sync == (self.me,) and attributes is not None and attributes.shared:
+                counts[key.region] += 1
+        return dict(counts)
 
     def say_goodbye(self) -> Request:
         """The member ends, and says so: its lease is over at once."""
@@ -391,7 +407,7 @@ class AgentSession:
             return
         for index, refusal in reply.get("refused_requests", []):
             batch[index][1].refused = encoding.refused_of(refusal).reason
-        self.may_leave = self.may_leave or reply.get("may_leave") is True
+        self._take_leaving(reply)
         for key, request in batch:
             request.answered_at = encoding.number_of(reply.get("decision"))
             if request.refused or request.is_done is None:
@@ -399,6 +415,14 @@ class AgentSession:
                 if self.requests.get(key) is request:
                     del self.requests[key]
         self.settle()
+
+    def _take_leaving(self, reply: Mapping[str, Any]) -> None:
+        if ("leave",) not in self.requests:
+            return  # The member has changed its mind.
+        if "still_needed" in reply:
+            self.still_needed = encoding.still_needed_of(reply["still_needed"])
+        if "may_leave" in reply:
+            self.may_leave = encoding.may_leave_of(reply["may_leave"])
 
     # --- news ---
 
@@ -494,7 +518,7 @@ class AgentSession:
     def _take_poll(
         self, question: Question, reply: Mapping[str, Any], refused: list[Refused], now_us: int
     ) -> list[Outcome] | None:
-        self.may_leave = self.may_leave or reply.get("may_leave") is True
+        self._take_leaving(reply)
         for refusal in refused:
             if refusal.join_again or refusal.report:
                 return self._take_refusal(refusal, now_us)

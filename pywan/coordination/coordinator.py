@@ -16,6 +16,7 @@ from typing import Any
 from pywan.coordination.actions import Action, Lost, Probe, Store, Tell
 from pywan.coordination.decisions import Decisions
 from pywan.coordination.messages import MayLeave, Refused, Tables
+from pywan.coordination.moves import Moves
 from pywan.coordination.placement import choose_copies, choose_primary
 from pywan.coordination.tables import (
     DRIFT_DIVISOR,
@@ -86,7 +87,7 @@ class Coordinator:
         self._due_us: int | None = None  # When `tick` was to be called, as the driver was told.
         # Members without a lease that a set of copies still names, and when to probe them again.
         self._expired: dict[Incarnation, int] = {}
-        self._leaving: set[Incarnation] = set()
+        self._moves = Moves(self.site, self)
         # By primary: the copies that it could not reach, and when.
         self._complaints: dict[Incarnation, dict[Incarnation, int]] = {}
         self._recovery_at: dict[str, int] = {}  # When lost copies of the region are made again.
@@ -152,6 +153,7 @@ class Coordinator:
         self._expired.pop(me, None)
         if self.site.members.get(me) != profile:
             self.site.set_member(me, profile)
+            self._moves.site_goes_on()
         self._take_reports(me, holdings)
         self._told[me] = self._stored_by[me] = 0
         for region, _ in profile.hosting:
@@ -183,13 +185,14 @@ class Coordinator:
         self._hear(me, now_us)
         self._finish_removals()
         self._let_in(now_us)
+        self._go_on(now_us)
 
     def _hear(self, me: Incarnation, now_us: int) -> None:
         self._silent.discard(me)
         self._lease_until[me] = now_us + self.wait_us
         self._heard_us[me] = now_us
         self._tell(me, self.member_timeout_us)
-        if me in self._down or me in self._expired:
+        if (me in self._down and not self._moves.is_released(me)) or me in self._expired:
             self._down.discard(me)
             self._expired.pop(me, None)
             self._come_back(me, now_us)
@@ -201,7 +204,7 @@ class Coordinator:
         member is let in when everybody who has the region knows that others may have it (`shared`): until then they
         work as if they were alone.
         """
-        if not self._knows(me) or self._silent:
+        if not self.knows(me) or self._silent:
             return
         known, is_used = self.site.regions.get(region), self._is_used(region, me)
         if known is not None and not known.is_like(attributes):
@@ -250,7 +253,7 @@ class Coordinator:
         """Lets in those who wait to host a region, as soon as everybody who has it is aware of them."""
         for (me, region), weight in list(self._to_let_in.items()):
             attributes = self.site.regions.get(region)
-            if attributes is not None and self._knows(me):
+            if attributes is not None and self.knows(me):
                 if not all(self._is_aware(region, each) for each in self._having(region) - {me}):
                     continue
                 self._host(me, region, attributes, weight, now_us)
@@ -278,7 +281,7 @@ class Coordinator:
         for key, bucket in self.site.held_by(me):
             if key.region != region:
                 continue
-            self._lose_copy(key, bucket, me, now_us)
+            self.lose_copy(key, bucket, me, now_us)
             after = self.site.buckets[key]
             if after.named == {me} and key not in self._unheard:
                 self._lose_bucket(key, after)
@@ -307,6 +310,8 @@ class Coordinator:
         self.site.set_bucket(key, replace(bucket, learners=learners, in_sync=in_sync, version=bucket.version + 1))
         if key.region in self._recovery_at:
             self._recover(key.region, now_us)
+        self._moves.caught_up(key.region)
+        self._go_on(now_us)
 
     def unreachable(self, me: Incarnation, epochs: dict[BucketKey, Epoch], copy: Incarnation, now_us: int) -> None:
         """The primary asks to take a copy out: the copy does not answer, or cannot take changes.
@@ -314,7 +319,7 @@ class Coordinator:
         The primary goes on waiting for that copy until everybody who stays has stored the decision. A primary that
         cannot reach any of several copies, which the coordinator hears, is taken out itself.
         """
-        if not self._knows(me) or self._silent:
+        if not self.knows(me) or self._silent:
             return
         held = [(key, bucket) for key in epochs if (bucket := self._of_primary(me, key, epochs[key])) is not None]
         if any(copy in bucket.in_sync for _, bucket in held) and self._is_cut_off(me, copy, now_us):
@@ -323,7 +328,7 @@ class Coordinator:
             return
         for key, bucket in held:
             if copy != me and copy in bucket.holders:
-                self._lose_copy(key, bucket, copy, now_us)
+                self.lose_copy(key, bucket, copy, now_us)
 
     def suspect(self, reporter: Incarnation, suspected: Incarnation, now_us: int) -> None:
         """A connection was refused or reset. That proves no death, but it is worth a look at once."""
@@ -368,37 +373,41 @@ class Coordinator:
         return any(self._heard_us.get(each, -1) >= since_us for each in elsewhere or others)
 
     def _take_over_from(self, member: Incarnation, now_us: int) -> None:
-        for key, bucket in self._held_by(member):
+        for key, bucket in self.held_by(member):
             if bucket.primary == member and key not in self._unheard:
                 self._replace_primary(key, bucket, {member}, now_us, in_sync=bucket.in_sync)
 
     def leave(self, me: Incarnation, now_us: int) -> None:
-        """A planned stop begins: other copies become primary first. `MayLeave` is told when nobody waits for it."""
+        """A planned stop begins. `MayLeave` is told when nobody needs the member any more, and `StillNeeded` before."""
         if me not in self.site.members:
             self._actions.append(Tell(me, MayLeave()))
-            return
-        if self._silent:
-            return
-        self._leaving.add(me)
-        for key, bucket in self._held_by(me):
-            if bucket.primary != me:
-                self._lose_copy(key, bucket, me, now_us)
-                continue
-            others = [each for each in bucket.in_sync if each != me and self._is_usable(each)]
-            if others and key not in self._unheard:
-                self._promote(key, bucket, others, bucket.in_sync)
-        self._let_leave()
+        elif not self._silent and me not in self._expired:
+            needed = self._moves.leave(me, now_us)
+            if needed is not None:
+                self._actions.append(Tell(me, needed))
+
+    def stay(self, me: Incarnation, now_us: int) -> None:
+        """The member has changed its mind: it does not leave."""
+        if self._moves.stay(me) and self.knows(me):
+            self._down.discard(me)
+            self._come_back(me, now_us)
+            self._go_on(now_us)
+
+    def end_site(self, now_us: int) -> None:
+        """All members are about to end. Nothing is moved, and all that have asked may leave at the same time."""
+        self._moves.end_site(now_us)
 
     def ready(self, me: Incarnation, keys: Iterable[BucketKey], now_us: int) -> None:
-        """A new primary has reached all copies in sync, and accepts changes. Copies that leave are taken out now."""
-        if not self._knows(me):
+        """A new primary has reached all copies in sync, and accepts changes."""
+        if not self.knows(me):
             return
         for key in keys:
-            for copy in sorted(self._leaving):
-                bucket = self.site.buckets.get(key)
-                if bucket is not None and bucket.primary == me and copy in bucket.holders:
-                    self._lose_copy(key, bucket, copy, now_us)
-        self._let_leave()
+            self._moves.ready(me, key)
+        self._go_on(now_us)
+
+    def _go_on(self, now_us: int) -> None:
+        if not self._silent:
+            self._moves.go_on(now_us)
 
     def left(self, me: Incarnation, now_us: int) -> None:
         """The member has ended, and says so: its lease is over at once."""
@@ -440,14 +449,23 @@ class Coordinator:
                 self._take_over_from(member, now_us)
         self._let_in(now_us)
         for region, due in list(self._recovery_at.items()):
-            if due <= now_us and not self._silent:
+            if due <= now_us and not self._silent and not self._moves.site_ends:
                 self._recover(region, now_us)
+        self._go_on(now_us)
 
     def next_us(self) -> int | None:
         """When `tick` is to be called next though nobody asks for anything; None: never."""
         recoveries = () if self._silent else self._recovery_at.values()
         silence = (self._silence_until,) if self._silent else ()
-        due = (*self._lease_until.values(), *self._expired.values(), *self._anew_at.values(), *recoveries, *silence)
+        moves = self._moves.next_us()
+        due = (
+            *self._lease_until.values(),
+            *self._expired.values(),
+            *self._anew_at.values(),
+            *recoveries,
+            *silence,
+            *(() if moves is None or self._silent else (moves,)),
+        )
         self._due_us = min(due, default=None)
         return self._due_us
 
@@ -493,7 +511,8 @@ class Coordinator:
         for member in self.site.members:
             if member in self._told:
                 self._tell(member, 0)
-        self._actions += [Lost(region, count) for region, count in sorted(self._lost.items())]
+        if not self._moves.site_ends:  # Who ends the site has said what is lost with it.
+            self._actions += [Lost(region, count) for region, count in sorted(self._lost.items())]
         self.lost_buckets += self._lost.total()
         self._lost.clear()
         actions, self._actions = self._actions, []
@@ -512,7 +531,7 @@ class Coordinator:
 
     def _make(self, key: BucketKey, attributes: RegionAttributes, before: Bucket | None, life: int) -> None:
         """A new and empty life of a bucket. Nothing happens while no member can store it: the bucket waits."""
-        weights = self._storing(key.region)
+        weights = self.storing(key.region)
         if not weights:
             return
         load = self.site.loads[key.region]
@@ -526,10 +545,13 @@ class Coordinator:
         version = before.version + 1 if before else 1
         self.site.set_bucket(key, Bucket(epoch, life, 0, version, primary, tuple(copies)))
 
-    def _beside(self, key: BucketKey, attributes: RegionAttributes, *, make_life: int = 0) -> tuple[Incarnation, ...]:
+    def _beside(
+        self, key: BucketKey, attributes: RegionAttributes, *, make_life: int = 0, learners: bool = False
+    ) -> tuple[Incarnation, ...]:
         """The copies of the bucket with which this one is colocated, its primary first. (): there is none.
 
-        With `make_life`, that bucket is made in this life if nobody has it.
+        With `make_life`, that bucket is made in this life if nobody has it. With `learners`, those that learn it come
+        last.
         """
         parent = attributes.colocated_with
         theirs = self.site.regions.get(parent)
@@ -542,9 +564,15 @@ class Coordinator:
             bucket = self.site.buckets.get(beside)
         if bucket is None or bucket.primary is None:
             return ()
-        return (bucket.primary, *(each for each in bucket.in_sync if each != bucket.primary))
+        others = (each for each in bucket.in_sync if each != bucket.primary)
+        return (bucket.primary, *others, *(bucket.learning if learners else ()))
 
-    def _held_by(self, member: Incarnation) -> list[tuple[BucketKey, Bucket]]:
+    def release(self, member: Incarnation, lost: tuple[tuple[str, int], ...]) -> None:
+        """Lets a member go that has asked. It is told once; it asks again if it did not hear that."""
+        self._down.add(member)
+        self._actions.append(Tell(member, MayLeave(lost)))
+
+    def held_by(self, member: Incarnation) -> list[tuple[BucketKey, Bucket]]:
         """As `Decisions.held_by`. A bucket comes after the one with which it is colocated, and follows it."""
         return sorted(self.site.held_by(member), key=lambda each: self._depth(each[0].region))
 
@@ -558,7 +586,7 @@ class Coordinator:
     def _new_life(self) -> int:
         return self.site.generation << 40 | self.site.number + 1
 
-    def _promote(
+    def promote(
         self, key: BucketKey, bucket: Bucket, candidates: list[Incarnation], in_sync: tuple[Incarnation, ...]
     ) -> None:
         """Makes one of `candidates`, who have all that was acknowledged, the primary of the copies `in_sync`.
@@ -590,10 +618,10 @@ class Coordinator:
         )
 
     def _lose_all_copies(self, member: Incarnation, now_us: int) -> None:
-        for key, bucket in self._held_by(member):
-            self._lose_copy(key, bucket, member, now_us)
+        for key, bucket in self.held_by(member):
+            self.lose_copy(key, bucket, member, now_us)
 
-    def _lose_copy(self, key: BucketKey, bucket: Bucket, copy: Incarnation, now_us: int) -> None:
+    def lose_copy(self, key: BucketKey, bucket: Bucket, copy: Incarnation, now_us: int) -> None:
         """Takes a copy out, if somebody else has everything or it never acknowledges anything again."""
         if key in self._unheard:
             return
@@ -602,7 +630,7 @@ class Coordinator:
             learners = tuple(each for each in bucket.learners if each.member != copy)
             self.site.set_bucket(key, replace(bucket, learners=learners))
             return
-        if bucket.primary is not None and (copy == bucket.primary or not self._is_there(bucket.primary)):
+        if bucket.primary is not None and (copy == bucket.primary or not self.is_there(bucket.primary)):
             self._replace_primary(key, bucket, {copy, bucket.primary}, now_us)
         elif copy in bucket.in_sync:
             stay = tuple(each for each in bucket.in_sync if each != copy)
@@ -629,15 +657,15 @@ class Coordinator:
                 candidates = [each for each in bucket.leaving if each not in lost and self._is_usable(each)]
                 in_sync = (*in_sync, *candidates)
             if candidates:
-                self._promote(key, bucket, candidates, in_sync)
+                self.promote(key, bucket, candidates, in_sync)
             return
         stay = tuple(each for each in bucket.in_sync if each not in lost)
-        candidates = [each for each in stay if self._is_usable(each)] or [each for each in stay if self._is_there(each)]
+        candidates = [each for each in stay if self._is_usable(each)] or [each for each in stay if self.is_there(each)]
         if not candidates:
-            candidates = [each for each in bucket.leaving if each not in lost and self._is_there(each)]
+            candidates = [each for each in bucket.leaving if each not in lost and self.is_there(each)]
             stay = (*stay, *candidates)
         if candidates:
-            self._promote(key, bucket, candidates, stay)
+            self.promote(key, bucket, candidates, stay)
         elif self._is_over(key.region, bucket, now_us):
             self._lose_bucket(key, bucket)
 
@@ -668,24 +696,25 @@ class Coordinator:
                 bucket = replace(bucket, unfenced=())
             if bucket != self.site.buckets[key]:
                 self.site.set_bucket(key, bucket)
-        self._let_leave()
 
     def _give_up(self, member: Incarnation, now_us: int) -> None:
         """The lease of the member is over, or it has ended. It stays in the table only while a bucket depends on it."""
         for record in (self._lease_until, self._told, self._complaints, self._reaches):
             record.pop(member, None)
-        for group in (self._down, self._leaving, self._silent):
+        for group in (self._down, self._silent):
             group.discard(member)
+        self._moves.stay(member)
         self._expired[member] = now_us + self.member_timeout_us
         self._lose_all_copies(member, now_us)
         self._forget(member)
+        self._go_on(now_us)
         if member in self._expired and member not in self._gone:
             self._probe(member, now_us)
 
     def _begin_anew_without(self, member: Incarnation, now_us: int) -> None:
         """More is known of a member whose lease is over: buckets that it alone holds up may begin anew."""
         for key, bucket in self.site.naming(member):
-            if bucket.primary is not None and key not in self._unheard and not self._is_there(bucket.primary):
+            if bucket.primary is not None and key not in self._unheard and not self.is_there(bucket.primary):
                 self._replace_primary(key, bucket, {bucket.primary}, now_us)
         self._forget(member)
 
@@ -719,7 +748,7 @@ class Coordinator:
         attributes = self.site.regions.get(region)
         if attributes is None or {region, attributes.colocated_with} & self._anew_at.keys():
             return
-        if not self._storing(region):
+        if not self.storing(region):
             return
         life = self._new_life()
         for number in range(attributes.total_num_buckets):
@@ -755,7 +784,7 @@ class Coordinator:
 
     def _recover(self, region: str, now_us: int) -> None:
         """Gives buckets with too few copies learners, a few at a time; goes on when one of them has caught up."""
-        attributes, weights, load = self.site.regions[region], self._storing(region), self.site.loads[region]
+        attributes, weights = self.site.regions[region], self.storing(region)
         wanted = attributes.copies_wanted(len(weights))
         again = False
         for key in list(self.site.of_region[region]):
@@ -764,22 +793,34 @@ class Coordinator:
                 continue
             missing = wanted - sum(each in weights for each in bucket.holders)
             if missing > 0:
-                held = {*bucket.holders, *bucket.leaving}
-                others = {each: weight for each, weight in weights.items() if each not in held}
-                free = {each: weight for each, weight in others.items() if load.learning[each] < LEARNERS_AT_ONCE}
-                beside = [each for each in self._beside(key, attributes) if each in free][:missing]
-                rest = {each: weight for each, weight in free.items() if each not in beside}
-                chosen = [*beside, *choose_copies(load, rest, missing - len(beside))]
-                again = again or len(chosen) < min(missing, len(others)) or bool(bucket.leaving)
-                if chosen:
-                    fresh = tuple(Learner(each, self.site.number + 1) for each in chosen)
-                    bucket = replace(bucket, learners=(*bucket.learners, *fresh))
-                    self.site.set_bucket(key, bucket)
+                others = weights.keys() - {*bucket.holders, *bucket.leaving}
+                added = self.add_learners(key, attributes, missing)
+                again = again or added < min(missing, len(others)) or bool(bucket.leaving)
+                bucket = self.site.buckets[key]
             again = again or bool(bucket.learners)
         if again:
             self._recovery_at[region] = now_us + self.member_timeout_us
         else:
             self._recovery_at.pop(region, None)
+
+    def add_learners(self, key: BucketKey, attributes: RegionAttributes, count: int) -> int:
+        """Names up to `count` members that begin to learn the bucket: those that have the bucket with which it is
+        colocated, then those with the most room. Returns how many it has named: a member takes a few images at a time.
+        """
+        bucket, load = self.site.buckets[key], self.site.loads[key.region]
+        held = {*bucket.holders, *bucket.leaving}
+        free = {
+            each: weight
+            for each, weight in self.storing(key.region).items()
+            if each not in held and load.learning[each] < LEARNERS_AT_ONCE
+        }
+        beside = [each for each in self._beside(key, attributes, learners=True) if each in free][:count]
+        rest = {each: weight for each, weight in free.items() if each not in beside}
+        chosen = [*beside, *choose_copies(load, rest, count - len(beside))]
+        if chosen:
+            fresh = tuple(Learner(each, self.site.number + 1) for each in chosen)
+            self.site.set_bucket(key, replace(bucket, learners=(*bucket.learners, *fresh)))
+        return len(chosen)
 
     # --- a new generation ---
 
@@ -853,7 +894,7 @@ class Coordinator:
             if len(there) < len(bucket.in_sync) + len(bucket.leaving):
                 # Those who are missing may have known of a later decision, and have acknowledged more.
                 bucket = replace(bucket, life=self._new_life(), inherits=bucket.life)
-            self._promote(key, replace(bucket, learners=()), list(there), there)
+            self.promote(key, replace(bucket, learners=()), list(there), there)
             if key.region in self.site.regions:  # The learners begin anew. A due recovery may have been forgotten.
                 self._recover_from(key.region, self._silence_until)
             return
@@ -916,9 +957,9 @@ class Coordinator:
             return "lost"
         if member in self._silent:
             return "not heard"
-        return "down" if member in self._down else "leaving" if member in self._leaving else "alive"
+        return "leaving" if self._moves.is_leaving(member) else "down" if member in self._down else "alive"
 
-    def _knows(self, me: Incarnation) -> bool:
+    def knows(self, me: Incarnation) -> bool:
         """Whether requests of the member count. The answer to `renew` says to the member why they do not."""
         return me in self.site.members and me not in self._expired
 
@@ -929,8 +970,13 @@ class Coordinator:
             return True
         return me in self._expired and not any(me in (*each.in_sync, *each.leaving) for _, each in self.site.naming(me))
 
-    def _is_there(self, member: Incarnation) -> bool:
+    def is_there(self, member: Incarnation) -> bool:
+        """Whether the member is heard."""
         return member in self.site.members and member not in self._down and member not in self._expired
+
+    def is_undecided(self, key: BucketKey) -> bool:
+        """Whether this generation has not decided about the bucket yet."""
+        return key in self._unheard
 
     def _is_over(self, region: str, bucket: Bucket, now_us: int) -> bool:
         """Whether nobody can acknowledge anything of the bucket any more, so that it may begin anew, empty.
@@ -953,9 +999,9 @@ class Coordinator:
         return all(is_over(each) for each in {*bucket.in_sync, *bucket.leaving, *bucket.unfenced})
 
     def _is_usable(self, member: Incarnation) -> bool:
-        return self._is_there(member) and member not in self._leaving
+        return self.is_there(member) and self._moves.takes_copies(member)
 
-    def _storing(self, region: str) -> dict[Incarnation, int]:
+    def storing(self, region: str) -> dict[Incarnation, int]:
         """The members that can take copies of the region, each with its weight."""
         hosts = self.site.hosts(region)
         return {member: weight for member, weight in sorted(hosts.items()) if weight and self._is_usable(member)}
@@ -981,16 +1027,6 @@ class Coordinator:
             if each != me and self._is_usable(each)
         }
         return len(complaints) > 1 and bool(partners) and partners <= complaints.keys()
-
-    def _let_leave(self) -> None:
-        """Tells those that leave when nobody who stays needs them. A sole copy goes, as its user stops the member."""
-        awaited = {each for key in self.site.unfinished for each in self.site.buckets[key].leaving}
-        for member in sorted(self._leaving):
-            needed = any(self._is_usable(each) for _, bucket in self.site.held_by(member) for each in bucket.in_sync)
-            if not needed and member not in awaited:
-                self._leaving.discard(member)  # It is told once. It asks again if it did not hear that.
-                self._down.add(member)
-                self._actions.append(Tell(member, MayLeave()))
 
     def _refusal_of(self, profile: MemberProfile, stored: DecisionId, now_us: int) -> Refused | None:
         me = profile.incarnation

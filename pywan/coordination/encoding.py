@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import msgpack
 
 from pywan.base.names import quoted
-from pywan.coordination.messages import Refused, Tables
+from pywan.coordination.messages import MayLeave, Refused, StillNeeded, Tables
 from pywan.coordination.tables import (
     Bucket,
     BucketKey,
@@ -245,6 +245,26 @@ def refused_of(value: Any) -> Refused:
         join_again is True,
         report is True,
         None if earlier is None else profile_of(earlier),
+    )
+
+
+def plain_may_leave(message: MayLeave) -> list[Any]:
+    return [list(each) for each in message.lost]
+
+
+def may_leave_of(value: Any) -> MayLeave:
+    return MayLeave(tuple((_text(region), number_of(count)) for region, count in _pairs(value)))
+
+
+def plain_still_needed(message: StillNeeded) -> list[Any]:
+    return [message.waits_for, [list(each) for each in message.buckets]]
+
+
+def still_needed_of(value: Any) -> StillNeeded:
+    waits_for, buckets = _items(value, 2, "what a member is needed for")
+    triples = [_items(each, 3, "buckets that a member is needed for") for each in _list(buckets)]
+    return StillNeeded(
+        _text(waits_for), tuple((_text(region), number_of(count), _text(to)) for region, count, to in triples)
     )
 
 

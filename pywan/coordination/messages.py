@@ -41,3 +41,14 @@ class Refused:
 @dataclass(frozen=True, slots=True)
 class MayLeave:
     """Nobody waits for the member any more: it may end."""
+
+    lost: tuple[tuple[str, int], ...] = ()  # By region: the buckets that end with it, as nobody else can store them.
+
+
+@dataclass(frozen=True, slots=True)
+class StillNeeded:
+    """The member wants to leave, and others need it still."""
+
+    waits_for: str = ""  # The member that leaves before it. Empty: its own buckets are handed over now.
+    # Region, number of buckets, and to which member they are handed over. That is empty while none is chosen.
+    buckets: tuple[tuple[str, int, str], ...] = ()

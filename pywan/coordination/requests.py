@@ -64,6 +64,10 @@ def _leave(core: Coordinator, me: Incarnation, fields: list[Any], now_us: int) -
     core.leave(me, now_us)
 
 
+def _stay(core: Coordinator, me: Incarnation, fields: list[Any], now_us: int) -> None:
+    core.stay(me, now_us)
+
+
 def _left(core: Coordinator, me: Incarnation, fields: list[Any], now_us: int) -> None:
     core.left(me, now_us)
 
@@ -77,5 +81,6 @@ _REQUESTS: dict[str, Callable[[Coordinator, Incarnation, list[Any], int], None]]
     "suspect": _suspect,
     "ready": _ready,
     "leave": _leave,
+    "stay": _stay,
     "left": _left,
 }

@@ -7,8 +7,8 @@ from typing import Any
 
 from pywan import _core
 from pywan.base.addresses import Address
-from pywan.coordination.encoding import bucket_of, plain_bucket
-from pywan.coordination.tables import BucketKey, Epoch, Incarnation, MemberProfile
+from pywan.coordination.encoding import bucket_of, epoch_of, plain_bucket, plain_epoch
+from pywan.coordination.tables import BucketKey, Incarnation, MemberProfile
 from pywan.copies.region_copies import Answer, Question
 from pywan.errors import ProtocolError
 
@@ -98,8 +98,8 @@ def answers_of(reply: dict[str, Any]) -> list[Answer]:
     """Reads the answers in a reply. ProtocolError if they are not whole."""
     try:
         return [
-            Answer(int(number), Epoch(int(generation), int(count)), int(after), int(last), bytes(entries))
-            for number, (generation, count), after, last, entries in reply["answers"]
+            Answer(int(number), epoch_of(epoch), int(after), int(last), bytes(entries), epoch_of(led))
+            for number, epoch, after, last, entries, led in reply["answers"]
         ]
     except (KeyError, TypeError, ValueError) as error:
         raise ProtocolError(f"an answer about copies is not whole: {error!r}") from None
@@ -107,7 +107,10 @@ def answers_of(reply: dict[str, Any]) -> list[Answer]:
 
 def plain_answers(answers: list[Answer]) -> list[Any]:
     """Returns answers as a reply has them."""
-    return [[each.bucket, list(each.epoch), each.after, each.last, each.entries] for each in answers]
+    return [
+        [each.bucket, plain_epoch(each.epoch), each.after, each.last, each.entries, plain_epoch(each.led)]
+        for each in answers
+    ]
 
 
 def questions_of(request: dict[str, Any]) -> list[Question]:

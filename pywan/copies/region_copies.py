@@ -27,13 +27,15 @@ class Question(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """The copy has adopted the epoch. `last` is its last sequence; `entries` are changes from `after` + 1 on."""
+    """The copy has adopted the epoch. `last` is its last sequence; `entries` are changes from `after` + 1 on. `led` is
+    the last epoch under which it accepted changes itself."""
 
     bucket: int
     epoch: Epoch
     after: int
     last: int
     entries: bytes
+    led: Epoch
 
 
 class MemberServices(Protocol):
@@ -65,6 +67,7 @@ class _Copy:
     life: int
     epoch: Epoch = NO_EPOCH
     transfer: int = 0  # It learns, and this names its image. 0: it has everything.
+    led: Epoch = NO_EPOCH  # The last epoch under which this member was the primary and accepted changes.
 
 
 @dataclass
@@ -73,6 +76,8 @@ class _Lead:
 
     epoch: Epoch
     wait_until_us: int  # Until then an earlier primary may answer reads.
+    # The primary of the epoch before is a copy now. It answers no reads any more, so promises to it need not end.
+    has_followed: bool = False
     is_active: bool = False
     adopted: dict[Incarnation, int] = field(default_factory=dict)  # The last sequence of each copy when it answered.
     asked_us: dict[Incarnation, int] = field(default_factory=dict)
@@ -200,8 +205,9 @@ class RegionCopies:
                 if now - lead.asked_us.get(other, -ASK_AGAIN_US) >= ASK_AGAIN_US:
                     lead.asked_us[other] = now
                     questions.setdefault(other, []).append(Question(number, bucket, last))
-            if not missing and now >= lead.wait_until_us:
+            if not missing and (lead.has_followed or now >= lead.wait_until_us):
                 lead.is_active = True
+                self._copies[number].led = lead.epoch
                 self._set_copies(number)
                 self._set_role(number, _core.TAIL_PRIMARY)
                 for learner in lead.caught_up & set(bucket.learners):
@@ -230,6 +236,8 @@ class RegionCopies:
             lead.adopted[member] = answer.last
             lead.asked_us.pop(member, None)  # It is asked again at once for what it has beyond these entries.
             lead.wait_until_us = max(lead.wait_until_us, until_us)
+            before = Epoch(lead.epoch.generation, lead.epoch.number - 1)
+            lead.has_followed = lead.has_followed or answer.led == before
 
     def adopt(self, questions: Iterable[Question]) -> list[Answer]:
         """Adopts the epochs that a new primary asks for. A question that cannot be answered now has no answer."""
@@ -254,7 +262,7 @@ class RegionCopies:
                 entries = some_entries(self.tail.fetch(number, after)) if last > after else b""
             except ValueError:  # The question is late. Its primary has the changes, which count since, and has gone on.
                 continue
-            answers.append(Answer(number, bucket.epoch, after, last, entries))
+            answers.append(Answer(number, bucket.epoch, after, last, entries, copy.led))
         return answers
 
     # Leading

@@ -51,6 +51,8 @@ class Cache(Described):
         conflict_resolver: A `GatewayConflictResolver`, as for `set_conflict_resolver`.
         maximum_shutdown_wait_time: How many seconds `close` waits for the senders' queues to become empty. 0: it does
             not wait. -1: it waits until they are empty.
+        handover_time: How many seconds `close` waits until other members of the site have taken over what only this one
+            has of the regions that the site shares. -1: it waits until they have. What is lost is logged.
         allow_callbacks: The classes that may be named over the network as filters and listeners: `package.*`,
             `package.module` or `package.module:Class`, several in a list or separated by commas. By default no class is
             allowed. Classes that this program or its cache.xml names need no permission.
@@ -79,6 +81,7 @@ class Cache(Described):
         join_timeout: float = 10.0,
         conflict_resolver: Any = None,
         maximum_shutdown_wait_time: float = 0,
+        handover_time: float = 60.0,
         allow_callbacks: Any = (),
         maximum_tombstone_memory: int = TOMBSTONE_MEMORY_MB,
     ) -> None:
@@ -89,6 +92,7 @@ class Cache(Described):
             join_timeout=join_timeout,
             conflict_resolver=conflict_resolver,
             maximum_shutdown_wait_time=maximum_shutdown_wait_time,
+            handover_time=handover_time,
             allow_callbacks=allow_callbacks,
             maximum_tombstone_memory=maximum_tombstone_memory,
         )
@@ -394,7 +398,7 @@ class Cache(Described):
     def request_shutdown(self, maximum_shutdown_wait_time: float | None = None) -> None:
         """Asks the program that runs the member to close it, by setting `shutdown_requested`.
 
-        A second request ends the waiting of a `close` that waits for queues to become empty.
+        A second request ends the waiting of a `close` that waits for other members, or for queues to become empty.
 
         Args:
             maximum_shutdown_wait_time: Replaces the value that the cache was created with. None: that value stays.
@@ -404,15 +408,17 @@ class Cache(Described):
     def close(self, maximum_shutdown_wait_time: float | None = None) -> None:
         """Ends the member in an order that loses no acknowledged event.
 
-        The member takes no change any more. Then it waits for its running senders to empty their queues. After that it
-        ends senders, receiver, regions and disk stores. Events that senders without persistence still hold are lost
-        then; the log says how many, for each sender. When `close` returns, nothing writes to the disk any more. Calling
-        it again is no error. In a forked child it does nothing, because the member belongs to the parent process.
+        First other members take over what they lack of the regions that the site shares, for `handover_time` at most.
+        The log says which entries are lost if they did not. Then the member takes no change any more, and waits for its
+        running senders to empty their queues. After that it ends senders, receiver, regions and disk stores. Events
+        that senders without persistence still hold are lost then; the log says how many, for each sender. When `close`
+        returns, nothing writes to the disk any more. Calling it again is no error. In a forked child it does nothing,
+        because the member belongs to the parent process.
 
         Args:
             maximum_shutdown_wait_time: How many seconds to wait for the queues. 0: do not wait. -1: wait until they are
                 empty. None: the value that the cache was created with. A second `close` or `request_shutdown` ends the
-                waiting.
+                waiting, for other members too.
 
         Raises:
             DiskError: The logs of some disk stores did not end in time. Those stores stay locked until they have ended.

@@ -9,7 +9,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,7 @@ from pywan.errors import CacheXmlError, ConfigurationError, IllegalStateError, P
 from pywan.gateway.receiver import GatewayReceiver
 from pywan.gateway.sender import GatewaySender
 from pywan.gateway.sender_core import SenderCore
+from pywan.member.handover import LostCopies, lost_copies_text, still_needed_text
 from pywan.member.housekeeper import Housekeeper
 from pywan.member.management import ManagementService
 from pywan.member.receiving import Receiving
@@ -42,13 +43,15 @@ from pywan.transport.control import ControlServer
 from pywan.transport.sockets import reachable_address
 
 if TYPE_CHECKING:
-    from pywan.coordination.messages import Tables
+    from pywan.coordination.messages import StillNeeded, Tables
     from pywan.coordination.tables import Incarnation
     from pywan.member.sharing import SharedRegions
+    from pywan.region.member_region import MemberRegion
     from pywan.site.agent import Agent
 
 log = logging.getLogger("pywan.cache")
 
+HANDOVER_LOOK_S = 1.0  # So often `hand_over` says how far it is.
 DRAIN_LOOK_S = 0.01  # The time between two looks at queues that are to become empty.
 
 
@@ -65,6 +68,7 @@ class MemberCore:
         join_timeout: float,
         conflict_resolver: Any,
         maximum_shutdown_wait_time: float,
+        handover_time: float,
         allow_callbacks: Any,
         maximum_tombstone_memory: int,
     ) -> None:
@@ -82,6 +86,7 @@ class MemberCore:
                 f" 0, and at most {MAX_WAIT_S}"
             )
         self._shutdown_wait_s = to_wait_time(maximum_shutdown_wait_time, f"cache {name!r}: maximum_shutdown_wait_time")
+        self._handover_s = to_wait_time(handover_time, f"cache {name!r}: handover_time")
         tombstone_bytes = to_int(maximum_tombstone_memory, "maximum_tombstone_memory", 1, 1 << 20) << 20
         self._bind_address, self._join_timeout = bind_address, join_timeout
         self.shutdown_requested = threading.Event()
@@ -268,10 +273,26 @@ class MemberCore:
             "gateway_senders": {sender.id: sender.status.text for sender in self.senders.cores()},
             "gateway_receiver_port": receiver.port if receiver else None,
             "maximum_shutdown_wait_time": self.maximum_shutdown_wait_time,
+            "handover_time": self.handover_time,
             "volatile_events": self.senders.volatile_events(),
+            "volatile_entries": self._volatile_entries(),
             "cluster_configuration_problems": list(self.configuration_problems),
             "coordination": self.agent.status() if self.agent is not None else None,
         }
+
+    def _volatile_entries(self) -> dict[str, int]:
+        """Returns how many entries each region without persistence has here, and copies of other members do not count.
+        Regions without any are left out."""
+        counts = {
+            region.name: region.entries_here if region.route is None else self._led_entries(region)
+            for region in self.regions.all()
+            if not region.is_closed and not region.attributes.is_persistent
+        }
+        return {name: count for name, count in counts.items() if count}
+
+    def _led_entries(self, region: MemberRegion) -> int:
+        assert self.sharing is not None
+        return sum(region.bucket(number)["entries"] for number in self.sharing.led(region.name))
 
     # Requests
 
@@ -327,13 +348,52 @@ class MemberCore:
     def maximum_shutdown_wait_time(self) -> float:
         return -1 if self._shutdown_wait_s == math.inf else self._shutdown_wait_s
 
-    def request_shutdown(self, maximum_shutdown_wait_time: float | None) -> None:
+    @property
+    def handover_time(self) -> float:
+        return -1 if self._handover_s == math.inf else self._handover_s
+
+    def request_shutdown(self, maximum_shutdown_wait_time: float | None, handover_time: float | None = None) -> None:
         """Sets `shutdown_requested`. The second request ends the waiting of `close`."""
+        if handover_time is not None:
+            self._handover_s = to_wait_time(handover_time, "handover_time")
         if maximum_shutdown_wait_time is not None:
             self._shutdown_wait_s = to_wait_time(maximum_shutdown_wait_time, "maximum_shutdown_wait_time")
         if self.shutdown_requested.is_set():
-            self._waits_no_longer.set()
+            self._wait_no_longer()
         self.shutdown_requested.set()
+
+    def _wait_no_longer(self) -> None:
+        """Ends the waiting of `close` for other members, and for queues."""
+        self._waits_no_longer.set()
+        if self.agent is not None:
+            self.agent.hurry()
+
+    def hand_over(self, wait_s: float | None) -> Iterator[StillNeeded | LostCopies]:
+        """Hands over to other members what needs this one, for at most `wait_s` seconds (None: its handover-time), as a
+        stop does. The member works as before.
+
+        Yields what it is still needed for, about once a second, and last what would be lost by its end now. If that is
+        lost because the time was not enough (`LostCopies.is_late`), the member stays.
+        """
+        limit_s = self._handover_s if wait_s is None else wait_s
+        deadline = time.monotonic() + limit_s
+        if self.agent is None or self.sharing is None:
+            yield LostCopies()
+            return
+        may_end = False
+        try:
+            while True:
+                left = deadline - time.monotonic()
+                handover = self.agent.hand_over(min(max(left, 0.0), HANDOVER_LOOK_S))
+                if handover.is_done or left <= HANDOVER_LOOK_S or self.shutdown_requested.is_set():
+                    break
+                yield self.agent.still_needed
+            lost = self.sharing.last_copies(handover.lost)
+            may_end = handover.is_done or not lost or self.shutdown_requested.is_set()
+            yield LostCopies(lost, is_late=not may_end)
+        finally:
+            if not may_end:
+                self.agent.stay()
 
     def close(self, maximum_shutdown_wait_time: float | None) -> None:
         """Ends the member. See `Cache.close`."""
@@ -342,7 +402,7 @@ class MemberCore:
             wait_s = to_wait_time(maximum_shutdown_wait_time, f"cache {self.name!r}: maximum_shutdown_wait_time")
         check_no_callback(f"cache {self.name!r}")
         if self.state.closed.is_set():
-            self._waits_no_longer.set()
+            self._wait_no_longer()
         if self._closing_thread == threading.get_ident():  # A signal handler of the thread that closes calls again.
             return
         with self._close_lock:
@@ -372,12 +432,27 @@ class MemberCore:
                 if region.route is None:
                     region.close()
             if self.agent is not None:
-                self.agent.leave()
+                self._leave_site(self.agent)
             for region in regions:
                 region.close()
             self._drain(wait_s)
         finally:
             self._end()
+
+    def _leave_site(self, agent: Agent) -> None:
+        """Leaves the site when others have taken over, or when the time for that is over. What is lost is logged."""
+        limit_s = 0.0 if self._waits_no_longer.is_set() else self._handover_s
+        handover = agent.leave(limit_s, lambda needed: log.info("cache %s %s", self.name, still_needed_text(needed)))
+        lost = {} if self.sharing is None else self.sharing.last_copies(handover.lost)
+        if not lost:
+            return
+        if handover.is_done:
+            why = "no other member can store what ends with it"
+        elif self._waits_no_longer.is_set():
+            why = "it does not wait until others have taken over, and what they lack is lost"
+        else:
+            why = f"others have not taken over in {limit_s:g} s (handover-time), and what they lack is lost"
+        log.warning("cache %s: %s: %s", self.name, why, lost_copies_text(lost))
 
     def _drain(self, wait_s: float) -> None:
         """Returns when no sender has anything left that it can send, or after `wait_s` seconds."""

@@ -7,10 +7,11 @@ configuration says that members are to have.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pywan.base.amounts import duration_text, size_text
@@ -40,6 +41,7 @@ from pywan.errors import (
 )
 from pywan.gateway.floors import format_stamp
 from pywan.gateway.status import receiver_status
+from pywan.member.handover import LostCopies, lost_copies_text, still_needed_text
 from pywan.transport.control import Reply
 
 if TYPE_CHECKING:
@@ -117,7 +119,9 @@ class ManagementService:
     def operations(self) -> tuple[str, ...]:
         return tuple(sorted(self._operations))
 
-    def handle(self, request: Mapping[str, Any], peer: Any = None) -> dict[str, Any] | Iterator[dict[str, Any]]:
+    def handle(
+        self, request: Mapping[str, Any], peer: Any = None
+    ) -> dict[str, Any] | Generator[dict[str, Any], None, dict[str, Any]]:
         """Carries out a request, and returns the reply's fields. It raises a PywanError that says why it cannot.
 
         For a long operation it returns a generator of progress reports, which returns the reply. `peer` is the address
@@ -141,19 +145,21 @@ class ManagementService:
             check_name(options[name].lstrip("/") if isinstance(options[name], str) else options[name], f"{op}: {name}")
         check_callbacks_allowed(options, self._member.allowed_callbacks, op)
         reply = operation(**options)
-        if isinstance(reply, Iterator):
+        if isinstance(reply, Generator):
             return self._steps(reply)
         reply.setdefault("member", self._member.name)
         return reply
 
-    def _steps(self, replies: Iterator[dict[str, Any]]) -> Generator[dict[str, Any], None, dict[str, Any]]:
+    def _steps(self, replies: Generator[dict[str, Any], None, None]) -> Generator[dict[str, Any], None, dict[str, Any]]:
         """Yields the reports of a long operation, one each second. The last report is the reply."""
         reported_at = time.monotonic()
-        for reply in replies:
-            if time.monotonic() - reported_at >= PROGRESS_S:
-                reported_at = time.monotonic()
-                yield {**reply, "member": self._member.name}
-        return {**reply, "member": self._member.name}
+        with contextlib.closing(replies):
+            for reply in replies:
+                reply.setdefault("member", self._member.name)
+                if time.monotonic() - reported_at >= PROGRESS_S:
+                    reported_at = time.monotonic()
+                    yield reply
+        return reply
 
     # --- the cluster configuration ---
 
@@ -650,21 +656,44 @@ class ManagementService:
     def on_status_member(self) -> Answer:
         return {"pid": os.getpid(), **_plain_map(self._member.status())}
 
-    def on_stop_member(self, maximum_shutdown_wait_time: Any = None) -> Answer:
-        """Asks the program that runs the cache to close it. A second request ends the waiting for queues.
+    def on_stop_member(
+        self,
+        maximum_shutdown_wait_time: Any = None,
+        handover_time: Any = None,
+        only_in_order: Any = False,
+    ) -> Answer | Generator[dict[str, Any], None, None]:
+        """Asks the program that runs the cache to close it. A second request ends the waiting for members and queues.
 
-        The reply goes out first. It says what would be lost if the queues were not waited for.
+        The reply goes out first. It says what would be lost if the queues were not waited for. `only_in_order`: other
+        members take over first. If they do not in time, nothing is stopped, and the reply says what would be lost.
         """
         wait = self._member.maximum_shutdown_wait_time
         if maximum_shutdown_wait_time is not None:
             wait = maximum_shutdown_wait_time
             values.to_wait_time(wait, "stop member: maximum_shutdown_wait_time")
-        return Reply(
-            pid=os.getpid(),
-            volatile_events=self._member.senders.volatile_events(),
-            maximum_shutdown_wait_time=wait,
-            after=lambda: self._member.request_shutdown(wait),
-        )
+        handover_s = None
+        if handover_time is not None:
+            handover_s = values.to_wait_time(handover_time, "stop member: handover_time")
+
+        def stops(lost: LostCopies) -> Reply:
+            return Reply(
+                pid=os.getpid(),
+                volatile_events=self._member.senders.volatile_events(),
+                maximum_shutdown_wait_time=wait,
+                handover_time=self._member.handover_time if handover_time is None else handover_time,
+                lost_copies=lost_copies_text(lost.regions),
+                is_refused=lost.is_late,
+                after=None if lost.is_late else lambda: self._member.request_shutdown(wait, handover_time),
+            )
+
+        def in_order() -> Generator[dict[str, Any], None, None]:
+            for state in self._member.hand_over(handover_s):
+                if isinstance(state, LostCopies):
+                    yield stops(state)
+                else:
+                    yield {"waits": still_needed_text(state)}
+
+        return in_order() if values.to_bool(only_in_order, "stop member: only_in_order") else stops(LostCopies())
 
     # --- finding things ---
 

@@ -413,15 +413,20 @@ def stop(
     directory: str | os.PathLike[str] | None = None,
     timeout: float = STOP_TIMEOUT_S,
     maximum_shutdown_wait_time: float | None = None,
+    handover_time: float | None = None,
+    only_in_order: bool = False,
+    on_progress: Callable[[dict[str, Any]], None] = lambda told: None,
     on_reply: Callable[[dict[str, Any]], None] = lambda reply: None,
 ) -> dict[str, Any]:
     """Stops the member of that name: by request, or else by SIGTERM, or else by SIGKILL.
 
-    A server is given the time that it waits for its queues (`maximum_shutdown_wait_time`, or its own) and `timeout`
-    seconds more. `on_reply` is called with its answer before that, which says how long it waits.
+    A server is given the time that it waits for its queues (`maximum_shutdown_wait_time`, or its own), the time that it
+    waits for other members (`handover_time`, or its own), and `timeout` seconds more. `only_in_order`: a server that
+    answers is stopped only if other members have taken over what they lack. `on_progress` is called while it waits for
+    that, and `on_reply` with its answer before it ends, which says how long it waits for its queues.
 
     Returns "name", "pid", and "how" it was stopped. "said" holds what a member that could not be asked wrote to its
-    log, such as events that are lost. NotFoundError if no such member runs there.
+    log, such as events that are lost. NotFoundError if no such member runs there, IllegalStateError if it goes on.
     """
     files = MemberFiles.of(directory, name)
     member = recorded(files)
@@ -437,20 +442,26 @@ def stop(
     except OSError:
         log_end = 0
     try:
-        wanted = (
-            {}
-            if maximum_shutdown_wait_time is None or kind == "locator"
-            else {"maximum_shutdown_wait_time": maximum_shutdown_wait_time}
-        )
-        answer = _ask(member, "stop" if kind == "locator" else "stop member", **wanted)
+        if kind == "locator":
+            answer = _ask(member, "stop")
+        else:
+            given = {
+                "maximum_shutdown_wait_time": maximum_shutdown_wait_time,
+                "handover_time": handover_time,
+                "only_in_order": only_in_order or None,
+            }
+            wanted = {key: value for key, value in given.items() if value is not None}
+            wait_s = stop_reply_timeout(_ask(member, "status member"), handover_time) if only_in_order else 0.0
+            answer = _ask(member, "stop member", ASK_TIMEOUT_S + wait_s, on_progress, **wanted)
         on_reply(answer)
     except PywanError as error:
         log.info("%s %s did not take the request to stop: %s", kind, name, error)
         how = "SIGTERM"
         send_signal(member, signal.SIGTERM)
-    if not wait_until_gone(
-        member, timeout + values.to_wait_time(answer.get("maximum_shutdown_wait_time", 0), "maximum_shutdown_wait_time")
-    ):
+    check_not_refused(name, answer)
+    timeout += values.to_wait_time(answer.get("maximum_shutdown_wait_time", 0), "maximum_shutdown_wait_time")
+    timeout += values.to_wait_time(answer.get("handover_time", 0), "handover_time")
+    if not wait_until_gone(member, timeout):
         how = "SIGTERM"
         send_signal(member, signal.SIGTERM)
         if not wait_until_gone(member, SIGNAL_TIMEOUT_S):
@@ -468,7 +479,24 @@ def stop(
         "how": how,
         **({"said": said} if said else {}),
         **({"volatile_events": answer["volatile_events"]} if answer.get("volatile_events") else {}),
+        **({"lost_copies": answer["lost_copies"]} if answer.get("lost_copies") else {}),
     }
+
+
+def stop_reply_timeout(status: Mapping[str, Any], handover_time: float | None) -> float:
+    """Returns how long a server may take until it answers whether it stops in order. `status`: its own."""
+    wanted = status.get("handover_time", 0) if handover_time is None else handover_time
+    return min(values.to_wait_time(wanted, "handover_time"), values.MAX_WAIT_S)
+
+
+def check_not_refused(name: str, answer: Mapping[str, Any]) -> None:
+    """IllegalStateError if a server has answered that it does not stop."""
+    if answer.get("is_refused"):
+        raise IllegalStateError(
+            f"server {name} was not stopped and goes on: other members have not taken over in time what only it has:"
+            f" {answer['lost_copies']}; give it more time (--handover-time=SECONDS), or end it all the same and lose"
+            " that (--force)"
+        )
 
 
 def status(kind: str, name: str, *, directory: str | os.PathLike[str] | None = None) -> dict[str, Any]:
@@ -500,15 +528,20 @@ def status(kind: str, name: str, *, directory: str | os.PathLike[str] | None = N
     return report
 
 
-def _ask(member: Recorded, op: str, **fields: Any) -> dict[str, Any]:
+def _ask(
+    member: Recorded,
+    op: str,
+    timeout: float = ASK_TIMEOUT_S,
+    on_progress: Callable[[dict[str, Any]], None] | None = None,
+    **fields: Any,
+) -> dict[str, Any]:
     """Returns the member's answer to a request. ConnectivityError if it does not listen."""
     from pywan.transport.control import call_once
 
     if not member.port:
         raise ConnectivityError(str(member.details.get("problem") or f"process {member.pid} does not listen yet"))
-    reply = call_once(
-        (member.details.get("connect_to") or member.host, member.port), op, timeout=ASK_TIMEOUT_S, **fields
-    )
+    address = (member.details.get("connect_to") or member.host, member.port)
+    reply = call_once(address, op, timeout=timeout, _progress=on_progress, **fields)
     return {key: value for key, value in reply.items() if key != "ok"}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -344,10 +344,35 @@ class SharedRegions:
 
     # Status and end
 
+    def last_copies(self, regions: Iterable[str]) -> dict[str, tuple[int, int]]:
+        """Returns for those of `regions` that are shared how many buckets with entries have their last whole copy here,
+        as far as the tables say, and how many entries these have."""
+        with self._lock:
+            found = {}
+            for name in regions:
+                shared = self._regions.get(name)
+                if shared is None or shared.tail is None:
+                    continue
+                sizes = [
+                    shared.region.bucket(number)["entries"]
+                    for number, bucket in shared.buckets.items()
+                    if bucket.in_sync == (self._me,)
+                ]
+                if sum(sizes):
+                    found[name] = sum(size > 0 for size in sizes), sum(sizes)
+            return found
+
     def describe(self, name: str) -> dict[str, int]:
         """Returns how many buckets of a region this member leads, takes over, follows and learns. Empty: it is the only
         member that has the region."""
         return self._copies.counts(name)
+
+    def led(self, name: str) -> list[int]:
+        """Returns the buckets of a region that this member leads, as far as the tables say."""
+        with self._lock:
+            shared = self._regions.get(name)
+            found = {} if shared is None else shared.buckets
+            return [number for number, bucket in found.items() if bucket.primary == self._me]
 
     def stop(self) -> None:
         self._copies.stop()

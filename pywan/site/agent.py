@@ -12,6 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ from pywan.coordination.agent_session import (
     Request,
     SiteTables,
 )
-from pywan.coordination.messages import Tables
+from pywan.coordination.messages import StillNeeded, Tables
 from pywan.coordination.tables import BucketKey, Epoch, Incarnation, Learner, RegionAttributes
 from pywan.errors import (
     ConfigurationError,
@@ -51,7 +52,7 @@ log = logging.getLogger("pywan.agent")
 
 CALL_TIMEOUT_S = 3.0
 HOST_TIMEOUT_S = 10.0
-LEAVE_TIMEOUT_S = 5.0
+PROGRESS_S = 3.0  # So often a member that hands over says how far it is.
 GOODBYE_S = 1.0
 STOP_TIMEOUT_S = 5.0
 MAX_FILE_BYTES = 64 * 1024
@@ -61,7 +62,15 @@ def _nothing(*_: object) -> None:
     pass
 
 
-@of_one_process(lambda agent: f"the agent of member {agent.name!r}", nothing_in_child=("leave", "stop"))
+@dataclass(frozen=True, slots=True)
+class Handover:
+    """What came of handing over. `lost`: by region, the buckets whose last whole copy ends with this member."""
+
+    is_done: bool
+    lost: dict[str, int]
+
+
+@of_one_process(lambda agent: f"the agent of member {agent.name!r}", nothing_in_child=("leave", "hurry", "stop"))
 class Agent:
     """A member's agent. Any thread may use it. `leave` or `stop` ends its two threads.
 
@@ -118,6 +127,7 @@ class Agent:
         self._session.away_since_us = boot_us()
         self._address: Address | None = None  # Where the coordinator answered last.
         self._stopping = False
+        self._hurries = False  # Nobody waits until other members have taken over.
         self._clients: set[_Client] = set()
         self._threads: list[threading.Thread] = []
 
@@ -129,38 +139,85 @@ class Agent:
             for word, run in (("agent", self._run), ("agent-asks", self._run_requests)):
                 self._threads.append(start_thread(what, f"{self.name}-{word}", run))
 
-    def leave(self, timeout: float = LEAVE_TIMEOUT_S) -> bool:
-        """Leaves the site: others become primary first. Returns whether the coordinator said that nobody waits for this
-        member. Then, or after `timeout` seconds, the agent has stopped."""
+    def hand_over(self, timeout: float, on_progress: Callable[[StillNeeded], object] = _nothing) -> Handover:
+        """Hands over to other members what needs this one. It serves as before until then, and does not leave yet.
+
+        Returns when the coordinator says that the member may leave, after `timeout` seconds, or after `hurry`. It does
+        not wait if nothing is lost without the coordinator, and that is away. `on_progress` is called now and then.
+        """
         deadline = time.monotonic() + timeout
-        session = self._session
-        with self._changed:
-            session.drop_requests()
-            self._changed.wait_for(
-                lambda: (
-                    not session.has_ending_regions or self._stopping or not session.is_joined or bool(session.problem)
-                ),
-                timeout,
-            )
-            if session.is_joined and not self._stopping:
-                if session.tables.members.keys() - {session.me}:
+        progress_at = time.monotonic() + PROGRESS_S
+        session, request = self._session, None
+        while True:
+            with self._changed:
+                if (is_done := self._is_handed_over(request)) is not None:
+                    may_leave = session.may_leave
+                    return Handover(is_done, dict(may_leave.lost) if may_leave is not None else session.last_copies)
+                now = time.monotonic()
+                if now >= deadline or self._hurries:
+                    return Handover(False, session.last_copies)
+                if request is None or session.requests.get(("leave",)) is not request:
                     request = session.leave()
                     self._changed.notify_all()
-                    self._changed.wait_for(
-                        lambda: request.done or self._stopping or not session.is_joined or session.problem,
-                        deadline - time.monotonic(),
-                    )
-                else:
-                    session.may_leave = True
-                if session.is_joined and not self._stopping:
-                    goodbye = session.say_goodbye()
-                    self._changed.notify_all()
-                    self._changed.wait_for(
-                        lambda: goodbye.done or self._stopping or session.problem, min(timeout, GOODBYE_S)
-                    )
-            left = session.may_leave
+                self._wait_for_others(request, min(deadline, progress_at) - now)
+                needed = session.still_needed
+            if time.monotonic() >= progress_at:
+                progress_at = time.monotonic() + PROGRESS_S
+                on_progress(needed)
+
+    def _wait_for_others(self, request: Request, timeout: float) -> None:
+        """The caller holds the lock."""
+        self._changed.wait_for(lambda: self._hurries or self._is_handed_over(request) is not None, timeout)
+
+    def _is_handed_over(self, request: Request | None) -> bool | None:
+        """Returns whether nobody needs this member any more; None: that has to be waited for. The caller holds the
+        lock."""
+        session = self._session
+        if (request is not None and request.done) or not session.tables.members.keys() - {session.me}:
+            return True
+        if self._stopping:
+            return not session.last_copies
+        is_away = bool(session.problem) or not session.is_joined
+        return True if is_away and not session.last_copies else None
+
+    @property
+    def still_needed(self) -> StillNeeded:
+        """What the coordinator said last of a member that wants to leave."""
+        return self._session.still_needed
+
+    def hurry(self) -> None:
+        """Ends the waiting of `hand_over` and `leave`, now and later."""
+        with self._changed:
+            self._hurries = True
+            self._changed.notify_all()
+
+    def stay(self) -> None:
+        """The member does not leave, though `hand_over` was called."""
+        with self._asking() as session:
+            session.stay()
+
+    def leave(self, timeout: float, on_progress: Callable[[StillNeeded], object] = _nothing) -> Handover:
+        """As `hand_over`; then it leaves the site, and the agent has stopped. Ends of regions are told first."""
+        session = self._session
+        with self._changed:
+            self._changed.wait_for(
+                lambda: (
+                    not session.has_ending_regions
+                    or self._stopping
+                    or self._hurries
+                    or not session.is_joined
+                    or bool(session.problem)
+                ),
+                min(timeout, GOODBYE_S),
+            )
+        handover = self.hand_over(timeout, on_progress)
+        with self._changed:
+            if session.is_joined and not self._stopping:
+                goodbye = session.say_goodbye()
+                self._changed.notify_all()
+                self._changed.wait_for(lambda: goodbye.done or self._stopping or session.problem, GOODBYE_S)
         self.stop()
-        return left
+        return handover
 
     def stop(self) -> None:
         """Ends the threads, without a word to the coordinator. It may be called twice."""
@@ -492,4 +549,4 @@ class _Client(ControlClient):
         self.use = use
 
 
-__all__ = ["Agent", "SiteTables"]
+__all__ = ["Agent", "Handover", "SiteTables"]

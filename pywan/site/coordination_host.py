@@ -15,7 +15,7 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from pywan.coordination import encoding
 from pywan.coordination.actions import Lost, Probe, Store, Tell
 from pywan.coordination.coordinator import Coordinator
 from pywan.coordination.journal import Journal
-from pywan.coordination.messages import MayLeave, Refused, Tables
+from pywan.coordination.messages import MayLeave, Refused, StillNeeded, Tables
 from pywan.coordination.requests import take_request
 from pywan.coordination.tables import Incarnation, MemberProfile, Reach
 from pywan.errors import ConfigurationError, ConnectivityError, DiskAccessError, ProtocolError, PywanError
@@ -61,7 +61,7 @@ class _Mailbox:
 
     turn: int = 0  # Counts its questions for news. Only the newest is answered with news.
     has_news: bool = False
-    mail: deque[Refused | MayLeave] = field(default_factory=lambda: deque(maxlen=MAX_MAIL))
+    mail: deque[Refused | MayLeave | StillNeeded] = field(default_factory=lambda: deque(maxlen=MAX_MAIL))
 
 
 class CoordinationHost:
@@ -150,6 +150,7 @@ class CoordinationHost:
             "coordination-ask": self._on_ask,
             "coordination-show": lambda request, peer: {"coordination": self.status()},
             "coordination-revoke": self._on_revoke,
+            "coordination-end-site": self._on_end_site,
         }
 
     def ended(self, peer: tuple[Any, ...]) -> None:
@@ -356,13 +357,13 @@ class CoordinationHost:
             log.error("locator %s decides nothing now: %s", self.name, error)
         self._problem = str(error)
 
-    def _act(self, asker: Incarnation | None = None) -> list[Refused | MayLeave]:
+    def _act(self, asker: Incarnation | None = None) -> list[Refused | MayLeave | StillNeeded]:
         """Does what the coordinator wants done. Returns what it tells the asker. The caller holds the lock.
 
         Tables are not sent from here: a member's question is answered with all that it does not have.
         """
         assert self._core is not None and self._journal is not None
-        told: list[Refused | MayLeave] = []
+        told: list[Refused | MayLeave | StillNeeded] = []
         try:
             for action in self._core.take_actions():
                 match action:
@@ -604,7 +605,7 @@ class CoordinationHost:
             "lease_us": self._member_timeout_us,
             "tables": None if tables is None else encoding.pack(encoding.plain_tables(tables)),
             "refused": [encoding.plain_refused(each) for each in mail if isinstance(each, Refused)],
-            "may_leave": any(isinstance(each, MayLeave) for each in mail),
+            **_plain_leaving(mail),
         }
 
     def _on_ask(self, request: dict[str, Any], peer: tuple[Any, ...]) -> dict[str, Any]:
@@ -614,7 +615,7 @@ class CoordinationHost:
         if not isinstance(requests, list) or len(requests) > MAX_REQUESTS:
             raise ProtocolError(f"coordination-ask: requests is a list of at most {MAX_REQUESTS}")
         refused: list[Any] = []
-        may_leave = False
+        leaving: list[Refused | MayLeave | StillNeeded] = []
         with self._changed:
             away = self._not_here()
             if away is not None:
@@ -626,10 +627,10 @@ class CoordinationHost:
             for index, each in enumerate(requests):
                 take_request(core, me, each, boot_us())
                 for message in self._act(me):
-                    if isinstance(message, MayLeave):
-                        may_leave = True
-                    else:
+                    if isinstance(message, Refused):
                         refused.append([index, encoding.plain_refused(message)])
+                    else:
+                        leaving.append(message)
             decision = core.site.number
             self._changed.notify_all()
         return {
@@ -637,7 +638,7 @@ class CoordinationHost:
             "coordinator": self.name,
             "decision": decision,
             "refused_requests": refused,
-            "may_leave": may_leave,
+            **_plain_leaving(leaving),
         }
 
     def _reply(self, *, refused: list[Refused] | None = None, **fields: Any) -> dict[str, Any]:
@@ -672,6 +673,18 @@ class CoordinationHost:
                 "revoked": [str(each) for each in revoked],
                 "alive": alive,
             }
+
+    def _on_end_site(self, request: dict[str, Any], peer: tuple[Any, ...]) -> dict[str, Any]:
+        """An operator ends all members of the site: nobody takes over, and all end together."""
+        with self._changed:
+            away = self._not_here()
+            if away is not None:
+                return away
+            assert self._core is not None
+            self._core.end_site(boot_us())
+            log.info("locator %s: all members of site %d are ended by an operator", self.name, self._site)
+            self._changed.notify_all()
+            return {"decides": True, "coordinator": self.name}
 
     def status(self) -> dict[str, Any]:
         """Returns who coordinates, and the tables of the site in numbers, as plain values."""
@@ -713,6 +726,17 @@ def reach_of(profile: MemberProfile) -> Reach:
         there = reply.get("incarnation", profile.incarnation.member_id)
         return Reach.ANSWERED if there == profile.incarnation.member_id else Reach.REFUSED
     return Reach.ANSWERED
+
+
+def _plain_leaving(messages: Iterable[Refused | MayLeave | StillNeeded]) -> dict[str, Any]:
+    """What a member is told that wants to leave, as fields of a reply."""
+    told: dict[str, Any] = {}
+    for message in messages:
+        if isinstance(message, MayLeave):
+            told["may_leave"] = encoding.plain_may_leave(message)
+        elif isinstance(message, StillNeeded):
+            told["still_needed"] = encoding.plain_still_needed(message)
+    return told
 
 
 def _map(request: dict[str, Any], key: str) -> dict[str, Any]:
