@@ -162,9 +162,7 @@ def test_members_go_on_with_a_coordinator_whose_file_is(what, site, tmp_path):
     # The second member may have had the only copies in sync: the coordinator was away while others were made.
     eventually(lambda: has_two_whole_copies(site), what="two whole copies of each bucket")
     site.members["two"].kill()
-    eventually(
-        lambda: copies(site, "four") + leads(site, "four") == BUCKETS, what="copies at a member that comes later"
-    )
+    eventually(lambda: copies(site, "four") == BUCKETS, what="copies at a member that comes later")
     writer.write(four, 20)
     writer.check(three, four)
     assert writer.longest_s < LONGEST_S
@@ -196,9 +194,9 @@ def parted(tmp_path: Path) -> Iterator[tuple[Site, PrivateNetwork]]:
 
 
 def primary_of(site: Site) -> tuple[MemberProcess, MemberProcess]:
-    """(who leads all buckets, who follows)."""
+    """(who leads most buckets, the other one)."""
     one, two = pair_of(site)
-    return (one, two) if leads(site, "one") == BUCKETS else (two, one)
+    return (one, two) if leads(site, "one") > BUCKETS // 2 else (two, one)
 
 
 @pytest.mark.parametrize("way", ["both", "out", "in"])
@@ -218,7 +216,7 @@ def test_a_member_that_is_cut_off_from_all_others_loses_nothing_and_comes_back(p
     writer.write(there, 20)
     network.heal()
     eventually(answers(away), what="a put at the member that was away")
-    eventually(lambda: copies(site, away.name) + leads(site, away.name) == BUCKETS, what="both members with all copies")
+    eventually(lambda: copies(site, away.name) == BUCKETS, what="both members with all copies")
     writer.write(away, 20)
     writer.check(primary, copy)
 
