@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pywan.coordination import encoding
 from pywan.coordination.actions import Probe, Store, Tell
 from pywan.coordination.coordinator import Coordinator
-from pywan.coordination.messages import MayLeave, Refused, Tables
+from pywan.coordination.messages import MayLeave, Refused, StillNeeded, Tables
 from pywan.coordination.requests import take_request
 from pywan.coordination.tables import Incarnation, MemberProfile, Reach
 
@@ -43,7 +43,7 @@ class CoordinatorNode(Node):
         self._may_adopt_identity = not stored
         self._polls: dict[Incarnation, tuple[int, int, Reply]] = {}  # Turn, newest decision that it has, the way back.
         self._turns = 0
-        self._mail: dict[Incarnation, list[Refused | MayLeave]] = {}
+        self._mail: dict[Incarnation, list[Refused | MayLeave | StillNeeded]] = {}
         self._next_poll_us: dict[Incarnation, int] = {}
         self.every(30 * MS, self._tick)
 
@@ -121,20 +121,21 @@ class CoordinatorNode(Node):
             self._reply(
                 tables=None if tables is None else encoding.pack(encoding.plain_tables(tables)),
                 refused=[encoding.plain_refused(each) for each in mail if isinstance(each, Refused)],
-                may_leave=any(isinstance(each, MayLeave) for each in mail),
+                **plain_leaving(mail),
             )
         )
 
     def _ask(self, request: dict[str, Any], reply: Reply) -> None:
         me = encoding.incarnation_of(request["me"])
-        refused, may_leave = [], False
+        refused: list[Any] = []
+        leaving: list[Refused | MayLeave | StillNeeded] = []
         for index, each in enumerate(request["requests"]):
             take_request(self.core, me, each, self.clock())
             for message in self._act(me):
-                may_leave = may_leave or isinstance(message, MayLeave)
+                leaving.append(message)
                 if isinstance(message, Refused):
                     refused.append([index, encoding.plain_refused(message)])
-        reply(self._reply(decision=self.core.site.number, refused_requests=refused, may_leave=may_leave))
+        reply(self._reply(decision=self.core.site.number, refused_requests=refused, **plain_leaving(leaving)))
 
     def _reply(self, **fields: Any) -> dict[str, Any]:
         return {
@@ -145,9 +146,9 @@ class CoordinatorNode(Node):
             **fields,
         }
 
-    def _act(self, asker: Incarnation | None = None) -> list[Refused | MayLeave]:
+    def _act(self, asker: Incarnation | None = None) -> list[Refused | MayLeave | StillNeeded]:
         """Does what the coordinator wants done. Returns what it tells the asker."""
-        told: list[Refused | MayLeave] = []
+        told: list[Refused | MayLeave | StillNeeded] = []
         news: list[Incarnation] = []
         for action in self.core.take_actions():
             match action:
@@ -195,3 +196,14 @@ class CoordinatorNode(Node):
             self._act()
 
         self.simulation.after(after, lambda: self.do(tell))
+
+
+def plain_leaving(messages: list[Refused | MayLeave | StillNeeded]) -> dict[str, Any]:
+    """What a member is told that wants to leave, as fields of a reply."""
+    told: dict[str, Any] = {}
+    for message in messages:
+        if isinstance(message, MayLeave):
+            told["may_leave"] = encoding.plain_may_leave(message)
+        elif isinstance(message, StillNeeded):
+            told["still_needed"] = encoding.plain_still_needed(message)
+    return told

@@ -11,6 +11,7 @@ from pywan import _core
 from pywan.calls.table import BucketTable
 from pywan.config.attributes import RegionAttributes
 from pywan.coordination.agent_session import AgentSession, Changed, Extended, GivenUp, Question, Remembered, Request
+from pywan.coordination.messages import MayLeave
 from pywan.coordination.tables import BucketKey, Epoch, Incarnation, Learner, MemberProfile
 from pywan.copies.copies_session import CopiesSession
 from pywan.copies.peer_session import PeerSession
@@ -718,7 +719,7 @@ class Member(Node):
         if session.is_joined and session.tables.members.keys() - {session.me}:
             session.leave()
         else:
-            session.may_leave = True
+            session.may_leave = MayLeave()
 
     def _leave(self) -> None:
         session = self.agent.session
