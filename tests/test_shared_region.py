@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fuzz_core import calls
 from pywan import _core
 from pywan.calls.route import Route
 from pywan.errors import ConnectivityError, IllegalStateError
@@ -73,6 +74,24 @@ def test_a_read_waits_until_what_it_saw_counts(site: SharedSite) -> None:
     site.carry()
     put.result()
     assert [read.result() for read in reads] == ["new", True, (False, True, "new")]
+
+
+def test_a_size_that_did_not_count_is_asked_again_of_the_next_primary(site: SharedSite) -> None:
+    """The last bucket of all: no answer is laid out behind the one of this bucket."""
+    site.carry()
+    bucket = site.buckets - 1
+    old, new = site.members
+    key = next(b"k%d" % n for n in range(1000) if site.bucket_of(b"k%d" % n) == bucket)
+    session = _core.CallSession({"r": old.core}.get)  # Its caller is gone, and nobody repeats the put.
+    session.receive_data(calls.call(calls.REGION, b"r") + calls.call(calls.CHANGE, calls.record(key), bucket=bucket), 1)
+    assert old.tail.last(bucket) == 1 and new.tail.last(bucket) == 0
+    size = Call(len, old.core)
+    eventually(lambda: old.tail.state(bucket)["waiters"] == 1)
+    old.tail.set_role(bucket, _core.TAIL_ABSENT, 1, 1)  # As a member does that was given up.
+    old.core.drop_bucket(bucket)
+    site.lead(bucket, 1)
+    site.keep_carrying()
+    assert size.result() == 0
 
 
 def test_a_copy_that_is_taken_out_is_waited_for_no_longer(site: SharedSite) -> None:

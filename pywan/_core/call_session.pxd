@@ -73,7 +73,7 @@ cdef class CallSession(Session):
     cdef bytes known_primary(self, const wan_call *call)
     cdef bint wait_for(self, region_core *region, const wan_call *call, uint64_t era, uint64_t sequence, uint64_t at,
                        bint is_change) noexcept nogil
-    cdef bint wait_for_bucket(self, region_core *region, const wan_call *call) noexcept nogil
+    cdef bint wait_for_bucket(self, region_core *region, const wan_call *call, uint64_t era, uint64_t at) noexcept nogil
     cdef uint64_t last_answer(self) noexcept nogil
     cdef void settle(self) noexcept nogil
     cdef bint shelve(self, uint64_t begin) noexcept nogil
@@ -90,6 +90,7 @@ cdef class CallSession(Session):
     cdef wan_answer *do_get(self, region_core *region, const wan_call *call) noexcept nogil
     cdef wan_answer *do_change(self, region_core *region, const wan_call *call) noexcept nogil
     cdef wan_answer *do_rows(self, region_core *region, const wan_call *call) noexcept nogil
+    cdef wan_answer *do_count(self, region_core *region, const wan_call *call) noexcept nogil
     cdef wan_answer *do_scan(self, region_core *region, const wan_call *call) noexcept nogil
     cdef wan_answer *do_clear(self, region_core *region, const wan_call *call) noexcept nogil
     cdef wan_answer *change_by_callbacks(self, const wan_call *call, const wan_record *record) noexcept nogil

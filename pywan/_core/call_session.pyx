@@ -215,15 +215,14 @@ cdef class CallSession(Session):
         elif call.kind == WAN_CALL_ROWS:
             answer = self.do_rows(region, call)
         elif call.kind == WAN_CALL_COUNT:
-            answer = self.answer(call, WAN_ANSWER_DONE, 0)
-            if answer != NULL:
-                answer.number = wan_table_bucket_count(&region.table, &region.table.buckets[call.bucket]).entries
-                if not self.wait_for_bucket(region, call):
-                    answer = NULL
+            answer = self.do_count(region, call)
         elif call.kind == WAN_CALL_SCAN:
             answer = self.do_scan(region, call)
-        else:
+        elif call.kind == WAN_CALL_CLEAR:
             answer = self.do_clear(region, call)
+        else:
+            wan_note(WAN_CORRUPT, "a call of kind %u is unknown", call.kind)
+            return ENDED_TOLD
         if answer == NULL:
             wan_note(WAN_NO_MEMORY, "no memory for the answer to a call of kind %u", call.kind)
             return ENDED_TOLD
@@ -375,13 +374,11 @@ cdef class CallSession(Session):
         wait.at, wait.is_change = at, is_change
         return wan_buffer_add(&self.waits, &wait, sizeof(call_wait)) == WAN_OK
 
-    cdef bint wait_for_bucket(self, region_core *region, const wan_call *call) noexcept nogil:
-        """As `wait_for` for all that a bucket has, for the answer that was laid out last."""
-        cdef wan_tail_bucket *bucket
-        if region.tail == NULL:
-            return True
-        bucket = &region.tail.buckets[call.bucket]
-        return self.wait_for(region, call, wan_read(&bucket.era), wan_read(&bucket.last), self.last_answer(), False)
+    cdef bint wait_for_bucket(self, region_core *region, const wan_call *call, uint64_t era, uint64_t at) noexcept nogil:
+        """As `wait_for`, for the answer at `at` that has seen all of a bucket. The bucket was in this era before the
+        answer saw anything of it."""
+        return region.tail == NULL or self.wait_for(region, call, era, wan_read(&region.tail.buckets[call.bucket].last),
+                                                    at, False)
 
     cdef uint64_t last_answer(self) noexcept nogil:
         """Where the answer begins that is laid out next."""
@@ -723,9 +720,17 @@ cdef class CallSession(Session):
             answer.number = applied
         return answer if not touched or self.wait_for(region, call, era, sequence, at, applied > 0) else NULL
 
+    cdef wan_answer *do_count(self, region_core *region, const wan_call *call) noexcept nogil:
+        cdef uint64_t at = self.last_answer(), era = era_of(region, call)
+        cdef wan_answer *answer = self.answer(call, WAN_ANSWER_DONE, 0)
+        if answer == NULL:
+            return NULL
+        answer.number = wan_table_bucket_count(&region.table, &region.table.buckets[call.bucket]).entries
+        return answer if self.wait_for_bucket(region, call, era, at) else NULL
+
     cdef wan_answer *do_scan(self, region_core *region, const wan_call *call) noexcept nogil:
         cdef const wan_bucket *bucket = &region.table.buckets[call.bucket]
-        cdef uint64_t at = self.last_answer(), number = call.number, slot, whole
+        cdef uint64_t at = self.last_answer(), era = era_of(region, call), number = call.number, slot, whole
         cdef wan_answer *answer = self.answer(call, WAN_ANSWER_DONE, 0)
         cdef wan_shard *shard
         cdef wan_entry *entry
@@ -768,10 +773,7 @@ cdef class CallSession(Session):
         answer = <wan_answer *>(self.out.bytes + self.out.start + at)
         answer.length = <uint32_t>(self.last_answer() - at - sizeof(wan_answer))
         answer.number = number if number < bucket.shard_count else NO_LIMIT
-        if region.tail != NULL and not self.wait_for(region, call, wan_read(&region.tail.buckets[call.bucket].era),
-                                                     wan_read(&region.tail.buckets[call.bucket].last), at, False):
-            return NULL
-        return answer
+        return answer if self.wait_for_bucket(region, call, era, at) else NULL
 
     cdef wan_answer *do_clear(self, region_core *region, const wan_call *call) noexcept nogil:
         cdef const wan_bucket *bucket = &region.table.buckets[call.bucket]
@@ -922,6 +924,11 @@ cdef bint is_primary(const region_core *region, const wan_call *call, uint64_t *
     bucket = &region.tail.buckets[call.bucket]
     epoch[0] = wan_read(&bucket.epoch)
     return wan_tail_role(region.tail, call.bucket) == WAN_TAIL_PRIMARY and epoch[0] >= call.epoch
+
+
+cdef uint64_t era_of(const region_core *region, const wan_call *call) noexcept nogil:
+    """The era of the call's bucket. 0: the region has no tails."""
+    return wan_read(&region.tail.buckets[call.bucket].era) if region.tail != NULL else 0
 
 
 cdef void lose(const call_wait *wait, wan_answer *answer) noexcept nogil:

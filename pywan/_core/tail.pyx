@@ -161,6 +161,7 @@ cdef class Tail:
             memcpy(copies, held.copies, count * sizeof(wan_tail_copy))
         role, life, epoch, transfer = held.role, held.life, held.epoch, held.transfer
         last, counted, waits = held.last, held.counted, held.changes.used - held.changes.start
+        waiters = held.waiters
         wan_lock_release(&held.lock)
         if copies == NULL:
             raise MemoryError("no memory for the state of a bucket")
@@ -171,7 +172,7 @@ cdef class Tail:
                          "sent": copy.sent, "acked": copy.acked, "confirmed": bool(copy.confirmed)})
         free(copies)
         return {"role": ROLES[role], "life": life, "epoch": epoch, "transfer": transfer, "last": last,
-                "counted": counted, "bytes": waits, "copies": told}
+                "counted": counted, "bytes": waits, "waiters": waiters, "copies": told}
 
     def states(self):
         """The state of each bucket that this member has, by number."""
