@@ -13,7 +13,7 @@ from pywan.coordination.tables import Incarnation
 from pywan.errors import BatchError, ConnectivityError, IncompatibleSystemError
 from pywan.protocol.calls import decode_primary, encode_primary, error_of
 
-CALL_TIMEOUT_S = 10.0  # The default of call-timeout.
+CALL_TIMEOUT_S = 10.0  # How long a call is tried.
 # How long a call waits for a newer table before it asks the same member again. The member may be about to become
 # primary, or this table may be behind.
 NEWER_S = 0.02
@@ -263,7 +263,7 @@ class Route(_core.CallRoute):
         error = ConnectivityError(
             f"region {self._name!r}: {what}: {where} did not answer within {self.limit_us / 1e6:g} s:"
             f" {words}{f', since {why}' if why else ''}; {became}. Try again when the members of the"
-            " site reach each other, or raise call-timeout"
+            " site reach each other; `show coordinator` says who is there"
         )
         error.in_doubt = in_doubt
         return error
