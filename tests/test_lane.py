@@ -16,6 +16,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from fuzz_core import calls
 from fuzz_core.lane import (
     ANSWER,
     CHANGES,
@@ -27,6 +28,7 @@ from fuzz_core.lane import (
     answered,
     bucket_of,
     changes,
+    clear_entry,
     entry,
     piece,
     region_frame,
@@ -55,6 +57,14 @@ def key_of(bucket: int, number: int = 0) -> bytes:
 def destroy(core: _core.RegionCore, key: bytes) -> None:
     with contextlib.suppress(KeyError):
         core.destroy(key)
+
+
+def clear(core: _core.RegionCore, bucket: int, number: int) -> None:
+    """Clears a bucket by a call of this number, whose answer nobody waits for."""
+    session = _core.CallSession({core.name: core}.get)
+    session.receive_data(calls.call(calls.REGION, core.name.encode()), 1)
+    session.receive_data(calls.call(calls.CLEAR, calls.identity(number), bucket=bucket), 1)
+    session.data_to_send(1)
 
 
 def types(data: bytes) -> list[int]:
@@ -326,6 +336,12 @@ def test_a_key_of_another_bucket_ends_the_connection(pair):
         (changes([section([], 1)], 1, count=70_000), "says that it has 70000 parts"),
         (changes([], 1), "says that it has 0 parts"),
         (changes([section([], 1) + bytes(8)], 1), "8 bytes behind its sections"),
+        (changes([section([clear_entry()[:-8]], 1)], 1), "is not whole"),
+        (
+            changes([section([clear_entry()[:10] + b"\x0a" + clear_entry()[11:]], 1)], 1),
+            "has 40 bytes and the flags 10",
+        ),
+        (_core.pack_frame(IMAGE, piece([clear_entry()], 0), 1), "and the flags 9"),
         (_core.pack_frame(IMAGE, piece([], 0, part=3), 1), "is of part 3"),
         (_core.pack_frame(IMAGE, piece([], 0, part=2, count=1), 1), "a remembered call of an image is cut off"),
         (_core.pack_frame(IMAGE, piece([], 0, transfer=0), 1), "of transfer 0"),
@@ -577,6 +593,27 @@ def test_an_image_is_right_while_puts_go_on(learning):
     learning.assert_same()
 
 
+@pytest.mark.parametrize("pieces", [0, 1, 3])
+def test_a_learner_gets_a_clear_that_comes_between_the_pieces_of_its_image(learning, pieces):
+    core = learning.here.core
+    fill(core)
+    bucket = 1
+    learning.learn()
+    learning.open(SECOND)
+    while types(data := learning.sender.session.data_to_send(SECOND)).count(IMAGE) == 0:
+        learning.taking.receive_data(data, SECOND)
+        learning.sender.session.receive_data(learning.taking.data_to_send(SECOND), SECOND)
+    learning.taking.receive_data(data, SECOND)  # The first piece of an image.
+    for _ in range(pieces):
+        learning.sender.session.receive_data(learning.taking.data_to_send(SECOND), SECOND)
+        learning.taking.receive_data(learning.sender.session.data_to_send(SECOND), SECOND)
+    clear(core, bucket, 1)
+    core.put(key_of(bucket, 5), b"after the clear")
+    learning.pump()
+    learning.assert_same()
+    assert learning.there.core.bucket(bucket)["entries"] == 1
+
+
 def test_an_image_begins_again_on_a_new_connection_and_for_a_new_transfer(learning):
     fill(learning.here.core)
     learning.learn()
@@ -648,7 +685,11 @@ def campaign(source: random.Random) -> None:
     back = b""
     for _ in range(source.randrange(20, 150)):
         step = source.random()
-        if step < 0.4:
+        if step < 0.03:
+            bucket = source.randrange(BUCKETS)
+            clear(pair.here.core, bucket, source.getrandbits(60))
+            model = {key: value for key, value in model.items() if bucket_of(key) != bucket}
+        elif step < 0.4:
             key = b"k%d" % source.randrange(30)
             if source.random() < 0.3:
                 destroy(pair.here.core, key)

@@ -190,8 +190,123 @@ def test_a_clear_takes_out_the_entries_at_the_copies_too(site: SharedSite) -> No
     assert primary.clear() == 50
     site.stop_carrying()
     site.carry()
-    assert all(copy.lookup(key) == primary.lookup(key) for key in range(50))
-    assert not any(copy.lookup(key)[3] for key in range(50))
+    assert versions(copy, range(50)) == versions(primary, range(50)) == [None] * 50
+
+
+def send_clear(member: Any, bucket: int, *, identity: int, repeats: bool = False) -> _core.CallSession:
+    """Sends a member the clear of a bucket. Returns the session that serves it."""
+    session = _core.CallSession({"r": member.core}.get)
+    payload, flags = calls.identity(identity), calls.REPEAT if repeats else 0
+    session.receive_data(calls.call(calls.REGION, b"r"), 1)
+    session.receive_data(calls.call(calls.CLEAR, payload, bucket=bucket, flags=flags, number=100 * repeats), 1)
+    return session
+
+
+def cleared(session: _core.CallSession) -> list[tuple[int, int]]:
+    """(status, how many entries were taken out) of each answer of a session so far."""
+    data = session.data_to_send(1)
+    return [(status, number) for status, number in calls.numbers(data)]
+
+
+def test_a_clear_is_one_change_of_a_bucket_and_is_answered_when_it_counts(site: SharedSite) -> None:
+    site.keep_carrying()
+    for number in range(30):
+        site.cores[0].put(number, number)
+    site.stop_carrying()
+    site.carry()
+    old, new = site.members
+    bucket = site.bucket_of(0)
+    before, entries = old.tail.last(bucket), old.core.bucket(bucket)["entries"]
+    session = send_clear(old, bucket, identity=1)
+    read = Call(old.core.get, 0, "nothing")
+    eventually(lambda: old.tail.state(bucket)["waiters"] == 1)  # What the read saw does not count yet.
+    assert cleared(session) == []
+    assert old.tail.last(bucket) == before + 1
+    assert new.core.bucket(bucket)["entries"] == entries > 0
+    site.carry()
+    assert cleared(session) == [(0, entries)]
+    assert read.result() == "nothing"
+    assert new.core.bucket(bucket)["entries"] == 0
+
+
+def test_a_repeated_clear_leaves_what_was_put_in_between_and_gives_its_first_answer(site: SharedSite) -> None:
+    site.keep_carrying()
+    site.cores[0].put("k", "old")
+    site.stop_carrying()
+    site.carry()
+    bucket = site.bucket_of("k")
+    send_clear(site.members[0], bucket, identity=1)  # The primary dies before it answers.
+    site.lead(bucket, 1)
+    site.keep_carrying()
+    site.cores[1].put("k", "new")
+    again = send_clear(site.members[1], bucket, identity=1, repeats=True)
+    assert cleared(again) == [(0, 1)]
+    assert site.cores[1].get("k") == "new"
+    assert cleared(send_clear(site.members[1], bucket, identity=2)) == []
+    eventually(lambda: len(site.cores[1]) == 0)
+
+
+@pytest.mark.parametrize("caller", [0, 1, 2], ids=["the old primary", "the new primary", "another member"])
+def test_a_clear_whose_primaries_are_deposed_is_made_once(caller: int) -> None:
+    with SharedSite(3) as site:
+        site.keep_carrying()
+        assert site.cores[0].put_columns(np.arange(100), np.arange(100)) == 100
+        site.stop_carrying()
+        site.carry()
+        before = [site.members[0].tail.last(bucket) for bucket in range(site.buckets)]
+        made = Call(site.cores[caller].clear)
+        eventually(lambda: sum(map(site.members[0].tail.last, range(site.buckets))) == sum(before) + site.buckets)
+        for bucket in range(site.buckets):
+            site.lead(bucket, 1)
+        site.keep_carrying()
+        assert made.result() == 100
+        assert [site.members[1].tail.last(bucket) for bucket in range(site.buckets)] == [n + 1 for n in before]
+        assert len(site.cores[2]) == 0
+
+
+def test_a_clear_that_does_not_count_is_in_doubt_and_says_what_was_cleared() -> None:
+    with SharedSite(timeout_s=0.5) as site:
+        site.keep_carrying()
+        site.cores[0].put_columns(np.arange(50), np.arange(50))
+        site.stop_carrying()
+        site.carry()
+        with pytest.raises(ConnectivityError, match=r"0 of 7 buckets were cleared, of 0 entries; 7 of the others may"):
+            site.cores[1].clear()
+        site.keep_carrying()
+        eventually(lambda: site.cores[0].clear() == 0)
+
+
+def test_a_clear_of_which_a_bucket_has_no_primary_says_what_was_cleared() -> None:
+    with SharedSite(timeout_s=0.5) as site:
+        site.keep_carrying()
+        site.cores[0].put_columns(np.arange(50), np.arange(50))
+        with_key = site.cores[0].bucket(3)["entries"]
+        for member in site.members:
+            member.tail.set_role(3, _core.TAIL_COPY, 1, 99)
+        with pytest.raises(
+            ConnectivityError, match=f"6 of 7 buckets were cleared, of {50 - with_key} entries; bucket 3"
+        ) as raised:
+            site.cores[1].clear()
+        assert not raised.value.in_doubt
+
+
+def test_listeners_hear_a_clear_as_the_destroys_of_its_entries_everywhere(site: SharedSite) -> None:
+    site.keep_carrying()
+    for member in site.members:
+        member.tail.hear()
+    for number in range(20):
+        site.cores[0].put(number, f"value {number}")
+    for member in site.members:
+        eventually(lambda member=member: len(member.tail.take_heard(0)) >= 0 and member.tail.heard_bytes == 0)
+    assert site.cores[1].clear() == 20
+    for member in site.members:
+        heard = []
+        eventually(lambda member=member, heard=heard: len(heard.extend(member.tail.take_heard(0)) or heard) == 20)
+        assert {operation for operation, _, _ in heard} == {"destroy"}
+        assert {_core.record_fields(record)["key"][1] for _, _, record in heard} == {
+            _core.encoded_key(number).data for number in range(20)
+        }
+        assert sorted(old[1] for _, old, _ in heard) == sorted(b"value %d" % number for number in range(20))
 
 
 # Doubt

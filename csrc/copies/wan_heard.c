@@ -18,25 +18,52 @@ void wan_heard_close(wan_heard *heard)
     free(heard);
 }
 
-wan_status wan_heard_begin(wan_heard *heard, const uint8_t *old, uint32_t old_length, uint8_t old_form,
-                           uint64_t entry_length)
+/* Writes an item behind all others, without its entry. There is room for it. */
+static wan_heard_item *write_item(wan_heard *heard, const uint8_t *old, uint32_t old_length, uint8_t old_form,
+                                  uint64_t entry_length)
 {
-    const wan_heard_item item = {
-        .length = sizeof item + wan_align8(old_length) + entry_length,
+    wan_heard_item *item = (wan_heard_item *)(heard->items.bytes + heard->items.used);
+    *item = (wan_heard_item){
+        .length = wan_heard_size(old ? old_length : 0, entry_length),
         .old_length = old ? old_length : 0,
         .has_old = old != NULL,
         .old_form = old ? old_form : 0,
     };
+    if (item->old_length) memcpy(item + 1, old, item->old_length);
+    return item;
+}
+
+wan_status wan_heard_begin(wan_heard *heard, const uint8_t *old, uint32_t old_length, uint8_t old_form,
+                           uint64_t entry_length)
+{
+    wan_status status = wan_heard_begin_many(heard, wan_heard_size(old ? old_length : 0, entry_length));
+    if (status == WAN_OK) write_item(heard, old, old_length, old_form, entry_length); /* wan_heard_add has it count. */
+    return status;
+}
+
+wan_status wan_heard_begin_many(wan_heard *heard, uint64_t bytes)
+{
     wan_lock_take(&heard->lock);
-    wan_status status = wan_buffer_reserve(&heard->items, item.length);
-    if (status != WAN_OK) {
-        wan_lock_release(&heard->lock);
-        return status;
-    }
-    uint8_t *at = heard->items.bytes + heard->items.used; /* It counts from `wan_heard_add` on. */
-    memcpy(at, &item, sizeof item);
-    if (item.old_length) memcpy(at + sizeof item, old, item.old_length);
-    return WAN_OK;
+    wan_status status = wan_buffer_reserve(&heard->items, bytes);
+    if (status != WAN_OK) wan_lock_release(&heard->lock);
+    return status;
+}
+
+uint8_t *wan_heard_place(wan_heard *heard, const uint8_t *old, uint32_t old_length, uint8_t old_form,
+                         uint64_t entry_length)
+{
+    const wan_heard_item *item = write_item(heard, old, old_length, old_form, entry_length);
+    heard->items.used += item->length;
+    heard->items.count++;
+    return (uint8_t *)item + item->length - entry_length;
+}
+
+void wan_heard_add_many(wan_heard *heard)
+{
+    if (heard->ended) wan_buffer_close(&heard->items);
+    __atomic_store_n(&heard->bytes, heard->items.used, __ATOMIC_RELAXED);
+    wan_lock_release(&heard->lock);
+    wan_signal_change(&heard->changed);
 }
 
 void wan_heard_add(wan_heard *heard, const wan_tail_entry *entry)

@@ -45,6 +45,17 @@ wan_status wan_heard_begin(wan_heard *heard, const uint8_t *old, uint32_t old_le
 /* The change was made. Releases the lock, and wakes whoever waits. */
 void wan_heard_add(wan_heard *heard, const wan_tail_entry *entry);
 void wan_heard_cancel(wan_heard *heard); /* It was not made. */
+/* Begins many changes of one step, which have `bytes` bytes together: as wan_heard_begin. For each of them,
+ * wan_heard_place returns where its wan_tail_entry goes. wan_heard_add_many ends what was begun. */
+wan_status wan_heard_begin_many(wan_heard *heard, uint64_t bytes);
+uint8_t *wan_heard_place(wan_heard *heard, const uint8_t *old, uint32_t old_length, uint8_t old_form,
+                         uint64_t entry_length);
+void wan_heard_add_many(wan_heard *heard);
+/* The bytes of a change. */
+static inline uint64_t wan_heard_size(uint32_t old_length, uint64_t entry_length)
+{
+    return sizeof(wan_heard_item) + wan_align8(old_length) + entry_length;
+}
 
 /* Moves all changes to `to`, which is empty. Waits up to `timeout_ms` for the first one. Returns whether there are any.
  */

@@ -7,25 +7,25 @@
 
 #define SEQUENCE_MAX (UINT64_MAX / 2) /* Nobody makes so many changes, and a sum with a count stays a number. */
 
-static wan_status check_entry(const uint8_t *at, uint64_t left)
+static wan_status check_entry(const uint8_t *at, uint64_t left, int is_image)
 {
     wan_status status = wan_tail_entry_check(at, left);
     if (status != WAN_OK) return status;
     const wan_tail_entry *entry = (const wan_tail_entry *)at;
     const int is_row = (entry->flags & WAN_TAIL_ROW) != 0;
     if (entry->outcome > WAN_FORGOTTEN || entry->found_form >= WAN_FORM_COUNT
-        || entry->flags > (WAN_TAIL_REMEMBERED | WAN_TAIL_FOUND | WAN_TAIL_ROW) || (entry->row && !is_row)
-        || entry->row == UINT32_MAX || entry->reserved
-        || (is_row && entry->flags != (WAN_TAIL_REMEMBERED | WAN_TAIL_ROW)))
+        || entry->flags > (WAN_TAIL_REMEMBERED | WAN_TAIL_FOUND | WAN_TAIL_ROW | WAN_TAIL_CLEAR)
+        || (is_image && entry->flags & WAN_TAIL_CLEAR) || (entry->row && !is_row) || entry->row == UINT32_MAX
+        || entry->reserved || (is_row && entry->flags != (WAN_TAIL_REMEMBERED | WAN_TAIL_ROW)))
         return WAN_FAIL(WAN_CORRUPT, "an entry of a lane has the outcome %u, the form %u and the flags %u",
                         entry->outcome, entry->found_form, entry->flags);
     return WAN_OK;
 }
 
-static wan_status check_entries(const uint8_t *at, uint64_t bytes, uint32_t count)
+static wan_status check_entries(const uint8_t *at, uint64_t bytes, uint32_t count, int is_image)
 {
     for (uint32_t n = 0; n < count; n++) {
-        wan_status status = check_entry(at, bytes);
+        wan_status status = check_entry(at, bytes, is_image);
         if (status != WAN_OK) return status;
         const uint32_t length = ((const wan_tail_entry *)at)->length;
         at += length, bytes -= length;
@@ -84,7 +84,7 @@ static wan_status check_changes(const uint8_t *payload, uint64_t length)
             return WAN_FAIL(WAN_CORRUPT,
                             "section %" PRIu32 " of a lane has %" PRIu32 " bytes where %" PRIu64 " are left", n,
                             section->bytes, length - at);
-        if ((status = check_entries(payload + at, section->bytes, section->count)) != WAN_OK) return status;
+        if ((status = check_entries(payload + at, section->bytes, section->count, 0)) != WAN_OK) return status;
         at += section->bytes;
     }
     return at == length
@@ -119,7 +119,7 @@ static wan_status check_image(const uint8_t *payload, uint64_t length)
                         "a piece of an image is of part %u (%u), of transfer %" PRIu64 " and through %" PRIu64,
                         image->part, image->is_last, image->transfer, image->through);
     if (image->part == WAN_IMAGE_ENTRIES)
-        return check_entries((const uint8_t *)(image + 1), image->bytes, image->count);
+        return check_entries((const uint8_t *)(image + 1), image->bytes, image->count, 1);
     if (image->part == WAN_IMAGE_ANSWERS)
         return check_answers((const uint8_t *)(image + 1), image->bytes, image->count);
     if (image->bytes != (uint64_t)image->count * sizeof(wan_shrunk))

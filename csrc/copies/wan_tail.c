@@ -20,6 +20,12 @@ wan_status wan_tail_entry_check(const uint8_t *at, uint64_t bytes)
     const wan_tail_entry *entry = (const wan_tail_entry *)at;
     if (bytes < sizeof *entry || entry->length > bytes || entry->length % 8 || entry->length < sizeof *entry)
         return WAN_FAIL(WAN_CORRUPT, "a change of a bucket is not whole");
+    if (entry->flags & WAN_TAIL_CLEAR)
+        return entry->length == WAN_TAIL_CLEAR_BYTES && entry->flags == (WAN_TAIL_CLEAR | WAN_TAIL_REMEMBERED)
+                       && !entry->found_length && !entry->row
+                   ? WAN_OK
+                   : WAN_FAIL(WAN_CORRUPT, "the clear of a bucket has %" PRIu32 " bytes and the flags %u",
+                              entry->length, entry->flags);
     const uint64_t room = entry->length - sizeof *entry;
     wan_status status = wan_record_check(at + sizeof *entry, room);
     if (status != WAN_OK) return status;
@@ -197,6 +203,17 @@ static int recount(wan_tail *tail, wan_tail_bucket *bucket)
 static void remember(wan_tail_bucket *bucket, const wan_tail_entry *entry, uint64_t sequence)
 {
     if (!(entry->flags & WAN_TAIL_REMEMBERED)) return;
+    if (entry->flags & WAN_TAIL_CLEAR) {
+        wan_tail_clear *clear = (wan_tail_clear *)(entry + 1);
+        const wan_first_answer cleared = {.call = clear->call,
+                                          .sequence = sequence,
+                                          .outcome = entry->outcome,
+                                          .has_found = 1,
+                                          .found = (uint8_t *)&clear->entries,
+                                          .found_length = sizeof clear->entries};
+        wan_answers_add(&bucket->answers, &cleared);
+        return;
+    }
     const wan_record *record = (const wan_record *)(entry + 1);
     wan_first_answer fresh = {
         .call = {record->event_member, record->event_thread, record->event_sequence},
@@ -213,6 +230,18 @@ static void remember(wan_tail_bucket *bucket, const wan_tail_entry *entry, uint6
         fresh.found = (uint8_t *)record + wan_record_length(record);
     }
     wan_answers_add(&bucket->answers, &fresh);
+}
+
+/* Notes the newest change of a shard, or of all shards of the bucket. Under their entry locks and the bucket's lock. */
+static inline void note_change(wan_tail *tail, const wan_tail_bucket *bucket, uint32_t shard, uint64_t sequence)
+{
+    if (shard != WAN_TAIL_ALL_SHARDS) {
+        store(&tail->shard_last[shard], sequence);
+        return;
+    }
+    const uint32_t shards = tail->shard_count / tail->bucket_count;
+    for (uint32_t n = 0; n < shards; n++)
+        store(&tail->shard_last[(uint64_t)number_of(tail, bucket) * shards + n], sequence);
 }
 
 /* The primary's changes. */
@@ -265,7 +294,7 @@ uint64_t wan_tail_commit(wan_tail *tail, wan_tail_reservation *room, uint32_t sh
     wan_tail_bucket *bucket = room->bucket;
     const uint64_t sequence = bucket->last + 1;
     store(&bucket->last, sequence);
-    store(&tail->shard_last[shard], sequence);
+    note_change(tail, bucket, shard, sequence);
     remember(bucket, (const wan_tail_entry *)room->at, sequence);
     if (bucket->copy_count) {
         bucket->changes.used += room->length;
@@ -501,7 +530,7 @@ void wan_tail_followed(wan_tail *tail, wan_tail_reservation *room, const wan_tai
     bucket->changes.used += room->length;
     store(&bucket->last, bucket->last + 1);
     remember(bucket, entry, bucket->last);
-    store(&tail->shard_last[shard], bucket->last);
+    note_change(tail, bucket, shard, bucket->last);
     wan_lock_release(&bucket->lock);
 }
 

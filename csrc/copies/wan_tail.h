@@ -24,7 +24,8 @@ enum {
     WAN_TAIL_PRIMARY,     /* It accepts changes, gives them their sequence and sends them to the copies. */
 };
 
-/* One change in a tail, on a lane too. Behind it come the record, and then the value that the change found. */
+/* One change in a tail, on a lane too. Behind it come the record, and then the value that the change found; or what its
+ * flag says. */
 typedef struct {
     uint32_t length;       /* Of all three parts, with padding: a multiple of 8. */
     uint32_t found_length; /* Bytes of the value that a conditional change found and returned. */
@@ -40,6 +41,18 @@ _Static_assert(sizeof(wan_tail_entry) == 16, "an entry of a tail is a format");
 /* The change was asked for by a call, which may be repeated: its identity and answer are remembered. The change had
  * found a value, which is the first answer too. The call has many rows. */
 enum { WAN_TAIL_REMEMBERED = 1, WAN_TAIL_FOUND = 2, WAN_TAIL_ROW = 4 };
+/* The change took all entries out of the bucket. No record follows, but a wan_tail_clear. */
+enum { WAN_TAIL_CLEAR = 8 };
+
+/* The call that cleared the bucket, and its first answer. */
+typedef struct {
+    wan_call_identity call;
+    uint64_t entries; /* How many it took out. */
+} wan_tail_clear;
+_Static_assert(sizeof(wan_tail_clear) == 24, "a clear in a tail is a format");
+#define WAN_TAIL_CLEAR_BYTES ((uint32_t)(sizeof(wan_tail_entry) + sizeof(wan_tail_clear)))
+
+#define WAN_TAIL_ALL_SHARDS UINT32_MAX /* A change is one of all shards of its bucket. */
 
 typedef struct wan_heard wan_heard;
 
@@ -155,7 +168,7 @@ typedef struct {
     uint64_t length;
 } wan_tail_reservation;
 
-/* Checks that a whole entry with its record begins at `at`, within `bytes` bytes. WAN_CORRUPT otherwise. */
+/* Checks that a whole entry with what follows it begins at `at`, within `bytes` bytes. WAN_CORRUPT otherwise. */
 wan_status wan_tail_entry_check(const uint8_t *at, uint64_t bytes);
 
 wan_status wan_tail_init(wan_tail *tail, uint32_t buckets, uint32_t shards, uint32_t min_copies);
@@ -202,7 +215,8 @@ void wan_tail_remove_lane(wan_tail *tail, uint32_t lane); /* No bucket names it 
  * lock. */
 wan_status wan_tail_reserve(wan_tail *tail, uint32_t bucket, uint64_t length, wan_tail_reservation *room);
 /* The entry is written: gives it its sequence, marks the bucket for the lanes of its copies, wakes lanes that sleep,
- * and releases the lock. Without copies the change counts at once, and nothing is kept. Returns the sequence. */
+ * and releases the lock. Without copies the change counts at once, and nothing is kept. Returns the sequence. `shard`:
+ * of the key, or WAN_TAIL_ALL_SHARDS. */
 uint64_t wan_tail_commit(wan_tail *tail, wan_tail_reservation *room, uint32_t shard);
 void wan_tail_cancel(wan_tail_reservation *room);
 /* What became of a call, or of one of its rows, before. WAN_OK: it took effect, and *recalled says how; `found` (NULL:

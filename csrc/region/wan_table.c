@@ -579,6 +579,23 @@ uint64_t wan_table_expire(wan_shard *shard, uint64_t before_ms, uint64_t below)
     return dropped;
 }
 
+uint64_t wan_table_clear(wan_shard *shard)
+{
+    const uint64_t entries = shard->used - shard->tombstones;
+    if (!shard->tombstones && !shard->shrunk) {
+        wan_table_free(wan_table_take_all(shard));
+        return entries;
+    }
+    for (uint64_t at = 0; at < wan_shard_slots(shard);) {
+        const wan_entry *entry = wan_shard_entry(shard, at);
+        /* Another entry moves into the slot, so the slot is looked at again. */
+        if (entry && entry->state != WAN_ENTRY_TOMBSTONE) take_out(shard, slot_at(shard, at));
+        else at++;
+    }
+    shrink_slots(shard);
+    return entries;
+}
+
 static int shrunk_order(const void *a, const void *b)
 {
     uint64_t one = ((const wan_shrunk *)a)->hash, other = ((const wan_shrunk *)b)->hash;

@@ -186,6 +186,8 @@ wan_entry *wan_table_find(const wan_shard *shard, uint64_t hash, const uint8_t *
 int wan_table_made_by(const wan_entry *entry, const wan_change *change);
 /* Removes an entry without a trace (local destroy). Returns whether it was there. */
 int wan_table_forget(wan_shard *shard, uint64_t hash, const uint8_t *key, uint16_t key_length, uint8_t key_form);
+/* Removes all entries without a trace. Tombstones stay. Returns how many there were. */
+uint64_t wan_table_clear(wan_shard *shard);
 /* Drops tombstones with stamps below `below`. A tombstone that has its key goes only if it was also made before
  * `before_ms`. The function looks at no such tombstone if the stamps of all of them in the shard are later than that
  * time. Returns how many it dropped. */
@@ -277,6 +279,16 @@ static inline const uint8_t *wan_entry_value(const wan_entry *entry) { return en
 static inline uint64_t wan_entry_hash(const wan_entry *entry)
 {
     return wan_key_hash(entry->bytes, entry->key_length, entry->key_form);
+}
+
+/* Takes all locks of a bucket's shards, in their order. Nobody else holds two locks of one table. */
+static inline void wan_table_bucket_take(wan_table *table, const wan_bucket *bucket)
+{
+    for (uint32_t n = 0; n < bucket->shard_count; n++) wan_lock_take(&table->shards[bucket->first_shard + n].lock);
+}
+static inline void wan_table_bucket_release(wan_table *table, const wan_bucket *bucket)
+{
+    for (uint32_t n = 0; n < bucket->shard_count; n++) wan_lock_release(&table->shards[bucket->first_shard + n].lock);
 }
 
 /* Buckets. These functions take and release the locks of the bucket's shards, one after the other. None of them holds

@@ -4,6 +4,7 @@
 #include <ctype.h>
 #include <string.h>
 
+#include "copies/wan_answers.h"
 #include "record/wan_form.h"
 #include "record/wan_names.h"
 #include "record/wan_record.h"
@@ -85,6 +86,11 @@ static wan_status check_payload(const wan_call *call)
             return WAN_FAIL(WAN_CORRUPT, "%" PRIu32 " rows take %" PRIu64 " bytes, not %" PRIu32, call->count, used,
                             call->length);
         return status;
+    case WAN_CALL_CLEAR:
+        if (call->length != sizeof(wan_call_identity))
+            return WAN_FAIL(WAN_CORRUPT, "a clear with %" PRIu32 " bytes, where its identity has %zu", call->length,
+                            sizeof(wan_call_identity));
+        return WAN_OK;
     default:
         if (call->length)
             return WAN_FAIL(WAN_CORRUPT, "a call of kind %u with %" PRIu32 " bytes; it has none", call->kind,

@@ -20,13 +20,13 @@ enum {
     WAN_CALL_ROWS,       /* Makes the changes of `count` records, in order. */
     WAN_CALL_COUNT,      /* How many entries the bucket has. */
     WAN_CALL_SCAN,       /* The keys of the bucket from the shard `number` on, with their values if asked for. */
-    WAN_CALL_CLEAR,      /* Takes all entries out of the bucket. */
+    WAN_CALL_CLEAR,      /* Takes all entries out of the bucket. The payload names the call. */
     WAN_CALL_ANSWER      /* A wan_answer. */
 };
 
 /* Flags of a call. */
 enum {
-    WAN_CALL_REPEAT = 1, /* A CHANGE or ROWS that was sent before, `number` milliseconds ago at most. */
+    WAN_CALL_REPEAT = 1, /* A CHANGE, ROWS or CLEAR that was sent before, `number` milliseconds ago at most. */
     WAN_CALL_VALUES = 2, /* A SCAN wants values too. */
 };
 

@@ -1,6 +1,7 @@
 # Owns nothing but names: the C of csrc/copies as Cython sees it.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from pywan._core.c_base cimport *
+from pywan._core.c_region cimport wan_table
 
 cdef extern from "copies/wan_answers.h" nogil:
     ctypedef struct wan_call_identity:
@@ -17,7 +18,7 @@ cdef extern from "copies/wan_answers.h" nogil:
 cdef extern from "copies/wan_tail.h" nogil:
     enum: WAN_TAIL_LANES_MAX, WAN_TAIL_BYTES_MAX, WAN_IMAGE_DONE
     enum: WAN_TAIL_ABSENT, WAN_TAIL_LEARNER, WAN_TAIL_COPY, WAN_TAIL_TAKING_OVER, WAN_TAIL_PRIMARY
-    enum: WAN_TAIL_REMEMBERED, WAN_TAIL_FOUND, WAN_TAIL_ROW
+    enum: WAN_TAIL_REMEMBERED, WAN_TAIL_FOUND, WAN_TAIL_ROW, WAN_TAIL_CLEAR
     enum: WAN_COPY_LEARNING, WAN_COPY_WAITED
     ctypedef struct wan_tail_entry:
         uint32_t length, found_length
@@ -111,6 +112,12 @@ cdef extern from "copies/wan_tail.h" nogil:
     int wan_tail_acknowledged(wan_tail *tail, uint32_t bucket, uint32_t lane, uint64_t life, uint64_t epoch,
                               uint64_t sequence)
     void wan_tail_rewind(wan_tail *tail, uint32_t lane)
+
+cdef extern from "copies/wan_clear.h" nogil:
+    wan_status wan_clear_make(wan_table *table, wan_tail *tail, uint32_t bucket, uint8_t site, const wan_repeat *asked,
+                              wan_recalled *made, uint64_t *entries)
+    wan_status wan_clear_follow(wan_table *table, wan_tail *tail, uint32_t bucket, uint8_t site, uint64_t life,
+                                uint64_t epoch, uint64_t sequence, const wan_tail_entry *entry)
 
 cdef extern from "copies/wan_heard.h" nogil:
     enum: WAN_HEARD_BYTES_MAX

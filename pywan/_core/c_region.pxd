@@ -117,6 +117,8 @@ cdef extern from "region/wan_table.h" nogil:
     uint64_t wan_table_bucket_digest(wan_table *table, const wan_bucket *bucket)
     wan_status wan_table_bucket_copy(wan_table *table, const wan_bucket *bucket, wan_table *to)
     uint64_t wan_table_bucket_drop(wan_table *table, const wan_bucket *bucket)
+    void wan_table_bucket_take(wan_table *table, const wan_bucket *bucket)
+    void wan_table_bucket_release(wan_table *table, const wan_bucket *bucket)
     void wan_table_prefetch_slot(const wan_table *table, uint64_t hash)
     void wan_table_prefetch_entry(const wan_table *table, uint64_t hash, uint64_t bytes)
     enum: WAN_FETCH_STEP

@@ -1,5 +1,6 @@
 # The interface of call_route.pyx.
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from pywan._core.c_copies cimport wan_call_identity
 from pywan._core.c_session cimport wan_answer, wan_call
 from pywan._core.call_line cimport CallLine, call_slot
 from pywan._core.call_session cimport CallSession
@@ -39,6 +40,7 @@ cdef class CallPart:
     cdef wan_answer got
     cdef bytes payload                  # Of the answer. None: there is none yet.
     cdef object error                   # Why there is no answer.
+    cdef wan_call_identity identity     # Of a CLEAR: its payload.
 
     cdef bint is_change(self)
     cdef int take(self, const wan_answer *answer) except -1

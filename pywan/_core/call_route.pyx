@@ -6,6 +6,7 @@ from libc.string cimport memset
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.exc cimport PyErr_CheckSignals
 from pywan._core.c_base cimport *
+from pywan._core.c_copies cimport wan_call_identity
 from pywan._core.c_record cimport *
 from pywan._core.c_region cimport *
 from pywan._core.c_session cimport *
@@ -144,16 +145,13 @@ cdef class CallRoute:
 
     def ask(self, str what, list places not None, uint64_t began_us=0):
         """Asks the primaries of buckets, all at once; this member too. `places`: (bucket, number) of each. Returns a
-        list of answers: for "count" the entries, for "clear" those that were removed; for "keys" and "items" from shard
-        `number` on: (next shard or None, items), which `unpack_items` reads. Raises the first error, when all other
-        answers are there."""
+        list of answers: for "count" the entries; for "keys" and "items" from shard `number` on: (next shard or None,
+        items), which `unpack_items` reads. Raises the first error, when all other answers are there."""
         cdef CallPart part
         cdef list parts = []
-        cdef bint is_number = what == "count" or what == "clear"
         for bucket, number in places:
             part = CallPart()
-            kind = {"count": WAN_CALL_COUNT, "clear": WAN_CALL_CLEAR}.get(what, WAN_CALL_SCAN)
-            begin(&part.head, kind, self.state, 0)
+            begin(&part.head, WAN_CALL_COUNT if what == "count" else WAN_CALL_SCAN, self.state, 0)
             part.head.bucket, part.head.number = bucket, number
             part.head.flags = WAN_CALL_VALUES if what == "items" else 0
             parts.append(part)
@@ -162,11 +160,28 @@ cdef class CallRoute:
         for part in parts:
             if part.error is not None:
                 raise part.error
-            if is_number:
+            if what == "count":
                 answers.append(part.got.number)
             else:
                 answers.append((None if part.got.number == NO_LIMIT else part.got.number, part.payload))
         return answers
+
+    def clear_buckets(self):
+        """Clears all buckets, each one at its primary, as one call. Returns for each bucket how many entries it had; or
+        the error, if it was not cleared, or nobody knows."""
+        cdef CallPart part
+        cdef list parts = []
+        cdef wan_call_identity identity
+        identity.member, identity.thread = self.state.region.member, wan_thread_number()
+        identity.number = wan_thread_next_event()
+        for bucket in range(self.bucket_count):
+            part = CallPart()
+            begin(&part.head, WAN_CALL_CLEAR, self.state, 0)
+            part.head.bucket, part.identity = bucket, identity
+            part.data, part.length = &part.identity, sizeof(identity)
+            parts.append(part)
+        self.exchange_all(parts, wan_monotonic_us())
+        return [part.error if part.error is not None else part.got.number for part in parts]
 
     # Calls
 

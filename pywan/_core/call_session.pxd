@@ -93,6 +93,7 @@ cdef class CallSession(Session):
     cdef wan_answer *do_count(self, region_core *region, const wan_call *call) noexcept nogil
     cdef wan_answer *do_scan(self, region_core *region, const wan_call *call) noexcept nogil
     cdef wan_answer *do_clear(self, region_core *region, const wan_call *call) noexcept nogil
+    cdef wan_answer *clear_shared(self, region_core *region, const wan_call *call) noexcept nogil
     cdef wan_answer *change_by_callbacks(self, const wan_call *call, const wan_record *record) noexcept nogil
     cdef wan_answer *change_in_python(self, const wan_call *call, const wan_record *record) noexcept
     cdef wan_answer *row_by_callbacks(self, const wan_call *call, const wan_record *record, uint64_t done,

@@ -14,10 +14,10 @@ from pywan._core.c_session cimport *
 from pywan._core.c_system cimport EFD_CLOEXEC, EFD_NONBLOCK, close_file, eventfd, eventfd_write
 from pywan._core.c_tables cimport wan_record
 from pywan._core.put cimport (
-    change_from_record, origin_from_record, origin_local, region_change, region_change_if, region_recall)
+    change_from_record, check_path, origin_from_record, region_change, region_change_if, region_recall)
 from pywan._core.compiled_region cimport CompiledRegion
 from pywan._core.region_changes cimport Condition, RegionCalls
-from pywan._core.region_state cimport MAX_ATTACHED, condition, decision, origin, region_core
+from pywan._core.region_state cimport condition, origin, region_core
 from pywan._core.region_walk cimport region_change_here
 from pywan._core.session cimport ENDED_STOPPED, ENDED_TOLD, GOES_AGAIN, GOES_ON, Session
 from pywan._core.status cimport report_unraisable
@@ -777,17 +777,18 @@ cdef class CallSession(Session):
 
     cdef wan_answer *do_clear(self, region_core *region, const wan_call *call) noexcept nogil:
         cdef const wan_bucket *bucket = &region.table.buckets[call.bucket]
-        cdef uint64_t cleared = 0, at, slot, number, era = 0, sequence = 0
+        cdef uint64_t cleared = 0, at, slot, number
         cdef wan_shard *shard
         cdef wan_entry *entry
         cdef wan_change change
         cdef wan_call_item item
         cdef wan_status status = WAN_OK
         cdef wan_answer *answer
-        cdef origin from_
-        cdef decision decisions[MAX_ATTACHED]
-        cdef wan_outcome outcome = WAN_LOST
         cdef bint found = False
+        if region.tail != NULL:
+            return self.clear_shared(region, call)
+        if call.flags & WAN_CALL_REPEAT:
+            return self.fail(call, WAN_ANSWER_IN_DOUBT, b"ConnectivityError", NOT_REMEMBERED, 0)
         for number in range(bucket.shard_count):
             shard = &region.table.shards[bucket.first_shard + number]
             wan_buffer_empty(&self.keys)
@@ -813,32 +814,42 @@ cdef class CallSession(Session):
                 change.value_form, change.operation = WAN_FORM_NONE, WAN_DESTROY
                 change.hash = wan_key_hash(change.key, change.key_length, change.key_form)
                 at += item.key_length
-                if region.tail == NULL:
-                    status = region_change_here(region, &change, WAN_LOGGED_FORGET, &found)
-                    cleared += found
-                    continue
-                # The copies forget the key too, so it is a change like any other.
-                change.stamp_site, change.local = region.site, 1
-                change.stamp = wan_clock_take(region.clock, wan_clock_now_ms(region.clock), 1)
-                origin_local(&from_, region, wan_thread_self())
-                memset(decisions, 0, sizeof(decisions))
-                status = region_change(region, &change, &from_, decisions, &outcome)
-                cleared += status == WAN_OK and outcome == WAN_DESTROYED
-                if status == WAN_OK:
-                    era, sequence = era if sequence else change.era, max(sequence, change.sequence)
+                status = region_change_here(region, &change, WAN_LOGGED_FORGET, &found)
+                cleared += found
         wan_buffer_trim(&self.keys, WAN_BUFFER_KEPT_BYTES)
-        at = self.last_answer()
-        if status == WAN_ELSEWHERE:
-            answer = self.say_elsewhere(call, region)
-        elif status != WAN_OK:
-            answer = self.fail_status(call, region, status, cleared)
-        else:
-            answer = self.answer(call, WAN_ANSWER_DONE, 0)
-            if answer != NULL:
-                answer.number = cleared
-        if answer == NULL or (sequence and not self.wait_for(region, call, era, sequence, at, True)):
-            return NULL
+        if status != WAN_OK:
+            return self.fail_status(call, region, status, cleared)
+        answer = self.answer(call, WAN_ANSWER_DONE, 0)
+        if answer != NULL:
+            answer.number = cleared
         return answer
+
+    cdef wan_answer *clear_shared(self, region_core *region, const wan_call *call) noexcept nogil:
+        cdef const wan_bucket *bucket = &region.table.buckets[call.bucket]
+        cdef uint64_t at = self.last_answer(), cleared = 0
+        cdef wan_repeat asked
+        cdef wan_recalled made
+        cdef wan_answer *answer
+        cdef wan_status status
+        memset(&asked, 0, sizeof(asked))
+        memcpy(&asked.call, call + 1, sizeof(asked.call))
+        asked.age_us = age_of(call)
+        wan_table_bucket_take(&region.table, bucket)
+        status = check_path(region.attached, True)
+        if status == WAN_OK:
+            status = wan_clear_make(&region.table, region.tail, call.bucket, region.site, &asked, &made, &cleared)
+        wan_table_bucket_release(&region.table, bucket)
+        if status == WAN_ELSEWHERE:
+            return self.say_elsewhere(call, region)
+        if status == WAN_IN_DOUBT:
+            return self.fail(call, WAN_ANSWER_IN_DOUBT, b"ConnectivityError", NOT_REMEMBERED, 0)
+        if status != WAN_OK:
+            return self.fail_status(call, region, status, 0)
+        answer = self.answer(call, WAN_ANSWER_DONE, 0)
+        if answer == NULL:
+            return NULL
+        answer.number = cleared
+        return answer if self.wait_for(region, call, made.era, made.sequence, at, True) else NULL
 
     # Through the user's Python
 

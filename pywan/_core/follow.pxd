@@ -32,11 +32,18 @@ cdef inline wan_status region_follow(region_core *region, uint32_t bucket, uint6
     """Applies the change that a primary gave `sequence`, and keeps it in the copy's tail. The entry and its record were
     checked. Statuses as `wan_tail_follow`; WAN_CORRUPT: the key belongs to another bucket."""
     cdef const wan_record *record = <const wan_record *>(entry + 1)
-    cdef uint64_t hash = wan_key_hash(wan_record_key(record), record.key_length, record.key_form)
-    cdef wan_shard *shard = wan_table_shard(&region.table, hash)
+    cdef uint64_t hash
+    cdef wan_shard *shard
     cdef wan_tail_reservation room
     cdef wan_heard *heard = wan_tail_heard(region.tail)
     cdef wan_status status
+    if entry.flags & WAN_TAIL_CLEAR:
+        wan_table_bucket_take(&region.table, &region.table.buckets[bucket])
+        status = wan_clear_follow(&region.table, region.tail, bucket, region.site, life, epoch, sequence, entry)
+        wan_table_bucket_release(&region.table, &region.table.buckets[bucket])
+        return status
+    hash = wan_key_hash(wan_record_key(record), record.key_length, record.key_form)
+    shard = wan_table_shard(&region.table, hash)
     if wan_table_bucket(&region.table, hash).number != bucket:
         return WAN_CORRUPT
     wan_lock_take(&shard.lock)

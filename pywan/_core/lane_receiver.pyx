@@ -224,7 +224,10 @@ cdef class LaneReceiverSession(Session):
         for n in range(section.count):
             while fetch.noted < min(n + 2 * <uint32_t>WAN_FETCH_STEP, section.count + <uint32_t>WAN_FETCH_STEP):
                 record = <const wan_record *>(ahead + 1)
-                if fetch.noted < section.count:
+                if fetch.noted < section.count and ahead.flags & WAN_TAIL_CLEAR:
+                    wan_fetch_next(&core.table, &fetch, 0, 0, 1)
+                    ahead = <const wan_tail_entry *>(<const uint8_t *>ahead + ahead.length)
+                elif fetch.noted < section.count:
                     wan_fetch_next(&core.table, &fetch,
                                    wan_key_hash(wan_record_key(record), record.key_length, record.key_form),
                                    record.key_length + record.value_length, 1)

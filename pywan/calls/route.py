@@ -10,7 +10,7 @@ from pywan import _core
 from pywan.calls.pool import CallPool
 from pywan.calls.table import BucketTable, KnownPrimary
 from pywan.coordination.tables import Incarnation
-from pywan.errors import BatchError, ConnectivityError, IncompatibleSystemError
+from pywan.errors import BatchError, ConnectivityError, IncompatibleSystemError, PywanError, RemoteError
 from pywan.protocol.calls import decode_primary, encode_primary, error_of
 
 CALL_TIMEOUT_S = 10.0  # How long a call is tried.
@@ -106,8 +106,22 @@ class Route(_core.CallRoute):
         return sum(self.ask("count", [(bucket, 0) for bucket in range(self.bucket_count)]))
 
     def clear(self) -> int:
-        """Takes out all entries, and returns how many there were."""
-        return sum(self.ask("clear", [(bucket, 0) for bucket in range(self.bucket_count)]))
+        """Takes out all entries, and returns how many there were. Each bucket is cleared as one change."""
+        answers = self.clear_buckets()
+        failed = [(bucket, error) for bucket, error in enumerate(answers) if isinstance(error, Exception)]
+        cleared = sum(answer for answer in answers if not isinstance(answer, Exception))
+        if not failed:
+            return cleared
+        doubtful = sum(getattr(error, "in_doubt", False) for _, error in failed)
+        (bucket, first), count = failed[0], len(answers)
+        doubt = f" {doubtful} of the others may be cleared all the same, now or later;" if doubtful else ""
+        text = (
+            f"region {self._name!r}: {count - len(failed)} of {count} buckets were cleared, of {cleared} entries;"
+            f"{doubt} bucket {bucket}: {first}"
+        )
+        error = type(first)(text) if isinstance(first, PywanError) else RemoteError(text)
+        error.in_doubt = doubtful > 0
+        raise error from first
 
     def scan_keys(self) -> Iterator[Any]:
         """Yields every key. A change that happens meanwhile may be seen or not."""

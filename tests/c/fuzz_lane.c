@@ -10,9 +10,15 @@ enum { SECTIONS = 4, ENTRIES = 3, FOUND_MAX = 64, ENTRY_MAX = FUZZ_RECORD_MAX + 
 
 static uint8_t bytes[SECTIONS * (sizeof(wan_lane_section) + ENTRIES * ENTRY_MAX) + 64] __attribute__((aligned(8)));
 
-static uint64_t write_entry(random_source *source, uint8_t *to)
+static uint64_t write_entry(random_source *source, uint8_t *to, int is_image)
 {
     wan_tail_entry *entry = (wan_tail_entry *)to;
+    if (!is_image && random_below(source, 8) == 0) {
+        *entry = (wan_tail_entry){
+            .length = WAN_TAIL_CLEAR_BYTES, .outcome = 2, .flags = WAN_TAIL_REMEMBERED | WAN_TAIL_CLEAR};
+        *(wan_tail_clear *)(entry + 1) = (wan_tail_clear){{1, 2, random_next(source)}, random_below(source, 9)};
+        return entry->length;
+    }
     const uint64_t record = fuzz_record(source, to + sizeof *entry);
     *entry = (wan_tail_entry){.found_length = random_below(source, 3) ? 0 : random_below(source, FOUND_MAX),
                               .outcome = (uint8_t)random_below(source, WAN_FORGOTTEN + 1),
@@ -23,10 +29,10 @@ static uint64_t write_entry(random_source *source, uint8_t *to)
     return entry->length;
 }
 
-static uint64_t write_entries(random_source *source, uint8_t *to, uint32_t count)
+static uint64_t write_entries(random_source *source, uint8_t *to, uint32_t count, int is_image)
 {
     uint64_t at = 0;
-    for (uint32_t n = 0; n < count; n++) at += write_entry(source, to + at);
+    for (uint32_t n = 0; n < count; n++) at += write_entry(source, to + at, is_image);
     return at;
 }
 
@@ -56,7 +62,7 @@ static uint64_t build(random_source *source, uint8_t type)
         if (type == WAN_FRAME_LANE_CHANGES) {
             wan_lane_section *section = (wan_lane_section *)at;
             *section = (wan_lane_section){.first = 1 + random_next(source) / 4, .count = random_below(source, ENTRIES)};
-            section->bytes = (uint32_t)write_entries(source, (uint8_t *)(section + 1), section->count);
+            section->bytes = (uint32_t)write_entries(source, (uint8_t *)(section + 1), section->count, 0);
             at += sizeof *section + section->bytes;
         } else if (type == WAN_FRAME_LANE_ANSWER) {
             *(wan_lane_answer *)at = (wan_lane_answer){.kind = (uint8_t)random_below(source, WAN_ANSWER_KINDS)};
@@ -74,17 +80,23 @@ static uint64_t build(random_source *source, uint8_t type)
         if (image->part == WAN_IMAGE_SHRUNK) image->bytes = count * (uint32_t)sizeof(wan_shrunk);
         else if (image->part == WAN_IMAGE_ANSWERS)
             image->bytes = (uint32_t)write_answers(source, at + sizeof *image, count);
-        else image->bytes = (uint32_t)write_entries(source, at + sizeof *image, count);
+        else image->bytes = (uint32_t)write_entries(source, at + sizeof *image, count, 1);
         at += sizeof *image + image->bytes;
     }
     return (uint64_t)(at - bytes);
 }
 
-static const uint8_t *touch_entries(const uint8_t *at, uint32_t count)
+static const uint8_t *touch_entries(const uint8_t *at, uint32_t count, int is_image)
 {
     for (uint32_t n = 0; n < count; n++) {
         const wan_tail_entry *entry = (const wan_tail_entry *)at;
         FUZZ_CHECK(entry->length % 8 == 0 && entry->outcome <= WAN_FORGOTTEN);
+        if (entry->flags & WAN_TAIL_CLEAR) {
+            FUZZ_CHECK(!is_image && entry->length == WAN_TAIL_CLEAR_BYTES);
+            fuzz_touch((const uint8_t *)(entry + 1), sizeof(wan_tail_clear));
+            at += entry->length;
+            continue;
+        }
         fuzz_touch_record(at + sizeof *entry, entry->length - sizeof *entry);
         fuzz_touch(at + sizeof *entry + wan_record_length((const wan_record *)(entry + 1)), entry->found_length);
         at += entry->length;
@@ -101,11 +113,11 @@ static void touch(uint8_t type, const uint8_t *payload, uint64_t length)
         for (uint32_t n = 0; n < count; n++) {
             const wan_lane_section *section = (const wan_lane_section *)at;
             FUZZ_CHECK(section->first != 0);
-            at = touch_entries((const uint8_t *)(section + 1), section->count);
+            at = touch_entries((const uint8_t *)(section + 1), section->count, 0);
         }
     } else if (type == WAN_FRAME_LANE_IMAGE) {
         const wan_lane_image *image = (const wan_lane_image *)payload;
-        if (image->part == WAN_IMAGE_ENTRIES) at = touch_entries((const uint8_t *)(image + 1), image->count);
+        if (image->part == WAN_IMAGE_ENTRIES) at = touch_entries((const uint8_t *)(image + 1), image->count, 1);
         else if (image->part == WAN_IMAGE_ANSWERS) {
             wan_answers answers = {0};
             wan_answers_unpack(&answers, (const wan_answer_item *)(image + 1), image->count);

@@ -15,6 +15,7 @@ from pywan.errors import ProtocolError
 
 MAGIC = 0x314B5750
 REGION, GET, CHANGE, ROWS, COUNT, SCAN, CLEAR, ANSWER = range(1, 9)
+REPEAT = 1  # A flag of a call.
 BUCKETS = 3
 CALL = struct.Struct("<IBBBBIIIHHIIQQ")
 ANSWER_HEAD = struct.Struct("<IBBBBIIIB3xQQ")
@@ -54,6 +55,21 @@ def record(key: bytes, value: bytes = b"", *, operation: int = 1, key_form: int 
     return padded(head + key + value)
 
 
+def identity(number: int, member: int = 7, thread: int = 1) -> bytes:
+    """The payload of a CLEAR: the identity of the call."""
+    return struct.pack("<IIQ", member, thread, number)
+
+
+def numbers(data: bytes) -> list[tuple[int, int]]:
+    """(status, number) of each answer."""
+    found = []
+    while data:
+        _, _, status, _, _, length, _, _, _, number, _ = ANSWER_HEAD.unpack_from(data)
+        found.append((status, number))
+        data = data[40 + len(padded(bytes(length))) :]
+    return found
+
+
 def answers(data: bytes) -> list[tuple[int, int, bytes]]:
     """(id, status, payload) of each answer."""
     found = []
@@ -87,6 +103,8 @@ def plan(source: Random, id_: int) -> bytes:
     elif kind == ROWS:
         rows = [record(key, b"v", operation=source.choice((1, 2)), sequence=n) for n in range(source.randrange(5))]
         payload, more["count"] = b"".join(rows), len(rows)
+    elif kind == CLEAR:
+        payload = identity(id_)
     elif kind == SCAN:
         more["flags"] = source.choice((0, 2))
         more["number"] = source.choice((0, 1, odd(source)))

@@ -48,6 +48,11 @@ def entry(
     return ENTRY.pack(length, len(found), outcome, 0, flags) + record + padded(found)
 
 
+def clear_entry(entries: int = 0, *, number: int = 1) -> bytes:
+    """The entry of a clear that took out so many entries."""
+    return ENTRY.pack(40, 0, 2, 0, 1 | 8) + struct.pack("<IIQQ", 7, 1, number, entries)
+
+
 def section(
     entries: list[bytes],
     first: int,
@@ -131,6 +136,8 @@ def write_section(source: Random, at: list[int]) -> bytes:
         )
         for key in keys
     ]
+    if source.random() < 0.05:
+        entries.insert(source.randrange(len(entries) + 1), clear_entry(source.randrange(9)))
     if source.random() < 0.03 and entries:
         broken = bytearray(entries[0])
         broken[source.randrange(len(broken))] = source.randrange(256)

@@ -1,0 +1,114 @@
+#include "copies/wan_clear.h"
+
+#include <string.h>
+
+/* Of the destroy that listeners hear for an entry. */
+static uint64_t heard_length(const wan_entry *entry)
+{
+    return sizeof(wan_tail_entry) + wan_record_size(entry->key_length, 0, 0, 0);
+}
+
+/* Makes the changes that listeners hear: a destroy of each entry. WAN_FULL, WAN_NO_MEMORY: there are none. */
+static wan_status tell_listeners(wan_heard *heard, const wan_table *table, const wan_bucket *bucket, uint8_t site,
+                                 wan_call_identity call, int may_refuse)
+{
+    uint64_t bytes = 0;
+    for (uint32_t n = 0; n < bucket->shard_count; n++) {
+        const wan_shard *shard = &table->shards[bucket->first_shard + n];
+        for (uint64_t at = 0; at < wan_shard_slots(shard); at++) {
+            const wan_entry *entry = wan_shard_entry(shard, at);
+            if (!entry || entry->state == WAN_ENTRY_TOMBSTONE) continue;
+            bytes += wan_heard_size(entry->state == WAN_ENTRY_LIVE ? entry->value_length : 0, heard_length(entry));
+        }
+    }
+    if (!bytes) return WAN_OK;
+    const uint64_t waiting = __atomic_load_n(&heard->bytes, __ATOMIC_RELAXED);
+    if (may_refuse && waiting && waiting + bytes > WAN_HEARD_BYTES_MAX)
+        return WAN_FAIL(WAN_FULL, "listeners are %" PRIu64 " bytes of changes behind", waiting);
+    wan_status status = wan_heard_begin_many(heard, bytes);
+    if (status != WAN_OK) return status;
+    for (uint32_t n = 0; n < bucket->shard_count; n++) {
+        const wan_shard *shard = &table->shards[bucket->first_shard + n];
+        for (uint64_t at = 0; at < wan_shard_slots(shard); at++) {
+            const wan_entry *entry = wan_shard_entry(shard, at);
+            if (!entry || entry->state == WAN_ENTRY_TOMBSTONE) continue;
+            const uint64_t length = heard_length(entry);
+            const int is_live = entry->state == WAN_ENTRY_LIVE;
+            uint8_t *to = wan_heard_place(heard, is_live ? wan_entry_value(entry) : NULL, entry->value_length,
+                                          entry->value_form, length);
+            const wan_record record = {
+                .key_length = entry->key_length,
+                .stamp = entry->stamp,
+                .stamp_site = entry->stamp_site,
+                .event_member = call.member,
+                .event_thread = call.thread,
+                .event_sequence = call.number,
+                .origin_site = site,
+                .operation = WAN_DESTROY,
+                .key_form = entry->key_form,
+                .value_form = WAN_FORM_NONE,
+                .callback_form = WAN_FORM_NONE,
+            };
+            *(wan_tail_entry *)to = (wan_tail_entry){.length = (uint32_t)length, .outcome = WAN_DESTROYED};
+            wan_record_write(to + sizeof(wan_tail_entry), length - sizeof(wan_tail_entry), record, entry->bytes,
+                             entry->bytes, entry->bytes, entry->bytes);
+        }
+    }
+    wan_heard_add_many(heard);
+    return WAN_OK;
+}
+
+static uint64_t take_out_all(wan_table *table, const wan_bucket *bucket)
+{
+    uint64_t entries = 0;
+    for (uint32_t n = 0; n < bucket->shard_count; n++)
+        entries += wan_table_clear(&table->shards[bucket->first_shard + n]);
+    return entries;
+}
+
+wan_status wan_clear_make(wan_table *table, wan_tail *tail, uint32_t number, uint8_t site, const wan_repeat *asked,
+                          wan_recalled *made, uint64_t *entries)
+{
+    const wan_bucket *bucket = &table->buckets[number];
+    wan_heard *heard = wan_tail_heard(tail);
+    wan_tail_reservation room;
+    wan_status status;
+    *entries = 0;
+    if (asked->age_us) {
+        wan_buffer found = {0};
+        status = wan_tail_recall(tail, number, asked, made, &found);
+        if (status == WAN_OK && found.used == sizeof *entries) memcpy(entries, found.bytes, sizeof *entries);
+        wan_buffer_close(&found);
+        if (status != WAN_EMPTY) return status;
+    }
+    if ((status = wan_tail_reserve(tail, number, WAN_TAIL_CLEAR_BYTES, &room)) != WAN_OK) return status;
+    if (heard && (status = tell_listeners(heard, table, bucket, site, asked->call, 1)) != WAN_OK) {
+        wan_tail_cancel(&room);
+        return status;
+    }
+    *entries = take_out_all(table, bucket);
+    *(wan_tail_entry *)room.at = (wan_tail_entry){
+        .length = WAN_TAIL_CLEAR_BYTES, .outcome = WAN_DESTROYED, .flags = WAN_TAIL_REMEMBERED | WAN_TAIL_CLEAR};
+    *(wan_tail_clear *)(room.at + sizeof(wan_tail_entry)) = (wan_tail_clear){asked->call, *entries};
+    *made = (wan_recalled){.era = room.bucket->era, .outcome = WAN_DESTROYED};
+    made->sequence = wan_tail_commit(tail, &room, WAN_TAIL_ALL_SHARDS);
+    return WAN_OK;
+}
+
+wan_status wan_clear_follow(wan_table *table, wan_tail *tail, uint32_t number, uint8_t site, uint64_t life,
+                            uint64_t epoch, uint64_t sequence, const wan_tail_entry *entry)
+{
+    const wan_bucket *bucket = &table->buckets[number];
+    const wan_tail_clear *clear = (const wan_tail_clear *)(entry + 1);
+    wan_heard *heard = wan_tail_heard(tail);
+    wan_tail_reservation room;
+    wan_status status = wan_tail_follow(tail, number, life, epoch, sequence, entry, &room);
+    if (status != WAN_OK) return status;
+    if (heard && (status = tell_listeners(heard, table, bucket, site, clear->call, 0)) != WAN_OK) {
+        wan_tail_cancel(&room);
+        return status;
+    }
+    take_out_all(table, bucket);
+    wan_tail_followed(tail, &room, entry, WAN_TAIL_ALL_SHARDS);
+    return WAN_OK;
+}

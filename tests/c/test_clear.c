@@ -1,0 +1,170 @@
+/* Owns the tests of clears: what they take out of the table, what the tail gets, and what a repeat is told. */
+#include "harness.h"
+#include "copies/wan_clear.h"
+
+enum { BUCKETS = 4, BUCKET = 1, SITE = 3 };
+
+static wan_table table, copy_table;
+static wan_tail tail, copy_tail;
+
+static void begin(wan_table *of, wan_tail *its, uint8_t role)
+{
+    EXPECT_EQUAL(wan_table_init(of, BUCKETS), WAN_OK);
+    EXPECT_EQUAL(wan_tail_init(its, of->bucket_count, of->shard_count, 1), WAN_OK);
+    wan_tail_set_role(its, BUCKET, role, 1, 5, 0);
+}
+
+static void end(void)
+{
+    wan_tail_close(&tail);
+    wan_tail_close(&copy_tail);
+    wan_table_close(&table);
+    wan_table_close(&copy_table);
+}
+
+/* Puts or destroys keys of all buckets, and returns how many entries the bucket has. */
+static uint64_t change(wan_table *of, uint8_t operation, uint32_t first, uint32_t count)
+{
+    for (uint32_t n = first; n < first + count; n++) {
+        wan_change change = {.key = (uint8_t *)&n,
+                             .key_length = 4,
+                             .hash = wan_key_hash((uint8_t *)&n, 4, 0),
+                             .value = (uint8_t *)&n,
+                             .value_length = 4,
+                             .operation = operation,
+                             .local = 1,
+                             .stamp = (uint64_t)n + 1 + ((uint64_t)operation << 32)};
+        wan_shard *shard = wan_table_shard(of, change.hash);
+        wan_lock_take(&shard->lock);
+        EXPECT(wan_table_apply(shard, &change) <= WAN_DESTROYED);
+        wan_lock_release(&shard->lock);
+    }
+    return wan_table_bucket_count(of, &of->buckets[BUCKET]).entries;
+}
+
+static wan_status make(uint64_t number, uint64_t age_us, wan_recalled *made, uint64_t *entries)
+{
+    const wan_repeat asked = {.call = {7, 8, number}, .age_us = age_us};
+    wan_table_bucket_take(&table, &table.buckets[BUCKET]);
+    wan_status status = wan_clear_make(&table, &tail, BUCKET, SITE, &asked, made, entries);
+    wan_table_bucket_release(&table, &table.buckets[BUCKET]);
+    return status;
+}
+
+static wan_status follow(uint64_t sequence, const wan_tail_entry *entry)
+{
+    wan_table_bucket_take(&copy_table, &copy_table.buckets[BUCKET]);
+    wan_status status = wan_clear_follow(&copy_table, &copy_tail, BUCKET, SITE, 1, 5, sequence, entry);
+    wan_table_bucket_release(&copy_table, &copy_table.buckets[BUCKET]);
+    return status;
+}
+
+static void a_clear_takes_out_the_entries_of_its_bucket_at_primary_and_copy(void)
+{
+    wan_recalled made, again;
+    uint64_t entries = 0;
+    begin(&table, &tail, WAN_TAIL_PRIMARY);
+    begin(&copy_table, &copy_tail, WAN_TAIL_COPY);
+    const wan_tail_copy copy = {.lane = 2, .state = WAN_COPY_WAITED};
+    EXPECT_EQUAL(wan_tail_set_copies(&tail, BUCKET, &copy, 1), WAN_OK);
+    change(&table, WAN_UPDATE, 0, 2000);
+    change(&copy_table, WAN_UPDATE, 0, 2000);
+    const uint64_t there = change(&table, WAN_DESTROY, 0, 500);
+    EXPECT_EQUAL(change(&copy_table, WAN_DESTROY, 0, 500), there);
+    const wan_bucket_counts before = wan_table_bucket_count(&table, &table.buckets[BUCKET]);
+    const uint64_t others = wan_table_bucket_count(&table, &table.buckets[0]).entries;
+    EXPECT_EQUAL(make(1, 0, &made, &entries), WAN_OK);
+    EXPECT_EQUAL(entries, there);
+    EXPECT_EQUAL(made.sequence, 1);
+    EXPECT_EQUAL(tail.buckets[BUCKET].counted, 0); /* It waits for its copy. */
+    const wan_bucket_counts after = wan_table_bucket_count(&table, &table.buckets[BUCKET]);
+    EXPECT_EQUAL(after.entries, 0);
+    EXPECT_EQUAL(after.tombstones, before.tombstones);
+    EXPECT_EQUAL(wan_table_bucket_count(&table, &table.buckets[0]).entries, others);
+    const uint32_t shards = table.shard_count / BUCKETS;
+    for (uint32_t n = 0; n < table.shard_count; n++)
+        EXPECT_EQUAL(tail.shard_last[n], n / shards == BUCKET); /* A read of any key waits for it. */
+
+    const wan_tail_entry *entry = (const wan_tail_entry *)tail.buckets[BUCKET].changes.bytes;
+    EXPECT_EQUAL(wan_tail_entry_check((const uint8_t *)entry, WAN_TAIL_CLEAR_BYTES), WAN_OK);
+    EXPECT_EQUAL(wan_tail_entry_check((const uint8_t *)entry, WAN_TAIL_CLEAR_BYTES - 8), WAN_CORRUPT);
+    EXPECT_EQUAL(follow(2, entry), WAN_INVALID);
+    EXPECT_EQUAL(follow(1, entry), WAN_OK);
+    EXPECT_EQUAL(follow(1, entry), WAN_EMPTY);
+    EXPECT_EQUAL(wan_table_bucket_count(&copy_table, &copy_table.buckets[BUCKET]).entries, 0);
+    EXPECT_EQUAL(wan_table_bucket_count(&copy_table, &copy_table.buckets[BUCKET]).tombstones, before.tombstones);
+
+    EXPECT(change(&table, WAN_UPDATE, 3000, 100) > 0);
+    EXPECT_EQUAL(make(1, 1000, &again, &entries), WAN_OK); /* A repeat: nothing more is taken out. */
+    EXPECT_EQUAL(entries, there);
+    EXPECT_EQUAL(again.sequence, 1);
+    EXPECT(wan_table_bucket_count(&table, &table.buckets[BUCKET]).entries > 0);
+    EXPECT_EQUAL(tail.buckets[BUCKET].last, 1);
+    wan_buffer found = {0};
+    const wan_repeat asked = {.call = {7, 8, 1}, .age_us = 1000};
+    wan_tail_set_role(&copy_tail, BUCKET, WAN_TAIL_PRIMARY, 1, 6, 0); /* The copy knows the answer too. */
+    EXPECT_EQUAL(wan_tail_recall(&copy_tail, BUCKET, &asked, &again, &found), WAN_OK);
+    EXPECT_EQUAL(found.used, sizeof there);
+    EXPECT(!memcmp(found.bytes, &there, sizeof there));
+    wan_buffer_close(&found);
+    end();
+}
+
+static void a_clear_that_its_bucket_does_not_take_changes_nothing(void)
+{
+    wan_recalled made;
+    uint64_t entries = 0;
+    begin(&table, &tail, WAN_TAIL_COPY);
+    begin(&copy_table, &copy_tail, WAN_TAIL_PRIMARY);
+    const uint64_t there = change(&table, WAN_UPDATE, 0, 500);
+    EXPECT_EQUAL(make(1, 0, &made, &entries), WAN_ELSEWHERE);
+    EXPECT_EQUAL(make(1, 1, &made, &entries), WAN_ELSEWHERE);
+    wan_tail_set_role(&tail, BUCKET, WAN_TAIL_PRIMARY, 1, 6, 0);
+    tail.min_copies = 2;
+    EXPECT_EQUAL(make(1, 0, &made, &entries), WAN_TOO_FEW);
+    EXPECT_EQUAL(wan_table_bucket_count(&table, &table.buckets[BUCKET]).entries, there);
+    EXPECT_EQUAL(tail.buckets[BUCKET].last, 0);
+    end();
+}
+
+static void listeners_hear_each_entry_that_a_clear_takes_out(void)
+{
+    wan_recalled made;
+    wan_buffer taken = {0};
+    uint64_t entries = 0, at = 0, heard = 0;
+    begin(&table, &tail, WAN_TAIL_PRIMARY);
+    begin(&copy_table, &copy_tail, WAN_TAIL_COPY);
+    EXPECT_EQUAL(wan_tail_hear(&tail), WAN_OK);
+    change(&table, WAN_UPDATE, 0, 300);
+    change(&table, WAN_DESTROY, 0, 30);
+    EXPECT_EQUAL(make(1, 0, &made, &entries), WAN_OK);
+    EXPECT(wan_heard_take(tail.heard, &taken, 0));
+    for (; at < taken.used; heard++) {
+        const wan_heard_item *item = (const wan_heard_item *)(taken.bytes + at);
+        const wan_tail_entry *entry =
+            (const wan_tail_entry *)((const uint8_t *)(item + 1) + wan_align8(item->old_length));
+        EXPECT_EQUAL(item->old_length, 4);
+        EXPECT_EQUAL(entry->outcome, WAN_DESTROYED);
+        EXPECT_EQUAL(wan_tail_entry_check((const uint8_t *)entry, entry->length), WAN_OK);
+        const wan_record *record = (const wan_record *)(entry + 1);
+        EXPECT(!memcmp(wan_record_key(record), item + 1, 4)); /* Each value is its key. */
+        EXPECT_EQUAL(record->event_sequence, 1);
+        at += item->length;
+    }
+    EXPECT_EQUAL(at, taken.used);
+    EXPECT_EQUAL(heard, entries);
+    wan_heard_end(tail.heard);
+    change(&table, WAN_UPDATE, 1000, 100);
+    EXPECT_EQUAL(make(2, 0, &made, &entries), WAN_OK); /* Nobody listens any more. */
+    EXPECT_EQUAL(tail.heard->bytes, 0);
+    wan_buffer_close(&taken);
+    end();
+}
+
+const test_case clear_tests[] = {
+    {"a clear takes out the entries of its bucket, at primary and copy",
+     a_clear_takes_out_the_entries_of_its_bucket_at_primary_and_copy},
+    {"a clear that its bucket does not take changes nothing", a_clear_that_its_bucket_does_not_take_changes_nothing},
+    {"listeners hear each entry that a clear takes out", listeners_hear_each_entry_that_a_clear_takes_out},
+    {0},
+};
