@@ -23,13 +23,13 @@ NEVER = 2**64 - 1
 class Member:
     """A member with its part of region "r", its lanes to the others, and its port for their calls."""
 
-    def __init__(self, number: int, buckets: int, timeout_s: float, **attributes: Any) -> None:
+    def __init__(self, number: int, buckets: int, timeout_s: float, min_copies: int, **attributes: Any) -> None:
         self.number = number
         self.me = Incarnation(f"member{number}", number + 1)
         self.core = _core.RegionCore(
             "r", _core.Clock(), site=1, member=self.me.member_id, buckets=buckets, **attributes
         )
-        self.tail = _core.Tail(buckets, self.core.shards)
+        self.tail = _core.Tail(buckets, self.core.shards, min_copies)
         self.lanes: dict[int, _core.LaneState] = {}
         self.calls = CallServer(self.me, "one", lambda name: self.core if name == "r" else None)
         self.pool = CallPool(self.me, "one")
@@ -60,10 +60,11 @@ class SharedSite:
         buckets: int = 7,
         timeout_s: float = LIMIT_S,
         reads_copies: bool = False,
+        min_copies: int = 1,
         **attributes: Any,
     ) -> None:
         self.buckets = buckets
-        self.members = [Member(n, buckets, timeout_s, **attributes) for n in range(members)]
+        self.members = [Member(n, buckets, timeout_s, min_copies, **attributes) for n in range(members)]
         self.epochs = [0] * buckets
         self.leaders = [0] * buckets
         self._lock = threading.Lock()  # A takeover, and the carrying of a bucket, are one step each.

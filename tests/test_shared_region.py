@@ -12,7 +12,7 @@ import pytest
 from fuzz_core import calls
 from pywan import _core
 from pywan.calls.route import Route
-from pywan.errors import ConnectivityError, IllegalStateError
+from pywan.errors import BatchError, ConnectivityError, IllegalStateError
 from pywan.testing.waiting import eventually
 from shared_site import Call, SharedSite
 
@@ -144,6 +144,71 @@ def test_a_copy_answers_reads_where_the_region_lets_it() -> None:
         assert copy.get("k") == 1
         assert "k" in copy
         assert copy.get("nothing") is None
+
+
+def test_a_change_that_counts_with_too_few_copies_is_in_doubt_for_its_caller_and_each_repeat() -> None:
+    with SharedSite(min_copies=2) as site:
+        site.keep_carrying()
+        site.cores[0].put("k", "old")
+        site.stop_carrying()
+        site.carry()
+        bucket = site.bucket_of("k")
+        primary, other = site.members
+        repeat = (_core.UPDATE, "k", "by identity", None, (9, 9, 1))
+        made = [
+            Call(primary.core.put, "k", 1),
+            Call(other.core.put, "k", 2),
+            Call(primary.core.change_if, "value", _core.UPDATE, "k", 3),
+            Call(other.core.change_if, "value", _core.UPDATE, "k", 4),
+            Call(other.route.change, *repeat),
+        ]
+        before = primary.tail.state(bucket)["counted"]
+        eventually(lambda: primary.tail.last(bucket) == before + len(made))
+        read = Call(primary.core.get, "k")
+        primary.tail.set_copies(bucket, [])  # The copy was lost.
+        for call in made:
+            with pytest.raises(ConnectivityError, match=r"region 'r': key 'k': .* made with 1 of 2") as raised:
+                call.result()
+            assert raised.value.in_doubt
+        assert read.result() in (1, 2, 3, 4, "by identity")
+        with pytest.raises(ConnectivityError, match="made with 1 of 2 copies"):
+            other.route.change(*repeat, sent_us=_core.monotonic_us())
+        with pytest.raises(ConnectivityError, match="min-in-sync-copies asks for 2") as refused:
+            other.core.put("k", 5)  # This one was not taken at all.
+        assert not refused.value.in_doubt
+        primary.tail.set_copies(bucket, [(1, _core.COPY_WAITED, 0, primary.tail.last(bucket))])
+        with pytest.raises(ConnectivityError, match="made with 1 of 2 copies"):
+            other.route.change(*repeat, sent_us=_core.monotonic_us())
+
+
+@pytest.mark.parametrize("caller", [0, 1], ids=["the primary", "another member"])
+@pytest.mark.parametrize("what", ["rows", "clear"])
+def test_rows_and_clears_that_count_with_too_few_copies_are_in_doubt(caller: int, what: str) -> None:
+    with SharedSite(min_copies=2) as site:
+        site.carry()
+        tail, core = site.members[0].tail, site.cores[caller]
+        made = Call(core.put_columns, np.arange(100), np.arange(100)) if what == "rows" else Call(core.clear)
+        eventually(lambda: all(tail.last(n) for n in range(site.buckets)))
+        for bucket in range(site.buckets):
+            tail.set_copies(bucket, [])
+        words = "100 of 100 rows were refused, or may" if what == "rows" else "0 of 7 buckets were cleared, of 0"
+        with pytest.raises((BatchError, ConnectivityError), match=f"{words}.*made with 1 of 2 copies") as raised:
+            made.result()
+        assert raised.value.in_doubt
+
+
+def test_a_new_primary_without_copies_repeats_no_change_as_well_made() -> None:
+    with SharedSite(min_copies=2) as site:
+        site.carry()
+        bucket = site.bucket_of("k")
+        made = Call(site.members[1].route.change, _core.UPDATE, "k", 1, None, (9, 9, 1))
+        eventually(lambda: waits_in_tail(site, "k"))
+        site.carry()
+        assert made.result() == "created"
+        site.lead(bucket, 1)
+        site.members[1].tail.set_copies(bucket, [])
+        with pytest.raises(ConnectivityError, match="made with 1 of 2 copies"):
+            site.members[0].route.change(_core.UPDATE, "k", 1, None, (9, 9, 1), sent_us=_core.monotonic_us())
 
 
 # What is asked of the primary

@@ -58,6 +58,7 @@ void wan_tail_close(wan_tail *tail)
 {
     for (uint32_t n = 0; n < tail->bucket_count; n++) {
         free(tail->buckets[n].copies);
+        free(tail->buckets[n].thin);
         wan_buffer_close(&tail->buckets[n].changes);
         wan_answers_close(&tail->buckets[n].answers);
     }
@@ -179,6 +180,24 @@ static void forget_copies(wan_tail_bucket *bucket)
     bucket->copy_count = 0;
 }
 
+/* How many other copies are in sync, as the coordinator has decided. Without one see `sole_until_us`: of a learner that
+ * is waited for, because it has everything, the coordinator may know nothing. */
+static uint32_t copies_in_sync(const wan_tail_bucket *bucket)
+{
+    uint32_t count = 0;
+    for (uint32_t n = 0; n < bucket->copy_count; n++)
+        count += bucket->copies[n].state == WAN_COPY_WAITED && !bucket->copies[n].transfer;
+    return count;
+}
+
+/* Notes that the changes behind `counted` through `last` come to count with fewer copies than there should be. */
+static void note_thin(wan_tail_bucket *bucket, uint64_t last, uint32_t copies)
+{
+    if (!bucket->thin) bucket->thin = calloc(WAN_TAIL_THIN_MAX, sizeof *bucket->thin);
+    if (!bucket->thin) return; /* Their callers hear that all is well. The status of the bucket says that it is not. */
+    bucket->thin[bucket->thin_count++ % WAN_TAIL_THIN_MAX] = (wan_tail_thin){bucket->counted + 1, last, copies};
+}
+
 /* Of a primary: counts what all copies that it waits for have, and drops what nobody needs any more. Returns whether
  * more counts. */
 static int recount(wan_tail *tail, wan_tail_bucket *bucket)
@@ -192,6 +211,8 @@ static int recount(wan_tail *tail, wan_tail_bucket *bucket)
     }
     int grew = counted > bucket->counted;
     if (grew) {
+        if (tail->min_copies > 1 && copies_in_sync(bucket) + 1 < tail->min_copies)
+            note_thin(bucket, counted, copies_in_sync(bucket) + 1);
         store(&bucket->counted, counted);
         wake_waiters(bucket);
     }
@@ -251,16 +272,6 @@ static int may_be_sole(const wan_tail *tail, uint64_t now_us)
 {
     const uint64_t until_us = load(&tail->sole_until_us);
     return until_us == WAN_NEVER || (now_us ? now_us : wan_monotonic_us()) < until_us;
-}
-
-/* How many other copies are in sync, as the coordinator has decided. Without one see `sole_until_us`: of a learner that
- * is waited for, because it has everything, the coordinator may know nothing. */
-static uint32_t copies_in_sync(const wan_tail_bucket *bucket)
-{
-    uint32_t count = 0;
-    for (uint32_t n = 0; n < bucket->copy_count; n++)
-        count += bucket->copies[n].state == WAN_COPY_WAITED && !bucket->copies[n].transfer;
-    return count;
 }
 
 wan_status wan_tail_reserve(wan_tail *tail, uint32_t number, uint64_t length, wan_tail_reservation *room)
@@ -353,6 +364,20 @@ wan_status wan_tail_wait(wan_tail *tail, uint32_t number, uint64_t era, uint64_t
     }
 }
 
+uint32_t wan_tail_made_with(wan_tail *tail, uint32_t number, uint64_t sequence, int is_repeat)
+{
+    if (tail->min_copies <= 1) return 0;
+    wan_tail_bucket *bucket = &tail->buckets[number];
+    uint32_t copies = 0;
+    wan_lock_take(&bucket->lock);
+    if (is_repeat && copies_in_sync(bucket) + 1 < tail->min_copies) copies = copies_in_sync(bucket) + 1;
+    const uint32_t kept = bucket->thin_count < WAN_TAIL_THIN_MAX ? bucket->thin_count : WAN_TAIL_THIN_MAX;
+    for (uint32_t n = 0; n < kept; n++)
+        if (bucket->thin[n].first <= sequence && sequence <= bucket->thin[n].last) copies = bucket->thin[n].copies;
+    wan_lock_release(&bucket->lock);
+    return copies;
+}
+
 wan_status wan_tail_shelve(wan_tail *tail, uint32_t number, wan_shelved *shelved)
 {
     wan_tail_bucket *bucket = &tail->buckets[number];
@@ -410,8 +435,10 @@ void wan_tail_set_role(wan_tail *tail, uint32_t number, uint8_t role, uint64_t l
             copy->confirmed = copy->asked = 0;
             if (copy->state == WAN_COPY_LEARNING) copy->image_shard = copy->image_acked = copy->queued = 0;
         }
-    if (bucket->life != life || is_new_image || role == WAN_TAIL_ABSENT || (leads(before) && !leads(role)))
+    if (bucket->life != life || is_new_image || role == WAN_TAIL_ABSENT || (leads(before) && !leads(role))) {
         store(&bucket->era, bucket->era + 1);
+        if (bucket->life != life || is_new_image || role == WAN_TAIL_ABSENT) bucket->thin_count = 0;
+    }
     __atomic_store_n(&bucket->role, role, __ATOMIC_RELEASE);
     store(&bucket->life, life);
     store(&bucket->epoch, epoch);

@@ -106,6 +106,13 @@ typedef struct wan_shelved {
     uint32_t is_waiting;    /* It is in the bucket's list. The bucket's lock guards it. */
 } wan_shelved;
 
+/* Changes that count, and that fewer copies had then than `min_copies`. */
+typedef struct {
+    uint64_t first, last; /* Their sequences. */
+    uint32_t copies;      /* How many were in sync, the primary included. */
+} wan_tail_thin;
+#define WAN_TAIL_THIN_MAX 8u /* A bucket remembers so many runs of them, the newest ones. */
+
 typedef struct {
     wan_lock
         lock;     /* Guards all below. `role`, `epoch`, `life`, `last`, `counted` may be read without it, atomically. */
@@ -127,6 +134,8 @@ typedef struct {
     uint64_t learned;       /* Of a learner: the last transfer whose image became whole. */
     wan_tail_copy *copies;
     uint32_t copy_count;
+    wan_tail_thin *thin; /* WAN_TAIL_THIN_MAX of them. NULL: there were none. */
+    uint32_t thin_count; /* How many there ever were. Run number n is in place n modulo WAN_TAIL_THIN_MAX. */
     wan_answers answers; /* First answers to the calls that changed the bucket, at its primary and its copies alike. */
 } wan_tail_bucket;
 
@@ -228,6 +237,9 @@ wan_status wan_tail_recall(wan_tail *tail, uint32_t bucket, const wan_repeat *re
 /* Waits until the change counts. WAN_OK: it does. WAN_ELSEWHERE: it is another era: nobody knows here whether the
  * change will count. WAN_EMPTY: the time is over. */
 wan_status wan_tail_wait(wan_tail *tail, uint32_t bucket, uint64_t era, uint64_t sequence, uint32_t timeout_ms);
+/* With how many copies in sync a change was made that counts, if that was fewer than `min_copies`. 0: it was not. Of a
+ * repeat, also with how many the bucket has it now, as nobody knows with how many an earlier primary counted it. */
+uint32_t wan_tail_made_with(wan_tail *tail, uint32_t bucket, uint64_t sequence, int is_repeat);
 /* Lets `shelved`, whose owner, era and sequence are set, wait. WAN_EMPTY: it waits, and will be in its owner's `ready`
  * when the sequence counts or the era is another one. WAN_OK, WAN_ELSEWHERE: as for wan_tail_wait; it does not wait. */
 wan_status wan_tail_shelve(wan_tail *tail, uint32_t bucket, wan_shelved *shelved);

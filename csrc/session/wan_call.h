@@ -43,6 +43,9 @@ enum {
     WAN_ANSWER_LIVE = 1,  /* The key is there, with a value or without. */
     WAN_ANSWER_VALUE = 2, /* The key has, or had, a value: the payload, but for a condition that named it. */
     WAN_ANSWER_HOLDS = 4, /* The condition of a change holds. */
+    /* Of a change in doubt: it counts, and fewer copies had it then than min-in-sync-copies asks for. `number`: how
+     * many had it, and how many are asked for << 32. */
+    WAN_ANSWER_THIN = 8,
 };
 
 typedef struct {
@@ -74,8 +77,8 @@ typedef struct {
     uint32_t id; /* Of the call. 0: these are the last words of the member, for the connection. */
     uint8_t flags;
     uint8_t reserved[3]; /* 0 */
-    /* ELSEWHERE: the newest epoch. COUNT, CLEAR: entries. ROWS: rows that took effect. SCAN: the shard to go on from,
-     * or WAN_NO_LIMIT. */
+    /* ELSEWHERE: the newest epoch. THIN: copies. COUNT, CLEAR: entries. ROWS: rows that took effect. SCAN: the shard to
+     * go on from, or WAN_NO_LIMIT. */
     uint64_t number;
     uint64_t done; /* Of ROWS: rows that were done before the call stopped. */
 } wan_answer;

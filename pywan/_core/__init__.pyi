@@ -830,6 +830,8 @@ class CallRoute:
         """Makes one change at the primary of the key."""
     def ask(self, what: str, places: list[tuple[int, int]], began_us: int = 0) -> list[Any]:
         """Asks the primaries of buckets, all at once; this member too."""
+    def too_few(self, bucket: int, made: int, wanted: int, key: Any) -> Exception:
+        """The error for a change that counts, and that too few copies had then."""
     def clear_buckets(self) -> list[Any]:
         """Clears all buckets, each one at its primary. Returns their entries, or errors."""
 

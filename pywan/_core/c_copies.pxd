@@ -71,7 +71,7 @@ cdef extern from "copies/wan_tail.h" nogil:
     ctypedef struct wan_tail:
         wan_heard *heard
         wan_tail_bucket *buckets
-        uint32_t bucket_count, shard_count
+        uint32_t bucket_count, shard_count, min_copies
         uint64_t *shard_last
         wan_lane_state *lanes[WAN_TAIL_LANES_MAX]
         uint64_t *to_send[WAN_TAIL_LANES_MAX]
@@ -95,6 +95,7 @@ cdef extern from "copies/wan_tail.h" nogil:
     wan_status wan_tail_recall(wan_tail *tail, uint32_t bucket, const wan_repeat *repeat, wan_recalled *recalled,
                                wan_buffer *found)
     wan_status wan_tail_wait(wan_tail *tail, uint32_t bucket, uint64_t era, uint64_t sequence, uint32_t timeout_ms)
+    uint32_t wan_tail_made_with(wan_tail *tail, uint32_t bucket, uint64_t sequence, bint is_repeat)
     wan_status wan_tail_shelve(wan_tail *tail, uint32_t bucket, wan_shelved *shelved)
     int wan_tail_unshelve(wan_tail *tail, uint32_t bucket, wan_shelved *shelved)
     wan_shelved *wan_waker_take(wan_waker *waker)

@@ -20,7 +20,7 @@ cdef extern from "session/wan_call.h" nogil:
     enum: WAN_CALL_ANSWER
     enum: WAN_CALL_REPEAT, WAN_CALL_VALUES
     enum: WAN_ANSWER_DONE, WAN_ANSWER_ELSEWHERE, WAN_ANSWER_FAILED, WAN_ANSWER_IN_DOUBT
-    enum: WAN_ANSWER_LIVE, WAN_ANSWER_VALUE, WAN_ANSWER_HOLDS
+    enum: WAN_ANSWER_LIVE, WAN_ANSWER_VALUE, WAN_ANSWER_HOLDS, WAN_ANSWER_THIN
     ctypedef struct wan_call:
         uint32_t magic
         uint8_t kind, flags, form, condition

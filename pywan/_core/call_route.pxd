@@ -23,8 +23,8 @@ cdef class CallRoute:
                             Condition condition_, int64_t timestamp_ms)
     cdef str outcome_of(self, const wan_answer *got, bytes payload, Condition condition_)
     cdef object judge(self, const wan_call *head, int state, const wan_answer *got, bytes payload, CallLine line,
-                      uint64_t before_us, uint64_t *sent_us)
-    cdef bint is_final(self, const wan_call *head, const wan_answer *got, bytes payload) except *
+                      uint64_t before_us, uint64_t *sent_us, key)
+    cdef bint is_final(self, const wan_call *head, const wan_answer *got, bytes payload, key) except *
 
 cdef class CallPart:
     cdef wan_call head
@@ -52,6 +52,7 @@ cdef class CallSteps:
     cdef wan_call head
     cdef bytes packed                   # The payload, but for the value that a condition expects.
     cdef Condition condition_
+    cdef object key                     # For errors.
     cdef readonly bint is_read
     cdef readonly uint64_t began_us
     cdef uint64_t sent_us, before_us    # When an attempt was made that may have happened, now and before the last one.

@@ -50,6 +50,11 @@ cdef class CallRoute:
         """The error for a call that the primary answered with these words."""
         raise NotImplementedError
 
+    def too_few(self, uint32_t bucket, uint32_t made, uint32_t wanted, key):
+        """The error for a change that counts, and that `made` copies in sync had then, where `wanted` are asked for.
+        `key`: None if it is one of many."""
+        raise NotImplementedError
+
     @property
     def bucket_count(self):
         return self.state.region.table.bucket_count
@@ -262,7 +267,7 @@ cdef class CallRoute:
         if part.error is not None:
             return 0
         try:
-            if part.payload is None or not self.is_final(&part.head, &part.got, part.payload):
+            if part.payload is None or not self.is_final(&part.head, &part.got, part.payload, None):
                 if part.payload is not None:
                     part.trouble = "elsewhere", part.head.epoch, "it is not primary", part.payload
                     if part.got.status != WAN_ANSWER_IN_DOUBT:
@@ -305,7 +310,7 @@ cdef class CallRoute:
                 answer = here.serve_here(self.state, head, first, first_length)
                 got[0] = answer[0]
                 payload = PyBytes_FromStringAndSize(<const char *>(answer + 1), answer.length)
-                if self.is_final(head, got, payload):
+                if self.is_final(head, got, payload, key):
                     return payload
                 if got.status == WAN_ANSWER_IN_DOUBT and not before:
                     sent_us[0] = now
@@ -333,7 +338,7 @@ cdef class CallRoute:
                     answer = <const wan_answer *>slot.answer.bytes
                     got[0] = answer[0]
                     payload = PyBytes_FromStringAndSize(<const char *>(answer + 1), answer.length)
-                trouble = self.judge(head, state, got, payload, line, before, sent_us)
+                trouble = self.judge(head, state, got, payload, line, before, sent_us, key)
                 if trouble is None:
                     return payload
             finally:
@@ -343,11 +348,11 @@ cdef class CallRoute:
                 line.leave()
 
     cdef object judge(self, const wan_call *head, int state, const wan_answer *got, bytes payload, CallLine line,
-                      uint64_t before_us, uint64_t *sent_us):
+                      uint64_t before_us, uint64_t *sent_us, key):
         """What became of an attempt. None: the call ends with this answer. Otherwise the trouble, as `aim` wants it.
         *sent_us becomes `before_us` again if the attempt has changed nothing."""
         if state == CALL_ANSWERED:
-            if self.is_final(head, got, payload):
+            if self.is_final(head, got, payload, key):
                 return None
             if got.status == WAN_ANSWER_IN_DOUBT:
                 return "in doubt", head.epoch, "it lost track of the change before that counted", b""
@@ -360,11 +365,13 @@ cdef class CallRoute:
         sent_us[0] = before_us
         return "broken", head.epoch, line.why if line.broken else "too many calls are on their way", b""
 
-    cdef bint is_final(self, const wan_call *head, const wan_answer *got, bytes payload) except *:
+    cdef bint is_final(self, const wan_call *head, const wan_answer *got, bytes payload, key) except *:
         """Whether a call ends with this answer. If not, it goes again. Raises the error that the answer tells."""
         if (head.kind == WAN_CALL_ROWS and got.done and got.status != WAN_ANSWER_IN_DOUBT
                 and not (got.status == WAN_ANSWER_ELSEWHERE and head.flags & WAN_CALL_REPEAT)):
             return True         # Of a repeat, an earlier attempt may have made the other rows: it stays one call.
+        if got.status == WAN_ANSWER_IN_DOUBT and got.flags & WAN_ANSWER_THIN:
+            raise self.too_few(head.bucket, <uint32_t>got.number, <uint32_t>(got.number >> 32), key)
         if got.status == WAN_ANSWER_IN_DOUBT and (not head.flags & WAN_CALL_REPEAT or not payload.strip(b"\0")):
             return False        # The next primary may know.
         if got.status == WAN_ANSWER_FAILED or got.status == WAN_ANSWER_IN_DOUBT:
@@ -422,7 +429,7 @@ cdef class CallSteps:
     def __cinit__(self, CallRoute route not None, operation, key, value, event_id, uint64_t began_us,
                   Condition condition_=None):
         cdef encoded encoded_key
-        self.route, self.condition_, self.began_us = route, condition_, began_us
+        self.route, self.condition_, self.began_us, self.key = route, condition_, began_us, key
         self.is_read = operation is None
         if self.is_read:
             _key_holder = encode_key(key, &encoded_key)
@@ -472,7 +479,8 @@ cdef class CallSteps:
             state = line.submit(self.slot, &self.head, PyBytes_AS_STRING(self.packed), PyBytes_GET_SIZE(self.packed),
                                 expected, length)
         if state == CALL_NOT_SENT:
-            self.trouble = self.route.judge(&self.head, state, &self.got, None, line, self.before_us, &self.sent_us)
+            self.trouble = self.route.judge(&self.head, state, &self.got, None, line, self.before_us, &self.sent_us,
+                                            self.key)
             return False
         if not self.is_read and not self.sent_us:
             self.sent_us = now
@@ -492,7 +500,7 @@ cdef class CallSteps:
             payload = PyBytes_FromStringAndSize(<const char *>(answer + 1), answer.length)
         self.let_go()
         self.trouble = self.route.judge(&self.head, state, &self.got, payload, self.line, self.before_us,
-                                        &self.sent_us)
+                                        &self.sent_us, self.key)
         if self.trouble is not None:
             return False
         if self.is_read:

@@ -15,7 +15,7 @@ cdef struct call_wait:
     uint64_t era, sequence
     uint64_t at                 # Where the answer lies, counted from the first byte that waits to leave.
     uint32_t bucket
-    bint is_change
+    bint is_change, is_repeat
 
 cdef struct shelved_call:
     # A call that is done, whose answer must not leave yet. The answer lies behind it, `length` bytes.

@@ -371,7 +371,7 @@ cdef class CallSession(Session):
         if region.tail == NULL:
             return True
         wait.tail, wait.bucket, wait.era, wait.sequence = region.tail, call.bucket, era, sequence
-        wait.at, wait.is_change = at, is_change
+        wait.at, wait.is_change, wait.is_repeat = at, is_change, call.flags & WAN_CALL_REPEAT != 0
         return wan_buffer_add(&self.waits, &wait, sizeof(call_wait)) == WAN_OK
 
     cdef bint wait_for_bucket(self, region_core *region, const wan_call *call, uint64_t era, uint64_t at) noexcept nogil:
@@ -478,6 +478,8 @@ cdef class CallSession(Session):
             self.out.used += call.length
             if is_lost:
                 lose(&call.wait, <wan_answer *>(self.out.bytes + self.out.start + begin))
+            elif call.wait.is_change and call.wait.tail.min_copies > 1:
+                say_thin(&call.wait, <wan_answer *>(self.out.bytes + self.out.start + begin))
             self.seal(begin)
             self.rounds += begin == 0
         else:
@@ -521,6 +523,8 @@ cdef class CallSession(Session):
             at += sizeof(call_wait)
             if not self.counts(wait, &until):
                 lose(wait, <wan_answer *>(self.out.bytes + self.out.start + wait.at))
+            elif wait.is_change and wait.tail.min_copies > 1:
+                say_thin(wait, <wan_answer *>(self.out.bytes + self.out.start + wait.at))
         wan_buffer_trim(&self.waits, WAN_BUFFER_KEPT_BYTES)
 
     cdef bint counts(self, const call_wait *wait, uint64_t *until_us) noexcept nogil:
@@ -948,6 +952,16 @@ cdef void lose(const call_wait *wait, wan_answer *answer) noexcept nogil:
         answer.status = WAN_ANSWER_IN_DOUBT if wait.is_change else WAN_ANSWER_ELSEWHERE
         answer.number = wan_read(&wait.tail.buckets[wait.bucket].epoch)
         memset(answer + 1, 0, answer.length)        # The caller has words for it.
+
+
+cdef void say_thin(const call_wait *wait, wan_answer *answer) noexcept nogil:
+    """Makes the answer about a change that counts say so if too few copies had it."""
+    cdef uint32_t copies = wan_tail_made_with(wait.tail, wait.bucket, wait.sequence, wait.is_repeat)
+    if copies == 0:
+        return
+    answer.status, answer.flags = WAN_ANSWER_IN_DOUBT, WAN_ANSWER_THIN
+    answer.number = copies | <uint64_t>wait.tail.min_copies << 32
+    memset(answer + 1, 0, answer.length)        # The caller has words for it.
 
 
 cdef uint64_t age_of(const wan_call *call) noexcept nogil:

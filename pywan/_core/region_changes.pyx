@@ -397,6 +397,7 @@ cdef int put_one(CompiledRegion self, key, value, callback_argument) except -1:
         if self.wait_counted(wan_table_bucket(&self.region.table, change.hash).number, change.era,
                              change.sequence) != WAN_OK:
             raise no_answer(self, key, True)
+        check_copies(self, key, wan_table_bucket(&self.region.table, change.hash).number, change.sequence, False)
         return 0
     if status != WAN_OK:
         self.fail(status, f"put of key {described(key)}")
@@ -501,6 +502,14 @@ cdef object no_answer(CompiledRegion self, key, bint in_doubt):
     return error
 
 
+cdef int check_copies(CompiledRegion self, key, uint32_t bucket, uint64_t sequence, bint is_repeat) except -1:
+    """Raises an error if a change that counts was made with fewer copies than min-in-sync-copies asks for."""
+    cdef uint32_t copies = wan_tail_made_with(self.region.tail, bucket, sequence, is_repeat)
+    if copies:
+        raise self.route.too_few(bucket, copies, self.region.tail.min_copies, key)
+    return 0
+
+
 cdef str change_by_callbacks(CompiledRegion self, int operation, key, value, callback_argument, int64_t timestamp_ms,
                              Condition condition_):
     """Takes a change through the user's callbacks, at the primary of its bucket. Returns its outcome."""
@@ -537,6 +546,8 @@ cdef str finish_shared(CompiledRegion self, wan_change *change, origin *from_, d
             if counts == WAN_OK and outcome[0] > WAN_DESTROYED:     # The answer is a read.
                 counts = self.wait_readable(bucket, change.era)
             if counts == WAN_OK:
+                if self.region.tail.min_copies > 1 and outcome[0] <= WAN_DESTROYED:
+                    check_copies(self, key, bucket, change.sequence, from_.age_us != 0)
                 return None
             if counts == WAN_EMPTY:
                 raise no_answer(self, key, outcome[0] <= WAN_DESTROYED)

@@ -251,6 +251,18 @@ class Route(_core.CallRoute):
         error.in_doubt = in_doubt
         return error
 
+    def too_few(self, bucket: int, made: int, wanted: int, key: Any) -> Exception:
+        """As `CallRoute.too_few`."""
+        what = f"key {key!r:.80}" if key is not None else f"bucket {bucket}"
+        error = ConnectivityError(
+            f"region {self._name!r}: {what}: the change was made with {made} of {wanted} copies that min-in-sync-copies"
+            " asks for; a copy was lost while it waited. Others may read it, and it is lost with those that have it."
+            " Start the members that are missing (`show coordinator` says who is there), then make the change again if"
+            " so many copies must have it"
+        )
+        error.in_doubt = True
+        return error
+
     def _line(self, bucket: int, primary: KnownPrimary, deadline: float) -> tuple[_core.CallLine, int]:
         """Returns the connection to the primary of a bucket, and its epoch."""
         assert primary.member is not None
