@@ -66,36 +66,20 @@ class Leading:
         """The learner's lane says that the image is whole."""
         self.session._take_news(OTHER, ("learned", "r", 0, TRANSFER))
 
-    def acknowledge(self, sequence: int) -> None:
-        self.tail.acknowledged(0, self.lane, LIFE, WORD, sequence)
 
-
-def test_a_learner_is_told_of_when_it_has_everything_that_counts():
+def test_the_coordinator_hears_once_of_a_learner_that_has_all_that_counts():
     leading = Leading()
-    leading.core.put("k", 1)
     leading.learned()
-    assert leading.heard() == []
     assert leading.tail.state(0)["copies"][0]["waited"]
-    leading.acknowledge(1)
     assert leading.heard() == [("caught up", OTHER)]
     assert leading.heard() == []
-
-
-def test_a_learner_that_has_all_already_is_told_of_at_once():
-    leading = Leading()
-    leading.core.put("k", 1)
-    leading.acknowledge(1)
-    leading.learned()
-    assert leading.heard() == [("caught up", OTHER)]
 
 
 def test_nobody_is_told_of_a_learner_that_is_none_any_more():
     leading = Leading()
-    leading.core.put("k", 1)
-    leading.learned()
     later = Bucket(EPOCH, LIFE, 0, 1, ME, (ME,), learners=(Learner(OTHER, TRANSFER + 1),))
     leading.session.take(KEY, later, leading.now)
-    leading.acknowledge(1)
+    leading.learned()
     assert leading.heard() == []
 
 

@@ -67,6 +67,14 @@ def clear(core: _core.RegionCore, bucket: int, number: int) -> None:
     session.data_to_send(1)
 
 
+def call_change(core: _core.RegionCore, key: bytes, value: bytes, operation: int) -> None:
+    """Changes a key by a call whose answer nobody waits for."""
+    session = _core.CallSession({core.name: core}.get)
+    record = calls.record(key, value, operation=operation)
+    session.receive_data(calls.call(calls.REGION, core.name.encode()), 1)
+    session.receive_data(calls.call(calls.CHANGE, record, bucket=bucket_of(key)), 1)
+
+
 def types(data: bytes) -> list[int]:
     return [frame.type for frame in split_frames(data)]
 
@@ -593,6 +601,47 @@ def test_an_image_is_right_while_puts_go_on(learning):
     learning.assert_same()
 
 
+def test_a_learner_is_told_as_such_when_it_has_all_that_counts_and_is_waited_for_from_then_on(learning):
+    """Its answers take ten rounds, and each round has a put of each bucket."""
+    core, tail = learning.here.core, learning.here.tail
+    fill(core)
+    session = _core.CallSession({core.name: core}.get)  # It serves puts that nobody waits for.
+    session.receive_data(calls.call(calls.REGION, core.name.encode()), 1)
+    learning.learn()
+    learning.open(SECOND)
+    on_way, told = [b""] * 10, {}
+    for turn in range(1000):
+        for bucket in range(BUCKETS if len(told) < BUCKETS else 0):
+            record = calls.record(key_of(bucket, turn % 5), b"%d" % turn, sequence=turn)
+            session.receive_data(calls.call(calls.CHANGE, record, bucket=bucket, epoch=EPOCH), 1)
+        learning.taking.receive_data(learning.sender.session.data_to_send(learning.now), learning.now)
+        on_way.append(learning.taking.data_to_send(learning.now))
+        learning.sender.session.receive_data(on_way.pop(0), learning.now)
+        learning.now += 200
+        for what, _, bucket, _ in learning.sender.news():
+            assert what == "learned" and bucket not in told
+            state = tail.state(bucket)
+            (copy,) = state["copies"]
+            assert copy["acked"] >= state["counted"] and copy["waited"]
+            told[bucket] = state["last"]
+        if len(told) == BUCKETS and learning.is_even():
+            break
+    assert learning.is_even() and len(told) == BUCKETS
+    learning.assert_same()
+
+
+def test_a_learner_that_is_waited_for_stays_so_until_the_coordinator_has_heard_of_it(learning):
+    fill(learning.here.core)
+    learning.learn()
+    learning.open(SECOND)
+    learning.pump()
+    assert len(learning.sender.news()) == BUCKETS
+    learning.set_copies(_core.COPY_LEARNING, TRANSFER)  # A decision about something else.
+    assert all(state["copies"][0]["waited"] for state in learning.here.tail.states().values())
+    learning.learn(TRANSFER + 1)  # It begins anew.
+    assert not any(state["copies"][0]["waited"] for state in learning.here.tail.states().values())
+
+
 @pytest.mark.parametrize("pieces", [0, 1, 3])
 def test_a_learner_gets_a_clear_that_comes_between_the_pieces_of_its_image(learning, pieces):
     core = learning.here.core
@@ -673,8 +722,8 @@ def test_whatever_happens_the_copies_get_what_the_primary_has():
 
 
 def campaign(source: random.Random) -> None:
-    """Puts, moved bytes, cut connections, new transfers and passing time in any order. No thread waits for anything:
-    learners do not hold back a change.
+    """Changes, moved bytes, cut connections, new transfers and passing time in any order. No thread waits for anything:
+    a learner with its whole image holds back what counts, and nobody waits for that.
     """
     pair = Pair(learns=True)
     model: dict[bytes, bytes] = {}
@@ -691,12 +740,11 @@ def campaign(source: random.Random) -> None:
             model = {key: value for key, value in model.items() if bucket_of(key) != bucket}
         elif step < 0.4:
             key = b"k%d" % source.randrange(30)
-            if source.random() < 0.3:
-                destroy(pair.here.core, key)
-                model.pop(key, None)
-            else:
-                model[key] = bytes(source.choice((0, 5, 100, 70_000)))
-                pair.here.core.put(key, model[key])
+            model[key] = bytes(source.choice((0, 5, 100, 70_000)))
+            is_destroy = source.random() < 0.3
+            call_change(pair.here.core, key, b"" if is_destroy else model[key], 2 if is_destroy else 1)
+            if is_destroy:
+                del model[key]
         elif step < 0.6:
             pending += pair.sender.session.data_to_send(pair.now)
         elif step < 0.75 and pending:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,8 @@ import pytest
 from fuzz_core import calls
 from pywan import _core
 from pywan.calls.route import Route
+from pywan.coordination.tables import Bucket, Epoch, Incarnation
+from pywan.copies.region_copies import Question, RegionCopies, _Copy
 from pywan.errors import BatchError, ConnectivityError, IllegalStateError
 from pywan.testing.waiting import eventually
 from shared_site import Call, SharedSite
@@ -467,6 +470,32 @@ def test_a_change_to_a_bucket_that_nobody_leads_changes_nothing() -> None:
             site.cores[1].put("k", 1)
         assert not raised.value.in_doubt
         assert versions(site.cores[0], ["k"]) == versions(site.cores[1], ["k"]) == [None]
+
+
+def test_a_question_that_cannot_be_answered_holds_back_no_other_bucket(site: SharedSite, caplog: Any) -> None:
+    site.keep_carrying()
+    site.cores[0].put_columns(np.arange(100), np.arange(100))
+    site.stop_carrying()
+    site.carry()
+    copy, other = site.members[1], Incarnation("another", 9)
+    copies = RegionCopies("r", copy.core, copy.tail, copy.me, QuietServices(), content={})
+    questions = []
+    for number in range(site.buckets):
+        decided = Bucket(Epoch(1, 1), 1, primary=site.members[0].me, in_sync=(site.members[0].me, copy.me))
+        copies._copies[number], copies._decisions[number] = _Copy(1), decided
+        later = replace(decided, epoch=Epoch(1, 2), primary=other, in_sync=(other, copy.me))
+        last = copy.tail.last(number)
+        questions.append(Question(number, later, 0 if number == 3 else last))  # What counts has left its tail.
+    answers = copies.adopt(questions)
+    assert [answer.bucket for answer in answers] == [number for number in range(site.buckets) if number != 3]
+    assert "bucket 3: the changes behind 0 are not here any more" in caplog.text
+
+
+class QuietServices:
+    """What copies need of their member, when nobody hears them."""
+
+    def deny(self, region: str, bucket: int, epoch: Epoch, to_all_but: Incarnation) -> None:
+        pass
 
 
 # The beginning, and what cannot be

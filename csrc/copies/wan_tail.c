@@ -433,7 +433,9 @@ void wan_tail_set_role(wan_tail *tail, uint32_t number, uint8_t role, uint64_t l
         for (uint32_t n = 0; n < bucket->copy_count; n++) {
             wan_tail_copy *copy = &bucket->copies[n];
             copy->confirmed = copy->asked = 0;
-            if (copy->state == WAN_COPY_LEARNING) copy->image_shard = copy->image_acked = copy->queued = 0;
+            if (copy->state == WAN_COPY_WAITED && !copy->transfer) continue;
+            copy->state = WAN_COPY_LEARNING;
+            copy->image_shard = copy->image_acked = copy->caught_up = copy->queued = 0;
         }
     if (bucket->life != life || is_new_image || role == WAN_TAIL_ABSENT || (leads(before) && !leads(role))) {
         store(&bucket->era, bucket->era + 1);
@@ -487,7 +489,8 @@ wan_status wan_tail_set_copies(wan_tail *tail, uint32_t number, const wan_tail_c
             fresh[n].sent = fresh[n].acked = acked < bucket->last ? acked : bucket->last;
             fresh[n].image_shard = given->state == WAN_COPY_WAITED ? WAN_IMAGE_DONE : 0;
         }
-        fresh[n].state = given->state;
+        /* A learner that is waited for does not know less because the coordinator has not heard of it yet. */
+        fresh[n].state = fresh[n].image_acked && given->transfer ? WAN_COPY_WAITED : given->state;
         fresh[n].transfer = given->transfer;
     }
     free(bucket->copies);
@@ -582,7 +585,7 @@ int wan_tail_acknowledged(wan_tail *tail, uint32_t number, uint32_t lane, uint64
                           uint64_t sequence)
 {
     wan_tail_bucket *bucket = &tail->buckets[number];
-    int grew = 0;
+    int became = 0;
     wan_lock_take(&bucket->lock);
     wan_tail_copy *copy = (wan_tail_copy *)find_copy(bucket, lane);
     if (copy && bucket->life == life && bucket->epoch == epoch && leads(bucket->role)) {
@@ -590,11 +593,35 @@ int wan_tail_acknowledged(wan_tail *tail, uint32_t number, uint32_t lane, uint64
         if (sequence > copy->acked) copy->acked = sequence;
         if (copy->acked > copy->sent) copy->sent = copy->acked;
         copy->confirmed = 1;
-        grew = recount(tail, bucket);
-        if (grew) give_lanes(tail, bucket); /* The copies are told. */
+        if (recount(tail, bucket)) {
+            became = WAN_TAIL_GREW;
+            give_lanes(tail, bucket); /* The copies are told. */
+        }
+        if (copy->image_acked && !copy->caught_up && copy->acked >= bucket->counted
+            && bucket->role == WAN_TAIL_PRIMARY) {
+            copy->caught_up = 1;
+            became |= WAN_TAIL_CAUGHT_UP;
+        }
     }
     wan_lock_release(&bucket->lock);
-    return grew;
+    return became;
+}
+
+int wan_tail_image_acked(wan_tail *tail, uint32_t number, uint32_t lane, uint64_t life, uint64_t epoch,
+                         uint64_t transfer)
+{
+    wan_tail_bucket *bucket = &tail->buckets[number];
+    wan_lock_take(&bucket->lock);
+    wan_tail_copy *copy = (wan_tail_copy *)find_copy(bucket, lane);
+    const int is_news = copy && bucket->life == life && bucket->epoch == epoch && bucket->role == WAN_TAIL_PRIMARY
+                        && copy->state == WAN_COPY_LEARNING && copy->transfer == transfer
+                        && copy->image_shard == WAN_IMAGE_DONE && !copy->refused;
+    if (is_news) {
+        copy->image_acked = 1;
+        copy->state = WAN_COPY_WAITED;
+    }
+    wan_lock_release(&bucket->lock);
+    return is_news;
 }
 
 void wan_tail_rewind(wan_tail *tail, uint32_t lane)
@@ -608,7 +635,7 @@ void wan_tail_rewind(wan_tail *tail, uint32_t lane)
             copy->told = 0;
             copy->confirmed = copy->asked = copy->queued = 0;
             copy->retry_us = 0;
-            if (copy->state == WAN_COPY_LEARNING && !copy->image_acked) copy->image_shard = 0;
+            if (copy->state == WAN_COPY_LEARNING) copy->image_shard = 0;
             give_lane(tail, bucket, lane);
         }
         wan_lock_release(&bucket->lock);

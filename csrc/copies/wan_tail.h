@@ -77,7 +77,9 @@ typedef struct {
     uint64_t told;        /* The `counted` that the copy was last told. */
     /* The next shard of the image, relative to the bucket's first; WAN_IMAGE_DONE. The lane's thread only. */
     uint32_t image_shard;
-    uint8_t image_acked; /* The learner has all of the image, and the stream up to there. */
+    uint8_t
+        image_acked;   /* The learner has all of the image, and the stream up to there. It is waited for since then. */
+    uint8_t caught_up; /* Then it had everything that counted, too. That was told. */
     /* The copy acknowledged a section of the present epoch on the present connection. */
     uint8_t confirmed;
     /* The rest is the lane's thread's. `place`: where the entry behind `place_sequence` begins, in bytes that were ever
@@ -265,7 +267,8 @@ void wan_waker_end(wan_waker *waker);
  * copies; LEARNER and ABSENT forget the changes too. `transfer`: names a learner's image. */
 void wan_tail_set_role(wan_tail *tail, uint32_t bucket, uint8_t role, uint64_t life, uint64_t epoch, uint64_t transfer);
 /* Of a bucket that is led: whom it is sent to. Of `copies` only lane, state, transfer and acked count. What is known of
- * a copy that stays is kept. A new learner takes the stream from `counted` on. WAN_NO_MEMORY: nothing changed. */
+ * a copy that stays is kept; one that is waited for stays so. A new learner takes the stream from `counted` on.
+ * WAN_NO_MEMORY: nothing changed. */
 wan_status wan_tail_set_copies(wan_tail *tail, uint32_t bucket, const wan_tail_copy *copies, uint32_t count);
 /* Whether a primary may answer a read without asking: every copy that it waits for has confirmed this epoch and
  * promises to adopt no other; without another copy in sync, see `sole_until_us`. A copy may while the lease runs.
@@ -282,9 +285,17 @@ void wan_tail_followed(wan_tail *tail, wan_tail_reservation *room, const wan_tai
 void wan_tail_told(wan_tail *tail, uint32_t bucket, uint64_t life, uint64_t epoch, uint64_t counted);
 
 /* What a lane sends and hears. `acknowledged`: the copy has everything through `sequence`; raises `counted`, drops what
- * nobody needs, wakes waiters. Returns 1 if `counted` grew. */
+ * nobody needs, wakes waiters. Returns WAN_TAIL_*: what became of it. */
+enum {
+    WAN_TAIL_GREW = 1,
+    WAN_TAIL_CAUGHT_UP = 2
+}; /* `counted` grew; a learner has all that counts, for the first time. */
 int wan_tail_acknowledged(wan_tail *tail, uint32_t bucket, uint32_t lane, uint64_t life, uint64_t epoch,
                           uint64_t sequence);
+/* The learner of `transfer` has its whole image: the primary waits for it from now on. So what counts grows no faster
+ * than what the learner has, and it catches up. Returns 1, or 0 if that is no news. */
+int wan_tail_image_acked(wan_tail *tail, uint32_t bucket, uint32_t lane, uint64_t life, uint64_t epoch,
+                         uint64_t transfer);
 /* The connection is new: everything behind `acked` is sent again, images begin anew. */
 void wan_tail_rewind(wan_tail *tail, uint32_t lane);
 

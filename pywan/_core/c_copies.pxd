@@ -34,7 +34,7 @@ cdef extern from "copies/wan_tail.h" nogil:
         uint8_t state
         uint64_t transfer, sent, acked, told
         uint32_t image_shard
-        uint8_t image_acked, confirmed, asked, refused, queued
+        uint8_t image_acked, caught_up, confirmed, asked, refused, queued
         uint64_t place_sequence, place, retry_us
     ctypedef struct wan_waker:
         uint32_t asleep
@@ -112,6 +112,9 @@ cdef extern from "copies/wan_tail.h" nogil:
     void wan_tail_told(wan_tail *tail, uint32_t bucket, uint64_t life, uint64_t epoch, uint64_t counted)
     int wan_tail_acknowledged(wan_tail *tail, uint32_t bucket, uint32_t lane, uint64_t life, uint64_t epoch,
                               uint64_t sequence)
+    enum: WAN_TAIL_GREW, WAN_TAIL_CAUGHT_UP
+    int wan_tail_image_acked(wan_tail *tail, uint32_t bucket, uint32_t lane, uint64_t life, uint64_t epoch,
+                             uint64_t transfer)
     void wan_tail_rewind(wan_tail *tail, uint32_t lane)
 
 cdef extern from "copies/wan_clear.h" nogil:

@@ -534,9 +534,9 @@ cdef class LaneSenderSession(Session):
         cdef wan_tail *tail = self.tail_of(answer.region)
         cdef wan_tail_bucket *at
         cdef wan_tail_copy *copy
-        cdef bint applied = False, was_asked = False, learned = False, refused = False, later = False
-        cdef uint64_t last
-        cdef int order
+        cdef bint applied = False, was_asked = False, refused = False, later = False
+        cdef uint64_t last, acked, transfer
+        cdef int order, became = 0
         if tail == NULL or answer.bucket >= tail.bucket_count:
             return GOES_ON              # The region is gone from this lane.
         at = &tail.buckets[answer.bucket]
@@ -545,7 +545,7 @@ cdef class LaneSenderSession(Session):
         if copy == NULL:
             wan_lock_release(&at.lock)
             return GOES_ON
-        last = at.last
+        last, acked, transfer = at.last, copy.acked, copy.transfer
         order = wan_epoch_order(answer.life, answer.epoch, at.life, at.epoch)
         if answer.kind == WAN_ANSWER_REFUSED:
             if order > 0 and not copy.refused:
@@ -555,27 +555,25 @@ cdef class LaneSenderSession(Session):
             if answer.kind == WAN_ANSWER_LATER:
                 copy.confirmed, copy.queued, later = 0, 0, True
                 if copy.state == WAN_COPY_LEARNING:
-                    copy.image_shard, copy.image_acked = 0, 0
+                    copy.image_shard = 0
                 copy.sent, copy.retry_us = copy.acked, self.now_us + LATER_US
-            elif answer.kind == WAN_ANSWER_IMAGE:
-                if (copy.state == WAN_COPY_LEARNING and copy.transfer == answer.sequence
-                        and copy.image_shard == WAN_IMAGE_DONE and not copy.image_acked):
-                    copy.image_acked, learned = 1, True
-            else:
-                applied = answer.sequence <= last
+            elif answer.kind == WAN_ANSWER_APPLIED:
+                applied, acked = answer.sequence <= last, answer.sequence
         wan_lock_release(&at.lock)
         if answer.kind == WAN_ANSWER_APPLIED and order == 0 and answer.sequence > last:
             wan_note(WAN_CORRUPT, "the member acknowledges sequence %llu of bucket %u, where %llu is the last one",
                      <unsigned long long>answer.sequence, answer.bucket, <unsigned long long>last)
             return ENDED_TOLD
+        if order == 0 and answer.kind == WAN_ANSWER_IMAGE:      # It may have all that counts already.
+            applied = wan_tail_image_acked(tail, answer.bucket, self.number, answer.life, answer.epoch, answer.sequence)
         if applied:
-            wan_tail_acknowledged(tail, answer.bucket, self.number, answer.life, answer.epoch, answer.sequence)
+            became = wan_tail_acknowledged(tail, answer.bucket, self.number, answer.life, answer.epoch, acked)
             if was_asked:                   # More may have come meanwhile.
                 wan_lane_set_bit(tail.to_send[self.number], answer.bucket)
         if refused:
             self.news.tell(NEWS_REFUSED, answer.region, answer.bucket, answer.epoch)
-        if learned:
-            self.news.tell(NEWS_LEARNED, answer.region, answer.bucket, answer.sequence)
+        if became & WAN_TAIL_CAUGHT_UP:
+            self.news.tell(NEWS_LEARNED, answer.region, answer.bucket, transfer)
         if later:
             if self.image.is_active and (self.image.where.region == answer.region
                                          and self.image.where.bucket == answer.bucket):

@@ -183,7 +183,7 @@ cdef class Tail:
         """The copy at the end of a lane has all changes of the bucket through `sequence`. Returns whether more counts
         now."""
         self.check(bucket)
-        return bool(wan_tail_acknowledged(&self.tail, bucket, lane, life, epoch, sequence))
+        return bool(wan_tail_acknowledged(&self.tail, bucket, lane, life, epoch, sequence) & WAN_TAIL_GREW)
 
     def told(self, uint32_t bucket, uint64_t life, uint64_t epoch, uint64_t counted):
         """The primary says through which sequence the changes of the bucket count."""

@@ -6,13 +6,18 @@ A copy follows its primary, learns all that the bucket has, or takes over and le
 
 from __future__ import annotations
 
+import logging
 import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from pywan import _core
+from pywan.base.lines import Lines
 from pywan.coordination.tables import NO_EPOCH, Bucket, BucketKey, Epoch, Holding, Incarnation, Learner
+from pywan.errors import PywanError
+
+log = logging.getLogger("pywan.copies")
 
 ENTRIES_BYTES_MAX = 1 << 20  # Bytes of one answer to a question, but for a single entry that is longer.
 ASK_AGAIN_US = 100_000  # A copy that has not answered for so long is asked again.
@@ -82,9 +87,6 @@ class _Lead:
     adopted: dict[Incarnation, int] = field(default_factory=dict)  # The last sequence of each copy when it answered.
     asked_us: dict[Incarnation, int] = field(default_factory=dict)
     caught_up: set[Learner] = field(default_factory=set)  # The primary waits for them already.
-    # Of those, the ones that lack changes which counted before that, each with the sequence that it has to have. The
-    # coordinator does not hear of them yet.
-    behind: dict[Learner, int] = field(default_factory=dict)
 
 
 class RegionCopies:
@@ -104,11 +106,11 @@ class RegionCopies:
         these buckets."""
         self.name, self.tail = name, tail
         self._core, self._me, self._services = core, me, services
+        self._lines = Lines(log)
         self._decisions: dict[int, Bucket] = dict(content)
         self._copies = {number: _Copy(bucket.life, bucket.epoch) for number, bucket in content.items()}
         self._leads: dict[int, _Lead] = {}
         self._inactive: set[int] = set()  # The buckets in `_leads` that are not active.
-        self._behind: set[int] = set()  # The buckets in `_leads` with learners that are behind.
 
     # What the coordinator decided
 
@@ -179,7 +181,6 @@ class RegionCopies:
     def _drop_lead(self, number: int) -> None:
         self._leads.pop(number, None)
         self._inactive.discard(number)
-        self._behind.discard(number)
 
     def _others(self, number: int) -> set[Incarnation]:
         """Returns the members that the primary waits for with every change."""
@@ -188,11 +189,9 @@ class RegionCopies:
         return {*bucket.in_sync, *bucket.leaving, *learning} - {self._me}
 
     def work(self) -> bool:
-        """Goes on with all takeovers, and looks at learners that are behind. Returns whether something is not done:
-        then the caller comes again soon."""
-        self._report_caught_up()
+        """Goes on with all takeovers. Returns whether some are not done: then the caller comes again soon."""
         if not self._inactive:
-            return bool(self._behind)
+            return False
         now = self._services.now_us()
         questions: dict[Incarnation, list[Question]] = {}
         ready: list[BucketKey] = []
@@ -210,21 +209,19 @@ class RegionCopies:
                 self._copies[number].led = lead.epoch
                 self._set_copies(number)
                 self._set_role(number, _core.TAIL_PRIMARY)
-                for learner in lead.caught_up & set(bucket.learners):
-                    lead.behind[learner] = last
-                    self._behind.add(number)
                 ready.append(BucketKey(self.name, number))
         self._inactive -= {key.number for key in ready}
         for member, asked in sorted(questions.items()):
             self._services.ask(member, self.name, asked)
         if ready:
             self._services.ready(ready)
-        return bool(self._inactive or self._behind)
+        return bool(self._inactive)
 
     def adopted(self, member: Incarnation, answers: Iterable[Answer], promised_us: int) -> None:
         """Takes the answers of a copy. `promised_us`: for so long, from now at most, it has promised an earlier primary
-        something."""
+        something. Raises the error of the first answer that cannot be taken, when all others are."""
         until_us = self._services.now_us() + promised_us * 11 // 10
+        failed: PywanError | None = None
         for answer in answers:
             lead = self._leads.get(answer.bucket)
             if lead is None or lead.is_active or lead.epoch != answer.epoch:
@@ -232,12 +229,18 @@ class RegionCopies:
             if answer.entries:
                 copy = self._copies[answer.bucket]
                 epoch = copy.epoch.word
-                self._core.extend(answer.bucket, copy.life, epoch, answer.after + 1, answer.entries)
+                try:
+                    self._core.extend(answer.bucket, copy.life, epoch, answer.after + 1, answer.entries)
+                except PywanError as error:
+                    failed = failed or error
+                    continue
             lead.adopted[member] = answer.last
             lead.asked_us.pop(member, None)  # It is asked again at once for what it has beyond these entries.
             lead.wait_until_us = max(lead.wait_until_us, until_us)
             before = Epoch(lead.epoch.generation, lead.epoch.number - 1)
             lead.has_followed = lead.has_followed or answer.led == before
+        if failed is not None:
+            raise failed
 
     def adopt(self, questions: Iterable[Question]) -> list[Answer]:
         """Adopts the epochs that a new primary asks for. A question that cannot be answered now has no answer."""
@@ -284,32 +287,14 @@ class RegionCopies:
         self.tail.set_copies(number, copies)
 
     def learned(self, number: int, member: Incarnation, transfer: int) -> None:
-        """A learner has its image, and everything since. The primary waits for it from now on."""
+        """A learner has its image, and all that counts. The primary waits for it already."""
         lead, bucket = self._leads.get(number), self._decisions.get(number)
         learner = Learner(member, transfer)
         if lead is None or bucket is None or not lead.is_active or learner not in bucket.learners:
             return
         lead.caught_up.add(learner)
         self._set_copies(number)
-        # What counted while nobody waited for it may still be on its way. From now on nothing counts without it.
-        lead.behind[learner] = self.tail.state(number)["counted"]
-        self._behind.add(number)
-        self._report_caught_up()
-
-    def _report_caught_up(self) -> None:
-        """Tells the coordinator of learners that have everything that counts."""
-        for number in sorted(self._behind):
-            lead, bucket = self._leads[number], self._decisions[number]
-            acked = {each["lane"]: each["acked"] for each in self.tail.state(number)["copies"]}
-            for learner, needed in list(lead.behind.items()):
-                is_wanted = lead.is_active and learner in bucket.learners
-                if is_wanted and acked.get(self._services.lane(learner.member), 0) < needed:
-                    continue
-                del lead.behind[learner]
-                if is_wanted:
-                    self._services.caught_up(BucketKey(self.name, number), lead.epoch, learner)
-            if not lead.behind:
-                self._behind.discard(number)
+        self._services.caught_up(BucketKey(self.name, number), lead.epoch, learner)
 
     def refused(self, number: int, epoch: int) -> None:
         """A copy knows a later epoch than this primary. The primary accepts no change until it hears who leads."""
@@ -317,8 +302,6 @@ class RegionCopies:
         if lead is not None and lead.epoch.word < epoch:
             lead.is_active = False
             lead.adopted.clear()
-            lead.behind.clear()
-            self._behind.discard(number)
             self._inactive.add(number)
             self._set_role(number, _core.TAIL_TAKING_OVER)
 

@@ -310,6 +310,31 @@ static void a_new_epoch_begins_the_image_of_a_learner_anew(void)
     EXPECT_EQUAL(all.bucket->copies[0].queued, 0);
     end(&all);
 }
+static void a_learner_with_its_image_is_waited_for_and_caught_up_when_it_has_what_counts(void)
+{
+    tails all;
+    begin(&all, WAN_TAIL_PRIMARY);
+    set_copies(&all, &learner, 1);
+    wan_tail_copy *copy = &all.bucket->copies[0];
+    for (uint64_t n = 1; n <= 3; n++) put(&all, 64, n);
+    EXPECT_EQUAL(all.bucket->counted, 3);
+    EXPECT_EQUAL(wan_tail_image_acked(&all.tail, BUCKET, copy->lane, LIFE, EPOCH, copy->transfer), 0);
+    copy->image_shard = WAN_IMAGE_DONE;
+    EXPECT_EQUAL(wan_tail_image_acked(&all.tail, BUCKET, copy->lane, LIFE, EPOCH, copy->transfer + 1), 0);
+    EXPECT_EQUAL(wan_tail_image_acked(&all.tail, BUCKET, copy->lane, LIFE, EPOCH, copy->transfer), 1);
+    EXPECT_EQUAL(wan_tail_image_acked(&all.tail, BUCKET, copy->lane, LIFE, EPOCH, copy->transfer), 0);
+    put(&all, 64, 4);
+    EXPECT_EQUAL(all.bucket->counted, 3); /* The fourth one waits. */
+    EXPECT_EQUAL(wan_tail_acknowledged(&all.tail, BUCKET, copy->lane, LIFE, EPOCH, 2), 0);
+    EXPECT_EQUAL(wan_tail_acknowledged(&all.tail, BUCKET, copy->lane, LIFE, EPOCH, 3), WAN_TAIL_CAUGHT_UP);
+    EXPECT_EQUAL(wan_tail_acknowledged(&all.tail, BUCKET, copy->lane, LIFE, EPOCH, 4), WAN_TAIL_GREW);
+    set_copies(&all, &learner, 1); /* A decision about something else. */
+    EXPECT_EQUAL(all.bucket->copies[0].state, WAN_COPY_WAITED);
+    wan_tail_set_role(&all.tail, BUCKET, WAN_TAIL_PRIMARY, LIFE, EPOCH + 1, 0);
+    EXPECT_EQUAL(all.bucket->copies[0].state, WAN_COPY_LEARNING);
+    end(&all);
+}
+
 static void a_learner_takes_a_stream_from_anywhere_and_begins_anew_with_another_image(void)
 {
     tails all;
@@ -595,6 +620,8 @@ const test_case tail_tests[] = {
      the_stream_of_a_learner_has_all_that_a_copy_in_sync_may_lack},
     {"another transfer of a lane is another learner", another_transfer_of_a_lane_is_another_learner},
     {"a new epoch begins the image of a learner anew", a_new_epoch_begins_the_image_of_a_learner_anew},
+    {"a learner with its image is waited for, and caught up when it has what counts",
+     a_learner_with_its_image_is_waited_for_and_caught_up_when_it_has_what_counts},
     {"only a primary takes changes, and a cancelled one leaves nothing",
      only_a_primary_takes_changes_and_a_cancelled_one_leaves_nothing},
     {"a bucket with too few copies in sync takes no change", a_bucket_with_too_few_copies_in_sync_takes_no_change},
