@@ -85,6 +85,25 @@ def test_a_region_that_was_used_by_one_member_keeps_its_content_for_the_second(s
         assert region["l"] == 3
 
 
+def test_a_region_of_several_members_gets_no_sender_by_any_way(site, member, tmp_path):
+    region = member.create_region("data", "PARTITION")
+    with pywan.Cache("b", locators=str(site.address), dir=tmp_path / "b") as other:
+        proxy = other.create_region("data", "PARTITION")
+        proxy.put("k", 0)  # The other member takes part in it now.
+        member.create_gateway_sender("ln", remote_distributed_system_id=2, parallel=True)
+        for alter in (
+            lambda: region.alter(gateway_sender_ids=["ln"]),
+            lambda: proxy.alter(gateway_sender_ids=["ln"]),  # A sender that this member does not have.
+            lambda: call_once((member.host, member.port), "alter region", name="data", gateway_sender_ids="ln"),
+        ):
+            with pytest.raises(IllegalStateError, match=r"'data' is on several members.*\(ln\); nothing was changed"):
+                alter()
+        assert region.gateway_sender_ids == proxy.gateway_sender_ids == ()
+        region.alter(gateway_sender_ids=[])
+        region.put("k", 1)
+        assert proxy.get("k") == 1
+
+
 def test_a_member_that_closes_leaves_the_view_at_once(site, member):
     with pywan.Cache("b", locators=str(site.address)):
         assert set(in_view(site)) == {"a", "b"}

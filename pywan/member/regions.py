@@ -28,6 +28,7 @@ class RegionHosting(Protocol):
     def hosting(self, made: RegionAttributes) -> None: ...
     def hosted(self, region: MemberRegion) -> None: ...
     def unhosted(self, made: RegionAttributes) -> None: ...
+    def is_of_several(self, made: RegionAttributes) -> bool: ...
 
 
 class Regions:
@@ -254,16 +255,28 @@ class Regions:
 
     def _alter(self, region: MemberRegion, changes: dict[str, Any]) -> None:
         """Changes attributes of a region. See `Region.alter`."""
+        self._check_one_member(region, region.attributes.altered(RegionChanges, **changes))
         self._fit_senders(region.attributes.altered(RegionChanges, **changes), region)
         with self._state.lock:
             self._state.check_open()
             if self.find(region.name) is not region:
                 raise RegionNotFoundError(f"region {region.name!r} was destroyed")
             altered = region.attributes.altered(RegionChanges, **changes)
+            self._check_one_member(region, altered)
             self._validate(altered)
             region.attributes = altered
             self.attach(region)
             self._note_missing_senders(region)
+
+    def _check_one_member(self, region: MemberRegion, altered: RegionAttributes) -> None:
+        """Raises IllegalStateError if a region that several members have would get senders or queues."""
+        is_of_several = region.route is not None or (self.hosting is not None and self.hosting.is_of_several(altered))
+        if is_of_several and altered.gateway_sender_ids:
+            raise IllegalStateError(
+                f"region {region.name!r} is on several members, and events of such a region enter no gateway sender or"
+                f" asynchronous queue in this version ({', '.join(altered.gateway_sender_ids)}); nothing was changed."
+                " Destroy the region and create it with its senders, on one member"
+            )
 
     def _note_missing_senders(self, region: MemberRegion) -> None:
         missing = [id for id in region.gateway_sender_ids if id not in self._senders]

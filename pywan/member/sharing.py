@@ -167,6 +167,14 @@ class SharedRegions:
                 f"{others} other members store the region" if others else "no other member has the region yet",
             )
 
+    def is_of_several(self, made: RegionAttributes) -> bool:
+        """Whether another member has the region too, as far as this one knows."""
+        if not is_of_site(made):
+            return False
+        members = list(self._agent.tables.members.values())
+        others = (each.hosting for each in members if each.incarnation != self._me)
+        return any(name == made.name for hosting in others for name, _ in hosting)
+
     def unhosted(self, made: RegionAttributes) -> None:
         """The region is gone from this member, or was not created. A region that is shared goes from all members."""
         if not is_of_site(made):
