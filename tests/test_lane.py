@@ -280,6 +280,21 @@ def test_no_frame_is_longer_than_its_bound_and_no_bucket_starves(pair):
     pair.assert_same()
 
 
+@pytest.mark.parametrize("flags", [1, 2, 0], ids=["remembered", "too large", "asked for by nobody"])
+def test_a_copy_knows_that_it_has_forgotten_a_call_whose_found_value_did_not_travel(pair, flags):
+    key = key_of(0)
+    there = pair.there
+    frame = region_frame(1, pair.name) + changes([section([entry(key, b"v", flags=flags)], 1)], 1)
+    pair.receiver.open_session().receive_data(frame, SECOND)
+    there.set_roles(_core.TAIL_PRIMARY, EPOCH + 1)
+    session = _core.CallSession({pair.name: there.core}.get)
+    repeat = calls.call(calls.CHANGE, calls.record(key, b"w", sequence=77), flags=calls.REPEAT, number=100)
+    session.receive_data(calls.call(calls.REGION, pair.name.encode()) + repeat, SECOND)
+    ((_, status, _),) = calls.answers(session.data_to_send(SECOND))
+    assert status == (3 if flags == 2 else 0)
+    assert there.tail.last(0) == (1 if flags == 2 else 2)
+
+
 def test_a_large_value_goes_alone(pair):
     pair.connect()
     key = key_of(1)

@@ -223,6 +223,7 @@ static int recount(wan_tail *tail, wan_tail_bucket *bucket)
 /* Remembers an entry that has its sequence. Under the bucket's lock. */
 static void remember(wan_tail_bucket *bucket, const wan_tail_entry *entry, uint64_t sequence)
 {
+    if (entry->flags == WAN_TAIL_FOUND) bucket->answers.forgotten_us = wan_monotonic_us(); /* It was too large. */
     if (!(entry->flags & WAN_TAIL_REMEMBERED)) return;
     if (entry->flags & WAN_TAIL_CLEAR) {
         wan_tail_clear *clear = (wan_tail_clear *)(entry + 1);

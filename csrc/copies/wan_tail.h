@@ -41,7 +41,8 @@ _Static_assert(sizeof(wan_tail_entry) == 16, "an entry of a tail is a format");
 /* The change was asked for by a call, which may be repeated: its identity and answer are remembered. The change had
  * found a value, which is the first answer too. The call has many rows. */
 enum { WAN_TAIL_REMEMBERED = 1, WAN_TAIL_FOUND = 2, WAN_TAIL_ROW = 4 };
-/* The change took all entries out of the bucket. No record follows, but a wan_tail_clear. */
+/* WAN_TAIL_FOUND alone: the value was too large for the lane. So the answer is forgotten, and that is remembered.
+ * WAN_TAIL_CLEAR: the change took all entries out of the bucket. No record follows, but a wan_tail_clear. */
 enum { WAN_TAIL_CLEAR = 8 };
 
 /* The call that cleared the bucket, and its first answer. */

@@ -464,14 +464,16 @@ cdef class LaneSenderSession(Session):
 
     cdef uint64_t without_found(self, uint64_t bytes) noexcept nogil:
         """If the section that was laid out behind `out.used` is one entry that is too large for a frame, takes the
-        found value out of it. A repeat of its call is then refused as one that may have happened. Returns by how many
+        found value out of it. The copy notes that it has forgotten a call: a repeat is refused as one that may have
+        happened. Returns by how many
         bytes the section is shorter."""
         cdef wan_tail_entry *entry = <wan_tail_entry *>(self.out.bytes + self.out.used)
         cdef uint64_t length
-        if bytes <= WAN_FRAME_BYTES_MAX - (1 << 20):
+        if bytes <= WAN_FRAME_BYTES_MAX - (1 << 20) or entry.found_length == 0:
             return 0
         length = sizeof(wan_tail_entry) + wan_record_length(<wan_record *>wan_tail_entry_record(entry))
-        entry.length, entry.found_length, entry.flags = <uint32_t>length, 0, 0
+        entry.length, entry.found_length = <uint32_t>length, 0
+        entry.flags = WAN_TAIL_FOUND if entry.flags & WAN_TAIL_REMEMBERED else 0
         (<wan_lane_section *>entry - 1).bytes = <uint32_t>length
         return bytes - length
 
