@@ -374,11 +374,13 @@ cdef class CallSession(Session):
         wait.at, wait.is_change, wait.is_repeat = at, is_change, call.flags & WAN_CALL_REPEAT != 0
         return wan_buffer_add(&self.waits, &wait, sizeof(call_wait)) == WAN_OK
 
-    cdef bint wait_for_bucket(self, region_core *region, const wan_call *call, uint64_t era, uint64_t at) noexcept nogil:
+    cdef bint wait_for_bucket(self, region_core *region, const wan_call *call, uint64_t era,
+                              uint64_t at) noexcept nogil:
         """As `wait_for`, for the answer at `at` that has seen all of a bucket. The bucket was in this era before the
         answer saw anything of it."""
-        return region.tail == NULL or self.wait_for(region, call, era, wan_read(&region.tail.buckets[call.bucket].last),
-                                                    at, False)
+        if region.tail == NULL:
+            return True
+        return self.wait_for(region, call, era, wan_read(&region.tail.buckets[call.bucket].last), at, False)
 
     cdef uint64_t last_answer(self) noexcept nogil:
         """Where the answer begins that is laid out next."""

@@ -109,7 +109,7 @@ class Route(_core.CallRoute):
         """Takes out all entries, and returns how many there were. Each bucket is cleared as one change."""
         answers = self.clear_buckets()
         failed = [(bucket, error) for bucket, error in enumerate(answers) if isinstance(error, Exception)]
-        cleared = sum(answer for answer in answers if not isinstance(answer, Exception))
+        cleared: int = sum(answer for answer in answers if not isinstance(answer, Exception))
         if not failed:
             return cleared
         doubtful = sum(getattr(error, "in_doubt", False) for _, error in failed)
