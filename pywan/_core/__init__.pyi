@@ -831,9 +831,9 @@ class CallRoute:
     def ask(self, what: str, places: list[tuple[int, int]], began_us: int = 0) -> list[Any]:
         """Asks the primaries of buckets, all at once; this member too."""
     def too_few(self, bucket: int, made: int, wanted: int, key: Any) -> Exception:
-        """The error for a change that counts, and that too few copies had then."""
+        """The error for a change that counts, and that `made` copies in sync had then, where `wanted` are asked for."""
     def clear_buckets(self) -> list[Any]:
-        """Clears all buckets, each one at its primary. Returns their entries, or errors."""
+        """Clears all buckets, each one at its primary, as one call."""
 
 class CallSteps:
     """One read (`operation` is None) or change of a route, whose owner makes the attempts: for drivers without

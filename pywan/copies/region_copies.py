@@ -6,18 +6,14 @@ A copy follows its primary, learns all that the bucket has, or takes over and le
 
 from __future__ import annotations
 
-import logging
 import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from pywan import _core
-from pywan.base.lines import Lines
 from pywan.coordination.tables import NO_EPOCH, Bucket, BucketKey, Epoch, Holding, Incarnation, Learner
 from pywan.errors import PywanError
-
-log = logging.getLogger("pywan.copies")
 
 ENTRIES_BYTES_MAX = 1 << 20  # Bytes of one answer to a question, but for a single entry that is longer.
 ASK_AGAIN_US = 100_000  # A copy that has not answered for so long is asked again.
@@ -106,7 +102,6 @@ class RegionCopies:
         these buckets."""
         self.name, self.tail = name, tail
         self._core, self._me, self._services = core, me, services
-        self._lines = Lines(log)
         self._decisions: dict[int, Bucket] = dict(content)
         self._copies = {number: _Copy(bucket.life, bucket.epoch) for number, bucket in content.items()}
         self._leads: dict[int, _Lead] = {}
