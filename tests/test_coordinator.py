@@ -20,7 +20,7 @@ from hypothesis import given, strategies as st
 
 from pywan.coordination import encoding
 from pywan.coordination.actions import Probe, Store, Tell
-from pywan.coordination.coordinator import LEARNERS_AT_ONCE, PROMISES_END_US, Coordinator
+from pywan.coordination.coordinator import LEARNERS_AT_ONCE, MEMBERS_MAX, PROMISES_END_US, Coordinator
 from pywan.coordination.journal import Journal
 from pywan.coordination.messages import MayLeave, Refused, StillNeeded, Tables
 from pywan.coordination.moves import HANDOVERS_AT_ONCE, LEAVE_REPEATED_US, SITE_ENDS_US
@@ -229,6 +229,17 @@ def test_a_member_is_asked_once_whether_an_earlier_incarnation_whose_lease_is_ov
     site.join(again)
     assert isinstance(site.last(again), Tables)
     assert any(each.primary == A for each in site.core.site.buckets.values()), "it may still be alive"
+
+
+def test_a_site_has_a_largest_number_of_members():
+    site = Site()
+    for number in range(MEMBERS_MAX):
+        site.join(Incarnation(f"m{number}", number + 1))
+    site.join(A)
+    assert isinstance(site.last(A), Refused) and f"the site has {MEMBERS_MAX} members" in site.last(A).reason
+    site.core.left(Incarnation("m0", 1), site.now)
+    site.join(A)
+    assert isinstance(site.last(A), Tables)
 
 
 def test_a_member_of_another_site_is_refused_by_name():
@@ -570,6 +581,22 @@ def test_a_region_that_can_be_on_one_member_only_is_never_shared():
     site.core.host(B, "data", site.attributes, 100, site.now)
     site.act()
     assert site.core.site.hosts("data").keys() == {A} and not site.core.site.regions["data"].shared
+
+
+def test_who_alone_has_a_region_may_say_newly_whether_others_can_have_it():
+    site = Site(A)
+    life = site.bucket().life
+    alone = replace(site.attributes, only_once="it has senders")
+    for told, is_refused in ((alone, True), (site.attributes, False)):
+        site.core.host(A, "data", told, 100, site.now)
+        site.act()
+        assert site.core.site.regions["data"].only_once == told.only_once and site.bucket().life == life
+        site.core.host(B, "data", told, 100, site.now) if B in site.core.site.members else asks_to_host(site, B)
+        site.act()
+        assert isinstance(site.last(B), Refused) == is_refused
+    site.core.host(A, "data", alone, 100, site.now)
+    site.act()
+    assert isinstance(site.last(A), Refused), "the other one knows already that it may have the region"
 
 
 def test_a_region_that_nobody_has_any_more_begins_as_that_of_one_member():

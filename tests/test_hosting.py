@@ -104,6 +104,21 @@ def test_a_region_of_several_members_gets_no_sender_by_any_way(site, member, tmp
         assert proxy.get("k") == 1
 
 
+def test_a_region_that_gets_a_sender_is_not_for_a_second_member_until_it_has_none(site, member, tmp_path):
+    region = member.create_region("data", total_num_buckets=4)
+    region["k"] = 1
+    region.alter(gateway_sender_ids=["ln"])
+    with pywan.Cache("b", locators=str(site.address), dir=tmp_path / "b") as other:
+        with pytest.raises(IllegalStateError, match="member a has it already, and it has senders"):
+            other.create_region("data", total_num_buckets=4, gateway_sender_ids=["ln"])
+        with pytest.raises(IllegalStateError, match="data"):
+            other.create_region("data", total_num_buckets=4)
+        region.alter(gateway_sender_ids=[])
+        assert other.create_region("data", total_num_buckets=4)["k"] == 1
+        with pytest.raises(IllegalStateError, match="nothing was changed"):
+            region.alter(gateway_sender_ids=["ln"])
+
+
 def test_a_member_that_closes_leaves_the_view_at_once(site, member):
     with pywan.Cache("b", locators=str(site.address)):
         assert set(in_view(site)) == {"a", "b"}

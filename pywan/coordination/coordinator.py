@@ -37,6 +37,7 @@ from pywan.coordination.tables import (
 
 PROMISES_END_US = 400_000  # After this time a promise of a copy is over (WAN_PROMISE_US), whatever the clocks do.
 UNTIMED = 0
+MEMBERS_MAX = 250  # Of a site. A member has lanes to 256 others (WAN_TAIL_LANES_MAX); some may be of members that went.
 LEARNERS_AT_ONCE = 8  # Images of one region that one member takes at the same time.
 
 
@@ -207,6 +208,9 @@ class Coordinator:
         if not self.knows(me) or self._silent:
             return
         known, is_used = self.site.regions.get(region), self._is_used(region, me)
+        if known is not None and self._may_alter(region, me, known, attributes):
+            known = replace(known, only_once=attributes.only_once)
+            self.site.set_region(region, known)
         if known is not None and not known.is_like(attributes):
             if is_used:
                 self._actions.append(Tell(me, Refused(_mismatch(region, known, attributes))))
@@ -228,6 +232,11 @@ class Coordinator:
             self._begin_sharing(region)
         self._to_let_in[me, region] = weight
         self._let_in(now_us)
+
+    def _may_alter(self, region: str, me: Incarnation, known: RegionAttributes, told: RegionAttributes) -> bool:
+        """Whether the member says newly whether others can have the region, which it alone has, and knows to have."""
+        is_alone = not known.shared and self._having(region) <= {me}
+        return is_alone and known.only_once != told.only_once and replace(known, only_once=told.only_once).is_like(told)
 
     def _having(self, region: str) -> set[Incarnation]:
         """Those who have the region, or may have something of it."""
@@ -687,7 +696,7 @@ class Coordinator:
 
         An earlier set can acknowledge nothing any more when one of its members has stored the decision that ended it.
         """
-        for key in sorted(self.site.unfinished):
+        for key in sorted(self.site.unfinished - self._unheard.keys()):
             bucket, decided = self.site.buckets[key], self.site.decided_at(key)
             stored = [self._stored_by.get(each, 0) >= decided for each in bucket.in_sync]
             if bucket.leaving and all(stored):
@@ -1039,6 +1048,12 @@ class Coordinator:
                     f"start it in an empty folder, or with the locators of its own site"
                 )
             self.site.identity = profile.site_identity  # Of a coordinator that has lost all: the members know better.
+        if me not in self.site.members and len(self.site.members) >= MEMBERS_MAX:
+            return Refused(
+                f"the site has {len(self.site.members)} members, and {MEMBERS_MAX} are the most that it can have; stop one"
+                f" before member {me.name} is started",
+                self.member_timeout_us,
+            )
         if self._is_given_up(me) and stored.generation == self.site.generation and self.site.made(stored):
             return Refused(f"member {me} was not heard for its whole lease", join_again=True)
         for earlier in self._earlier_incarnations(me):

@@ -26,6 +26,7 @@ class RegionHosting(Protocol):
     """Tells the site of the member's regions."""
 
     def hosting(self, made: RegionAttributes) -> None: ...
+    def altering(self, made: RegionAttributes, altered: RegionAttributes) -> None: ...
     def hosted(self, region: MemberRegion) -> None: ...
     def unhosted(self, made: RegionAttributes) -> None: ...
     def is_of_several(self, made: RegionAttributes) -> bool: ...
@@ -257,6 +258,8 @@ class Regions:
         """Changes attributes of a region. See `Region.alter`."""
         self._check_one_member(region, region.attributes.altered(RegionChanges, **changes))
         self._fit_senders(region.attributes.altered(RegionChanges, **changes), region)
+        if self.hosting is not None:
+            self.hosting.altering(region.attributes, region.attributes.altered(RegionChanges, **changes))
         with self._state.lock:
             self._state.check_open()
             if self.find(region.name) is not region:

@@ -108,6 +108,23 @@ class SharedRegions:
                 " changed (`show coordinator`)"
             )
 
+    def altering(self, made: RegionAttributes, altered: RegionAttributes) -> None:
+        """Attributes of a region are about to change. IllegalStateError: the site does not allow it, and says why."""
+        told, before = site_attributes(altered), site_attributes(made)
+        if not is_of_site(made) or told == before:
+            return
+        why = self._why_undecided(made.name)
+        try:
+            if self._agent.host(made.name, told, weight_of(altered)):
+                return
+        except IllegalStateError as error:
+            why = str(error)
+        self._agent.host(made.name, before, weight_of(made), timeout=0.0)
+        raise IllegalStateError(
+            f"region {made.name!r}: {told.only_once or 'others may have it then'}, and the site did not agree to that:"
+            f" {why}; nothing was changed"
+        )
+
     def hosted(self, region: MemberRegion) -> None:
         """The region was created. Unless this member alone has it by decision, it is shared when this returns, or it
         waits for the decision."""
