@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
+import socket
 import sqlite3
 
 from pywan.base.processes import has_ended, this_process
@@ -17,6 +19,11 @@ from small_members import OtherProcess, SmallMember, locator, small_members
 
 def coordination(site) -> dict:
     return call_once(site.address, "coordination-show")["coordination"]
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
 
 
 def both(one, other) -> str:
@@ -164,6 +171,39 @@ def test_a_member_that_comes_first_to_a_coordinator_without_its_file_joins_the_o
             eventually(lambda: {each["name"] for each in coordination(site)["members"]} == names)
     finally:
         earlier.end()
+
+
+def test_another_locator_takes_the_place_of_one_that_is_gone_for_good_if_an_operator_says_so(tmp_path):
+    with contextlib.ExitStack() as opened:
+        first = opened.enter_context(locator("first", dir=tmp_path, member_timeout_ms=TIMEOUT_MS))
+        second = opened.enter_context(
+            locator("second", dir=tmp_path, locators=str(first.address), member_timeout_ms=TIMEOUT_MS)
+        )
+        spare = free_port()
+        locators = f"{both(first, second)},127.0.0.1[{spare}]"
+        a, b = (SmallMember(name, locators) for name in "ab")
+        opened.callback(a.end)
+        opened.callback(b.end)
+        assert a.host() and b.host()
+        eventually(lambda: settled(a) and all(len(each.in_sync) == 2 for each in a.buckets.values()))
+        eventually(lambda: a.buckets == b.buckets and a.agent.tables.newest == b.agent.tables.newest)
+        lives, generation = {key: each.life for key, each in a.buckets.items()}, a.agent.tables.newest.generation
+        me, identity = (a.agent.me, b.agent.me), a.agent.site_identity
+        first.stop()
+        with locator(
+            "third",
+            port=spare,
+            dir=tmp_path,
+            locators=str(second.address),
+            member_timeout_ms=TIMEOUT_MS,
+            recover_from_members=True,
+        ) as third:
+            eventually(lambda: a.agent.tables.newest.generation > generation and settled(a) and a.buckets == b.buckets)
+            assert {key: each.life for key, each in a.buckets.items()} == lives and (a.agent.me, b.agent.me) == me
+            told = coordination(third)
+            assert told["decides"] and told["site_identity"] == identity and told["lost_buckets"] == 0
+            eventually(lambda: coordination(second)["coordinator"] == "third")
+            assert not coordination(third)["problem"] and not coordination(second)["problem"]
 
 
 def test_members_of_a_new_site_come_back_as_often_as_they_like(tmp_path):

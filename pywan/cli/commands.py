@@ -591,6 +591,7 @@ def start_locator(session: Session, values: Values) -> Result:
             "locators": values.get("locators") or properties.get("locators") or "",
             "remote_locators": remote,
             "hostname_for_clients": values.get("hostname_for_clients") or properties.get("hostname-for-clients"),
+            "recover_from_members": str(values.get("recover_from_members", "false")).lower() == "true",
         },
         properties,
     )
@@ -1277,6 +1278,12 @@ COMMANDS: tuple[Command, ...] = (
                 Option("port", "where it listens (10334)"),
                 Option("distributed-system-id", "the site's id, 0 to 255"),
                 Option("remote-locators", "locators of other sites"),
+                Option(
+                    "recover-from-members",
+                    "coordinate the site in place of a locator that is gone for good; what was decided comes from the"
+                    " members",
+                    flag=True,
+                ),
             ),
         ),
         Command(

@@ -1050,8 +1050,8 @@ class Coordinator:
             self.site.identity = profile.site_identity  # Of a coordinator that has lost all: the members know better.
         if me not in self.site.members and len(self.site.members) >= MEMBERS_MAX:
             return Refused(
-                f"the site has {len(self.site.members)} members, and {MEMBERS_MAX} are the most that it can have; stop one"
-                f" before member {me.name} is started",
+                f"the site has {len(self.site.members)} members, and {MEMBERS_MAX} are the most that it can have;"
+                f" stop one before member {me.name} is started",
                 self.member_timeout_us,
             )
         if self._is_given_up(me) and stored.generation == self.site.generation and self.site.made(stored):

@@ -76,6 +76,7 @@ class CoordinationHost:
         folder: The locator's folder. None: the coordinator's file is in a temporary one, and goes with the locator.
         peers: Returns the addresses of the site's other locators.
         address: Returns this locator's address.
+        recovers: This locator takes the place of one that is gone for good. What was decided comes from the members.
     """
 
     def __init__(
@@ -88,12 +89,14 @@ class CoordinationHost:
         address: Callable[[], Address],
         member_timeout_ms: int,
         version: str,
+        recovers: bool = False,
     ) -> None:
         self.name = name
         self._site, self._folder, self._peers, self._address = site, folder, peers, address
         self._member_timeout_us = member_timeout_ms * 1000
         self._poll_s = min(POLL_S, member_timeout_ms / 10_000)
         self._version = version
+        self._recovers = recovers
         self._temporary: Path | None = None
         # `_changed` guards everything below.
         self._changed = threading.Condition()
@@ -121,7 +124,15 @@ class CoordinationHost:
             self._read_claim()
         with self._changed:
             self._running = True
-            if self._coordinator == self.name:
+            if self._recovers:
+                log.warning(
+                    "locator %s coordinates site %d from now on, in place of %s: the members tell what was decided",
+                    self.name,
+                    self._site,
+                    self._coordinator or "any other locator",
+                )
+                self._claim()
+            elif self._coordinator == self.name:
                 self._open()
         self._pool = Workers(PROBES_AT_ONCE, name=f"locator {self.name}-probe")
         what = f"locator {self.name} cannot coordinate"
@@ -222,7 +233,7 @@ class CoordinationHost:
     def _has_decided(self) -> bool:
         return self._core is not None and self._core.site.number > 0
 
-    def _hear_claim(self, name: str, address: str, identity: str, decided: bool) -> None:
+    def _hear_claim(self, name: str, address: str, identity: str, decided: bool, *, recovers: bool = False) -> None:
         """Another locator, or a member, says who coordinates. The caller holds the lock.
 
         A locator that has decided nothing gives way. Nobody gives way who has: an operator has to say which one goes.
@@ -245,8 +256,12 @@ class CoordinationHost:
                 self._claim()
             else:
                 self._follow(name, address, identity)
-        elif mine == self.name and not self._has_decided and (decided or name < self.name):
+        elif mine == self.name and not self._has_decided and not self._recovers and (decided or name < self.name):
             self._follow(name, address, identity)
+        elif recovers and self.name not in (mine, name):
+            self._follow(name, address, identity)  # An operator has said so.
+        elif self._recovers and not self._has_decided:
+            self._conflict = ""  # Others still name the locator that is gone.
         elif decided and name != self.name:
             conflict = (
                 f"locator {mine} coordinates site {self._site} as far as this locator knows, and locator {name}"
@@ -266,6 +281,7 @@ class CoordinationHost:
                 "coordinator_address": self._coordinator_address,
                 "site_identity": self._coordinator_identity,
                 "decided": self._has_decided or (self._coordinator not in ("", self.name)),
+                "recovers": self._recovers,
             }
 
     def _take_claim(self, claim: dict[str, Any]) -> None:
@@ -277,7 +293,8 @@ class CoordinationHost:
         if not isinstance(address, str) or not isinstance(identity, str) or len(address) + len(identity) > 1000:
             raise ProtocolError(f"what a locator says of the coordinator {name} cannot be used")
         with self._changed:
-            self._hear_claim(str(name), address, identity, claim.get("decided") is True)
+            recovers = claim.get("recovers") is True and claim.get("locator") == name
+            self._hear_claim(str(name), address, identity, claim.get("decided") is True, recovers=recovers)
 
     def _on_who(self, request: dict[str, Any], peer: tuple[Any, ...]) -> dict[str, Any]:
         """Another locator says what it knows of the coordinator, and hears what this one knows."""
@@ -521,7 +538,7 @@ class CoordinationHost:
                 if earlier.name == me.name and earlier != me:
                     core.left(earlier, boot_us())
             told_another = profile.site_identity not in ("", core.site.identity)
-            if self._may_adopt_identity and claimed == self.name and told_another:
+            if self._may_adopt_identity and (claimed == self.name or self._recovers) and told_another:
                 # This coordinator has lost its file, and the member knows what the site is called.
                 self._made_up_identity = core.site.identity
                 core.site.identity = self._coordinator_identity = profile.site_identity

@@ -109,6 +109,8 @@ class Locator(Described):
         dir: The cluster configuration and the coordinator's decisions are kept in the folder `<dir>/<name>`. None: they
             go when the locator stops.
         member_timeout_ms: A member that was not heard for so many milliseconds counts as dead.
+        recover_from_members: It coordinates the site from now on, in place of a locator that is gone for good. The
+            members tell it what was decided.
         timings: The times of the exchange with other locators.
 
     Attributes:
@@ -134,6 +136,7 @@ class Locator(Described):
         hostname_for_clients: str | None = None,
         dir: str | os.PathLike[str] | None = None,
         member_timeout_ms: int = LEASE_MS,
+        recover_from_members: bool = False,
         timings: Timings = Timings(),
     ) -> None:
         check_name(name, "locator")
@@ -173,6 +176,7 @@ class Locator(Described):
             address=lambda: self.address,
             member_timeout_ms=self._members.lease_ms,
             version=pywan.__version__,
+            recovers=recover_from_members,
         )
         self._configuration = ClusterConfiguration()
         self._merge_problems: set[str] = set()  # Why configurations of other locators were not taken over, as logged.
