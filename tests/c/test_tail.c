@@ -359,8 +359,8 @@ static void a_primary_reads_alone_only_under_a_promise_of_every_copy_for_this_ep
     tails all;
     begin(&all, WAN_TAIL_PRIMARY);
     const uint64_t now = 1000;
-    EXPECT(wan_tail_may_read(&all.tail, BUCKET, now)); /* Nobody has given a lease: none is needed. */
-    all.tail.lease_until_us = now;
+    EXPECT(wan_tail_may_read(&all.tail, BUCKET, now)); /* Nobody has set a silence-limit: there is none. */
+    all.tail.sole_until_us = now;
     EXPECT(!wan_tail_may_read(&all.tail, BUCKET, now));
     EXPECT(wan_tail_may_read(&all.tail, BUCKET, now - 1));
     set_copies(&all, (wan_tail_copy[]){waited, learner}, 2);
