@@ -20,6 +20,7 @@ import pytest
 
 from fuzz_core import calls
 from pywan import _core
+from pywan.calls import server as calls_server
 from pywan.calls.pool import CallPool
 from pywan.calls.route import Route
 from pywan.calls.server import CallServer
@@ -29,6 +30,7 @@ from pywan.errors import (
     BatchError,
     ConnectivityError,
     IllegalStateError,
+    IncompatibleSystemError,
     PywanError,
     QueueFullError,
     RegionNotFoundError,
@@ -39,6 +41,7 @@ from pywan.testing.fault_proxy import FaultProxy
 from pywan.testing.processes import ChildProcess
 from pywan.testing.waiting import LIMIT_S, SOON_S, eventually
 from pywan.transport.control import ControlServer
+from pywan.transport.data import receive_exactly
 
 BUCKETS = 13
 
@@ -143,7 +146,7 @@ def test_a_conditional_change_returns_what_the_primary_had(pair: Pair) -> None:
 def test_a_change_keeps_its_identity_and_callback_argument_at_the_primary(pair: Pair) -> None:
     seen: list[Any] = []
 
-    def by_callbacks(operation: int, key: Any, value: Any, argument: Any, *rest: Any, event_id: Any) -> str:
+    def by_callbacks(operation: int, key: Any, value: Any, argument: Any, *rest: Any, event_id: Any, call: Any) -> str:
         seen.append((key.plain, value.plain, argument.plain, event_id))
         return pair.region.change(operation, key, value, argument, (), None, (1, b"", event_id))
 
@@ -259,6 +262,90 @@ def test_a_member_is_not_mistaken_for_its_next_life_or_another_site(pair: Pair) 
         stranger.close()
 
 
+def opened(to: Member, caller: Incarnation, line: int, depth: int = 0) -> socket.socket:
+    """A connection for calls of another member, once it is accepted. IncompatibleSystemError if it is refused."""
+    sock = socket.create_connection(("127.0.0.1", to.port.port), LIMIT_S)
+    try:
+        opening = between_members.Opening(caller, to.me, "one", depth=depth, line=line)
+        sock.sendall(between_members.encode_opening(between_members.CALLS, opening))
+        head = receive_exactly(sock, between_members.HEAD_BYTES)
+        body = receive_exactly(sock, between_members.length_of_body(between_members.CALLS, head))
+        between_members.check_answer(body, "the member")
+        return sock
+    except BaseException:
+        sock.close()
+        raise
+
+
+def put_call(key: bytes, value: bytes, number: int) -> bytes:
+    """The call `number` of slot 0 of caller 9: it puts a value."""
+    bucket = ((_core.key_hash(key) >> 32) * BUCKETS) >> 32
+    return calls.call(calls.REGION, b"r") + calls.call(
+        calls.CHANGE, calls.record(key, value), bucket=bucket, caller=9, slot=0, number=number
+    )
+
+
+def test_a_later_connection_ends_those_before_it_of_the_same_depth_before_it_is_served(pair: Pair) -> None:
+    caller = Incarnation("caller", 9)
+    with opened(pair.far, caller, 1) as first, opened(pair.far, caller, 2, depth=1) as deeper:
+        first.sendall(put_call(b"k", b"first", 1)[:-8])  # The rest is held back on its way.
+        with opened(pair.far, caller, 3) as third:
+            assert pair.far.calls.connections == 2
+            third.sendall(put_call(b"k", b"third", 2))
+            eventually(lambda: pair.get(b"k") == b"third")
+            with contextlib.suppress(OSError):
+                first.sendall(put_call(b"k", b"first", 1)[-8:])
+            with contextlib.suppress(OSError):
+                assert first.recv(1) == b""
+            assert pair.get(b"k") == b"third"
+            with pytest.raises(IncompatibleSystemError, match="has opened a later connection already"):
+                opened(pair.far, caller, 2)
+            with opened(pair.far, Incarnation("caller", 10), 1):
+                assert pair.far.calls.connections == 4  # With the one of `pair.near`.
+        deeper.sendall(put_call(b"k", b"deeper", 3))
+        eventually(lambda: pair.get(b"k") == b"deeper")
+
+
+def test_a_connection_waits_for_a_call_that_an_earlier_one_of_its_caller_is_still_doing(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caller, may_go_on, is_there = Incarnation("caller", 9), threading.Event(), threading.Event()
+
+    def by_callbacks(operation: int, key: Any, value: Any, argument: Any, *rest: Any, event_id: Any, call: Any) -> str:
+        is_there.set()
+        assert may_go_on.wait(LIMIT_S)
+        return pair.region.change(operation, key, value, argument, (), None, (1, b"", event_id))
+
+    pair.region.set_callback_path(by_callbacks)
+    with opened(pair.far, caller, 1) as first:
+        first.sendall(put_call(b"k", b"first", 1))
+        assert is_there.wait(LIMIT_S)
+        with monkeypatch.context() as patched:
+            patched.setattr(calls_server, "REPLACE_TIMEOUT_S", 0.05)
+            with pytest.raises(IncompatibleSystemError, match="is still doing a call"):
+                opened(pair.far, caller, 2)
+        may_go_on.set()
+        with opened(pair.far, caller, 3) as third:
+            third.sendall(put_call(b"k", b"third", 2))
+            eventually(lambda: pair.get(b"k") == b"third")
+
+
+def test_a_member_that_left_the_view_is_not_served_until_it_is_there_again(pair: Pair) -> None:
+    caller = Incarnation("caller", 9)
+    with opened(pair.far, caller, 1) as first:
+        pair.far.calls.keep_only([pair.near.me])  # The caller was never in the view: it may have come just now.
+        first.sendall(put_call(b"k", b"first", 1))
+        eventually(lambda: pair.get(b"k") == b"first")
+        pair.far.calls.keep_only([pair.near.me, caller])
+        pair.far.calls.keep_only([pair.near.me])
+        eventually(lambda: pair.far.calls.connections == 1)
+    with pytest.raises(IncompatibleSystemError, match="was given up by the site"):
+        opened(pair.far, caller, 2)
+    pair.far.calls.keep_only([pair.near.me, caller])
+    with opened(pair.far, caller, 3):
+        assert pair.far.calls.connections == 2
+
+
 def test_a_call_that_ends_in_an_attempt_says_why_the_attempt_before_failed(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -325,7 +412,7 @@ def test_rows_that_cannot_be_carried_are_named_and_the_others_made(pair: Pair) -
 def test_rows_for_callbacks_meet_them_at_the_primary_in_order(pair: Pair) -> None:
     seen = []
 
-    def by_callbacks(operation: int, key: Any, value: Any, argument: Any, *rest: Any, event_id: Any) -> str:
+    def by_callbacks(operation: int, key: Any, value: Any, argument: Any, *rest: Any, event_id: Any, call: Any) -> str:
         if value.plain == 13:
             raise QueueFullError("no room for 13")
         seen.append((key.plain, value.plain))
@@ -379,7 +466,7 @@ def test_a_connection_cut_at_any_place_leaves_reads_unharmed_and_changes_in_doub
     made: list[tuple[int, int, int]] = []
     region = link.pair.region
 
-    def by_callbacks(operation: int, key: Any, value: Any, argument: Any, *rest: Any, event_id: Any) -> str:
+    def by_callbacks(operation: int, key: Any, value: Any, argument: Any, *rest: Any, event_id: Any, call: Any) -> str:
         made.append(event_id)
         return region.change(operation, key, value, argument, (), None, (1, b"", event_id))
 
@@ -604,7 +691,7 @@ def test_a_primary_that_moves_away_gets_no_change_lost_or_made_twice(pair: Pair,
     made: dict[Any, int] = collections.Counter()
     region = pair.region
 
-    def by_callbacks(operation: int, key: Any, value: Any, argument: Any, *rest: Any, event_id: Any) -> str:
+    def by_callbacks(operation: int, key: Any, value: Any, argument: Any, *rest: Any, event_id: Any, call: Any) -> str:
         made[event_id] += 1
         return region.change(operation, key, value, argument, (), None, (1, b"", event_id))
 
@@ -716,7 +803,9 @@ def test_callbacks_of_two_members_that_call_each_other_end_at_the_limit_and_do_n
     depths: list[int] = []
 
     def goes_on(member: Member, region: _core.RegionCore) -> Callable[..., str]:
-        def by_callbacks(operation: int, key: Any, value: Any, argument: Any, *rest: Any, event_id: Any) -> str:
+        def by_callbacks(
+            operation: int, key: Any, value: Any, argument: Any, *rest: Any, event_id: Any, call: Any
+        ) -> str:
             depths.append(_core.call_depth())
             try:
                 member.routes["r"].change(operation, key, value, argument, event_id)

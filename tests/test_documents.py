@@ -108,7 +108,6 @@ SAID = [
     ("architecture.md", "no connection for {}, or no answer", "UNREACHABLE_US"),
     ("architecture.md", "listeners of a shared replicated region {} behind", "WAN_HEARD_BYTES_MAX"),
     ("architecture.md", "a copy is {} behind in one bucket", "WAN_TAIL_BYTES_MAX"),
-    ("architecture.md", "a call: {}", "WAN_ANSWERS_KEPT_US"),
     ("cli.md", "After {} it sends SIGTERM", "STOP_TIMEOUT_S"),
     ("cli.md", "after {} more SIGKILL", "SIGNAL_TIMEOUT_S"),
     ("cli.md", "a regular file of at most {}", "MAX_SCRIPT_BYTES"),

@@ -10,7 +10,6 @@ import os
 import random
 import select
 import socket
-import struct
 import threading
 from collections.abc import Iterator
 
@@ -20,6 +19,8 @@ from fuzz_core import calls
 from fuzz_core.lane import (
     ANSWER,
     CHANGES,
+    ENTRY,
+    IDENTITY,
     IMAGE,
     ITEM,
     PIECE,
@@ -63,16 +64,16 @@ def clear(core: _core.RegionCore, bucket: int, number: int) -> None:
     """Clears a bucket by a call of this number, whose answer nobody waits for."""
     session = _core.CallSession({core.name: core}.get)
     session.receive_data(calls.call(calls.REGION, core.name.encode()), 1)
-    session.receive_data(calls.call(calls.CLEAR, calls.identity(number), bucket=bucket), 1)
+    session.receive_data(calls.call(calls.CLEAR, bucket=bucket, number=number), 1)
     session.data_to_send(1)
 
 
-def call_change(core: _core.RegionCore, key: bytes, value: bytes, operation: int) -> None:
-    """Changes a key by a call whose answer nobody waits for."""
+def call_change(core: _core.RegionCore, key: bytes, value: bytes, operation: int, number: int) -> None:
+    """Changes a key by a call of this number, whose answer nobody waits for."""
     session = _core.CallSession({core.name: core}.get)
     record = calls.record(key, value, operation=operation)
     session.receive_data(calls.call(calls.REGION, core.name.encode()), 1)
-    session.receive_data(calls.call(calls.CHANGE, record, bucket=bucket_of(key)), 1)
+    session.receive_data(calls.call(calls.CHANGE, record, bucket=bucket_of(key), number=number), 1)
 
 
 def types(data: bytes) -> list[int]:
@@ -83,6 +84,9 @@ class Route:
     """What a shared region asks of other members. Here nobody else is there."""
 
     limit_us = 5 * SECOND
+
+    def __init__(self) -> None:
+        self.slots = _core.CallSlots(1)
 
     def change(self, *change: object) -> None:
         raise ConnectivityError("no other member is there")
@@ -280,19 +284,20 @@ def test_no_frame_is_longer_than_its_bound_and_no_bucket_starves(pair):
     pair.assert_same()
 
 
-@pytest.mark.parametrize("flags", [1, 2, 0], ids=["remembered", "too large", "asked for by nobody"])
-def test_a_copy_knows_that_it_has_forgotten_a_call_whose_found_value_did_not_travel(pair, flags):
+@pytest.mark.parametrize("flags", [1, 11, 0], ids=["remembered", "too large", "asked for by nobody"])
+def test_a_copy_knows_that_it_has_no_answer_to_a_call_whose_found_value_was_left_out(pair, flags):
     key = key_of(0)
     there = pair.there
     frame = region_frame(1, pair.name) + changes([section([entry(key, b"v", flags=flags)], 1)], 1)
     pair.receiver.open_session().receive_data(frame, SECOND)
     there.set_roles(_core.TAIL_PRIMARY, EPOCH + 1)
     session = _core.CallSession({pair.name: there.core}.get)
-    repeat = calls.call(calls.CHANGE, calls.record(key, b"w", sequence=77), flags=calls.REPEAT, number=100)
+    record = calls.record(key, b"w", sequence=77)
+    repeat = calls.call(calls.CHANGE, record, flags=calls.REPEAT, caller=7, slot=0, number=1)
     session.receive_data(calls.call(calls.REGION, pair.name.encode()) + repeat, SECOND)
     ((_, status, _),) = calls.answers(session.data_to_send(SECOND))
-    assert status == (3 if flags == 2 else 0)
-    assert there.tail.last(0) == (1 if flags == 2 else 2)
+    assert status == (3 if flags == 11 else 0)
+    assert there.tail.last(0) == (1 if flags else 2)
 
 
 def test_a_large_value_goes_alone(pair):
@@ -352,8 +357,8 @@ def test_a_key_of_another_bucket_ends_the_connection(pair):
 @pytest.mark.parametrize(
     ("frame", "words"),
     [
-        (changes([section([entry(b"k")], 1, count=2)], 1), "a change of a bucket is not whole"),
-        (changes([section([entry(b"k")], 1, size=8)], 1), "a change of a bucket is not whole"),
+        (changes([section([entry(b"k")], 1, count=2)], 1), "an entry of a bucket is not whole"),
+        (changes([section([entry(b"k")], 1, size=8)], 1), "an entry of a bucket is not whole"),
         (changes([section([entry(b"k")], 1, size=1 << 30)], 1), "section 0 of a lane has 1073741824 bytes"),
         (changes([section([], 0)], 1), "begins with sequence 0"),
         (changes([section([], 1)], 1, count=70_000), "says that it has 70000 parts"),
@@ -361,10 +366,10 @@ def test_a_key_of_another_bucket_ends_the_connection(pair):
         (changes([section([], 1) + bytes(8)], 1), "8 bytes behind its sections"),
         (changes([section([clear_entry()[:-8]], 1)], 1), "is not whole"),
         (
-            changes([section([clear_entry()[:10] + b"\x0a" + clear_entry()[11:]], 1)], 1),
-            "has 40 bytes and the flags 10",
+            changes([section([clear_entry()[:14] + b"\x05" + clear_entry()[15:]], 1)], 1),
+            "has 40 bytes and the flags 5",
         ),
-        (_core.pack_frame(IMAGE, piece([clear_entry()], 0), 1), "and the flags 9"),
+        (_core.pack_frame(IMAGE, piece([clear_entry()], 0), 1), "is of kind 2 and has the flags 1"),
         (_core.pack_frame(IMAGE, piece([], 0, part=3), 1), "is of part 3"),
         (_core.pack_frame(IMAGE, piece([], 0, part=2, count=1), 1), "a remembered call of an image is cut off"),
         (_core.pack_frame(IMAGE, piece([], 0, transfer=0), 1), "of transfer 0"),
@@ -572,6 +577,29 @@ def test_a_learner_gets_all_of_a_bucket_tombstones_too(learning):
     assert [learning.there.tail.last(b) for b in range(BUCKETS)] == [learning.here.tail.last(b) for b in range(BUCKETS)]
 
 
+def remembered(tail: _core.Tail, bucket: int) -> tuple[object, ...]:
+    state = tail.state(bucket)
+    return state["answers"], state["refused"], tail.callers(bucket)
+
+
+def test_a_copy_remembers_the_calls_that_its_primary_remembers(learning):
+    here, there = learning.here.tail, learning.there.tail
+    fill(learning.here.core)
+    for caller in range(1, 40):  # Callers that were forgotten before there was a copy.
+        assert all(here.forget(bucket, caller) for bucket in range(BUCKETS))
+    learning.learn()
+    learning.connect()
+    news = []
+    eventually(lambda: len(news.extend(learning.sender.news()) or news) == BUCKETS)
+    for bucket in range(BUCKETS):
+        [caller] = here.callers(bucket)
+        assert remembered(there, bucket) == remembered(here, bucket) == (1, 39, {caller})
+        assert here.forget(bucket, caller)
+    eventually(lambda: [there.last(b) for b in range(BUCKETS)] == [here.last(b) for b in range(BUCKETS)])
+    for bucket in range(BUCKETS):
+        assert remembered(there, bucket) == remembered(here, bucket) == (0, 40, set())
+
+
 def test_shrunk_tombstones_are_a_part_of_the_image(learning):
     fill(learning.here.core)
     learning.here.core.keep_tombstones(0, 0, 20_000)  # They shrink beyond so many bytes.
@@ -628,7 +656,7 @@ def test_a_learner_is_told_as_such_when_it_has_all_that_counts_and_is_waited_for
     for turn in range(1000):
         for bucket in range(BUCKETS if len(told) < BUCKETS else 0):
             record = calls.record(key_of(bucket, turn % 5), b"%d" % turn, sequence=turn)
-            session.receive_data(calls.call(calls.CHANGE, record, bucket=bucket, epoch=EPOCH), 1)
+            session.receive_data(calls.call(calls.CHANGE, record, bucket=bucket, epoch=EPOCH, number=turn + 1), 1)
         learning.taking.receive_data(learning.sender.session.data_to_send(learning.now), learning.now)
         on_way.append(learning.taking.data_to_send(learning.now))
         learning.sender.session.receive_data(on_way.pop(0), learning.now)
@@ -747,17 +775,17 @@ def campaign(source: random.Random) -> None:
     pair.open(SECOND)
     pending = b""  # Bytes on their way to the copy.
     back = b""
-    for _ in range(source.randrange(20, 150)):
+    for number in range(1, source.randrange(20, 150)):
         step = source.random()
         if step < 0.03:
             bucket = source.randrange(BUCKETS)
-            clear(pair.here.core, bucket, source.getrandbits(60))
+            clear(pair.here.core, bucket, number)
             model = {key: value for key, value in model.items() if bucket_of(key) != bucket}
         elif step < 0.4:
             key = b"k%d" % source.randrange(30)
             model[key] = bytes(source.choice((0, 5, 100, 70_000)))
             is_destroy = source.random() < 0.3
-            call_change(pair.here.core, key, b"" if is_destroy else model[key], 2 if is_destroy else 1)
+            call_change(pair.here.core, key, b"" if is_destroy else model[key], 2 if is_destroy else 1, number)
             if is_destroy:
                 del model[key]
         elif step < 0.6:
@@ -793,4 +821,4 @@ def campaign(source: random.Random) -> None:
 
 
 def test_the_layouts_are_those_of_the_documents():
-    assert (SECTION.size, PIECE.size, ITEM.size, struct.calcsize("<IIBBB5x")) == (56, 56, 40, 16)
+    assert (SECTION.size, PIECE.size, ITEM.size, ENTRY.size, IDENTITY.size) == (56, 56, 40, 16, 16)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,9 @@ import pytest
 from fuzz_core import calls
 from pywan import _core
 from pywan.calls.route import Route
-from pywan.coordination.tables import Bucket, Epoch, Incarnation
+from pywan.coordination.tables import Bucket, BucketKey, Epoch, Incarnation, Learner, MemberProfile
+from pywan.copies.copies_session import STRANGER_RENEWALS
+from pywan.copies.member_copies import MemberCopies
 from pywan.copies.region_copies import Question, RegionCopies, _Copy
 from pywan.errors import BatchError, ConnectivityError, IllegalStateError
 from pywan.testing.waiting import eventually
@@ -157,13 +160,13 @@ def test_a_change_that_counts_with_too_few_copies_is_in_doubt_for_its_caller_and
         site.carry()
         bucket = site.bucket_of("k")
         primary, other = site.members
-        repeat = (_core.UPDATE, "k", "by identity", None, (9, 9, 1))
+        repeat = partial(other.route.change, _core.UPDATE, "k", "by identity", None, (9, 9, 1), identity=(9, 0, 1))
         made = [
             Call(primary.core.put, "k", 1),
             Call(other.core.put, "k", 2),
             Call(primary.core.change_if, "value", _core.UPDATE, "k", 3),
             Call(other.core.change_if, "value", _core.UPDATE, "k", 4),
-            Call(other.route.change, *repeat),
+            Call(repeat),
         ]
         before = primary.tail.state(bucket)["counted"]
         eventually(lambda: primary.tail.last(bucket) == before + len(made))
@@ -175,13 +178,13 @@ def test_a_change_that_counts_with_too_few_copies_is_in_doubt_for_its_caller_and
             assert raised.value.in_doubt
         assert read.result() in (1, 2, 3, 4, "by identity")
         with pytest.raises(ConnectivityError, match="made with 1 of 2 copies"):
-            other.route.change(*repeat, sent_us=_core.monotonic_us())
+            repeat(may_be_made=True)
         with pytest.raises(ConnectivityError, match="min-in-sync-copies asks for 2") as refused:
             other.core.put("k", 5)  # This one was not taken at all.
         assert not refused.value.in_doubt
         primary.tail.set_copies(bucket, [(1, _core.COPY_WAITED, 0, primary.tail.last(bucket))])
         with pytest.raises(ConnectivityError, match="made with 1 of 2 copies"):
-            other.route.change(*repeat, sent_us=_core.monotonic_us())
+            repeat(may_be_made=True)
 
 
 @pytest.mark.parametrize("caller", [0, 1], ids=["the primary", "another member"])
@@ -204,14 +207,15 @@ def test_a_new_primary_without_copies_repeats_no_change_as_well_made() -> None:
     with SharedSite(min_copies=2) as site:
         site.carry()
         bucket = site.bucket_of("k")
-        made = Call(site.members[1].route.change, _core.UPDATE, "k", 1, None, (9, 9, 1))
+        put = (_core.UPDATE, "k", 1, None, (9, 9, 1))
+        made = Call(partial(site.members[1].route.change, *put, identity=(9, 0, 1)))
         eventually(lambda: waits_in_tail(site, "k"))
         site.carry()
         assert made.result() == "created"
         site.lead(bucket, 1)
         site.members[1].tail.set_copies(bucket, [])
         with pytest.raises(ConnectivityError, match="made with 1 of 2 copies"):
-            site.members[0].route.change(_core.UPDATE, "k", 1, None, (9, 9, 1), sent_us=_core.monotonic_us())
+            site.members[0].route.change(*put, may_be_made=True, identity=(9, 0, 1))
 
 
 # What is asked of the primary
@@ -261,12 +265,12 @@ def test_a_clear_takes_out_the_entries_at_the_copies_too(site: SharedSite) -> No
     assert versions(copy, range(50)) == versions(primary, range(50)) == [None] * 50
 
 
-def send_clear(member: Any, bucket: int, *, identity: int, repeats: bool = False) -> _core.CallSession:
+def send_clear(member: Any, bucket: int, *, number: int, repeats: bool = False) -> _core.CallSession:
     """Sends a member the clear of a bucket. Returns the session that serves it."""
     session = _core.CallSession({"r": member.core}.get)
-    payload, flags = calls.identity(identity), calls.REPEAT if repeats else 0
+    flags = calls.REPEAT if repeats else 0
     session.receive_data(calls.call(calls.REGION, b"r"), 1)
-    session.receive_data(calls.call(calls.CLEAR, payload, bucket=bucket, flags=flags, number=100 * repeats), 1)
+    session.receive_data(calls.call(calls.CLEAR, bucket=bucket, flags=flags, number=number), 1)
     return session
 
 
@@ -285,7 +289,7 @@ def test_a_clear_is_one_change_of_a_bucket_and_is_answered_when_it_counts(site: 
     old, new = site.members
     bucket = site.bucket_of(0)
     before, entries = old.tail.last(bucket), old.core.bucket(bucket)["entries"]
-    session = send_clear(old, bucket, identity=1)
+    session = send_clear(old, bucket, number=1)
     read = Call(old.core.get, 0, "nothing")
     eventually(lambda: old.tail.state(bucket)["waiters"] == 1)  # What the read saw does not count yet.
     assert cleared(session) == []
@@ -303,14 +307,14 @@ def test_a_repeated_clear_leaves_what_was_put_in_between_and_gives_its_first_ans
     site.stop_carrying()
     site.carry()
     bucket = site.bucket_of("k")
-    send_clear(site.members[0], bucket, identity=1)  # The primary dies before it answers.
+    send_clear(site.members[0], bucket, number=1)  # The primary dies before it answers.
     site.lead(bucket, 1)
     site.keep_carrying()
     site.cores[1].put("k", "new")
-    again = send_clear(site.members[1], bucket, identity=1, repeats=True)
+    again = send_clear(site.members[1], bucket, number=1, repeats=True)
     assert cleared(again) == [(0, 1)]
     assert site.cores[1].get("k") == "new"
-    assert cleared(send_clear(site.members[1], bucket, identity=2)) == []
+    assert cleared(send_clear(site.members[1], bucket, number=2)) == []
     eventually(lambda: len(site.cores[1]) == 0)
 
 
@@ -435,20 +439,195 @@ def test_rows_whose_primaries_are_deposed_are_made_once_and_counted_once(caller:
         assert len(site.cores[2]) == 0
 
 
-def test_a_repeat_that_nobody_remembers_is_in_doubt_and_changes_nothing() -> None:
+def take_through_callbacks(site: SharedSite, seen: list[Any]) -> None:
+    """Has every member's changes go through user code, which notes their keys."""
+    for member in site.members:
+        core = member.core
+
+        def change(
+            operation: int, key: Any, value: Any, argument: Any, timestamp_ms: int = 0, condition: Any = None,
+            *, event_id: Any = None, call: Any = None, core: _core.RegionCore = core,
+        ) -> str:  # fmt: skip
+            seen.append(key)
+            origin = 1, b"", event_id or core.next_event_id(), False, 0, call
+            return core.change(operation, key, value, argument, (), None, origin, condition_=condition)
+
+        core.set_callback_path(change)
+
+
+@pytest.mark.parametrize("rows", [False, True], ids=["one change", "rows"])
+def test_a_change_through_callbacks_whose_primary_is_deposed_is_made_once(rows: bool) -> None:
+    with SharedSite(3, buckets=1) as site:
+        seen: list[Any] = []
+        take_through_callbacks(site, seen)
+        caller = site.cores[2]
+        call = Call(caller.put_columns, np.arange(5), np.arange(5)) if rows else Call(caller.put, "k", 1)
+        eventually(lambda: waits_in_tail(site, "k"))
+        site.lead(0, 1)
+        site.keep_carrying()
+        assert call.result() == (5 if rows else None)
+        assert site.members[1].tail.last(0) == len(seen) == (5 if rows else 1)
+        assert len(caller) == (5 if rows else 1)
+
+
+@pytest.mark.parametrize("rows", [False, True], ids=["one change", "rows"])
+def test_a_change_that_meets_another_primary_on_its_way_through_callbacks_goes_there(rows: bool) -> None:
+    with SharedSite(3, buckets=1) as site:
+        seen: list[Any] = []
+        take_through_callbacks(site, seen)
+
+        def deposed(operation: int, key: Any, *rest: Any, call: Any = None, **more: Any) -> str:
+            site.lead(0, 1)
+            return site.cores[0].change(operation, key, rest[0], None, (), None, (1, b"", (9, 9, 9), False, 0, call))
+
+        site.cores[0].set_callback_path(deposed)
+        site.keep_carrying()
+        caller = site.cores[2]
+        assert (caller.put_columns(np.arange(5), np.arange(5)) if rows else caller.put("k", 1)) == (5 if rows else None)
+        assert site.members[1].tail.last(0) == len(seen) == len(caller) == (5 if rows else 1)
+
+
+Identity = tuple[int, int, int]  # Caller, slot, number.
+
+
+def put_as(site: SharedSite, member: int, identity: Identity, value: Any, *, may_be_made: bool = False) -> Any:
+    """An attempt of member `member` to put a value under "k", which is a call with this identity."""
+    route = site.members[member].route
+    return route.change(_core.UPDATE, "k", value, None, (9, 9, 1), may_be_made=may_be_made, identity=identity)
+
+
+def test_a_repeat_gets_its_first_answer_however_many_changes_others_made_since() -> None:
     with SharedSite(2, buckets=1) as site:
         site.members[0].tail.set_copies(0, [])
-        route, began = site.members[1].route, _core.monotonic_us()
-        assert route.change(_core.UPDATE, "k", 1, None, (9, 9, 1), sent_us=began) == "created"
-        assert route.change(_core.UPDATE, "k", 1, None, (9, 9, 1), sent_us=began) == "created"
-        for n in range(2100):
+        assert put_as(site, 1, (9, 3, 5), 1) == "created"
+        for n in range(5000):
             site.cores[1].put("other", n)
-        for identity in (1, 2):  # The first one has fallen out of the memory, the second one never happened.
-            with pytest.raises(ConnectivityError) as raised:
-                route.change(_core.UPDATE, "k", 2, None, (9, 9, identity), sent_us=began)
+        assert put_as(site, 1, (9, 3, 5), 2, may_be_made=True) == "created"
+        assert site.cores[1].get("k") == 1
+
+
+def test_a_call_before_the_newest_one_of_its_slot_is_in_doubt_and_changes_nothing() -> None:
+    with SharedSite(2, buckets=1) as site:
+        site.members[0].tail.set_copies(0, [])
+        assert put_as(site, 1, (9, 3, 5), 1) == "created"
+        for may_be_made in (False, True):
+            with pytest.raises(ConnectivityError, match="a later call of the same caller") as raised:
+                put_as(site, 1, (9, 3, 4), 2, may_be_made=may_be_made)
             assert raised.value.in_doubt
         assert site.cores[1].get("k") == 1
-        assert route.change(_core.UPDATE, "k", 3, None, (9, 9, 3)) == "updated"
+        assert put_as(site, 1, (9, 4, 4), 2) == put_as(site, 1, (9, 3, 6), 3) == "updated"
+
+
+def test_a_bucket_remembers_one_call_of_each_slot_and_slots_are_as_many_as_calls_at_once() -> None:
+    threads, puts = 8, 300_000
+    with SharedSite(1, buckets=3) as site:
+        core, slots = site.cores[0], site.members[0].route.slots
+
+        def work(number: int) -> None:
+            for n in range(puts // threads):
+                core.put(number * 100 + n % 100, n)
+
+        calls = [Call(work, number) for number in range(threads)]
+        for call in calls:
+            call.result()
+        states = site.members[0].tail.states().values()
+        assert sum(state["last"] for state in states) == puts
+        assert 0 < slots.count <= threads
+        assert all(0 < state["answers"] <= slots.count for state in states)
+
+
+def test_a_call_that_ended_in_doubt_gives_its_slot_back_and_the_next_one_has_a_higher_number() -> None:
+    with SharedSite(timeout_s=0.2, buckets=1) as site:
+        site.carry()
+        for n in range(3):
+            with pytest.raises(ConnectivityError):
+                site.cores[0].put("k", n)
+        site.keep_carrying()
+        site.cores[0].put("k", "last")
+        assert site.members[0].route.slots.count == 1
+        assert site.members[0].tail.state(0)["answers"] == 1
+        assert site.members[0].tail.last(0) == 4
+        assert site.cores[1].get("k") == "last"
+
+
+@pytest.mark.parametrize("leader", [0, 1], ids=["at the primary", "at the next primary"])
+def test_a_caller_that_was_forgotten_is_refused_for_good(leader: int) -> None:
+    with SharedSite(3, buckets=1) as site:
+        site.keep_carrying()
+        assert put_as(site, 2, (9, 3, 5), 1) == "created"
+        assert put_as(site, 2, (8, 3, 5), 2) == "updated"
+        before = site.members[0].tail.last(0)
+        assert site.members[0].tail.callers(0) == {8, 9}
+        assert site.members[0].tail.forget(0, 9)
+        eventually(lambda: site.members[1].tail.last(0) == before + 1)
+        assert not site.members[1].tail.forget(0, 8), "a copy forgets nobody by itself"
+        for member in site.members[:2]:
+            assert member.tail.callers(0) == {8} and member.tail.state(0)["refused"] == 1
+        site.lead(0, leader)
+        for number in (5, 6):
+            with pytest.raises(ConnectivityError, match="has given up the member") as raised:
+                put_as(site, 2, (9, 3, number), 3, may_be_made=True)
+            assert raised.value.in_doubt
+        assert site.members[leader].tail.last(0) == before + 1
+        assert put_as(site, 2, (8, 3, 6), 4) == "updated"
+
+
+@pytest.mark.parametrize("caller", [0, 1], ids=["the primary", "another member"])
+def test_a_member_that_was_forgotten_and_lives_calls_as_another_caller(site: SharedSite, caller: int) -> None:
+    site.keep_carrying()
+    core, slots = site.cores[caller], site.members[caller].route.slots
+    core.put("k", 1)
+    known = slots.caller
+    bucket = site.bucket_of("k")
+    assert site.members[0].tail.callers(bucket) == {known}
+    assert site.members[0].tail.forget(bucket, known)
+    core.put("k", 2)
+    assert core.get("k") == 2
+    assert slots.caller != known and _core.member_of_caller(slots.caller) == _core.member_of_caller(known)
+    assert site.members[0].tail.callers(bucket) == {slots.caller}
+    for member in site.members:
+        assert member.tail.forget(bucket, slots.caller) == (member.number == 0)
+    assert core.put_columns(np.arange(50), np.arange(50)) == 50
+    assert len(core) == 51
+
+
+class NoReports:
+    """A coordinator that nobody needs to tell anything."""
+
+    def ready(self, keys: list[BucketKey]) -> None: ...
+    def caught_up(self, key: BucketKey, epoch: Epoch, learner: Learner) -> None: ...
+    def unreachable(self, epochs: dict[BucketKey, Epoch], copy: Incarnation) -> None: ...
+    def suspect(self, suspected: Incarnation) -> None: ...
+
+
+def test_a_primary_forgets_the_callers_of_members_that_the_view_has_not_any_more() -> None:
+    me, other = Incarnation("me", 1), Incarnation("other", 2)
+    core = _core.RegionCore("r", _core.Clock(), site=1, member=1, buckets=1)
+    tail = _core.Tail(1, core.shards)
+    core.share(tail, None)
+    led = Bucket(Epoch(1, 1), life=1, version=1, primary=me, in_sync=(me,))
+    copies = MemberCopies(NoReports(), member_timeout_us=5_000_000)
+    copies.start(me, "one")
+    try:
+        copies.share("r", core, tail, content={0: led})
+        copies.take_view(tuple(MemberProfile(each, "127.0.0.1", 1, 1) for each in (me, other)))
+        copies.take(BucketKey("r", 0), led)
+        eventually(lambda: tail.state(0)["role"] == "primary")
+        mine, others, strangers = 1 << 32 | 5, 2 << 32 | 5, 3 << 32 | 5
+        session = _core.CallSession({"r": core}.get)
+        session.receive_data(calls.call(calls.REGION, b"r"), 1)
+        for caller in (mine, others, strangers):
+            session.receive_data(calls.call(calls.CHANGE, calls.record(b"k"), caller=caller), 1)
+        assert tail.callers(0) == {mine, others, strangers}
+        copies.take_view((MemberProfile(me, "127.0.0.1", 1, 1),))
+        eventually(lambda: tail.callers(0) == {mine, strangers})
+        for _ in range(STRANGER_RENEWALS):  # The stranger may be a member that came a moment ago.
+            assert tail.callers(0) == {mine, strangers}
+            copies.lease_renewed()
+        eventually(lambda: tail.callers(0) == {mine})
+        assert tail.state(0)["refused"] == 2 and tail.last(0) == 5
+    finally:
+        copies.stop()
 
 
 def test_a_change_without_an_answer_of_the_copies_ends_in_doubt() -> None:

@@ -35,9 +35,13 @@ class Served:
             next(f"key{n}" for n in range(1000) if self.region.bucket_of(f"key{n}") == bucket)
             for bucket in range(BUCKETS)
         ]
-        self.session = _core.CallSession({"r": self.region}.get)
-        self.session.receive_data(calls.call(calls.REGION, b"r"), 1)
+        self.session = self.connect()
         self.next_id = 1
+
+    def connect(self) -> _core.CallSession:
+        session = _core.CallSession({"r": self.region}.get)
+        session.receive_data(calls.call(calls.REGION, b"r"), 1)
+        return session
 
     def put(self, bucket: int, value: bytes) -> int:
         """Sends a put of the bucket's key. Returns the call's id."""
@@ -158,6 +162,24 @@ def test_a_session_that_ends_while_calls_wait_leaves_nothing_in_the_tails(served
     for bucket in range(BUCKETS):
         served.acknowledge(bucket)
         assert served.tail.state(bucket)["counted"] == 1
+
+
+def test_a_first_attempt_that_comes_after_a_later_call_of_its_slot_is_refused(served: Served) -> None:
+    key, held = served.keys[0].encode(), served.connect()
+    attempts = [
+        calls.call(calls.CHANGE, calls.record(key, value, key_form=1), epoch=EPOCH, caller=9, slot=4, number=number)
+        for number, value in ((1, b"held"), (2, b"later"))
+    ]
+    served.session.receive_data(attempts[1])
+    served.acknowledge(0)
+    assert served.answered() == {1: (DONE, b"")}
+    held.receive_data(attempts[0])
+    [(_, status, words)] = calls.answers(held.data_to_send(0))
+    assert status == IN_DOUBT and b"a later call of the same caller" in words
+    held.receive_data(attempts[1])  # The same call again: it gets its first answer.
+    assert calls.answers(held.data_to_send(0)) == [(1, DONE, b"")]
+    assert served.tail.last(0) == 1
+    assert served.region.lookup(served.keys[0])[0] == b"later"
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -30,7 +30,10 @@ typedef enum {
     WAN_BROKEN,
     WAN_ELSEWHERE, /* Another member is primary of the change's bucket, or will be. Nothing was changed. */
     WAN_TOO_FEW,   /* The bucket has fewer copies in sync than a change needs. Nothing was changed. */
-    WAN_IN_DOUBT,  /* The change is repeated, and may have happened before. Nothing was changed now. */
+    WAN_IN_DOUBT,  /* The change may have happened before: its caller has given the call up, or the answer is not known
+                      any more. Nothing was changed now. */
+    WAN_MADE_BEFORE, /* An earlier attempt of the call made the change. Nothing was changed now. */
+    WAN_GIVEN_UP,    /* The site has given the caller up. Nothing was changed now. */
 } wan_status;
 
 #define WAN_DETAIL_BYTES 512

@@ -3,151 +3,214 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/wan_clock.h"
+#define FIRST_CAPACITY         16u
+#define FIRST_REFUSED_CAPACITY 8u
 
-#define FIRST_CAPACITY 64u
-
-static uint32_t hash_of(const wan_answers *answers, wan_call_identity call)
+/* Where the search for a caller's slot begins. */
+static uint32_t place_of(const wan_answers *answers, wan_call_identity call)
 {
-    uint64_t hash = call.number ^ (uint64_t)call.thread << 40 ^ (uint64_t)call.member << 20;
-    hash *= 0x9e3779b97f4a7c15ull;
+    const uint64_t hash = (call.caller ^ (uint64_t)call.slot << 24) * 0x9e3779b97f4a7c15ull;
     return (uint32_t)(hash >> 32) & (answers->capacity - 1);
 }
 
-static int is_same(wan_call_identity one, wan_call_identity other)
-{
-    return one.number == other.number && one.thread == other.thread && one.member == other.member;
-}
+static uint32_t behind(const wan_answers *answers, uint32_t place) { return (place + 1) & (answers->capacity - 1); }
 
 void wan_answers_close(wan_answers *answers)
 {
-    for (uint32_t n = 0; n < answers->count; n++)
-        free(answers->items[(answers->begin + n) & (answers->capacity - 1)].found);
+    for (uint32_t n = 0; n < answers->capacity; n++) free(answers->items[n].found);
     free(answers->items);
-    free(answers->heads);
+    free(answers->refused);
     memset(answers, 0, sizeof *answers);
 }
 
-void wan_answers_forget(wan_answers *answers, uint64_t now_us)
+/* The item of the call's caller and slot, or the free place where it goes. There is a free place. */
+static wan_first_answer *item_of(const wan_answers *answers, wan_call_identity call)
 {
-    wan_answers_close(answers);
-    answers->forgotten_us = now_us;
-}
-
-static wan_first_answer *find(const wan_answers *answers, wan_call_identity call)
-{
-    if (!answers->count) return NULL;
-    uint32_t place = answers->heads[hash_of(answers, call)];
-    while (place && !is_same(answers->items[place - 1].call, call)) place = answers->items[place - 1].next;
-    return place ? &answers->items[place - 1] : NULL;
+    uint32_t place = place_of(answers, call);
+    while (answers->items[place].call.caller
+           && (answers->items[place].call.caller != call.caller || answers->items[place].call.slot != call.slot))
+        place = behind(answers, place);
+    return &answers->items[place];
 }
 
 const wan_first_answer *wan_answers_find(const wan_answers *answers, wan_call_identity call)
 {
-    return find(answers, call);
+    if (!answers->count) return NULL;
+    const wan_first_answer *item = item_of(answers, call);
+    return item->call.caller ? item : NULL;
 }
 
-static void forget_oldest(wan_answers *answers)
+int wan_answers_refuse(const wan_answers *answers, uint64_t caller)
 {
-    wan_first_answer *oldest = &answers->items[answers->begin];
-    uint32_t *from = &answers->heads[hash_of(answers, oldest->call)];
-    while (*from != answers->begin + 1) from = &answers->items[*from - 1].next;
-    *from = oldest->next;
-    if (oldest->known_us > answers->forgotten_us) answers->forgotten_us = oldest->known_us;
-    answers->found_bytes -= oldest->found_length;
-    free(oldest->found);
-    answers->begin = (answers->begin + 1) & (answers->capacity - 1);
-    answers->count--;
+    for (uint32_t n = 0; n < answers->refused_count; n++)
+        if (answers->refused[n] == caller) return 1;
+    return 0;
 }
 
-/* Makes the ring twice as large. 0: there is no memory, and nothing changed. */
-static int grow(wan_answers *answers)
+/* Moves the items to memory for `capacity` of them. 0: there is no memory, and nothing changed. */
+static int resize(wan_answers *answers, uint32_t capacity)
 {
-    wan_answers larger = *answers;
-    larger.capacity = answers->capacity ? 2 * answers->capacity : FIRST_CAPACITY;
-    larger.items = calloc(larger.capacity, sizeof *larger.items);
-    larger.heads = calloc(larger.capacity, sizeof *larger.heads);
-    if (!larger.items || !larger.heads) {
-        free(larger.items);
-        free(larger.heads);
-        return 0;
-    }
-    larger.begin = 0;
-    for (uint32_t n = 0; n < answers->count; n++) {
-        wan_first_answer *item = &larger.items[n];
-        *item = answers->items[(answers->begin + n) & (answers->capacity - 1)];
-        uint32_t *head = &larger.heads[hash_of(&larger, item->call)];
-        item->next = *head;
-        *head = n + 1;
-    }
+    wan_answers other = *answers;
+    other.capacity = capacity;
+    other.items = calloc(capacity, sizeof *other.items);
+    if (!other.items) return 0;
+    for (uint32_t n = 0; n < answers->capacity; n++)
+        if (answers->items[n].call.caller) *item_of(&other, answers->items[n].call) = answers->items[n];
     free(answers->items);
-    free(answers->heads);
-    *answers = larger;
+    *answers = other;
     return 1;
 }
 
-/* Adds an item with a copy of its found value. */
-static void keep(wan_answers *answers, const wan_first_answer *fresh, uint64_t now_us)
+wan_status wan_answers_make_room(wan_answers *answers)
 {
-    while (answers->count
-           && (answers->items[answers->begin].known_us + WAN_ANSWERS_KEPT_US < now_us
-               || answers->found_bytes + fresh->found_length > WAN_ANSWERS_BYTES_MAX))
-        forget_oldest(answers);
-    if (answers->count == WAN_ANSWERS_MAX || (answers->count == answers->capacity && !grow(answers) && answers->count))
-        forget_oldest(answers);
-    uint8_t *found = NULL;
-    if (fresh->found_length && fresh->found_length <= WAN_ANSWERS_BYTES_MAX) found = malloc(fresh->found_length);
-    if (answers->count == answers->capacity || (fresh->found_length && !found)) { /* No memory, or too large. */
-        free(found);
-        answers->forgotten_us = now_us;
-        return;
+    /* A quarter of the places stays free, so that a search is short. */
+    if (WAN_UNLIKELY(answers->count >= answers->capacity / 4 * 3)
+        && !resize(answers, answers->capacity ? 2 * answers->capacity : FIRST_CAPACITY))
+        return WAN_FAIL(WAN_NO_MEMORY, "no memory to remember a call");
+    if (WAN_UNLIKELY(answers->refused_count == answers->refused_capacity)
+        && answers->refused_capacity < WAN_REFUSED_MAX) {
+        const uint32_t capacity = answers->refused_capacity ? 2 * answers->refused_capacity : FIRST_REFUSED_CAPACITY;
+        uint64_t *refused = realloc(answers->refused, capacity * sizeof *refused);
+        if (!refused) return WAN_FAIL(WAN_NO_MEMORY, "no memory to refuse a caller");
+        answers->refused = refused;
+        answers->refused_capacity = capacity;
     }
-    const uint32_t place = (answers->begin + answers->count++) & (answers->capacity - 1);
-    wan_first_answer *item = &answers->items[place];
+    return WAN_OK;
+}
+
+static void drop_found(wan_answers *answers, wan_first_answer *item)
+{
+    answers->found_bytes -= item->found_length;
+    free(item->found);
+    item->found = NULL;
+    item->found_length = 0;
+}
+
+/* Makes room for a found value. The oldest ones are lost: all holders of the bucket lose the same ones. */
+static void make_room_for_found(wan_answers *answers, uint32_t length)
+{
+    while (answers->found_bytes + length > WAN_ANSWERS_BYTES_MAX) {
+        wan_first_answer *oldest = NULL;
+        for (uint32_t n = 0; n < answers->capacity; n++) {
+            wan_first_answer *item = &answers->items[n];
+            if (item->found_length && (!oldest || item->sequence < oldest->sequence)) oldest = item;
+        }
+        drop_found(answers, oldest);
+        oldest->is_lost = 1;
+    }
+}
+
+/* Puts an answer in the place of the earlier one, with a copy of its found value. */
+static void put(wan_answers *answers, wan_first_answer *item, const wan_first_answer *fresh)
+{
+    answers->count += !item->call.caller;
+    drop_found(answers, item);
     *item = *fresh;
-    if (found) memcpy(found, fresh->found, fresh->found_length);
-    item->found = found;
-    uint32_t *head = &answers->heads[hash_of(answers, item->call)];
-    item->next = *head;
-    *head = place + 1;
-    answers->found_bytes += item->found_length;
+    item->found = NULL;
+    item->found_length = 0;
+    if (!fresh->found_length || fresh->is_lost) return;
+    item->is_lost = 1;
+    if (fresh->found_length > WAN_ANSWERS_BYTES_MAX) return;
+    make_room_for_found(answers, fresh->found_length);
+    item->found = malloc(fresh->found_length);
+    if (!item->found) return;
+    memcpy(item->found, fresh->found, fresh->found_length);
+    item->found_length = fresh->found_length;
+    answers->found_bytes += fresh->found_length;
+    item->is_lost = 0;
 }
 
 void wan_answers_add(wan_answers *answers, const wan_first_answer *fresh)
 {
-    /* The rows of a call come one behind the other, mostly. */
-    wan_first_answer *item = NULL;
-    if (fresh->rows && answers->count) {
-        item = &answers->items[(answers->begin + answers->count - 1) & (answers->capacity - 1)];
-        if (!is_same(item->call, fresh->call)) item = find(answers, fresh->call);
-    }
-    if (item) {
+    wan_first_answer *item = item_of(answers, fresh->call);
+    if (item->call.caller && item->call.number > fresh->call.number) return; /* No primary sends that. */
+    if (item->call.caller && item->call.number == fresh->call.number && fresh->rows) {
         item->sequence = fresh->sequence;
         item->rows = fresh->rows;
         item->applied++;
         return;
     }
-    wan_first_answer kept = *fresh;
-    kept.known_us = wan_monotonic_us();
-    kept.applied = 1;
-    keep(answers, &kept, kept.known_us);
+    put(answers, item, fresh);
+    item->applied = 1;
+}
+
+/* Takes the item at a place out, and moves those behind it that would not be found any more. */
+static void take_out(wan_answers *answers, uint32_t place)
+{
+    drop_found(answers, &answers->items[place]);
+    answers->count--;
+    uint32_t gap = place;
+    for (uint32_t next = behind(answers, gap); answers->items[next].call.caller; next = behind(answers, next)) {
+        const uint32_t wanted = place_of(answers, answers->items[next].call);
+        const uint32_t mask = answers->capacity - 1;
+        if (((next - wanted) & mask) < ((next - gap) & mask)) continue; /* It is found without the gap. */
+        answers->items[gap] = answers->items[next];
+        gap = next;
+    }
+    memset(&answers->items[gap], 0, sizeof answers->items[gap]);
+}
+
+static void refuse(wan_answers *answers, uint64_t caller)
+{
+    if (wan_answers_refuse(answers, caller)) return;
+    if (answers->refused_count == WAN_REFUSED_MAX) {
+        answers->refused_count--;
+        memmove(answers->refused, answers->refused + 1, answers->refused_count * sizeof *answers->refused);
+    }
+    answers->refused[answers->refused_count++] = caller;
+}
+
+void wan_answers_forget(wan_answers *answers, uint64_t caller)
+{
+    for (uint32_t n = 0; n < answers->capacity;) /* After `take_out` another item may be at this place. */
+        if (answers->items[n].call.caller == caller) take_out(answers, n);
+        else n++;
+    refuse(answers, caller);
+    uint32_t capacity = answers->capacity;
+    while (capacity > FIRST_CAPACITY && answers->count < capacity / 8) capacity /= 2;
+    if (capacity != answers->capacity) resize(answers, capacity); /* Without memory it stays as large as it is. */
+}
+
+wan_status wan_answers_callers(const wan_answers *answers, wan_buffer *to)
+{
+    for (uint32_t n = 0; n < answers->capacity; n++) {
+        const uint64_t caller = answers->items[n].call.caller;
+        uint32_t known = 0;
+        while (known < to->count && ((const uint64_t *)(to->bytes + to->start))[known] != caller) known++;
+        if (!caller || known < to->count) continue;
+        wan_status status = wan_buffer_add(to, &caller, sizeof caller);
+        if (status != WAN_OK) return status;
+    }
+    return WAN_OK;
 }
 
 wan_status wan_answers_pack(const wan_answers *answers, wan_buffer *to, uint64_t *largest)
 {
-    const uint64_t now_us = wan_monotonic_us();
-    uint64_t bytes =
-        (answers->count + 1) * sizeof(wan_answer_item) + answers->count * (uint64_t)8 + answers->found_bytes;
-    wan_status status = wan_buffer_reserve(to, bytes);
+    const uint64_t items = 1 + (uint64_t)answers->count + answers->refused_count;
+    wan_status status =
+        wan_buffer_reserve(to, items * sizeof(wan_answer_item) + answers->count * (uint64_t)8 + answers->found_bytes);
     if (status != WAN_OK) return status;
-    wan_answer_item head = {.age_us = answers->forgotten_us ? now_us - answers->forgotten_us : WAN_NEVER,
-                            .is_first = 1};
-    wan_buffer_put(to, &head, sizeof head);
-    for (uint32_t n = 0; n < answers->count; n++) {
-        const wan_first_answer *from = &answers->items[(answers->begin + n) & (answers->capacity - 1)];
-        wan_answer_item item = {
-            from->call,         from->sequence, now_us - from->known_us, from->rows,      from->applied,
-            from->found_length, from->outcome,  from->found_form,        from->has_found, 0};
+    const wan_answer_item begin = {.kind = WAN_ITEM_BEGIN};
+    wan_buffer_put(to, &begin, sizeof begin);
+    for (uint32_t n = 0; n < answers->refused_count; n++) {
+        const wan_answer_item item = {.kind = WAN_ITEM_REFUSED, .call.caller = answers->refused[n]};
+        wan_buffer_put(to, &item, sizeof item);
+    }
+    if (sizeof begin > *largest) *largest = sizeof begin;
+    for (uint32_t n = 0; n < answers->capacity; n++) {
+        const wan_first_answer *from = &answers->items[n];
+        if (!from->call.caller) continue;
+        const wan_answer_item item = {
+            .kind = WAN_ITEM_ANSWER,
+            .call = from->call,
+            .sequence = from->sequence,
+            .rows = from->rows,
+            .applied = from->applied,
+            .found_length = from->found_length,
+            .outcome = from->outcome,
+            .found_form = from->found_form,
+            .found = (uint8_t)((from->has_found ? WAN_ITEM_FOUND : 0) | (from->is_lost ? WAN_ITEM_LOST : 0)),
+        };
         static const uint8_t zeros[8];
         const uint64_t size = wan_answer_item_size(&item);
         wan_buffer_put(to, &item, sizeof item);
@@ -158,32 +221,29 @@ wan_status wan_answers_pack(const wan_answers *answers, wan_buffer *to, uint64_t
     return WAN_OK;
 }
 
-void wan_answers_unpack(wan_answers *answers, const wan_answer_item *item, uint32_t count)
+wan_status wan_answers_unpack(wan_answers *answers, const wan_answer_item *item, uint32_t count)
 {
-    const uint64_t now_us = wan_monotonic_us();
     for (uint32_t n = 0; n < count; n++) {
-        /* Its time here is later than it was: what is forgotten because of it covers less. */
-        const uint64_t known_us = item->age_us < now_us ? now_us - item->age_us : 1;
-        if (item->is_first) {
-            wan_answers_forget(answers, item->age_us == WAN_NEVER ? 0 : known_us);
-        } else {
-            const wan_first_answer fresh = {.call = item->call,
-                                            .sequence = item->sequence,
-                                            .known_us = known_us,
-                                            .found = (uint8_t *)(item + 1),
-                                            .found_length = item->found_length,
-                                            .rows = item->rows,
-                                            .applied = item->applied,
-                                            .outcome = item->outcome,
-                                            .found_form = item->found_form,
-                                            .has_found = item->has_found};
-            keep(answers, &fresh, now_us);
+        if (item->kind == WAN_ITEM_BEGIN) wan_answers_close(answers);
+        wan_status status = wan_answers_make_room(answers);
+        if (status != WAN_OK) return status;
+        if (item->kind == WAN_ITEM_REFUSED) refuse(answers, item->call.caller);
+        if (item->kind == WAN_ITEM_ANSWER) {
+            const wan_first_answer fresh = {
+                .call = item->call,
+                .sequence = item->sequence,
+                .found = (uint8_t *)(item + 1),
+                .found_length = item->found_length,
+                .rows = item->rows,
+                .applied = item->applied,
+                .outcome = item->outcome,
+                .found_form = item->found_form,
+                .has_found = (item->found & WAN_ITEM_FOUND) != 0,
+                .is_lost = (item->found & WAN_ITEM_LOST) != 0,
+            };
+            put(answers, item_of(answers, item->call), &fresh);
         }
         item = (const wan_answer_item *)((const uint8_t *)item + wan_answer_item_size(item));
     }
-}
-
-int wan_answers_cover(const wan_answers *answers, uint64_t first_us)
-{
-    return !answers->forgotten_us || answers->forgotten_us + WAN_ANSWERS_MARGIN_US < first_us;
+    return WAN_OK;
 }

@@ -40,9 +40,9 @@ static wan_status tell_listeners(wan_heard *heard, const wan_table *table, const
                 .key_length = entry->key_length,
                 .stamp = entry->stamp,
                 .stamp_site = entry->stamp_site,
-                .event_member = call.member,
-                .event_thread = call.thread,
-                .event_sequence = call.number,
+                .event_member = (uint32_t)(call.caller >> 32),
+                .event_thread = (uint32_t)call.caller,
+                .event_sequence = (uint64_t)call.slot << 48 | call.number,
                 .origin_site = site,
                 .operation = WAN_DESTROY,
                 .key_form = entry->key_form,
@@ -66,30 +66,44 @@ static uint64_t take_out_all(wan_table *table, const wan_bucket *bucket)
     return entries;
 }
 
-wan_status wan_clear_make(wan_table *table, wan_tail *tail, uint32_t number, uint8_t site, const wan_repeat *asked,
+/* The first answer to a call that was made before. The caller holds the entry locks: no later call replaces it. */
+static wan_status recall_cleared(wan_tail *tail, uint32_t number, const wan_attempt *attempt, wan_recalled *made,
+                                 uint64_t *entries)
+{
+    wan_buffer found = {0};
+    wan_status status = wan_tail_recall(tail, number, attempt, made, &found);
+    if (status == WAN_MADE_BEFORE && found.used == sizeof *entries) {
+        memcpy(entries, found.bytes, sizeof *entries);
+        status = WAN_OK;
+    } else if (status == WAN_MADE_BEFORE) {
+        status = WAN_FAIL(WAN_IN_DOUBT, "an earlier call of the same identity was no clear");
+    }
+    wan_buffer_close(&found);
+    return status;
+}
+
+wan_status wan_clear_make(wan_table *table, wan_tail *tail, uint32_t number, uint8_t site, const wan_attempt *attempt,
                           wan_recalled *made, uint64_t *entries)
 {
     const wan_bucket *bucket = &table->buckets[number];
     wan_heard *heard = wan_tail_heard(tail);
     wan_tail_reservation room;
-    wan_status status;
     *entries = 0;
-    if (asked->age_us) {
-        wan_buffer found = {0};
-        status = wan_tail_recall(tail, number, asked, made, &found);
-        if (status == WAN_OK && found.used == sizeof *entries) memcpy(entries, found.bytes, sizeof *entries);
-        wan_buffer_close(&found);
-        if (status != WAN_EMPTY) return status;
-    }
-    if ((status = wan_tail_reserve(tail, number, WAN_TAIL_CLEAR_BYTES, &room)) != WAN_OK) return status;
-    if (heard && (status = tell_listeners(heard, table, bucket, site, asked->call, 1)) != WAN_OK) {
+    wan_status status = wan_tail_reserve(tail, number, WAN_TAIL_CLEAR_BYTES, attempt, &room);
+    if (status == WAN_MADE_BEFORE) return recall_cleared(tail, number, attempt, made, entries);
+    if (status != WAN_OK) return status;
+    if (heard && (status = tell_listeners(heard, table, bucket, site, attempt->call, 1)) != WAN_OK) {
         wan_tail_cancel(&room);
         return status;
     }
     *entries = take_out_all(table, bucket);
-    *(wan_tail_entry *)room.at = (wan_tail_entry){
-        .length = WAN_TAIL_CLEAR_BYTES, .outcome = WAN_DESTROYED, .flags = WAN_TAIL_REMEMBERED | WAN_TAIL_CLEAR};
-    *(wan_tail_clear *)(room.at + sizeof(wan_tail_entry)) = (wan_tail_clear){asked->call, *entries};
+    wan_tail_entry *entry = (wan_tail_entry *)room.at;
+    *entry = (wan_tail_entry){.length = WAN_TAIL_CLEAR_BYTES,
+                              .outcome = WAN_DESTROYED,
+                              .flags = WAN_TAIL_REMEMBERED,
+                              .kind = WAN_ENTRY_CLEAR};
+    *wan_tail_entry_call(entry) = attempt->call;
+    *wan_tail_entry_cleared(entry) = *entries;
     *made = (wan_recalled){.era = room.bucket->era, .outcome = WAN_DESTROYED};
     made->sequence = wan_tail_commit(tail, &room, WAN_TAIL_ALL_SHARDS);
     return WAN_OK;
@@ -99,12 +113,11 @@ wan_status wan_clear_follow(wan_table *table, wan_tail *tail, uint32_t number, u
                             uint64_t epoch, uint64_t sequence, const wan_tail_entry *entry)
 {
     const wan_bucket *bucket = &table->buckets[number];
-    const wan_tail_clear *clear = (const wan_tail_clear *)(entry + 1);
     wan_heard *heard = wan_tail_heard(tail);
     wan_tail_reservation room;
     wan_status status = wan_tail_follow(tail, number, life, epoch, sequence, entry, &room);
     if (status != WAN_OK) return status;
-    if (heard && (status = tell_listeners(heard, table, bucket, site, clear->call, 0)) != WAN_OK) {
+    if (heard && (status = tell_listeners(heard, table, bucket, site, *wan_tail_entry_call(entry), 0)) != WAN_OK) {
         wan_tail_cancel(&room);
         return status;
     }

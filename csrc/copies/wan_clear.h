@@ -8,10 +8,10 @@
 #include "copies/wan_tail.h"
 #include "region/wan_table.h"
 
-/* Clears a bucket at its primary. `asked` names the call, and says whether it may have been made before: then its first
- * answer is given again. `made`: what the answer depends on. `entries`: how many the call took out. `site`: of the
- * events that listeners hear. Statuses as wan_tail_reserve and wan_tail_recall; nothing was changed then. */
-wan_status wan_clear_make(wan_table *table, wan_tail *tail, uint32_t bucket, uint8_t site, const wan_repeat *asked,
+/* Clears a bucket at its primary. `attempt` has the identity of the call. WAN_OK also if an earlier attempt did it: its
+ * first answer is given again. `made`: what the answer depends on. `entries`: how many the call took out. `site`: of
+ * the events that listeners hear. Otherwise statuses as wan_tail_reserve; nothing was changed then. */
+wan_status wan_clear_make(wan_table *table, wan_tail *tail, uint32_t bucket, uint8_t site, const wan_attempt *attempt,
                           wan_recalled *made, uint64_t *entries);
 /* Clears a bucket at a copy, as the entry says that its primary gave `sequence`. Statuses as wan_tail_follow. */
 wan_status wan_clear_follow(wan_table *table, wan_tail *tail, uint32_t bucket, uint8_t site, uint64_t life,

@@ -7,28 +7,17 @@
 
 #define SEQUENCE_MAX (UINT64_MAX / 2) /* Nobody makes so many changes, and a sum with a count stays a number. */
 
-static wan_status check_entry(const uint8_t *at, uint64_t left, int is_image)
-{
-    wan_status status = wan_tail_entry_check(at, left);
-    if (status != WAN_OK) return status;
-    const wan_tail_entry *entry = (const wan_tail_entry *)at;
-    const int is_row = (entry->flags & WAN_TAIL_ROW) != 0;
-    if (entry->outcome > WAN_FORGOTTEN || entry->found_form >= WAN_FORM_COUNT
-        || entry->flags > (WAN_TAIL_REMEMBERED | WAN_TAIL_FOUND | WAN_TAIL_ROW | WAN_TAIL_CLEAR)
-        || (is_image && entry->flags & WAN_TAIL_CLEAR) || (entry->row && !is_row) || entry->row == UINT32_MAX
-        || entry->reserved || (is_row && entry->flags != (WAN_TAIL_REMEMBERED | WAN_TAIL_ROW)))
-        return WAN_FAIL(WAN_CORRUPT, "an entry of a lane has the outcome %u, the form %u and the flags %u",
-                        entry->outcome, entry->found_form, entry->flags);
-    return WAN_OK;
-}
-
+/* `is_image`: the entries are those of a table, which no call made. */
 static wan_status check_entries(const uint8_t *at, uint64_t bytes, uint32_t count, int is_image)
 {
     for (uint32_t n = 0; n < count; n++) {
-        wan_status status = check_entry(at, bytes, is_image);
+        wan_status status = wan_tail_entry_check(at, bytes);
         if (status != WAN_OK) return status;
-        const uint32_t length = ((const wan_tail_entry *)at)->length;
-        at += length, bytes -= length;
+        const wan_tail_entry *entry = (const wan_tail_entry *)at;
+        if (is_image && (entry->kind || entry->flags))
+            return WAN_FAIL(WAN_CORRUPT, "an entry of an image is of kind %u and has the flags %u", entry->kind,
+                            entry->flags);
+        at += entry->length, bytes -= entry->length;
     }
     return bytes ? WAN_FAIL(WAN_CORRUPT, "a section of a lane has %" PRIu64 " bytes too many", bytes) : WAN_OK;
 }
@@ -98,10 +87,14 @@ static wan_status check_answers(const uint8_t *at, uint64_t bytes, uint32_t coun
         const wan_answer_item *item = (const wan_answer_item *)at;
         if (bytes < sizeof *item || item->found_length > WAN_ANSWERS_BYTES_MAX || wan_answer_item_size(item) > bytes)
             return WAN_FAIL(WAN_CORRUPT, "a remembered call of an image is cut off: %" PRIu64 " bytes are left", bytes);
-        if (item->outcome > WAN_FORGOTTEN || item->found_form >= WAN_FORM_COUNT || item->has_found > 1
-            || item->is_first > 1 || item->rows > UINT32_MAX - 1 || (item->found_length && !item->has_found))
-            return WAN_FAIL(WAN_CORRUPT, "a remembered call of an image has the outcome %u and the form %u",
-                            item->outcome, item->found_form);
+        const int is_answer = item->kind == WAN_ITEM_ANSWER;
+        if (item->kind >= WAN_ITEM_KINDS || item->outcome > WAN_FORGOTTEN || item->found_form >= WAN_FORM_COUNT
+            || item->found > (WAN_ITEM_FOUND | WAN_ITEM_LOST) || item->rows == UINT32_MAX
+            || (item->found_length && item->found != WAN_ITEM_FOUND) || (!is_answer && item->found_length)
+            || !is_answer != !item->call.number || (item->kind == WAN_ITEM_BEGIN) != !item->call.caller)
+            return WAN_FAIL(WAN_CORRUPT,
+                            "a remembered call of an image is of kind %u and has the outcome %u and the form %u",
+                            item->kind, item->outcome, item->found_form);
         const uint64_t size = wan_answer_item_size(item);
         at += size, bytes -= size;
     }

@@ -43,11 +43,11 @@ _Static_assert(sizeof(wan_lane_section) == 56, "a section of a lane is a format"
 
 /* What the entries of a piece of an image are. */
 enum {
-    /* wan_tail_entry and record: an entry of the table. A tombstone is a destroy that found 8 bytes: its age in
-     * milliseconds. An entry that lost its value has the outcome WAN_MISSING. */
+    /* wan_tail_entry and record, without a call: an entry of the table. A tombstone is a destroy that found 8 bytes:
+     * its age in milliseconds. An entry that lost its value has the outcome WAN_MISSING. */
     WAN_IMAGE_ENTRIES = 0,
     WAN_IMAGE_SHRUNK = 1,  /* wan_shrunk: tombstones that lost their keys. */
-    WAN_IMAGE_ANSWERS = 2, /* wan_answer_item: the calls that the bucket remembers. */
+    WAN_IMAGE_ANSWERS = 2, /* wan_answer_item: what the bucket remembers of calls. */
     WAN_IMAGE_PARTS
 };
 
@@ -88,8 +88,6 @@ static inline int wan_epoch_order(uint64_t life, uint64_t epoch, uint64_t other_
     if (life != other_life) return life < other_life ? -1 : 1;
     return epoch == other_epoch ? 0 : epoch < other_epoch ? -1 : 1;
 }
-
-static inline uint8_t *wan_tail_entry_record(const wan_tail_entry *entry) { return (uint8_t *)(entry + 1); }
 
 /* The lane's thread is about to sleep, or does not sleep any more. After it said that it sleeps, it looks for work once
  * more: whoever gives it work does that first, and then looks whether it sleeps. */

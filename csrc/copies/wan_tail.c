@@ -1,11 +1,12 @@
 #include "copies/wan_tail.h"
 
 #include "copies/wan_heard.h"
+#include "region/wan_table.h"
 #include <sched.h>
 #include <stdlib.h>
 #include <unistd.h>
 
-#define EMPTY_BYTES_KEPT 16384u /* A tail that is empty keeps so much memory. */
+#define EMPTY_BYTES_KEPT 65536u /* A tail that is empty keeps so much memory. */
 
 static inline uint64_t load(const uint64_t *at) { return __atomic_load_n(at, __ATOMIC_ACQUIRE); }
 static inline void store(uint64_t *at, uint64_t value) { __atomic_store_n(at, value, __ATOMIC_RELEASE); }
@@ -15,22 +16,51 @@ static inline uint32_t number_of(const wan_tail *tail, const wan_tail_bucket *bu
 }
 static inline int leads(uint8_t role) { return role == WAN_TAIL_PRIMARY || role == WAN_TAIL_TAKING_OVER; }
 
+static wan_status check_call(const wan_tail_entry *entry)
+{
+    const wan_call_identity *call = wan_tail_entry_call(entry);
+    const int is_call = entry->kind != WAN_ENTRY_FORGET;
+    if (!call->caller || !is_call != !call->number || (!is_call && call->slot))
+        return WAN_FAIL(WAN_CORRUPT, "a call of caller %" PRIx64 ", slot %u, has the number %" PRIu64, call->caller,
+                        (unsigned)call->slot, (uint64_t)call->number);
+    return WAN_OK;
+}
+
 wan_status wan_tail_entry_check(const uint8_t *at, uint64_t bytes)
 {
     const wan_tail_entry *entry = (const wan_tail_entry *)at;
-    if (bytes < sizeof *entry || entry->length > bytes || entry->length % 8 || entry->length < sizeof *entry)
-        return WAN_FAIL(WAN_CORRUPT, "a change of a bucket is not whole");
-    if (entry->flags & WAN_TAIL_CLEAR)
-        return entry->length == WAN_TAIL_CLEAR_BYTES && entry->flags == (WAN_TAIL_CLEAR | WAN_TAIL_REMEMBERED)
-                       && !entry->found_length && !entry->row
-                   ? WAN_OK
-                   : WAN_FAIL(WAN_CORRUPT, "the clear of a bucket has %" PRIu32 " bytes and the flags %u",
-                              entry->length, entry->flags);
-    const uint64_t room = entry->length - sizeof *entry;
-    wan_status status = wan_record_check(at + sizeof *entry, room);
+    if (bytes < sizeof *entry || entry->length > bytes || entry->length % 8 || entry->kind >= WAN_ENTRY_KINDS
+        || entry->length < wan_tail_entry_head(entry))
+        return WAN_FAIL(WAN_CORRUPT, "an entry of a bucket is not whole");
+    const uint32_t flags = entry->flags;
+    const int is_row = (flags & WAN_TAIL_ROW) != 0, found = (flags & (WAN_TAIL_FOUND | WAN_TAIL_LEFT_OUT)) != 0;
+    if (entry->outcome > WAN_FORGOTTEN || entry->found_form >= WAN_FORM_COUNT || flags > WAN_TAIL_FLAGS
+        || (is_row && flags != (WAN_TAIL_REMEMBERED | WAN_TAIL_ROW)) || (is_row && entry->row == UINT32_MAX)
+        || (found && !(flags & WAN_TAIL_REMEMBERED)) || (flags & WAN_TAIL_LEFT_OUT && !(flags & WAN_TAIL_FOUND))
+        || entry->verdict_length)
+        return WAN_FAIL(WAN_CORRUPT,
+                        "an entry of a bucket has the outcome %u, the form %u, the flags %u and %" PRIu32
+                        " bytes of verdicts",
+                        entry->outcome, entry->found_form, entry->flags, entry->verdict_length);
+    wan_status status = wan_tail_entry_has_call(entry) ? check_call(entry) : WAN_OK;
     if (status != WAN_OK) return status;
-    if (wan_record_length((const wan_record *)(entry + 1)) + wan_align8(entry->found_length) != room)
-        return WAN_FAIL(WAN_CORRUPT, "the parts of a change of a bucket do not make up its length");
+    const uint64_t head = wan_tail_entry_head(entry), room = entry->length - head;
+    if (entry->kind == WAN_ENTRY_FORGET)
+        return room || flags || entry->outcome || entry->found_form || entry->found_length
+                   ? WAN_FAIL(WAN_CORRUPT, "an entry that forgets a caller has %" PRIu64 " bytes more", room)
+                   : WAN_OK;
+    if (entry->kind == WAN_ENTRY_CLEAR)
+        return entry->length != WAN_TAIL_CLEAR_BYTES || flags != WAN_TAIL_REMEMBERED || entry->found_form
+                       || entry->found_length
+                   ? WAN_FAIL(WAN_CORRUPT, "the clear of a bucket has %" PRIu32 " bytes and the flags %u",
+                              entry->length, entry->flags)
+                   : WAN_OK;
+    status = wan_record_check(at + head, room);
+    if (status != WAN_OK) return status;
+    if (wan_record_length(wan_tail_entry_record(entry)) + wan_align8(entry->verdict_length)
+            + wan_align8(wan_tail_entry_found_length(entry))
+        != room)
+        return WAN_FAIL(WAN_CORRUPT, "the parts of an entry of a bucket do not make up its length");
     return WAN_OK;
 }
 
@@ -220,43 +250,40 @@ static int recount(wan_tail *tail, wan_tail_bucket *bucket)
     return grew;
 }
 
-/* Remembers an entry that has its sequence. Under the bucket's lock. */
+/* Remembers an entry that has its sequence. Under the bucket's lock, and there is room. */
 static void remember(wan_tail_bucket *bucket, const wan_tail_entry *entry, uint64_t sequence)
 {
-    if (entry->flags == WAN_TAIL_FOUND) bucket->answers.forgotten_us = wan_monotonic_us(); /* It was too large. */
-    if (!(entry->flags & WAN_TAIL_REMEMBERED)) return;
-    if (entry->flags & WAN_TAIL_CLEAR) {
-        wan_tail_clear *clear = (wan_tail_clear *)(entry + 1);
-        const wan_first_answer cleared = {.call = clear->call,
-                                          .sequence = sequence,
-                                          .outcome = entry->outcome,
-                                          .has_found = 1,
-                                          .found = (uint8_t *)&clear->entries,
-                                          .found_length = sizeof clear->entries};
-        wan_answers_add(&bucket->answers, &cleared);
+    if (!wan_tail_entry_has_call(entry)) return;
+    if (entry->kind == WAN_ENTRY_FORGET) {
+        wan_answers_forget(&bucket->answers, wan_tail_entry_call(entry)->caller);
         return;
     }
-    const wan_record *record = (const wan_record *)(entry + 1);
     wan_first_answer fresh = {
-        .call = {record->event_member, record->event_thread, record->event_sequence},
+        .call = *wan_tail_entry_call(entry),
         .sequence = sequence,
         .outcome = entry->outcome,
     };
-    if (entry->flags & WAN_TAIL_ROW) {
-        fresh.call.number -= entry->row;
+    if (entry->kind == WAN_ENTRY_CLEAR) {
+        fresh.has_found = 1;
+        fresh.found_length = sizeof(uint64_t);
+        fresh.found = (uint8_t *)wan_tail_entry_cleared(entry);
+    } else if (entry->flags & WAN_TAIL_ROW) {
         fresh.rows = entry->row + 1;
     } else if (entry->flags & WAN_TAIL_FOUND) {
         fresh.has_found = 1;
+        fresh.is_lost = (entry->flags & WAN_TAIL_LEFT_OUT) != 0;
         fresh.found_form = entry->found_form;
         fresh.found_length = entry->found_length;
-        fresh.found = (uint8_t *)record + wan_record_length(record);
+        fresh.found = wan_tail_entry_found(entry);
     }
     wan_answers_add(&bucket->answers, &fresh);
 }
 
-/* Notes the newest change of a shard, or of all shards of the bucket. Under their entry locks and the bucket's lock. */
+/* Notes the newest change of a shard, of all shards of the bucket, or of none. Under their entry locks and the bucket's
+ * lock. */
 static inline void note_change(wan_tail *tail, const wan_tail_bucket *bucket, uint32_t shard, uint64_t sequence)
 {
+    if (shard == WAN_NO_SHARD) return;
     if (shard != WAN_TAIL_ALL_SHARDS) {
         store(&tail->shard_last[shard], sequence);
         return;
@@ -264,6 +291,28 @@ static inline void note_change(wan_tail *tail, const wan_tail_bucket *bucket, ui
     const uint32_t shards = tail->shard_count / tail->bucket_count;
     for (uint32_t n = 0; n < shards; n++)
         store(&tail->shard_last[(uint64_t)number_of(tail, bucket) * shards + n], sequence);
+}
+
+/* As wan_tail_recall, of a primary. *first: what is remembered, if anything. Under the bucket's lock. */
+static wan_status recall(const wan_tail_bucket *bucket, const wan_attempt *attempt, wan_recalled *recalled,
+                         const wan_first_answer **first)
+{
+    const wan_call_identity call = attempt->call;
+    const wan_first_answer *known = *first = wan_answers_find(&bucket->answers, call);
+    if (!known)
+        return wan_answers_refuse(&bucket->answers, call.caller)
+                   ? WAN_FAIL(WAN_GIVEN_UP, "the site has given up the member that asks, which was silent for too long")
+                   : WAN_EMPTY;
+    if (known->call.number < call.number) return WAN_EMPTY;
+    if (known->call.number > call.number)
+        return WAN_FAIL(WAN_IN_DOUBT, "a later call of the same caller was made since, so this one was given up");
+    if (attempt->is_row && known->rows <= attempt->row) return WAN_EMPTY;
+    if (known->is_lost)
+        return WAN_FAIL(WAN_IN_DOUBT, "an earlier attempt made the change, and the value that it found is not"
+                                      " remembered any more");
+    *recalled = (wan_recalled){bucket->era,    known->sequence,   known->applied,
+                               known->outcome, known->found_form, known->has_found};
+    return WAN_MADE_BEFORE;
 }
 
 /* The primary's changes. */
@@ -275,30 +324,51 @@ static int may_be_sole(const wan_tail *tail, uint64_t now_us)
     return until_us == WAN_NEVER || (now_us ? now_us : wan_monotonic_us()) < until_us;
 }
 
-wan_status wan_tail_reserve(wan_tail *tail, uint32_t number, uint64_t length, wan_tail_reservation *room)
+/* Whether the primary may take a change of `length` bytes now. Under the bucket's lock. */
+static wan_status may_take(wan_tail *tail, wan_tail_bucket *bucket, uint64_t length)
+{
+    const uint32_t others = copies_in_sync(bucket);
+    if (!others && !may_be_sole(tail, 0)) return WAN_ELSEWHERE;
+    if (others + 1 < tail->min_copies)
+        return WAN_FAIL(WAN_TOO_FEW,
+                        "bucket %" PRIu32 " has %" PRIu32 " copies in sync, and min-in-sync-copies asks for %" PRIu32
+                        "; nothing was changed. Start the members that are missing (`show coordinator` says who is"
+                        " there), or lower min-in-sync-copies",
+                        number_of(tail, bucket), others + 1, tail->min_copies);
+    const uint64_t waiting = bucket->changes.used - bucket->changes.start;
+    if (waiting && waiting + length > WAN_TAIL_BYTES_MAX)
+        return WAN_FAIL(WAN_FULL, "copies of bucket %" PRIu32 " are %" PRIu64 " bytes behind", number_of(tail, bucket),
+                        waiting);
+    return WAN_OK;
+}
+
+/* Makes room for an entry, and for what is remembered of it. Under the bucket's lock. */
+static wan_status make_room(wan_tail_bucket *bucket, uint64_t length, wan_tail_reservation *room)
+{
+    wan_status status = wan_answers_make_room(&bucket->answers);
+    if (status == WAN_OK) status = wan_buffer_make_room(&bucket->changes, length, WAN_NO_LIMIT);
+    if (status != WAN_OK) return status;
+    room->bucket = bucket;
+    room->at = bucket->changes.bytes + bucket->changes.used;
+    room->length = length;
+    return WAN_OK;
+}
+
+wan_status wan_tail_reserve(wan_tail *tail, uint32_t number, uint64_t length, const wan_attempt *attempt,
+                            wan_tail_reservation *room)
 {
     wan_tail_bucket *bucket = &tail->buckets[number];
+    const wan_first_answer *first;
     wan_lock_take(&bucket->lock);
-    wan_status status = WAN_OK;
-    const uint32_t others = copies_in_sync(bucket);
-    if (bucket->role != WAN_TAIL_PRIMARY || (!others && !may_be_sole(tail, 0))) status = WAN_ELSEWHERE;
-    else if (others + 1 < tail->min_copies)
-        status = WAN_FAIL(WAN_TOO_FEW,
-                          "bucket %" PRIu32 " has %" PRIu32 " copies in sync, and min-in-sync-copies asks for %" PRIu32
-                          "; nothing was changed. Start the members that are missing (`show coordinator` says who is"
-                          " there), or lower min-in-sync-copies",
-                          number, others + 1, tail->min_copies);
-    else if (bucket->changes.used - bucket->changes.start + length > WAN_TAIL_BYTES_MAX
-             && bucket->changes.used != bucket->changes.start)
-        status = WAN_FAIL(WAN_FULL, "copies of bucket %" PRIu32 " are %" PRIu64 " bytes behind", number,
-                          bucket->changes.used - bucket->changes.start);
-    else status = wan_buffer_make_room(&bucket->changes, length, WAN_NO_LIMIT);
-    if (status != WAN_OK) {
-        wan_lock_release(&bucket->lock);
-        return status;
+    wan_status status = bucket->role == WAN_TAIL_PRIMARY ? WAN_OK : WAN_ELSEWHERE;
+    if (status == WAN_OK && attempt) {
+        status = recall(bucket, attempt, &room->recalled, &first);
+        if (status == WAN_EMPTY) status = WAN_OK;
     }
-    *room = (wan_tail_reservation){bucket, bucket->changes.bytes + bucket->changes.used, length};
-    return WAN_OK;
+    if (status == WAN_OK) status = may_take(tail, bucket, length);
+    if (status == WAN_OK) status = make_room(bucket, length, room);
+    if (status != WAN_OK) wan_lock_release(&bucket->lock);
+    return status;
 }
 
 uint64_t wan_tail_commit(wan_tail *tail, wan_tail_reservation *room, uint32_t shard)
@@ -323,26 +393,33 @@ uint64_t wan_tail_commit(wan_tail *tail, wan_tail_reservation *room, uint32_t sh
 
 void wan_tail_cancel(wan_tail_reservation *room) { wan_lock_release(&room->bucket->lock); }
 
-wan_status wan_tail_recall(wan_tail *tail, uint32_t number, const wan_repeat *repeat, wan_recalled *recalled,
+wan_status wan_tail_recall(wan_tail *tail, uint32_t number, const wan_attempt *attempt, wan_recalled *recalled,
                            wan_buffer *found)
 {
     wan_tail_bucket *bucket = &tail->buckets[number];
-    wan_status status = WAN_EMPTY;
+    const wan_first_answer *first;
     wan_lock_take(&bucket->lock);
-    const wan_first_answer *first = wan_answers_find(&bucket->answers, repeat->call);
-    if (bucket->role != WAN_TAIL_PRIMARY) status = WAN_ELSEWHERE;
-    else if (first && (!repeat->is_row || first->rows > repeat->row)) {
-        *recalled = (wan_recalled){bucket->era,    first->sequence,   first->applied,
-                                   first->outcome, first->found_form, first->has_found};
-        status = WAN_OK;
-        if (found) {
-            wan_buffer_empty(found);
-            if (first->found_length) status = wan_buffer_add(found, first->found, first->found_length);
-        }
-    } else if (!first && repeat->age_us && !wan_answers_cover(&bucket->answers, wan_monotonic_us() - repeat->age_us))
-        status = WAN_IN_DOUBT;
+    wan_status status = bucket->role == WAN_TAIL_PRIMARY ? recall(bucket, attempt, recalled, &first) : WAN_ELSEWHERE;
+    if (status == WAN_MADE_BEFORE && found) {
+        wan_buffer_empty(found);
+        if (first->found_length && wan_buffer_add(found, first->found, first->found_length) != WAN_OK)
+            status = WAN_NO_MEMORY;
+    }
     wan_lock_release(&bucket->lock);
     return status;
+}
+
+wan_status wan_tail_forget(wan_tail *tail, uint32_t number, uint64_t caller)
+{
+    const uint64_t length = sizeof(wan_tail_entry) + sizeof(wan_call_identity);
+    wan_tail_reservation room;
+    wan_status status = wan_tail_reserve(tail, number, length, NULL, &room);
+    if (status != WAN_OK) return status;
+    wan_tail_entry *entry = (wan_tail_entry *)room.at;
+    *entry = (wan_tail_entry){.length = (uint32_t)length, .kind = WAN_ENTRY_FORGET};
+    *wan_tail_entry_call(entry) = (wan_call_identity){.caller = caller};
+    wan_tail_commit(tail, &room, WAN_NO_SHARD);
+    return WAN_OK;
 }
 
 wan_status wan_tail_wait(wan_tail *tail, uint32_t number, uint64_t era, uint64_t sequence, uint32_t timeout_ms)
@@ -451,7 +528,7 @@ void wan_tail_set_role(wan_tail *tail, uint32_t number, uint8_t role, uint64_t l
         store(&bucket->counted, 0);
         store(&bucket->last, 0);
         drop_all(bucket);
-        wan_answers_forget(&bucket->answers, role == WAN_TAIL_LEARNER ? wan_monotonic_us() : 0);
+        wan_answers_close(&bucket->answers);
         uint32_t shards = tail->shard_count / tail->bucket_count;
         for (uint32_t n = 0; n < shards; n++) store(&tail->shard_last[(uint64_t)number * shards + n], 0);
     }
@@ -545,13 +622,9 @@ wan_status wan_tail_follow(wan_tail *tail, uint32_t number, uint64_t life, uint6
     }
     if (status == WAN_OK && sequence <= bucket->last) status = WAN_EMPTY;
     else if (status == WAN_OK && sequence != bucket->last + 1) status = WAN_INVALID;
-    if (status == WAN_OK) status = wan_buffer_make_room(&bucket->changes, entry->length, WAN_NO_LIMIT);
-    if (status != WAN_OK) {
-        wan_lock_release(&bucket->lock);
-        return status;
-    }
-    *room = (wan_tail_reservation){bucket, bucket->changes.bytes + bucket->changes.used, entry->length};
-    return WAN_OK;
+    if (status == WAN_OK) status = make_room(bucket, entry->length, room);
+    if (status != WAN_OK) wan_lock_release(&bucket->lock);
+    return status;
 }
 
 void wan_tail_followed(wan_tail *tail, wan_tail_reservation *room, const wan_tail_entry *entry, uint32_t shard)

@@ -24,36 +24,71 @@ enum {
     WAN_TAIL_PRIMARY,     /* It accepts changes, gives them their sequence and sends them to the copies. */
 };
 
-/* One change in a tail, on a lane too. Behind it come the record, and then the value that the change found; or what its
- * flag says. */
+/* One entry of a tail, on a lane too. Behind it come the identity of its call (WAN_TAIL_REMEMBERED), the record, the
+ * verdicts of senders, and the value that the change found; each of the last three with zeros up to a multiple of 8.
+ * `kind` says of which entries that is not so. */
 typedef struct {
-    uint32_t length;       /* Of all three parts, with padding: a multiple of 8. */
-    uint32_t found_length; /* Bytes of the value that a conditional change found and returned. */
-    uint8_t outcome;       /* wan_outcome: what the change did. */
+    uint32_t length;         /* Of all parts: a multiple of 8. */
+    uint32_t verdict_length; /* Bytes of what was decided for each sender. 0: no region with senders has a tail. */
+    union {
+        uint32_t found_length; /* Bytes of the value that a conditional change found and returned. */
+        uint32_t row;          /* WAN_TAIL_ROW: the number of the row in its call. A row finds nothing. */
+    };
+    uint8_t outcome; /* wan_outcome: what the change did. */
     uint8_t found_form;
-    uint8_t flags;    /* WAN_TAIL_* */
-    uint8_t reserved; /* 0 */
-    /* WAN_TAIL_ROW: the number of the row in its call. The call has the identity of its row 0, and the rows have
-     * identities that count up. */
-    uint32_t row;
+    uint8_t flags; /* WAN_TAIL_* */
+    uint8_t kind;  /* WAN_ENTRY_* */
 } wan_tail_entry;
 _Static_assert(sizeof(wan_tail_entry) == 16, "an entry of a tail is a format");
-/* The change was asked for by a call, which may be repeated: its identity and answer are remembered. The change had
- * found a value, which is the first answer too. The call has many rows. */
-enum { WAN_TAIL_REMEMBERED = 1, WAN_TAIL_FOUND = 2, WAN_TAIL_ROW = 4 };
-/* WAN_TAIL_FOUND alone: the value was too large for the lane. So the answer is forgotten, and that is remembered.
- * WAN_TAIL_CLEAR: the change took all entries out of the bucket. No record follows, but a wan_tail_clear. */
-enum { WAN_TAIL_CLEAR = 8 };
+enum {
+    WAN_ENTRY_CHANGE = 0,
+    WAN_ENTRY_FORGET, /* The caller whose identity follows is gone: its calls are forgotten, and refused from now on. */
+    /* All entries were taken out of the bucket. How many, as a uint64_t, follows the identity of the call. */
+    WAN_ENTRY_CLEAR,
+    WAN_ENTRY_KINDS
+};
+enum {
+    WAN_TAIL_REMEMBERED = 1, /* A call asked for the change, and may be repeated: its answer is remembered. */
+    WAN_TAIL_FOUND = 2,      /* The change had found a value, which is a part of the answer. */
+    WAN_TAIL_ROW = 4,        /* The call has many rows. */
+    WAN_TAIL_LEFT_OUT = 8,   /* That value was too large to be remembered, and is not here. */
+    WAN_TAIL_FLAGS = 15
+};
 
-/* The call that cleared the bucket, and its first answer. */
-typedef struct {
-    wan_call_identity call;
-    uint64_t entries; /* How many it took out. */
-} wan_tail_clear;
-_Static_assert(sizeof(wan_tail_clear) == 24, "a clear in a tail is a format");
-#define WAN_TAIL_CLEAR_BYTES ((uint32_t)(sizeof(wan_tail_entry) + sizeof(wan_tail_clear)))
-
-#define WAN_TAIL_ALL_SHARDS UINT32_MAX /* A change is one of all shards of its bucket. */
+static inline int wan_tail_entry_has_call(const wan_tail_entry *entry)
+{
+    return entry->kind == WAN_ENTRY_FORGET || entry->flags & WAN_TAIL_REMEMBERED;
+}
+/* The identity of the entry's call, if it has one. */
+static inline wan_call_identity *wan_tail_entry_call(const wan_tail_entry *entry)
+{
+    return (wan_call_identity *)(entry + 1);
+}
+/* Bytes in front of the record. */
+static inline uint64_t wan_tail_entry_head(const wan_tail_entry *entry)
+{
+    return sizeof *entry + (wan_tail_entry_has_call(entry) ? sizeof(wan_call_identity) : 0);
+}
+#define WAN_TAIL_CLEAR_BYTES ((uint32_t)(sizeof(wan_tail_entry) + sizeof(wan_call_identity) + sizeof(uint64_t)))
+/* How many entries a WAN_ENTRY_CLEAR took out: the first answer to its call. */
+static inline uint64_t *wan_tail_entry_cleared(const wan_tail_entry *entry)
+{
+    return (uint64_t *)((uint8_t *)entry + sizeof *entry + sizeof(wan_call_identity));
+}
+/* The record of a WAN_ENTRY_CHANGE. */
+static inline wan_record *wan_tail_entry_record(const wan_tail_entry *entry)
+{
+    return (wan_record *)((uint8_t *)entry + wan_tail_entry_head(entry));
+}
+static inline uint32_t wan_tail_entry_found_length(const wan_tail_entry *entry)
+{
+    return entry->flags & WAN_TAIL_ROW ? 0 : entry->found_length;
+}
+/* The value that the change found. */
+static inline uint8_t *wan_tail_entry_found(const wan_tail_entry *entry)
+{
+    return (uint8_t *)entry + entry->length - wan_align8(wan_tail_entry_found_length(entry));
+}
 
 typedef struct wan_heard wan_heard;
 
@@ -142,13 +177,12 @@ typedef struct {
     wan_answers answers; /* First answers to the calls that changed the bucket, at its primary and its copies alike. */
 } wan_tail_bucket;
 
-/* A call that asks what became of it before. */
+/* One attempt of a call, or of one of its rows. */
 typedef struct {
-    wan_call_identity call;
-    uint64_t age_us; /* How long ago it was first made. 0: this is the first time. */
-    uint32_t row;    /* Of a call of many rows. */
+    wan_call_identity call; /* `caller` is 0: nobody repeats it, and nothing is remembered. */
+    uint32_t row;           /* Of a call of many rows. */
     uint8_t is_row;
-} wan_repeat;
+} wan_attempt;
 
 /* What is remembered. It holds when `sequence` counts, in this era. */
 typedef struct {
@@ -178,9 +212,13 @@ typedef struct {
     wan_tail_bucket *bucket;
     uint8_t *at; /* Where the wan_tail_entry goes. */
     uint64_t length;
+    wan_recalled recalled; /* WAN_MADE_BEFORE: what an earlier attempt did. */
 } wan_tail_reservation;
+/* Instead of the shard that an entry changes: */
+#define WAN_NO_SHARD        UINT32_MAX       /* It changes none. */
+#define WAN_TAIL_ALL_SHARDS (UINT32_MAX - 1) /* It changes all shards of its bucket. */
 
-/* Checks that a whole entry with what follows it begins at `at`, within `bytes` bytes. WAN_CORRUPT otherwise. */
+/* Checks that a whole entry in order begins at `at`, within `bytes` bytes. WAN_CORRUPT otherwise. */
 wan_status wan_tail_entry_check(const uint8_t *at, uint64_t bytes);
 
 wan_status wan_tail_init(wan_tail *tail, uint32_t buckets, uint32_t shards, uint32_t min_copies);
@@ -221,22 +259,27 @@ static inline int wan_tail_lease_runs(const wan_tail *tail)
 wan_status wan_tail_add_lane(wan_tail *tail, uint32_t lane, wan_lane_state *state);
 void wan_tail_remove_lane(wan_tail *tail, uint32_t lane); /* No bucket names it any more. */
 
-/* The primary's changes. Reserve takes the bucket's lock and keeps it when it returns WAN_OK. WAN_ELSEWHERE: the member
- * is not primary of the bucket, or no other copy is in sync and the coordinator was silent for too long. WAN_TOO_FEW:
- * fewer copies than `min_copies` are in sync. WAN_FULL, WAN_NO_MEMORY: there is no room. The caller holds the entry
- * lock. */
-wan_status wan_tail_reserve(wan_tail *tail, uint32_t bucket, uint64_t length, wan_tail_reservation *room);
+/* The primary's changes. Reserve takes the bucket's lock and keeps it when it returns WAN_OK. `attempt`: the call that
+ * asks for the change; NULL: it is never repeated. WAN_ELSEWHERE: the member is not primary of the bucket, or no other
+ * copy is in sync and the coordinator was silent for too long. WAN_MADE_BEFORE, WAN_IN_DOUBT, WAN_GIVEN_UP: as for
+ * wan_tail_recall, and room->recalled. WAN_TOO_FEW: fewer copies than `min_copies` are in sync. WAN_FULL,
+ * WAN_NO_MEMORY: there is no room. The caller holds the entry lock. */
+wan_status wan_tail_reserve(wan_tail *tail, uint32_t bucket, uint64_t length, const wan_attempt *attempt,
+                            wan_tail_reservation *room);
 /* The entry is written: gives it its sequence, marks the bucket for the lanes of its copies, wakes lanes that sleep,
  * and releases the lock. Without copies the change counts at once, and nothing is kept. Returns the sequence. `shard`:
- * of the key, or WAN_TAIL_ALL_SHARDS. */
+ * of the key, WAN_NO_SHARD or WAN_TAIL_ALL_SHARDS. */
 uint64_t wan_tail_commit(wan_tail *tail, wan_tail_reservation *room, uint32_t shard);
 void wan_tail_cancel(wan_tail_reservation *room);
-/* What became of a call, or of one of its rows, before. WAN_OK: it took effect, and *recalled says how; `found` (NULL:
- * nobody wants it) gets the value that it found. WAN_EMPTY: it has not happened. WAN_IN_DOUBT: nobody remembers.
- * WAN_ELSEWHERE: the member is not primary. WAN_NO_MEMORY. The caller holds the entry lock of the key: no other attempt
- * of the same call comes between the question and the change. */
-wan_status wan_tail_recall(wan_tail *tail, uint32_t bucket, const wan_repeat *repeat, wan_recalled *recalled,
+/* What became of a call, or of one of its rows, before. WAN_MADE_BEFORE: it took effect, and *recalled says how;
+ * `found` (NULL: nobody wants it) gets the value that it found. WAN_EMPTY: it has not happened. WAN_IN_DOUBT: a later
+ * call of its caller and slot was made here, so its caller has given it up; or its answer is lost. WAN_GIVEN_UP: its
+ * caller is refused. WAN_ELSEWHERE: the member is not primary. WAN_NO_MEMORY. The detail says why. The caller holds the
+ * entry lock of the key: no other attempt of the same call comes between the question and the change. */
+wan_status wan_tail_recall(wan_tail *tail, uint32_t bucket, const wan_attempt *attempt, wan_recalled *recalled,
                            wan_buffer *found);
+/* Forgets a caller that is gone: an entry of the stream says so. Statuses as for wan_tail_reserve. */
+wan_status wan_tail_forget(wan_tail *tail, uint32_t bucket, uint64_t caller);
 /* Waits until the change counts. WAN_OK: it does. WAN_ELSEWHERE: it is another era: nobody knows here whether the
  * change will count. WAN_EMPTY: the time is over. */
 wan_status wan_tail_wait(wan_tail *tail, uint32_t bucket, uint64_t era, uint64_t sequence, uint32_t timeout_ms);
@@ -278,7 +321,8 @@ int wan_tail_may_read(wan_tail *tail, uint32_t bucket, uint64_t now_us);
 
 /* A copy's changes. `follow` takes the lock of the bucket and keeps it when it returns WAN_OK: the entry that the
  * primary gave `sequence` is the next one. WAN_EMPTY: it is here already. WAN_INVALID: there is a gap before it.
- * WAN_ELSEWHERE: this member has no copy of this life and epoch. `followed` copies the entry and releases the lock. */
+ * WAN_ELSEWHERE: this member has no copy of this life and epoch. `followed` copies the entry and releases the lock.
+ * `shard`: as for wan_tail_commit. */
 wan_status wan_tail_follow(wan_tail *tail, uint32_t bucket, uint64_t life, uint64_t epoch, uint64_t sequence,
                            const wan_tail_entry *entry, wan_tail_reservation *room);
 void wan_tail_followed(wan_tail *tail, wan_tail_reservation *room, const wan_tail_entry *entry, uint32_t shard);

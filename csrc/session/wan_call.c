@@ -4,7 +4,6 @@
 #include <ctype.h>
 #include <string.h>
 
-#include "copies/wan_answers.h"
 #include "record/wan_form.h"
 #include "record/wan_names.h"
 #include "record/wan_record.h"
@@ -40,6 +39,9 @@ static wan_status check_head(const wan_call *call)
     if (call->flags > (WAN_CALL_REPEAT | WAN_CALL_VALUES) || call->condition >= CONDITION_COUNT || call->reserved)
         return WAN_FAIL(WAN_CORRUPT, "a call with flags %u, condition %u, and %u where 0 should be", call->flags,
                         call->condition, call->reserved);
+    if (wan_call_changes(call->kind) ? !call->caller || !call->number : call->caller || call->number || call->slot)
+        return WAN_FAIL(WAN_CORRUPT, "a call of kind %u of caller %" PRIx64 ", with the number %" PRIu64, call->kind,
+                        call->caller, (uint64_t)call->number);
     return WAN_OK;
 }
 
@@ -86,11 +88,6 @@ static wan_status check_payload(const wan_call *call)
             return WAN_FAIL(WAN_CORRUPT, "%" PRIu32 " rows take %" PRIu64 " bytes, not %" PRIu32, call->count, used,
                             call->length);
         return status;
-    case WAN_CALL_CLEAR:
-        if (call->length != sizeof(wan_call_identity))
-            return WAN_FAIL(WAN_CORRUPT, "a clear with %" PRIu32 " bytes, where its identity has %zu", call->length,
-                            sizeof(wan_call_identity));
-        return WAN_OK;
     default:
         if (call->length)
             return WAN_FAIL(WAN_CORRUPT, "a call of kind %u with %" PRIu32 " bytes; it has none", call->kind,

@@ -20,13 +20,13 @@ enum {
     WAN_CALL_ROWS,       /* Makes the changes of `count` records, in order. */
     WAN_CALL_COUNT,      /* How many entries the bucket has. */
     WAN_CALL_SCAN,       /* The keys of the bucket from the shard `number` on, with their values if asked for. */
-    WAN_CALL_CLEAR,      /* Takes all entries out of the bucket. The payload names the call. */
+    WAN_CALL_CLEAR,      /* Takes all entries out of the bucket. */
     WAN_CALL_ANSWER      /* A wan_answer. */
 };
 
 /* Flags of a call. */
 enum {
-    WAN_CALL_REPEAT = 1, /* A CHANGE, ROWS or CLEAR that was sent before, `number` milliseconds ago at most. */
+    WAN_CALL_REPEAT = 1, /* A change that an earlier attempt may have made. */
     WAN_CALL_VALUES = 2, /* A SCAN wants values too. */
 };
 
@@ -35,6 +35,7 @@ enum {
     WAN_ANSWER_ELSEWHERE, /* Nothing was done: the member is not primary. `number` is the newest epoch that it knows. */
     WAN_ANSWER_FAILED,    /* Nothing was done, but for the first `done` rows. The payload says why. */
     WAN_ANSWER_IN_DOUBT,  /* The change may count later, or may have been made before. The payload says why. */
+    WAN_ANSWER_GIVEN_UP,  /* Nothing was done, but for the first `done` rows: the site has given the caller up. */
     WAN_ANSWER_STATUS_COUNT
 };
 
@@ -60,11 +61,20 @@ typedef struct {
     uint16_t region;   /* As REGION named it. */
     uint16_t reserved; /* 0 */
     uint32_t bucket;
-    uint32_t count;  /* Of ROWS. */
-    uint64_t epoch;  /* The epoch that the caller knows of the bucket, in one word (Epoch.word). */
-    uint64_t number; /* Of a SCAN: the shard within the bucket. Of a repeat: milliseconds since it was first sent. */
+    uint32_t count; /* Of ROWS. */
+    uint64_t epoch; /* The epoch that the caller knows of the bucket, in one word (Epoch.word). */
+    uint64_t shard; /* Of a SCAN: the shard within the bucket. */
+    /* Of a change: who asks, the number of the call there, and its slot. 0 otherwise. */
+    uint64_t caller;
+    uint64_t number : 48, slot : 16;
 } wan_call;
-_Static_assert(sizeof(wan_call) == 48, "a call is a format");
+_Static_assert(sizeof(wan_call) == 64, "a call is a format");
+
+/* Whether calls of this kind change something, and so have an identity. */
+static inline int wan_call_changes(uint8_t kind)
+{
+    return kind == WAN_CALL_CHANGE || kind == WAN_CALL_ROWS || kind == WAN_CALL_CLEAR;
+}
 
 typedef struct {
     uint32_t magic;

@@ -9,6 +9,7 @@ from pywan._core.call_line import CallLine
 from pywan._core.call_route import CALL_DEPTH_MAX, CallRoute, CallSteps, call_depth, unpack_items
 from pywan._core.call_rows import RowCalls
 from pywan._core.call_session import CallSession
+from pywan._core.call_slots import CallSlots, member_of_caller
 from pywan._core.clock import Bell, Clock
 from pywan._core.clock_repair import ClockRepair
 from pywan._core.codec import (

@@ -312,6 +312,10 @@ class Tail:
         """The changes of a bucket behind sequence `after`, as lanes carry them."""
     def state(self, bucket: int) -> dict[str, Any]:
         """What the member knows of a bucket, and of its copies if it leads it."""
+    def callers(self, bucket: int) -> set[int]:
+        """The callers of which a bucket remembers calls, as a set."""
+    def forget(self, bucket: int, caller: int) -> bool:
+        """Forgets the calls of a caller that is gone, and refuses it from now on, here and at all copies."""
     def states(self) -> dict[int, dict[str, Any]]:
         """The state of each bucket that this member has, by number."""
     def acknowledged(self, bucket: int, lane: int, life: int, epoch: int, sequence: int) -> bool:
@@ -793,6 +797,22 @@ class CallLine:
     def receive_data(self, data: _Bytes) -> None:
         """Takes bytes that came to a line without a socket."""
 
+class CallSlots:
+    """The slots in which a member makes its calls, of all regions."""
+
+    def __new__(cls, member: int) -> Self: ...
+    @property
+    def member(self) -> int: ...
+    @property
+    def caller(self) -> int:
+        """Who makes the calls, as buckets remember it: the member's number << 32, and a half that is drawn."""
+    @property
+    def count(self) -> int:
+        """How many calls were ever under way at once."""
+
+def member_of_caller(caller: int) -> int:
+    """The number of the incarnation that drew this caller."""
+
 class CallRoute:
     """What a region asks of other members."""
 
@@ -801,6 +821,7 @@ class CallRoute:
     def limit_us(self) -> int: ...
     @property
     def targets(self) -> list[tuple[CallLine, int] | None]: ...
+    slots: CallSlots
     @property
     def bucket_count(self) -> int: ...
     def aim(
@@ -825,8 +846,9 @@ class CallRoute:
         condition_: Condition | None = None,
         timestamp_ms: int = 0,
         began_us: int = 0,
-        sent_us: int = 0,
-    ) -> str | None:
+        may_be_made: bool = False,
+        identity: tuple[int, int, int] | None = None,
+    ) -> str | Literal[True] | None:
         """Makes one change at the primary of the key."""
     def ask(self, what: str, places: list[tuple[int, int]], began_us: int = 0) -> list[Any]:
         """Asks the primaries of buckets, all at once; this member too."""

@@ -5,7 +5,7 @@ cdef extern from "base/wan_base.h" nogil:
     enum: WAN_RECORD_FORMAT
     ctypedef enum wan_status:
         WAN_OK, WAN_EMPTY, WAN_FULL, WAN_TOO_LARGE, WAN_CORRUPT, WAN_IO, WAN_NO_MEMORY, WAN_INVALID, WAN_SLOW,
-        WAN_CLOSED, WAN_BROKEN, WAN_ELSEWHERE, WAN_TOO_FEW, WAN_IN_DOUBT
+        WAN_CLOSED, WAN_BROKEN, WAN_ELSEWHERE, WAN_TOO_FEW, WAN_IN_DOUBT, WAN_MADE_BEFORE, WAN_GIVEN_UP
     ctypedef struct wan_breakage:
         pass
     wan_status wan_refuse_broken(const wan_breakage *broken)

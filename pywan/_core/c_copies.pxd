@@ -1,29 +1,47 @@
 # Owns nothing but names: the C of csrc/copies as Cython sees it.
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from pywan._core.c_base cimport *
 from pywan._core.c_region cimport wan_table
+from pywan._core.c_tables cimport wan_record
 
 cdef extern from "copies/wan_answers.h" nogil:
+    enum: WAN_ANSWERS_BYTES_MAX
     ctypedef struct wan_call_identity:
-        uint32_t member, thread
-        uint64_t number
+        uint64_t caller, number
+        uint16_t slot
     ctypedef struct wan_answers:
-        pass
+        uint32_t count, refused_count
+        uint64_t found_bytes
     ctypedef struct wan_answer_item:
         pass
     uint64_t wan_answer_item_size(const wan_answer_item *item)
+    wan_status wan_answers_callers(const wan_answers *answers, wan_buffer *to)
     wan_status wan_answers_pack(const wan_answers *answers, wan_buffer *to, uint64_t *largest)
-    void wan_answers_unpack(wan_answers *answers, const wan_answer_item *item, uint32_t count)
+    wan_status wan_answers_unpack(wan_answers *answers, const wan_answer_item *item, uint32_t count)
+
+cdef extern from "copies/wan_slots.h" nogil:
+    ctypedef struct wan_slots:
+        uint64_t caller
+        uint32_t count
+    void wan_slots_init(wan_slots *slots, uint64_t caller)
+    void wan_slots_close(wan_slots *slots)
+    wan_status wan_slots_take(wan_slots *slots, wan_call_identity *call)
+    void wan_slots_give(wan_slots *slots, wan_call_identity call)
+    uint64_t wan_slots_rename(wan_slots *slots, uint64_t old, uint64_t fresh)
 
 cdef extern from "copies/wan_tail.h" nogil:
-    enum: WAN_TAIL_LANES_MAX, WAN_TAIL_BYTES_MAX, WAN_IMAGE_DONE
+    enum: WAN_TAIL_LANES_MAX, WAN_TAIL_BYTES_MAX, WAN_IMAGE_DONE, WAN_NO_SHARD
     enum: WAN_TAIL_ABSENT, WAN_TAIL_LEARNER, WAN_TAIL_COPY, WAN_TAIL_TAKING_OVER, WAN_TAIL_PRIMARY
-    enum: WAN_TAIL_REMEMBERED, WAN_TAIL_FOUND, WAN_TAIL_ROW, WAN_TAIL_CLEAR
+    enum: WAN_ENTRY_CHANGE, WAN_ENTRY_FORGET, WAN_ENTRY_CLEAR
+    enum: WAN_TAIL_REMEMBERED, WAN_TAIL_FOUND, WAN_TAIL_ROW, WAN_TAIL_LEFT_OUT
     enum: WAN_COPY_LEARNING, WAN_COPY_WAITED
     ctypedef struct wan_tail_entry:
-        uint32_t length, found_length
-        uint8_t outcome, found_form, flags
-        uint32_t row
+        uint32_t length, verdict_length, found_length, row
+        uint8_t outcome, found_form, flags, kind
+    wan_call_identity *wan_tail_entry_call(const wan_tail_entry *entry)
+    wan_record *wan_tail_entry_record(const wan_tail_entry *entry)
+    uint32_t wan_tail_entry_found_length(const wan_tail_entry *entry)
+    uint8_t *wan_tail_entry_found(const wan_tail_entry *entry)
     ctypedef struct wan_lane_state:
         uint32_t asleep
         int wake_file
@@ -57,9 +75,8 @@ cdef extern from "copies/wan_tail.h" nogil:
         wan_tail_copy *copies
         uint32_t copy_count
         wan_answers answers
-    ctypedef struct wan_repeat:
+    ctypedef struct wan_attempt:
         wan_call_identity call
-        uint64_t age_us
         uint32_t row
         uint8_t is_row
     ctypedef struct wan_recalled:
@@ -80,6 +97,7 @@ cdef extern from "copies/wan_tail.h" nogil:
         wan_tail_bucket *bucket
         uint8_t *at
         uint64_t length
+        wan_recalled recalled
     wan_status wan_tail_init(wan_tail *tail, uint32_t buckets, uint32_t shards, uint32_t min_copies)
     void wan_tail_close(wan_tail *tail)
     uint8_t wan_tail_role(const wan_tail *tail, uint32_t bucket)
@@ -89,11 +107,13 @@ cdef extern from "copies/wan_tail.h" nogil:
     void wan_tail_set_sole(wan_tail *tail, uint64_t until_us)
     wan_status wan_tail_add_lane(wan_tail *tail, uint32_t lane, wan_lane_state *state)
     void wan_tail_remove_lane(wan_tail *tail, uint32_t lane)
-    wan_status wan_tail_reserve(wan_tail *tail, uint32_t bucket, uint64_t length, wan_tail_reservation *room)
+    wan_status wan_tail_reserve(wan_tail *tail, uint32_t bucket, uint64_t length, const wan_attempt *attempt,
+                                wan_tail_reservation *room)
     uint64_t wan_tail_commit(wan_tail *tail, wan_tail_reservation *room, uint32_t shard)
     void wan_tail_cancel(wan_tail_reservation *room)
-    wan_status wan_tail_recall(wan_tail *tail, uint32_t bucket, const wan_repeat *repeat, wan_recalled *recalled,
+    wan_status wan_tail_recall(wan_tail *tail, uint32_t bucket, const wan_attempt *attempt, wan_recalled *recalled,
                                wan_buffer *found)
+    wan_status wan_tail_forget(wan_tail *tail, uint32_t bucket, uint64_t caller)
     wan_status wan_tail_wait(wan_tail *tail, uint32_t bucket, uint64_t era, uint64_t sequence, uint32_t timeout_ms)
     uint32_t wan_tail_made_with(wan_tail *tail, uint32_t bucket, uint64_t sequence, bint is_repeat)
     wan_status wan_tail_shelve(wan_tail *tail, uint32_t bucket, wan_shelved *shelved)
@@ -118,7 +138,7 @@ cdef extern from "copies/wan_tail.h" nogil:
     void wan_tail_rewind(wan_tail *tail, uint32_t lane)
 
 cdef extern from "copies/wan_clear.h" nogil:
-    wan_status wan_clear_make(wan_table *table, wan_tail *tail, uint32_t bucket, uint8_t site, const wan_repeat *asked,
+    wan_status wan_clear_make(wan_table *table, wan_tail *tail, uint32_t bucket, uint8_t site, const wan_attempt *attempt,
                               wan_recalled *made, uint64_t *entries)
     wan_status wan_clear_follow(wan_table *table, wan_tail *tail, uint32_t bucket, uint8_t site, uint64_t life,
                                 uint64_t epoch, uint64_t sequence, const wan_tail_entry *entry)

@@ -26,7 +26,6 @@ cdef extern from "copies/wan_lane.h" nogil:
         uint64_t life, epoch, sequence
         uint8_t kind
     int wan_epoch_order(uint64_t life, uint64_t epoch, uint64_t other_life, uint64_t other_epoch)
-    uint8_t *wan_tail_entry_record(const wan_tail_entry *entry)
     void wan_lane_set_asleep(wan_lane_state *state, uint32_t value)
     void wan_lane_set_connected(wan_lane_state *state, uint32_t value)
     uint32_t wan_lane_take_wish(wan_lane_state *state)

@@ -19,7 +19,7 @@ cdef extern from "session/wan_call.h" nogil:
     enum: WAN_CALL_REGION, WAN_CALL_GET, WAN_CALL_CHANGE, WAN_CALL_ROWS, WAN_CALL_COUNT, WAN_CALL_SCAN, WAN_CALL_CLEAR
     enum: WAN_CALL_ANSWER
     enum: WAN_CALL_REPEAT, WAN_CALL_VALUES
-    enum: WAN_ANSWER_DONE, WAN_ANSWER_ELSEWHERE, WAN_ANSWER_FAILED, WAN_ANSWER_IN_DOUBT
+    enum: WAN_ANSWER_DONE, WAN_ANSWER_ELSEWHERE, WAN_ANSWER_FAILED, WAN_ANSWER_IN_DOUBT, WAN_ANSWER_GIVEN_UP
     enum: WAN_ANSWER_LIVE, WAN_ANSWER_VALUE, WAN_ANSWER_HOLDS, WAN_ANSWER_THIN
     ctypedef struct wan_call:
         uint32_t magic
@@ -27,7 +27,9 @@ cdef extern from "session/wan_call.h" nogil:
         uint32_t length, crc, id
         uint16_t region
         uint32_t bucket, count
-        uint64_t epoch, number
+        uint64_t epoch, shard, caller, number
+        uint16_t slot
+    bint wan_call_changes(uint8_t kind)
     ctypedef struct wan_answer:
         uint32_t magic
         uint8_t kind, status, outcome, form

@@ -4,6 +4,7 @@ from pywan._core.c_copies cimport wan_call_identity
 from pywan._core.c_session cimport wan_answer, wan_call
 from pywan._core.call_line cimport CallLine, call_slot
 from pywan._core.call_session cimport CallSession
+from pywan._core.call_slots cimport CallSlots
 from pywan._core.compiled_region cimport CompiledRegion
 from pywan._core.region_changes cimport Condition
 
@@ -11,19 +12,23 @@ cdef class CallRoute:
     cdef CompiledRegion state
     cdef readonly uint64_t limit_us     # A call is given up after so long.
     cdef readonly list targets          # By bucket: (CallLine, epoch word) that a call may take at once; or None.
+    cdef public CallSlots slots         # Gives the calls their identities. A subclass sets it.
 
+    cdef object change_as(self, const wan_call_identity *call, int operation, key, value, callback_argument, event_id,
+                          Condition condition_, int64_t timestamp_ms, uint64_t began_us, bint may_be_made)
     cdef int exchange_all(self, list parts, uint64_t began_us) except -1
     cdef int exchange_parts(self, list parts, uint64_t began_us, CallSession here) except -1
     cdef int send(self, CallPart part, uint64_t began_us, list lines) except -1
     cdef int finish(self, CallPart part, uint64_t began_us, CallSession here) except -1
     cdef bytes exchange(self, wan_call *head, const void *first, uint64_t first_length, const void *second,
-                        uint64_t second_length, uint64_t began_us, uint64_t *sent_us, key, wan_answer *got,
+                        uint64_t second_length, uint64_t began_us, bint *may_be_made, key, wan_answer *got,
                         object trouble, CallSession here)
-    cdef bytes begin_change(self, wan_call *head, int operation, key, value, callback_argument, event_id,
-                            Condition condition_, int64_t timestamp_ms)
+    cdef bytes begin_change(self, wan_call *head, const wan_call_identity *call, int operation, key, value,
+                            callback_argument, event_id, Condition condition_, int64_t timestamp_ms)
     cdef str outcome_of(self, const wan_answer *got, bytes payload, Condition condition_)
-    cdef object judge(self, const wan_call *head, int state, const wan_answer *got, bytes payload, CallLine line,
-                      uint64_t before_us, uint64_t *sent_us, key)
+    cdef object judge(self, wan_call *head, int state, const wan_answer *got, bytes payload, CallLine line,
+                      bint before, bint *may_be_made, key)
+    cdef object rename(self, wan_call *head)
     cdef bint is_final(self, const wan_call *head, const wan_answer *got, bytes payload, key) except *
 
 cdef class CallPart:
@@ -33,16 +38,14 @@ cdef class CallPart:
     cdef CallLine line                  # While it is on its way.
     cdef call_slot *slot
     cdef int state
-    cdef uint64_t sent_us
+    cdef bint may_be_made               # An attempt may have made the change.
     cdef bint is_here                   # This member is primary itself.
     cdef uint64_t answer_at             # Then: where its answer begins, for `CallSession.answer_here`.
     cdef object trouble                 # What became of the first attempt, as `aim` wants it.
     cdef wan_answer got
     cdef bytes payload                  # Of the answer. None: there is none yet.
     cdef object error                   # Why there is no answer.
-    cdef wan_call_identity identity     # Of a CLEAR: its payload.
 
-    cdef bint is_change(self)
     cdef int take(self, const wan_answer *answer) except -1
     cdef bint wait(self, uint64_t until_us) except *
     cdef int let_go(self) except -1
@@ -55,7 +58,9 @@ cdef class CallSteps:
     cdef object key                     # For errors.
     cdef readonly bint is_read
     cdef readonly uint64_t began_us
-    cdef uint64_t sent_us, before_us    # When an attempt was made that may have happened, now and before the last one.
+    # Whether an attempt may have made the change, and whether one before the last one may have.
+    cdef bint may_be_made, before
+    cdef wan_call_identity call         # Of a change that has not ended. `caller` is 0: it has.
     cdef CallLine line                  # Of the attempt that is on its way.
     cdef call_slot *slot
     cdef wan_answer got
@@ -64,5 +69,7 @@ cdef class CallSteps:
     cdef readonly object result
 
     cdef int let_go(self) except -1
+    cdef int end(self) except -1
 
 cdef void begin(wan_call *head, int kind, CompiledRegion state, uint64_t hash) noexcept
+cdef void identify(wan_call *head, const wan_call_identity *call) noexcept

@@ -6,13 +6,14 @@ from libc.string cimport memset
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.exc cimport PyErr_CheckSignals
 from pywan._core.c_base cimport *
-from pywan._core.c_copies cimport wan_call_identity
+from pywan._core.c_copies cimport *
 from pywan._core.c_record cimport *
 from pywan._core.c_region cimport *
 from pywan._core.c_session cimport *
 from pywan._core.call_line cimport (
     CALL_ANSWERED, CALL_INTERRUPTED, CALL_LATE, CALL_NOT_SENT, CALL_UNKNOWN, CALL_WAITS, CallLine, call_slot)
 from pywan._core.call_session cimport OUTCOMES, CallSession
+from pywan._core.call_slots cimport CallSlots
 from pywan._core.codec cimport encode, encode_key, encoded
 from pywan._core.compiled_region cimport CompiledRegion
 from pywan._core.region_changes cimport Condition, RegionCalls
@@ -67,40 +68,59 @@ cdef class CallRoute:
         cdef encoded encoded_key
         cdef wan_call head
         cdef wan_answer got
-        cdef uint64_t sent = 0, hash
+        cdef uint64_t hash
+        cdef bint may_be_made = False
         _key_holder = encode_key(key, &encoded_key)
         hash = wan_key_hash(encoded_key.data, encoded_key.length, encoded_key.form)
         begin(&head, WAN_CALL_GET, self.state, hash)
         head.form = encoded_key.form
-        payload = self.exchange(&head, encoded_key.data, encoded_key.length, NULL, 0, began_us, &sent, key, &got,
-                                None, None)
+        payload = self.exchange(&head, encoded_key.data, encoded_key.length, NULL, 0, began_us, &may_be_made,
+                                key, &got, None, None)
         if payload is None:
             return None
         return read_of(&got, payload)
 
     def change(self, int operation, key, value, callback_argument, event_id, Condition condition_=None,
-               int64_t timestamp_ms=0, uint64_t began_us=0, uint64_t sent_us=0):
+               int64_t timestamp_ms=0, uint64_t began_us=0, bint may_be_made=False, identity=None):
         """Makes one change at the primary of the key. Returns its outcome, as `RegionChanges.change` does. None: this
-        member has become primary: make it here. A number: this member has become primary, and an attempt that was made
-        then (`monotonic_us`) may have made the change: repeat it here, with the same identity.
+        member has become primary: make it here. True: this member has become primary, and an attempt may have made the
+        change: make it here, with the same identity.
 
-        `event_id`: (member, thread, sequence), the same at each attempt. `began_us`: when the caller began; 0: now.
-        `sent_us`: when an attempt was made that may have happened; 0: none was. `condition_` gets what the primary
-        found."""
+        `event_id`: (member, thread, sequence) of the event. `began_us`: when the caller began; 0: now. `may_be_made`:
+        an attempt was made that may have happened. `identity`: (caller, slot, number), the same at each attempt. None:
+        the call gets one now. `condition_` gets what the primary found."""
+        cdef wan_call_identity call
+        if identity is not None:
+            call.caller, call.slot, call.number = identity
+            return self.change_as(&call, operation, key, value, callback_argument, event_id, condition_, timestamp_ms,
+                                  began_us, may_be_made)
+        cdef CallSlots slots = self.slots
+        slots.take(&call)
+        try:
+            return self.change_as(&call, operation, key, value, callback_argument, event_id, condition_, timestamp_ms,
+                                  began_us, may_be_made)
+        finally:
+            wan_slots_give(&slots.slots, call)
+
+    cdef object change_as(self, const wan_call_identity *call, int operation, key, value, callback_argument, event_id,
+                          Condition condition_, int64_t timestamp_ms, uint64_t began_us, bint may_be_made):
+        """As `change`, with an identity."""
         cdef wan_call head
         cdef wan_answer got
         cdef const void *expected = NULL
         cdef uint64_t expected_length = 0
-        cdef bytes packed = self.begin_change(&head, operation, key, value, callback_argument, event_id, condition_,
-                                              timestamp_ms)
+        cdef bytes packed = self.begin_change(&head, call, operation, key, value, callback_argument, event_id,
+                                              condition_, timestamp_ms)
         if condition_ is not None:
             expected, expected_length = condition_.wanted.value, condition_.wanted.length
         payload = self.exchange(&head, PyBytes_AS_STRING(packed), PyBytes_GET_SIZE(packed), expected, expected_length,
-                                began_us, &sent_us, key, &got, None, None)
-        return (sent_us or None) if payload is None else self.outcome_of(&got, payload, condition_)
+                                began_us, &may_be_made, key, &got, None, None)
+        if payload is None:
+            return True if may_be_made else None
+        return self.outcome_of(&got, payload, condition_)
 
-    cdef bytes begin_change(self, wan_call *head, int operation, key, value, callback_argument, event_id,
-                            Condition condition_, int64_t timestamp_ms):
+    cdef bytes begin_change(self, wan_call *head, const wan_call_identity *call, int operation, key, value,
+                            callback_argument, event_id, Condition condition_, int64_t timestamp_ms):
         """Lays out the head of a change, and returns its record."""
         cdef encoded encoded_key, encoded_value, argument
         cdef wan_record record
@@ -125,6 +145,7 @@ cdef class CallRoute:
                          argument.data, encoded_key.data)
         begin(head, WAN_CALL_CHANGE, self.state,
               wan_key_hash(encoded_key.data, encoded_key.length, encoded_key.form))
+        identify(head, call)
         head.form = WAN_FORM_NONE
         if condition_ is not None:
             head.condition, head.form = condition_.wanted.kind, condition_.wanted.form
@@ -157,7 +178,7 @@ cdef class CallRoute:
         for bucket, number in places:
             part = CallPart()
             begin(&part.head, WAN_CALL_COUNT if what == "count" else WAN_CALL_SCAN, self.state, 0)
-            part.head.bucket, part.head.number = bucket, number
+            part.head.bucket, part.head.shard = bucket, number
             part.head.flags = WAN_CALL_VALUES if what == "items" else 0
             parts.append(part)
         self.exchange_all(parts, began_us or wan_monotonic_us())
@@ -176,16 +197,19 @@ cdef class CallRoute:
         the error, if it was not cleared, or nobody knows."""
         cdef CallPart part
         cdef list parts = []
-        cdef wan_call_identity identity
-        identity.member, identity.thread = self.state.region.member, wan_thread_number()
-        identity.number = wan_thread_next_event()
-        for bucket in range(self.bucket_count):
-            part = CallPart()
-            begin(&part.head, WAN_CALL_CLEAR, self.state, 0)
-            part.head.bucket, part.identity = bucket, identity
-            part.data, part.length = &part.identity, sizeof(identity)
-            parts.append(part)
-        self.exchange_all(parts, wan_monotonic_us())
+        cdef CallSlots slots = self.slots
+        cdef wan_call_identity call
+        slots.take(&call)
+        try:
+            for bucket in range(self.bucket_count):
+                part = CallPart()
+                begin(&part.head, WAN_CALL_CLEAR, self.state, 0)
+                part.head.bucket = bucket
+                identify(&part.head, &call)
+                parts.append(part)
+            self.exchange_all(parts, wan_monotonic_us())
+        finally:
+            wan_slots_give(&slots.slots, call)
         return [part.error if part.error is not None else part.got.number for part in parts]
 
     # Calls
@@ -215,7 +239,7 @@ cdef class CallRoute:
             here.begin_here()
             for part in parts:
                 if part.is_here:
-                    part.sent_us = began_us if part.is_change() else 0
+                    part.may_be_made = wan_call_changes(part.head.kind)
                     part.answer_at = here.do_here(self.state, &part.head, part.data, part.length)
             with nogil:
                 here.settle()       # One wait for the copies of all buckets.
@@ -258,8 +282,8 @@ cdef class CallRoute:
                 part.state = line.submit(part.slot, &part.head, part.data, part.length, NULL, 0)
         if part.slot == NULL or part.state == CALL_NOT_SENT:
             part.trouble = "broken", epoch, line.why if line.broken else "too many calls are on their way", b""
-        elif part.is_change():
-            part.sent_us = wan_monotonic_us()
+        elif wan_call_changes(part.head.kind):
+            part.may_be_made = True
         return 0
 
     cdef int finish(self, CallPart part, uint64_t began_us, CallSession here) except -1:
@@ -271,15 +295,17 @@ cdef class CallRoute:
                 if part.payload is not None:
                     part.trouble = "elsewhere", part.head.epoch, "it is not primary", part.payload
                     if part.got.status != WAN_ANSWER_IN_DOUBT:
-                        part.sent_us = 0        # The first attempt changed nothing.
-                part.payload = self.exchange(&part.head, part.data, part.length, NULL, 0, began_us, &part.sent_us, None,
-                                             &part.got, part.trouble, here)
+                        part.may_be_made = False        # The first attempt changed nothing.
+                    if part.got.status == WAN_ANSWER_GIVEN_UP:
+                        part.trouble = self.rename(&part.head)
+                part.payload = self.exchange(&part.head, part.data, part.length, NULL, 0, began_us, &part.may_be_made,
+                                             None, &part.got, part.trouble, here)
         except Exception as error:
             part.error = error
         return 0
 
     cdef bytes exchange(self, wan_call *head, const void *first, uint64_t first_length, const void *second,
-                        uint64_t second_length, uint64_t began_us, uint64_t *sent_us, key, wan_answer *got,
+                        uint64_t second_length, uint64_t began_us, bint *may_be_made, key, wan_answer *got,
                         object trouble, CallSession here):
         """Sends a call until it is answered. Returns the payload of the answer, whose head is *got. None: this member
         is primary itself, and `here`, which would do the call, is None. Rows of which some were done end with the
@@ -287,8 +313,8 @@ cdef class CallRoute:
         cdef CallLine line
         cdef call_slot *slot
         cdef int state
-        cdef uint64_t until, before, now
-        cdef bint is_change = head.kind == WAN_CALL_CHANGE or head.kind == WAN_CALL_ROWS or head.kind == WAN_CALL_CLEAR
+        cdef uint64_t until
+        cdef bint is_change = wan_call_changes(head.kind), before
         cdef const wan_answer *answer
         cdef bytes payload
         self.state.check_process()
@@ -297,14 +323,14 @@ cdef class CallRoute:
         while True:
             aimed = self.targets[head.bucket] if trouble is None and wan_call_depth == 0 else None
             if aimed is None or not (<CallLine?>aimed[0]).enter():
-                aimed = self.aim(head.bucket, began_us, trouble, sent_us[0] != 0, key)
+                aimed = self.aim(head.bucket, began_us, trouble, may_be_made[0], key)
                 if aimed is None and here is None:
                     return None
                 if aimed is not None and not (<CallLine?>aimed[0]).enter():
                     trouble = "broken", aimed[1], (<CallLine>aimed[0]).why, b""
                     continue
-            before, now = sent_us[0], wan_monotonic_us()
-            mark_repeat(head, before, now)
+            before = may_be_made[0]
+            mark_repeat(head, before)
             if aimed is None:
                 head.epoch = 0
                 answer = here.serve_here(self.state, head, first, first_length)
@@ -312,8 +338,11 @@ cdef class CallRoute:
                 payload = PyBytes_FromStringAndSize(<const char *>(answer + 1), answer.length)
                 if self.is_final(head, got, payload, key):
                     return payload
-                if got.status == WAN_ANSWER_IN_DOUBT and not before:
-                    sent_us[0] = now
+                if got.status == WAN_ANSWER_IN_DOUBT:
+                    may_be_made[0] = True
+                elif got.status == WAN_ANSWER_GIVEN_UP:
+                    trouble = self.rename(head)
+                    continue
                 trouble = "elsewhere", got.number, "it is not primary yet, or not any more", b""
                 continue
             line, head.epoch = aimed
@@ -326,8 +355,8 @@ cdef class CallRoute:
                     if state == CALL_WAITS:
                         line.flush(until)
                         state = line.wait(slot, until)
-                if state != CALL_NOT_SENT and is_change and not before:
-                    sent_us[0] = now
+                if state != CALL_NOT_SENT and is_change:
+                    may_be_made[0] = True
                 while state == CALL_INTERRUPTED:
                     PyErr_CheckSignals()
                     with nogil:
@@ -338,7 +367,7 @@ cdef class CallRoute:
                     answer = <const wan_answer *>slot.answer.bytes
                     got[0] = answer[0]
                     payload = PyBytes_FromStringAndSize(<const char *>(answer + 1), answer.length)
-                trouble = self.judge(head, state, got, payload, line, before, sent_us, key)
+                trouble = self.judge(head, state, got, payload, line, before, may_be_made, key)
                 if trouble is None:
                     return payload
             finally:
@@ -347,43 +376,54 @@ cdef class CallRoute:
                         line.free(slot)
                 line.leave()
 
-    cdef object judge(self, const wan_call *head, int state, const wan_answer *got, bytes payload, CallLine line,
-                      uint64_t before_us, uint64_t *sent_us, key):
+    cdef object judge(self, wan_call *head, int state, const wan_answer *got, bytes payload, CallLine line,
+                      bint before, bint *may_be_made, key):
         """What became of an attempt. None: the call ends with this answer. Otherwise the trouble, as `aim` wants it.
-        *sent_us becomes `before_us` again if the attempt has changed nothing."""
+        *may_be_made becomes `before` again if the attempt has changed nothing."""
         if state == CALL_ANSWERED:
             if self.is_final(head, got, payload, key):
                 return None
             if got.status == WAN_ANSWER_IN_DOUBT:
                 return "in doubt", head.epoch, "it lost track of the change before that counted", b""
-            sent_us[0] = before_us
+            may_be_made[0] = before
+            if got.status == WAN_ANSWER_GIVEN_UP:
+                return self.rename(head)
             return "elsewhere", head.epoch, f"it is not primary, and knows epoch {got.number:#x}", payload
         if state == CALL_LATE:
             return "late", head.epoch, "it did not answer", b""
         if state == CALL_UNKNOWN:
             return "broken", head.epoch, line.why, b""
-        sent_us[0] = before_us
+        may_be_made[0] = before
         return "broken", head.epoch, line.why if line.broken else "too many calls are on their way", b""
 
     cdef bint is_final(self, const wan_call *head, const wan_answer *got, bytes payload, key) except *:
         """Whether a call ends with this answer. If not, it goes again. Raises the error that the answer tells."""
-        if (head.kind == WAN_CALL_ROWS and got.done and got.status != WAN_ANSWER_IN_DOUBT
-                and not (got.status == WAN_ANSWER_ELSEWHERE and head.flags & WAN_CALL_REPEAT)):
-            return True         # Of a repeat, an earlier attempt may have made the other rows: it stays one call.
+        # Of a repeat, an earlier attempt may have made the other rows: it stays one call.
+        cdef bint goes_on = (head.flags & WAN_CALL_REPEAT
+                             and (got.status == WAN_ANSWER_ELSEWHERE or got.status == WAN_ANSWER_GIVEN_UP))
+        if head.kind == WAN_CALL_ROWS and got.done and got.status != WAN_ANSWER_IN_DOUBT and not goes_on:
+            return True
         if got.status == WAN_ANSWER_IN_DOUBT and got.flags & WAN_ANSWER_THIN:
             raise self.too_few(head.bucket, <uint32_t>got.number, <uint32_t>(got.number >> 32), key)
         if got.status == WAN_ANSWER_IN_DOUBT and (not head.flags & WAN_CALL_REPEAT or not payload.strip(b"\0")):
             return False        # The next primary may know.
-        if got.status == WAN_ANSWER_FAILED or got.status == WAN_ANSWER_IN_DOUBT:
-            raise self.failure(payload, got.status == WAN_ANSWER_IN_DOUBT)
+        if (got.status == WAN_ANSWER_FAILED or got.status == WAN_ANSWER_IN_DOUBT
+                or (got.status == WAN_ANSWER_GIVEN_UP and head.flags & WAN_CALL_REPEAT)):
+            raise self.failure(payload, got.status != WAN_ANSWER_FAILED)
         return got.status == WAN_ANSWER_DONE
+
+    cdef object rename(self, wan_call *head):
+        """The site has given up the caller of a call that changed nothing yet. The call goes again, as one of another
+        caller. Returns what became of the attempt, for `aim`."""
+        cdef wan_call_identity call
+        call.caller, call.slot, call.number = head.caller, head.slot, head.number
+        self.slots.rename(&call)
+        head.caller = call.caller
+        return "given up", head.epoch, "it knows this member as one that the site has given up", b""
 
 
 cdef class CallPart:
     """One of many calls that are made together."""
-
-    cdef bint is_change(self):
-        return self.head.kind == WAN_CALL_ROWS or self.head.kind == WAN_CALL_CLEAR
 
     cdef int take(self, const wan_answer *answer) except -1:
         self.got = answer[0]
@@ -421,6 +461,7 @@ cdef class CallPart:
         return 0
 
 
+@cython.no_gc_clear      # `__dealloc__` uses the route and the line.
 cdef class CallSteps:
     """One read (`operation` is None) or change of a route, whose owner makes the attempts: for drivers without threads.
 
@@ -438,10 +479,20 @@ cdef class CallSteps:
                   wan_key_hash(encoded_key.data, encoded_key.length, encoded_key.form))
             self.head.form = encoded_key.form
         else:
-            self.packed = route.begin_change(&self.head, operation, key, value, None, event_id, condition_, 0)
+            route.slots.take(&self.call)
+            self.packed = route.begin_change(&self.head, &self.call, operation, key, value, None, event_id, condition_,
+                                             0)
 
     def __dealloc__(self):
         self.let_go()
+        self.end()
+
+    cdef int end(self) except -1:
+        """The call is over: its slot is free for the next one."""
+        if self.call.caller:
+            wan_slots_give(&self.route.slots.slots, self.call)
+            self.call.caller = 0
+        return 0
 
     cdef int let_go(self) except -1:
         if self.slot != NULL:
@@ -456,7 +507,7 @@ cdef class CallSteps:
     @property
     def in_doubt(self):
         """Whether an attempt may have made the change."""
-        return self.sent_us != 0
+        return bool(self.may_be_made)
 
     @property
     def until_us(self):
@@ -467,23 +518,22 @@ cdef class CallSteps:
         """Lays out the next attempt on a line. `epoch`: 0 if the line leads to this member itself. Returns whether it
         is on its way; if not, `trouble` says why."""
         cdef const void *expected = NULL
-        cdef uint64_t length = 0, now = wan_monotonic_us()
+        cdef uint64_t length = 0
         cdef int state = CALL_NOT_SENT
         if self.condition_ is not None:
             expected, length = self.condition_.wanted.value, self.condition_.wanted.length
         self.let_go()
-        self.line, self.before_us, self.head.epoch = line, self.sent_us, epoch
-        mark_repeat(&self.head, self.before_us, now)
+        self.line, self.before, self.head.epoch = line, self.may_be_made, epoch
+        mark_repeat(&self.head, self.before)
         self.slot = line.take_slot(0)
         if self.slot != NULL:
             state = line.submit(self.slot, &self.head, PyBytes_AS_STRING(self.packed), PyBytes_GET_SIZE(self.packed),
                                 expected, length)
         if state == CALL_NOT_SENT:
-            self.trouble = self.route.judge(&self.head, state, &self.got, None, line, self.before_us, &self.sent_us,
+            self.trouble = self.route.judge(&self.head, state, &self.got, None, line, self.before, &self.may_be_made,
                                             self.key)
             return False
-        if not self.is_read and not self.sent_us:
-            self.sent_us = now
+        self.may_be_made |= not self.is_read
         return True
 
     def take(self):
@@ -499,10 +549,11 @@ cdef class CallSteps:
             self.got = answer[0]
             payload = PyBytes_FromStringAndSize(<const char *>(answer + 1), answer.length)
         self.let_go()
-        self.trouble = self.route.judge(&self.head, state, &self.got, payload, self.line, self.before_us,
-                                        &self.sent_us, self.key)
+        self.trouble = self.route.judge(&self.head, state, &self.got, payload, self.line, self.before,
+                                        &self.may_be_made, self.key)
         if self.trouble is not None:
             return False
+        self.end()
         if self.is_read:
             self.result = read_of(&self.got, payload)
         else:
@@ -519,17 +570,21 @@ cdef tuple read_of(const wan_answer *got, bytes payload):
     return got.flags & WAN_ANSWER_LIVE != 0, got.form, payload if got.flags & WAN_ANSWER_VALUE else None
 
 
-cdef void mark_repeat(wan_call *head, uint64_t sent_us, uint64_t now_us) noexcept nogil:
-    """Says in the head of a change how long ago an attempt was made that may have happened. 0: none was."""
-    if sent_us and (head.kind == WAN_CALL_CHANGE or head.kind == WAN_CALL_ROWS or head.kind == WAN_CALL_CLEAR):
+cdef void mark_repeat(wan_call *head, bint may_be_made) noexcept nogil:
+    """Says in the head of a change whether an earlier attempt may have made it."""
+    if may_be_made and wan_call_changes(head.kind):
         head.flags |= WAN_CALL_REPEAT
-        head.number = (now_us - sent_us) // 1000 + 1
 
 
 cdef void begin(wan_call *head, int kind, CompiledRegion state, uint64_t hash) noexcept:
     memset(head, 0, sizeof(wan_call))
     head.kind, head.region = <uint8_t>kind, state.region.number
     head.bucket = wan_table_bucket(&state.region.table, hash).number
+
+
+cdef void identify(wan_call *head, const wan_call_identity *call) noexcept:
+    """Says which call it is."""
+    head.caller, head.slot, head.number = call.caller, call.slot, call.number
 
 
 cdef int check_callback(uint32_t length) except -1:

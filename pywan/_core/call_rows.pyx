@@ -8,7 +8,9 @@ from pywan._core.c_record cimport *
 from pywan._core.c_region cimport *
 from pywan._core.c_session cimport *
 from pywan._core.c_tables cimport wan_record
-from pywan._core.call_route cimport CallPart, CallRoute, begin
+from pywan._core.c_copies cimport wan_call_identity, wan_slots_give
+from pywan._core.call_route cimport CallPart, CallRoute, begin, identify
+from pywan._core.call_slots cimport CallSlots
 from pywan._core.codec cimport encode, encode_key, encoded
 from pywan._core.column_views cimport ColumnView, column_row
 from pywan._core.columns cimport Column
@@ -149,22 +151,28 @@ cdef class RowCalls:
         return True
 
     def send(self):
-        """Makes all rows that wait, at the primaries of their buckets. Returns when each row is made or refused."""
+        """Makes all rows that wait, at the primaries of their buckets. Returns when each row is made or refused. What
+        goes together is one call: it has the same identity in all buckets."""
         cdef CallPart part
         cdef uint64_t began
         cdef list parts
+        cdef CallSlots slots = self.route.slots
+        cdef wan_call_identity call
         while self.bytes:
             began = wan_monotonic_us()
-            parts = self.parts()
+            slots.take(&call)
+            parts = self.parts(&call)
             try:
                 self.route.exchange_all(parts, began)
             except BaseException:
                 self.drop()         # Ctrl-C: nobody waits for the answers.
                 raise
+            finally:
+                wan_slots_give(&slots.slots, call)
             for part in parts:
                 self.take(part)
 
-    cdef list parts(self):
+    cdef list parts(self, const wan_call_identity *call):
         cdef CallPart part
         cdef section *from_
         cdef uint32_t bucket
@@ -175,6 +183,7 @@ cdef class RowCalls:
                 continue
             part = CallPart()
             begin(&part.head, WAN_CALL_ROWS, self.route.state, 0)
+            identify(&part.head, call)
             part.head.bucket = bucket
             part.head.count = <uint32_t>((from_.rows.used - from_.rows.start) // sizeof(int64_t))
             part.data = from_.records.bytes + from_.records.start
@@ -184,7 +193,7 @@ cdef class RowCalls:
         return parts
 
     cdef void number(self, section *rows) noexcept nogil:
-        """Gives the records of a section identities that count up: one call made them all."""
+        """Gives the events of a section their numbers."""
         cdef wan_thread *maker = wan_thread_self()
         cdef uint64_t at = rows.records.start
         cdef wan_record *record
@@ -206,6 +215,8 @@ cdef class RowCalls:
                 error = self.route.failure(part.payload, part.got.status == WAN_ANSWER_IN_DOUBT)
             if part.got.status == WAN_ANSWER_IN_DOUBT:
                 done = 0
+            if part.got.status == WAN_ANSWER_GIVEN_UP:
+                self.route.rename(&part.head)       # The rows that are left go again, as those of another caller.
         self.cut(from_, done)
         if error is not None:
             if self.error is None or (error.in_doubt and not self.error.in_doubt):

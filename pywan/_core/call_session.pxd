@@ -94,10 +94,14 @@ cdef class CallSession(Session):
     cdef wan_answer *do_scan(self, region_core *region, const wan_call *call) noexcept nogil
     cdef wan_answer *do_clear(self, region_core *region, const wan_call *call) noexcept nogil
     cdef wan_answer *clear_shared(self, region_core *region, const wan_call *call) noexcept nogil
-    cdef wan_answer *change_by_callbacks(self, const wan_call *call, const wan_record *record) noexcept nogil
-    cdef wan_answer *change_in_python(self, const wan_call *call, const wan_record *record) noexcept
-    cdef wan_answer *row_by_callbacks(self, const wan_call *call, const wan_record *record, uint64_t done,
-                                      int *happened) noexcept nogil
-    cdef wan_answer *row_in_python(self, const wan_call *call, const wan_record *record, uint64_t done,
-                                   int *happened) noexcept
-    cdef object ask_callbacks(self, uint16_t number, const wan_record *record, Condition condition_)
+    cdef wan_answer *change_by_callbacks(self, const wan_call *call, region_core *region,
+                                         const wan_record *record) noexcept nogil
+    cdef wan_answer *change_in_python(self, const wan_call *call, region_core *region,
+                                      const wan_record *record) noexcept
+    cdef wan_answer *say_not_made(self, const wan_call *call, region_core *region, str outcome,
+                                  uint64_t done) noexcept
+    cdef wan_answer *row_by_callbacks(self, const wan_call *call, region_core *region, const wan_record *record,
+                                      uint64_t done, int *happened) noexcept nogil
+    cdef wan_answer *row_in_python(self, const wan_call *call, region_core *region, const wan_record *record,
+                                   uint64_t done, int *happened) noexcept
+    cdef object ask_callbacks(self, const wan_call *call, const wan_record *record, Condition condition_, row)

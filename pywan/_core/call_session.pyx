@@ -323,6 +323,10 @@ cdef class CallSession(Session):
     cdef wan_answer *fail_status(self, const wan_call *call, region_core *region, wan_status status,
                                  uint64_t done) noexcept nogil:
         """The answer to a change that the region did not take."""
+        if status == WAN_IN_DOUBT:
+            return self.fail(call, WAN_ANSWER_IN_DOUBT, b"ConnectivityError", wan_detail, done)
+        if status == WAN_GIVEN_UP:
+            return self.fail(call, WAN_ANSWER_GIVEN_UP, b"ConnectivityError", wan_detail, done)
         if status == WAN_CLOSED:
             return self.fail(call, WAN_ANSWER_FAILED, b"RegionNotFoundError",
                              b"the region was destroyed, or its cache closed", done)
@@ -604,8 +608,8 @@ cdef class CallSession(Session):
         prepare(region, record, &change, &from_)
         if wan_table_bucket(&region.table, change.hash).number != call.bucket:
             return self.fail(call, WAN_ANSWER_FAILED, b"IllegalStateError", WRONG_BUCKET, 0)
-        from_.remembered, from_.age_us = 1, age_of(call)
-        if from_.age_us and region.tail == NULL:        # Only buckets with copies remember.
+        attempt_of(call, &from_.attempt)
+        if call.flags & WAN_CALL_REPEAT and region.tail == NULL:
             return self.fail(call, WAN_ANSWER_IN_DOUBT, b"ConnectivityError", NOT_REMEMBERED, 0)
         if call.condition:
             from_.asked = &wanted
@@ -617,18 +621,16 @@ cdef class CallSession(Session):
             self.found = wanted.found
         else:
             status = region_change(region, &change, &from_, NULL, &outcome)
-        if status == WAN_SLOW and from_.age_us:     # The callbacks are not asked again.
+        if status == WAN_SLOW and region.tail != NULL:     # The callbacks are not asked about a repeat.
             wan_lock_take(&wan_table_shard(&region.table, change.hash).lock)
             status = region_recall(region, &change, &from_, &outcome)
             wan_lock_release(&wan_table_shard(&region.table, change.hash).lock)
             status = WAN_SLOW if status == WAN_EMPTY else status
             self.found = wanted.found if call.condition else self.found
         if status == WAN_SLOW:
-            return self.change_by_callbacks(call, record)
+            return self.change_by_callbacks(call, region, record)
         if status == WAN_ELSEWHERE:
             return self.say_elsewhere(call, region)
-        if status == WAN_IN_DOUBT:
-            return self.fail(call, WAN_ANSWER_IN_DOUBT, b"ConnectivityError", NOT_REMEMBERED, 0)
         if status == WAN_OK and outcome == WAN_OUT_OF_MEMORY:
             status = WAN_NO_MEMORY
         if status != WAN_OK:
@@ -651,7 +653,7 @@ cdef class CallSession(Session):
     cdef wan_answer *do_rows(self, region_core *region, const wan_call *call) noexcept nogil:
         cdef const uint8_t *record_at = <const uint8_t *>(call + 1)
         cdef const wan_record *record
-        cdef uint64_t at = self.last_answer(), done = 0, applied = 0, era = 0, sequence = 0, first = 0
+        cdef uint64_t at = self.last_answer(), done = 0, applied = 0, era = 0, sequence = 0
         cdef wan_change change
         cdef origin from_
         cdef wan_outcome outcome = WAN_LOST
@@ -676,22 +678,20 @@ cdef class CallSession(Session):
                     wan_fetch_next(&region.table, &fetch, 0, 0, 0)
             record = <const wan_record *>record_at
             prepare(region, record, &change, &from_)
-            from_.remembered, from_.is_row, from_.row, from_.age_us = 1, 1, <uint32_t>done, age_of(call)
-            if done == 0:
-                first = record.event_sequence
-            elif record.event_sequence != first + done:
-                answer = self.fail(call, WAN_ANSWER_FAILED, b"ProtocolError",
-                                   b"the rows of a call have identities that do not count up", done)
-                break
+            attempt_of(call, &from_.attempt)
+            from_.attempt.is_row, from_.attempt.row = 1, <uint32_t>done
             if wan_table_bucket(&region.table, change.hash).number != call.bucket:
                 answer = self.fail(call, WAN_ANSWER_FAILED, b"IllegalStateError", WRONG_BUCKET, done)
                 break
             status = region_change(region, &change, &from_, NULL, &outcome)
-            if status == WAN_SLOW and from_.age_us:
-                status = WAN_IN_DOUBT       # Rows that callbacks let through are not remembered as one call.
+            if status == WAN_SLOW and region.tail != NULL:
+                wan_lock_take(&wan_table_shard(&region.table, change.hash).lock)
+                status = region_recall(region, &change, &from_, &outcome)
+                wan_lock_release(&wan_table_shard(&region.table, change.hash).lock)
+                status = WAN_SLOW if status == WAN_EMPTY else status
             if status == WAN_SLOW:
                 happened = 0
-                answer = self.row_by_callbacks(call, record, done, &happened)
+                answer = self.row_by_callbacks(call, region, record, done, &happened)
                 if answer != NULL:
                     break
                 applied += happened > 0
@@ -700,9 +700,6 @@ cdef class CallSession(Session):
                 break
             elif status == WAN_ELSEWHERE:
                 answer = self.say_elsewhere(call, region) if done == 0 else self.answer(call, WAN_ANSWER_ELSEWHERE, 0)
-                break
-            elif status == WAN_IN_DOUBT:
-                answer = self.fail(call, WAN_ANSWER_IN_DOUBT, b"ConnectivityError", NOT_REMEMBERED, done)
                 break
             elif status != WAN_OK:
                 answer = self.fail_status(call, region, status, done)
@@ -736,7 +733,7 @@ cdef class CallSession(Session):
 
     cdef wan_answer *do_scan(self, region_core *region, const wan_call *call) noexcept nogil:
         cdef const wan_bucket *bucket = &region.table.buckets[call.bucket]
-        cdef uint64_t at = self.last_answer(), era = era_of(region, call), number = call.number, slot, whole
+        cdef uint64_t at = self.last_answer(), era = era_of(region, call), number = call.shard, slot, whole
         cdef wan_answer *answer = self.answer(call, WAN_ANSWER_DONE, 0)
         cdef wan_shard *shard
         cdef wan_entry *entry
@@ -833,22 +830,18 @@ cdef class CallSession(Session):
     cdef wan_answer *clear_shared(self, region_core *region, const wan_call *call) noexcept nogil:
         cdef const wan_bucket *bucket = &region.table.buckets[call.bucket]
         cdef uint64_t at = self.last_answer(), cleared = 0
-        cdef wan_repeat asked
+        cdef wan_attempt attempt
         cdef wan_recalled made
         cdef wan_answer *answer
         cdef wan_status status
-        memset(&asked, 0, sizeof(asked))
-        memcpy(&asked.call, call + 1, sizeof(asked.call))
-        asked.age_us = age_of(call)
+        attempt_of(call, &attempt)
         wan_table_bucket_take(&region.table, bucket)
         status = check_path(region.attached, True)
         if status == WAN_OK:
-            status = wan_clear_make(&region.table, region.tail, call.bucket, region.site, &asked, &made, &cleared)
+            status = wan_clear_make(&region.table, region.tail, call.bucket, region.site, &attempt, &made, &cleared)
         wan_table_bucket_release(&region.table, bucket)
         if status == WAN_ELSEWHERE:
             return self.say_elsewhere(call, region)
-        if status == WAN_IN_DOUBT:
-            return self.fail(call, WAN_ANSWER_IN_DOUBT, b"ConnectivityError", NOT_REMEMBERED, 0)
         if status != WAN_OK:
             return self.fail_status(call, region, status, 0)
         answer = self.answer(call, WAN_ANSWER_DONE, 0)
@@ -859,11 +852,13 @@ cdef class CallSession(Session):
 
     # Through the user's Python
 
-    cdef wan_answer *change_by_callbacks(self, const wan_call *call, const wan_record *record) noexcept nogil:
+    cdef wan_answer *change_by_callbacks(self, const wan_call *call, region_core *region,
+                                         const wan_record *record) noexcept nogil:
         with gil:
-            return self.change_in_python(call, record)
+            return self.change_in_python(call, region, record)
 
-    cdef wan_answer *change_in_python(self, const wan_call *call, const wan_record *record) noexcept:
+    cdef wan_answer *change_in_python(self, const wan_call *call, region_core *region,
+                                      const wan_record *record) noexcept:
         cdef wan_answer *answer
         cdef Condition condition_ = None
         cdef uint32_t used = wan_record_length(record)
@@ -872,7 +867,9 @@ cdef class CallSession(Session):
             if call.condition:
                 condition_ = Condition(CONDITIONS[call.condition], Encoded(
                     call.form, PyBytes_FromStringAndSize(<const char *>record + used, call.length - used)))
-            outcome = self.ask_callbacks(call.region, record, condition_)
+            outcome = self.ask_callbacks(call, record, condition_, None)
+            if outcome in NOT_MADE:
+                return self.say_not_made(call, region, outcome, 0)
             if condition_ is not None:
                 found = condition_.wanted.found.used
             answer = self.answer(call, WAN_ANSWER_DONE, found)
@@ -889,24 +886,36 @@ cdef class CallSession(Session):
         except BaseException as error:
             return self.fail_with(call, error, 0)
 
-    cdef wan_answer *row_by_callbacks(self, const wan_call *call, const wan_record *record, uint64_t done,
-                                      int *happened) noexcept nogil:
+    cdef wan_answer *say_not_made(self, const wan_call *call, region_core *region, str outcome,
+                                  uint64_t done) noexcept:
+        """The answer to a change that lost its primary on its way through the callbacks. The caller makes it again at
+        the next one."""
+        if outcome == "in doubt":
+            return self.answer(call, WAN_ANSWER_IN_DOUBT, 0)
+        return self.say_elsewhere(call, region) if done == 0 else self.answer(call, WAN_ANSWER_ELSEWHERE, 0)
+
+    cdef wan_answer *row_by_callbacks(self, const wan_call *call, region_core *region, const wan_record *record,
+                                      uint64_t done, int *happened) noexcept nogil:
         """NULL: the row was done. Otherwise the answer that says why not."""
         with gil:
-            return self.row_in_python(call, record, done, happened)
+            return self.row_in_python(call, region, record, done, happened)
 
-    cdef wan_answer *row_in_python(self, const wan_call *call, const wan_record *record, uint64_t done,
-                                   int *happened) noexcept:
+    cdef wan_answer *row_in_python(self, const wan_call *call, region_core *region, const wan_record *record,
+                                   uint64_t done, int *happened) noexcept:
         try:
-            happened[0] = self.ask_callbacks(call.region, record, None) in ("created", "updated", "destroyed")
+            outcome = self.ask_callbacks(call, record, None, done)
+            if outcome in NOT_MADE:
+                return self.say_not_made(call, region, outcome, done)
+            happened[0] = outcome in ("created", "updated", "destroyed")
             return NULL
         except BaseException as error:
             return self.fail_with(call, error, done)
 
-    cdef object ask_callbacks(self, uint16_t number, const wan_record *record, Condition condition_):
-        """Makes a change through the callbacks of its region, with the identity that it has. Returns the outcome's
-        name. A call that the callbacks make goes over connections of the next depth."""
-        cdef CompiledRegion state = self.states[number]
+    cdef object ask_callbacks(self, const wan_call *call, const wan_record *record, Condition condition_, row):
+        """Makes a change through the callbacks of its region, with the identities that its event and its call have.
+        `row`: its number, of a call of many rows. Returns the outcome's name. A call that the callbacks make goes over
+        connections of the next depth."""
+        cdef CompiledRegion state = self.states[call.region]
         cdef const char *value = <const char *>wan_record_value(record)
         cdef const char *callback = <const char *>wan_record_callback(record)
         cdef uint32_t before = wan_call_depth
@@ -920,13 +929,15 @@ cdef class CallSession(Session):
                 Encoded(record.value_form, PyBytes_FromStringAndSize(value, record.value_length)),
                 Encoded(record.callback_form, PyBytes_FromStringAndSize(callback, record.callback_length)),
                 record.stamp >> 16 if record.flags & WAN_FLAG_GIVEN else 0, condition_,
-                event_id=(record.event_member, record.event_thread, record.event_sequence))
+                event_id=(record.event_member, record.event_thread, record.event_sequence),
+                call=(call.caller, call.slot, call.number, row))
         finally:
             wan_call_depth = before
 
 
-cdef const char *NOT_REMEMBERED = (b"an earlier attempt may have made the change, and the members do not remember"
-                                   b" it any more")
+cdef tuple NOT_MADE = ("elsewhere", "in doubt")     # Outcomes of a change whose call has to go on elsewhere.
+cdef const char *NOT_REMEMBERED = (b"an earlier attempt may have made the change, and this member, which has the region"
+                                   b" alone, remembers no calls")
 cdef const char *WRONG_BUCKET = b"the key lies in another bucket here: the members differ about the number of buckets"
 cdef tuple CONDITIONS = ("", "absent", "value", "equal", "there")
 cdef tuple OUTCOMES = ("created", "updated", "destroyed", "missing", "lost", "ask", "no memory", "unmet", "same",
@@ -966,13 +977,14 @@ cdef void say_thin(const call_wait *wait, wan_answer *answer) noexcept nogil:
     memset(answer + 1, 0, answer.length)        # The caller has words for it.
 
 
-cdef uint64_t age_of(const wan_call *call) noexcept nogil:
-    """How many microseconds ago a call was first made, of one that is repeated. 0: it is not."""
-    return (call.number + 1) * 1000 if call.flags & WAN_CALL_REPEAT else 0
+cdef void attempt_of(const wan_call *call, wan_attempt *attempt) noexcept nogil:
+    """Says which call asks for a change."""
+    memset(attempt, 0, sizeof(wan_attempt))
+    attempt.call.caller, attempt.call.slot, attempt.call.number = call.caller, call.slot, call.number
 
 
 cdef void prepare(region_core *region, const wan_record *record, wan_change *change, origin *from_) noexcept nogil:
-    """What a record asks for, as a change that is made here. It has the identity that its caller gave it."""
+    """What a record asks for, as a change that is made here. Its event has the identity that its caller gave it."""
     change_from_record(change, record, wan_key_hash(wan_record_key(record), record.key_length, record.key_form))
     change.local = 1
     change.flags = 0

@@ -2,6 +2,7 @@
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from pywan._core.c_base cimport *
 from pywan._core.c_region cimport *
+from pywan._core.call_slots cimport CallSlots
 from pywan._core.clock cimport Clock
 from pywan._core.disk_log cimport LogBudget
 from pywan._core.tail cimport Tail
@@ -26,9 +27,10 @@ cdef class CompiledRegion:
     cdef LogBudget budget           # Keeps the budget alive.
     cdef object log_wait            # Called instead of waiting for the committer. None: we wait for the committer.
     # Of a region that several members hold. `tail` keeps the region's tail alive. `route` makes the changes and reads
-    # of buckets whose primary is elsewhere.
+    # of buckets whose primary is elsewhere. `slots` gives changes their identities.
     cdef object tail
     cdef object route
+    cdef CallSlots slots
 
     cdef int check_process(self) except -1
     cdef int check_open(self) except -1

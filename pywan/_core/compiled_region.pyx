@@ -7,6 +7,7 @@ from pywan._core.c_base cimport *
 from pywan._core.c_copies cimport *
 from pywan._core.c_record cimport *
 from pywan._core.c_region cimport *
+from pywan._core.call_slots cimport CallSlots
 from pywan._core.clock cimport Clock
 from pywan._core.committer cimport (
     FOR_DISK, FOR_EVENTS, SYNCHRONOUS_WRITTEN, committer_begin_wait, committer_failing_since, committer_wait, disk_wait)
@@ -160,6 +161,7 @@ cdef class CompiledRegion:
         if tail.tail.shard_count != self.region.table.shard_count:
             raise IllegalStateError(f"region {self.name!r} has {self.region.table.shard_count} shards, and the tail"
                                     f" {tail.tail.shard_count}")
+        self.slots = route.slots if route is not None else CallSlots(self.region.member)
         self.route, self.tail, self.region.reads_copies = route, tail, reads_copies
         with nogil:
             wan_lock_take(&self.region.table.shards[0].lock)

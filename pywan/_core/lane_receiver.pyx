@@ -223,17 +223,15 @@ cdef class LaneReceiverSession(Session):
         fetch.noted = 0
         for n in range(section.count):
             while fetch.noted < min(n + 2 * <uint32_t>WAN_FETCH_STEP, section.count + <uint32_t>WAN_FETCH_STEP):
-                record = <const wan_record *>(ahead + 1)
-                if fetch.noted < section.count and ahead.flags & WAN_TAIL_CLEAR:
-                    wan_fetch_next(&core.table, &fetch, 0, 0, 1)
-                    ahead = <const wan_tail_entry *>(<const uint8_t *>ahead + ahead.length)
-                elif fetch.noted < section.count:
+                if fetch.noted < section.count and ahead.kind == WAN_ENTRY_CHANGE:
+                    record = wan_tail_entry_record(ahead)
                     wan_fetch_next(&core.table, &fetch,
                                    wan_key_hash(wan_record_key(record), record.key_length, record.key_form),
                                    record.key_length + record.value_length, 1)
+                else:               # An entry without a key counts as a row of some key.
+                    wan_fetch_next(&core.table, &fetch, 0, 0, fetch.noted < section.count)
+                if fetch.noted <= section.count:
                     ahead = <const wan_tail_entry *>(<const uint8_t *>ahead + ahead.length)
-                else:
-                    wan_fetch_next(&core.table, &fetch, 0, 0, 0)
             status = region_follow(core, section.bucket, section.life, section.epoch, section.first + n, entry)
             if status != WAN_OK and status != WAN_EMPTY:
                 break
@@ -309,8 +307,10 @@ cdef class LaneReceiverSession(Session):
                 return status
         elif at.role == WAN_TAIL_LEARNER and image.part == WAN_IMAGE_ANSWERS:
             wan_lock_take(&at.lock)
-            wan_answers_unpack(&at.answers, <const wan_answer_item *>(image + 1), image.count)
+            status = wan_answers_unpack(&at.answers, <const wan_answer_item *>(image + 1), image.count)
             wan_lock_release(&at.lock)
+            if status != WAN_OK:
+                return status
         elif at.role == WAN_TAIL_LEARNER:
             for _n in range(image.count):
                 status = region_learn(core, image.bucket, entry)

@@ -62,7 +62,6 @@ cdef class LaneSenderSession(Session):
     cdef int lay_bucket(self, uint32_t number, uint32_t bucket, uint64_t frame_at, uint32_t sections,
                         uint64_t now_us) noexcept nogil
     cdef void begin_question(self, uint32_t bytes, bint of_changes, bint of_image, uint64_t now_us) noexcept nogil
-    cdef uint64_t without_found(self, uint64_t bytes) noexcept nogil
     cdef int take_answer(self, const wan_frame *frame) noexcept nogil
     cdef int take_one(self, const wan_lane_answer *answer) noexcept nogil
     cdef bint end_question(self, const wan_frame *frame) noexcept nogil

@@ -453,7 +453,7 @@ cdef class LaneSenderSession(Session):
         self.out.used += sizeof(section)
         if bytes:
             memcpy(self.out.bytes + self.out.used, begin, bytes)
-            self.out.used += bytes - self.without_found(bytes)
+            self.out.used += bytes
             copy.place = at.dropped_bytes + <uint64_t>(begin - (at.changes.bytes + at.changes.start)) + bytes
             copy.place_sequence = first + section.count - 1
         copy.sent = first + section.count - 1
@@ -461,21 +461,6 @@ cdef class LaneSenderSession(Session):
         copy.asked = not copy.confirmed
         wan_lock_release(&at.lock)
         return done
-
-    cdef uint64_t without_found(self, uint64_t bytes) noexcept nogil:
-        """If the section that was laid out behind `out.used` is one entry that is too large for a frame, takes the
-        found value out of it. The copy notes that it has forgotten a call: a repeat is refused as one that may have
-        happened. Returns by how many
-        bytes the section is shorter."""
-        cdef wan_tail_entry *entry = <wan_tail_entry *>(self.out.bytes + self.out.used)
-        cdef uint64_t length
-        if bytes <= WAN_FRAME_BYTES_MAX - (1 << 20) or entry.found_length == 0:
-            return 0
-        length = sizeof(wan_tail_entry) + wan_record_length(<wan_record *>wan_tail_entry_record(entry))
-        entry.length, entry.found_length = <uint32_t>length, 0
-        entry.flags = WAN_TAIL_FOUND if entry.flags & WAN_TAIL_REMEMBERED else 0
-        (<wan_lane_section *>entry - 1).bytes = <uint32_t>length
-        return bytes - length
 
     # What the receiver answers.
 

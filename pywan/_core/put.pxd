@@ -105,7 +105,7 @@ cdef inline wan_status region_change_if(region_core *region, wan_change *change,
     cdef wan_status status
     change.waits = 0
     wan_lock_take(&shard.lock)
-    if region.tail != NULL and from_.remembered:
+    if region.tail != NULL and from_.attempt.call.caller:
         status = region_recall(region, change, from_, outcome)
         if status != WAN_EMPTY:
             wan_lock_release(&shard.lock)
@@ -176,29 +176,28 @@ cdef inline wan_status region_change_held(region_core *region, wan_shard *shard,
     return status
 
 
-cdef inline wan_status region_recall(region_core *region, wan_change *change, const origin *from_,
-                                     wan_outcome *outcome) noexcept nogil:
-    """What became of a change that may be a repeat: statuses as `wan_tail_recall`. WAN_OK: it took effect before, and
-    *outcome and the condition say what it did then. Under the entry lock."""
-    cdef wan_repeat repeat
-    cdef wan_recalled recalled
-    cdef uint32_t bucket = wan_table_bucket(&region.table, change.hash).number
-    cdef wan_status status
-    if not from_.age_us:
-        return WAN_EMPTY
-    repeat.call.member, repeat.call.thread = from_.event_member, from_.event_thread
-    repeat.call.number, repeat.age_us = from_.event_sequence - from_.row, from_.age_us
-    repeat.row, repeat.is_row = from_.row, from_.is_row
-    status = wan_tail_recall(region.tail, bucket, &repeat, &recalled,
-                             &from_.asked.found if from_.asked != NULL else NULL)
-    if status != WAN_OK:
-        return status
+cdef inline void region_take_recalled(wan_change *change, const origin *from_, const wan_recalled *recalled,
+                                      wan_outcome *outcome) noexcept nogil:
+    """Notes what an earlier attempt of the change did, as what this one did."""
     change.era, change.sequence, change.waits = recalled.era, recalled.sequence, 1
     change.recalled = recalled.applied
     outcome[0] = <wan_outcome>recalled.outcome
     if from_.asked != NULL:
         from_.asked.holds, from_.asked.found_value = True, recalled.has_found
         from_.asked.found_form = recalled.found_form
+
+
+cdef inline wan_status region_recall(region_core *region, wan_change *change, const origin *from_,
+                                     wan_outcome *outcome) noexcept nogil:
+    """What became of the call of a change before: statuses as `wan_tail_recall`. WAN_OK: it took effect, and *outcome
+    and the condition say what it did then. Under the entry lock."""
+    cdef wan_recalled recalled
+    cdef wan_status status = wan_tail_recall(region.tail, wan_table_bucket(&region.table, change.hash).number,
+                                             &from_.attempt, &recalled,
+                                             &from_.asked.found if from_.asked != NULL else NULL)
+    if status != WAN_MADE_BEFORE:
+        return status
+    region_take_recalled(change, from_, &recalled, outcome)
     return WAN_OK
 
 
@@ -215,27 +214,34 @@ cdef inline wan_status region_hear(wan_heard *heard, wan_shard *shard, uint64_t 
 cdef inline wan_status region_change_shared(region_core *region, wan_shard *shard, wan_change *change,
                                             const origin *from_, wan_outcome *outcome) noexcept nogil:
     """The part of `region_change` for a region that several members hold. WAN_ELSEWHERE: another member is primary of
-    the bucket. Otherwise the change has its place in the bucket, and its maker waits until it counts."""
+    the bucket. WAN_IN_DOUBT, WAN_GIVEN_UP: as `wan_tail_recall`. Otherwise the change has its place in the bucket, now
+    or since an earlier attempt, and its maker waits until it counts."""
     cdef uint32_t bucket = wan_table_bucket(&region.table, change.hash).number
     cdef uint32_t value_length = 0 if change.operation == WAN_DESTROY else change.value_length
     cdef uint64_t length = wan_record_size(change.key_length, value_length, from_.callback_length, 0), found = 0
+    cdef uint64_t head = sizeof(wan_tail_entry)
     cdef wan_tail_reservation room
     cdef wan_tail_entry *entry
     cdef wan_heard *heard = wan_tail_heard(region.tail)
     cdef wan_status status
+    cdef bint is_remembered = from_.attempt.call.caller != 0
+    cdef bint has_found = is_remembered and from_.asked != NULL and from_.asked.found_value
     change.recalled, change.heard = 0, heard != NULL
-    if from_.remembered and from_.asked == NULL:        # With a condition, `region_change_if` has looked.
-        status = region_recall(region, change, from_, outcome)
-        if status != WAN_EMPTY:
-            return status
-    if from_.remembered and from_.asked != NULL and from_.asked.found_value:
+    if is_remembered:
+        head += sizeof(wan_call_identity)
+    if has_found and from_.asked.found.used <= WAN_ANSWERS_BYTES_MAX:
         found = from_.asked.found.used
-    if heard != NULL and wan_heard_is_full(heard):
-        wan_note(WAN_FULL, "listeners are %llu bytes of changes behind", <unsigned long long>wan_read(&heard.bytes))
-        return WAN_FULL
-    status = wan_tail_reserve(region.tail, bucket, sizeof(wan_tail_entry) + length + wan_align8(found), &room)
+    status = wan_tail_reserve(region.tail, bucket, head + length + wan_align8(found),
+                              &from_.attempt if is_remembered else NULL, &room)
+    if status == WAN_MADE_BEFORE:
+        region_take_recalled(change, from_, &room.recalled, outcome)
+        return WAN_OK
     if status != WAN_OK:
         return status
+    if heard != NULL and wan_heard_is_full(heard):
+        wan_tail_cancel(&room)
+        wan_note(WAN_FULL, "listeners are %llu bytes of changes behind", <unsigned long long>wan_read(&heard.bytes))
+        return WAN_FULL
     if heard != NULL:
         status = region_hear(heard, shard, change.hash, change.key, change.key_length, change.key_form, room.length)
         if status != WAN_OK:
@@ -250,17 +256,21 @@ cdef inline wan_status region_change_shared(region_core *region, wan_shard *shar
     entry = <wan_tail_entry *>room.at
     memset(entry, 0, sizeof(wan_tail_entry))
     entry.length, entry.outcome = <uint32_t>room.length, <uint8_t>outcome[0]
-    write_record(<uint8_t *>(entry + 1), length, region, change, operation_of(outcome[0]), from_, NULL, 0,
+    if is_remembered:
+        wan_tail_entry_call(entry)[0] = from_.attempt.call
+        entry.flags = WAN_TAIL_REMEMBERED | WAN_TAIL_ROW if from_.attempt.is_row else WAN_TAIL_REMEMBERED
+        if from_.attempt.is_row:
+            entry.row = from_.attempt.row
+    write_record(room.at + head, length, region, change, operation_of(outcome[0]), from_, NULL, 0,
                  change.value, value_length, change.value_form)
-    if from_.remembered:
-        entry.flags = WAN_TAIL_REMEMBERED | WAN_TAIL_ROW if from_.is_row else WAN_TAIL_REMEMBERED
-        entry.row = from_.row
-        if from_.asked != NULL and from_.asked.found_value:
-            entry.flags |= WAN_TAIL_FOUND
-            entry.found_length, entry.found_form = <uint32_t>found, from_.asked.found_form
-            memset(<uint8_t *>(entry + 1) + length, 0, wan_align8(found))
-            if found:
-                memcpy(<uint8_t *>(entry + 1) + length, from_.asked.found.bytes, found)
+    if has_found:
+        entry.flags |= WAN_TAIL_FOUND
+        entry.found_length, entry.found_form = <uint32_t>found, from_.asked.found_form
+        if found:
+            memset(room.at + room.length - 8, 0, 8)
+            memcpy(wan_tail_entry_found(entry), from_.asked.found.bytes, found)
+        elif from_.asked.found.used:
+            entry.flags |= WAN_TAIL_LEFT_OUT
     if heard != NULL:
         wan_heard_add(heard, entry)
     change.era, change.waits = room.bucket.era, 1
@@ -510,8 +520,8 @@ cdef inline void origin_from_record(origin *from_, const wan_record *record, bin
     from_.callback_length = record.callback_length
     from_.callback_form = record.callback_form
     from_.possible_duplicate = possible_duplicate
-    from_.remembered, from_.asked = 0, NULL
-    from_.is_row, from_.row, from_.age_us = 0, 0, 0
+    from_.asked = NULL
+    memset(&from_.attempt, 0, sizeof(wan_attempt))
 
 
 cdef inline wan_status region_log_reserve(region_log *log, const wan_change *change) noexcept nogil:

@@ -12,6 +12,7 @@ from pywan._core.c_record cimport *
 from pywan._core.c_region cimport *
 from pywan._core.codec cimport (
     decode, encode, encode_by_type, encode_key, encode_key_by_type, encode_plain, encoded)
+from pywan._core.call_slots cimport CallSlots
 from pywan._core.compiled_region cimport CompiledRegion
 from pywan._core.enqueue cimport (
     ENQUEUE_ASK, decide_enqueue, enqueue_decision, known_decisions, read_origin, told_decision)
@@ -22,7 +23,7 @@ from pywan._core.region_columns cimport region_put_columns
 from pywan._core.region_state cimport (
     IF_ABSENT, IF_EQUAL, IF_THERE, IF_VALUE, condition, decision, origin)
 from pywan._core.region_walk cimport region_change_here, region_packed, sum_shards
-from pywan._core.status cimport raise_for
+from pywan._core.status cimport detail_text, raise_for
 from pywan._core.tagged cimport described, show
 
 
@@ -174,13 +175,15 @@ cdef class RegionChanges(RegionCalls):
         another member can be given instead, in bytes. None: the change was not shown to the callbacks. `tell`: a list
         that gets the decision, for other members, if the event is for queues. `heard`: a list that gets True if another
         thread tells the listeners, or another member does (`Tail.hear`). `version`: (stamp, site) of a remote
-        change. `origin_`: (site, recipients, (member, thread, sequence), possible duplicate, flags); a local change can
-        have one too. `condition_`: the condition of a local change.
+        change. `origin_`: (site, recipients, (member, thread, sequence), possible duplicate, flags, call); a local
+        change can have one too. `call`: (caller, slot, number, row or None) of the call of another member that
+        asks for the change. `condition_`: the condition of a local change.
 
         Returns "created", "updated", "destroyed", "missing", "lost", "unmet" (the condition does not hold), "same"
         (applied before), "forgotten" (the key may have been destroyed later, and nobody remembers that), "ask" (a
         resolver has to be asked first) or "callbacks" (the callbacks, or the filters of `unasked` queues, have to be
-        asked first)."""
+        asked first). With a `call` also "elsewhere" (this member is not primary, and changed nothing) and "in doubt"
+        (it was made here, and the next primary may not have it)."""
         return change_one(self.state, operation, key, value, callback_argument, decisions, version, origin_, ask,
                           timestamp_ms, condition_, tell, heard)
 
@@ -510,6 +513,15 @@ cdef int check_copies(CompiledRegion self, key, uint32_t bucket, uint64_t sequen
     return 0
 
 
+cdef object nobody_knows(CompiledRegion self, key):
+    """The error for a call of which nobody knows whether an attempt made it. This thread's detail says why."""
+    from pywan.errors import ConnectivityError
+    error = ConnectivityError(f"region {self.name!r}: key {described(key)}: {detail_text()}; the change may have been"
+                              " made. Read the key, and make the change again if it is needed")
+    error.in_doubt = True
+    return error
+
+
 cdef str change_by_callbacks(CompiledRegion self, int operation, key, value, callback_argument, int64_t timestamp_ms,
                              Condition condition_):
     """Takes a change through the user's callbacks, at the primary of its bucket. Returns its outcome."""
@@ -521,7 +533,7 @@ cdef str change_by_callbacks(CompiledRegion self, int operation, key, value, cal
                                         (self.region.member, wan_thread_number(), wan_thread_next_event()), condition_,
                                         timestamp_ms)
             if outcome is not None:
-                if not isinstance(outcome, str):    # Nobody knows, and the callbacks would make another change.
+                if outcome is True:             # The callbacks would make another change.
                     raise no_answer(self, key, True)
                 return outcome
     if condition_ is None and not timestamp_ms:
@@ -531,45 +543,71 @@ cdef str change_by_callbacks(CompiledRegion self, int operation, key, value, cal
 
 cdef str finish_shared(CompiledRegion self, wan_change *change, origin *from_, decision *decided,
                        Condition condition_, key, value, callback_argument, int64_t timestamp_ms, uint64_t began,
-                       wan_status *status, wan_outcome *outcome):
-    """The rest of a change to a region that several members hold, which began at `began`. It waits until the change
-    counts, or asks the primary to make it. Returns the outcome at another member. None: the change was made here, or
-    refused, as *status and *outcome say."""
+                       CallSlots slots, wan_status *status, wan_outcome *outcome):
+    """The rest of a change to a region that several members hold, which began at `began` and has its identity from
+    `slots`. It waits until the change counts, or asks the primary to make it. Returns the outcome at another member.
+    None: the change was made here, or refused, as *status and *outcome say."""
     cdef uint32_t bucket = wan_table_bucket(&self.region.table, change.hash).number
     cdef condition *wanted = &condition_.wanted if condition_ is not None else NULL
-    cdef uint64_t sent = 0
+    cdef wan_call_identity *call = &from_.attempt.call
+    cdef bint may_be_made = False       # Whether an earlier attempt may have made the change.
     cdef wan_status counts
     event_id = from_.event_member, from_.event_thread, from_.event_sequence
     while True:
         if status[0] == WAN_OK and outcome[0] != WAN_OUT_OF_MEMORY:
-            counts = self.wait_counted(bucket, change.era, change.sequence)
-            if counts == WAN_OK and outcome[0] > WAN_DESTROYED:     # The answer is a read.
-                counts = self.wait_readable(bucket, change.era)
+            counts = wait_shared(self, bucket, change, outcome[0])
             if counts == WAN_OK:
                 if self.region.tail.min_copies > 1 and outcome[0] <= WAN_DESTROYED:
-                    check_copies(self, key, bucket, change.sequence, from_.age_us != 0)
+                    check_copies(self, key, bucket, change.sequence, change.recalled != 0)
                 return None
             if counts == WAN_EMPTY:
                 raise no_answer(self, key, outcome[0] <= WAN_DESTROYED)
-            if outcome[0] <= WAN_DESTROYED and not sent:
-                sent = began
-        elif status[0] == WAN_IN_DOUBT:
-            raise no_answer(self, key, True)
-        elif status[0] != WAN_ELSEWHERE:
+            may_be_made |= outcome[0] <= WAN_DESTROYED
+        elif status[0] == WAN_IN_DOUBT or (status[0] == WAN_GIVEN_UP and may_be_made):
+            raise nobody_knows(self, key)
+        elif status[0] != WAN_ELSEWHERE and status[0] != WAN_GIVEN_UP:
             return None
-        found = self.route.change(<int>change.operation, key, value, callback_argument, event_id, condition_,
-                                  timestamp_ms, began, sent)
-        if isinstance(found, str):
-            return found
-        if found is not None:       # An attempt may have made the change, and this member is primary now.
-            sent = found
-        self.wait_for_role(key, began)
-        from_.age_us = wan_monotonic_us() - sent + 1 if sent else 0
+        if status[0] == WAN_GIVEN_UP:
+            slots.rename(call)
+        else:
+            found = self.route.change(<int>change.operation, key, value, callback_argument, event_id, condition_,
+                                      timestamp_ms, began, may_be_made, (call.caller, call.slot, call.number))
+            if isinstance(found, str):
+                return found
+            may_be_made = found is True         # This member is primary now.
+            self.wait_for_role(key, began)
         change.stamp = wan_clock_take(self.region.clock, wan_clock_now_ms(self.region.clock), 1)
         if wanted != NULL:
             status[0] = region_change_if(&self.region, change, from_, decided, wanted, outcome)
         else:
             status[0] = region_change(&self.region, change, from_, decided, outcome)
+
+
+cdef str finish_for_other(CompiledRegion self, wan_change *change, key, wan_status status, wan_outcome outcome):
+    """As `finish_shared`, for a change of another call, which goes again by itself. Returns "elsewhere" or "in doubt"
+    if this member is not primary, and the call has to."""
+    cdef wan_status counts
+    if status == WAN_IN_DOUBT or status == WAN_GIVEN_UP:
+        raise nobody_knows(self, key)
+    if status == WAN_OK and outcome != WAN_OUT_OF_MEMORY:
+        counts = wait_shared(self, wan_table_bucket(&self.region.table, change.hash).number, change, outcome)
+        if counts == WAN_EMPTY:
+            raise no_answer(self, key, outcome <= WAN_DESTROYED)
+        if counts != WAN_OK:
+            return "in doubt" if outcome <= WAN_DESTROYED else "elsewhere"
+        if self.region.tail.min_copies > 1 and outcome <= WAN_DESTROYED:
+            check_copies(self, key, wan_table_bucket(&self.region.table, change.hash).number, change.sequence,
+                         change.recalled != 0)
+    return "elsewhere" if status == WAN_ELSEWHERE else None
+
+
+cdef wan_status wait_shared(CompiledRegion self, uint32_t bucket, const wan_change *change,
+                            wan_outcome outcome) except *:
+    """Waits until a change counts, or what a change saw that did nothing. Statuses as `CompiledRegion.wait_counted`."""
+    cdef wan_status status = self.wait_counted(bucket, change.era, change.sequence)
+    if status == WAN_OK and outcome > WAN_DESTROYED:        # The answer is a read.
+        status = self.wait_readable(bucket, change.era)
+    return status
 
 
 cdef str change_one(CompiledRegion self, int operation, key, value, callback_argument, decisions, version, origin_,
@@ -584,6 +622,8 @@ cdef str change_one(CompiledRegion self, int operation, key, value, callback_arg
     cdef condition *wanted = &condition_.wanted if condition_ is not None else NULL
     cdef uint64_t began = 0
     cdef uint8_t flags = 0
+    cdef CallSlots slots = None         # Where the change has its identity from. None: another call asks for it.
+    cdef wan_call_identity own
     self.check_open()
     _key_holder = encode_key(key, &encoded_key)
     _value_holder = encode(value, &encoded_value)
@@ -617,8 +657,11 @@ cdef str change_one(CompiledRegion self, int operation, key, value, callback_arg
             from pywan.errors import IllegalStateError
             raise IllegalStateError(f"region {self.name!r} is on several members, and events of other sites cannot be"
                                     " applied to such a region in this version")
-        from_.remembered, from_.asked, began = 1, wanted, wan_monotonic_us()
-        from_.is_row, from_.row, from_.age_us = 0, 0, 0
+        from_.asked, began = wanted, wan_monotonic_us()
+        if not from_.attempt.call.caller:
+            slots = self.slots
+            slots.take(&from_.attempt.call)
+            own = from_.attempt.call
     try:
         if wanted != NULL:
             status = region_change_if(&self.region, &change, &from_, decided, wanted, &outcome)
@@ -627,8 +670,11 @@ cdef str change_one(CompiledRegion self, int operation, key, value, callback_arg
         if status == WAN_FULL and self.full_timeout_us and version is None:
             status = self.wait_for_room(&change, &from_, decided, wanted, &outcome)
         if self.region.tail != NULL and status != WAN_SLOW:
-            elsewhere = finish_shared(self, &change, &from_, decided, condition_, key, value, callback_argument,
-                                      timestamp_ms, began, &status, &outcome)
+            if slots is None:
+                elsewhere = finish_for_other(self, &change, key, status, outcome)
+            else:
+                elsewhere = finish_shared(self, &change, &from_, decided, condition_, key, value, callback_argument,
+                                          timestamp_ms, began, slots, &status, &outcome)
             if elsewhere is not None:
                 if heard is not None:
                     heard.append(True)
@@ -639,6 +685,8 @@ cdef str change_one(CompiledRegion self, int operation, key, value, callback_arg
             tell.append(told_decision(decided, self.attached_queues))
     finally:
         free(decided)
+        if slots is not None:
+            wan_slots_give(&slots.slots, own)
     if status == WAN_SLOW:
         return "callbacks"
     if status != WAN_OK:

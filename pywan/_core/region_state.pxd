@@ -4,7 +4,7 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from pywan._core.c_base cimport *
 from pywan._core.c_record cimport *
 from pywan._core.c_log cimport *
-from pywan._core.c_copies cimport wan_tail
+from pywan._core.c_copies cimport wan_attempt, wan_tail
 from pywan._core.c_region cimport *
 from pywan._core.committer cimport log_committer
 from pywan._core.log_pending cimport log_pending
@@ -93,11 +93,8 @@ cdef struct origin:
     uint16_t callback_length
     uint8_t callback_form
     uint8_t possible_duplicate
-    # In a region that several members hold: the change may be repeated, so its buckets remember it with its answer.
-    uint8_t remembered
-    uint8_t is_row          # The call has many rows, with identities that count up: this is number `row`.
-    uint32_t row
-    uint64_t age_us         # How long ago the change was tried for the first time. 0: it is tried now.
+    # In a region that several members hold: the call that asks for the change. Its bucket remembers it with its answer.
+    wan_attempt attempt
     condition *asked        # What a conditional change asked for: the value that it found is a part of the answer.
 
 cdef struct decision:

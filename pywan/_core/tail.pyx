@@ -101,7 +101,7 @@ cdef class Tail:
                 item = <const wan_heard_item *>(taken.bytes + at)
                 old = <const uint8_t *>(item + 1)
                 entry = <const wan_tail_entry *>(old + wan_align8(item.old_length))
-                record = <const uint8_t *>(entry + 1)
+                record = <const uint8_t *>wan_tail_entry_record(entry)
                 told.append((OPERATIONS[entry.outcome],
                              (item.old_form, <bytes>old[:item.old_length]) if item.has_old else None,
                              <bytes>record[:wan_record_length(<const wan_record *>record)]))
@@ -162,6 +162,7 @@ cdef class Tail:
         role, life, epoch, transfer = held.role, held.life, held.epoch, held.transfer
         last, counted, waits = held.last, held.counted, held.changes.used - held.changes.start
         waiters = held.waiters
+        answers, refused = held.answers.count, held.answers.refused_count
         wan_lock_release(&held.lock)
         if copies == NULL:
             raise MemoryError("no memory for the state of a bucket")
@@ -172,7 +173,34 @@ cdef class Tail:
                          "sent": copy.sent, "acked": copy.acked, "confirmed": bool(copy.confirmed)})
         free(copies)
         return {"role": ROLES[role], "life": life, "epoch": epoch, "transfer": transfer, "last": last,
-                "counted": counted, "bytes": waits, "waiters": waiters, "copies": told}
+                "counted": counted, "bytes": waits, "answers": answers, "refused": refused,
+                "waiters": waiters, "copies": told}
+
+    def callers(self, uint32_t bucket):
+        """The callers of which a bucket remembers calls, as a set."""
+        self.check(bucket)
+        cdef wan_tail_bucket *held = &self.tail.buckets[bucket]
+        cdef wan_buffer found
+        cdef uint32_t n
+        cdef wan_status status
+        memset(&found, 0, sizeof(found))
+        wan_lock_take(&held.lock)
+        status = wan_answers_callers(&held.answers, &found)
+        wan_lock_release(&held.lock)
+        try:
+            raise_for(status, f"the callers of bucket {bucket}")
+            return {(<uint64_t *>found.bytes)[n] for n in range(found.count)}
+        finally:
+            wan_buffer_close(&found)
+
+    def forget(self, uint32_t bucket, uint64_t caller):
+        """Forgets the calls of a caller that is gone, and refuses it from now on, here and at all copies. Returns
+        whether that is under way: this member must be primary, and may have no room now."""
+        self.check(bucket)
+        cdef wan_status status
+        with nogil:
+            status = wan_tail_forget(&self.tail, bucket, caller)
+        return status == WAN_OK
 
     def states(self):
         """The state of each bucket that this member has, by number."""

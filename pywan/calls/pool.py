@@ -39,8 +39,10 @@ class CallPool:
 
     def __init__(self, me: Incarnation, site_identity: str) -> None:
         self._me, self._site_identity = me, site_identity
+        self.slots = _core.CallSlots(me.member_id)  # The identities of all calls of this incarnation.
         self._lock = threading.Lock()
-        self._connections: dict[tuple[Incarnation, int], _Connection] = {}  # `_lock` guards it, and the next two.
+        self._connections: dict[tuple[Incarnation, int], _Connection] = {}  # `_lock` guards it, and the next three.
+        self._lines = 0  # Connections that were opened.
         self._gone: set[Incarnation] = set()
         self._closed = False
 
@@ -124,7 +126,10 @@ class CallPool:
             raise ConnectivityError(f"no time is left to connect to member {member.name}")
         sock = sockets.connect(Address(*address), left, what=f"member {member.name}")
         try:
-            opening = between_members.Opening(self._me, member, self._site_identity, depth=depth)
+            with self._lock:
+                self._lines += 1
+                number = self._lines
+            opening = between_members.Opening(self._me, member, self._site_identity, depth=depth, line=number)
             sock.sendall(between_members.encode_opening(between_members.CALLS, opening))
             head = data.receive_exactly(sock, between_members.HEAD_BYTES)
             following = between_members.length_of_body(between_members.CALLS, head)

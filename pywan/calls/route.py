@@ -93,6 +93,7 @@ class Route(_core.CallRoute):
         """`why_nobody` says why no member is known to be primary. Empty: there is nothing to say."""
         self._why_nobody = why_nobody
         self._name, self._table, self._pool, self._me = core.name, table, pool, me
+        self.slots = pool.slots
         table.on_change(self._forget)
 
     def _forget(self, buckets: Iterable[int]) -> None:

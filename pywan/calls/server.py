@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import socket
 import threading
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Collection
+from typing import Any, NamedTuple
 
 from pywan import _core
 from pywan.coordination.tables import Incarnation
@@ -20,7 +20,15 @@ log = logging.getLogger("pywan.calls")
 
 REPLY_TIMEOUT_S = 10.0  # The time that a caller has to take the answer to its opening.
 STOP_TIMEOUT_S = 10.0
+REPLACE_TIMEOUT_S = 2.0  # A connection waits so long until those end whose place it takes.
 MAX_CALLERS = 512  # Connections of other members: each has one for each depth.
+
+
+class _Caller(NamedTuple):
+    """Whose calls a connection brings: a later connection of the same caller takes its place."""
+
+    member: Incarnation
+    depth: int
 
 
 @of_one_process(lambda server: f"the calls to member {server._me}", nothing_in_child=("stop",))
@@ -34,7 +42,11 @@ class CallServer:
         self._me, self._site_identity, self._find_region = me, site_identity, find_region
         self._lock = threading.Lock()
         self._left = threading.Condition(self._lock)  # Notified when a connection has ended.
-        self._sessions: set[_core.CallSession] = set()  # `_lock` guards it, and the next.
+        # The caller of each connection, and its number. `_lock` guards it, and the next four.
+        self._sessions: dict[_core.CallSession, tuple[_Caller, int]] = {}
+        self._newest: dict[_Caller, int] = {}  # The number of the newest connection of each caller.
+        self._seen: set[Incarnation] = set()  # The members of the view.
+        self._gone: set[Incarnation] = set()  # Those that were in the view, and are not.
         self._stopping = False
 
     def serve(self, connection: Connection, first: bytes) -> None:
@@ -57,6 +69,17 @@ class CallServer:
                 session.stop()
             self._left.wait_for(lambda: not self._sessions, STOP_TIMEOUT_S)
 
+    def keep_only(self, members: Collection[Incarnation]) -> None:
+        """Takes the members that the site has. It ends the connections of those that it does not have any more, and
+        refuses them."""
+        with self._lock:
+            self._gone = (self._gone | self._seen).difference(members)
+            self._seen = set(members)
+            self._newest = {caller: line for caller, line in self._newest.items() if caller.member not in self._gone}
+            for session, (caller, _) in self._sessions.items():
+                if caller.member in self._gone:
+                    session.stop()
+
     @property
     def connections(self) -> int:
         with self._lock:
@@ -76,14 +99,7 @@ class CallServer:
                 f"calls within {opening.depth} calls, one within the other; {_core.CALL_DEPTH_MAX} are possible"
             )
         session = _core.CallSession(self._find_region, opening.depth)
-        with self._lock:
-            if self._stopping:
-                raise ConnectivityError(f"member {self._me.name} is stopping")
-            if len(self._sessions) >= MAX_CALLERS:
-                raise IllegalStateError(
-                    f"member {self._me.name} serves {MAX_CALLERS} connections of other members already"
-                )
-            self._sessions.add(session)
+        self._take_place(session, _Caller(opening.from_, opening.depth), opening.line)
         try:
             connection.opened(session.stop)
             sock.settimeout(REPLY_TIMEOUT_S)
@@ -97,8 +113,36 @@ class CallServer:
                 )
         finally:
             with self._left:
-                self._sessions.discard(session)
+                del self._sessions[session]
                 self._left.notify_all()
+
+    def _take_place(self, session: _core.CallSession, caller: _Caller, line: int) -> None:
+        """Adds a session, when the sessions of the caller's earlier connections have ended.
+
+        The caller has given those up. What it sent over them must not be done after a call over this one.
+        """
+        with self._left:
+            if self._stopping:
+                raise ConnectivityError(f"member {self._me.name} is stopping")
+            if caller.member in self._gone:
+                raise ConnectivityError(f"member {caller.member} was given up by the site")
+            if line < self._newest.get(caller, 0):
+                raise ConnectivityError(f"member {caller.member} has opened a later connection already")
+            if len(self._sessions) >= MAX_CALLERS:
+                raise IllegalStateError(
+                    f"member {self._me.name} serves {MAX_CALLERS} connections of other members already"
+                )
+            self._newest[caller] = line
+            earlier = {each for each, (of, before) in self._sessions.items() if of == caller and before < line}
+            for each in earlier:
+                each.stop()
+            self._sessions[session] = caller, line
+            if not self._left.wait_for(lambda: earlier.isdisjoint(self._sessions), REPLACE_TIMEOUT_S):
+                del self._sessions[session]
+                raise ConnectivityError(
+                    f"member {self._me.name} is still doing a call that came over an earlier connection of member"
+                    f" {caller.member}"
+                )
 
     @staticmethod
     def _refuse(sock: socket.socket, error: BaseException) -> None:

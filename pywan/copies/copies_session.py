@@ -21,6 +21,9 @@ from pywan.protocol.between_members import Opening, refusal_of
 
 UNREACHABLE_US = 400_000  # A copy to which the lane has had no connection for so long is reported.
 REPORT_AGAIN_US = 500_000
+# A caller that was never in the view may have come a moment ago. It is gone if so many renewals of the lease, each with
+# what was new in the tables, did not bring it.
+STRANGER_RENEWALS = 3
 
 
 class Reports(Protocol):
@@ -47,6 +50,8 @@ class CopiesSession:
         self._member_timeout_us = member_timeout_us
         self._now_us = 0
         self._view: set[Incarnation] = set()
+        self._callers: dict[int, int] = {}  # Of members outside the view: how many renewals did not bring them.
+        self._looks_for_callers = False  # The view has changed, or the lease was renewed.
         self._profiles: dict[Incarnation, MemberProfile] = {}  # Of the view, and of members that a lane leads to.
         self._regions: dict[str, RegionCopies] = {}
         self._cores: dict[str, Any] = {}
@@ -78,8 +83,16 @@ class CopiesSession:
 
     def take_view(self, profiles: tuple[MemberProfile, ...]) -> None:
         """Takes the members that are there."""
-        self._view = {profile.incarnation for profile in profiles}
+        view = {profile.incarnation for profile in profiles}
+        self._callers.update((gone.member_id, STRANGER_RENEWALS) for gone in self._view - view)
+        self._view = view
         self._profiles.update((profile.incarnation, profile) for profile in profiles)
+        self._looks_for_callers = True
+
+    def lease_renewed(self) -> None:
+        """The coordinator has answered, and the tables have what it decided before that."""
+        self._callers = {member: renewals + 1 for member, renewals in self._callers.items()}
+        self._looks_for_callers = True
 
     def take(self, key: BucketKey, bucket: Bucket | None, now_us: int) -> None:
         """Takes a decision about a bucket."""
@@ -167,6 +180,7 @@ class CopiesSession:
         for region in self._regions.values():
             is_busy |= region.work()
         self._end_lanes()
+        self._forget_callers()
         for member, peer in self.peers.items():
             if peer.down_us(now_us) > UNREACHABLE_US:
                 self._unreachable(member)
@@ -197,6 +211,25 @@ class CopiesSession:
         region = self._regions.get(name)
         if region is not None:
             region.adopted(member, answers, promised_us)
+
+    def _forget_callers(self) -> None:
+        """Has the buckets that this member leads forget the callers of members that are gone."""
+        if not self._looks_for_callers:
+            return
+        self._looks_for_callers = False
+        in_view = {each.member_id for each in self._view} | {self.me.member_id}
+        found: dict[int, int] = {}
+
+        def is_gone(caller: int) -> bool:
+            member = _core.member_of_caller(caller)
+            if member in in_view:
+                return False
+            found[member] = self._callers.get(member, 0)
+            return found[member] >= STRANGER_RENEWALS
+
+        for region in self._regions.values():
+            region.forget_callers(is_gone)
+        self._callers = found
 
     def _take_news(self, member: Incarnation, news: tuple[Any, ...]) -> None:
         if news[0] == "slow":

@@ -85,6 +85,10 @@ class MemberCopies:
             self._session.take_view(profiles)
         self._wake()
 
+    def lease_renewed(self) -> None:
+        with self._lock:
+            self._session.lease_renewed()
+
     def take(self, key: BucketKey, bucket: Bucket | None) -> None:
         with self._lock:
             self._session.take(key, bucket, _core.monotonic_us())

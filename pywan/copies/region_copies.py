@@ -7,7 +7,7 @@ A copy follows its primary, learns all that the bucket has, or takes over and le
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -290,6 +290,15 @@ class RegionCopies:
         lead.caught_up.add(learner)
         self._set_copies(number)
         self._services.caught_up(BucketKey(self.name, number), lead.epoch, learner)
+
+    def forget_callers(self, is_gone: Callable[[int], bool]) -> None:
+        """Forgets, in the buckets that this member leads, the callers whose incarnations are gone."""
+        for number, lead in self._leads.items():
+            if not lead.is_active:
+                continue
+            for caller in self.tail.callers(number):
+                if is_gone(caller):
+                    self.tail.forget(number, caller)  # If it has no room now, the caller is found the next time.
 
     def refused(self, number: int, epoch: int) -> None:
         """A copy knows a later epoch than this primary. The primary accepts no change until it hears who leads."""

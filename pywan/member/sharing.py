@@ -215,6 +215,8 @@ class SharedRegions:
         with self._lock:
             if tables.members is not None:
                 self._addresses = {each.incarnation: (each.host, each.port) for each in tables.members}
+                if self._calls is not None:  # Before the buckets forget the calls of those who are gone.
+                    self._calls.keep_only(self._addresses)
                 if self._regions:
                     self._copies.take_view(tables.members)
                 if self._pool is not None:
@@ -236,6 +238,7 @@ class SharedRegions:
     def take_lease(self, until_us: int, heard_us: int) -> None:
         """Takes until when the coordinator's lease runs, and a moment after which the coordinator was heard."""
         with self._lock:
+            self._copies.lease_renewed()
             for shared in self._regions.values():
                 if shared.tail is not None:
                     shared.tail.set_lease(until_us)

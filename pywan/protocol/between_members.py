@@ -18,7 +18,7 @@ from pywan.errors import IncompatibleSystemError, ProtocolError
 
 LANE = b"PWL1"  # Changes of buckets, from their primary to a copy.
 CALLS = b"PWK1"  # Operations on keys whose primary is the member that is called.
-VERSION = 1
+VERSION = 2
 HEAD_BYTES = 8
 BODY_BYTES_MAX = 4096
 
@@ -36,6 +36,9 @@ class Opening:
     # Of calls: how many calls the caller's thread is serving, one within the other. Connections of one depth never wait
     # for those of a lower one.
     depth: int = 0
+    # Of calls: counts the connections that the caller has opened. A later one takes the place of those before it of the
+    # same depth: the caller has given them up.
+    line: int = 0
 
 
 def encode_opening(protocol: bytes, opening: Opening) -> bytes:
@@ -45,6 +48,7 @@ def encode_opening(protocol: bytes, opening: Opening) -> bytes:
         "site": opening.site_identity,
         "version": opening.version,
         "depth": opening.depth,
+        "line": opening.line,
     }
     return _encode(protocol, body)
 
@@ -79,6 +83,7 @@ def decode_opening(body: bytes) -> Opening:
             str(fields["site"]),
             version,
             int(fields.get("depth", 0)),
+            int(fields.get("line", 0)),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise ProtocolError(f"the opening of a member is not whole: {error!r}") from None

@@ -27,6 +27,11 @@ Entry = tuple[Any, int, int, bool]  # The entry of a key: value, stamp, site, wh
 Verdicts = dict[_core.EventQueue, Any]  # The answers of the filters that were asked, by the attached queue.
 
 
+Call = tuple[
+    int, int, int, int | None
+]  # The call that asks for a change: caller, slot, number, and row if it has many.
+
+
 class Origin(NamedTuple):
     """The site that made an event, and the sites that it has reached. `RegionCore.change` takes it."""
 
@@ -35,6 +40,7 @@ class Origin(NamedTuple):
     event_id: tuple[int, int, int]
     possible_duplicate: bool = False
     flags: int = 0
+    call: Call | None = None
 
 
 class Change(NamedTuple):
@@ -120,17 +126,18 @@ class CallbackPath:
         condition: _core.Condition | None = None,
         *,
         event_id: tuple[int, int, int] | None = None,
+        call: Call | None = None,
     ) -> str:
         """Makes a change of this site. Returns the outcome, in the words of `RegionCore.change`.
 
-        `event_id` is given for an event that has an identity already.
+        `event_id` is given for an event that has an identity already, and `call` for the change of another call.
         """
         change = Change(
             operation,
             _core.encoded_key(key),
             _core.encoded_value(value),
             _core.encoded_value(callback_argument),
-            self._made_here(event_id),
+            self._made_here(event_id, call),
             timestamp_ms=timestamp_ms,
             condition=condition,
         )
@@ -170,8 +177,8 @@ class CallbackPath:
             )
             return _core.FAILED_OTHER
 
-    def _made_here(self, event_id: tuple[int, int, int] | None = None) -> Origin:
-        return Origin(self._site, b"", event_id or self._region.next_event_id())
+    def _made_here(self, event_id: tuple[int, int, int] | None = None, call: Call | None = None) -> Origin:
+        return Origin(self._site, b"", event_id or self._region.next_event_id(), call=call)
 
     def _make(self, change: Change) -> str:
         """Asks the callbacks, makes the change, and tells the listeners. Returns the outcome. The caller holds the

@@ -6,26 +6,33 @@
 
 const char *const fuzz_name = "fuzz_lane";
 
-enum { SECTIONS = 4, ENTRIES = 3, FOUND_MAX = 64, ENTRY_MAX = FUZZ_RECORD_MAX + 16 + FOUND_MAX };
+enum { SECTIONS = 4, ENTRIES = 3, FOUND_MAX = 64, ENTRY_MAX = FUZZ_RECORD_MAX + 32 + FOUND_MAX };
 
 static uint8_t bytes[SECTIONS * (sizeof(wan_lane_section) + ENTRIES * ENTRY_MAX) + 64] __attribute__((aligned(8)));
 
 static uint64_t write_entry(random_source *source, uint8_t *to, int is_image)
 {
     wan_tail_entry *entry = (wan_tail_entry *)to;
-    if (!is_image && random_below(source, 8) == 0) {
-        *entry = (wan_tail_entry){
-            .length = WAN_TAIL_CLEAR_BYTES, .outcome = 2, .flags = WAN_TAIL_REMEMBERED | WAN_TAIL_CLEAR};
-        *(wan_tail_clear *)(entry + 1) = (wan_tail_clear){{1, 2, random_next(source)}, random_below(source, 9)};
+    const uint32_t what = is_image ? 0 : random_below(source, 7);
+    *entry = (wan_tail_entry){.kind = what == 5 ? WAN_ENTRY_FORGET : what == 6 ? WAN_ENTRY_CLEAR : WAN_ENTRY_CHANGE};
+    if (what >= 2 && what != 5) entry->flags = WAN_TAIL_REMEMBERED;
+    if (wan_tail_entry_has_call(entry))
+        *wan_tail_entry_call(entry) = (wan_call_identity){.caller = 1 + random_below(source, 3),
+                                                          .slot = what == 5 ? 0 : (uint16_t)random_below(source, 9),
+                                                          .number = what != 5};
+    entry->length = (uint32_t)wan_tail_entry_head(entry);
+    if (what == 5) return entry->length;
+    if (what == 6) {
+        entry->length = WAN_TAIL_CLEAR_BYTES;
+        *wan_tail_entry_cleared(entry) = random_below(source, 9);
         return entry->length;
     }
-    const uint64_t record = fuzz_record(source, to + sizeof *entry);
-    *entry = (wan_tail_entry){.found_length = random_below(source, 3) ? 0 : random_below(source, FOUND_MAX),
-                              .outcome = (uint8_t)random_below(source, WAN_FORGOTTEN + 1),
-                              .flags = (uint8_t)random_below(source, 4)};
-    if (random_below(source, 4) == 0)
-        entry->flags = WAN_TAIL_REMEMBERED | WAN_TAIL_ROW, entry->row = random_below(source, 9);
-    entry->length = (uint32_t)(sizeof *entry + record + wan_align8(entry->found_length));
+    entry->outcome = (uint8_t)random_below(source, WAN_FORGOTTEN + 1);
+    if (what == 3) entry->flags |= WAN_TAIL_ROW, entry->row = random_below(source, 9);
+    if (what == 4) entry->flags |= WAN_TAIL_FOUND;
+    if (what == 4 || is_image) entry->found_length = random_below(source, FOUND_MAX);
+    entry->length += (uint32_t)fuzz_record(source, to + entry->length);
+    entry->length += (uint32_t)wan_align8(wan_tail_entry_found_length(entry));
     return entry->length;
 }
 
@@ -41,9 +48,14 @@ static uint64_t write_answers(random_source *source, uint8_t *to, uint32_t count
     uint64_t at = 0;
     for (uint32_t n = 0; n < count; n++) {
         wan_answer_item *item = (wan_answer_item *)(to + at);
-        *item = (wan_answer_item){.call = {1, 2, n}, .sequence = n, .age_us = random_next(source), .is_first = n == 0};
-        if (random_below(source, 2)) item->has_found = 1, item->found_length = random_below(source, 100);
-        else item->rows = random_below(source, 5), item->applied = item->rows;
+        *item = (wan_answer_item){.kind = n ? (uint8_t)(1 + random_below(source, 2)) : WAN_ITEM_BEGIN};
+        if (n) item->call.caller = 1 + random_below(source, 3);
+        if (item->kind == WAN_ITEM_ANSWER) {
+            item->call.slot = (uint16_t)random_below(source, 9), item->call.number = n, item->sequence = n;
+            item->found = (uint8_t)random_below(source, 4);
+            if (item->found == WAN_ITEM_FOUND) item->found_length = random_below(source, 100);
+            else item->rows = random_below(source, 5), item->applied = item->rows;
+        }
         at += wan_answer_item_size(item);
     }
     return at;
@@ -91,14 +103,17 @@ static const uint8_t *touch_entries(const uint8_t *at, uint32_t count, int is_im
     for (uint32_t n = 0; n < count; n++) {
         const wan_tail_entry *entry = (const wan_tail_entry *)at;
         FUZZ_CHECK(entry->length % 8 == 0 && entry->outcome <= WAN_FORGOTTEN);
-        if (entry->flags & WAN_TAIL_CLEAR) {
+        if (wan_tail_entry_has_call(entry)) FUZZ_CHECK(wan_tail_entry_call(entry)->caller != 0);
+        if (entry->kind == WAN_ENTRY_CHANGE) {
+            const uint8_t *record = (const uint8_t *)wan_tail_entry_record(entry);
+            fuzz_touch_record(record, entry->length - wan_tail_entry_head(entry));
+            fuzz_touch(wan_tail_entry_found(entry), wan_tail_entry_found_length(entry));
+            FUZZ_CHECK(wan_tail_entry_found(entry)
+                       == record + wan_record_length(wan_tail_entry_record(entry)) + entry->verdict_length);
+        } else if (entry->kind == WAN_ENTRY_CLEAR) {
             FUZZ_CHECK(!is_image && entry->length == WAN_TAIL_CLEAR_BYTES);
-            fuzz_touch((const uint8_t *)(entry + 1), sizeof(wan_tail_clear));
-            at += entry->length;
-            continue;
+            fuzz_touch((const uint8_t *)wan_tail_entry_cleared(entry), sizeof(uint64_t));
         }
-        fuzz_touch_record(at + sizeof *entry, entry->length - sizeof *entry);
-        fuzz_touch(at + sizeof *entry + wan_record_length((const wan_record *)(entry + 1)), entry->found_length);
         at += entry->length;
     }
     return at;
@@ -120,8 +135,8 @@ static void touch(uint8_t type, const uint8_t *payload, uint64_t length)
         if (image->part == WAN_IMAGE_ENTRIES) at = touch_entries((const uint8_t *)(image + 1), image->count, 1);
         else if (image->part == WAN_IMAGE_ANSWERS) {
             wan_answers answers = {0};
-            wan_answers_unpack(&answers, (const wan_answer_item *)(image + 1), image->count);
-            FUZZ_CHECK(answers.count <= image->count && answers.count <= WAN_ANSWERS_MAX);
+            FUZZ_CHECK(wan_answers_unpack(&answers, (const wan_answer_item *)(image + 1), image->count) == WAN_OK);
+            FUZZ_CHECK(answers.count + answers.refused_count <= image->count);
             wan_answers_close(&answers);
             at += length;
         } else at += sizeof *image + image->count * sizeof(wan_shrunk);

@@ -42,11 +42,13 @@ static uint64_t change(wan_table *of, uint8_t operation, uint32_t first, uint32_
     return wan_table_bucket_count(of, &of->buckets[BUCKET]).entries;
 }
 
-static wan_status make(uint64_t number, uint64_t age_us, wan_recalled *made, uint64_t *entries)
+static const uint64_t caller = (uint64_t)7 << 32 | 8;
+
+static wan_status make(uint64_t number, wan_recalled *made, uint64_t *entries)
 {
-    const wan_repeat asked = {.call = {7, 8, number}, .age_us = age_us};
+    const wan_attempt attempt = {.call = {.caller = caller, .slot = 3, .number = number}};
     wan_table_bucket_take(&table, &table.buckets[BUCKET]);
-    wan_status status = wan_clear_make(&table, &tail, BUCKET, SITE, &asked, made, entries);
+    wan_status status = wan_clear_make(&table, &tail, BUCKET, SITE, &attempt, made, entries);
     wan_table_bucket_release(&table, &table.buckets[BUCKET]);
     return status;
 }
@@ -73,7 +75,7 @@ static void a_clear_takes_out_the_entries_of_its_bucket_at_primary_and_copy(void
     EXPECT_EQUAL(change(&copy_table, WAN_DESTROY, 0, 500), there);
     const wan_bucket_counts before = wan_table_bucket_count(&table, &table.buckets[BUCKET]);
     const uint64_t others = wan_table_bucket_count(&table, &table.buckets[0]).entries;
-    EXPECT_EQUAL(make(1, 0, &made, &entries), WAN_OK);
+    EXPECT_EQUAL(make(1, &made, &entries), WAN_OK);
     EXPECT_EQUAL(entries, there);
     EXPECT_EQUAL(made.sequence, 1);
     EXPECT_EQUAL(tail.buckets[BUCKET].counted, 0); /* It waits for its copy. */
@@ -95,15 +97,15 @@ static void a_clear_takes_out_the_entries_of_its_bucket_at_primary_and_copy(void
     EXPECT_EQUAL(wan_table_bucket_count(&copy_table, &copy_table.buckets[BUCKET]).tombstones, before.tombstones);
 
     EXPECT(change(&table, WAN_UPDATE, 3000, 100) > 0);
-    EXPECT_EQUAL(make(1, 1000, &again, &entries), WAN_OK); /* A repeat: nothing more is taken out. */
+    EXPECT_EQUAL(make(1, &again, &entries), WAN_OK); /* A repeat: nothing more is taken out. */
     EXPECT_EQUAL(entries, there);
     EXPECT_EQUAL(again.sequence, 1);
     EXPECT(wan_table_bucket_count(&table, &table.buckets[BUCKET]).entries > 0);
     EXPECT_EQUAL(tail.buckets[BUCKET].last, 1);
     wan_buffer found = {0};
-    const wan_repeat asked = {.call = {7, 8, 1}, .age_us = 1000};
+    const wan_attempt attempt = {.call = {.caller = caller, .slot = 3, .number = 1}};
     wan_tail_set_role(&copy_tail, BUCKET, WAN_TAIL_PRIMARY, 1, 6, 0); /* The copy knows the answer too. */
-    EXPECT_EQUAL(wan_tail_recall(&copy_tail, BUCKET, &asked, &again, &found), WAN_OK);
+    EXPECT_EQUAL(wan_tail_recall(&copy_tail, BUCKET, &attempt, &again, &found), WAN_MADE_BEFORE);
     EXPECT_EQUAL(found.used, sizeof there);
     EXPECT(!memcmp(found.bytes, &there, sizeof there));
     wan_buffer_close(&found);
@@ -117,11 +119,10 @@ static void a_clear_that_its_bucket_does_not_take_changes_nothing(void)
     begin(&table, &tail, WAN_TAIL_COPY);
     begin(&copy_table, &copy_tail, WAN_TAIL_PRIMARY);
     const uint64_t there = change(&table, WAN_UPDATE, 0, 500);
-    EXPECT_EQUAL(make(1, 0, &made, &entries), WAN_ELSEWHERE);
-    EXPECT_EQUAL(make(1, 1, &made, &entries), WAN_ELSEWHERE);
+    EXPECT_EQUAL(make(1, &made, &entries), WAN_ELSEWHERE);
     wan_tail_set_role(&tail, BUCKET, WAN_TAIL_PRIMARY, 1, 6, 0);
     tail.min_copies = 2;
-    EXPECT_EQUAL(make(1, 0, &made, &entries), WAN_TOO_FEW);
+    EXPECT_EQUAL(make(1, &made, &entries), WAN_TOO_FEW);
     EXPECT_EQUAL(wan_table_bucket_count(&table, &table.buckets[BUCKET]).entries, there);
     EXPECT_EQUAL(tail.buckets[BUCKET].last, 0);
     end();
@@ -137,7 +138,7 @@ static void listeners_hear_each_entry_that_a_clear_takes_out(void)
     EXPECT_EQUAL(wan_tail_hear(&tail), WAN_OK);
     change(&table, WAN_UPDATE, 0, 300);
     change(&table, WAN_DESTROY, 0, 30);
-    EXPECT_EQUAL(make(1, 0, &made, &entries), WAN_OK);
+    EXPECT_EQUAL(make(1, &made, &entries), WAN_OK);
     EXPECT(wan_heard_take(tail.heard, &taken, 0));
     for (; at < taken.used; heard++) {
         const wan_heard_item *item = (const wan_heard_item *)(taken.bytes + at);
@@ -146,16 +147,18 @@ static void listeners_hear_each_entry_that_a_clear_takes_out(void)
         EXPECT_EQUAL(item->old_length, 4);
         EXPECT_EQUAL(entry->outcome, WAN_DESTROYED);
         EXPECT_EQUAL(wan_tail_entry_check((const uint8_t *)entry, entry->length), WAN_OK);
-        const wan_record *record = (const wan_record *)(entry + 1);
+        const wan_record *record = wan_tail_entry_record(entry);
         EXPECT(!memcmp(wan_record_key(record), item + 1, 4)); /* Each value is its key. */
-        EXPECT_EQUAL(record->event_sequence, 1);
+        EXPECT_EQUAL(record->event_member, 7);
+        EXPECT_EQUAL(record->event_thread, 8);
+        EXPECT_EQUAL(record->event_sequence, (uint64_t)3 << 48 | 1);
         at += item->length;
     }
     EXPECT_EQUAL(at, taken.used);
     EXPECT_EQUAL(heard, entries);
     wan_heard_end(tail.heard);
     change(&table, WAN_UPDATE, 1000, 100);
-    EXPECT_EQUAL(make(2, 0, &made, &entries), WAN_OK); /* Nobody listens any more. */
+    EXPECT_EQUAL(make(2, &made, &entries), WAN_OK); /* Nobody listens any more. */
     EXPECT_EQUAL(tail.heard->bytes, 0);
     wan_buffer_close(&taken);
     end();

@@ -42,7 +42,7 @@ static void write_entry(uint8_t *at, uint32_t length, uint64_t content)
 static uint64_t put(tails *all, uint32_t length, uint64_t content)
 {
     wan_tail_reservation room;
-    EXPECT_EQUAL(wan_tail_reserve(&all->tail, BUCKET, length, &room), WAN_OK);
+    EXPECT_EQUAL(wan_tail_reserve(&all->tail, BUCKET, length, NULL, &room), WAN_OK);
     write_entry(room.at, length, content);
     return wan_tail_commit(&all->tail, &room, SHARD);
 }
@@ -146,7 +146,7 @@ static void a_primary_is_alone_while_the_coordinator_may_know_of_no_other_copy(v
     put(&all, 64, 1);
     EXPECT_EQUAL(acknowledge(&all, 1, 1), 1);
     wan_tail_set_sole(&all.tail, 0);
-    EXPECT_EQUAL(wan_tail_reserve(&all.tail, BUCKET, 64, &room), WAN_ELSEWHERE);
+    EXPECT_EQUAL(wan_tail_reserve(&all.tail, BUCKET, 64, NULL, &room), WAN_ELSEWHERE);
     set_copies(&all, (wan_tail_copy[]){{.lane = 1, .state = WAN_COPY_WAITED}}, 1);
     put(&all, 64, 2);
     end(&all);
@@ -185,13 +185,13 @@ static void only_a_primary_takes_changes_and_a_cancelled_one_leaves_nothing(void
     wan_tail_reservation room;
     for (uint8_t role = WAN_TAIL_ABSENT; role < WAN_TAIL_PRIMARY; role++) {
         begin(&all, role);
-        EXPECT_EQUAL(wan_tail_reserve(&all.tail, BUCKET, 64, &room), WAN_ELSEWHERE);
+        EXPECT_EQUAL(wan_tail_reserve(&all.tail, BUCKET, 64, NULL, &room), WAN_ELSEWHERE);
         end(&all);
     }
     begin(&all, WAN_TAIL_PRIMARY);
     set_copies(&all, &waited, 1);
     EXPECT(has_work(&all, 0)); /* It is to be told of this primary. */
-    EXPECT_EQUAL(wan_tail_reserve(&all.tail, BUCKET, 64, &room), WAN_OK);
+    EXPECT_EQUAL(wan_tail_reserve(&all.tail, BUCKET, 64, NULL, &room), WAN_OK);
     wan_tail_cancel(&room);
     EXPECT_EQUAL(all.bucket->last, 0);
     EXPECT(!has_work(&all, 0));
@@ -206,14 +206,14 @@ static void a_bucket_with_too_few_copies_in_sync_takes_no_change(void)
     begin(&all, WAN_TAIL_PRIMARY);
     all.tail.min_copies = 2;
     wan_tail_reservation room;
-    EXPECT_EQUAL(wan_tail_reserve(&all.tail, BUCKET, 64, &room), WAN_TOO_FEW);
+    EXPECT_EQUAL(wan_tail_reserve(&all.tail, BUCKET, 64, NULL, &room), WAN_TOO_FEW);
     EXPECT(strstr(wan_detail, "bucket 1 has 1 copies in sync, and min-in-sync-copies asks for 2") != NULL);
     set_copies(&all, &(wan_tail_copy){.lane = 1, .state = WAN_COPY_LEARNING, .transfer = 4}, 1);
-    EXPECT_EQUAL(wan_tail_reserve(&all.tail, BUCKET, 64, &room), WAN_TOO_FEW);
+    EXPECT_EQUAL(wan_tail_reserve(&all.tail, BUCKET, 64, NULL, &room), WAN_TOO_FEW);
     set_copies(&all, &(wan_tail_copy){.lane = 1, .state = WAN_COPY_WAITED}, 1);
     EXPECT_EQUAL(put(&all, 64, 1), 1);
     set_copies(&all, NULL, 0);
-    EXPECT_EQUAL(wan_tail_reserve(&all.tail, BUCKET, 64, &room), WAN_TOO_FEW);
+    EXPECT_EQUAL(wan_tail_reserve(&all.tail, BUCKET, 64, NULL, &room), WAN_TOO_FEW);
     EXPECT_EQUAL(all.bucket->last, 1);
     end(&all);
 }
@@ -224,10 +224,10 @@ static void a_tail_takes_no_change_beyond_its_limit_but_any_when_it_is_empty(voi
     wan_tail_reservation room;
     begin(&all, WAN_TAIL_PRIMARY);
     set_copies(&all, &waited, 1);
-    EXPECT_EQUAL(wan_tail_reserve(&all.tail, BUCKET, WAN_TAIL_BYTES_MAX + 8, &room), WAN_OK);
+    EXPECT_EQUAL(wan_tail_reserve(&all.tail, BUCKET, WAN_TAIL_BYTES_MAX + 8, NULL, &room), WAN_OK);
     ((wan_tail_entry *)room.at)->length = WAN_TAIL_BYTES_MAX + 8;
     wan_tail_commit(&all.tail, &room, SHARD);
-    EXPECT_EQUAL(wan_tail_reserve(&all.tail, BUCKET, 64, &room), WAN_FULL);
+    EXPECT_EQUAL(wan_tail_reserve(&all.tail, BUCKET, 64, NULL, &room), WAN_FULL);
     EXPECT(strstr(wan_detail, "bucket 1") != NULL);
     acknowledge(&all, 0, 1);
     EXPECT_EQUAL(put(&all, 64, 2), 2);
@@ -377,7 +377,7 @@ static void a_primary_reads_alone_only_under_a_promise_of_every_copy_for_this_ep
     wan_tail_set_role(&all.tail, BUCKET, WAN_TAIL_PRIMARY, LIFE, EPOCH + 1, 0);
     EXPECT(!wan_tail_may_read(&all.tail, BUCKET, now));
     wan_tail_set_role(&all.tail, BUCKET, WAN_TAIL_TAKING_OVER, LIFE, EPOCH + 2, 0);
-    all.tail.lease_until_us = WAN_NEVER;
+    all.tail.sole_until_us = WAN_NEVER;
     EXPECT(!wan_tail_may_read(&all.tail, BUCKET, now));
     end(&all);
 }
@@ -554,6 +554,120 @@ static void tails_lose_nothing_that_counted_whoever_leads(void)
     }
 }
 
+static const wan_call_identity asker = {.caller = 9, .slot = 3, .number = 5};
+
+/* Makes a change as the call `number` of a slot; as a row if `row` is not -1. Returns the status of the attempt. */
+static wan_status call(tails *all, uint64_t number, int row, wan_tail_reservation *room)
+{
+    wan_attempt attempt = {.call = asker, .is_row = row >= 0, .row = row >= 0 ? (uint32_t)row : 0};
+    attempt.call.number = number;
+    wan_status status = wan_tail_reserve(&all->tail, BUCKET, 64, &attempt, room);
+    if (status != WAN_OK) return status;
+    write_entry(room->at, 64, 1);
+    wan_tail_entry *entry = (wan_tail_entry *)room->at;
+    *entry = (wan_tail_entry){.length = 64, .flags = WAN_TAIL_REMEMBERED, .outcome = (uint8_t)(number % 3)};
+    if (row >= 0) entry->flags |= WAN_TAIL_ROW, entry->row = attempt.row;
+    *wan_tail_entry_call(entry) = attempt.call;
+    wan_tail_commit(&all->tail, room, SHARD);
+    return WAN_OK;
+}
+
+static void each_attempt_of_a_call_is_asked_what_became_of_the_call_before(void)
+{
+    tails all;
+    wan_tail_reservation room;
+    wan_recalled recalled;
+    begin(&all, WAN_TAIL_PRIMARY);
+    wan_attempt attempt = {.call = asker};
+    EXPECT_EQUAL(wan_tail_recall(&all.tail, BUCKET, &attempt, &recalled, NULL), WAN_EMPTY);
+    put(&all, 64, 1);
+    EXPECT_EQUAL(call(&all, 5, -1, &room), WAN_OK);
+    EXPECT_EQUAL(call(&all, 5, -1, &room), WAN_MADE_BEFORE);
+    EXPECT(room.recalled.sequence == 2 && room.recalled.era == all.bucket->era && room.recalled.outcome == 2);
+    EXPECT_EQUAL(wan_tail_recall(&all.tail, BUCKET, &attempt, &recalled, NULL), WAN_MADE_BEFORE);
+    EXPECT_EQUAL(call(&all, 4, -1, &room), WAN_IN_DOUBT);
+    EXPECT_EQUAL(call(&all, 7, -1, &room), WAN_OK); /* Number 6 was made in another bucket. */
+    EXPECT_EQUAL(call(&all, 5, -1, &room), WAN_IN_DOUBT);
+    EXPECT_EQUAL(wan_tail_recall(&all.tail, BUCKET, &attempt, &recalled, NULL), WAN_IN_DOUBT);
+    EXPECT_EQUAL(all.bucket->last, 3);
+    for (int row = 0; row < 3; row++) EXPECT_EQUAL(call(&all, 8, row, &room), WAN_OK);
+    for (int row = 0; row < 3; row++) EXPECT_EQUAL(call(&all, 8, row, &room), WAN_MADE_BEFORE);
+    EXPECT(room.recalled.applied == 3 && room.recalled.sequence == 6);
+    EXPECT_EQUAL(call(&all, 8, 3, &room), WAN_OK);
+    EXPECT_EQUAL(call(&all, 7, 9, &room), WAN_IN_DOUBT);
+    wan_tail_set_role(&all.tail, BUCKET, WAN_TAIL_COPY, LIFE, EPOCH + 1, 0);
+    EXPECT_EQUAL(call(&all, 8, 3, &room), WAN_ELSEWHERE);
+    EXPECT_EQUAL(wan_tail_recall(&all.tail, BUCKET, &attempt, &recalled, NULL), WAN_ELSEWHERE);
+    end(&all);
+}
+
+static void a_caller_that_is_forgotten_is_refused_at_every_holder_from_that_sequence_on(void)
+{
+    tails all, copy;
+    wan_tail_reservation room;
+    begin(&all, WAN_TAIL_PRIMARY);
+    begin(&copy, WAN_TAIL_COPY);
+    set_copies(&all, &waited, 1);
+    EXPECT_EQUAL(call(&all, 5, -1, &room), WAN_OK);
+    EXPECT_EQUAL(wan_tail_forget(&all.tail, BUCKET, asker.caller), WAN_OK);
+    EXPECT_EQUAL(all.bucket->last, 2);
+    EXPECT_EQUAL(all.tail.shard_last[SHARD], 1); /* No read waits for it. */
+    EXPECT_EQUAL(call(&all, 6, -1, &room), WAN_GIVEN_UP);
+    EXPECT_EQUAL(call(&all, 5, 0, &room), WAN_GIVEN_UP);
+    const uint8_t *at = all.bucket->changes.bytes + all.bucket->changes.start;
+    EXPECT_EQUAL(follow(&copy, EPOCH, 1, at), WAN_OK);
+    EXPECT_EQUAL(copy.bucket->answers.count, 1);
+    at += ((const wan_tail_entry *)at)->length;
+    EXPECT_EQUAL(wan_tail_entry_check(at, 32), WAN_OK);
+    EXPECT_EQUAL(follow(&copy, EPOCH, 2, at), WAN_OK);
+    EXPECT_EQUAL(copy.bucket->answers.count, 0);
+    wan_tail_set_role(&copy.tail, BUCKET, WAN_TAIL_PRIMARY, LIFE, EPOCH + 1, 0);
+    EXPECT_EQUAL(call(&copy, 6, -1, &room), WAN_GIVEN_UP);
+    EXPECT_EQUAL(wan_tail_forget(&copy.tail, BUCKET, 77), WAN_OK);
+    wan_tail_set_role(&copy.tail, BUCKET, WAN_TAIL_ABSENT, LIFE, EPOCH + 1, 0);
+    EXPECT_EQUAL(copy.bucket->answers.refused_count, 0);
+    EXPECT_EQUAL(wan_tail_forget(&copy.tail, BUCKET, 77), WAN_ELSEWHERE);
+    end(&all);
+    end(&copy);
+}
+
+static void an_entry_that_cannot_be_is_found(void)
+{
+    _Alignas(8) uint8_t bytes[256] = {0};
+    const record_plan plan = {.operation = WAN_UPDATE, .key = "key", .value = "v", .value_length = 1};
+    wan_tail_entry *entry = (wan_tail_entry *)bytes;
+    const uint64_t record = plan_length(&plan), call_length = sizeof *entry + sizeof(wan_call_identity);
+    const wan_tail_entry good[] = {
+        {.length = (uint32_t)(sizeof *entry + record)},
+        {.length = (uint32_t)(call_length + record), .flags = WAN_TAIL_REMEMBERED},
+        {.length = (uint32_t)(call_length + record), .flags = WAN_TAIL_REMEMBERED | WAN_TAIL_ROW, .row = 7},
+        {.length = (uint32_t)(call_length + record + 8),
+         .flags = WAN_TAIL_REMEMBERED | WAN_TAIL_FOUND,
+         .found_length = 3},
+        {.length = (uint32_t)call_length, .kind = WAN_ENTRY_FORGET},
+    };
+    for (uint32_t n = 0; n < sizeof good / sizeof *good; n++) {
+        memset(bytes, 0, sizeof bytes);
+        *entry = good[n];
+        if (wan_tail_entry_has_call(entry)) *wan_tail_entry_call(entry) = asker;
+        if (entry->kind == WAN_ENTRY_FORGET) *wan_tail_entry_call(entry) = (wan_call_identity){.caller = 9};
+        if (entry->kind == WAN_ENTRY_CHANGE) write_plan((uint8_t *)wan_tail_entry_record(entry), &plan);
+        EXPECT_EQUAL(wan_tail_entry_check(bytes, entry->length), WAN_OK);
+        EXPECT_EQUAL(wan_tail_entry_check(bytes, entry->length - 8), WAN_CORRUPT);
+        entry->verdict_length = 8; /* Nobody decides about senders today. */
+        EXPECT_EQUAL(wan_tail_entry_check(bytes, entry->length), WAN_CORRUPT);
+        *entry = good[n], entry->kind = WAN_ENTRY_KINDS;
+        EXPECT_EQUAL(wan_tail_entry_check(bytes, entry->length), WAN_CORRUPT);
+        *entry = good[n], entry->flags ^= WAN_TAIL_LEFT_OUT;
+        EXPECT_EQUAL(wan_tail_entry_check(bytes, entry->length) == WAN_CORRUPT, n != 3);
+        *entry = good[n];
+        if (!wan_tail_entry_has_call(entry)) continue;
+        wan_tail_entry_call(entry)->caller = 0;
+        EXPECT_EQUAL(wan_tail_entry_check(bytes, entry->length), WAN_CORRUPT);
+        EXPECT(strstr(wan_detail, "a call of caller 0") != NULL);
+    }
+}
+
 static wan_shelved waiting_for(tails *all, wan_waker *owner, uint64_t sequence)
 {
     return (wan_shelved){.owner = owner, .era = all->bucket->era, .sequence = sequence};
@@ -630,6 +744,11 @@ const test_case tail_tests[] = {
     {"a lane that sleeps is woken once, and one that works is not",
      a_lane_that_sleeps_is_woken_once_and_one_that_works_is_not},
     {"whoever waits hears that the era is another one", whoever_waits_hears_that_the_era_is_another_one},
+    {"each attempt of a call is asked what became of the call before",
+     each_attempt_of_a_call_is_asked_what_became_of_the_call_before},
+    {"a caller that is forgotten is refused at every holder from that sequence on",
+     a_caller_that_is_forgotten_is_refused_at_every_holder_from_that_sequence_on},
+    {"an entry that cannot be is found", an_entry_that_cannot_be_is_found},
     {"what is shelved is ready when its sequence counts, and its owner is woken once",
      what_is_shelved_is_ready_when_its_sequence_counts_and_its_owner_is_woken_once},
     {"what is shelved is ready when the era is another one", what_is_shelved_is_ready_when_the_era_is_another_one},

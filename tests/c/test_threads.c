@@ -525,7 +525,7 @@ static void *make_changes(void *context)
     const uint64_t era = wan_read(&shared->tail.buckets[number].era);
     for (uint64_t made = 0; !is_over(); made++) {
         wan_tail_reservation room;
-        CHECK(wan_tail_reserve(&shared->tail, number, 64, &room) == WAN_OK);
+        CHECK(wan_tail_reserve(&shared->tail, number, 64, NULL, &room) == WAN_OK);
         *(wan_tail_entry *)room.at = (wan_tail_entry){.length = 64};
         uint64_t sequence = wan_tail_commit(&shared->tail, &room, number);
         /* If a wake-up is lost, on either side, nobody comes and this wait ends. */
@@ -555,7 +555,7 @@ static void *shelve_changes(void *context)
             for (uint32_t n = 0; n < SHELVED; n++) {
                 if (!(free_places >> n & 1)) continue;
                 wan_tail_reservation room;
-                CHECK(wan_tail_reserve(&shared->tail, number, 64, &room) == WAN_OK);
+                CHECK(wan_tail_reserve(&shared->tail, number, 64, NULL, &room) == WAN_OK);
                 *(wan_tail_entry *)room.at = (wan_tail_entry){.length = 64};
                 const uint64_t sequence = wan_tail_commit(&shared->tail, &room, number);
                 shelved[n] = (wan_shelved){.owner = owner, .era = era, .sequence = sequence};

@@ -17,7 +17,7 @@ MAGIC = 0x314B5750
 REGION, GET, CHANGE, ROWS, COUNT, SCAN, CLEAR, ANSWER = range(1, 9)
 REPEAT = 1  # A flag of a call.
 BUCKETS = 3
-CALL = struct.Struct("<IBBBBIIIHHIIQQ")
+CALL = struct.Struct("<IBBBBIIIHHIIQQQQ")
 ANSWER_HEAD = struct.Struct("<IBBBBIIIB3xQQ")
 RECORD = struct.Struct("<IHHQQIIHBBBBBB")
 _names = itertools.count()
@@ -39,13 +39,22 @@ def call(
     bucket: int = 0,
     count: int = 0,
     epoch: int = 0,
-    number: int = 0,
+    shard: int = 0,
+    caller: int | None = None,
+    slot: int | None = None,
+    number: int | None = None,
     length: int | None = None,
     crc: int | None = None,
 ) -> bytes:
-    """A whole call. Its checksum is right unless it is given."""
+    """A whole call. Its checksum is right unless it is given. A change is the first one in a slot of its own, unless
+    the identity is given."""
     length = len(payload) if length is None else length
-    fields = [MAGIC, kind, flags, form, condition, length, 0, id, region, 0, bucket, count, epoch, number]
+    changes = kind in (CHANGE, ROWS, CLEAR)
+    caller = 7 * changes if caller is None else caller
+    slot = id % 65536 * changes if slot is None else slot
+    number = int(changes) if number is None else number
+    place = slot << 48 | number
+    fields = [MAGIC, kind, flags, form, condition, length, 0, id, region, 0, bucket, count, epoch, shard, caller, place]
     fields[6] = _core.crc32c(CALL.pack(*fields) + payload[:length]) if crc is None else crc
     return CALL.pack(*fields) + padded(payload)
 
@@ -53,11 +62,6 @@ def call(
 def record(key: bytes, value: bytes = b"", *, operation: int = 1, key_form: int = 0, sequence: int = 1) -> bytes:
     head = RECORD.pack(len(value), len(key), 0, 0, sequence, 7, 1, 0, 0, 0, 1, 1, operation | key_form << 4, 0 | 3 << 4)
     return padded(head + key + value)
-
-
-def identity(number: int, member: int = 7, thread: int = 1) -> bytes:
-    """The payload of a CLEAR: the identity of the call."""
-    return struct.pack("<IIQ", member, thread, number)
 
 
 def numbers(data: bytes) -> list[tuple[int, int]]:
@@ -103,15 +107,28 @@ def plan(source: Random, id_: int) -> bytes:
     elif kind == ROWS:
         rows = [record(key, b"v", operation=source.choice((1, 2)), sequence=n) for n in range(source.randrange(5))]
         payload, more["count"] = b"".join(rows), len(rows)
-    elif kind == CLEAR:
-        payload = identity(id_)
     elif kind == SCAN:
         more["flags"] = source.choice((0, 2))
-        more["number"] = source.choice((0, 1, odd(source)))
+        more["shard"] = source.choice((0, 1, odd(source)))
     if source.random() < 0.15:
-        more[source.choice(("flags", "form", "condition", "bucket", "count", "number", "length", "crc", "epoch"))] = (
-            odd(source) & 0xFF
-        )
+        more[
+            source.choice(
+                (
+                    "flags",
+                    "form",
+                    "condition",
+                    "bucket",
+                    "count",
+                    "shard",
+                    "length",
+                    "crc",
+                    "epoch",
+                    "caller",
+                    "slot",
+                    "number",
+                )
+            )
+        ] = odd(source) & 0xFF
     if source.random() < 0.1 and payload:
         at = source.randrange(len(payload))
         payload = payload[:at] + bytes([source.randrange(256)]) + payload[at + 1 :]
@@ -138,4 +155,4 @@ def run(source: Random) -> None:
     assert ids == sorted(set(ids)), ids
     if not ended:
         assert session.served == len(ids)
-    assert all(key.startswith(b"k") or isinstance(key, (str, int, float, tuple)) or key for key in region.scan_keys())
+    assert all(isinstance(key, (str, int, float, tuple)) or key.startswith(b"k") or key for key in region.scan_keys())

@@ -21,7 +21,8 @@ REGIONS, CHANGES, IMAGE, ANSWER = 15, 16, 17, 18
 SECTION = struct.Struct("<IIQQQQQII")
 PIECE = struct.Struct("<IIQQQQIIIBBH")
 ITEM = struct.Struct("<IIQQQB7x")
-ENTRY = struct.Struct("<IIBBB5x")
+ENTRY = struct.Struct("<IIIBBBB")
+IDENTITY = struct.Struct("<QQ")
 BUCKETS = 3
 LIFE, EPOCH, TRANSFER = 1, 5, 9
 _names = itertools.count()
@@ -41,16 +42,31 @@ def region_frame(number: int, name: str, buckets: int = BUCKETS) -> bytes:
 
 
 def entry(
-    key: bytes, value: bytes = b"", *, operation: int = 1, found: bytes = b"", outcome: int = 1, flags: int = 0
+    key: bytes,
+    value: bytes = b"",
+    *,
+    operation: int = 1,
+    found: bytes = b"",
+    outcome: int = 1,
+    flags: int = 0,
+    caller: int = 7,
+    slot: int = 0,
+    number: int = 1,
 ) -> bytes:
     record = make_record(key, value, operation=operation, stamp=1 << 30, recipients=b"")
-    length = ENTRY.size + len(record) + len(padded(found))
-    return ENTRY.pack(length, len(found), outcome, 0, flags) + record + padded(found)
+    identity = IDENTITY.pack(caller, slot << 48 | number) if flags & 1 else b""
+    length = ENTRY.size + len(identity) + len(record) + len(padded(found))
+    return ENTRY.pack(length, 0, len(found), outcome, 0, flags, 0) + identity + record + padded(found)
+
+
+def forget(caller: int) -> bytes:
+    """An entry that forgets a caller."""
+    return ENTRY.pack(ENTRY.size + IDENTITY.size, 0, 0, 0, 0, 0, 1) + IDENTITY.pack(caller, 0)
 
 
 def clear_entry(entries: int = 0, *, number: int = 1) -> bytes:
     """The entry of a clear that took out so many entries."""
-    return ENTRY.pack(40, 0, 2, 0, 1 | 8) + struct.pack("<IIQQ", 7, 1, number, entries)
+    return ENTRY.pack(40, 0, 0, 2, 0, 1, 2) + IDENTITY.pack(7, number) + struct.pack("<Q", entries)
 
 
 def section(
@@ -133,11 +149,16 @@ def write_section(source: Random, at: list[int]) -> bytes:
             found=bytes(source.choice((0, 0, 8, 30))),
             outcome=source.randrange(3),
             flags=source.choice((0, 0, 1, 3)),
+            caller=source.choice((7, 8, 9)),
+            slot=source.randrange(4),
+            number=source.randrange(1, 9),
         )
         for key in keys
     ]
     if source.random() < 0.05:
         entries.insert(source.randrange(len(entries) + 1), clear_entry(source.randrange(9)))
+    if source.random() < 0.1:
+        entries.insert(source.randrange(len(entries) + 1), forget(source.choice((7, 8, 9))))
     if source.random() < 0.03 and entries:
         broken = bytearray(entries[0])
         broken[source.randrange(len(broken))] = source.randrange(256)

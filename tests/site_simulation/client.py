@@ -32,7 +32,7 @@ class Client:
         key: str,
         name: str,
         arguments: tuple[Any, ...],
-        identity: tuple[int, int, int],
+        event_id: tuple[int, int, int],
         over: Callable[[str, Hashable], object],
     ) -> None:
         self._member, self._key, self._name, self._over = member, key, name, over
@@ -47,7 +47,7 @@ class Client:
         self._table.set_primaries(dict.fromkeys(range(core.bucket_count), here))
         member.sharing._connections()
         route = core.route or Route(core, self._table, member.lines, member.me)
-        self._steps = _core.CallSteps(route, operation, key, value, identity, member.now_us, self._condition)
+        self._steps = _core.CallSteps(route, operation, key, value, event_id, member.now_us, self._condition)
         self._until_us = member.now_us + CALL_TIMEOUT_US
         self._aim = self._new_aim(None)
         self._wait_until_us = 0
@@ -168,6 +168,7 @@ class Client:
 
     def _end(self, what: str, answer: Hashable) -> None:
         self._member.clients.remove(self)
+        del self._steps  # The slot of the call is free.
         self._over(what, answer)
 
     def end(self) -> None:

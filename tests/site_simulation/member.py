@@ -36,7 +36,7 @@ WORK_US, REST_US = 10 * MS, 250 * MS  # As `MemberCopies`.
 AGAIN_US = 100 * MS  # As `CallPool`.
 LOOK_US = 5 * MS  # A thread that looks every millisecond looks so often here.
 
-CALL = struct.Struct("<IBBBBIIIHHIIQQ")
+CALL = struct.Struct("<IBBBBIIIHHIIQQQQ")
 ANSWER = struct.Struct("<IBBBBIIIB3xQQ")
 CALL_REGION, CALL_GET, CALL_CHANGE = 1, 2, 3
 DONE = 0
@@ -151,9 +151,9 @@ class Watched:
 class Served(Stream):
     """The calls of one connection, at the member that serves them."""
 
-    def __init__(self, member: Member, end: End, depth: int) -> None:
-        self._watched = Watched(member)
-        super().__init__(member, _core.CallSession(member.regions.get, depth), end)
+    def __init__(self, member: Member, end: End, caller: tuple[Incarnation, int]) -> None:
+        self._watched, self.caller = Watched(member), caller
+        super().__init__(member, _core.CallSession(member.regions.get, caller[1]), end)
 
     def _receive(self, data: bytes) -> None:
         self._watched.asked(data)
@@ -210,8 +210,10 @@ class Lines:
 
     def __init__(self, member: Member) -> None:
         self._member = member
+        self.slots = _core.CallSlots(member.me.member_id)
         self.here = Line(member, None)
         self.lines: dict[Incarnation, Line] = {}
+        self._opened_lines = 0
         self._opening: dict[Incarnation, list[Callable[[str | None], object]]] = {}
         self._failed: dict[Incarnation, tuple[int, str]] = {}
         self._gone: set[Incarnation] = set()
@@ -232,7 +234,9 @@ class Lines:
         waiting.append(then)
         if len(waiting) > 1:
             return
-        opening = wire.Opening(self._member.agent.me, to, self._member.agent.site_identity)
+        self._opened_lines += 1
+        agent = self._member.agent
+        opening = wire.Opening(agent.me, to, agent.site_identity, line=self._opened_lines)
         self._member.world.network.connect(
             self._member,
             to,
@@ -273,14 +277,38 @@ class Lines:
         return [self.here, *self.lines.values()]
 
 
-class NoServer:
-    """Stands for `CallServer`: the member itself has the sessions of calls."""
+class Server:
+    """The connections on which the member is called, as `CallServer` has them."""
 
     def __init__(self, member: Member) -> None:
         self._member = member
+        self._newest: dict[tuple[Incarnation, int], int] = {}  # Of each caller and depth.
+        self._seen: set[Incarnation] = set()
+        self._gone: set[Incarnation] = set()
+
+    def accept(self, told: wire.Opening, end: End) -> str:
+        """Takes a connection in the place of the caller's earlier ones, or says why not."""
+        caller = told.from_, told.depth
+        if told.from_ in self._gone:
+            return "the site has given the caller up"
+        if told.line < self._newest.get(caller, 0):
+            return "the caller has opened a later connection already"
+        self._newest[caller] = told.line
+        self._end(lambda each: each.caller == caller)
+        Served(self._member, end, caller)
+        return ""
+
+    def keep_only(self, members: Mapping[Incarnation, Any]) -> None:
+        self._gone = (self._gone | self._seen).difference(members)
+        self._seen = set(members)
+        self._newest = {caller: line for caller, line in self._newest.items() if caller[0] not in self._gone}
+        self._end(lambda each: each.caller[0] in self._gone)
 
     def stop(self) -> None:
-        for stream in [each for each in self._member.streams if isinstance(each, Served)]:
+        self._end(lambda each: True)
+
+    def _end(self, which: Callable[[Served], bool]) -> None:
+        for stream in [each for each in self._member.streams if isinstance(each, Served) and which(each)]:
             stream.close()
 
 
@@ -370,6 +398,9 @@ class Copies:
         self.session.take_view(profiles)
         self.wake()
 
+    def lease_renewed(self) -> None:
+        self.session.lease_renewed()
+
     def take(self, key: BucketKey, bucket: Any) -> None:
         self.session.take(key, bucket, self.member.now_us)
         self.wake()
@@ -418,7 +449,8 @@ class Sharing(SharedRegions):
         return self._member.copies
 
     def _make_calls(self, site_identity: str) -> Any:
-        return NoServer(self._member)
+        self._member.server = Server(self._member)
+        return self._member.server
 
     def _make_pool(self, site_identity: str) -> Any:
         self._member.lines = Lines(self._member)
@@ -575,6 +607,7 @@ class Member(Node):
         self.regions: dict[str, SimulatedRegion] = {}
         self.copies: Copies
         self.lines: Lines | None = None
+        self.server: Server
         self.clock_of_stamps = _core.Clock()
         self._wall_ms = 1_700_000_000_000 + world.simulation.rng.randrange(-5000, 5000)
         self.member_id = world.simulation.rng.randrange(1, 1 << 32)
@@ -658,9 +691,7 @@ class Member(Node):
         self.sharing._connections()
         if protocol == wire.CALLS:
             refusal = wire.refusal_of(told, self.me, self.agent.site_identity)
-            if not refusal:
-                Served(self, end, told.depth)
-            return refusal
+            return refusal or self.server.accept(told, end)
         copies = self.copies
         refusal = copies.session.refusal_of_lane(told)
         if not refusal:

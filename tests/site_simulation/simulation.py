@@ -12,7 +12,6 @@ from typing import Any
 import msgpack
 
 from pywan import _core
-from pywan.protocol import between_members as wire
 
 MS = 1000
 RETRANSMITS_US = 60 * MS  # A packet that is lost is sent again after about so long.
@@ -149,7 +148,8 @@ class End:
             self._take(data)
 
     def _take(self, data: bytes | None) -> None:
-        if not self.is_open or (data is not None and not self.other.is_open and not self.connection.is_late):
+        """Bytes still come when the connection has broken at the other end."""
+        if not self.is_open:
             return
         if self.node.is_dead:  # Its machine answers that nobody is there.
             self.close()
@@ -178,7 +178,6 @@ class Connection:
 
     def __init__(self, network: Network, protocol: bytes, one: Node, other: Node) -> None:
         self.network, self.protocol = network, protocol
-        self.is_late = network.has_late_calls or protocol != wire.CALLS
         self.ends = End(self, one, other), End(self, other, one)
         self.ends[0].other, self.ends[1].other = self.ends[1], self.ends[0]
 
@@ -198,8 +197,6 @@ class Network:
         self.rates: dict[tuple[str, str], int] = {}  # Slow ways, in bytes a second.
         self.loss = 0.0
         self.slow_us = 0
-        # Whether bytes of calls still arrive whose connection has broken at the caller's end.
-        self.has_late_calls = False
         self.connections: list[Connection] = []
 
     def is_cut(self, one: str, other: str) -> bool:

@@ -25,13 +25,12 @@ NAMES = ("m1", "m2", "m3", "m4")
 BUCKETS = 2
 KEYS = tuple("abcdefgh")  # Some are in either bucket.
 # What a world has only if it is asked for: the product does not keep its promises there yet.
-LATE_CALLS = "late-calls"  # Calls that arrive after their repeats: a first attempt does not ask what is remembered.
 # Changes of which an attempt was made when their bucket was lost and began anew. The new life remembers nothing of
 # them, and makes them again.
 REPEATS_OVER_LIVES = "repeats-over-lives"
 # The coordinator's file is lost where regions are colocated: some of their buckets never get their copies again.
 LOST_FILES_OF_COLOCATED = "lost-files-of-colocated"
-EXTRAS = (LATE_CALLS, REPEATS_OVER_LIVES, LOST_FILES_OF_COLOCATED)
+EXTRAS = (REPEATS_OVER_LIVES, LOST_FILES_OF_COLOCATED)
 PAUSES = ("RETRY_US", "RETRY_MAX_US", "REPEAT_US", "REPEAT_MAX_US")  # Of an agent: shorter, as the lease is.
 STEPS_MAX = 200_000  # Of one search for an order of a history.
 WHOLE_AGAIN_US = 12 * MEMBER_TIMEOUT_US  # So long a site that has healed takes at most until it is whole.
@@ -55,7 +54,6 @@ class SiteWorld:
         self.seed, self._extras = seed, extras
         self.simulation = Simulation(seed)
         self.network = Network(self.simulation)
-        self.network.has_late_calls = LATE_CALLS in extras
         rng = self.simulation.rng
         self.statistics: defaultdict[str, int] = defaultdict(int)
         self.regions = self._regions(rng)
