@@ -138,8 +138,8 @@ cdef extern from "copies/wan_tail.h" nogil:
     void wan_tail_rewind(wan_tail *tail, uint32_t lane)
 
 cdef extern from "copies/wan_clear.h" nogil:
-    wan_status wan_clear_make(wan_table *table, wan_tail *tail, uint32_t bucket, uint8_t site, const wan_attempt *attempt,
-                              wan_recalled *made, uint64_t *entries)
+    wan_status wan_clear_make(wan_table *table, wan_tail *tail, uint32_t bucket, uint8_t site,
+                              const wan_attempt *attempt, wan_recalled *made, uint64_t *entries)
     wan_status wan_clear_follow(wan_table *table, wan_tail *tail, uint32_t bucket, uint8_t site, uint64_t life,
                                 uint64_t epoch, uint64_t sequence, const wan_tail_entry *entry)
 
