@@ -19,7 +19,7 @@ enum {
     WAN_CALL_CHANGE,     /* Makes one change: a record, then the value that the condition expects. */
     WAN_CALL_ROWS,       /* Makes the changes of `count` records, in order. */
     WAN_CALL_COUNT,      /* How many entries the bucket has. */
-    WAN_CALL_SCAN,       /* The keys of the bucket from the shard `number` on, with their values if asked for. */
+    WAN_CALL_SCAN,       /* The keys of the bucket from the shard `shard` on, with their values if asked for. */
     WAN_CALL_CLEAR,      /* Takes all entries out of the bucket. */
     WAN_CALL_ANSWER      /* A wan_answer. */
 };
