@@ -142,6 +142,21 @@ def test_a_member_that_was_given_up_begins_anew_and_tells_its_regions_again():
     assert session.tables.members[session.me].hosting == (("data", 100),)
 
 
+def test_a_member_names_the_incarnations_that_have_used_its_folder():
+    site = Site()
+    first = site.member("m")
+    site.news(first)
+    second = site.member("m", first.remembered)
+    second.me = Incarnation("m", 7)
+    site.news(second)
+    assert site.core.site.members[second.me].before == (1,)
+    assert second.remembered.incarnations == (1, 7)
+    site.core.left(second.me, site.now_us)
+    site.news(second)  # It was given up, and begins anew.
+    site.news(second)
+    assert site.core.site.members[second.me].before == (1, 7)
+
+
 def test_a_pause_grows_while_nobody_coordinates_and_what_is_remembered_stays():
     site = Site()
     session = site.member("m", Remembered("locator", "site"))

@@ -214,7 +214,7 @@ def test_a_member_that_has_locked_the_folder_of_an_earlier_incarnation_proves_th
     site = Site(A, B)
     bucket = site.bucket()
     again = Incarnation(bucket.primary.name, 99)
-    site.join(again, before=bucket.primary.member_id)
+    site.join(again, before=(5, bucket.primary.member_id, 6))
     assert isinstance(site.last(again), Tables)
     assert site.bucket().in_sync == (site.bucket().primary,) and bucket.primary not in site.bucket().in_sync
 

@@ -671,8 +671,7 @@ int wan_tail_acknowledged(wan_tail *tail, uint32_t number, uint32_t lane, uint64
             became = WAN_TAIL_GREW;
             give_lanes(tail, bucket); /* The copies are told. */
         }
-        if (copy->image_acked && !copy->caught_up && copy->acked >= bucket->counted
-            && bucket->role == WAN_TAIL_PRIMARY) {
+        if (copy->image_acked && !copy->caught_up && copy->acked >= bucket->counted) {
             copy->caught_up = 1;
             became |= WAN_TAIL_CAUGHT_UP;
         }
@@ -687,7 +686,8 @@ int wan_tail_image_acked(wan_tail *tail, uint32_t number, uint32_t lane, uint64_
     wan_tail_bucket *bucket = &tail->buckets[number];
     wan_lock_take(&bucket->lock);
     wan_tail_copy *copy = (wan_tail_copy *)find_copy(bucket, lane);
-    const int is_news = copy && bucket->life == life && bucket->epoch == epoch && bucket->role == WAN_TAIL_PRIMARY
+    /* A primary that is about to be active has told its lanes already, so an image may be whole before that. */
+    const int is_news = copy && bucket->life == life && bucket->epoch == epoch && leads(bucket->role)
                         && copy->state == WAN_COPY_LEARNING && copy->transfer == transfer
                         && copy->image_shard == WAN_IMAGE_DONE && !copy->refused;
     if (is_news) {

@@ -37,6 +37,7 @@ RETRY_MAX_US = 2_000_000
 REPEAT_US = 200_000  # So soon a request is repeated whose effect the tables do not show. The pause grows.
 REPEAT_MAX_US = 2_000_000
 REQUESTS_AT_ONCE = 1000  # In one message.
+INCARNATIONS_KEPT = 16  # A set of copies may name one that was not the last.
 AGAIN_MIN_US = 10_000  # A refusal that passes is tried again no sooner.
 
 
@@ -125,7 +126,7 @@ class Remembered:
     coordinator: str = ""  # The name of the locator that coordinates. Empty: the member never heard of one.
     site_identity: str = ""
     seen: DecisionId = NO_DECISION  # The newest decision that any incarnation of the member heard of.
-    member_id: int = 0  # Of the incarnation that wrote it. 0: none has.
+    incarnations: tuple[int, ...] = ()  # The member ids of those that have used the folder, the newest last.
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +211,6 @@ class AgentSession:
         self.requests: dict[tuple[Any, ...], Request] = {}
         self._host, self._port, self._site, self._version, self._process = host, port, site, version, process
         self._has_ended, self._draw_id, self._reached = has_ended, draw_id, reached
-        self._before = remembered.member_id
         self._reports = False  # The next join says what the member holds.
         self._ended: Incarnation | None = None  # An earlier incarnation that is proved to be gone.
         self._hosted: dict[str, _Hosted] = {}
@@ -450,7 +450,7 @@ class AgentSession:
             self._version,
             tuple((name, each.weight) for name, each in sorted(known.items())),
             self._process,
-            self._before,
+            tuple(each for each in remembered.incarnations if each != me.member_id),
         )
         fields: dict[str, Any] = {
             "profile": encoding.plain_profile(profile),
@@ -574,7 +574,9 @@ class AgentSession:
         changes = self.tables.take(tables)
         if changes is None:
             return []
-        self.remembered = Remembered(tables.coordinator, tables.site_identity, tables.newest, self.me.member_id)
+        others = tuple(each for each in self.remembered.incarnations if each != self.me.member_id)
+        incarnations = (*others, self.me.member_id)[-INCARNATIONS_KEPT:]
+        self.remembered = Remembered(tables.coordinator, tables.site_identity, tables.newest, incarnations)
         return [Changed(changes)]
 
     def _extend(self, sent_us: int, reply: Mapping[str, Any]) -> list[Outcome]:

@@ -143,7 +143,7 @@ class Coordinator:
             if known.generation >= self.site.generation and not self.site.made(known):
                 self._begin_generation(known, now_us)
         for earlier in self._earlier_incarnations(me):
-            if earlier.member_id == profile.before:  # One process locks a folder: the one that it names is gone.
+            if earlier.member_id in profile.before:  # One process locks a folder: those that it names are gone.
                 self.left(earlier, now_us)
         for region, attributes in regions.items():
             there = self.site.regions.get(region)
@@ -872,7 +872,7 @@ class Coordinator:
         return {
             each
             for each in (*bucket.in_sync, *bucket.leaving)
-            if each not in self._heard_now and alive.get(each.name, each) == each
+            if each not in self._heard_now and each not in self._gone and alive.get(each.name, each) == each
         }
 
     def _heard(self, key: BucketKey, member: Incarnation) -> None:
@@ -1058,7 +1058,7 @@ class Coordinator:
             return Refused(f"member {me} was not heard for its whole lease", join_again=True)
         for earlier in self._earlier_incarnations(me):
             other = self.site.members.get(earlier)
-            if earlier.member_id == profile.before:
+            if earlier.member_id in profile.before:
                 continue
             if earlier in self._expired and earlier not in self._gone and (me, earlier) not in self._asked_about:
                 # The member may see that the process is gone, where this coordinator does not.

@@ -99,7 +99,7 @@ def plain_profile(profile: MemberProfile) -> list[Any]:
         profile.version,
         [[region, weight] for region, weight in profile.hosting],
         profile.process,
-        profile.before,
+        list(profile.before),
     ]
 
 
@@ -117,7 +117,7 @@ def profile_of(value: Any) -> MemberProfile:
         _text(version),
         tuple((_text(region), number_of(weight)) for region, weight in _pairs(hosting)),
         _text(process),
-        number_of(before),
+        numbers_of(before),
     )
 
 
@@ -328,6 +328,10 @@ def number_of(value: Any) -> int:
     if type(value) is not int or not 0 <= value <= NUMBER_MAX:
         raise ProtocolError(f"a number from 0 to {NUMBER_MAX} is not {quoted(value)}")
     return value
+
+
+def numbers_of(value: Any) -> tuple[int, ...]:
+    return tuple(number_of(each) for each in _list(value))
 
 
 def _whole(value: Any) -> int:

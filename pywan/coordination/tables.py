@@ -160,7 +160,7 @@ class MemberProfile:
     version: str = ""  # Of pywan.
     hosting: tuple[tuple[str, int], ...] = ()  # Its regions, each with local-max-memory in MB; 0: it is an accessor.
     process: str = ""  # Its machine, its pid, and when that process began (pywan.base.processes).
-    before: int = 0  # The member id of the incarnation that its folder names. It has locked the folder. 0: none.
+    before: tuple[int, ...] = ()  # The member ids of the incarnations that its folder names. It has locked the folder.
 
     @property
     def machine(self) -> str:

@@ -509,7 +509,7 @@ class Agent:
                 check_name(value["coordinator"], "a coordinator"),
                 str(value["site_identity"]),
                 encoding.decision_id_of(value["seen"]),
-                encoding.number_of(value["member_id"]),
+                encoding.numbers_of(value["incarnations"]),
             )
         except (FileError, OSError, ValueError, KeyError, TypeError, PywanError) as error:
             raise ConfigurationError(
@@ -527,7 +527,7 @@ class Agent:
             "coordinator": remembered.coordinator,
             "site_identity": remembered.site_identity,
             "seen": encoding.plain_decision_id(remembered.seen),
-            "member_id": remembered.member_id,
+            "incarnations": list(remembered.incarnations),
         }
         try:
             write_whole(self._file, json.dumps(value).encode())

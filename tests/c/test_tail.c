@@ -310,6 +310,20 @@ static void a_new_epoch_begins_the_image_of_a_learner_anew(void)
     EXPECT_EQUAL(all.bucket->copies[0].queued, 0);
     end(&all);
 }
+static void an_image_that_is_whole_before_its_primary_is_active_is_not_forgotten(void)
+{
+    tails all;
+    begin(&all, WAN_TAIL_TAKING_OVER);
+    set_copies(&all, &learner, 1);
+    wan_tail_copy *copy = &all.bucket->copies[0];
+    copy->image_shard = WAN_IMAGE_DONE;
+    EXPECT_EQUAL(wan_tail_image_acked(&all.tail, BUCKET, copy->lane, LIFE, EPOCH, copy->transfer), 1);
+    EXPECT_EQUAL(wan_tail_acknowledged(&all.tail, BUCKET, copy->lane, LIFE, EPOCH, 0), WAN_TAIL_CAUGHT_UP);
+    wan_tail_set_role(&all.tail, BUCKET, WAN_TAIL_PRIMARY, LIFE, EPOCH, 0);
+    EXPECT_EQUAL(all.bucket->copies[0].state, WAN_COPY_WAITED);
+    end(&all);
+}
+
 static void a_learner_with_its_image_is_waited_for_and_caught_up_when_it_has_what_counts(void)
 {
     tails all;
@@ -734,6 +748,8 @@ const test_case tail_tests[] = {
      the_stream_of_a_learner_has_all_that_a_copy_in_sync_may_lack},
     {"another transfer of a lane is another learner", another_transfer_of_a_lane_is_another_learner},
     {"a new epoch begins the image of a learner anew", a_new_epoch_begins_the_image_of_a_learner_anew},
+    {"an image that is whole before its primary is active is not forgotten",
+     an_image_that_is_whole_before_its_primary_is_active_is_not_forgotten},
     {"a learner with its image is waited for, and caught up when it has what counts",
      a_learner_with_its_image_is_waited_for_and_caught_up_when_it_has_what_counts},
     {"only a primary takes changes, and a cancelled one leaves nothing",
