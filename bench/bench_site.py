@@ -254,9 +254,9 @@ def join(options: Options, report: Report) -> None:
         c = site.begin("c")
         c.finish()
         empty = resident[b]
-        wait_until(lambda: redundancy([a, b])[1] > 0 or redundancy([a, b])[0] == 2, 30, "the image begins")
+        wait_until(lambda: redundancy([a, b, c])[1] > 0 or redundancy([a, b, c])[0] == 2, 30, "the image begins")
         first, began = a.ask("look"), time.monotonic()
-        image_s = wait_until(lambda: redundancy([a, b]) == (2, 0), 120, "the member has every bucket")
+        image_s = wait_until(lambda: redundancy([a, b, c]) == (2, 0), 120, "the member has every bucket")
         last = a.ask("look")
         rate_meanwhile = (last["done"] - first["done"]) / (time.monotonic() - began)
         time.sleep(rest_s)
