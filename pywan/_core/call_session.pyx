@@ -465,7 +465,8 @@ cdef class CallSession(Session):
         cdef bint counts = wan_read(&bucket.counted) >= call.wait.sequence
         cdef bint is_told = call.wait.is_change
         if counts and not is_told:
-            is_told = wan_tail_may_read(call.wait.tail, call.wait.bucket, now_us)
+            # The time is that after the read of the table: a process may have been stopped since the loop asked for it.
+            is_told = wan_tail_may_read(call.wait.tail, call.wait.bucket, wan_monotonic_us())
         # The era is read last: a later era may have other changes under the same sequence.
         if wan_read(&bucket.era) != call.wait.era or not counts:
             return self.finish(call, True)
