@@ -15,6 +15,8 @@
 #   make libfuzzer the same led by coverage, if clang is here (FUZZ_SECONDS=60 FUZZERS="log" ...)
 #   make simulate  senders and receivers over a bad network, disk and clock   (ARGS="--seeds 1000 --jobs 2" ...)
 #   make simulate-site  a site of several members in simulated time  (ARGS="--seeds 1000 --jobs 2")
+#   make mutants   pieces of the protocol of a site are taken out, and a check sees each  (ARGS="--seeds 500 NAME..." or "--list")
+#   make mutants-quick  two of those that need no build: others on each day of the year
 #   make crash     senders and receivers killed with kill -9  (ARGS="--rounds 1000 --seed 7" ...)
 #   make crash-site  a site of three members: killed, stopped, ended; its locator killed  (ARGS="--rounds 100 --seed 7" ...)
 #   make campaign  the random campaigns one after another, each for CAMPAIGN_SECONDS=600, or as many rounds or seeds
@@ -29,7 +31,7 @@
 SHELL      := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: help demo lint tidy test test-quick test-long campaign sanitize-quick bench ctest fuzz fuzz-core fuzz-python libfuzzer simulate simulate-site crash crash-site sanitize sanitized tsan tables docs wheel install build clean
+.PHONY: help demo lint tidy test test-quick test-long campaign sanitize-quick bench ctest fuzz fuzz-core fuzz-python libfuzzer simulate simulate-site mutants mutants-quick crash crash-site sanitize sanitized tsan tables docs wheel install build clean
 
 # Only used to make .venv; needs Python 3.11 or newer with the venv module.
 PYTHON ?= python3
@@ -183,6 +185,12 @@ fuzz-python: build
 
 simulate: build
 	$(PY) -m tests.simulator $(or $(ARGS),--seeds 1000)
+
+mutants: build
+	$(PY) -m tests.mutations $(ARGS)
+
+mutants-quick: build
+	$(PY) -m tests.mutations --of-the-day --seeds 100 --jobs $(CORES) $(ARGS)
 
 simulate-site: build
 	$(PY) -m tests.site_simulation $(or $(ARGS),--seeds 1000)

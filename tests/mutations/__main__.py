@@ -1,0 +1,94 @@
+"""Takes pieces of the protocol out, one at a time, and says which check of the simulated site sees it: `make mutants
+ARGS="--seeds 500 NAME..."`. The exit status is 1 if a loss is not seen, and 2 if a patch does not apply."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import signal
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+
+from .patches import FOLDER, ROOT, Mutation, apply_patch, read_mutations
+from .trial import Children, Result, Stopped, try_mutation
+
+OF_A_DAY = 2
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.mutations", description=__doc__, allow_abbrev=False)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="mutations to try (default: all)")
+    parser.add_argument("--list", action="store_true", help="say which mutations there are, and try none")
+    parser.add_argument("--seeds", type=int, default=500, help="how many seeds to try at most (default 500)")
+    parser.add_argument("--first", type=int, default=1, help="the first of them (default 1)")
+    parser.add_argument("--jobs", type=int, default=1, help="mutations that are tried at the same time (default 1)")
+    parser.add_argument(
+        "--of-the-day",
+        action="store_true",
+        help=f"try {OF_A_DAY} that need no build and that a check is known to see: others on each day of the year",
+    )
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="where the patches are (default: %(default)s)")
+    options = parser.parse_args()
+    mutations = read_mutations(options.folder)
+    if options.of_the_day:
+        mutations = of_the_day(mutations, datetime.datetime.now(datetime.UTC).timetuple().tm_yday)
+    unknown = sorted(set(options.names) - {each.name for each in mutations})
+    if unknown:
+        parser.error(f"there is no mutation {unknown[0]}: --list says which there are")
+    mutations = [each for each in mutations if not options.names or each.name in options.names]
+    if options.list:
+        for each in mutations:
+            print(f"{each.name}: {each.about}")
+        return 0
+    refused = {each.name: why for each in mutations if (why := apply_patch(each, ROOT, "--check"))}
+    for name, why in refused.items():
+        print(
+            f"mutation {name} does not apply to this tree: {why}\nmake {options.folder / name}.patch anew from the code"
+            " as it is, or remove it",
+            file=sys.stderr,
+        )
+    if refused:
+        return 2
+    return try_all(mutations, options.first, options.seeds, options.jobs)
+
+
+def of_the_day(mutations: list[Mutation], day: int) -> list[Mutation]:
+    """Those whose turn it is."""
+    quick = [each for each in mutations if not each.is_compiled and not each.not_seen]
+    return [quick[(day * OF_A_DAY + n) % len(quick)] for n in range(min(OF_A_DAY, len(quick)))]
+
+
+def try_all(mutations: list[Mutation], first: int, count: int, jobs: int) -> int:
+    def end(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, end)
+    children, results, started = Children(), list[Result](), time.monotonic()
+    with ThreadPoolExecutor(jobs) as pool:
+        try:
+            trials = [pool.submit(try_mutation, each, first, count, children) for each in mutations]
+            for trial in as_completed(trials):
+                results.append(trial.result())
+                print(f"{time.monotonic() - started:6.1f} s  {results[-1].mutation.name}: {results[-1]}", flush=True)
+        except (KeyboardInterrupt, Stopped):
+            children.stop()
+            pool.shutdown(cancel_futures=True)
+            print("ended: nothing is left behind", file=sys.stderr)
+            return 130
+        except BaseException:
+            children.stop()
+            pool.shutdown(cancel_futures=True)
+            raise
+    results.sort(key=lambda each: each.mutation.name)
+    print("\n| mutation | what is taken out | seen |\n|---|---|---|")
+    for result in results:
+        print(f"| `{result.mutation.name}` | {result.mutation.about} | {result} |")
+    missed = [each.mutation.name for each in results if each.seen_at is None]
+    print(f"\n{len(results)} mutations, {len(missed)} not seen{': ' if missed else ''}{', '.join(missed)}")
+    return bool(missed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

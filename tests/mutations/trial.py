@@ -1,0 +1,223 @@
+"""Owns the trial of a mutation: a copy of the tree in a temporary folder, the patch, the build, and the seeds."""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from .patches import ROOT, Mutation, apply_patch
+from .seeds import CHECK, ERROR
+
+SEED_LIMIT_S = 60  # A seed takes about 0.2 s. One that takes so long finds no end.
+FAULTS_MAX = 20  # So many seeds of one mutation may end in a fault that is no check.
+BUILT = ("pywan/_core/*.so", "pywan/_core/c_tables.pxd")
+OBJECTS = ("build/objects", "build/cython")
+
+# What a failed check is called, by words of what it says.
+CHECKS = {
+    "the history of": "history of a key",
+    "and was acknowledged": "a new primary has all that was answered",
+    "are both primary": "one primary under an epoch",
+    "was acknowledged": "a new primary has all that was answered",
+    "and it leads": "answers of an earlier primary",
+    " leads it under ": "answers of an earlier primary",
+    ", in sync, has ": "every copy in sync has what is answered",
+    "the copies of": "equal copies at rest",
+    "holds entries of": "equal copies at rest",
+    "copies in sync, and asks for": "min-in-sync-copies",
+    "a healthy site finds no rest": "rest after all is healed",
+    "operations in a healthy site": "operations after all is healed",
+    "goes back from life": "lives go forward",
+    "acknowledges sequence": "messages between members",
+    "an answer to question": "messages between members",
+    "finds no end of its work": "members find an end of their work",
+}
+
+
+class Stopped(Exception):
+    """The command is to end."""
+
+
+class Children:
+    """The processes that were started, so that all of them can be ended. Any thread may call it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._is_stopped = False
+
+    def start(self, command: list[str], tree: Path, errors: IO[str], output: int) -> subprocess.Popen[bytes]:
+        with self._lock:
+            if self._is_stopped:
+                raise Stopped
+            child = subprocess.Popen(
+                command,
+                cwd=tree,
+                env=environment_of(tree),
+                stdout=output,
+                stderr=errors,
+                bufsize=0,  # So a line that has come is never in a buffer while the next one is waited for.
+                start_new_session=True,  # Ctrl-C reaches this process, which ends them.
+            )
+            self._running.add(child)
+            return child
+
+    def end(self, child: subprocess.Popen[bytes]) -> None:
+        """Ends a process with all that it has started."""
+        with self._lock:
+            self._running.discard(child)
+            if child.poll() is None:
+                os.killpg(child.pid, signal.SIGKILL)
+        if child.stdout is not None:
+            child.stdout.close()
+        child.wait()
+
+    def stop(self) -> None:
+        """Ends all, and lets none begin."""
+        with self._lock:
+            self._is_stopped = True
+            for child in self._running:
+                if child.poll() is None:
+                    os.killpg(child.pid, signal.SIGKILL)
+
+    def check(self) -> None:
+        if self._is_stopped:
+            raise Stopped
+
+
+def environment_of(tree: Path) -> dict[str, str]:
+    cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    compiler = "ccache cc" if shutil.which("ccache") else "cc"
+    given = {"CC": compiler, "CCACHE_NOHASHDIR": "1", "PYWAN_BUILD_CACHE": f"{cache}/pywan", **os.environ}
+    return {**given, "CCACHE_BASEDIR": str(tree), "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+@dataclass
+class Result:
+    mutation: Mutation
+    seeds: int = 0  # How many were run.
+    seen_at: int | None = None  # The seed at which a check failed.
+    check: str = ""
+    faults: list[str] = field(default_factory=list)  # Seeds that ended, and not by a check.
+    failure: str = ""  # Why the trial could not go on.
+
+    def __str__(self) -> str:
+        if self.failure:
+            return self.failure
+        told = f"seed {self.seen_at}: {self.check}" if self.seen_at is not None else f"not seen in {self.seeds} seeds"
+        return told if not self.faults else f"{told} ({len(self.faults)} ended in no check: {self.faults[0]})"
+
+
+def try_mutation(mutation: Mutation, first: int, count: int, children: Children) -> Result:
+    """Takes the piece out of a copy of the tree, and runs seeds until a check fails."""
+    result = Result(mutation)
+    with tempfile.TemporaryDirectory(prefix=f"pywan-{mutation.name}-") as folder:
+        tree = Path(folder, "tree").resolve()
+        copy_tree(tree, mutation.is_compiled, children)
+        why = apply_patch(mutation, tree)
+        if why:
+            result.failure = f"does not apply: {why}"
+            return result
+        if mutation.is_compiled:
+            result.failure = build(tree, children)
+        last = first + count - 1
+        while first <= last and result.seen_at is None and not result.failure:
+            first = run_seeds(tree, first, last, result, children)
+            if len(result.faults) > FAULTS_MAX:
+                result.failure = f"{len(result.faults)} of {result.seeds} seeds ended in no check: {result.faults[0]}"
+    return result
+
+
+def copy_tree(tree: Path, with_objects: bool, children: Children) -> None:
+    """Copies what is in the work tree, and what was built of it."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+    )
+    files = [ROOT / os.fsdecode(name) for name in listed.stdout.split(b"\0") if name]
+    files += [file for pattern in BUILT for file in ROOT.glob(pattern)]
+    if with_objects:
+        files += [file for folder in OBJECTS for file in (ROOT / folder).rglob("*") if file.is_file()]
+    for file in files:
+        children.check()
+        if file.is_file():
+            to = tree / file.relative_to(ROOT)
+            to.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(file, to)  # With its time, by which the build sees what is current.
+
+
+def build(tree: Path, children: Children) -> str:
+    """Builds the core as `make build` does. Returns why it failed; empty: it did not."""
+    with tempfile.TemporaryFile("w+") as errors:
+        command = [sys.executable, "setup.py", "-q", "build_ext", "--inplace"]
+        child = children.start(command, tree, errors, subprocess.DEVNULL)
+        try:
+            status = child.wait()
+        finally:
+            children.end(child)
+        children.check()
+        errors.seek(0)
+        lines = [line for line in errors.read().splitlines() if "rror" in line] or ["no reason was given"]
+    return f"was not built: {lines[0]}" if status else ""
+
+
+def run_seeds(tree: Path, first: int, last: int, result: Result, children: Children) -> int:
+    """Runs seeds in one process, until a check fails or the process ends. Returns the seed to go on with."""
+    with tempfile.TemporaryFile("w+") as errors:
+        command = [sys.executable, "-m", "tests.mutations.seeds", str(first), str(last)]
+        child = children.start(command, tree, errors, subprocess.PIPE)
+        seed, is_late, status = first, False, 0
+        try:
+            while line := _next_line(child):
+                seed, what, words = json.loads(line)
+                result.seeds += 1
+                if what == CHECK:
+                    result.seen_at, result.check = seed, name_of(words)
+                elif what == ERROR:
+                    result.faults.append(f"seed {seed}, {words}")
+                seed += 1
+            status = child.wait()
+        except TimeoutError:
+            is_late = True
+        finally:
+            children.end(child)
+        children.check()
+        if is_late:
+            result.faults.append(f"seed {seed} took longer than {SEED_LIMIT_S} s")
+        elif status:
+            errors.seek(0)
+            words = (errors.read().strip().splitlines() or [""])[-1]
+            result.faults.append(f"seed {seed}, the process ended with status {status} {words}".strip())
+        elif seed <= last:
+            return last + 1  # A check has failed.
+        else:
+            return seed
+    result.seeds += 1
+    return seed + 1
+
+
+def _next_line(child: subprocess.Popen[bytes]) -> bytes:
+    """Returns the next line that a child prints; empty: it prints no more. TimeoutError: it takes too long."""
+    assert child.stdout is not None
+    with selectors.DefaultSelector() as selector:
+        selector.register(child.stdout, selectors.EVENT_READ)
+        if not selector.select(SEED_LIMIT_S):
+            raise TimeoutError
+        return child.stdout.readline()
+
+
+def name_of(words: str) -> str:
+    """Returns the name of the check that says these words."""
+    return next((name for part, name in CHECKS.items() if part in words), words)
