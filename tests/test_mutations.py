@@ -63,7 +63,7 @@ def test_an_end_before_its_time_leaves_nothing_behind(tmp_path):
         text=True,
     )
     try:
-        eventually(lambda: any(Path(tmp_path).glob("pywan-promises-*/tree/pywan/errors.py")))
+        eventually(lambda: any(Path(tmp_path).glob("pywan-mutations-*/promises/pywan/errors.py")))
         child.send_signal(signal.SIGINT)
         _, told = child.communicate(timeout=LIMIT_S)
     finally:

@@ -7,12 +7,13 @@ import argparse
 import datetime
 import signal
 import sys
+import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 from .patches import FOLDER, ROOT, Mutation, apply_patch, read_mutations
-from .trial import Children, Result, Stopped, try_mutation
+from .trial import Children, Result, Whole, try_mutation
 
 OF_A_DAY = 2
 
@@ -66,26 +67,25 @@ def try_all(mutations: list[Mutation], first: int, count: int, jobs: int) -> int
 
     signal.signal(signal.SIGTERM, end)
     children, results, started = Children(), list[Result](), time.monotonic()
-    with ThreadPoolExecutor(jobs) as pool:
+    with tempfile.TemporaryDirectory(prefix="pywan-mutations-") as folder, ThreadPoolExecutor(jobs) as pool:
         try:
-            trials = [pool.submit(try_mutation, each, first, count, children) for each in mutations]
+            whole = Whole(Path(folder).resolve(), children, any(each.is_compiled for each in mutations))
+            trials = [pool.submit(try_mutation, each, whole, first, count) for each in mutations]
             for trial in as_completed(trials):
                 results.append(trial.result())
                 print(f"{time.monotonic() - started:6.1f} s  {results[-1].mutation.name}: {results[-1]}", flush=True)
-        except (KeyboardInterrupt, Stopped):
+        except BaseException as error:
             children.stop()
             pool.shutdown(cancel_futures=True)
+            if not isinstance(error, KeyboardInterrupt):
+                raise
             print("ended: nothing is left behind", file=sys.stderr)
             return 130
-        except BaseException:
-            children.stop()
-            pool.shutdown(cancel_futures=True)
-            raise
     results.sort(key=lambda each: each.mutation.name)
     print("\n| mutation | what is taken out | seen |\n|---|---|---|")
     for result in results:
         print(f"| `{result.mutation.name}` | {result.mutation.about} | {result} |")
-    missed = [each.mutation.name for each in results if each.seen_at is None]
+    missed = [each.mutation.name for each in results if not each.is_seen]
     print(f"\n{len(results)} mutations, {len(missed)} not seen{': ' if missed else ''}{', '.join(missed)}")
     return bool(missed)
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -34,7 +35,7 @@ CHECKS = {
     ", in sync, has ": "every copy in sync has what is answered",
     "the copies of": "equal copies at rest",
     "holds entries of": "equal copies at rest",
-    "copies in sync, and asks for": "min-in-sync-copies",
+    "and min-in-sync-copies is": "min-in-sync-copies",
     "a healthy site finds no rest": "rest after all is healed",
     "operations in a healthy site": "operations after all is healed",
     "goes back from life": "lives go forward",
@@ -103,39 +104,88 @@ def environment_of(tree: Path) -> dict[str, str]:
 
 
 @dataclass
-class Result:
-    mutation: Mutation
+class Run:
+    """What became of seeds."""
+
     seeds: int = 0  # How many were run.
-    seen_at: int | None = None  # The seed at which a check failed.
+    seen_at: int | None = None  # The last of them, if a check failed there.
     check: str = ""
     faults: list[str] = field(default_factory=list)  # Seeds that ended, and not by a check.
+
+
+@dataclass
+class Result:
+    mutation: Mutation
+    run: Run = field(default_factory=Run)
+    fail_anyway: list[int] = field(default_factory=list)  # Seeds at which a check fails without the mutation, too.
     failure: str = ""  # Why the trial could not go on.
+
+    @property
+    def is_seen(self) -> bool:
+        return self.run.seen_at is not None and not self.failure
 
     def __str__(self) -> str:
         if self.failure:
             return self.failure
-        told = f"seed {self.seen_at}: {self.check}" if self.seen_at is not None else f"not seen in {self.seeds} seeds"
-        return told if not self.faults else f"{told} ({len(self.faults)} ended in no check: {self.faults[0]})"
+        run = self.run
+        told = f"seed {run.seen_at}: {run.check}" if self.is_seen else f"not seen in {run.seeds} seeds"
+        if run.faults:
+            told += f" ({len(run.faults)} ended in no check: {run.faults[0]})"
+        if self.fail_anyway:
+            told += f" (with nothing taken out, seeds fail too: {', '.join(map(str, self.fail_anyway))})"
+        return told
 
 
-def try_mutation(mutation: Mutation, first: int, count: int, children: Children) -> Result:
-    """Takes the piece out of a copy of the tree, and runs seeds until a check fails."""
-    result = Result(mutation)
-    with tempfile.TemporaryDirectory(prefix=f"pywan-{mutation.name}-") as folder:
-        tree = Path(folder, "tree").resolve()
-        copy_tree(tree, mutation.is_compiled, children)
+class Whole:
+    """A copy of the tree from which nothing is taken out. Any thread may call it."""
+
+    def __init__(self, folder: Path, children: Children, with_objects: bool) -> None:
+        self.folder, self.tree, self.children = folder, folder / "whole", children
+        self._lock = threading.Lock()
+        self._fails: dict[int, bool] = {}  # By seed.
+        copy_tree(self.tree, with_objects, children)
+
+    def fails(self, seed: int) -> bool:
+        """Returns whether a check fails at a seed though nothing is taken out. Then it says nothing of a mutation."""
+        with self._lock:
+            if seed not in self._fails:
+                run = Run()
+                run_seeds(self.tree, seed, seed, run, self.children)
+                self._fails[seed] = run.seen_at is not None
+            return self._fails[seed]
+
+
+def try_mutation(mutation: Mutation, whole: Whole, first: int, count: int) -> Result:
+    """Takes the piece out of a copy of the tree, and runs seeds until a check fails that holds with the piece."""
+    result, children, last = Result(mutation), whole.children, first + count - 1
+    tree = whole.folder / mutation.name
+    try:
+        shutil.copytree(whole.tree, tree, copy_function=copy_file(children))
         why = apply_patch(mutation, tree)
-        if why:
-            result.failure = f"does not apply: {why}"
-            return result
-        if mutation.is_compiled:
-            result.failure = build(tree, children)
-        last = first + count - 1
-        while first <= last and result.seen_at is None and not result.failure:
-            first = run_seeds(tree, first, last, result, children)
-            if len(result.faults) > FAULTS_MAX:
-                result.failure = f"{len(result.faults)} of {result.seeds} seeds ended in no check: {result.faults[0]}"
+        result.failure = f"does not apply: {why}" if why else build(tree, children) if mutation.is_compiled else ""
+        run = result.run
+        while first <= last and not result.failure:
+            first = run_seeds(tree, first, last, run, children)
+            if run.seen_at is not None and whole.fails(run.seen_at):
+                result.fail_anyway.append(run.seen_at)
+                run.seen_at = None
+            elif run.seen_at is not None:
+                break
+            if len(run.faults) > FAULTS_MAX:
+                result.failure = f"{len(run.faults)} of {run.seeds} seeds ended in no check: {run.faults[0]}"
+    finally:
+        shutil.rmtree(tree, ignore_errors=True)
     return result
+
+
+def copy_file(children: Children) -> Callable[[str, str], object]:
+    """Returns what copies a file with its time, by which the build sees what is current, unless the command ends."""
+
+    def copy(from_: str, to: str) -> object:
+        children.check()
+        return shutil.copy2(from_, to)
+
+    return copy
 
 
 def copy_tree(tree: Path, with_objects: bool, children: Children) -> None:
@@ -150,12 +200,12 @@ def copy_tree(tree: Path, with_objects: bool, children: Children) -> None:
     files += [file for pattern in BUILT for file in ROOT.glob(pattern)]
     if with_objects:
         files += [file for folder in OBJECTS for file in (ROOT / folder).rglob("*") if file.is_file()]
+    copy = copy_file(children)
     for file in files:
-        children.check()
         if file.is_file():
             to = tree / file.relative_to(ROOT)
             to.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(file, to)  # With its time, by which the build sees what is current.
+            copy(str(file), str(to))
 
 
 def build(tree: Path, children: Children) -> str:
@@ -173,7 +223,7 @@ def build(tree: Path, children: Children) -> str:
     return f"was not built: {lines[0]}" if status else ""
 
 
-def run_seeds(tree: Path, first: int, last: int, result: Result, children: Children) -> int:
+def run_seeds(tree: Path, first: int, last: int, run: Run, children: Children) -> int:
     """Runs seeds in one process, until a check fails or the process ends. Returns the seed to go on with."""
     with tempfile.TemporaryFile("w+") as errors:
         command = [sys.executable, "-m", "tests.mutations.seeds", str(first), str(last)]
@@ -182,11 +232,11 @@ def run_seeds(tree: Path, first: int, last: int, result: Result, children: Child
         try:
             while line := _next_line(child):
                 seed, what, words = json.loads(line)
-                result.seeds += 1
+                run.seeds += 1
                 if what == CHECK:
-                    result.seen_at, result.check = seed, name_of(words)
+                    run.seen_at, run.check = seed, name_of(words)
                 elif what == ERROR:
-                    result.faults.append(f"seed {seed}, {words}")
+                    run.faults.append(f"seed {seed}, {words}")
                 seed += 1
             status = child.wait()
         except TimeoutError:
@@ -195,16 +245,14 @@ def run_seeds(tree: Path, first: int, last: int, result: Result, children: Child
             children.end(child)
         children.check()
         if is_late:
-            result.faults.append(f"seed {seed} took longer than {SEED_LIMIT_S} s")
+            run.faults.append(f"seed {seed} took longer than {SEED_LIMIT_S} s")
         elif status:
             errors.seek(0)
             words = (errors.read().strip().splitlines() or [""])[-1]
-            result.faults.append(f"seed {seed}, the process ended with status {status} {words}".strip())
-        elif seed <= last:
-            return last + 1  # A check has failed.
+            run.faults.append(f"seed {seed}, the process ended with status {status} {words}".strip())
         else:
             return seed
-    result.seeds += 1
+    run.seeds += 1
     return seed + 1
 
 

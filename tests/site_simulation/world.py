@@ -57,6 +57,7 @@ class SiteWorld:
         rng = self.simulation.rng
         self.statistics: defaultdict[str, int] = defaultdict(int)
         self.regions = self._regions(rng)
+        self._ask_for_copies(random.Random(f"{seed} copies"))
         self.is_one_machine = rng.random() < 0.5  # Locator and members see each other's processes.
         self.journal: list[Store] = []
         # By region and key. Regions that are colocated have the same keys.
@@ -108,6 +109,13 @@ class SiteWorld:
             colocated_with="data",
         )
         return [made, beside]
+
+    def _ask_for_copies(self, rng: random.Random) -> None:
+        """In some worlds a change needs two copies. Where lost copies are not made again, it would wait for ever."""
+        least = rng.choice([1, 1, 2])
+        for each in self.regions:
+            if not each.is_partitioned or (each.redundant_copies and each.recovery_delay >= 0):
+                each.min_in_sync_copies = least
 
     def note(self, text: str) -> None:
         self.trace.append(f"{self.simulation.now_us / 1e6:.4f} {text}")
@@ -269,6 +277,12 @@ class SiteWorld:
                 )
         if not is_change:
             return
+        in_sync = 1 + sum(each["waited"] and not each["transfer"] for each in state["copies"])
+        least = region.attributes.min_in_sync_copies
+        self.must(  # A member that leads no more has forgotten its copies.
+            in_sync >= least or state["role"] != "primary",
+            f"{member.me} answers a change of {key} with {in_sync} copies in sync, and min-in-sync-copies is {least}",
+        )
         self.counted[key, life] = max(self.counted[key, life], counted)
         core, known = self.coordinator.core, member.agent.tables.buckets.get(key)
         bucket = core.site.buckets.get(key)
