@@ -38,6 +38,7 @@ CHECKS = {
     "and min-in-sync-copies is": "min-in-sync-copies",
     "a healthy site finds no rest": "rest after all is healed",
     "operations in a healthy site": "operations after all is healed",
+    "begins anew, and": "proof of death before a new life",
     "goes back from life": "lives go forward",
     "acknowledges sequence": "messages between members",
     "an answer to question": "messages between members",

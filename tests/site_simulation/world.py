@@ -14,6 +14,7 @@ from pywan.coordination import agent_session, tables
 from pywan.coordination.actions import Store
 from pywan.coordination.agent_session import Remembered
 from pywan.coordination.tables import Bucket, BucketKey, Incarnation
+from pywan.member.hosting import silence_limit_ms
 from pywan.protocol import between_members as wire
 
 from .client import ANSWERED, FAILED, Client
@@ -65,6 +66,7 @@ class SiteWorld:
         self.under_way: defaultdict[tuple[str, str], dict[int, Client]] = defaultdict(dict)  # By region, key; thread.
         self.unclear: set[tuple[str, str]] = set()  # Keys that had such a change when a life of their bucket ended.
         self.lives: dict[BucketKey, tuple[int, int]] = {}  # Each bucket's life, and when it began.
+        self.holders: dict[BucketKey, tuple[Incarnation, ...]] = {}  # The copies that the last decision names.
         # Buckets about which decisions were lost with the coordinator's file, each with their generation.
         self.forgotten: dict[BucketKey, int] = {}
         self.activations: defaultdict[tuple[BucketKey, int], list[Activation]] = defaultdict(list)  # Of each life.
@@ -193,6 +195,7 @@ class SiteWorld:
             self.note(f"decision {store.newest.generation}.{store.newest.number} {key}: {shown(bucket)}")
             for each in _buckets_of(key):
                 self._see_life(each, bucket)
+                self.holders[each] = (*bucket.in_sync, *bucket.leaving)
 
     def _see_fork(self, key: BucketKey, generation: int) -> None:
         """Nobody who is there knows of the decisions that were lost, so others are made in their place.
@@ -221,6 +224,7 @@ class SiteWorld:
             self.unchecked.add(key)
         elif bucket.life != life:
             self.statistics["lives"] += 1
+            self._see_proof(key)
             for region, of in self._keys_of(key):
                 self.threads += 1
                 if any(each.is_in_doubt for each in self.under_way[region, of].values()):
@@ -230,6 +234,18 @@ class SiteWorld:
                 )
             since = self.simulation.now_us
         self.lives[key] = bucket.life, since
+
+    def _see_proof(self, key: BucketKey) -> None:
+        """A bucket begins anew. Where silence is no reason for that, everybody who held it has ended, or says so."""
+        attributes = next(each for each in self.regions if each.name == key.region)
+        if silence_limit_ms(attributes) >= 0 or self.statistics.get("files"):
+            return
+        for each in self.holders.get(key, ()):
+            node = self.network.nodes.get(each)
+            self.must(
+                not isinstance(node, Member) or node.is_dead or node.is_leaving,
+                f"{key} begins anew, and {each}, which holds it, has not ended",
+            )
 
     @staticmethod
     def _keys_of(key: BucketKey) -> list[tuple[str, str]]:
@@ -310,10 +326,12 @@ class SiteWorld:
 
     # --- clients ---
 
-    def client(self, told: list[str] | None = None) -> None:
-        """One operation of a thread of some member. `told` gets what became of it."""
+    def client(self, told: list[str] | None = None, reads_at: str = "") -> None:
+        """One operation of a thread of some member. `told` gets what became of it. `reads_at`: it is a read, at this
+        member."""
         rng = self.simulation.rng
         there = [each for each in self.members.values() if not each.is_dead and len(each.regions) == len(self.regions)]
+        there = [each for each in there if reads_at in ("", each.name)]
         if not there:
             self.statistics["calls where no region is"] += 1
             return
@@ -322,6 +340,7 @@ class SiteWorld:
         name = rng.choice(
             ["get", "get", "get", "put", "put", "put_if_absent", "replace", "remove", "compare", "destroy"]
         )
+        name = "get" if reads_at else name
         history = self.history[region, of]
         values = [each.arguments[-1] for each in history if each.arguments] or [0]
         self.threads += 1
@@ -437,6 +456,10 @@ class SiteWorld:
         if rng.random() < 0.6:  # By something that resets connections, which both ends see at once.
             self.network.reset(self.members[name])
         self._clients_soon(6)
+        # It may still answer from what it leads, while others take over and go on.
+        for _ in range(rng.choice([0, 12])):
+            self.simulation.after(rng.randrange(700 * MS), lambda: self.client(reads_at=name))
+            self.simulation.after(rng.randrange(700 * MS), self.client)
         self.statistics["isolations"] += 1
 
     def _coordinator_cut(self) -> None:
