@@ -67,6 +67,7 @@ class SiteWorld:
         self.unclear: set[tuple[str, str]] = set()  # Keys that had such a change when a life of their bucket ended.
         self.lives: dict[BucketKey, tuple[int, int]] = {}  # Each bucket's life, and when it began.
         self.holders: dict[BucketKey, tuple[Incarnation, ...]] = {}  # The copies that the last decision names.
+        self.severed: BucketKey | None = None  # The pair that `_sever` has cut.
         # Buckets about which decisions were lost with the coordinator's file, each with their generation.
         self.forgotten: dict[BucketKey, int] = {}
         self.activations: defaultdict[tuple[BucketKey, int], list[Activation]] = defaultdict(list)  # Of each life.
@@ -193,6 +194,8 @@ class SiteWorld:
                 continue  # Members that know later decisions may yet report them.
             self._see_fork(key, store.newest.generation)
             self.note(f"decision {store.newest.generation}.{store.newest.number} {key}: {shown(bucket)}")
+            if key == self.severed and bucket.leaving:
+                self._strike(bucket)
             for each in _buckets_of(key):
                 self._see_life(each, bucket)
                 self.holders[each] = (*bucket.in_sync, *bucket.leaving)
@@ -326,12 +329,11 @@ class SiteWorld:
 
     # --- clients ---
 
-    def client(self, told: list[str] | None = None, reads_at: str = "") -> None:
-        """One operation of a thread of some member. `told` gets what became of it. `reads_at`: it is a read, at this
-        member."""
+    def client(self, told: list[str] | None = None, at: str = "", is_read: bool = False) -> None:
+        """One operation of a thread of some member, or of the member `at`. `told` gets what became of it."""
         rng = self.simulation.rng
         there = [each for each in self.members.values() if not each.is_dead and len(each.regions) == len(self.regions)]
-        there = [each for each in there if reads_at in ("", each.name)]
+        there = [each for each in there if at in ("", each.name)]
         if not there:
             self.statistics["calls where no region is"] += 1
             return
@@ -340,7 +342,7 @@ class SiteWorld:
         name = rng.choice(
             ["get", "get", "get", "put", "put", "put_if_absent", "replace", "remove", "compare", "destroy"]
         )
-        name = "get" if reads_at else name
+        name = "get" if is_read else name
         history = self.history[region, of]
         values = [each.arguments[-1] for each in history if each.arguments] or [0]
         self.threads += 1
@@ -394,6 +396,7 @@ class SiteWorld:
         what: Callable[[], object] = rng.choice(
             [
                 *[self._kill, self._start_one, self._cut, self._isolate, self._ambush, self._heal, self._hold] * 2,
+                *[self._part, self._sever] * 2,
                 *[self._pause, self._lossy, self._slow, self._leave, self._coordinator, self._file],
                 *[self._coordinator_cut, self._all_again, self._reset],
             ]
@@ -458,9 +461,57 @@ class SiteWorld:
         self._clients_soon(6)
         # It may still answer from what it leads, while others take over and go on.
         for _ in range(rng.choice([0, 12])):
-            self.simulation.after(rng.randrange(700 * MS), lambda: self.client(reads_at=name))
+            self.simulation.after(rng.randrange(700 * MS), lambda: self.client(at=name, is_read=True))
             self.simulation.after(rng.randrange(700 * MS), self.client)
         self.statistics["isolations"] += 1
+
+    def _part(self) -> None:
+        """A primary reaches one of its copies, but neither the coordinator nor the others, which take over."""
+        rng = self.simulation.rng
+        several = [each for each in self.coordinator.core.site.buckets.values() if len(each.in_sync) > 2]
+        if not several:
+            return
+        bucket = rng.choice(several)
+        primary = self.network.nodes.get(bucket.primary)
+        if not isinstance(primary, Member) or primary.is_dead:
+            return
+        kept = rng.choice([each.name for each in bucket.in_sync if each != bucket.primary])
+        rest = [each for each in [*self.members, "coordinator"] if each not in (primary.name, kept)]
+        self.network.cut |= {(primary.name, each) for each in rest} | {(each, primary.name) for each in rest}
+        self.note(f"{primary.name} reaches {kept} and nobody else")
+        self.network.reset(primary)
+        for _ in range(12):
+            self.simulation.after(rng.randrange(1500 * MS), lambda: self.client(at=primary.name))
+            self.simulation.after(rng.randrange(1500 * MS), self.client)
+        self.statistics["parts"] += 1
+
+    def _sever(self) -> None:
+        """A primary loses its one other copy, and asks to have it taken out. See `_strike`."""
+        pairs = [key for key, each in self.coordinator.core.site.buckets.items() if len(each.in_sync) == 2]
+        if pairs:
+            self.severed = self.simulation.rng.choice(pairs)
+            one, other = (each.name for each in self.coordinator.core.site.buckets[self.severed].in_sync)
+            self.network.cut |= {(one, other), (other, one)}
+            self.note(f"{one} and {other} are cut")
+            self.statistics["severed pairs"] += 1
+
+    def _strike(self, bucket: Bucket) -> None:
+        """The primary hears that its copy leaves, cannot say that it has stored that, and dies after some changes."""
+        self.severed = None
+        primary = self.network.nodes.get(bucket.primary)
+        if not isinstance(primary, Member):
+            return
+        way = (primary.name, "coordinator")
+        self.simulation.after(0, lambda: self.network.cut.add(way))
+        for _ in range(12):
+            self.simulation.after(self.simulation.rng.randrange(150 * MS), lambda: self.client(at=primary.name))
+
+        def over() -> None:
+            self.network.heal()
+            if not self.is_healing:
+                self.end(primary)
+
+        self.simulation.after(200 * MS, over)
 
     def _coordinator_cut(self) -> None:
         """Nobody reaches the coordinator for a while, and all members reach each other."""
