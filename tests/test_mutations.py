@@ -42,6 +42,14 @@ def test_a_patch_that_does_not_apply_is_refused_by_its_name(tmp_path):
     assert "mutation of-yesterday does not apply to this tree" in done.stderr and not done.stdout
 
 
+def test_a_loss_that_no_check_sees_is_told_and_fails(tmp_path):
+    patch = "Nothing is taken out.\n\n--- /dev/null\n+++ b/pywan/nothing.py\n@@ -0,0 +1 @@\n+NOTHING = 0\n"
+    (tmp_path / "nothing.patch").write_text(patch)
+    done = run("--folder", str(tmp_path), "--seeds", "2")
+    assert done.returncode == 1
+    assert "| `nothing` | Nothing is taken out. | not seen in 2 seeds |" in done.stdout
+
+
 def test_a_mutation_that_is_not_there_is_refused_by_its_name():
     done = run("promises", "all-of-it")
     assert done.returncode == 2 and "there is no mutation all-of-it" in done.stderr
