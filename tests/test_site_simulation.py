@@ -9,7 +9,6 @@ import pytest
 
 from pywan import _core
 from pywan.copies.region_copies import RegionCopies
-from pywan.member import sharing
 from site_simulation.world import Broken, SiteWorld
 
 SEEDS = int(os.environ.get("SITE_SEEDS", "25"))
@@ -46,26 +45,26 @@ def without_fetching_what_other_copies_have(monkeypatch):
     monkeypatch.setattr(RegionCopies, "adopted", empty)
 
 
-def without_the_silence_limit_of_a_sole_copy(monkeypatch):
-    monkeypatch.setattr(sharing, "sole_until_us", lambda made, heard_us: None)
-
-
-# Each with the seed at which the search begins: near the first that finds it today. The wait for promises to an earlier
-# primary is not here: an earlier primary that is reached adopts the new epoch, and one that is not reached is taken out
-# later than its promises end. So few runs need the wait.
+# Each with the seed at which the search begins. The wait for promises to an earlier primary is not here: an earlier
+# primary that is reached adopts the new epoch, and one that is not reached is taken out after its promises. The
+# silence-limit of a sole copy is not here either: no run of some hundreds needs it. tests/test_shared_region.py and
+# tests/c/test_tail.c hold it, and tests/mutations names both as not seen.
 TAKEN_OUT = {
     without_fetching_what_other_copies_have: 1,
-    without_the_silence_limit_of_a_sole_copy: 1,
 }
 
 
 @pytest.mark.whole
 @pytest.mark.parametrize("take_out", TAKEN_OUT, ids=lambda each: each.__name__)
 def test_the_checks_find_a_protocol(take_out, monkeypatch):
-    take_out(monkeypatch)
     for seed in range(TAKEN_OUT[take_out], TAKEN_OUT[take_out] + SEARCH):
-        try:
-            SiteWorld(seed).run()
-        except Broken:
-            return
+        with monkeypatch.context() as patched:
+            take_out(patched)
+            try:
+                SiteWorld(seed).run()
+                continue
+            except Broken:
+                pass
+        SiteWorld(seed).run()  # The whole protocol has to keep what this run asks: otherwise it shows nothing.
+        return
     pytest.fail(f"{SEARCH} runs did not notice that the protocol goes on {take_out.__name__}")

@@ -265,7 +265,9 @@ class SiteWorld:
                 each.epoch != epoch or each.member == member.me,
                 f"{member.me} and {each.member} are both primary of {key} under {epoch:#x}",
             )
-        if key not in self.unchecked:
+        if key not in self.unchecked and all(each.epoch <= epoch for each in known):
+            # One that slept, and wakes under an epoch that another one has followed, lacks what that one has. What it
+            # answers is looked at in `answered`.
             counted = self.counted[key, life]
             self.must(last >= counted, f"{member.me} leads {key} from {last} on, and {counted} was acknowledged")
         known.append(Activation(epoch, member.me, last))
