@@ -248,6 +248,17 @@ def refused_of(value: Any) -> Refused:
     )
 
 
+def plain_leaving(messages: Iterable[Refused | MayLeave | StillNeeded]) -> dict[str, Any]:
+    """What a member is told that wants to leave, as fields of a reply."""
+    told: dict[str, Any] = {}
+    for message in messages:
+        if isinstance(message, MayLeave):
+            told["may_leave"] = plain_may_leave(message)
+        elif isinstance(message, StillNeeded):
+            told["still_needed"] = plain_still_needed(message)
+    return told
+
+
 def plain_may_leave(message: MayLeave) -> list[Any]:
     return [list(each) for each in message.lost]
 

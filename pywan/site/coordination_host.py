@@ -15,7 +15,7 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -622,7 +622,7 @@ class CoordinationHost:
             "lease_us": self._member_timeout_us,
             "tables": None if tables is None else encoding.pack(encoding.plain_tables(tables)),
             "refused": [encoding.plain_refused(each) for each in mail if isinstance(each, Refused)],
-            **_plain_leaving(mail),
+            **encoding.plain_leaving(mail),
         }
 
     def _on_ask(self, request: dict[str, Any], peer: tuple[Any, ...]) -> dict[str, Any]:
@@ -655,7 +655,7 @@ class CoordinationHost:
             "coordinator": self.name,
             "decision": decision,
             "refused_requests": refused,
-            **_plain_leaving(leaving),
+            **encoding.plain_leaving(leaving),
         }
 
     def _reply(self, *, refused: list[Refused] | None = None, **fields: Any) -> dict[str, Any]:
@@ -743,17 +743,6 @@ def reach_of(profile: MemberProfile) -> Reach:
         there = reply.get("incarnation", profile.incarnation.member_id)
         return Reach.ANSWERED if there == profile.incarnation.member_id else Reach.REFUSED
     return Reach.ANSWERED
-
-
-def _plain_leaving(messages: Iterable[Refused | MayLeave | StillNeeded]) -> dict[str, Any]:
-    """What a member is told that wants to leave, as fields of a reply."""
-    told: dict[str, Any] = {}
-    for message in messages:
-        if isinstance(message, MayLeave):
-            told["may_leave"] = encoding.plain_may_leave(message)
-        elif isinstance(message, StillNeeded):
-            told["still_needed"] = encoding.plain_still_needed(message)
-    return told
 
 
 def _map(request: dict[str, Any], key: str) -> dict[str, Any]:

@@ -121,7 +121,7 @@ class CoordinatorNode(Node):
             self._reply(
                 tables=None if tables is None else encoding.pack(encoding.plain_tables(tables)),
                 refused=[encoding.plain_refused(each) for each in mail if isinstance(each, Refused)],
-                **plain_leaving(mail),
+                **encoding.plain_leaving(mail),
             )
         )
 
@@ -135,7 +135,7 @@ class CoordinatorNode(Node):
                 leaving.append(message)
                 if isinstance(message, Refused):
                     refused.append([index, encoding.plain_refused(message)])
-        reply(self._reply(decision=self.core.site.number, refused_requests=refused, **plain_leaving(leaving)))
+        reply(self._reply(decision=self.core.site.number, refused_requests=refused, **encoding.plain_leaving(leaving)))
 
     def _reply(self, **fields: Any) -> dict[str, Any]:
         return {
@@ -196,14 +196,3 @@ class CoordinatorNode(Node):
             self._act()
 
         self.simulation.after(after, lambda: self.do(tell))
-
-
-def plain_leaving(messages: list[Refused | MayLeave | StillNeeded]) -> dict[str, Any]:
-    """What a member is told that wants to leave, as fields of a reply."""
-    told: dict[str, Any] = {}
-    for message in messages:
-        if isinstance(message, MayLeave):
-            told["may_leave"] = encoding.plain_may_leave(message)
-        elif isinstance(message, StillNeeded):
-            told["still_needed"] = encoding.plain_still_needed(message)
-    return told
