@@ -219,6 +219,21 @@ def test_a_member_that_has_locked_the_folder_of_an_earlier_incarnation_proves_th
     assert site.bucket().in_sync == (site.bucket().primary,) and bucket.primary not in site.bucket().in_sync
 
 
+def test_a_coordinator_that_starts_again_knows_who_was_proved_to_be_gone():
+    site = Site(A, B, redundant_copies=0)
+    again = Incarnation("a", 99)
+    site.now += 1
+    site.core.join(profile(again, before=(A.member_id,)), {}, {}, NO_DECISION, site.now)
+    stored = site.core.site.take_store()  # It was stopped before it decided what follows from that.
+    site.journal.append(replace(stored, members=((again, profile(again, before=(A.member_id,))),), buckets=()))
+    site.start(run=2)
+    assert A in site.core.site.members and site.bucket(KEY).primary == A
+    site.deaf.add(A)
+    site.pass_time(2 * OVER, again, B)
+    site.pass_time(2 * PROMISES_END_US, again, B)
+    assert all(each.primary in (B, again) for each in site.core.site.buckets.values())
+
+
 def test_a_member_is_asked_once_whether_an_earlier_incarnation_whose_lease_is_over_has_ended():
     site = Site(A, B, redundant_copies=0)
     site.deaf.add(A)

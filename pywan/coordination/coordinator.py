@@ -79,7 +79,13 @@ class Coordinator:
         self._heard_us: dict[Incarnation, int] = {}  # When the member was heard last.
         self._probing: dict[Incarnation, int] = {}  # Who is probed, and since when.
         self._down: set[Incarnation] = set()  # Unreachable by a probe, with a lease that may still run.
-        self._gone: set[Incarnation] = set()  # Proved to be gone: nothing is acknowledged there any more.
+        # Proved to be gone: nothing is acknowledged there any more. Profiles of later incarnations keep that proof.
+        self._gone = {
+            each
+            for each in self.site.members
+            for later in self.site.members.values()
+            if later.incarnation.name == each.name and each.member_id in later.before
+        }
         # By member: which others it reaches over its connections, as it said last.
         self._reaches: dict[Incarnation, frozenset[Incarnation]] = {}
         # Members that were asked whether an earlier incarnation of theirs has ended.
