@@ -16,7 +16,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from site_simulation.world import EXTRAS, Broken, SiteWorld
+from site_simulation.extras import EXTRAS
+from site_simulation.world import Broken, SiteWorld
 
 
 def one(seed: int, extras: Collection[str] = ()) -> tuple[dict[str, int], str]:

@@ -154,7 +154,7 @@ class CoordinatorNode(Node):
             match action:
                 case Store():
                     self.world.journal.append(action)
-                    self.world.decided(action)
+                    self.world.watch.decided(action)
                 case Tell(to, Tables() as message):
                     if message.newest.number > message.since:
                         news.append(to)

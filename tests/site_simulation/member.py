@@ -78,7 +78,7 @@ class Stream:
         try:
             goes_on = self.session.receive_data(data, self.member.now_us)
         except ProtocolError as error:
-            self.member.world.lane_gave_up(self.member, str(error))
+            self.member.world.watch.lane_gave_up(self.member, str(error))
             goes_on = False
         if not goes_on:
             self.move()
@@ -95,7 +95,7 @@ class Stream:
                 self.end.send(data)
                 moved = True
         except ProtocolError as error:
-            self.member.world.lane_gave_up(self.member, str(error))
+            self.member.world.watch.lane_gave_up(self.member, str(error))
             self.close()
         return moved
 
@@ -145,7 +145,7 @@ class Watched:
             region, bucket, kind = self._calls.pop(call)
             if status == DONE:
                 is_change = kind == CALL_CHANGE and outcome <= DESTROYED
-                self._member.world.answered(self._member, BucketKey(region, bucket), is_change)
+                self._member.world.watch.answered(self._member, BucketKey(region, bucket), is_change)
 
 
 class Served(Stream):
@@ -461,7 +461,7 @@ class Sharing(SharedRegions):
         world, member = self._member.world, self._member
 
         def watch(bucket: int, life: int, epoch: int, last: int) -> None:
-            world.activated(member, BucketKey(region.name, bucket), life, epoch, last)
+            world.watch.activated(member, BucketKey(region.name, bucket), life, epoch, last)
 
         tail.watch = watch
         return tail

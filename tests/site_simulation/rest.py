@@ -1,0 +1,86 @@
+"""Owns the question whether a simulated site is at rest: nobody waits, and all copies are there and equal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pywan import _core
+from pywan.config.attributes import RegionAttributes
+from pywan.coordination.tables import BucketKey
+
+from .member import Member
+from .shown import BUCKETS, contents, shown, tail_of
+
+if TYPE_CHECKING:
+    from .world import SiteWorld
+
+
+class Rest:
+    def __init__(self, world: SiteWorld) -> None:
+        self._world = world
+
+    def why_not(self) -> str:
+        """Why the site is not at rest; empty: it is."""
+        core = self._world.coordinator.core
+        if core._unheard or core._silent:
+            return "the coordinator waits for members that are there"
+        if any(each.paused_until > self._world.simulation.now_us for each in self._world.members.values()):
+            return "a member is paused"
+        for member in self._world.members.values():
+            why = self._member_unrest(member)
+            if why:
+                return why
+        for attributes in self._world.regions:
+            for number in range(BUCKETS):
+                why = self._bucket_unrest(BucketKey(attributes.name, number), attributes)
+                if why:
+                    return why
+        return ""
+
+    def _member_unrest(self, member: Member) -> str:
+        if member.is_dead or not member.agent.is_joined or member.me not in self._world.coordinator.core._lease_until:
+            return f"{member.name} is not there"
+        missing = [each.name for each in self._world.regions if each.name not in member.regions]
+        if missing:
+            return f"{member.me} has no region {missing[0]}"
+        if member.clients:
+            return f"{len(member.clients)} callers of {member.me} wait"
+        sessions = [each.session for each in member.streams if isinstance(each.session, _core.CallSession)]
+        sessions += [member.lines.here.here] if member.lines is not None and member.lines.here.here else []
+        shelved = sum(each.shelved for each in sessions)
+        if shelved:
+            return f"{shelved} calls are shelved at {member.me}"
+        waiting = sorted(key[0] for key in member.agent.session.requests)
+        if waiting:
+            return f"{member.me} waits for the effect of {', '.join(map(str, waiting))}"
+        return ""
+
+    def _bucket_unrest(self, key: BucketKey, attributes: RegionAttributes) -> str:
+        core = self._world.coordinator.core
+        bucket = core.site.buckets.get(key)
+        if bucket is None or bucket.primary is None:
+            return f"{key} has no primary"
+        if bucket.leaving or bucket.learners:
+            return f"{key} is not at rest: {shown(bucket)}"
+        if not attributes.is_partitioned or attributes.recovery_delay >= 0:
+            wanted = core.site.regions[key.region].copies_wanted(len(core.site.hosts(key.region)))
+            if len(bucket.in_sync) < wanted:
+                return f"{key} has not {wanted} copies: {shown(bucket)}"
+        found = set()
+        for each in bucket.in_sync:
+            node = self._world.network.nodes.get(each)
+            tail = tail_of(node, key)
+            if tail is None:
+                return f"{each}, in sync, has no copy of {key}"
+            state, region = tail.state(key.number), node.regions[key.region]
+            role = "primary" if each == bucket.primary else "copy"
+            if state["role"] != role:
+                return f"{each} is {state['role']} of {key}, and not {role}"
+            found.add((state["life"], state["epoch"], state["last"], state["counted"], *contents(region, key.number)))
+        if len(found) > 1:
+            return f"the copies of {key} differ: {sorted(found, key=str)}"
+        for member in self._world.members.values():
+            region = member.regions[key.region]
+            if member.me not in bucket.in_sync and contents(region, key.number)[0]:
+                return f"{member.me} holds entries of {key}, and is no copy of it"
+        return ""

@@ -1,0 +1,43 @@
+"""Owns what the parts of a simulated site ask about keys, buckets and tables."""
+
+from __future__ import annotations
+
+from pywan import _core
+from pywan.coordination.tables import Bucket, BucketKey
+
+from .member import Member, SimulatedRegion
+from .simulation import Node
+
+BUCKETS = 2
+KEYS = tuple("abcdefgh")  # Some are in either bucket.
+
+
+def contents(region: SimulatedRegion, bucket: int) -> tuple[int, int, int]:
+    """How many entries a member holds of a bucket, how many tombstones, and what is in the entries."""
+    found = region.bucket(bucket)
+    return found["entries"], found["tombstones"], region.bucket_digest(bucket)
+
+
+def bucket_of(of: str) -> int:
+    return ((_core.key_hash(of) >> 32) * BUCKETS) >> 32
+
+
+def buckets_of(key: BucketKey) -> list[BucketKey]:
+    """The bucket, or all of them where the key stands for the region as a whole."""
+    return [BucketKey(key.region, number) for number in range(BUCKETS)] if key.number < 0 else [key]
+
+
+def shown(bucket: Bucket) -> str:
+    names = {
+        "in sync": bucket.in_sync,
+        "leaving": bucket.leaving,
+        "learners": bucket.learning,
+    }
+    told = ", ".join(f"{name} {'+'.join(map(str, some))}" for name, some in names.items() if some)
+    return f"epoch {bucket.epoch} version {bucket.version} life {bucket.life} primary {bucket.primary}, {told}"
+
+
+def tail_of(node: Node | None, key: BucketKey) -> _core.Tail | None:
+    if not isinstance(node, Member) or node.is_dead or key.region not in node.regions:
+        return None
+    return node.regions[key.region].tail
