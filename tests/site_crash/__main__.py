@@ -10,7 +10,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from .campaign import FAULTS, CampaignFailure, run
+from .campaign import CampaignFailure, run, table
+from .faults import ALL, FAULTS
+from .layouts import LAYOUTS
 
 
 def main() -> int:
@@ -19,7 +21,14 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="of the random moments (default: a new one, which is told)")
     parser.add_argument("--world", type=int, default=0, help="begin with this world of the seed, as a failure names it")
     parser.add_argument("--faults", default=",".join(FAULTS), help="which faults, with commas (default: %(default)s)")
+    parser.add_argument("--layouts", default=",".join(LAYOUTS), help="which regions sites have (default: %(default)s)")
+    parser.add_argument(
+        "--keep", action="store_true", help="leave the folder of a world that failed, in a temporary one"
+    )
     options = parser.parse_args()
+    faults, layouts = tuple(options.faults.split(",")), tuple(options.layouts.split(","))
+    for each in {*faults} - {*ALL} | {*layouts} - {*LAYOUTS}:
+        parser.error(f"there is no {each}: the faults are {', '.join(ALL)}; the layouts {', '.join(LAYOUTS)}")
     seed = options.seed if options.seed is not None else secrets.randbits(31)
     print(f"seed {seed}, {options.rounds} rounds", flush=True)
     began = time.monotonic()
@@ -28,15 +37,19 @@ def main() -> int:
         print(f"{time.monotonic() - began:7.1f} s  {text}", flush=True)
 
     try:
-        faults = tuple(options.faults.split(","))
-        counts = run(seed, options.rounds, first_world=options.world, faults=faults, tell=tell)
+        counts = run(
+            seed,
+            options.rounds,
+            first_world=options.world,
+            faults=faults,
+            layouts=layouts,
+            keep=options.keep,
+            tell=tell,
+        )
     except CampaignFailure as failure:
         print(failure, file=sys.stderr)
         return 1
-    print(
-        f"{counts.pop('rounds')} rounds passed in {time.monotonic() - began:.1f} s: "
-        + ", ".join(f"{count} {name}" for name, count in counts.most_common())
-    )
+    print(f"passed in {time.monotonic() - began:.1f} s\n{table(counts)}")
     return 0
 
 
