@@ -15,7 +15,9 @@ from pywan.protocol.calls import decode_primary, encode_primary, error_of
 
 CALL_TIMEOUT_S = 10.0  # How long a call is tried.
 # How long a call waits for a newer table before it asks the same member again. The member may be about to become
-# primary, or this table may be behind.
+# primary, or this table may be behind. A handover takes a few milliseconds, a takeover after a death 400. So a call
+# waits half of the time that it has taken so far, within these limits.
+NEWER_LEAST_S = 0.001
 NEWER_S = 0.02
 CONNECT_PAUSE_S = 0.25  # The longest pause between two attempts to connect. It begins at NEWER_S and doubles.
 QUICK_S = 1.0  # A call to many members at once leaves a member out at first that takes longer to connect.
@@ -32,10 +34,10 @@ class Aim:
     and then says what the table has (`take`). Then the attempt goes to `primary`. If it cannot, the caller says why
     (`miss`), and goes on with the next wait.
 
-    `trouble`: of the attempt before; None: this is the first one.
+    `trouble`: of the attempt before; None: this is the first one. `so_far_s`: how long the call has taken so far.
     """
 
-    def __init__(self, table: BucketTable, bucket: int, trouble: Trouble | None) -> None:
+    def __init__(self, table: BucketTable, bucket: int, trouble: Trouble | None, so_far_s: float) -> None:
         self.primary = table.primary(bucket)
         self.trouble = trouble
         self.wait_s = 0.0
@@ -47,7 +49,7 @@ class Aim:
         if told is not None and told.epoch > self.primary.epoch:
             self.primary = told
         elif self.primary.epoch <= trouble[1]:
-            self.wait_s, self.newer_than = NEWER_S, trouble[1]
+            self.wait_s, self.newer_than = min(max(so_far_s / 2, NEWER_LEAST_S), NEWER_S), trouble[1]
 
     def take(self, primary: KnownPrimary) -> None:
         """The wait is over, and the table names this primary."""
@@ -203,7 +205,7 @@ class Route(_core.CallRoute):
     ) -> tuple[_core.CallLine, int] | None:
         """As `CallRoute.aim`. It waits in short steps, so that Ctrl-C ends it."""
         until_us = began_us + self.limit_us
-        aim = Aim(self._table, bucket, trouble)
+        aim = Aim(self._table, bucket, trouble, (_core.monotonic_us() - began_us) / 1e6)
         while True:
             if aim.wait_s:
                 wait_s = min(aim.wait_s, seconds_to(until_us))

@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import secrets
 import sys
+import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
@@ -13,6 +15,22 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from .campaign import CampaignFailure, run, table
 from .faults import ALL, FAULTS
 from .layouts import LAYOUTS
+from .rolling import RollingWorld, comparison
+
+
+def roll(seed: int, rounds: int, layout: str, tell: Callable[[str], None]) -> int:
+    with tempfile.TemporaryDirectory(prefix="pywan-site-") as folder:
+        world = RollingWorld(seed, Path(folder), layout=layout, tell=tell)
+        try:
+            world.run(rounds)
+        except AssertionError as failure:
+            print(failure, file=sys.stderr)
+            return 1
+    print(
+        f"{table(world.counts)}\n\nhow long a call took, {layout}, while members were restarted and not\n"
+        f"{comparison(world)}"
+    )
+    return 0
 
 
 def main() -> int:
@@ -25,17 +43,21 @@ def main() -> int:
     parser.add_argument(
         "--keep", action="store_true", help="leave the folder of a world that failed, in a temporary one"
     )
+    parser.add_argument("--rolling", type=int, default=0, help="instead: so many rolling restarts, and what calls take")
     options = parser.parse_args()
     faults, layouts = tuple(options.faults.split(",")), tuple(options.layouts.split(","))
     for each in {*faults} - {*ALL} | {*layouts} - {*LAYOUTS}:
         parser.error(f"there is no {each}: the faults are {', '.join(ALL)}; the layouts {', '.join(LAYOUTS)}")
     seed = options.seed if options.seed is not None else secrets.randbits(31)
-    print(f"seed {seed}, {options.rounds} rounds", flush=True)
+    rounds = options.rolling or options.rounds
+    print(f"seed {seed}, {rounds} {'rolling restarts' if options.rolling else 'rounds'}", flush=True)
     began = time.monotonic()
 
     def tell(text: str) -> None:
         print(f"{time.monotonic() - began:7.1f} s  {text}", flush=True)
 
+    if options.rolling:
+        return roll(seed, rounds, "copies-1" if len(layouts) > 1 else layouts[0], tell)
     try:
         counts = run(
             seed,

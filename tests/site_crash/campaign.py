@@ -22,7 +22,7 @@ from pywan.testing.site_processes import MemberProcess
 
 from .decisions import Lives
 from .faults import END_S, FAULTS, MEMBER_TIMEOUT_MS, MEMBERS, Faults
-from .history import Call, Histories, KeyOf, read, shown, violations
+from .history import Call, Histories, read, shown, violations
 from .layouts import BUCKETS_OF_A_REPLICATE, LAYOUTS
 from .rest import wait_until, why_no_rest, why_not_whole
 from .world import Site
@@ -42,7 +42,16 @@ class CampaignFailure(AssertionError):
 
 
 class World:
-    """One site over some rounds. In each round one fault happens while clients work."""
+    """One site over some rounds. In each round one fault happens while clients work.
+
+    Attributes:
+        counts: What happened, how often.
+        histories: What the clients did and heard, after the end.
+    """
+
+    pause_s = PAUSE_S
+    goes_first = False  # Whether the site gets the cores before others that use this machine (needs root).
+    network_share = 0.4  # Of the worlds that have a network whose links can be cut, where that can be made.
 
     def __init__(self, seed: int, folder: Path, *, faults: Sequence[str], layout: str) -> None:
         self._chance = random.Random(seed)
@@ -52,18 +61,20 @@ class World:
         self._lives: Counter[str] = Counter()
         self._next_process = 1
         self._happened: list[str] = []
+        self.histories: Histories = defaultdict(list)
         self.counts: Counter[str] = Counter({f"worlds {layout}": 1})
 
     def run(self, rounds: int) -> None:
         with contextlib.ExitStack() as stack:
             network = None
-            if self._chance.random() < 0.4 and not private_network.why_not():
+            if self._chance.random() < self.network_share and not private_network.why_not():
                 network = stack.enter_context(PrivateNetwork())
             site = stack.enter_context(
                 Site(
                     self._folder,
                     regions=self._regions,
                     network=network,
+                    goes_first=self.goes_first,
                     member_timeout_ms=MEMBER_TIMEOUT_MS,
                     notes=str(self._notes),
                 )
@@ -74,9 +85,10 @@ class World:
             self._rounds(site, faults, rounds)
             self._halt(site)
             wait_until(lambda: why_no_rest(site, self._regions), "a healthy site is at rest, and its copies are equal")
-            last = self._read_all(site)
+            self.histories = read(self._folder.glob("history-*"))
+            self._read_all(site)
             self._end(site)
-            self._check(site, last)
+            self._check(site)
 
     def _rounds(self, site: Site, faults: Faults, rounds: int) -> None:
         late_at = self._chance.randrange(rounds)
@@ -103,7 +115,7 @@ class World:
             threads=THREADS,
             keys=KEYS,
             seed=self._chance.randrange(1 << 30),
-            pause_s=PAUSE_S,
+            pause_s=self.pause_s,
         )
         self._next_process += THREADS
 
@@ -127,17 +139,15 @@ class World:
             if answer.get("alive"):
                 raise CampaignFailure(f"{answer['alive']} operations of {process.name} never return")
 
-    def _read_all(self, site: Site) -> Histories:
+    def _read_all(self, site: Site) -> None:
         """Each key, as each member reads it at the end."""
-        histories: Histories = defaultdict(list)
-        for region, key in ((region["name"], f"key-{n}") for region in self._regions for n in range(KEYS)):
+        for (region, key), calls in self.histories.items():
             for process in site.members.values():
                 called = time.monotonic()
                 value = process.do(region, "get", key)
                 over = time.monotonic()
-                histories[KeyOf(region, key)].append(Call(self._next_process, "get", (), value, called, over, over))
+                calls.append(Call(self._next_process, "get", (), value, called, over, over))
                 self._next_process += 1
-        return histories
 
     def _end(self, site: Site) -> None:
         """All members end in order, at once or one after the other, and then the locator. Nothing of them is left."""
@@ -157,24 +167,22 @@ class World:
         if found - kept:
             raise CampaignFailure(f"after their end the members have left {', '.join(sorted(found - kept))}")
 
-    def _check(self, site: Site, last: Histories) -> None:
+    def _check(self, site: Site) -> None:
         lives = Lives(self._notes, site.ended_at)
         self.counts["buckets that began anew, empty"] += lives.count
         self.counts["buckets left out"] += len(lives.left_out)
         if lives.unproved:
             raise CampaignFailure("\n".join(lives.unproved[:5]))
-        histories = read(self._folder.glob("history-*"))
-        self.counts["operations"] += sum(not each.is_unknown for some in histories.values() for each in some)
-        self.counts["operations in doubt"] += sum(each.is_unknown for some in histories.values() for each in some)
-        for of, reads in last.items():
-            histories[of] += reads
+        calls = [each for some in self.histories.values() for each in some]
+        self.counts["operations"] += sum(not each.is_unknown for each in calls)
+        self.counts["operations in doubt"] += sum(each.is_unknown for each in calls)
         buckets = {each["name"]: int(each.get("total_num_buckets", BUCKETS_OF_A_REPLICATE)) for each in self._regions}
-        wrong, counts = violations(histories, lives, buckets)
+        wrong, counts = violations(self.histories, lives, buckets)
         self.counts += counts
         if wrong:
             names = ", ".join(f"{each.key} of {each.region}" for each in wrong)
             raise CampaignFailure(
-                f"no order of the operations explains the answers for {names}\n{shown(histories[wrong[0]])}"
+                f"no order of the operations explains the answers for {names}\n{shown(self.histories[wrong[0]])}"
             )
 
 

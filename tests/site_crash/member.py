@@ -24,6 +24,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from site_crash.decisions import note_decisions
 
+KEYS_FOR_S = 5.0
+
 
 class Clients:
     """Threads that make operations on keys, and write each call and each return into a file, with one write each. So a
@@ -71,7 +73,7 @@ class Clients:
     def _run(self, thread: int, process: int, chance: random.Random) -> None:
         number = seen = 0
         while not self._stop.is_set():
-            region, key, number = chance.choice(self.regions), f"key-{chance.randrange(self._keys)}", number + 1
+            region, key, number = chance.choice(self.regions), self._key(chance), number + 1
             name, arguments = self._choose(chance, f"{process}.{number}", seen)
             self._write("call", process, number, region.name, key, name, arguments, time.monotonic())
             try:
@@ -91,6 +93,10 @@ class Clients:
                 seen = answer
             if self._pause_s:
                 self._stop.wait(chance.uniform(0, 2 * self._pause_s))
+
+    def _key(self, chance: random.Random) -> str:
+        """All clients use the same few keys, and other ones after some seconds: the history of a key stays short."""
+        return f"key-{int(time.monotonic() / KEYS_FOR_S)}-{chance.randrange(self._keys)}"
 
     def _choose(self, chance: random.Random, value: str, seen: Any) -> tuple[str, list[Any]]:
         name = chance.choices(
