@@ -22,7 +22,7 @@ from fuzz_core import calls
 from pywan import _core
 from pywan.calls import server as calls_server
 from pywan.calls.pool import CallPool
-from pywan.calls.route import Route
+from pywan.calls.route import Aim, Route
 from pywan.calls.server import CallServer
 from pywan.calls.table import BucketTable, KnownPrimary
 from pywan.coordination.tables import Incarnation
@@ -994,6 +994,18 @@ def test_a_member_that_the_coordinator_does_not_reach_hears_of_a_primary_from_th
 )
 def test_a_primary_that_cannot_be_is_not_believed(payload: bytes) -> None:
     assert decode_primary(payload) is None
+
+
+@pytest.mark.parametrize(
+    ("so_far_s", "wait_s"), [(0.0, 0.001), (0.002, 0.001), (0.02, 0.005), (0.08, 0.02), (9.0, 0.02)]
+)
+def test_a_call_looks_for_a_primary_that_is_about_to_begin_soon_at_first_and_then_less_often(so_far_s, wait_s):
+    table = BucketTable("r", 1)
+    table.set_primaries({0: KnownPrimary(Incarnation("b", 2), "127.0.0.1", 2, 7)})
+    not_yet = ("elsewhere", 7, "it is not primary yet, or not any more", b"")
+    assert Aim(table, 0, not_yet, so_far_s).wait_s == wait_s
+    of_the_epoch_before = ("elsewhere", 6, "it is not primary yet, or not any more", b"")
+    assert Aim(table, 0, of_the_epoch_before, so_far_s).wait_s == 0  # The table has a later primary already.
 
 
 def test_buckets_that_move_under_many_callers_lose_no_call(shared: Shared) -> None:

@@ -16,7 +16,7 @@ from pywan.protocol.calls import decode_primary, encode_primary, error_of
 CALL_TIMEOUT_S = 10.0  # How long a call is tried.
 # How long a call waits for a newer table before it asks the same member again. The member may be about to become
 # primary, or this table may be behind. A handover takes a few milliseconds, a takeover after a death 400. So a call
-# waits half of the time that it has taken so far, within these limits.
+# waits a quarter of the time that it has taken so far, within these limits.
 NEWER_LEAST_S = 0.001
 NEWER_S = 0.02
 CONNECT_PAUSE_S = 0.25  # The longest pause between two attempts to connect. It begins at NEWER_S and doubles.
@@ -49,7 +49,7 @@ class Aim:
         if told is not None and told.epoch > self.primary.epoch:
             self.primary = told
         elif self.primary.epoch <= trouble[1]:
-            self.wait_s, self.newer_than = min(max(so_far_s / 2, NEWER_LEAST_S), NEWER_S), trouble[1]
+            self.wait_s, self.newer_than = min(max(so_far_s / 4, NEWER_LEAST_S), NEWER_S), trouble[1]
 
     def take(self, primary: KnownPrimary) -> None:
         """The wait is over, and the table names this primary."""

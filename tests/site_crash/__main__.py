@@ -18,9 +18,9 @@ from .layouts import LAYOUTS
 from .rolling import RollingWorld, comparison
 
 
-def roll(seed: int, rounds: int, layout: str, tell: Callable[[str], None]) -> int:
+def roll(seed: int, rounds: int, layout: str, goes_first: bool, tell: Callable[[str], None]) -> int:
     with tempfile.TemporaryDirectory(prefix="pywan-site-") as folder:
-        world = RollingWorld(seed, Path(folder), layout=layout, tell=tell)
+        world = RollingWorld(seed, Path(folder), layout=layout, goes_first=goes_first, tell=tell)
         try:
             world.run(rounds)
         except AssertionError as failure:
@@ -44,6 +44,7 @@ def main() -> int:
         "--keep", action="store_true", help="leave the folder of a world that failed, in a temporary one"
     )
     parser.add_argument("--rolling", type=int, default=0, help="instead: so many rolling restarts, and what calls take")
+    parser.add_argument("--first", action="store_true", help="rolling: the site gets the cores before others (root)")
     options = parser.parse_args()
     faults, layouts = tuple(options.faults.split(",")), tuple(options.layouts.split(","))
     for each in {*faults} - {*ALL} | {*layouts} - {*LAYOUTS}:
@@ -57,7 +58,7 @@ def main() -> int:
         print(f"{time.monotonic() - began:7.1f} s  {text}", flush=True)
 
     if options.rolling:
-        return roll(seed, rounds, "copies-1" if len(layouts) > 1 else layouts[0], tell)
+        return roll(seed, rounds, "copies-1" if len(layouts) > 1 else layouts[0], options.first, tell)
     try:
         counts = run(
             seed,

@@ -36,9 +36,9 @@ class RollingWorld(World):
     pause_s = PAUSE_S
     network_share = 0.0
 
-    def __init__(self, seed: int, folder: Path, *, layout: str, tell: Callable[[str], None]) -> None:
+    def __init__(self, seed: int, folder: Path, *, layout: str, goes_first: bool, tell: Callable[[str], None]) -> None:
         super().__init__(seed, folder, faults=("rolling",), layout=layout)
-        self._tell = tell
+        self._tell, self.goes_first = tell, goes_first
         self.windows: list[Window] = []
 
     def _rounds(self, site: Site, faults: Faults, rounds: int) -> None:
