@@ -143,6 +143,25 @@ def test_a_conditional_change_returns_what_the_primary_had(pair: Pair) -> None:
     assert "k" not in pair.region
 
 
+def test_a_call_of_a_member_that_is_given_up_ends_at_once(pair: Pair) -> None:
+    """The caller's member goes on as another incarnation, with other connections."""
+    pair.near.tables["r"].set_primaries({n: KnownPrimary(None, "", 0, 2) for n in range(BUCKETS)})
+    failed: list[PywanError] = []
+
+    def put() -> None:
+        try:
+            pair.put("k", 1)
+        except PywanError as error:
+            failed.append(error)
+
+    calling = threading.Thread(target=put)
+    calling.start()
+    pair.near.pool.close()
+    calling.join(SOON_S)  # Its own limit is longer.
+    assert not calling.is_alive()
+    assert "given it up" in str(failed[0]) and not failed[0].in_doubt
+
+
 def test_a_change_keeps_its_identity_and_callback_argument_at_the_primary(pair: Pair) -> None:
     seen: list[Any] = []
 
@@ -586,7 +605,7 @@ def test_a_pool_that_is_closed_leaves_nothing_and_refuses_calls(pair: Pair) -> N
         member.pool.close()
         assert member.pool.connections == 0
         late = Route(member.regions["r"], member.tables["r"], member.pool, member.me, timeout_s=0.2)
-        with pytest.raises(ConnectivityError, match="it is closed"):
+        with pytest.raises(ConnectivityError, match="member third.* ends, or the site has given it up"):
             late.read("k")
         member.close()
     eventually(lambda: pair.far.calls.connections == 0 and len(os.listdir("/proc/self/fd")) <= files)

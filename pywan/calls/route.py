@@ -74,6 +74,10 @@ def told_primary(trouble: Trouble) -> KnownPrimary | None:
     return KnownPrimary(Incarnation(name, member_id), host, port, epoch)
 
 
+def _became(in_doubt: bool) -> str:
+    return "it may have been changed all the same" if in_doubt else "nothing was changed"
+
+
 def seconds_to(until_us: int) -> float:
     """Returns for how many seconds it is not `until_us` yet."""
     return max(0, until_us - _core.monotonic_us()) / 1e6
@@ -210,6 +214,8 @@ class Route(_core.CallRoute):
             if aim.wait_s:
                 wait_s = min(aim.wait_s, seconds_to(until_us))
                 aim.take(self._table.wait_newer(bucket, aim.newer_than, wait_s))
+            if self._pool.is_closed:
+                raise self._ended(bucket, key, in_doubt)
             if _core.monotonic_us() >= until_us:
                 raise self._too_late(bucket, key, aim.primary, aim.trouble, in_doubt)
             primary = aim.primary
@@ -277,6 +283,15 @@ class Route(_core.CallRoute):
                 self.targets[bucket] = None
         return line, primary.epoch
 
+    def _ended(self, bucket: int, key: Any, in_doubt: bool) -> ConnectivityError:
+        what = f"key {key!r:.80}" if key is not None else f"bucket {bucket}"
+        error = ConnectivityError(
+            f"region {self._name!r}: {what}: member {self._me} ends, or the site has given it up and it goes on as another"
+            f" one; {_became(in_doubt)}. Make the call again if the member goes on"
+        )
+        error.in_doubt = in_doubt
+        return error
+
     def _too_late(
         self, bucket: int, key: Any, primary: KnownPrimary, trouble: Trouble | None, in_doubt: bool
     ) -> ConnectivityError:
@@ -288,10 +303,9 @@ class Route(_core.CallRoute):
         )
         words = trouble[2] if trouble is not None else "no time was left"
         why = self._why_nobody() if trouble is not None and trouble[0] == "nobody" else ""
-        became = "it may have been changed all the same" if in_doubt else "nothing was changed"
         error = ConnectivityError(
             f"region {self._name!r}: {what}: {where} did not answer within {self.limit_us / 1e6:g} s:"
-            f" {words}{f', since {why}' if why else ''}; {became}. Try again when the members of the"
+            f" {words}{f', since {why}' if why else ''}; {_became(in_doubt)}. Try again when the members of the"
             " site reach each other; `show coordinator` says who is there"
         )
         error.in_doubt = in_doubt
