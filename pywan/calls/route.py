@@ -286,8 +286,8 @@ class Route(_core.CallRoute):
     def _ended(self, bucket: int, key: Any, in_doubt: bool) -> ConnectivityError:
         what = f"key {key!r:.80}" if key is not None else f"bucket {bucket}"
         error = ConnectivityError(
-            f"region {self._name!r}: {what}: member {self._me} ends, or the site has given it up and it goes on as another"
-            f" one; {_became(in_doubt)}. Make the call again if the member goes on"
+            f"region {self._name!r}: {what}: member {self._me} ends, or the site has given it up and it goes on as"
+            f" another one; {_became(in_doubt)}. Make the call again if the member goes on"
         )
         error.in_doubt = in_doubt
         return error
