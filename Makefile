@@ -18,7 +18,7 @@
 #   make mutants   pieces of the protocol of a site are taken out, and a check sees each  (ARGS="--seeds 500 NAME..." or "--list")
 #   make mutants-quick  two of those that need no build: others on each day of the year
 #   make crash     senders and receivers killed with kill -9  (ARGS="--rounds 1000 --seed 7" ...)
-#   make crash-site  a site of three members: killed, stopped, ended; its locator killed  (ARGS="--rounds 100 --seed 7" ...)
+#   make crash-site  a site of three members: killed, stopped, cut off, ended, and its locator  (ARGS="--rounds 100 --seed 7" or "--rolling 50")
 #   make campaign  the random campaigns one after another, each for CAMPAIGN_SECONDS=600, or as many rounds or seeds
 #   make sanitize  the C tests, and the extension's tests, under ASan and UBSan; then make tsan
 #   make sanitize-quick  the C tests under ASan and UBSan; the C primitives under ThreadSanitizer
@@ -205,6 +205,7 @@ campaign: build
 	$(MAKE) --no-print-directory fuzz libfuzzer fuzz-core fuzz-python FUZZ_SECONDS=$(CAMPAIGN_SECONDS)
 	$(MAKE) --no-print-directory simulate ARGS="--seeds $(CAMPAIGN_SECONDS) --jobs $(CORES)"
 	$(MAKE) --no-print-directory crash ARGS="--rounds $(CAMPAIGN_SECONDS)"
+	$(MAKE) --no-print-directory crash-site ARGS="--rounds $(CAMPAIGN_SECONDS)"
 	EVERY_CALL=1 CONFIGURATION_SEEDS=1-$(CAMPAIGN_SECONDS) $(PYTEST) --timeout 3600 -o faulthandler_timeout=3700 -k "every_call or configuration_model"
 
 # The extension is built a second time beside the normal one, and its tests run with the sanitizer's library loaded first.

@@ -22,7 +22,7 @@ from fuzz_core import calls
 from pywan import _core
 from pywan.calls import server as calls_server
 from pywan.calls.pool import CallPool
-from pywan.calls.route import Route
+from pywan.calls.route import Aim, Route
 from pywan.calls.server import CallServer
 from pywan.calls.table import BucketTable, KnownPrimary
 from pywan.coordination.tables import Incarnation
@@ -141,6 +141,25 @@ def test_a_conditional_change_returns_what_the_primary_had(pair: Pair) -> None:
     assert change_if("there", _core.DESTROY, "k", None)[0] == "destroyed"
     assert pair.route.change(_core.DESTROY, "k", None, None, (9, 1, 1)) == "missing"
     assert "k" not in pair.region
+
+
+def test_a_call_of_a_member_that_is_given_up_ends_at_once(pair: Pair) -> None:
+    """The caller's member goes on as another incarnation, with other connections."""
+    pair.near.tables["r"].set_primaries({n: KnownPrimary(None, "", 0, 2) for n in range(BUCKETS)})
+    failed: list[PywanError] = []
+
+    def put() -> None:
+        try:
+            pair.put("k", 1)
+        except PywanError as error:
+            failed.append(error)
+
+    calling = threading.Thread(target=put)
+    calling.start()
+    pair.near.pool.close()
+    calling.join(SOON_S)  # Its own limit is longer.
+    assert not calling.is_alive()
+    assert "given it up" in str(failed[0]) and not failed[0].in_doubt
 
 
 def test_a_change_keeps_its_identity_and_callback_argument_at_the_primary(pair: Pair) -> None:
@@ -586,7 +605,7 @@ def test_a_pool_that_is_closed_leaves_nothing_and_refuses_calls(pair: Pair) -> N
         member.pool.close()
         assert member.pool.connections == 0
         late = Route(member.regions["r"], member.tables["r"], member.pool, member.me, timeout_s=0.2)
-        with pytest.raises(ConnectivityError, match="it is closed"):
+        with pytest.raises(ConnectivityError, match="the site has given it up"):
             late.read("k")
         member.close()
     eventually(lambda: pair.far.calls.connections == 0 and len(os.listdir("/proc/self/fd")) <= files)
@@ -994,6 +1013,18 @@ def test_a_member_that_the_coordinator_does_not_reach_hears_of_a_primary_from_th
 )
 def test_a_primary_that_cannot_be_is_not_believed(payload: bytes) -> None:
     assert decode_primary(payload) is None
+
+
+@pytest.mark.parametrize(
+    ("so_far_s", "wait_s"), [(0.0, 0.001), (0.002, 0.001), (0.02, 0.005), (0.08, 0.02), (9.0, 0.02)]
+)
+def test_a_call_looks_for_a_primary_that_is_about_to_begin_soon_at_first_and_then_less_often(so_far_s, wait_s):
+    table = BucketTable("r", 1)
+    table.set_primaries({0: KnownPrimary(Incarnation("b", 2), "127.0.0.1", 2, 7)})
+    not_yet = ("elsewhere", 7, "it is not primary yet, or not any more", b"")
+    assert Aim(table, 0, not_yet, so_far_s).wait_s == wait_s
+    of_the_epoch_before = ("elsewhere", 6, "it is not primary yet, or not any more", b"")
+    assert Aim(table, 0, of_the_epoch_before, so_far_s).wait_s == 0  # The table has a later primary already.
 
 
 def test_buckets_that_move_under_many_callers_lose_no_call(shared: Shared) -> None:

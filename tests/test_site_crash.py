@@ -1,16 +1,167 @@
-"""A few rounds of the campaign against a site of several members; `make crash-site` runs many."""
+"""A few rounds of the campaign against a site of several members; `make crash-site` runs many. Its checks are checked,
+too: they see a lost change, a life without a reason, and copies that differ."""
 
 from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
 
 import pytest
 
 from site_crash.campaign import run
+from site_crash.decisions import BucketOf, Lives, note_lost_file
+from site_crash.faults import FAULTS
+from site_crash.history import Call, KeyOf, bucket_of, violations
+from site_crash.layouts import LAYOUTS
+from site_crash.rest import why_no_rest
+
+K = KeyOf("data", "k")
+BUCKETS = {"data": 7}
+BUCKET = bucket_of(K, BUCKETS)
+OTHER = (BUCKET.number + 1) % 7
 
 
-@pytest.mark.long
 @pytest.mark.whole
-@pytest.mark.parametrize("faults", [("kill",), ("pause",), ("end", "locator")], ids="-".join)
-def test_every_answer_fits_one_order_whatever_happens_to_the_processes(faults):
-    counts = run(7, 3, faults=faults)
-    assert counts["rounds"] == 3 and counts["operations"] > 100
+def test_every_answer_fits_one_order_whatever_happens_to_the_processes():
+    counts = run(7, 4, faults=("kill", "two", "rolling", "kill-copies"), layouts=("copies-1",))
+    assert counts["rounds"] == 4 and counts["operations"] > 100
+    assert counts["keys linearizable"] and not counts["keys violation"]
+
+
+@pytest.mark.whole
+@pytest.mark.long
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_answer_fits_one_order_in_a_site_that_has(layout):
+    counts = run(7, 5, faults=FAULTS, layouts=(layout,))
+    assert counts["rounds"] == 5 and counts["operations"] > 100
     assert not counts["keys violation"]
+
+
+# What the checks see
+
+
+def put(value: str, called: float, returned: float = math.inf, over: float = math.inf) -> Call:
+    return Call(int(called * 10), "put", (value,), None, called, returned, min(over, returned))
+
+
+def get(value: str | None, called: float, returned: float) -> Call:
+    return Call(int(called * 10), "get", (), value, called, returned, returned)
+
+
+class Notes:
+    """What a coordinator wrote, from which `Lives` are read."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "decisions"
+        self.ended: dict[str, float] = {}
+        self.path.touch()
+
+    def decide(self, at: float, *, life: int, holder: str, inherits: int = 0, generation: int = 1) -> None:
+        buckets = [["data", number, life, inherits, [holder]] for number in (BUCKET.number, OTHER)]
+        with open(self.path, "a") as file:
+            file.write(json.dumps({"at": at, "generation": generation, "buckets": buckets}) + "\n")
+
+    def lives(self) -> Lives:
+        return Lives(self.path, lambda name, at: self.ended.get(name, math.inf))
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Notes:
+    notes = Notes(tmp_path)
+    notes.decide(0.0, life=1, holder="one#a")
+    return notes
+
+
+def found(notes: Notes, *calls: Call) -> list[KeyOf]:
+    return violations({K: list(calls)}, notes.lives(), BUCKETS).wrong
+
+
+def test_an_acknowledged_change_that_is_gone_is_seen_where_no_life_began(notes):
+    assert found(notes, put("a", 1, 2), get("a", 3, 4)) == []
+    assert found(notes, put("a", 1, 2), get(None, 3, 4)) == [K]
+
+
+def test_a_new_life_explains_that_everything_is_gone_once_and_not_before_the_last_holder_ended(notes):
+    notes.ended["one"] = 10.0
+    notes.decide(11.0, life=2, holder="two#b")
+    lives = notes.lives()
+    assert lives.count == 2 and not lives.unproved and not lives.left_out
+    assert found(notes, put("a", 1, 2), get(None, 12, 13)) == []
+    assert found(notes, put("a", 1, 2), get(None, 3, 4)) == [K]
+    assert found(notes, put("a", 1, 2), get(None, 12, 13), get("a", 14, 15)) == [K]
+
+
+def test_a_change_that_was_under_way_when_its_bucket_was_lost_may_be_made_in_both_lives(notes):
+    notes.ended["one"] = 10.0
+    notes.decide(11.0, life=2, holder="two#b")
+    assert found(notes, put("a", 9, 12), get("a", 9.2, 9.5), get(None, 11.2, 11.5), get("a", 13, 14)) == []
+    assert found(notes, put("a", 8, 9), get("a", 9.2, 9.5), get(None, 11.2, 11.5), get("a", 13, 14)) == [K]
+    doubtful = put("a", 8, over=9)  # Its caller had given up before.
+    assert found(notes, doubtful, get("a", 9.2, 9.5), get(None, 11.2, 11.5), get("a", 13, 14)) == [K]
+
+
+def test_a_new_life_of_a_bucket_whose_holder_has_not_ended_is_seen(notes):
+    notes.decide(11.0, life=2, holder="two#b")
+    assert len(notes.lives().unproved) == 2
+
+
+def test_only_buckets_that_were_decided_anew_in_place_of_lost_decisions_are_left_out_and_counted(notes):
+    note_lost_file(notes.path)
+    assert not notes.lives().left_out
+    notes.decide(11.0, life=1, holder="one#a", generation=2)  # Members told what was lost.
+    assert not notes.lives().left_out
+    note_lost_file(notes.path)
+    notes.decide(12.0, life=1, holder="one#a", generation=2)
+    assert notes.lives().left_out.keys() == {BUCKET, BucketOf("data", OTHER)}
+    verdicts = violations({K: [put("a", 1, 2), get(None, 3, 4)]}, notes.lives(), BUCKETS)
+    assert not verdicts.wrong and verdicts.counts == {"keys left out: decisions in place of lost ones": 1}
+
+
+def test_a_life_that_may_lack_its_end_is_left_out(notes):
+    note_lost_file(notes.path)
+    notes.decide(11.0, life=2, inherits=1, holder="one#a", generation=2)
+    assert set(notes.lives().left_out.values()) == {"a life that may lack the end of the one before"}
+    assert not notes.lives().count
+
+
+class Told:
+    """A process that gives ready answers."""
+
+    def __init__(self, **answers: object) -> None:
+        self._answers = answers
+
+    def ask(self, what: str, *_: object) -> object:
+        return self._answers[what]
+
+
+class ToldSite:
+    """A site of two members with one bucket, and what its processes say."""
+
+    def __init__(self, **of_the_copy: object) -> None:
+        has = {"life": 1, "epoch": 3, "last": 7, "counted": 7, "waiters": 0, "entries": 2, "tombstones": 1, "digest": 9}
+        buckets = {"one": {**has, "role": "primary"}, "two": {**has, "role": "copy", **of_the_copy}}
+        status = {"coordination": {"waiting": []}}
+        self.members = {name: Told(status=status, buckets=[bucket]) for name, bucket in buckets.items()}
+        members = [{"name": name, "incarnation": name, "state": "alive", "waited_for": 0} for name in self.members]
+        coordination = {"decides": True, "problem": "", "waits_us": 0, "buckets_without_primary": 0, "members": members}
+        self.locator = Told(coordination=coordination)
+
+
+@pytest.mark.parametrize(
+    ("of_the_copy", "words"),
+    [
+        ({}, ""),
+        ({"digest": 8}, "differ"),
+        ({"tombstones": 0}, "differ"),
+        ({"life": 2}, "differ"),
+        ({"last": 6}, "differ"),
+        ({"waiters": 1}, "calls wait"),
+        ({"role": "learner"}, "has not one primary and 1 copies"),
+        ({"role": "primary"}, "has not one primary and 1 copies"),
+    ],
+)
+def test_copies_are_compared_one_by_one(of_the_copy, words):
+    region = {"name": "data", "type": "PARTITION", "total_num_buckets": 1, "redundant_copies": 1}
+    why = why_no_rest(ToldSite(**of_the_copy), [region])
+    assert words in why and bool(words) == bool(why)

@@ -46,6 +46,11 @@ class CallPool:
         self._gone: set[Incarnation] = set()
         self._closed = False
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether no call can be made any more: the member ends, or goes on as another incarnation."""
+        return self._closed
+
     def line(
         self, member: Incarnation, address: Address | tuple[str, int], depth: int, deadline: float
     ) -> _core.CallLine:

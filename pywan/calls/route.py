@@ -15,7 +15,9 @@ from pywan.protocol.calls import decode_primary, encode_primary, error_of
 
 CALL_TIMEOUT_S = 10.0  # How long a call is tried.
 # How long a call waits for a newer table before it asks the same member again. The member may be about to become
-# primary, or this table may be behind.
+# primary, or this table may be behind. A handover takes a few milliseconds, a takeover after a death 400. So a call
+# waits a quarter of the time that it has taken so far, within these limits.
+NEWER_LEAST_S = 0.001
 NEWER_S = 0.02
 CONNECT_PAUSE_S = 0.25  # The longest pause between two attempts to connect. It begins at NEWER_S and doubles.
 QUICK_S = 1.0  # A call to many members at once leaves a member out at first that takes longer to connect.
@@ -32,10 +34,10 @@ class Aim:
     and then says what the table has (`take`). Then the attempt goes to `primary`. If it cannot, the caller says why
     (`miss`), and goes on with the next wait.
 
-    `trouble`: of the attempt before; None: this is the first one.
+    `trouble`: of the attempt before; None: this is the first one. `so_far_s`: how long the call has taken so far.
     """
 
-    def __init__(self, table: BucketTable, bucket: int, trouble: Trouble | None) -> None:
+    def __init__(self, table: BucketTable, bucket: int, trouble: Trouble | None, so_far_s: float) -> None:
         self.primary = table.primary(bucket)
         self.trouble = trouble
         self.wait_s = 0.0
@@ -47,7 +49,7 @@ class Aim:
         if told is not None and told.epoch > self.primary.epoch:
             self.primary = told
         elif self.primary.epoch <= trouble[1]:
-            self.wait_s, self.newer_than = NEWER_S, trouble[1]
+            self.wait_s, self.newer_than = min(max(so_far_s / 4, NEWER_LEAST_S), NEWER_S), trouble[1]
 
     def take(self, primary: KnownPrimary) -> None:
         """The wait is over, and the table names this primary."""
@@ -70,6 +72,10 @@ def told_primary(trouble: Trouble) -> KnownPrimary | None:
         return None
     name, member_id, host, port, epoch = found
     return KnownPrimary(Incarnation(name, member_id), host, port, epoch)
+
+
+def _became(in_doubt: bool) -> str:
+    return "it may have been changed all the same" if in_doubt else "nothing was changed"
 
 
 def seconds_to(until_us: int) -> float:
@@ -203,11 +209,13 @@ class Route(_core.CallRoute):
     ) -> tuple[_core.CallLine, int] | None:
         """As `CallRoute.aim`. It waits in short steps, so that Ctrl-C ends it."""
         until_us = began_us + self.limit_us
-        aim = Aim(self._table, bucket, trouble)
+        aim = Aim(self._table, bucket, trouble, (_core.monotonic_us() - began_us) / 1e6)
         while True:
             if aim.wait_s:
                 wait_s = min(aim.wait_s, seconds_to(until_us))
                 aim.take(self._table.wait_newer(bucket, aim.newer_than, wait_s))
+            if self._pool.is_closed:
+                raise self._ended(bucket, key, in_doubt)
             if _core.monotonic_us() >= until_us:
                 raise self._too_late(bucket, key, aim.primary, aim.trouble, in_doubt)
             primary = aim.primary
@@ -275,6 +283,15 @@ class Route(_core.CallRoute):
                 self.targets[bucket] = None
         return line, primary.epoch
 
+    def _ended(self, bucket: int, key: Any, in_doubt: bool) -> ConnectivityError:
+        what = f"key {key!r:.80}" if key is not None else f"bucket {bucket}"
+        error = ConnectivityError(
+            f"region {self._name!r}: {what}: member {self._me} ends, or the site has given it up and it goes on as"
+            f" another one; {_became(in_doubt)}. Make the call again if the member goes on"
+        )
+        error.in_doubt = in_doubt
+        return error
+
     def _too_late(
         self, bucket: int, key: Any, primary: KnownPrimary, trouble: Trouble | None, in_doubt: bool
     ) -> ConnectivityError:
@@ -286,10 +303,9 @@ class Route(_core.CallRoute):
         )
         words = trouble[2] if trouble is not None else "no time was left"
         why = self._why_nobody() if trouble is not None and trouble[0] == "nobody" else ""
-        became = "it may have been changed all the same" if in_doubt else "nothing was changed"
         error = ConnectivityError(
             f"region {self._name!r}: {what}: {where} did not answer within {self.limit_us / 1e6:g} s:"
-            f" {words}{f', since {why}' if why else ''}; {became}. Try again when the members of the"
+            f" {words}{f', since {why}' if why else ''}; {_became(in_doubt)}. Try again when the members of the"
             " site reach each other; `show coordinator` says who is there"
         )
         error.in_doubt = in_doubt

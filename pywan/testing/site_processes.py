@@ -88,13 +88,15 @@ class SiteOfProcesses:
         """Sends SIGKILL to the locator."""
         self.locator.kill()
 
-    def restart_locator(self) -> None:
-        """Starts the locator again, at the same port and in the same folder."""
+    def restart_locator(self, **more: Any) -> None:
+        """Starts the locator again, at the same port and in the same folder. `more`: attributes of this life alone."""
         host = self._address(_LOCATOR)
         self.locator = self._process(_LOCATOR)
         folder = str(self.folder / _LOCATOR)
         try:
-            self.port = self.locator.ask("locate", _LOCATOR, self.port, folder, bind_address=host, **self._attributes)
+            self.port = self.locator.ask(
+                "locate", _LOCATOR, self.port, folder, bind_address=host, **{**self._attributes, **more}
+            )
         except AssertionError:
             self.locator.kill()
             raise
@@ -158,6 +160,11 @@ class SiteProcess:
         self._cache = Cache(name, locators=locators, dir=dir, **more)
         for attributes in regions:
             self._cache.create_region(**attributes)
+
+    def coordination(self) -> dict[str, Any]:
+        """Returns what the locator sees of the site, as `show coordinator` has it."""
+        assert self._locator is not None, "the process was not asked to locate"
+        return self._locator._coordination.status()
 
     def do(self, region: str, method: str, *arguments: Any) -> Any:
         """Calls a region's method."""

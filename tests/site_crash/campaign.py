@@ -1,141 +1,189 @@
-"""Owns a campaign: worlds of a site of three members, with clients, in which processes are killed and stopped.
+"""Owns a campaign: worlds of a site of three members, with clients, in which something goes wrong again and again.
 
-After each world the histories of all keys are checked, and the copies are compared.
+After each world the histories of all keys are checked, and all copies are compared.
 """
 
 from __future__ import annotations
 
+import contextlib
 import random
+import shutil
+import sys
 import tempfile
 import time
-from collections import Counter
-from collections.abc import Callable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import private_network
+from private_network import PrivateNetwork
 from pywan.testing.site_processes import MemberProcess
-from pywan.testing.waiting import eventually
 
-from .history import read, violations
+from .decisions import Lives
+from .faults import END_S, FAULTS, MEMBER_TIMEOUT_MS, MEMBERS, Faults
+from .history import Call, Histories, read, shown, violations
+from .layouts import BUCKETS_OF_A_REPLICATE, LAYOUTS
+from .rest import wait_until, why_no_rest, why_not_whole
 from .world import Site
 
-MEMBERS = ("one", "two", "three")
 ROUNDS_OF_A_WORLD = 5
-MEMBER_TIMEOUT_MS = 2000
-FAULTS = ("kill", "kill", "pause", "end", "locator", "nothing")
 KEYS = 12
 THREADS = 3
+PAUSE_S = 0.002  # Of a client after an operation, in the mean: the machine is not the limit.
+HALT_S = 90.0
+# What a regular end leaves.
+FILES_OF_A_MEMBER = ("site-{}.json", "gateway-sources-{}.json")
+FILES_OF_THE_LOCATOR = ("locator/coordination.db", "locator/coordinator.json")
 
 
 class CampaignFailure(AssertionError):
     """A check failed. The text has what repeats it."""
 
 
-def regions_of(chance: random.Random) -> list[dict[str, object]]:
-    if chance.random() < 0.3:
-        return [{"name": "data", "type": "REPLICATE"}]
-    return [
-        {
-            "name": "data",
-            "type": "PARTITION",
-            "total_num_buckets": 7,
-            "redundant_copies": chance.choice([1, 1, 2]),
-            "recovery_delay": 0,
-        }
-    ]
-
-
 class World:
-    """One site over some rounds. In each round one fault happens while clients work."""
+    """One site over some rounds. In each round one fault happens while clients work.
 
-    def __init__(self, seed: int, folder: Path, faults: tuple[str, ...]) -> None:
+    Attributes:
+        counts: What happened, how often.
+        histories: What the clients did and heard, after the end.
+    """
+
+    pause_s = PAUSE_S
+    goes_first = False  # Whether the site gets the cores before others that use this machine (needs root).
+    network_share = 0.4  # Of the worlds that have a network whose links can be cut, where that can be made.
+
+    def __init__(self, seed: int, folder: Path, *, faults: Sequence[str], layout: str) -> None:
         self._chance = random.Random(seed)
         self._folder, self._faults = folder, faults
+        self._regions, self._late = list(LAYOUTS[layout].early), LAYOUTS[layout].late
+        self._notes = folder / "decisions"
         self._lives: Counter[str] = Counter()
         self._next_process = 1
-        self.counts: Counter[str] = Counter()
+        self._happened: list[str] = []
+        self.histories: Histories = defaultdict(list)
+        self.counts: Counter[str] = Counter({f"worlds {layout}": 1})
 
     def run(self, rounds: int) -> None:
-        with Site(self._folder, regions=regions_of(self._chance), member_timeout_ms=MEMBER_TIMEOUT_MS) as site:
+        with contextlib.ExitStack() as stack:
+            network = None
+            if self._chance.random() < self.network_share and not private_network.why_not():
+                network = stack.enter_context(PrivateNetwork())
+            site = stack.enter_context(
+                Site(
+                    self._folder,
+                    regions=self._regions,
+                    network=network,
+                    goes_first=self.goes_first,
+                    member_timeout_ms=MEMBER_TIMEOUT_MS,
+                    notes=str(self._notes),
+                )
+            )
             for name in MEMBERS:
-                site.start(name)
-            self._wait_for_copies(site)
-            for name in MEMBERS:
-                self._begin_clients(site.members[name])
-            for _ in range(rounds):
-                self._round(site)
-                self.counts["rounds"] += 1
-            for process in site.members.values():
-                answer = process.ask("halt", timeout=90)
-                self.counts["operations"] += answer.get("done", 0)
-                self.counts["failed operations"] += answer.get("failed", 0)
-                if answer.get("alive"):
-                    raise CampaignFailure(f"{answer['alive']} operations of {process.name} never return")
-            self._compare(site)
-        operations = read(self._folder.glob("history-*"))
-        wrong, verdicts = violations(operations)
-        for verdict, count in verdicts.items():
-            self.counts[f"keys {verdict.value}"] += count
-        if wrong:
-            raise CampaignFailure(f"no order of the operations explains the answers for {', '.join(wrong)}")
+                self._begin_clients(site.start(name))
+            faults = Faults(site, self._chance, self._notes, network, self._begin_clients)
+            self._rounds(site, faults, rounds)
+            self._halt(site)
+            wait_until(lambda: why_no_rest(site, self._regions), "a healthy site is at rest, and its copies are equal")
+            self.histories = read(self._folder.glob("history-*"))
+            self._read_all(site)
+            self._end(site)
+            self._check(site)
+
+    def _rounds(self, site: Site, faults: Faults, rounds: int) -> None:
+        late_at = self._chance.randrange(rounds)
+        for number in range(rounds):
+            if self._late and number == late_at:
+                self._create_late(site)
+            if number == 0 or self._chance.random() < 0.6:  # Else the next fault meets a site that is not whole yet.
+                wait_until(lambda: why_not_whole(site, self._regions), "all buckets have their copies")
+            time.sleep(self._chance.uniform(0.1, 0.6))
+            fault = self._chance.choice(self._faults)
+            self._happened.append(fault)
+            faults.happen(fault)
+            self.counts[f"fault {fault}"] += 1
+            self.counts["rounds"] += 1
 
     def _begin_clients(self, process: MemberProcess) -> None:
         self._lives[process.name] += 1
         path = self._folder / f"history-{process.name}-{self._lives[process.name]}"
         process.ask(
             "run",
-            "data",
+            *(each["name"] for each in self._regions),
             path=str(path),
             first=self._next_process,
             threads=THREADS,
             keys=KEYS,
             seed=self._chance.randrange(1 << 30),
+            pause_s=self.pause_s,
         )
         self._next_process += THREADS
 
-    def _round(self, site: Site) -> None:
-        time.sleep(self._chance.uniform(0.1, 0.6))
-        fault, name = self._chance.choice(self._faults), self._chance.choice(MEMBERS)
-        self.counts[f"fault {fault}"] += 1
-        process = site.members[name]
-        if fault == "kill":
-            process.kill()
-            time.sleep(self._chance.uniform(0.0, 1.0))
-            self._begin_clients(site.start(name))
-        elif fault == "pause":
-            process.stop()
-            time.sleep(self._chance.uniform(0.1, MEMBER_TIMEOUT_MS / 1000 * 1.6))
-            process.go_on()
-        elif fault == "end":
-            process.end()
-            self._begin_clients(site.start(name))
-        elif fault == "locator":
-            site.kill_locator()
-            time.sleep(self._chance.uniform(0.0, 1.0))
-            site.restart_locator()
-        self._wait_for_copies(site)
+    def told(self) -> str:
+        """The faults of this world in their order."""
+        return ", ".join(self._happened)
 
-    def _wait_for_copies(self, site: Site) -> None:
-        """No bucket is without as many copies as the region wants: a second fault loses nothing then."""
-        region = site.regions[0]
-        buckets = int(region.get("total_num_buckets", 113))
-        copies = min(len(MEMBERS), 1 + int(region.get("redundant_copies", len(MEMBERS) - 1)))
+    def _create_late(self, site: Site) -> None:
+        for region in self._late:
+            for process in site.members.values():
+                process.ask("create", region)
+        site.regions += self._late
+        self._regions += self._late
 
-        def is_whole() -> bool:
-            counts = list(site.counts("data").values())
-            leads = sum(each.get("primary", 0) for each in counts)
-            follows = sum(each.get("copies", 0) for each in counts)
-            return (
-                leads == buckets
-                and follows == buckets * (copies - 1)
-                and not any(each.get("learning") for each in counts)
+    def _halt(self, site: Site) -> None:
+        """The clients end. No call waits for ever."""
+        for process in site.members.values():
+            answer = process.ask("halt", timeout=HALT_S)
+            for failure, count in answer.get("failures", {}).items():
+                self.counts[f"calls that failed: {failure}"] += count
+            if answer.get("alive"):
+                raise CampaignFailure(f"{answer['alive']} operations of {process.name} never return")
+
+    def _read_all(self, site: Site) -> None:
+        """Each key, as each member reads it at the end."""
+        for (region, key), calls in self.histories.items():
+            for process in site.members.values():
+                called = time.monotonic()
+                value = process.do(region, "get", key)
+                over = time.monotonic()
+                calls.append(Call(self._next_process, "get", (), value, called, over, over))
+                self._next_process += 1
+
+    def _end(self, site: Site) -> None:
+        """All members end in order, at once or one after the other, and then the locator. Nothing of them is left."""
+        processes = self._chance.sample([*site.members.values()], len(site.members))
+        if self._chance.random() < 0.5:
+            with ThreadPoolExecutor(len(processes)) as pool:
+                for ended in [pool.submit(process.end, END_S) for process in processes]:
+                    ended.result()
+        else:
+            for process in processes:
+                process.end(END_S)
+        site.locator.end()
+        kept = {f"{name}/{file.format(name)}" for name in MEMBERS for file in FILES_OF_A_MEMBER}
+        kept |= {f"locator/{file}" for file in FILES_OF_THE_LOCATOR}
+        files = (each for name in (*MEMBERS, "locator") for each in (self._folder / name).rglob("*") if each.is_file())
+        found = {str(each.relative_to(self._folder)) for each in files}
+        if found - kept:
+            raise CampaignFailure(f"after their end the members have left {', '.join(sorted(found - kept))}")
+
+    def _check(self, site: Site) -> None:
+        lives = Lives(self._notes, site.ended_at)
+        self.counts["buckets that began anew, empty"] += lives.count
+        self.counts["buckets left out"] += len(lives.left_out)
+        if lives.unproved:
+            raise CampaignFailure("\n".join(lives.unproved[:5]))
+        calls = [each for some in self.histories.values() for each in some]
+        self.counts["operations"] += sum(not each.is_unknown for each in calls)
+        self.counts["operations in doubt"] += sum(each.is_unknown for each in calls)
+        buckets = {each["name"]: int(each.get("total_num_buckets", BUCKETS_OF_A_REPLICATE)) for each in self._regions}
+        wrong, counts = violations(self.histories, lives, buckets)
+        self.counts += counts
+        if wrong:
+            names = ", ".join(f"{each.key} of {each.region}" for each in wrong)
+            raise CampaignFailure(
+                f"no order of the operations explains the answers for {names}\n{shown(self.histories[wrong[0]])}"
             )
-
-        eventually(is_whole, what=f"{buckets} buckets with {copies} copies each")
-
-    def _compare(self, site: Site) -> None:
-        contents = [process.ask("content", "data") for process in site.members.values()]
-        if any(content != contents[0] for content in contents):
-            raise CampaignFailure("members do not agree about the content of the region")
 
 
 def run(
@@ -143,21 +191,49 @@ def run(
     rounds: int,
     *,
     first_world: int = 0,
-    faults: tuple[str, ...] = FAULTS,
+    faults: Sequence[str] = FAULTS,
+    layouts: Sequence[str] = tuple(LAYOUTS),
+    keep: bool = False,
     tell: Callable[[str], None] = print,
 ) -> Counter[str]:
-    """Runs worlds until there were so many rounds. CampaignFailure names the world that failed."""
+    """Runs worlds until there were so many rounds. The layouts take turns. CampaignFailure names the world that failed.
+
+    Args:
+        seed: What the random moments come from.
+        rounds: How many rounds, with one fault each.
+        first_world: The first world of the seed.
+        faults: The faults among which each round chooses.
+        layouts: The layouts.
+        keep: Whether the folder of a world that failed stays.
+        tell: Gets a line for each world.
+    """
     counts: Counter[str] = Counter()
     world = first_world
     while counts["rounds"] < rounds:
-        with tempfile.TemporaryDirectory(prefix="pywan-site-") as folder:
-            try:
-                this = World(seed * 1_000_003 + world, Path(folder), faults)
-                this.run(min(ROUNDS_OF_A_WORLD, rounds - counts["rounds"]))
-            except AssertionError as failure:
-                again = f"python -m tests.site_crash --seed {seed} --world {world} --faults {','.join(faults)}"
-                raise CampaignFailure(f"{failure}\nrepeat it with: {again}") from failure
+        folder = Path(tempfile.mkdtemp(prefix="pywan-site-"))
+        layout = layouts[world % len(layouts)]
+        this = World(seed * 1_000_003 + world, folder, faults=faults, layout=layout)
+        try:
+            this.run(min(ROUNDS_OF_A_WORLD, rounds - counts["rounds"]))
+        except AssertionError as failure:
+            again = (
+                f"python -m tests.site_crash --seed {seed} --world {world} --rounds {ROUNDS_OF_A_WORLD}"
+                f" --faults {','.join(dict.fromkeys(faults))} --layouts {','.join(layouts)}"
+                + (f"\nits files are in {folder}" if keep else "")
+            )
+            raise CampaignFailure(
+                f"world {world}, {layout}, {this.told()}: {failure}\nrepeat it with: {again}"
+            ) from failure
+        finally:
+            if not keep or sys.exc_info()[0] is None:
+                shutil.rmtree(folder)
         counts += this.counts
         world += 1
-        tell(f"{counts['rounds']} of {rounds} rounds, {counts['operations']} operations")
+        tell(f"{counts['rounds']} of {rounds} rounds, {counts['operations']} operations; {layout}: {this.told()}")
     return counts
+
+
+def table(counts: Counter[str]) -> str:
+    """The totals, a line each."""
+    width = max(map(len, counts))
+    return "\n".join(f"{name:<{width}}  {count:>9}" for name, count in sorted(counts.items()))

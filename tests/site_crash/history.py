@@ -5,16 +5,43 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from linearizability import Operation, Verdict, check
+from linearizability import ABSENT, Operation, Verdict, check
+from pywan import _core
+
+from .decisions import BucketOf, Lives, Reset
 
 
-def read(paths: Iterable[Path]) -> dict[str, list[Operation]]:
-    """The operations on each key. A call without a return has an unknown outcome."""
-    calls: dict[tuple[int, int], tuple[str, str, tuple[object, ...], float]] = {}
-    operations: defaultdict[str, list[Operation]] = defaultdict(list)
+class KeyOf(NamedTuple):
+    region: str
+    key: str
+
+
+@dataclass(frozen=True)
+class Call(Operation):
+    """An operation, and when its caller heard of it for the last time: also if it heard nothing that is sure."""
+
+    over: float = math.inf
+
+
+Histories = defaultdict[KeyOf, list[Call]]
+
+
+def read(paths: Iterable[Path]) -> Histories:
+    """The operations on each key. A call without a return has an unknown outcome. One whose error says that nothing was
+    changed is left out: nobody may ever see its value."""
+    calls: dict[tuple[int, int], tuple[KeyOf, str, tuple[object, ...], float]] = {}
+    histories: Histories = defaultdict(list)
+
+    def take(process: int, number: int, over: float, returned: float = math.inf, answer: Any = None) -> None:
+        of, name, arguments, called = calls.pop((process, number))
+        if name != "get" or returned < math.inf:
+            histories[of].append(Call(process, name, arguments, answer, called, returned, over))
+
     for path in paths:
         for line in path.read_bytes().split(b"\n"):
             try:
@@ -22,18 +49,66 @@ def read(paths: Iterable[Path]) -> dict[str, list[Operation]]:
             except ValueError:
                 continue  # The end of a file whose writer was killed.
             if what == "call":
-                key, name, arguments, at = rest
-                calls[process, number] = key, name, tuple(arguments), at
+                region, key, name, arguments, at = rest
+                calls[process, number] = KeyOf(region, key), name, tuple(arguments), at
             elif what == "done":
-                key, name, arguments, at = calls.pop((process, number))
-                operations[key].append(Operation(process, name, arguments, rest[0], at, rest[1]))
-    for (process, _), (key, name, arguments, at) in calls.items():
-        if name != "get":
-            operations[key].append(Operation(process, name, arguments, None, at, math.inf))
-    return operations
+                take(process, number, rest[1], rest[1], rest[0])
+            elif what == "doubt":
+                take(process, number, rest[0])
+            else:
+                del calls[process, number]
+    for process, number in list(calls):
+        take(process, number, math.inf)
+    return histories
 
 
-def violations(operations: dict[str, list[Operation]]) -> tuple[list[str], Counter[Verdict]]:
-    """The keys whose history no order explains, and how many keys had which verdict."""
-    verdicts = {key: check(history) for key, history in operations.items()}
-    return [key for key, verdict in verdicts.items() if verdict is Verdict.VIOLATION], Counter(verdicts.values())
+def bucket_of(of: KeyOf, buckets: Mapping[str, int]) -> BucketOf:
+    """The bucket of a key. `buckets`: how many each region has."""
+    return BucketOf(of.region, ((_core.key_hash(of.key) >> 32) * buckets[of.region]) >> 32)
+
+
+def over_lives(operations: list[Call], resets: Iterable[Reset]) -> list[Operation]:
+    """The history of a key whose bucket began anew: everything in it was gone then.
+
+    A change that was under way meanwhile may have been made before, and again in the new life, which remembers nothing
+    of it. So such a change is there twice, once with an unknown outcome.
+    """
+    made: list[Operation] = list(operations)
+    for number, reset in enumerate(resets):
+        made.append(Operation(-1 - number, "put", (ABSENT,), None, reset.since, reset.until))
+        made += [
+            Operation(-1_000_000 - place, each.name, each.arguments, None, each.called, math.inf)
+            for place, each in enumerate(operations)
+            if each.name != "get" and each.called <= reset.until and reset.since <= each.over
+        ]
+    return made
+
+
+class Verdicts(NamedTuple):
+    wrong: list[KeyOf]  # No order explains them.
+    counts: Counter[str]
+
+
+def violations(histories: Histories, lives: Lives, buckets: Mapping[str, int]) -> Verdicts:
+    """Checks each key but those of buckets that are left out."""
+    wrong, counts = [], Counter[str]()
+    for of, operations in histories.items():
+        bucket = bucket_of(of, buckets)
+        if bucket in lives.left_out:
+            counts[f"keys left out: {lives.left_out[bucket]}"] += 1
+            continue
+        verdict = check(over_lives(operations, lives.resets.get(bucket, ())))
+        counts[f"keys {verdict.value}"] += 1
+        counts["keys checked over a lost life"] += bucket in lives.resets
+        if verdict is Verdict.VIOLATION:
+            wrong.append(of)
+    return Verdicts(wrong, counts)
+
+
+def shown(operations: Iterable[Operation], count: int = 60) -> str:
+    """The last operations of a history, by their calls."""
+    last = sorted(operations, key=lambda each: each.called)[-count:]
+    return "\n".join(
+        f"  {each.called:.4f}-{each.returned:.4f} {each.process} {each.name}{each.arguments} = {each.answer}"
+        for each in last
+    )

@@ -8,8 +8,11 @@ from __future__ import annotations
 import json
 import os
 import random
+import sys
 import threading
 import time
+from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pywan
@@ -17,56 +20,83 @@ from pywan.errors import PywanError
 from pywan.testing.site_processes import SiteProcess, serve_site
 from pywan.testing.waiting import LIMIT_S
 
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from site_crash.decisions import note_decisions
+
+KEYS_FOR_S = 5.0
+
 
 class Clients:
     """Threads that make operations on keys, and write each call and each return into a file, with one write each. So a
-    kill -9 leaves what was called."""
+    kill -9 leaves what was called.
 
-    def __init__(self, region: Any, *, path: str, first: int, threads: int, keys: int, seed: int) -> None:
-        self._region, self._keys = region, keys
+    Attributes:
+        regions: The regions whose keys they use. More may be added.
+    """
+
+    def __init__(
+        self,
+        regions: list[Any],
+        *,
+        path: str,
+        first: int,
+        threads: int,
+        keys: int,
+        seed: int,
+        pause_s: float = 0.0,
+    ) -> None:
+        self.regions, self._keys, self._pause_s = regions, keys, pause_s
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         self._stop = threading.Event()
-        self.done = 0
-        self.failed = 0
+        self._failures: Counter[str] = Counter()
+        self._done = [0] * threads
         self._threads = [
-            threading.Thread(target=self._run, args=(first + n, random.Random(seed * 1000 + first + n)), daemon=True)
+            threading.Thread(target=self._run, args=(n, first + n, random.Random(seed * 1000 + first + n)), daemon=True)
             for n in range(threads)
         ]
         for thread in self._threads:
             thread.start()
 
-    def stop(self) -> dict[str, int]:
+    def stop(self) -> dict[str, Any]:
         """Returns when the threads have ended. An operation waits no longer than its own limits."""
         self._stop.set()
         for thread in self._threads:
             thread.join(LIMIT_S)
         alive = sum(thread.is_alive() for thread in self._threads)
         os.close(self._file) if not alive else None
-        return {"done": self.done, "failed": self.failed, "alive": alive}
+        return {"done": sum(self._done), "failures": dict(self._failures), "alive": alive}
 
     def _write(self, *what: Any) -> None:
         os.write(self._file, (json.dumps(what) + "\n").encode())
 
-    def _run(self, process: int, chance: random.Random) -> None:
+    def _run(self, thread: int, process: int, chance: random.Random) -> None:
         number = seen = 0
         while not self._stop.is_set():
-            key, number = f"key-{chance.randrange(self._keys)}", number + 1
+            region, key, number = chance.choice(self.regions), self._key(chance), number + 1
             name, arguments = self._choose(chance, f"{process}.{number}", seen)
-            self._write("call", process, number, key, name, arguments, time.monotonic())
+            self._write("call", process, number, region.name, key, name, arguments, time.monotonic())
             try:
-                answer = self._operate(key, name, arguments)
+                answer = self._operate(region, key, name, arguments)
             except PywanError as error:
-                self._write("fail", process, number, repr(error)[:300])
-                self.failed += 1
-                if not error.in_doubt and name == "get":
-                    continue
-                process += 1_000_000  # The outcome is unknown: this caller is not heard of any more.
+                self._failures[f"{type(error).__name__}{', in doubt' if error.in_doubt else ''}"] += 1
+                if error.in_doubt:  # The outcome is unknown: this caller is not heard of any more.
+                    self._write("doubt", process, number, time.monotonic(), repr(error)[:300])
+                    process += 1_000_000
+                else:
+                    self._write("fail", process, number, repr(error)[:300])
                 self._stop.wait(0.01)
                 continue
             self._write("done", process, number, answer, time.monotonic())
-            self.done += 1
+            self._done[thread] += 1
             if isinstance(answer, str):
                 seen = answer
+            if self._pause_s:
+                self._stop.wait(chance.uniform(0, 2 * self._pause_s))
+
+    def _key(self, chance: random.Random) -> str:
+        """All clients use the same few keys, and other ones after some seconds: the history of a key stays short."""
+        return f"key-{int(time.monotonic() / KEYS_FOR_S)}-{chance.randrange(self._keys)}"
 
     def _choose(self, chance: random.Random, value: str, seen: Any) -> tuple[str, list[Any]]:
         name = chance.choices(
@@ -78,11 +108,12 @@ class Clients:
             return "replace", [seen, value]
         return name, [seen] if name == "remove" else []
 
-    def _operate(self, key: str, name: str, arguments: list[Any]) -> Any:
+    @staticmethod
+    def _operate(region: Any, key: str, name: str, arguments: list[Any]) -> Any:
         if name == "destroy":
             missing = object()
-            return self._region.pop(key, missing) is not missing
-        return getattr(self._region, name)(key, *arguments)
+            return region.pop(key, missing) is not missing
+        return getattr(region, name)(key, *arguments)
 
 
 class Ear(pywan.CacheListener):
@@ -121,13 +152,40 @@ class Process(SiteProcess):
         self.held.set()
         self.clients: Clients | None = None
 
-    def run(self, region: str, **more: Any) -> None:
-        self.clients = Clients(self.cache.region(region), **more)
+    def locate(self, *given: Any, notes: str = "", **more: Any) -> int:
+        """`notes`: the file for what is decided; empty: none is written."""
+        if notes:
+            note_decisions(Path(notes))
+        return super().locate(*given, **more)
+
+    def run(self, *regions: str, **more: Any) -> None:
+        self.clients = Clients([self.cache.region(each) for each in regions], **more)
+
+    def create(self, attributes: dict[str, Any]) -> None:
+        """Creates one more region. The clients use it, too."""
+        region = self.cache.create_region(**attributes)
+        if self.clients is not None:
+            self.clients.regions.append(region)
 
     def halt(self) -> dict[str, Any]:
         counts = self.clients.stop() if self.clients is not None else {}
         self.clients = None
         return dict(counts)
+
+    def buckets(self, region: str) -> list[dict[str, Any]]:
+        """What this member itself has of each bucket: its part in it, the stream, and the table."""
+        core = self.cache._core.regions.get(region)
+        tail = self.cache._core.sharing._regions[region].tail
+        states = tail.states() if tail is not None else {}
+        shown = ("role", "life", "epoch", "last", "counted", "waiters")
+        return [
+            {
+                **{name: states[number][name] for name in shown if number in states},
+                **{name: core.bucket(number)[name] for name in ("entries", "tombstones")},
+                "digest": core.bucket_digest(number),
+            }
+            for number in range(core.bucket_count)
+        ]
 
     def fill(self, region: str, first: int, count: int, bytes: int) -> None:
         keys = [f"k{n:09}" for n in range(first, first + count)]

@@ -48,7 +48,8 @@ class Client:
         member.sharing._connections()
         route = core.route or Route(core, self._table, member.lines, member.me)
         self._steps = _core.CallSteps(route, operation, key, value, event_id, member.now_us, self._condition)
-        self._until_us = member.now_us + CALL_TIMEOUT_US
+        self._began_us = member.now_us
+        self._until_us = self._began_us + CALL_TIMEOUT_US
         self._aim = self._new_aim(None)
         self._wait_until_us = 0
         self._line: Line | None = None  # Where the attempt is that is on its way.
@@ -57,7 +58,8 @@ class Client:
 
     def _new_aim(self, trouble: Trouble | None) -> Aim:
         self._table = self._member.sharing.table(self._region) or self._table
-        return Aim(self._table, self._steps.bucket, trouble)
+        so_far_us = self._member.now_us - self._began_us
+        return Aim(self._table, self._steps.bucket, trouble, so_far_us / 1e6)
 
     @staticmethod
     def _condition_of(name: str, arguments: tuple[Any, ...]) -> _core.Condition | None:

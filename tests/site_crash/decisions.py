@@ -1,0 +1,158 @@
+"""Owns what the coordinator decided of each bucket, and when: its process writes that, the campaign reads it.
+
+A line of the file is written when a decision is on the coordinator's disk, and before anybody hears of it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from pywan.coordination.actions import Action, Store
+from pywan.coordination.coordinator import Coordinator
+from pywan.coordination.journal import Journal
+from pywan.coordination.tables import BucketKey
+from pywan.site import coordination_host
+
+_LOST = b'"the file is lost"\n'
+
+# In the locator's process
+
+
+def note_decisions(path: Path) -> None:
+    """From now on the coordinator of this process notes its decisions."""
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    unheard: set[BucketKey] = set()
+
+    def note(store: Store) -> None:
+        buckets = [
+            [*key, bucket.life, bucket.inherits, [str(each) for each in (*bucket.in_sync, *bucket.leaving)]]
+            for key, bucket in store.buckets
+            if bucket is not None and bucket.primary is not None and key not in unheard
+        ]
+        if buckets:
+            line = {"at": time.monotonic(), "generation": store.newest.generation, "buckets": buckets}
+            os.write(file, (json.dumps(line) + "\n").encode())
+
+    class NotingCoordinator(Coordinator):
+        def take_actions(self) -> list[Action]:
+            actions = super().take_actions()
+            unheard.clear()
+            unheard.update(self._unheard)  # Of these, members that know later decisions may yet report them.
+            return actions
+
+    class NotingJournal(Journal):
+        def append(self, store: Store) -> None:
+            super().append(store)
+            note(store)
+
+        def read(self) -> list[Store]:
+            stores = super().read()
+            unheard.clear()
+            for store in stores:  # A coordinator that was killed may not have noted the last one.
+                note(store)
+            return stores
+
+    vars(coordination_host).update(Coordinator=NotingCoordinator, Journal=NotingJournal)
+
+
+# In the campaign
+
+
+def note_lost_file(path: Path) -> None:
+    """The coordinator's process has ended, and its file is removed."""
+    with open(path, "ab") as file:
+        file.write(_LOST)
+
+
+class BucketOf(NamedTuple):
+    region: str
+    number: int
+
+
+class Reset(NamedTuple):
+    """A bucket began a new and empty life at some moment in between."""
+
+    since: float
+    until: float
+
+
+class Lives:
+    """The lives of all buckets of a site.
+
+    Attributes:
+        resets: By bucket: where it began a new and empty life.
+        left_out: The buckets of which acknowledged changes may be gone, or come back, since the coordinator's file was
+            lost: decisions were made anew in place of lost ones, as nobody who was there knew of those; or a life went
+            on with what copies had that may have lacked the end. Each with what was seen.
+        unproved: New lives though a process that held the bucket had not been ended, in words.
+        files: How often the file was lost.
+    """
+
+    def __init__(self, path: Path, ended_at: Callable[[str, float], float]) -> None:
+        """Reads the file of notes.
+
+        Args:
+            path: The file.
+            ended_at: Returns when the process of a name that was there at some time was killed or asked to end;
+                math.inf: never.
+        """
+        self.resets: defaultdict[BucketOf, list[Reset]] = defaultdict(list)
+        self.left_out: dict[BucketOf, str] = {}
+        self.unproved: list[str] = []
+        self.files = 0
+        self._ended_at = ended_at
+        self._lives: dict[BucketOf, tuple[int, float]] = {}  # Each bucket's life, and since when.
+        self._holders: dict[BucketOf, tuple[str, ...]] = {}
+        self._named_at: dict[str, float] = {}  # When an incarnation was first named as a holder.
+        self._generations: dict[BucketOf, int] = {}  # That of the last decision of each bucket.
+        self._forgotten: dict[BucketOf, int] = {}  # Buckets whose decisions were lost, with their generation.
+        for line in path.read_bytes().splitlines(keepends=True):
+            if line == _LOST:
+                self.files += 1
+                self._forgotten.update(self._generations)
+            elif line.endswith(b"\n"):  # The last line of a process that was killed may be cut.
+                decision = json.loads(line)
+                for region, number, *bucket in decision["buckets"]:
+                    self._take(BucketOf(region, number), decision["at"], decision["generation"], *bucket)
+
+    @property
+    def count(self) -> int:
+        """How many new and empty lives there were."""
+        return sum(map(len, self.resets.values()))
+
+    def _take(
+        self, key: BucketOf, at: float, generation: int, life: int, inherits: int, holders: Iterable[str]
+    ) -> None:
+        if self._forgotten.get(key) == generation:
+            self.left_out.setdefault(key, "decisions in place of lost ones")
+        known, since = self._lives.get(key, (life, at))
+        if life != known:
+            self._begin_life(key, life, inherits, known, since, at)
+            since = at
+        self._lives[key] = life, since
+        self._generations[key] = generation
+        self._holders[key] = tuple(holders)
+        for each in self._holders[key]:
+            self._named_at.setdefault(each, at)
+
+    def _begin_life(self, key: BucketOf, life: int, inherits: int, known: int, since: float, at: float) -> None:
+        if inherits == known:
+            self.left_out.setdefault(key, "a life that may lack the end of the one before")
+            return
+        if (inherits or life) < known:
+            self.left_out.setdefault(key, "an earlier life came back")
+            return
+        ends = {each: self._ended_at(each.partition("#")[0], self._named_at[each]) for each in self._holders[key]}
+        alive = sorted(each for each, ended in ends.items() if ended > at)
+        if not alive:
+            # Before the last holder was killed or asked to end, nothing was lost.
+            since = max(since, *ends.values()) if ends else since
+        elif not self.files:
+            self.unproved.append(f"{key.region}[{key.number}] begins anew, and {', '.join(alive)} had not been ended")
+        self.resets[key].append(Reset(since, at))
