@@ -10,7 +10,7 @@ from pywan._core.c_region cimport *
 from pywan._core.c_system cimport *
 from pywan._core.column_views cimport COLUMN_BYTES, COLUMN_FLOAT64, COLUMN_INT64, COLUMN_STR, ColumnView, column_rows
 from pywan._core.enqueue cimport only_queue
-from pywan._core.put cimport operation_of, origin_local, region_apply, region_change, write_record
+from pywan._core.put cimport operation_of, origin_local, region_change, region_note_tombstone
 from pywan._core.queue cimport durable_reserve, durable_add, gateway_queue, queue_note_rows, queue_partition
 from pywan._core.region_state cimport attachment, origin, region_core
 
@@ -218,16 +218,18 @@ cdef uint32_t region_change_many(region_core *region, wan_change *changes, uint3
         for n in range(taken):
             lengths[n] = <uint32_t>wan_record_size(changes[n].key_length, changes[n].value_length, 0,
                                                    attached.recipient_count)
-            partitions[n] = <uint16_t>queue_partition(gateway, region.buckets, changes[n].hash, region.member,
-                                                      maker.number)
+            if gateway.queue.partition_count > 1:
+                partitions[n] = <uint16_t>queue_partition(gateway, region.buckets, changes[n].hash, region.member,
+                                                          maker.number)
             total += lengths[n]
             if total > STORED_BYTES_PER_HOLD:
                 taken = n
                 total -= lengths[n]
                 break
         if taken > 1:
-            done = change_many_under_entry_locks(region, attached, changes, taken, shards, lengths, partitions, total,
-                                                 maker, result, row)
+            done = change_many_under_entry_locks(
+                region, attached, changes, taken, shards, lengths,
+                partitions if gateway.queue.partition_count > 1 else NULL, total, maker, result, row)
     for n in range(locks):
         wan_lock_release(&held[n].lock)
     return done
@@ -238,24 +240,32 @@ cdef uint32_t change_many_under_entry_locks(region_core *region, const attachmen
                                             uint16_t *partitions, uint64_t total, wan_thread *maker,
                                             bulk_result *result, int64_t row) noexcept nogil:
     """The part of `region_change_many` under the entry locks. All room that could be refused is reserved before the
-    first change is made."""
+    first change is made. `partitions` NULL: the queue has one."""
     cdef gateway_queue *gateway = attached.queues[0]
     cdef wan_change *change
     cdef wan_run run
-    cdef origin from_
+    cdef wan_record head
+    cdef wan_record *record
     cdef wan_outcome outcome
     cdef uint32_t n, written = 0
-    cdef uint64_t low = wan_clock_low(region.clock)
+    cdef uint64_t low = wan_clock_low(region.clock), first_event = maker.events + 1, proposed
     cdef uint8_t *to
     cdef int wake
     wan_lock_take(&gateway.lock)
     if wan_queue_open_run(&gateway.queue, total, &run) != WAN_OK:
         wan_lock_release(&gateway.lock)
         return 0
-    for n in range(count):
-        if wan_queue_room_for_entries(&gateway.queue, partitions[n], count) != WAN_OK:
+    for n in range(count if partitions != NULL else 1):
+        if wan_queue_room_for_entries(&gateway.queue, partitions[n] if partitions != NULL else 0, count) != WAN_OK:
             count = 0
             break
+    # What all these records have in common, as `origin_local` and `write_record` write it.
+    memset(&head, 0, sizeof(head))
+    head.region = region.number
+    head.stamp_site = head.origin_site = region.site
+    head.event_member, head.event_thread = region.member, maker.number
+    head.recipients_count = <uint8_t>attached.recipient_count
+    head.callback_form = WAN_FORM_NONE
     to = run.at
     for n in range(count):
         change = &changes[n]
@@ -263,17 +273,29 @@ cdef uint32_t change_many_under_entry_locks(region_core *region, const attachmen
         if change.stamp < low and not change.flags & WAN_FLAG_GIVEN:
             # As in region_change_held.
             change.stamp = wan_clock_take(region.clock, wan_clock_now_ms(region.clock), 1)
-        origin_local(&from_, region, maker)
-        region_apply(region, shards[n], change, &outcome)     # Without a log this cannot fail.
+        # From here to wan_clock_see as in region_apply, for a region without a log.
+        proposed = change.stamp
+        outcome = wan_table_apply(shards[n], change)
         if outcome > WAN_DESTROYED:
             if outcome == WAN_OUT_OF_MEMORY:
                 bulk_fail(result, row + n, 4)
             continue
-        write_record(to, lengths[n], region, change, operation_of(outcome), &from_, attached.recipients,
-                     attached.recipient_count, change.value, change.value_length, change.value_form)
+        if outcome == WAN_DESTROYED and region.bell != NULL:
+            region_note_tombstone(region, shards[n], change.tombstone_bytes)
+        if change.stamp != proposed:
+            wan_clock_see(region.clock, change.stamp)
+        record = wan_record_begin(to, lengths[n], &head)
+        record.value_length, record.key_length = change.value_length, change.key_length
+        record.stamp, record.event_sequence = change.stamp, first_event + n
+        record.flags, record.operation = change.flags, <uint8_t>operation_of(outcome)
+        record.key_form, record.value_form = change.key_form, change.value_form
+        wan_record_fill(to, change.key, change.value, NULL, attached.recipients)
         to += lengths[n]
-        lengths[written], partitions[written] = lengths[n], partitions[n]
+        lengths[written] = lengths[n]
+        if partitions != NULL:
+            partitions[written] = partitions[n]
         written += 1
+    maker.events += count
     wan_queue_append_run(&gateway.queue, &run, lengths, partitions, written, NULL)
     gateway.counts.received += written
     gateway.counts.queued += written
