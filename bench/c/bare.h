@@ -66,9 +66,9 @@ static inline void *bare_take(size_t bytes)
 
 static inline void bare_give(void *at, size_t bytes) { munmap(at, whole_pages(bytes)); }
 
-/* Rows whose entries are fetched at the same time, while those before them are stored. A processor fetches some dozens
- * of lines at once, and an entry has three. */
-#define GROUP 8
+/* Rows whose entries are fetched at the same time, while those before them are stored. A processor fetches some two
+ * dozens of lines at once, and an entry has three. */
+#define GROUP 4
 
 /* A hash table with open addressing. An entry is in one place. A stamp of 0: the slot is free. It is never more than
  * half full. */

@@ -10,7 +10,7 @@ from pywan._core.c_region cimport *
 from pywan._core.c_system cimport *
 from pywan._core.column_views cimport COLUMN_BYTES, COLUMN_FLOAT64, COLUMN_INT64, COLUMN_STR, ColumnView, column_rows
 from pywan._core.enqueue cimport only_queue
-from pywan._core.put cimport operation_of, origin_local, region_apply, region_change, write_record
+from pywan._core.put cimport operation_of, origin_local, region_change, region_note_tombstone
 from pywan._core.queue cimport durable_reserve, durable_add, gateway_queue, queue_note_rows, queue_partition
 from pywan._core.region_state cimport attachment, origin, region_core
 
@@ -49,108 +49,160 @@ cdef inline void bulk_fail(bulk_result *result, int64_t row, uint8_t reason) noe
 
 
 cdef enum:
-    DECODED_ROWS = 64       # Rows that are decoded and hashed together, and whose slots are fetched ahead.
     # Rows that are stored and enqueued under one hold of the queue's lock, at most. It takes a microsecond or two.
     STORED_ROWS_PER_HOLD = 16
     STORED_BYTES_PER_HOLD = 16384   # Bytes of their records, at most.
+    # Room for the rows that were decoded and are not stored yet. There are three groups of STORED_ROWS_PER_HOLD.
+    DECODED_ROWS = 4 * STORED_ROWS_PER_HOLD
+    # Rows whose entries are fetched together: those have about a dozen lines. A processor fetches some two dozens at
+    # once, and an instruction that asks for one more waits.
+    FETCHED_TOGETHER = 4
     PROXY_ROWS_PER_HOLD = 512       # Rows of a proxy that are enqueued under one hold of the lock, at most.
+
+
+cdef struct fetch_ahead:
+    # The changes whose entries are fetched next, while the rows before them are stored.
+    const wan_change *next
+    uint32_t left
+
+
+cdef inline void fetch_some(const region_core *region, fetch_ahead *ahead) noexcept nogil:
+    """Fetches the entries of the next FETCHED_TOGETHER changes, if there are so many."""
+    cdef uint32_t n, count = min(ahead.left, <uint32_t>FETCHED_TOGETHER)
+    for n in range(count):
+        wan_table_prefetch_entry(&region.table, ahead.next[n].hash,
+                                 ahead.next[n].key_length + ahead.next[n].value_length)
+    ahead.next += count
+    ahead.left -= count
+
+
+cdef void decode_rows(region_core *region, const ColumnView *keys, const ColumnView *values, const uint8_t *codes,
+                      const int64_t *stamps, int64_t base, uint32_t count, wan_change *changes) noexcept nogil:
+    """Makes changes of `count` rows from `base` on, at most STORED_ROWS_PER_HOLD, and fetches their slots."""
+    cdef const uint8_t *key_starts[STORED_ROWS_PER_HOLD]
+    cdef const uint8_t *value_starts[STORED_ROWS_PER_HOLD]
+    cdef uint32_t key_lengths[STORED_ROWS_PER_HOLD]
+    cdef uint32_t value_lengths[STORED_ROWS_PER_HOLD]
+    cdef uint8_t key_forms[STORED_ROWS_PER_HOLD]
+    cdef uint8_t value_forms[STORED_ROWS_PER_HOLD]
+    cdef uint64_t first_stamp = wan_clock_take(region.clock, wan_clock_now_ms(region.clock), count)
+    cdef bint is_plain = keys_are_plain(keys, base, count)
+    cdef wan_change *change
+    cdef uint32_t k
+    column_rows(keys, base, count, key_starts, key_lengths, key_forms)
+    if values != NULL:
+        column_rows(values, base, count, value_starts, value_lengths, value_forms)
+    for k in range(count):
+        change = &changes[k]
+        change.key, change.key_length, change.key_form = key_starts[k], <uint16_t>key_lengths[k], key_forms[k]
+        change.fault = <uint8_t>key_fault(change.key, key_lengths[k], change.key_form, is_plain)
+        change.operation = codes[base + k] if codes != NULL else WAN_UPDATE
+        if values != NULL and change.operation != WAN_DESTROY:
+            change.value, change.value_length, change.value_form = value_starts[k], value_lengths[k], value_forms[k]
+            if change.value_length > WAN_VALUE_BYTES_MAX:
+                change.fault = 3
+        else:
+            change.value, change.value_length, change.value_form = NULL, 0, WAN_FORM_NONE
+        change.hash = wan_key_hash(change.key, change.key_length, change.key_form) if not change.fault else 0
+        change.stamp = first_stamp + k
+        change.flags = 0
+        if stamps != NULL and stamps[base + k] > 0 and (<uint64_t>stamps[base + k]) << 16 < change.stamp:
+            change.stamp, change.flags = (<uint64_t>stamps[base + k]) << 16, WAN_FLAG_GIVEN
+        change.stamp_site = region.site
+        change.local = 1
+        change.ask = WAN_ASK_NOBODY
+        change.sequence = 0
+        if region.stores:
+            wan_table_prefetch_slot(&region.table, change.hash)
 
 
 cdef void region_put_rows(region_core *region, const ColumnView *keys, const ColumnView *values, const uint8_t *codes,
                           const int64_t *stamps, bulk_result *result) noexcept nogil:
+    # Rows go through a ring in groups of STORED_ROWS_PER_HOLD. A group is decoded, and its slots are fetched, two steps
+    # before it is stored. Its entries are fetched while the group before it is stored.
     cdef wan_change changes[DECODED_ROWS]
-    cdef origin from_
-    cdef wan_outcome outcome
-    cdef wan_status status
-    cdef int64_t row = 0, base
-    cdef uint32_t n, k, done, fetched
-    cdef uint64_t first_stamp
-    cdef const uint8_t *key_starts[DECODED_ROWS]
-    cdef const uint8_t *value_starts[DECODED_ROWS]
-    cdef uint32_t key_lengths[DECODED_ROWS]
-    cdef uint32_t value_lengths[DECODED_ROWS]
-    cdef uint8_t key_forms[DECODED_ROWS]
-    cdef uint8_t value_forms[DECODED_ROWS]
     cdef wan_change *change
-    row = result.done
-    cdef bint is_plain, changes_many, is_proxy = not region.stores and region.forwards
+    cdef fetch_ahead ahead
+    cdef int64_t row = result.done, first, group, end, decoded
+    cdef uint32_t n, done
+    cdef bint changes_many = False, is_proxy = not region.stores and region.forwards
     cdef wan_thread *maker = wan_thread_self()
     while row < keys.length:
+        end = keys.length
         if is_proxy:
-            k = region_forward_rows(region, keys, values, codes, stamps, row)
-            result.applied += k
-            result.waits |= k != 0
-            row += k
-            if k:
-                continue
-        n = DECODED_ROWS if keys.length - row >= DECODED_ROWS else <uint32_t>(keys.length - row)
-        base = row
-        first_stamp = wan_clock_take(region.clock, wan_clock_now_ms(region.clock), n)
-        is_plain = keys_are_plain(keys, base, n)
-        column_rows(keys, base, n, key_starts, key_lengths, key_forms)
-        if values != NULL:
-            column_rows(values, base, n, value_starts, value_lengths, value_forms)
-        for k in range(n):
-            change = &changes[k]
-            change.key, change.key_length, change.key_form = key_starts[k], <uint16_t>key_lengths[k], key_forms[k]
-            change.fault = <uint8_t>key_fault(change.key, key_lengths[k], change.key_form, is_plain)
-            change.operation = codes[base + k] if codes != NULL else WAN_UPDATE
-            if values != NULL and change.operation != WAN_DESTROY:
-                change.value, change.value_length, change.value_form = value_starts[k], value_lengths[k], value_forms[k]
-                if change.value_length > WAN_VALUE_BYTES_MAX:
-                    change.fault = 3
-            else:
-                change.value, change.value_length, change.value_form = NULL, 0, WAN_FORM_NONE
-            change.hash = wan_key_hash(change.key, change.key_length, change.key_form) if not change.fault else 0
-            change.stamp = first_stamp + k
-            change.flags = 0
-            if stamps != NULL and stamps[base + k] > 0 and (<uint64_t>stamps[base + k]) << 16 < change.stamp:
-                change.stamp, change.flags = (<uint64_t>stamps[base + k]) << 16, WAN_FLAG_GIVEN
-            change.stamp_site = region.site
-            change.local = 1
-            change.ask = WAN_ASK_NOBODY
-            change.sequence = 0
-            if region.stores:
-                wan_table_prefetch_slot(&region.table, change.hash)
-        changes_many = can_change_many(region, wan_table_shard(&region.table, changes[0].hash))
-        k = fetched = 0
-        while k < n:
-            change = &changes[k]
-            if change.fault:
-                bulk_fail(result, base + k, change.fault)
-                row += 1
-                k += 1
-                continue
-            while region.stores and fetched < min(n, k + <uint32_t>(2 * STORED_ROWS_PER_HOLD)):
-                wan_table_prefetch_entry(&region.table, changes[fetched].hash,
-                                         changes[fetched].key_length + changes[fetched].value_length)
-                fetched += 1
-            done = region_change_many(region, change, n - k, maker, result, base + k) if changes_many else 0
+            done = region_forward_rows(region, keys, values, codes, stamps, row)
+            result.applied += done
+            result.waits |= done != 0
             row += done
-            k += done
             if done:
                 continue
-            origin_local(&from_, region, maker)
-            status = region_change(region, change, &from_, NULL, &outcome)
-            result.waits |= change.waits
-            if status != WAN_OK:
-                result.stopped = status
-                result.done = row
-                return
-            if change.sequence:
-                result.bucket = wan_table_bucket(&region.table, change.hash).number
-                result.era, result.sequence = change.era, change.sequence
-                result.stopped = WAN_ELSEWHERE
-            if outcome <= WAN_DESTROYED:
-                result.applied += 1
-            elif outcome == WAN_OUT_OF_MEMORY:
-                bulk_fail(result, base + k, 4)
-            row += 1
-            k += 1
+            end = min(end, row + <int64_t>DECODED_ROWS)
+        first = group = decoded = row
+        while group < end:
+            while decoded < min(end, group + <int64_t>(3 * STORED_ROWS_PER_HOLD)):
+                n = <uint32_t>min(end - decoded, <int64_t>STORED_ROWS_PER_HOLD)
+                decode_rows(region, keys, values, codes, stamps, decoded, n, &changes[(decoded - first) % DECODED_ROWS])
+                decoded += n
+            change = &changes[(group - first) % DECODED_ROWS]
+            if group == first:          # No rows before these fetched their entries.
+                ahead.next = change
+                ahead.left = <uint32_t>min(end - group, <int64_t>STORED_ROWS_PER_HOLD) if region.stores else 0
+                while ahead.left:
+                    fetch_some(region, &ahead)
+            if (group - first) % DECODED_ROWS == 0:
+                changes_many = can_change_many(region, wan_table_shard(&region.table, change.hash))
+            group = min(end, group + <int64_t>STORED_ROWS_PER_HOLD)
+            ahead.next = &changes[(group - first) % DECODED_ROWS]
+            ahead.left = <uint32_t>min(decoded - group, <int64_t>STORED_ROWS_PER_HOLD) if region.stores else 0
+            row = put_group(region, change, row, group, changes_many, &ahead, maker, result)
             if result.stopped != WAN_OK:
                 result.done = row
                 return
     result.done = row
+
+
+cdef int64_t put_group(region_core *region, wan_change *change, int64_t row, int64_t end, bint changes_many,
+                       fetch_ahead *ahead, wan_thread *maker, bulk_result *result) noexcept nogil:
+    """Takes the changes of the rows from `row` to `end`, and fetches the entries of `ahead` meanwhile. Returns the row
+    behind the last one that was done or refused: `end`, unless `result` says why the call stopped."""
+    cdef origin from_
+    cdef wan_outcome outcome
+    cdef wan_status status
+    cdef uint32_t done
+    while row < end:
+        if change.fault:
+            bulk_fail(result, row, change.fault)
+            row += 1
+            change += 1
+            continue
+        done = 0
+        if changes_many:
+            done = region_change_many(region, change, <uint32_t>(end - row), ahead, maker, result, row)
+        row += done
+        change += done
+        if done:
+            continue
+        if (end - row) % FETCHED_TOGETHER == 0:
+            fetch_some(region, ahead)
+        origin_local(&from_, region, maker)
+        status = region_change(region, change, &from_, NULL, &outcome)
+        result.waits |= change.waits
+        if status != WAN_OK:
+            result.stopped = status
+            return row
+        if change.sequence:
+            result.bucket = wan_table_bucket(&region.table, change.hash).number
+            result.era, result.sequence = change.era, change.sequence
+            result.stopped = WAN_ELSEWHERE
+        if outcome <= WAN_DESTROYED:
+            result.applied += 1
+        elif outcome == WAN_OUT_OF_MEMORY:
+            bulk_fail(result, row, 4)
+        row += 1
+        change += 1
+        if result.stopped != WAN_OK:
+            break
+    return row
 
 
 cdef uint32_t take_entry_locks(region_core *region, const wan_change *changes, uint32_t count, wan_shard **shards,
@@ -195,8 +247,8 @@ cdef bint can_change_many(const region_core *region, wan_shard *shard) noexcept 
     return can
 
 
-cdef uint32_t region_change_many(region_core *region, wan_change *changes, uint32_t count, wan_thread *maker,
-                                 bulk_result *result, int64_t row) noexcept nogil:
+cdef uint32_t region_change_many(region_core *region, wan_change *changes, uint32_t count, fetch_ahead *ahead,
+                                 wan_thread *maker, bulk_result *result, int64_t row) noexcept nogil:
     """Does what `region_change` does for some of these local changes, from the first on, under one hold of the queue's
     lock. It does so only if there is one sender and no log. If the lock were taken for each change, it would never be
     free long enough for the dispatcher that waits for it. Returns how many were done. 0: the first one has to go
@@ -218,16 +270,18 @@ cdef uint32_t region_change_many(region_core *region, wan_change *changes, uint3
         for n in range(taken):
             lengths[n] = <uint32_t>wan_record_size(changes[n].key_length, changes[n].value_length, 0,
                                                    attached.recipient_count)
-            partitions[n] = <uint16_t>queue_partition(gateway, region.buckets, changes[n].hash, region.member,
-                                                      maker.number)
+            if gateway.queue.partition_count > 1:
+                partitions[n] = <uint16_t>queue_partition(gateway, region.buckets, changes[n].hash, region.member,
+                                                          maker.number)
             total += lengths[n]
             if total > STORED_BYTES_PER_HOLD:
                 taken = n
                 total -= lengths[n]
                 break
         if taken > 1:
-            done = change_many_under_entry_locks(region, attached, changes, taken, shards, lengths, partitions, total,
-                                                 maker, result, row)
+            done = change_many_under_entry_locks(
+                region, attached, changes, taken, shards, lengths,
+                partitions if gateway.queue.partition_count > 1 else NULL, total, ahead, maker, result, row)
     for n in range(locks):
         wan_lock_release(&held[n].lock)
     return done
@@ -235,45 +289,70 @@ cdef uint32_t region_change_many(region_core *region, wan_change *changes, uint3
 
 cdef uint32_t change_many_under_entry_locks(region_core *region, const attachment *attached, wan_change *changes,
                                             uint32_t count, wan_shard **shards, uint32_t *lengths,
-                                            uint16_t *partitions, uint64_t total, wan_thread *maker,
-                                            bulk_result *result, int64_t row) noexcept nogil:
+                                            uint16_t *partitions, uint64_t total, fetch_ahead *ahead,
+                                            wan_thread *maker, bulk_result *result, int64_t row) noexcept nogil:
     """The part of `region_change_many` under the entry locks. All room that could be refused is reserved before the
-    first change is made."""
+    first change is made. `partitions` NULL: the queue has one.
+
+    All locks are taken by now. So the fetches of `ahead` go on while rows are stored: an atomic operation would wait
+    for them."""
     cdef gateway_queue *gateway = attached.queues[0]
     cdef wan_change *change
     cdef wan_run run
-    cdef origin from_
+    cdef wan_record head
+    cdef wan_record *record
     cdef wan_outcome outcome
     cdef uint32_t n, written = 0
-    cdef uint64_t low = wan_clock_low(region.clock)
+    cdef uint64_t low = wan_clock_low(region.clock), first_event = maker.events + 1, proposed
     cdef uint8_t *to
     cdef int wake
     wan_lock_take(&gateway.lock)
     if wan_queue_open_run(&gateway.queue, total, &run) != WAN_OK:
         wan_lock_release(&gateway.lock)
         return 0
-    for n in range(count):
-        if wan_queue_room_for_entries(&gateway.queue, partitions[n], count) != WAN_OK:
+    for n in range(count if partitions != NULL else 1):
+        if wan_queue_room_for_entries(&gateway.queue, partitions[n] if partitions != NULL else 0, count) != WAN_OK:
             count = 0
             break
+    # What all these records have in common, as `origin_local` and `write_record` write it.
+    memset(&head, 0, sizeof(head))
+    head.region = region.number
+    head.stamp_site = head.origin_site = region.site
+    head.event_member, head.event_thread = region.member, maker.number
+    head.recipients_count = <uint8_t>attached.recipient_count
+    head.callback_form = WAN_FORM_NONE
     to = run.at
     for n in range(count):
+        if n % FETCHED_TOGETHER == 0:
+            fetch_some(region, ahead)
         change = &changes[n]
         change.waits, change.absent_below = 0, 0
         if change.stamp < low and not change.flags & WAN_FLAG_GIVEN:
             # As in region_change_held.
             change.stamp = wan_clock_take(region.clock, wan_clock_now_ms(region.clock), 1)
-        origin_local(&from_, region, maker)
-        region_apply(region, shards[n], change, &outcome)     # Without a log this cannot fail.
+        # From here to wan_clock_see as in region_apply, for a region without a log.
+        proposed = change.stamp
+        outcome = wan_table_apply(shards[n], change)
         if outcome > WAN_DESTROYED:
             if outcome == WAN_OUT_OF_MEMORY:
                 bulk_fail(result, row + n, 4)
             continue
-        write_record(to, lengths[n], region, change, operation_of(outcome), &from_, attached.recipients,
-                     attached.recipient_count, change.value, change.value_length, change.value_form)
+        if outcome == WAN_DESTROYED and region.bell != NULL:
+            region_note_tombstone(region, shards[n], change.tombstone_bytes)
+        if change.stamp != proposed:
+            wan_clock_see(region.clock, change.stamp)
+        record = wan_record_begin(to, lengths[n], &head)
+        record.value_length, record.key_length = change.value_length, change.key_length
+        record.stamp, record.event_sequence = change.stamp, first_event + n
+        record.flags, record.operation = change.flags, <uint8_t>operation_of(outcome)
+        record.key_form, record.value_form = change.key_form, change.value_form
+        wan_record_fill(to, change.key, change.value, NULL, attached.recipients)
         to += lengths[n]
-        lengths[written], partitions[written] = lengths[n], partitions[n]
+        lengths[written] = lengths[n]
+        if partitions != NULL:
+            partitions[written] = partitions[n]
         written += 1
+    maker.events += count
     wan_queue_append_run(&gateway.queue, &run, lengths, partitions, written, NULL)
     gateway.counts.received += written
     gateway.counts.queued += written

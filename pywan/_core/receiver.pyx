@@ -27,8 +27,10 @@ cdef enum:
     CREDIT_EVENTS = 4000000
     # Records are applied in groups. A group takes three steps: its slots are fetched, then its entries, then it is
     # applied. Three groups are on their way at once, so the ring has room for at least three. It is a power of two.
-    GROUP_RECORDS = 8
-    RING_RECORDS = 32
+    # The slots and entries of a group are 16 lines. A processor fetches some two dozens at once, and the entry lock of
+    # each record waits until they have come.
+    GROUP_RECORDS = 4
+    RING_RECORDS = 16
     REGION_NAME_BYTES = 1024
     STUCK_US = 30000000         # A sender that takes nothing of what it is told for so long is given up.
     # The same for silence, if the sender's queue was opened elsewhere: its heartbeat, 5 s at most, and the way of that.
