@@ -1029,6 +1029,41 @@ def test_a_bucket_that_may_have_lost_its_end_keeps_its_content_under_a_new_life(
     assert site.bucket().in_sync == (first,)
 
 
+def test_of_a_lost_file_a_copy_that_leaves_goes_on_only_if_nobody_who_stays_has_reported():
+    """The removal may have come into effect by a decision that was lost: then the copy lacks what was acknowledged."""
+    for some in ((B, C), (C,)):
+        site = Site(A, B, C, redundant_copies=2)
+        bucket, old = site.bucket(), site.core.site.newest
+        leaves = replace(bucket, primary=A, in_sync=(A, B), leaving=(C,), version=bucket.version + 1)
+        site.journal.clear()
+        site.start(run=2)
+        for each in some:
+            knows = {KEY: Holding(leaves, True)}
+            site.core.join(profile(each, seen=old), {"data": site.attributes}, knows, old, site.now)
+        for each in {A, B} - {*some}:
+            site.core.revoke(each, site.now)
+        site.pass_time(OVER, *some)
+        assert site.bucket().in_sync == some[:1] and site.bucket().inherits == bucket.life
+
+
+def test_a_member_that_is_proved_to_be_gone_loses_its_copies_when_the_silence_of_a_new_run_is_over():
+    site = Site(A, B)
+    bucket = site.bucket()
+    gone = bucket.primary
+    other = next(each for each in bucket.in_sync if each != gone)
+    site.deaf.add(gone)
+    site.start(run=2)
+    site.core.left(gone, site.now)
+    site.core.tick(site.now)
+    site.act()
+    assert site.bucket() == bucket, f"{other} may know later decisions, and was not heard yet"
+    site.core.renew(other, site.stored[other], site.now)
+    site.act()
+    assert site.bucket().primary == other and site.bucket().in_sync == (other,)
+    site.pass_time(OVER, other)
+    assert gone not in site.core.site.members
+
+
 def test_a_new_generation_that_was_interrupted_hears_all_reports_again():
     site = Site(A, B)
     bucket, old = site.bucket(), site.core.site.newest

@@ -210,8 +210,8 @@ static void forget_copies(wan_tail_bucket *bucket)
     bucket->copy_count = 0;
 }
 
-/* How many other copies are in sync, as the coordinator has decided. Without one see `sole_until_us`: of a learner that
- * is waited for, because it has everything, the coordinator may know nothing. */
+/* How many other copies are in sync, as the coordinator has decided: not a learner that is waited for, because it has
+ * everything. */
 static uint32_t copies_in_sync(const wan_tail_bucket *bucket)
 {
     uint32_t count = 0;
@@ -317,8 +317,10 @@ static wan_status recall(const wan_tail_bucket *bucket, const wan_attempt *attem
 
 /* The primary's changes. */
 
-/* Whether a primary may answer that has the only copy in sync. `now_us` 0: the time is asked if it matters. */
-static int may_be_sole(const wan_tail *tail, uint64_t now_us)
+/* Whether a primary may answer, so long after the coordinator was heard. Copies in sync that answer it do not help:
+ * they may be silent together with it, and the bucket begins anew elsewhere. `now_us` 0: the time is asked if it
+ * matters. */
+static int is_in_time(const wan_tail *tail, uint64_t now_us)
 {
     const uint64_t until_us = load(&tail->sole_until_us);
     return until_us == WAN_NEVER || (now_us ? now_us : wan_monotonic_us()) < until_us;
@@ -328,7 +330,7 @@ static int may_be_sole(const wan_tail *tail, uint64_t now_us)
 static wan_status may_take(wan_tail *tail, wan_tail_bucket *bucket, uint64_t length)
 {
     const uint32_t others = copies_in_sync(bucket);
-    if (!others && !may_be_sole(tail, 0)) return WAN_ELSEWHERE;
+    if (!is_in_time(tail, 0)) return WAN_ELSEWHERE;
     if (others + 1 < tail->min_copies)
         return WAN_FAIL(WAN_TOO_FEW,
                         "bucket %" PRIu32 " has %" PRIu32 " copies in sync, and min-in-sync-copies asks for %" PRIu32
@@ -597,8 +599,7 @@ int wan_tail_may_read(wan_tail *tail, uint32_t number, uint64_t now_us)
             wake(&state->asleep, state->wake_file);
         }
     }
-    if (bucket->role == WAN_TAIL_COPY) may = may && load(&tail->lease_until_us) > now_us;
-    else if (!copies_in_sync(bucket)) may = may && may_be_sole(tail, now_us);
+    may = may && (bucket->role == WAN_TAIL_COPY ? load(&tail->lease_until_us) > now_us : is_in_time(tail, now_us));
     wan_lock_release(&bucket->lock);
     return may;
 }

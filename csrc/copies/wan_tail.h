@@ -202,7 +202,7 @@ typedef struct {
     /* For each lane: a bit for each bucket that has something to send on it. Allocated with the lane. */
     uint64_t *to_send[WAN_TAIL_LANES_MAX];
     uint64_t lease_until_us; /* The coordinator's lease, by wan_monotonic_us. Atomic. */
-    /* So long the sole copy of a bucket answers, though the coordinator is silent. WAN_NEVER: for ever. Atomic. */
+    /* So long a primary answers, though the coordinator is silent, a sole copy too. WAN_NEVER: for ever. Atomic. */
     uint64_t sole_until_us;
     wan_heard *heard; /* Where changes wait for listeners. NULL: nobody listens. Atomic; it is set once. */
 } wan_tail;
@@ -315,7 +315,7 @@ void wan_tail_set_role(wan_tail *tail, uint32_t bucket, uint8_t role, uint64_t l
  * WAN_NO_MEMORY: nothing changed. */
 wan_status wan_tail_set_copies(wan_tail *tail, uint32_t bucket, const wan_tail_copy *copies, uint32_t count);
 /* Whether a primary may answer a read without asking: every copy that it waits for has confirmed this epoch and
- * promises to adopt no other; without another copy in sync, see `sole_until_us`. A copy may while the lease runs.
+ * promises to adopt no other; and see `sole_until_us`. A copy may while the lease runs.
  * It is asked after the read, in the era of the read. Wakes lanes whose promise is needed. */
 int wan_tail_may_read(wan_tail *tail, uint32_t bucket, uint64_t now_us);
 

@@ -177,6 +177,8 @@ class AgentSession:
         has_ended: Returns whether a process is proved to be gone.
         draw_id: Draws the member id of a new incarnation.
         reached: Returns the members whose answers came to this one a moment ago.
+        followed: Returns the decisions that its copies follow. Another member may have told them a newer one than the
+            coordinator has told this member.
     """
 
     def __init__(
@@ -192,6 +194,7 @@ class AgentSession:
         has_ended: Callable[[str], bool],
         draw_id: Callable[[], int],
         reached: Callable[[], Iterable[Incarnation]] = tuple,
+        followed: Callable[[], Mapping[BucketKey, Bucket]] = dict,
     ) -> None:
         self.me = me
         self.tables = SiteTables()
@@ -211,6 +214,7 @@ class AgentSession:
         self.requests: dict[tuple[Any, ...], Request] = {}
         self._host, self._port, self._site, self._version, self._process = host, port, site, version, process
         self._has_ended, self._draw_id, self._reached = has_ended, draw_id, reached
+        self._followed = followed
         self._reports = False  # The next join says what the member holds.
         self._ended: Incarnation | None = None  # An earlier incarnation that is proved to be gone.
         self._hosted: dict[str, _Hosted] = {}
@@ -460,9 +464,13 @@ class AgentSession:
             "ended": self._ended and encoding.plain_incarnation(self._ended),
         }
         if self._reports and self.tables.buckets:
-            holdings = {
-                key: Holding(bucket, me in (*bucket.in_sync, *bucket.leaving))
+            followed = self._followed()
+            newest = {
+                key: max(bucket, followed.get(key, bucket), key=lambda each: (each.life, each.epoch, each.version))
                 for key, bucket in self.tables.buckets.items()
+            }
+            holdings = {
+                key: Holding(bucket, me in (*bucket.in_sync, *bucket.leaving)) for key, bucket in newest.items()
             }
             fields["holdings"] = encoding.pack(encoding.plain_holdings(holdings))
         return fields

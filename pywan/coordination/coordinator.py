@@ -112,6 +112,9 @@ class Coordinator:
         self._lost: Counter[str] = Counter()  # By region: the lost buckets of which nobody was told yet.
         self._silent = set(self.site.members)  # Members of earlier runs that this run has not heard.
         self._silence_until = now_us + self.wait_us
+        # Members that were given up while there was silence. Their copies are lost when it is over: until then somebody
+        # may report later decisions about these buckets.
+        self._lost_in_silence: set[Incarnation] = set()
         for incarnation in self.site.members:
             self._lease_until[incarnation] = now_us + self.wait_us
             self._heard_us[incarnation] = now_us
@@ -421,8 +424,14 @@ class Coordinator:
         self._go_on(now_us)
 
     def _go_on(self, now_us: int) -> None:
-        if not self._silent:
-            self._moves.go_on(now_us)
+        if self._silent:
+            return
+        lost, self._lost_in_silence = self._lost_in_silence, set()
+        for member in sorted(lost):
+            if member in self._expired:
+                self._lose_all_copies(member, now_us)
+                self._forget(member)
+        self._moves.go_on(now_us)
 
     def left(self, me: Incarnation, now_us: int) -> None:
         """The member has ended, and says so: its lease is over at once."""
@@ -633,6 +642,9 @@ class Coordinator:
         )
 
     def _lose_all_copies(self, member: Incarnation, now_us: int) -> None:
+        if self._silent:
+            self._lost_in_silence.add(member)
+            return
         for key, bucket in self.held_by(member):
             self.lose_copy(key, bucket, member, now_us)
 
@@ -904,9 +916,11 @@ class Coordinator:
         del self._unheard[key]
         bucket = self.site.buckets[key]
         reported = self._reported.pop(key, set())
-        there = tuple(each for each in (*bucket.in_sync, *bucket.leaving) if each in reported)
+        # Who leaves may lack what was acknowledged since, if the removal came into effect by a decision that was lost.
+        there = tuple(each for each in bucket.in_sync if each in reported)
+        there = there or tuple(each for each in bucket.leaving if each in reported)
         if there:
-            if len(there) < len(bucket.in_sync) + len(bucket.leaving):
+            if not reported.issuperset((*bucket.in_sync, *bucket.leaving)):
                 # Those who are missing may have known of a later decision, and have acknowledged more.
                 bucket = replace(bucket, life=self._new_life(), inherits=bucket.life)
             self.promote(key, replace(bucket, learners=()), list(there), there)

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from pywan import _core
 from pywan.coordination.encoding import incarnation_of
-from pywan.coordination.tables import Bucket, BucketKey, Epoch, Holding, Incarnation, Learner, MemberProfile
+from pywan.coordination.tables import Bucket, BucketKey, Epoch, Incarnation, Learner, MemberProfile
 from pywan.copies.peer_session import PeerSession, answers_of, plain_answers, questions_of
 from pywan.copies.region_copies import Question, RegionCopies
 from pywan.errors import IllegalStateError
@@ -105,12 +105,12 @@ class CopiesSession:
         """Returns the region that takes changes over lanes. None: this member does not share it, or not yet."""
         return self._cores.get(name)
 
-    def holdings(self) -> dict[BucketKey, Holding]:
-        """Returns what the member says of its buckets when it joins again."""
-        held: dict[BucketKey, Holding] = {}
+    def followed(self) -> dict[BucketKey, Bucket]:
+        """Returns the decisions that the member's copies follow: it says so when it joins again."""
+        followed: dict[BucketKey, Bucket] = {}
         for region in self._regions.values():
-            held.update(region.holdings())
-        return held
+            followed.update(region.followed())
+        return followed
 
     def reached(self, now_us: int) -> list[Incarnation]:
         """Returns the members that have answered this one a moment ago, or that it has answered."""

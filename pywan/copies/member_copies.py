@@ -17,7 +17,7 @@ from typing import Any
 from pywan import _core
 from pywan.base.lines import Lines
 from pywan.base.threads import start_thread
-from pywan.coordination.tables import Bucket, BucketKey, Holding, Incarnation, MemberProfile
+from pywan.coordination.tables import Bucket, BucketKey, Incarnation, MemberProfile
 from pywan.copies.copies_session import CopiesSession, Reports
 from pywan.copies.peer import Peer
 from pywan.errors import PywanError
@@ -98,9 +98,9 @@ class MemberCopies:
     def find(self, name: str) -> Any:
         return self._session.find(name)
 
-    def holdings(self) -> dict[BucketKey, Holding]:
+    def followed(self) -> dict[BucketKey, Bucket]:
         with self._lock:
-            return self._session.holdings()
+            return self._session.followed()
 
     def reached(self) -> list[Incarnation]:
         with self._lock:

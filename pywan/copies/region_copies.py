@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from pywan import _core
-from pywan.coordination.tables import NO_EPOCH, Bucket, BucketKey, Epoch, Holding, Incarnation, Learner
+from pywan.coordination.tables import NO_EPOCH, Bucket, BucketKey, Epoch, Incarnation, Learner
 from pywan.errors import PywanError
 
 ENTRIES_BYTES_MAX = 1 << 20  # Bytes of one answer to a question, but for a single entry that is longer.
@@ -324,14 +324,9 @@ class RegionCopies:
 
     # What is there
 
-    def holdings(self) -> dict[BucketKey, Holding]:
-        """Returns what the member says of its buckets when it joins again."""
-        return {
-            BucketKey(self.name, number): Holding(
-                bucket, number in self._copies and self._me in (*bucket.in_sync, *bucket.leaving)
-            )
-            for number, bucket in self._decisions.items()
-        }
+    def followed(self) -> dict[BucketKey, Bucket]:
+        """Returns the decisions that the copies follow. A new primary may have told newer ones than the coordinator."""
+        return {BucketKey(self.name, number): self._decisions[number] for number in self._copies}
 
     def counts(self) -> dict[str, int]:
         """Returns how many buckets the member leads, takes over, has a copy of, and learns."""

@@ -9,7 +9,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +44,7 @@ from pywan.transport.sockets import reachable_address
 
 if TYPE_CHECKING:
     from pywan.coordination.messages import StillNeeded, Tables
-    from pywan.coordination.tables import Incarnation
+    from pywan.coordination.tables import Bucket, BucketKey, Incarnation
     from pywan.member.sharing import SharedRegions
     from pywan.region.member_region import MemberRegion
     from pywan.site.agent import Agent
@@ -218,6 +218,7 @@ class MemberCore:
             on_lease=self._take_lease,
             on_given_up=self._take_new_incarnation,
             reached=self._reached,
+            followed=self._followed,
         )
         self.sharing = SharedRegions(self.agent, self.regions.find)
         self.agent.start()
@@ -321,6 +322,9 @@ class MemberCore:
 
     def _reached(self) -> list[Incarnation]:
         return self.sharing.reached() if self.sharing is not None else []
+
+    def _followed(self) -> Mapping[BucketKey, Bucket]:
+        return self.sharing.followed() if self.sharing is not None else {}
 
     def _take_new_incarnation(self, me: Incarnation) -> None:
         if self.sharing is not None:

@@ -17,7 +17,7 @@ from pywan.calls.server import CallServer
 from pywan.calls.table import BucketTable
 from pywan.config.attributes import RegionAttributes
 from pywan.coordination.messages import Tables
-from pywan.coordination.tables import DRIFT_DIVISOR, MEMBER_TIMEOUT_US, Bucket, BucketKey, Holding, Incarnation
+from pywan.coordination.tables import DRIFT_DIVISOR, MEMBER_TIMEOUT_US, Bucket, BucketKey, Incarnation
 from pywan.copies.member_copies import MemberCopies
 from pywan.errors import IllegalStateError
 from pywan.member.hosting import is_of_site, silence_limit_ms, site_attributes, weight_of
@@ -366,9 +366,9 @@ class SharedRegions:
         """Answers the questions of a new primary."""
         return self._copies.adopt(request)
 
-    def holdings(self) -> Mapping[BucketKey, Holding]:
-        """Returns what this member has of its buckets, for the coordinator."""
-        return self._copies.holdings()
+    def followed(self) -> Mapping[BucketKey, Bucket]:
+        """Returns the decisions that this member's copies follow, for the coordinator."""
+        return self._copies.followed()
 
     # Status and end
 

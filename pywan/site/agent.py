@@ -36,7 +36,7 @@ from pywan.coordination.agent_session import (
     SiteTables,
 )
 from pywan.coordination.messages import StillNeeded, Tables
-from pywan.coordination.tables import BucketKey, Epoch, Incarnation, Learner, RegionAttributes
+from pywan.coordination.tables import Bucket, BucketKey, Epoch, Incarnation, Learner, RegionAttributes
 from pywan.errors import (
     ConfigurationError,
     ConnectivityError,
@@ -90,6 +90,7 @@ class Agent:
         on_given_up: Called when the coordinator has given this incarnation up, with the new one. All copies are
             worthless now.
         reached: Returns the members whose answers came to this one a moment ago.
+        followed: Returns the decisions that the member's copies follow.
     """
 
     def __init__(
@@ -107,6 +108,7 @@ class Agent:
         on_lease: Callable[[int, int], object] = _nothing,
         on_given_up: Callable[[Incarnation], object] = _nothing,
         reached: Callable[[], Iterable[Incarnation]] = tuple,
+        followed: Callable[[], Mapping[BucketKey, Bucket]] = dict,
     ) -> None:
         self.name = name
         self._locators, self._file = locators, file
@@ -123,6 +125,7 @@ class Agent:
             has_ended=has_ended,
             draw_id=lambda: drawn_number(32),
             reached=reached,
+            followed=followed,
         )
         self._session.away_since_us = boot_us()
         self._address: Address | None = None  # Where the coordinator answered last.

@@ -137,7 +137,7 @@ static void a_learner_that_is_waited_for_now_keeps_what_it_acknowledged(void)
     end(&all);
 }
 
-static void a_primary_is_alone_while_the_coordinator_may_know_of_no_other_copy(void)
+static void a_primary_takes_no_change_after_its_silence_limit_also_with_a_copy_in_sync(void)
 {
     tails all;
     wan_tail_reservation room;
@@ -148,6 +148,8 @@ static void a_primary_is_alone_while_the_coordinator_may_know_of_no_other_copy(v
     wan_tail_set_sole(&all.tail, 0);
     EXPECT_EQUAL(wan_tail_reserve(&all.tail, BUCKET, 64, NULL, &room), WAN_ELSEWHERE);
     set_copies(&all, (wan_tail_copy[]){{.lane = 1, .state = WAN_COPY_WAITED}}, 1);
+    EXPECT_EQUAL(wan_tail_reserve(&all.tail, BUCKET, 64, NULL, &room), WAN_ELSEWHERE); /* The copy is silent, too. */
+    wan_tail_set_sole(&all.tail, WAN_NEVER);
     put(&all, 64, 2);
     end(&all);
 }
@@ -377,6 +379,7 @@ static void a_primary_reads_alone_only_under_a_promise_of_every_copy_for_this_ep
     all.tail.sole_until_us = now;
     EXPECT(!wan_tail_may_read(&all.tail, BUCKET, now));
     EXPECT(wan_tail_may_read(&all.tail, BUCKET, now - 1));
+    all.tail.sole_until_us = now + 1;
     set_copies(&all, (wan_tail_copy[]){waited, learner}, 2);
     all.lanes[0].promised_until_us = now + 1;
     all.lanes[0].asleep = 1;
@@ -384,6 +387,9 @@ static void a_primary_reads_alone_only_under_a_promise_of_every_copy_for_this_ep
     EXPECT(all.lanes[0].wants_promise && was_woken(&all, 0));
     acknowledge(&all, 0, 0);
     EXPECT(wan_tail_may_read(&all.tail, BUCKET, now));
+    all.tail.sole_until_us = now; /* A promise does not help: the copy may be silent together with this member. */
+    EXPECT(!wan_tail_may_read(&all.tail, BUCKET, now));
+    all.tail.sole_until_us = WAN_NEVER;
     EXPECT(!wan_tail_may_read(&all.tail, BUCKET, now + 1));
     wan_tail_rewind(&all.tail, 0);
     EXPECT(!wan_tail_may_read(&all.tail, BUCKET, now));
@@ -743,7 +749,7 @@ const test_case tail_tests[] = {
     {"a learner that is waited for now keeps what it acknowledged",
      a_learner_that_is_waited_for_now_keeps_what_it_acknowledged},
     {"a primary needs the lease while the coordinator may know of no other copy",
-     a_primary_is_alone_while_the_coordinator_may_know_of_no_other_copy},
+     a_primary_takes_no_change_after_its_silence_limit_also_with_a_copy_in_sync},
     {"the stream of a learner has all that a copy in sync may lack",
      the_stream_of_a_learner_has_all_that_a_copy_in_sync_may_lack},
     {"another transfer of a lane is another learner", another_transfer_of_a_lane_is_another_learner},

@@ -31,6 +31,7 @@ class CoordinatorNode(Node):
     def __init__(self, world: SiteWorld, stored: list[Store]) -> None:
         super().__init__(world.simulation, "coordinator")
         self.world = world
+        self.started_us = world.simulation.now_us
         rng = world.simulation.rng
         self.core = Coordinator(
             "locator",
@@ -76,6 +77,7 @@ class CoordinatorNode(Node):
         regions = {name: encoding.attributes_of(value) for name, value in request["regions"].items()}
         holdings = encoding.holdings_of(encoding.unpack(request["holdings"])) if "holdings" in request else {}
         me = profile.incarnation
+        self.world.proofs.heard(me)
         if request["ended"] is not None:
             earlier = encoding.incarnation_of(request["ended"])
             if earlier.name == me.name and earlier != me:
@@ -96,7 +98,9 @@ class CoordinatorNode(Node):
         core = self.core
         me, stored = encoding.incarnation_of(request["me"]), encoding.decision_id_of(request["stored"])
         self._next_poll_us.pop(me, None)
-        core.renew(me, stored, self.clock(), [encoding.incarnation_of(each) for each in request["reaches"]])
+        reaches = [encoding.incarnation_of(each) for each in request["reaches"]]
+        self.world.proofs.heard(me, reaches)
+        core.renew(me, stored, self.clock(), reaches)
         refused = [each for each in self._act(me) if isinstance(each, Refused)]
         if refused:
             reply(self._reply(refused=[encoding.plain_refused(each) for each in refused]))
@@ -130,6 +134,8 @@ class CoordinatorNode(Node):
         refused: list[Any] = []
         leaving: list[Refused | MayLeave | StillNeeded] = []
         for index, each in enumerate(request["requests"]):
+            if each[0] == "unreachable":
+                self.world.proofs.asked_to_take_out(me, encoding.incarnation_of(each[1]))
             take_request(self.core, me, each, self.clock())
             for message in self._act(me):
                 leaving.append(message)
@@ -169,6 +175,7 @@ class CoordinatorNode(Node):
         for member in news:
             if member in self._polls and member != asker:
                 self._answer_poll(member, self._polls[member][0])
+        self.world.faults.of_coordination.told()
         return told
 
     def _probe(self, profile: MemberProfile) -> None:

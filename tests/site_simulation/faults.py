@@ -9,6 +9,7 @@ from pywan.coordination.tables import Bucket, BucketKey
 from pywan.protocol import between_members as wire
 
 from .extras import LOST_FILES_OF_COLOCATED
+from .faults_of_coordination import FaultsOfCoordination
 from .member import Member
 from .simulation import MS, Node
 
@@ -22,8 +23,11 @@ class Faults:
     def __init__(self, world: SiteWorld) -> None:
         self._world = world
         self.severed: BucketKey | None = None  # The pair that `_sever` has cut.
+        self.of_coordination = FaultsOfCoordination(world)
 
     def happen(self) -> None:
+        if self.of_coordination.is_at_work:
+            return
         rng = self._world.simulation.rng
         what: Callable[[], object] = rng.choice(
             [
@@ -31,6 +35,7 @@ class Faults:
                 *[self._part, self._sever] * 2,
                 *[self._pause, self._lossy, self._slow, self._leave, self._coordinator, self._file],
                 *[self._coordinator_cut, self._all_again, self._reset],
+                *self.of_coordination.all,
             ]
         )
         what()
@@ -245,12 +250,15 @@ class Faults:
                 member.paused_until = self._world.simulation.now_us
                 self._world.simulation.after(0, member._go_on)
         self._world.coordinator.is_dead = True
-        kept = rng.randrange(len(self._world.journal))
+        self.lose_decisions(rng.randrange(len(self._world.journal)))
+        self._world.simulation.after(rng.choice([0, 200, 3000]) * MS, self._world.start_coordinator)
+
+    def lose_decisions(self, kept: int) -> None:
+        """The coordinator is dead. Of its decisions the first `kept` are left."""
         for store in self._world.journal[kept:]:
             self._world.watch.forgotten.update((key, store.newest.generation) for key, _ in store.buckets)
         del self._world.journal[kept:]
         self._world.note(f"coordinator comes back with {len(self._world.journal)} of its decisions")
-        self._world.simulation.after(rng.choice([0, 200, 3000]) * MS, self._world.start_coordinator)
         self._world.statistics["files"] += 1
 
     def _ambush(self) -> None:

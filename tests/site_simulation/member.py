@@ -389,7 +389,7 @@ class Copies:
         self.lanes: dict[Incarnation, Lane] = {}
         self.due_us = 0
         self.share, self.drop, self.find = self.session.share, self.session.drop, self.session.find
-        self.holdings, self.counts = self.session.holdings, self.session.counts
+        self.followed, self.counts = self.session.followed, self.session.counts
 
     def start(self, me: Incarnation, site_identity: str) -> None:
         self.session.me, self.session.site_identity = me, site_identity
@@ -488,6 +488,7 @@ class SimulatedAgent:
             has_ended=world.has_ended,
             draw_id=lambda: world.simulation.rng.randrange(1, 1 << 32),
             reached=lambda: member.copies.session.reached(member.now_us),
+            followed=lambda: member.copies.session.followed(),
         )
         self.session.away_since_us = 0
         self._has_address = False
@@ -588,6 +589,7 @@ class SimulatedAgent:
                 case Changed(tables):
                     member.world.folders[member.name] = self.session.remembered
                     member.sharing.take(tables)
+                    member.world.proofs.stored(member)
                 case Extended(until_us, heard_us):
                     member.sharing.take_lease(until_us, heard_us)
                 case GivenUp(me):

@@ -59,6 +59,7 @@ class Watch:
             self._world.note(f"decision {store.newest.generation}.{store.newest.number} {key}: {shown(bucket)}")
             if key == self._world.faults.severed and bucket.leaving:
                 self._world.faults.strike(bucket)
+            self._world.proofs.decided(key, bucket, store)
             for each in buckets_of(key):
                 self._see_life(each, bucket)
                 self.holders[each] = (*bucket.in_sync, *bucket.leaving)
@@ -80,6 +81,7 @@ class Watch:
         life, since = self.lives.get(key, (bucket.life, self._world.simulation.now_us))
         if bucket.life != life and bucket.inherits == life:
             # Coordinator and members have lost decisions: acknowledged changes may be gone, as the new life says.
+            self._world.must("files" in self._world.statistics, f"{key} may have lost its end, and no file was lost")
             self._world.statistics["lost ends"] += 1
             self.unchecked.add(key)
         elif bucket.life != life and (bucket.inherits or bucket.life) < life:
@@ -159,6 +161,13 @@ class Watch:
                     f" {counted} counts, and {later.member} leads it under {later.epoch:#x} from {later.last} on",
                 )
         if not is_change:
+            later_lives = [
+                later for (of, later), through in self.counted.items() if of == key and later > life and through
+            ]
+            self._world.must(
+                not later_lives,
+                f"{member.me} answers a read of {key} in life {life}, and changes were answered in life {later_lives}",
+            )
             return
         in_sync = 1 + sum(each["waited"] and not each["transfer"] for each in state["copies"])
         least = region.attributes.min_in_sync_copies
@@ -173,6 +182,7 @@ class Watch:
             return  # The coordinator does not know better than the primary.
         if bucket.life != life:
             return
+        self._world.proofs.answered(key, bucket, life, counted)
         for each in bucket.in_sync:
             node = self._world.network.nodes.get(each)
             tail = tail_of(node, key)

@@ -18,6 +18,7 @@ from .client import ANSWERED, FAILED, Client
 from .coordinator import MEMBER_TIMEOUT_US, CoordinatorNode
 from .faults import Faults
 from .member import Member
+from .proofs import Proofs
 from .rest import Rest
 from .shown import BUCKETS, KEYS
 from .simulation import MS, Network, Simulation
@@ -56,10 +57,12 @@ class SiteWorld:
         self.threads = 0
         self.trace: list[str] = []
         self.is_healing = False
-        self.watch, self.faults, self.rest = Watch(self), Faults(self), Rest(self)
+        self.watch, self.faults, self.rest, self.proofs = Watch(self), Faults(self), Rest(self), Proofs(self)
         self.coordinator = self.network.nodes["coordinator"] = CoordinatorNode(self, self.journal)
         chance = random.Random(seed)
         self.hosts_from = {name: chance.choice([0, 0, 1500, 3000]) * MS for name in NAMES}
+        if self.regions[0].is_partitioned and chance.random() < 0.06:
+            self.faults.of_coordination.isolate_first_host()
         for name in NAMES[: rng.choice([2, 3, 3, 4])]:
             self.start(name)
 

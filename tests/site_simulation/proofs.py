@@ -1,0 +1,166 @@
+"""Owns the question whether what a coordinator decides is backed by something that proves it.
+
+It looks at messages, members and tables, and not at the coordinator's own reasons: who was heard and when, what a
+primary asked for, which member reaches which, who has ended, and who has stored what.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, NamedTuple
+
+from pywan.coordination.actions import Store
+from pywan.coordination.tables import Bucket, BucketKey, Epoch, Incarnation
+from pywan.member.hosting import silence_limit_ms
+
+from .coordinator import MEMBER_TIMEOUT_US
+from .member import Member
+from .shown import shown, tail_of
+
+if TYPE_CHECKING:
+    from .world import SiteWorld
+
+
+class _Removal(NamedTuple):
+    """A decision took somebody out of the copies in sync. It is in effect when one of those who stay has stored it."""
+
+    epoch: Epoch
+    version: int
+    stay: tuple[Incarnation, ...]
+
+
+class Proofs:
+    """Each call says what happens. What must hold is checked at once."""
+
+    def __init__(self, world: SiteWorld) -> None:
+        self._world = world
+        self._heard_us: dict[Incarnation, int] = {}  # When the coordinator heard the member last.
+        self._silent: set[Incarnation] = (
+            set()
+        )  # Their leases were over, and nobody reached them, since they were heard.
+        self._reaches: dict[Incarnation, list[Incarnation]] = {}  # As the member said last.
+        # Which primary asked when to take which copy out.
+        self._asked_us: dict[Incarnation, dict[Incarnation, int]] = defaultdict(dict)
+        self._decided: dict[BucketKey, Bucket] = {}  # The last decision that names a primary.
+        self._removals: dict[BucketKey, dict[Incarnation, _Removal]] = defaultdict(dict)  # Those not in effect.
+
+    # What the coordinator hears, and what members store
+
+    def heard(self, member: Incarnation, reaches: list[Incarnation] | None = None) -> None:
+        self._heard_us[member] = self._world.simulation.now_us
+        self._silent.discard(member)
+        self._silent.update(each for each in self._heard_us if self._is_lease_over(each))
+        if reaches is not None:
+            self._reaches[member] = reaches
+
+    def asked_to_take_out(self, primary: Incarnation, copy: Incarnation) -> None:
+        self._asked_us[primary][copy] = self._world.simulation.now_us
+
+    def stored(self, member: Member) -> None:
+        """A member has new tables."""
+        for key, removals in self._removals.items():
+            known = member.agent.tables.buckets.get(key)
+            if known is None:
+                continue
+            for gone, removal in list(removals.items()):
+                knows = (known.epoch, known.version) >= (removal.epoch, removal.version)
+                if knows and member.me in (*removal.stay, gone):
+                    del removals[gone]
+
+    # Decisions
+
+    def decided(self, key: BucketKey, bucket: Bucket, store: Store) -> None:
+        """A bucket has a primary by this decision."""
+        before = self._decided.get(key)
+        self._decided[key] = bucket
+        self._see_ignorance(key, store)
+        if before is None or key in self._world.watch.unchecked or before.epoch.generation != bucket.epoch.generation:
+            self._removals[key].clear()
+        elif before.life != bucket.life:
+            self._see_everybody_has_ended(key)
+            self._removals[key].clear()
+        else:
+            for gone in set(before.in_sync) - set(bucket.in_sync):
+                self._see_removal(key, before, bucket, gone)
+                self._removals[key][gone] = _Removal(bucket.epoch, bucket.version, bucket.in_sync)
+            for each in bucket.in_sync:
+                self._removals[key].pop(each, None)
+
+    def _see_ignorance(self, key: BucketKey, store: Store) -> None:
+        """A coordinator that has started decides about no bucket where a member of its file knows better, before the
+        leases that it gave are over. A new generation does not count: it has asked all, or `key` is not decided."""
+        coordinator = self._world.coordinator
+        if self._world.simulation.now_us - coordinator.started_us >= MEMBER_TIMEOUT_US:
+            return
+        for me in coordinator.core.site.members:
+            member = self._world.network.nodes.get(me)
+            if not isinstance(member, Member) or member.is_dead:
+                continue
+            newest = member.agent.tables.newest
+            self._world.must(
+                newest.generation < store.newest.generation or coordinator.core.site.made(newest),
+                f"the coordinator decides about {key}, and does not know decision {newest.generation}.{newest.number},"
+                f" which {me} has",
+            )
+
+    def _see_removal(self, key: BucketKey, before: Bucket, bucket: Bucket, gone: Incarnation) -> None:
+        """A set of copies gets smaller only for what proves something: its primary asks, a lease is over and nobody who
+        is heard reaches the copy, or the copy has ended."""
+        now_us = self._world.simulation.now_us
+        asked_us = self._asked_us.get(gone, {})
+        suspects = sum(at_us >= now_us - 2 * MEMBER_TIMEOUT_US for at_us in asked_us.values())
+        is_asked = before.primary is not None and gone in self._asked_us.get(before.primary, {})
+        self._world.must(
+            self._has_ended(gone) or is_asked or suspects > 1 or gone in self._silent or self._is_lease_over(gone),
+            f"{gone} is taken out of the copies of {key} without proof: {shown(before)}; now {shown(bucket)}",
+        )
+
+    def _is_lease_over(self, member: Incarnation) -> bool:
+        now_us = self._world.simulation.now_us
+        since_us = max(self._heard_us.get(member, 0), self._world.coordinator.started_us)
+        is_reached = any(
+            member in reached and self._heard_us[each] >= now_us - MEMBER_TIMEOUT_US * 9 // 10
+            for each, reached in self._reaches.items()
+            if not self._has_ended(each)
+        )
+        return now_us - since_us >= MEMBER_TIMEOUT_US and not is_reached
+
+    def _has_ended(self, member: Incarnation) -> bool:
+        """Whether the process has ended, is about to, or goes on as another incarnation."""
+        node = self._world.network.nodes.get(member)
+        return not isinstance(node, Member) or node.is_dead or node.is_leaving
+
+    def _see_everybody_has_ended(self, key: BucketKey) -> None:
+        """A bucket begins anew. Whoever was taken out by a decision that none of the others has stored holds it still:
+        no smaller set was in effect."""
+        attributes = next(each for each in self._world.regions if each.name == key.region)
+        if silence_limit_ms(attributes) >= 0 or self._world.statistics.get("files"):
+            return
+        for each, removal in self._removals[key].items():
+            self._world.must(
+                self._has_ended(each),
+                f"{key} begins anew, and {each}, which holds it, has not ended: nobody has stored that"
+                f" {', '.join(map(str, removal.stay))} went on without it",
+            )
+
+    # Answers
+
+    def answered(self, key: BucketKey, bucket: Bucket, life: int, counted: int) -> None:
+        """A change is answered. What one of the copies in sync knows may be all that is left of the decisions: so
+        whoever is in sync by its tables has the change."""
+        for each in bucket.in_sync:
+            node = self._world.network.nodes.get(each)
+            if not isinstance(node, Member) or node.is_dead:
+                continue
+            known = node.agent.tables.buckets.get(key)
+            if known is None or known.epoch != bucket.epoch:
+                continue
+            for other in known.in_sync:
+                tail = tail_of(self._world.network.nodes.get(other), key)
+                theirs = tail.state(key.number) if tail is not None else None
+                if theirs is not None and theirs["life"] == life:
+                    self._world.must(
+                        theirs["last"] >= counted,
+                        f"a change of {key} is answered through {counted}, and {other}, in sync as {each} knows, has"
+                        f" {theirs['last']}",
+                    )
