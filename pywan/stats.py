@@ -115,7 +115,8 @@ class Ledger(dict[str, Any]):
 def ledger(counts: Mapping[str, int]) -> dict[str, Any]:
     """Returns what became of every event of a sender, with both sums of the ledger and whether they balance."""
     entry: dict[str, Any] = {}
-    left = {"received": counts["received"], "queued": counts["queued"] - counts["conflated"] - counts["events"]}
+    gone = counts["conflated"] + counts["forgotten"] + counts["events"]
+    left = {"received": counts["received"], "queued": counts["queued"] - gone}
     for _, field, _, name, part_of, _ in _core.queue_counter_rows():
         if name:
             whole, _, part = name.partition("/")
@@ -126,6 +127,8 @@ def ledger(counts: Mapping[str, int]) -> dict[str, Any]:
         if part_of:
             left[part_of] -= counts[field]
     entry["conflated"] += counts["conflated"]  # These were conflated in the queue, which counts them itself.
+    if counts["forgotten"]:  # Only where the queue has copies at other members.
+        entry["forgotten_with_copies"] = counts["forgotten"]
     entry["in_queue"] = counts["events"]
     entry["unexplained"] = sum(abs(rest) for rest in left.values())
     entry["balanced"] = entry["unexplained"] == 0

@@ -59,7 +59,6 @@ REFUSED = {
     "append_record": lambda queue: (make_record(b"l"),),
     "clear": lambda queue: (),
     "is_past": lambda queue: (1, 0, 1),
-    "made_replicated": lambda queue: (0, 1),
     "peek": lambda queue: (0, 1),
     "peek_with_positions": lambda queue: (0, 1),
     "make_hole": lambda queue: (0, 1),
@@ -67,16 +66,14 @@ REFUSED = {
     "renew": lambda queue: (1, 2),
     "replay_into": lambda queue: (_core.EventQueue("other"),),
     "rewind": lambda queue: (0,),
-    "set_copied": lambda queue: (True,),
     "set_full_policy": lambda queue: ("refuse",),
     "wait_durable": lambda queue: (),
     "wait_removed": lambda queue: (),
-    "wait_replicated": lambda queue: (),
 }
 
 
 def state(queue):
-    return queue.counts(), queue.positions(), queue.copied, queue.records()
+    return queue.counts(), queue.positions(), queue.records()
 
 
 @pytest.mark.parametrize("log", [False, True])

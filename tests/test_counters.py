@@ -8,7 +8,8 @@ from pywan import _core
 from pywan.stats import SENDER_GAUGES, ledger, sender_statistics
 
 ROWS = _core.queue_counter_rows()
-QUEUE = {"events": 0, "bytes": 0, "conflated": 0, "overflow_bytes": 0, "overflow_files_made": 0, "memory_bytes": 0}
+QUEUE = {"events": 0, "bytes": 0, "conflated": 0, "forgotten": 0, "overflow_bytes": 0, "overflow_files_made": 0}
+QUEUE |= {"memory_bytes": 0}
 
 
 class NoSender:

@@ -1,13 +1,10 @@
-"""Which queues an event enters: decided in one step, by verdicts that are known, also at another member."""
+"""Which queues an event enters: decided in one step, by verdicts that are known."""
 
 from __future__ import annotations
 
 import itertools
 
-import pytest
-
 from pywan import GatewayEventFilter, _core
-from pywan.errors import ConfigurationError, ProtocolError
 from pywan.region.region import core_of
 from pywan.testing.waiting import eventually
 from records import GIVEN, UPDATE, make_record, read_record
@@ -149,66 +146,6 @@ def test_a_filter_is_told_when_the_change_was_made_where_it_was_made(network):
         1_500_000_000_001,
         1_600_000_000_000,
     ]
-
-
-# The decision at another member
-
-
-def test_another_member_enters_the_same_queues_whatever_its_own_say():
-    def senders(order):
-        made = {site: queue_to(site, f"sender {site}") for site in order}
-        return [made[site] for site in (2, 3, 4, 5)]
-
-    here, there = senders((2, 3, 4, 5)), senders((5, 3, 2, 4))
-    here[3].running = False
-    there[0].running = False
-    first, second = region_with(*here, asking=here[:3]), region_with(*there, asking=there)
-    told = []
-    decisions = {here[0]: None, here[1]: False, here[2]: _core.encode_object("for four")}
-    assert first.change(UPDATE, "k", "v", decisions=decisions, origin_=HERE, tell=told) == "created"
-    assert second.change(UPDATE, "k", "v", decisions=told[0], origin_=HERE) == "created"
-    for one, other in zip(here, there, strict=True):
-        assert [read_record(r).value for _, _, r in one.records()] == [
-            read_record(r).value for _, _, r in other.records()
-        ]
-        names = ("received", "queued", "filtered_enqueue", "dropped_stopped")
-        assert [one.counts()[name] for name in names] == [other.counts()[name] for name in names]
-    assert [len(queue) for queue in there] == [1, 0, 1, 0]
-
-
-def test_a_full_queue_that_drops_what_is_new_drops_it_at_the_other_member_too():
-    full, roomy = (queue_to(2, "ln", memory_limit=limit) for limit in (0, 1 << 20))
-    full.set_full_policy("drop-newest")
-    here, there, told = region_with(full), region_with(roomy), []
-    for n in itertools.count():
-        here.change(UPDATE, n, bytes(100_000), decisions=(), tell=told)
-        if full.counts()["dropped_newest"]:
-            break
-    there.change(UPDATE, n, bytes(100_000), decisions=told[-1])
-    assert len(roomy) == 0 and roomy.counts()["dropped_newest"] == 1
-
-
-def test_a_decision_is_told_only_where_there_was_one():
-    queue, told = queue_to(2), []
-    region = region_with(queue)
-    region.change(UPDATE, "k", "v", decisions=(), version=(1 << 40, 3), origin_=(3, b"", (1, 1, 1)), tell=told)
-    # It lost.
-    region.change(UPDATE, "k", "v", decisions=(), version=(1 << 30, 3), origin_=(3, b"", (1, 1, 0)), tell=told)
-    region_with().change(UPDATE, "k", "v", decisions=(), tell=told)
-    assert isinstance(told[0], bytes) and told[1:] == [None, None]
-
-
-def test_a_decision_for_a_sender_that_is_not_here_is_refused():
-    told = []
-    region_with(queue_to(2, "ln"), queue_to(3, "tk")).change(UPDATE, "k", "v", decisions=(), tell=told)
-    ln = queue_to(2, "ln")
-    region = region_with(ln)
-    with pytest.raises(ConfigurationError, match="not attached here"):
-        region.change(UPDATE, "k", "v", decisions=told[0])
-    for wrong in (told[0][:-1], told[0][:8] + b"\xff" + told[0][9:], told[0][:12] + b"\xff" * 4):
-        with pytest.raises(ProtocolError, match="decision"):
-            region.change(UPDATE, "k", "v", decisions=wrong)
-    assert "k" not in region and len(ln) == 0
 
 
 # Where a replayed event goes

@@ -101,6 +101,27 @@ static wan_status check_answers(const uint8_t *at, uint64_t bytes, uint32_t coun
     return bytes ? WAN_FAIL(WAN_CORRUPT, "an image has %" PRIu64 " bytes behind its remembered calls", bytes) : WAN_OK;
 }
 
+static wan_status check_events(const uint8_t *at, uint64_t left, uint32_t count)
+{
+    for (uint32_t n = 0; n < count; n++) {
+        const wan_image_event *event = (const wan_image_event *)at;
+        if (left < sizeof *event || event->length > left - sizeof *event)
+            return WAN_FAIL(WAN_CORRUPT, "a queued event of an image is cut off: %" PRIu64 " bytes are left", left);
+        if (event->reserved || event->sequence > SEQUENCE_MAX || (event->length && !event->sequence))
+            return WAN_FAIL(WAN_CORRUPT, "a queued event of an image has sequence %" PRIu64, event->sequence);
+        if (event->length) {
+            const uint8_t *record = (const uint8_t *)(event + 1);
+            wan_status status = wan_record_check(record, event->length);
+            if (status != WAN_OK) return status;
+            if (wan_record_length((const wan_record *)record) != event->length)
+                return WAN_FAIL(WAN_CORRUPT, "a queued event of an image has %" PRIu32 " bytes", event->length);
+        }
+        at += sizeof *event + event->length;
+        left -= sizeof *event + event->length;
+    }
+    return left ? WAN_FAIL(WAN_CORRUPT, "an image has %" PRIu64 " bytes behind its queued events", left) : WAN_OK;
+}
+
 static wan_status check_image(const uint8_t *payload, uint64_t length)
 {
     const wan_lane_image *image = (const wan_lane_image *)payload;
@@ -115,6 +136,7 @@ static wan_status check_image(const uint8_t *payload, uint64_t length)
         return check_entries((const uint8_t *)(image + 1), image->bytes, image->count, 1);
     if (image->part == WAN_IMAGE_ANSWERS)
         return check_answers((const uint8_t *)(image + 1), image->bytes, image->count);
+    if (image->part == WAN_IMAGE_EVENTS) return check_events((const uint8_t *)(image + 1), image->bytes, image->count);
     if (image->bytes != (uint64_t)image->count * sizeof(wan_shrunk))
         return WAN_FAIL(WAN_CORRUPT, "%" PRIu32 " shrunk tombstones of an image in %" PRIu32 " bytes", image->count,
                         image->bytes);

@@ -48,8 +48,19 @@ enum {
     WAN_IMAGE_ENTRIES = 0,
     WAN_IMAGE_SHRUNK = 1,  /* wan_shrunk: tombstones that lost their keys. */
     WAN_IMAGE_ANSWERS = 2, /* wan_answer_item: what the bucket remembers of calls. */
+    WAN_IMAGE_EVENTS = 3,  /* wan_image_event: what is queued for senders. It comes first. */
     WAN_IMAGE_PARTS
 };
+
+/* An event in the queue of a sender. Its record follows. Of each queue comes first, without a record, through which
+ * sequence it is done with. */
+typedef struct {
+    uint64_t sender;   /* As in a wan_verdict. */
+    uint64_t sequence; /* Of the change in its bucket. */
+    uint32_t length;   /* Of the record. 0: all events through `sequence` have left the queue. */
+    uint32_t reserved; /* 0 */
+} wan_image_event;
+_Static_assert(sizeof(wan_image_event) == 24, "an event of an image is a format");
 
 /* A piece of the image of a bucket. The stream was sent through `through` before it. */
 typedef struct {

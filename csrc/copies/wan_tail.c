@@ -26,6 +26,25 @@ static wan_status check_call(const wan_tail_entry *entry)
     return WAN_OK;
 }
 
+static wan_status check_verdicts(const uint8_t *at, uint64_t left)
+{
+    while (left) {
+        const wan_verdict *verdict = (const wan_verdict *)at;
+        if (left < sizeof *verdict || wan_align8(verdict->value_length) > left - sizeof *verdict)
+            return WAN_FAIL(WAN_CORRUPT, "a decision about an event ends within a verdict");
+        if (verdict->verdict > WAN_VERDICTS_MAX || verdict->is_substituted > 1 || verdict->value_form >= WAN_FORM_COUNT
+            || verdict->reserved || (!verdict->is_substituted && (verdict->value_length || verdict->value_form)))
+            return WAN_FAIL(WAN_CORRUPT,
+                            "a decision about an event has the verdict %u, the form %u and a value of "
+                            "%" PRIu32 " bytes",
+                            verdict->verdict, verdict->value_form, verdict->value_length);
+        const uint64_t length = sizeof *verdict + wan_align8(verdict->value_length);
+        at += length;
+        left -= length;
+    }
+    return WAN_OK;
+}
+
 wan_status wan_tail_entry_check(const uint8_t *at, uint64_t bytes)
 {
     const wan_tail_entry *entry = (const wan_tail_entry *)at;
@@ -37,7 +56,7 @@ wan_status wan_tail_entry_check(const uint8_t *at, uint64_t bytes)
     if (entry->outcome > WAN_FORGOTTEN || entry->found_form >= WAN_FORM_COUNT || flags > WAN_TAIL_FLAGS
         || (is_row && flags != (WAN_TAIL_REMEMBERED | WAN_TAIL_ROW)) || (is_row && entry->row == UINT32_MAX)
         || (found && !(flags & WAN_TAIL_REMEMBERED)) || (flags & WAN_TAIL_LEFT_OUT && !(flags & WAN_TAIL_FOUND))
-        || entry->verdict_length)
+        || entry->verdict_length % 8 || (entry->verdict_length && entry->kind != WAN_ENTRY_CHANGE))
         return WAN_FAIL(WAN_CORRUPT,
                         "an entry of a bucket has the outcome %u, the form %u, the flags %u and %" PRIu32
                         " bytes of verdicts",
@@ -57,11 +76,11 @@ wan_status wan_tail_entry_check(const uint8_t *at, uint64_t bytes)
                    : WAN_OK;
     status = wan_record_check(at + head, room);
     if (status != WAN_OK) return status;
-    if (wan_record_length(wan_tail_entry_record(entry)) + wan_align8(entry->verdict_length)
+    if (wan_record_length(wan_tail_entry_record(entry)) + (uint64_t)entry->verdict_length
             + wan_align8(wan_tail_entry_found_length(entry))
         != room)
         return WAN_FAIL(WAN_CORRUPT, "the parts of an entry of a bucket do not make up its length");
-    return WAN_OK;
+    return check_verdicts((const uint8_t *)wan_tail_entry_verdicts(entry), entry->verdict_length);
 }
 
 wan_status wan_tail_init(wan_tail *tail, uint32_t buckets, uint32_t shards, uint32_t min_copies)
@@ -94,9 +113,74 @@ void wan_tail_close(wan_tail *tail)
     }
     for (uint32_t n = 0; n < WAN_TAIL_LANES_MAX; n++) free(tail->to_send[n]);
     wan_heard_close(tail->heard);
+    free(tail->feeds);
     free(tail->buckets);
     free(tail->shard_last);
     memset(tail, 0, sizeof *tail);
+}
+
+/* Queues. */
+
+/* Whether `feeds` has a queue. */
+static int has_queue(const wan_feeds *feeds, const wan_queue *queue)
+{
+    for (uint32_t n = 0; feeds && n < feeds->count; n++)
+        if (feeds->items[n].queue == queue) return 1;
+    return 0;
+}
+
+/* Begins or ends the feeding of the queues of `feeds` that `others` has not. */
+static wan_status feed(wan_tail *tail, const wan_feeds *feeds, const wan_feeds *others, int begins)
+{
+    wan_status status = WAN_OK;
+    for (uint32_t n = 0; feeds && status == WAN_OK && n < feeds->count; n++) {
+        const wan_feed *item = &feeds->items[n];
+        if (has_queue(others, item->queue)) continue;
+        wan_lock_take(item->lock);
+        for (uint32_t number = 0; status == WAN_OK && number < tail->bucket_count; number++)
+            status = wan_queue_feed(item->queue, number, begins ? &tail->buckets[number].counted : NULL);
+        wan_lock_release(item->lock);
+    }
+    return status;
+}
+
+wan_status wan_tail_set_feeds(wan_tail *tail, const wan_feed *given, uint32_t count)
+{
+    wan_feeds *fresh = NULL, *old = tail->feeds;
+    for (uint32_t n = 0; n < count; n++)
+        if (given[n].queue->partition_count != tail->bucket_count)
+            return WAN_FAIL(WAN_INVALID, "a queue with %" PRIu32 " partitions cannot be fed by %" PRIu32 " buckets",
+                            given[n].queue->partition_count, tail->bucket_count);
+    if (count) {
+        fresh = calloc(1, sizeof *fresh + count * sizeof *given);
+        if (!fresh) return WAN_FAIL(WAN_NO_MEMORY, "no memory for the queues of a region");
+        fresh->count = count;
+        memcpy(fresh->items, given, count * sizeof *given);
+    }
+    wan_status status = feed(tail, fresh, old, 1);
+    if (status != WAN_OK) {
+        free(fresh);
+        return status;
+    }
+    __atomic_store_n(&tail->feeds, fresh, __ATOMIC_RELEASE);
+    for (uint32_t n = 0; n < tail->bucket_count; n++) { /* A thread that found the old ones used them under it. */
+        wan_lock_take(&tail->buckets[n].lock);
+        wan_lock_release(&tail->buckets[n].lock);
+    }
+    (void)feed(tail, old, fresh, 0); /* A broken queue is fed no more in any case. */
+    free(old);
+    return WAN_OK;
+}
+
+/* The bucket's history is dropped here, and so are the events that came of it. Under the bucket's lock. */
+static void drop_events(wan_tail *tail, uint32_t number)
+{
+    const wan_feeds *feeds = wan_tail_feeds(tail);
+    for (uint32_t n = 0; feeds && n < feeds->count; n++) {
+        wan_lock_take(feeds->items[n].lock);
+        (void)wan_queue_begin_anew(feeds->items[n].queue, number);
+        wan_lock_release(feeds->items[n].lock);
+    }
 }
 
 /* Lanes. */
@@ -353,6 +437,7 @@ static wan_status make_room(wan_tail_bucket *bucket, uint64_t length, wan_tail_r
     room->bucket = bucket;
     room->at = bucket->changes.bytes + bucket->changes.used;
     room->length = length;
+    room->sequence = bucket->last + 1;
     return WAN_OK;
 }
 
@@ -530,6 +615,7 @@ void wan_tail_set_role(wan_tail *tail, uint32_t number, uint8_t role, uint64_t l
         store(&bucket->counted, 0);
         store(&bucket->last, 0);
         drop_all(bucket);
+        drop_events(tail, number);
         wan_answers_close(&bucket->answers);
         uint32_t shards = tail->shard_count / tail->bucket_count;
         for (uint32_t n = 0; n < shards; n++) store(&tail->shard_last[(uint64_t)number * shards + n], 0);

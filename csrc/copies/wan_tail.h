@@ -2,8 +2,10 @@
  * bucket's tail. The primary appends each change with its sequence, and waits until all copies in sync have it: then
  * the change counts. A copy appends what it gets, so that a new primary finds there what other copies lack.
  *
- * Order of locks: the entry lock of the key (wan_shard), then the lock of the bucket's tail. A thread that holds a
- * bucket's lock takes no other lock. */
+ * The tail feeds queues too: an event has the sequence of its change, and counts when that does.
+ *
+ * Order of locks: the entry lock of the key (wan_shard), then the lock of the bucket's tail, then the locks of queues
+ * that it feeds, then that of the changes which listeners are still to be told. */
 #ifndef WAN_TAIL_H
 #define WAN_TAIL_H
 #include "base/wan_buffer.h"
@@ -11,6 +13,7 @@
 #include "base/wan_lock.h"
 #include "copies/wan_answers.h"
 #include "record/wan_record.h"
+#include "store/wan_queue.h"
 
 #define WAN_TAIL_LANES_MAX 256u        /* Members to which one member has lanes. */
 #define WAN_TAIL_BYTES_MAX (64u << 20) /* A bucket's tail takes no change beyond this many bytes: WAN_FULL. */
@@ -25,11 +28,12 @@ enum {
 };
 
 /* One entry of a tail, on a lane too. Behind it come the identity of its call (WAN_TAIL_REMEMBERED), the record, the
- * verdicts of senders, and the value that the change found; each of the last three with zeros up to a multiple of 8.
+ * verdicts of senders (wan_verdict), and the value that the change found; each of the last three with zeros up to a
+ * multiple of 8.
  * `kind` says of which entries that is not so. */
 typedef struct {
     uint32_t length;         /* Of all parts: a multiple of 8. */
-    uint32_t verdict_length; /* Bytes of what was decided for each sender. 0: no region with senders has a tail. */
+    uint32_t verdict_length; /* Bytes of what was decided for each sender: a multiple of 8. 0: there are no senders. */
     union {
         uint32_t found_length; /* Bytes of the value that a conditional change found and returned. */
         uint32_t row;          /* WAN_TAIL_ROW: the number of the row in its call. A row finds nothing. */
@@ -54,6 +58,23 @@ enum {
     WAN_TAIL_LEFT_OUT = 8,   /* That value was too large to be remembered, and is not here. */
     WAN_TAIL_FLAGS = 15
 };
+
+/* What was decided about the event of a change for one sender. Behind it comes the value that the sender's queue gets
+ * instead of the record's, with zeros up to a multiple of 8. */
+typedef struct {
+    uint64_t sender; /* The hash of its id, the same at each member. */
+    uint32_t value_length;
+    uint8_t verdict; /* 0: it enters the queue. Others say why not. */
+    uint8_t is_substituted, value_form;
+    uint8_t reserved; /* 0 */
+} wan_verdict;
+_Static_assert(sizeof(wan_verdict) == 16, "a verdict is a format");
+#define WAN_VERDICTS_MAX 5u /* No verdict is above it. */
+/* The next verdict. */
+static inline const wan_verdict *wan_verdict_next(const wan_verdict *verdict)
+{
+    return (const wan_verdict *)((const uint8_t *)(verdict + 1) + wan_align8(verdict->value_length));
+}
 
 static inline int wan_tail_entry_has_call(const wan_tail_entry *entry)
 {
@@ -84,6 +105,12 @@ static inline uint32_t wan_tail_entry_found_length(const wan_tail_entry *entry)
 {
     return entry->flags & WAN_TAIL_ROW ? 0 : entry->found_length;
 }
+/* The first verdict; `verdict_length` bytes are there. */
+static inline const wan_verdict *wan_tail_entry_verdicts(const wan_tail_entry *entry)
+{
+    const wan_record *record = wan_tail_entry_record(entry);
+    return (const wan_verdict *)((const uint8_t *)record + wan_record_length(record));
+}
 /* The value that the change found. */
 static inline uint8_t *wan_tail_entry_found(const wan_tail_entry *entry)
 {
@@ -91,6 +118,17 @@ static inline uint8_t *wan_tail_entry_found(const wan_tail_entry *entry)
 }
 
 typedef struct wan_heard wan_heard;
+
+/* A queue that the buckets of a tail feed: the events of bucket n are in its partition n. */
+typedef struct {
+    wan_queue *queue;
+    wan_lock *lock; /* The queue's. */
+    void *owner;    /* Whoever is to hear that events are ready. */
+} wan_feed;
+typedef struct {
+    uint32_t count;
+    wan_feed items[];
+} wan_feeds;
 
 /* What the tails of all regions know of the lane to one other member. Its owner (a LaneSender) keeps it alive as long
  * as a tail names it. All fields are atomic. */
@@ -204,6 +242,8 @@ typedef struct {
     uint64_t lease_until_us; /* The coordinator's lease, by wan_monotonic_us. Atomic. */
     /* So long a primary answers, though the coordinator is silent, a sole copy too. WAN_NEVER: for ever. Atomic. */
     uint64_t sole_until_us;
+    /* The queues that the buckets feed. NULL: none. It is read under any bucket's lock, and replaced as a whole. */
+    wan_feeds *feeds;
     wan_heard *heard; /* Where changes wait for listeners. NULL: nobody listens. Atomic; it is set once. */
 } wan_tail;
 
@@ -212,6 +252,7 @@ typedef struct {
     wan_tail_bucket *bucket;
     uint8_t *at; /* Where the wan_tail_entry goes. */
     uint64_t length;
+    uint64_t sequence;     /* Of the change, if it is made. */
     wan_recalled recalled; /* WAN_MADE_BEFORE: what an earlier attempt did. */
 } wan_tail_reservation;
 /* Instead of the shard that an entry changes: */
@@ -236,6 +277,12 @@ static inline wan_heard *wan_tail_heard(const wan_tail *tail)
     return __atomic_load_n(&tail->heard, __ATOMIC_ACQUIRE);
 }
 
+/* The queues that buckets feed, under any bucket's lock. NULL: there are none. */
+static inline wan_feeds *wan_tail_feeds(const wan_tail *tail)
+{
+    return __atomic_load_n(&tail->feeds, __ATOMIC_ACQUIRE);
+}
+
 /* Sets until when the coordinator's lease runs, by wan_monotonic_us. */
 static inline void wan_tail_set_lease(wan_tail *tail, uint64_t until_us)
 {
@@ -258,6 +305,11 @@ static inline int wan_tail_lease_runs(const wan_tail *tail)
 /* Lanes. */
 wan_status wan_tail_add_lane(wan_tail *tail, uint32_t lane, wan_lane_state *state);
 void wan_tail_remove_lane(wan_tail *tail, uint32_t lane); /* No bucket names it any more. */
+
+/* Says which queues the buckets feed from now on. A queue has a partition for each bucket, and is not in use, or was
+ * fed by this tail before. The caller makes sure that no change is under way. WAN_NO_MEMORY, WAN_BROKEN: nothing was
+ * changed. */
+wan_status wan_tail_set_feeds(wan_tail *tail, const wan_feed *feeds, uint32_t count);
 
 /* The primary's changes. Reserve takes the bucket's lock and keeps it when it returns WAN_OK. `attempt`: the call that
  * asks for the change; NULL: it is never repeated. WAN_ELSEWHERE: the member is not primary of the bucket, or no other

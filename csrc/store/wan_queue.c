@@ -253,6 +253,17 @@ wan_status wan_queue_reserve_beyond(wan_queue *queue, uint32_t number, uint64_t 
     return status;
 }
 
+wan_status wan_queue_reserve_at(wan_queue *queue, uint32_t number, uint64_t sequence, uint64_t length,
+                                wan_reservation *reservation)
+{
+    wan_partition *partition = &queue->partitions[number];
+    if (WAN_UNLIKELY(queue->broken != NULL)) return wan_refuse_broken(queue->broken);
+    WAN_CHECK(queue, sequence > partition->appended, WAN_BROKEN);
+    wan_status status = wan_queue_skip_to(queue, partition, sequence - 1);
+    if (status == WAN_OK) status = wan_queue_reserve_inline(queue, number, length, reservation);
+    return status;
+}
+
 wan_status wan_queue_reserve_reference(wan_queue *queue, uint32_t number, wan_reservation *reservation)
 {
     wan_partition *partition = &queue->partitions[number];
@@ -646,7 +657,10 @@ static void count_more(wan_queue *queue, wan_partition *partition)
 {
     uint64_t end = partition->appended;
     if (queue->persistent && partition->durable < end) end = partition->durable;
-    if (queue->copied && partition->replicated < end) end = partition->replicated;
+    if (partition->stream) {
+        const uint64_t counted = __atomic_load_n(partition->stream, __ATOMIC_ACQUIRE);
+        if (counted < end) end = counted;
+    }
     while (partition->counted < end) {
         partition->counted++;
         if (partition->counted > partition->removed && *entry_of(partition, partition->counted))
@@ -666,27 +680,62 @@ void wan_queue_made_durable(wan_queue *queue, uint32_t number, uint64_t durable)
     count_more(queue, partition);
 }
 
-void wan_queue_made_replicated(wan_queue *queue, uint32_t number, uint64_t replicated)
-{
-    wan_partition *partition = &queue->partitions[number];
-    if (queue->broken) return;
-    WAN_CHECK(queue, replicated <= partition->appended);
-    if (partition->replicated < replicated) partition->replicated = replicated;
-    count_more(queue, partition);
-}
-
-wan_status wan_queue_set_copied(wan_queue *queue, int copied)
+wan_status wan_queue_feed(wan_queue *queue, uint32_t number, const uint64_t *counted)
 {
     if (queue->broken) return wan_refuse_broken(queue->broken);
-    int waited = queue_waits(queue);
-    queue->copied = copied != 0;
-    for (uint32_t number = 0; number < queue->partition_count; number++) {
-        wan_partition *partition = &queue->partitions[number];
-        if (!waited) partition->counted = partition->appended;
-        if (copied) partition->replicated = partition->counted;
-        count_more(queue, partition);
-    }
+    if (!queue_waits(queue))
+        for (uint32_t n = 0; n < queue->partition_count; n++)
+            queue->partitions[n].counted = queue->partitions[n].appended;
+    queue->partitions[number].stream = counted;
+    queue->fed = 0;
+    for (uint32_t n = 0; n < queue->partition_count; n++) queue->fed |= queue->partitions[n].stream != NULL;
+    count_more(queue, &queue->partitions[number]);
     return WAN_OK;
+}
+
+uint64_t wan_queue_count(wan_queue *queue, uint32_t number)
+{
+    wan_partition *partition = &queue->partitions[number];
+    if (queue->broken || !partition->stream) return 0;
+    const uint64_t before = wan_partition_ready(partition);
+    count_more(queue, partition);
+    return wan_partition_ready(partition) - before;
+}
+
+wan_status wan_queue_settle(wan_queue *queue, uint32_t number, uint64_t through)
+{
+    wan_partition *partition = &queue->partitions[number];
+    if (queue->broken) return wan_refuse_broken(queue->broken);
+    WAN_CHECK(queue, partition->peeked == partition->removed, WAN_BROKEN);
+    wan_status status = through > partition->appended ? wan_queue_skip_to(queue, partition, through) : WAN_OK;
+    if (status != WAN_OK) return status;
+    while (partition->peeked < through) {
+        const uint64_t sequence = ++partition->peeked;
+        const int lives = *entry_of(partition, sequence) != 0;
+        partition->unpeeked -= lives;
+        if (sequence <= partition->counted) continue;
+        partition->counted = sequence;
+        partition->uncounted_events -= lives;
+    }
+    queue->forgotten += wan_queue_remove(queue, number, partition->peeked);
+    return WAN_OK;
+}
+
+uint64_t wan_queue_begin_anew(wan_queue *queue, uint32_t number)
+{
+    wan_partition *partition = &queue->partitions[number];
+    if (queue->broken) return 0;
+    partition->peeked = partition->counted = partition->appended;
+    partition->unpeeked = partition->uncounted_events = 0;
+    const uint64_t dropped = wan_queue_remove(queue, number, partition->appended);
+    queue->forgotten += dropped;
+    while (partition->block_count) drop_first_block(queue, partition);
+    free(partition->index); /* Sequences are given again, and a slot must not seem to name a new event. */
+    partition->index = NULL;
+    partition->index_mask = partition->index_used = 0;
+    partition->removed = partition->peeked = partition->appended = partition->counted = 0;
+    partition->durable = partition->taken = partition->duplicate_through = partition->known_holes = 0;
+    return dropped;
 }
 
 void wan_queue_settle_superseded(wan_queue *queue, const wan_buffer *superseded)
@@ -729,7 +778,6 @@ wan_status wan_queue_clear(wan_queue *queue, uint64_t *dropped)
         partition->peeked = partition->appended;
         partition->counted = partition->appended;
         if (queue->persistent) partition->durable = partition->appended;
-        if (queue->copied) partition->replicated = partition->appended;
         partition->unpeeked = partition->uncounted_events = 0;
         wan_queue_remove(queue, n, partition->appended);
     }

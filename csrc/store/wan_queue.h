@@ -56,9 +56,9 @@ typedef struct {
     uint64_t events;   /* Entries in (removed, appended] that are no holes. */
     uint64_t bytes;    /* Bytes of their records. */
     uint64_t unpeeked; /* Those of these entries that are in (peeked, appended]. */
-    /* A queue may wait for its disk, or for copies of it on other members. Then an event counts only when all of them
-     * have it, and only an event that counts can be peeked. `counted` and `uncounted_events` are kept only while the
-     * queue waits.
+    /* A queue may wait for its disk, or for the copies of the buckets that feed it. Then an event counts only when all
+     * of them have it, and only an event that counts can be peeked. `counted` and `uncounted_events` are kept only
+     * while the queue waits.
      *
      * All events up to `counted` count. peeked <= counted <= appended. */
     uint64_t counted;
@@ -67,8 +67,9 @@ typedef struct {
     uint64_t durable;
     /* With persistence: the disk has all events up to here, or they are being written. durable <= taken <= appended. */
     uint64_t taken;
-    /* With copies: all copies in sync have all events up to here. replicated <= appended. */
-    uint64_t replicated;
+    /* Fed by a bucket that several members hold: through which sequence its changes count, which is read atomically.
+     * The events have the sequences of their changes. NULL: the partition is not fed. */
+    const uint64_t *stream;
     /* A ring of entry blocks. The block of a sequence has the number (sequence - 1) / WAN_BLOCK_ENTRIES. Its capacity
      * is a power of two. */
     wan_block *blocks;
@@ -90,8 +91,9 @@ typedef struct {
     uint8_t conflate; /* A newer update of a key replaces an older one. */
     /* Events count once they are durable. So no event leaves that a crash could take back. */
     uint8_t persistent;
-    /* Events count once all copies in sync have them. So no event leaves that the loss of a member could take back. */
-    uint8_t copied;
+    /* Buckets that several members hold feed it. Events count once their changes do, so no event leaves that the loss
+     * of a member could take back. */
+    uint8_t fed;
     /* Sums over the partitions. They may be read without the lock, by wan_read. */
     uint64_t events, bytes;
     wan_buffer *holes; /* With persistence: where holes are noted for the log. Otherwise NULL. */
@@ -107,6 +109,8 @@ typedef struct {
      * was not written. Otherwise NULL. */
     wan_buffer *superseded;
     uint64_t conflated; /* Events that a newer update has ever replaced in the queue. */
+    /* Events that went because a bucket began anew here, or because its primary was done with them. */
+    uint64_t forgotten;
     /* The first check of our own that failed, or NULL. From then on the queue changes nothing and hands nothing out. */
     const wan_breakage *broken;
 } wan_queue;
@@ -137,6 +141,10 @@ wan_status wan_queue_reserve(wan_queue *queue, uint32_t partition, uint64_t leng
  * passed already, or the record alone would pass it. Nothing changed. */
 wan_status wan_queue_reserve_beyond(wan_queue *queue, uint32_t partition, uint64_t length,
                                     wan_reservation *reservation);
+/* The same for an event whose sequence is given: a bucket feeds the partition. Sequences that are passed over become
+ * holes, which stay. WAN_BROKEN: the partition has an event behind it. */
+wan_status wan_queue_reserve_at(wan_queue *queue, uint32_t partition, uint64_t sequence, uint64_t length,
+                                wan_reservation *reservation);
 /* Takes a reservation back, as if it had never been made. */
 void wan_queue_cancel(wan_queue *queue, wan_reservation *reservation);
 /* Makes the record that the caller has written at reservation->at the newest of its partition. With conflation an
@@ -213,11 +221,18 @@ void wan_queue_make_hole(wan_queue *queue, uint32_t partition, uint64_t sequence
 void wan_queue_rewind(wan_queue *queue, uint32_t partition);
 /* With persistence: the disk has all events up to `durable` now. */
 void wan_queue_made_durable(wan_queue *queue, uint32_t partition, uint64_t durable);
-/* Begins or ends the waiting for copies in sync. When it begins, no event that counts is taken back. When it ends, the
- * events that waited for copies count. WAN_BROKEN: nothing was changed. */
-wan_status wan_queue_set_copied(wan_queue *queue, int copied);
-/* With copies: all copies in sync have the events up to `replicated` now. */
-void wan_queue_made_replicated(wan_queue *queue, uint32_t partition, uint64_t replicated);
+/* From now on a bucket feeds a partition, which is empty and was never used. `counted`: through which sequence its
+ * changes count. NULL: it feeds it no more, and all its events count. WAN_BROKEN: nothing was changed. */
+wan_status wan_queue_feed(wan_queue *queue, uint32_t partition, const uint64_t *counted);
+/* More changes of the bucket that feeds a partition may count now. Returns how many events more can be peeked. Only the
+ * bucket's primary calls it: a copy sends nothing, and keeps the holes at the front, which an image may fill. */
+uint64_t wan_queue_count(wan_queue *queue, uint32_t partition);
+/* The queue of the bucket's primary is done with all events of a partition through `through`: they go here too. Nothing
+ * of the partition is on its way. WAN_NO_MEMORY, WAN_BROKEN: nothing was changed. */
+wan_status wan_queue_settle(wan_queue *queue, uint32_t partition, uint64_t through);
+/* The bucket that feeds a partition begins anew: all events are dropped, and sequences begin at 1 again. Nothing of it
+ * is on its way: no thread uses its records. Returns how many were dropped. */
+uint64_t wan_queue_begin_anew(wan_queue *queue, uint32_t partition);
 /* With persistence: the newer updates that replace these are on the disk. Those of these that were not peeked meanwhile
  * become holes. */
 void wan_queue_settle_superseded(wan_queue *queue, const wan_buffer *superseded);

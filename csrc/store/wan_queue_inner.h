@@ -54,8 +54,8 @@ static inline void check_positions(const wan_partition *partition)
     (void)partition;
 }
 
-/* Whether an event counts only when the disk, or the copies, have it too. */
-static inline int queue_waits(const wan_queue *queue) { return queue->persistent | queue->copied; }
+/* Whether an event counts only when the disk, or the copies of its bucket, have it too. */
+static inline int queue_waits(const wan_queue *queue) { return queue->persistent | queue->fed; }
 
 /* The sequence of the last event that counts. */
 static inline uint64_t counts_through(const wan_queue *queue, const wan_partition *partition)
@@ -81,6 +81,8 @@ void wan_queue_unpin_file(wan_queue *queue, wan_partition *partition);
 void wan_queue_give_room(wan_queue *queue, wan_partition *partition);
 wan_status wan_queue_grow_index(wan_partition *partition, uint32_t more);
 void wan_queue_conflate_with(wan_queue *queue, wan_partition *partition, uint64_t sequence, const wan_record *record);
+/* In wan_queue_restore.c: appends holes up to `appended`. A block that has only holes takes no memory for entries. */
+wan_status wan_queue_skip_to(wan_queue *queue, wan_partition *partition, uint64_t appended);
 /* In wan_queue_move.c. One step of moving what lives out of sparse segments. The caller makes sure that no thread uses
  * a record that was not peeked. */
 void wan_queue_sweep(wan_queue *queue);

@@ -5,8 +5,7 @@
 
 #include "base/wan_thread.h"
 
-/* Appends holes up to `appended`. A block that has only holes takes no memory for its entries. */
-static wan_status skip_to(wan_queue *queue, wan_partition *partition, uint64_t appended)
+wan_status wan_queue_skip_to(wan_queue *queue, wan_partition *partition, uint64_t appended)
 {
     while (partition->appended < appended) {
         uint64_t block = partition->appended / WAN_BLOCK_ENTRIES;
@@ -34,7 +33,7 @@ static inline wan_status restore_room(wan_queue *queue, wan_partition *partition
     *known = sequence <= partition->removed;
     if (*known) return WAN_OK;
     if (sequence > partition->appended) {
-        status = sequence == partition->appended + 1 ? WAN_OK : skip_to(queue, partition, sequence - 1);
+        status = sequence == partition->appended + 1 ? WAN_OK : wan_queue_skip_to(queue, partition, sequence - 1);
         return status == WAN_OK ? entry_room(queue, partition) : status;
     }
     *known = *entry_of(partition, sequence) != 0;
@@ -121,7 +120,7 @@ wan_status wan_queue_restore_positions(wan_queue *queue, uint32_t number, uint64
     if (partition->appended == 0 && removed)
         partition->removed = partition->peeked = partition->durable = partition->counted = partition->appended =
             removed;
-    wan_status status = appended > partition->appended ? skip_to(queue, partition, appended) : WAN_OK;
+    wan_status status = appended > partition->appended ? wan_queue_skip_to(queue, partition, appended) : WAN_OK;
     if (status != WAN_OK) return status;
     if (removed > partition->removed) {
         if (queue->persistent && partition->durable < removed) wan_queue_made_durable(queue, number, removed);

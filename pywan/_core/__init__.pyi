@@ -201,15 +201,6 @@ class EventQueue:
     @property
     def synchronous(self) -> _Level:
         """Whether an enqueue is done only when it is on the disk."""
-    def set_copied(self, copied: bool) -> None:
-        """Says whether there are copies in sync at other members."""
-    def made_replicated(self, partition: int, through: int) -> None:
-        """Notes that all copies in sync have the events of a partition up to the sequence `through`."""
-    @property
-    def copied(self) -> bool:
-        """Whether other members have copies."""
-    def wait_replicated(self, timeout: float = 60.0) -> None:
-        """Returns when all copies in sync have everything enqueued so far, or when there are no copies any more."""
     @property
     def log_id(self) -> int:
         """The id of the log, the same after a restart; 0 without persistence."""
@@ -510,7 +501,6 @@ class RegionCore(RegionCalls):
         ask: int = 0,
         timestamp_ms: int = 0,
         condition_: Condition | None = None,
-        tell: list[bytes | None] | None = None,
         heard: list[bool] | None = None,
     ) -> str:
         """Makes one change, of which the caller can say everything."""

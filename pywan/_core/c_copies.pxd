@@ -2,6 +2,7 @@
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from pywan._core.c_base cimport *
 from pywan._core.c_region cimport wan_table
+from pywan._core.c_store cimport wan_queue
 from pywan._core.c_tables cimport wan_record
 
 cdef extern from "copies/wan_answers.h" nogil:
@@ -38,6 +39,12 @@ cdef extern from "copies/wan_tail.h" nogil:
     ctypedef struct wan_tail_entry:
         uint32_t length, verdict_length, found_length, row
         uint8_t outcome, found_form, flags, kind
+    ctypedef struct wan_verdict:
+        uint64_t sender
+        uint32_t value_length
+        uint8_t verdict, is_substituted, value_form
+    const wan_verdict *wan_verdict_next(const wan_verdict *verdict)
+    const wan_verdict *wan_tail_entry_verdicts(const wan_tail_entry *entry)
     wan_call_identity *wan_tail_entry_call(const wan_tail_entry *entry)
     wan_record *wan_tail_entry_record(const wan_tail_entry *entry)
     uint32_t wan_tail_entry_found_length(const wan_tail_entry *entry)
@@ -85,8 +92,16 @@ cdef extern from "copies/wan_tail.h" nogil:
         uint8_t outcome, found_form, has_found
     ctypedef struct wan_heard:
         uint64_t bytes
+    ctypedef struct wan_feed:
+        wan_queue *queue
+        wan_lock *lock
+        void *owner
+    ctypedef struct wan_feeds:
+        uint32_t count
+        wan_feed *items
     ctypedef struct wan_tail:
         wan_heard *heard
+        wan_feeds *feeds
         wan_tail_bucket *buckets
         uint32_t bucket_count, shard_count, min_copies
         uint64_t *shard_last
@@ -96,7 +111,7 @@ cdef extern from "copies/wan_tail.h" nogil:
     ctypedef struct wan_tail_reservation:
         wan_tail_bucket *bucket
         uint8_t *at
-        uint64_t length
+        uint64_t length, sequence
         wan_recalled recalled
     wan_status wan_tail_init(wan_tail *tail, uint32_t buckets, uint32_t shards, uint32_t min_copies)
     void wan_tail_close(wan_tail *tail)
@@ -107,6 +122,8 @@ cdef extern from "copies/wan_tail.h" nogil:
     void wan_tail_set_sole(wan_tail *tail, uint64_t until_us)
     wan_status wan_tail_add_lane(wan_tail *tail, uint32_t lane, wan_lane_state *state)
     void wan_tail_remove_lane(wan_tail *tail, uint32_t lane)
+    wan_feeds *wan_tail_feeds(const wan_tail *tail)
+    wan_status wan_tail_set_feeds(wan_tail *tail, const wan_feed *feeds, uint32_t count)
     wan_status wan_tail_reserve(wan_tail *tail, uint32_t bucket, uint64_t length, const wan_attempt *attempt,
                                 wan_tail_reservation *room)
     uint64_t wan_tail_commit(wan_tail *tail, wan_tail_reservation *room, uint32_t shard)

@@ -6,7 +6,7 @@ from pywan._core.c_copies cimport *
 cdef extern from "copies/wan_lane.h" nogil:
     enum: WAN_FRAME_LANE_REGIONS, WAN_FRAME_LANE_CHANGES, WAN_FRAME_LANE_IMAGE, WAN_FRAME_LANE_ANSWER
     enum: WAN_PROMISE_US, WAN_LANE_REGIONS_MAX, WAN_LANE_SECTIONS_MAX, WAN_LANE_NAME_BYTES_MAX
-    enum: WAN_IMAGE_ENTRIES, WAN_IMAGE_SHRUNK, WAN_IMAGE_ANSWERS
+    enum: WAN_IMAGE_ENTRIES, WAN_IMAGE_SHRUNK, WAN_IMAGE_ANSWERS, WAN_IMAGE_EVENTS
     enum: WAN_ANSWER_APPLIED, WAN_ANSWER_REFUSED, WAN_ANSWER_LATER, WAN_ANSWER_IMAGE
     ctypedef struct wan_lane_region:
         uint32_t number, buckets, name_length
@@ -21,6 +21,9 @@ cdef extern from "copies/wan_lane.h" nogil:
         uint64_t life, epoch, transfer, through
         uint32_t count, bytes, shard
         uint8_t part, is_last
+    ctypedef struct wan_image_event:
+        uint64_t sender, sequence
+        uint32_t length, reserved
     ctypedef struct wan_lane_answer:
         uint32_t region, bucket
         uint64_t life, epoch, sequence

@@ -25,17 +25,16 @@ cdef extern from "store/wan_queue.h" nogil:
         uint64_t unpeeked
         uint64_t durable
         uint64_t taken
-        uint64_t replicated
     ctypedef struct wan_queue:
         wan_store *store
         wan_partition *partitions
         uint32_t partition_count
         uint8_t conflate
         uint8_t persistent
-        uint8_t copied
+        uint8_t fed
         uint64_t events
         uint64_t bytes
-        uint64_t conflated
+        uint64_t conflated, forgotten
         wan_buffer *holes
         wan_buffer *superseded
         const wan_breakage *broken
@@ -72,8 +71,10 @@ cdef extern from "store/wan_queue.h" nogil:
     void wan_queue_make_hole(wan_queue *queue, uint32_t partition, uint64_t sequence, uint32_t reason)
     void wan_queue_settle_superseded(wan_queue *queue, const wan_buffer *superseded)
     void wan_queue_made_durable(wan_queue *queue, uint32_t partition, uint64_t durable)
-    wan_status wan_queue_set_copied(wan_queue *queue, bint copied)
-    void wan_queue_made_replicated(wan_queue *queue, uint32_t partition, uint64_t replicated)
+    wan_status wan_queue_settle(wan_queue *queue, uint32_t partition, uint64_t through)
+    uint64_t wan_queue_count(wan_queue *queue, uint32_t partition)
+    wan_status wan_queue_reserve_at(wan_queue *queue, uint32_t partition, uint64_t sequence, uint64_t length,
+                                    wan_reservation *reservation)
     ctypedef struct wan_store_span:
         const char *file
         const uint8_t *base

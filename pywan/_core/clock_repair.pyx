@@ -353,7 +353,7 @@ cdef wan_status queue_append_restamped(gateway_queue *gateway, uint64_t hash, co
     cdef uint32_t length = wan_record_length(record)
     cdef uint32_t partition = queue_partition_of(gateway, record, hash)
     wan_lock_take(&gateway.lock)
-    cdef wan_status status = queue_reserve(gateway, partition, length, &reservation)
+    cdef wan_status status = queue_reserve(gateway, partition, 0, length, &reservation)
     if status == WAN_OK:
         memcpy(reservation.at, record, length)
         queue_note_copy(gateway, record)

@@ -5,6 +5,7 @@ from pywan._core.c_region cimport *
 from pywan._core.call_slots cimport CallSlots
 from pywan._core.clock cimport Clock
 from pywan._core.disk_log cimport LogBudget
+from pywan._core.event_queue cimport EventQueue
 from pywan._core.tail cimport Tail
 from pywan._core.region_state cimport condition, decision, origin, region_core, region_log
 
@@ -40,6 +41,9 @@ cdef class CompiledRegion:
     cdef int keep_log(self, region_log *log, environment, LogBudget budget, log_wait) except -1
     cdef int close(self) except -1
     cdef int share(self, Tail tail, route, bint reads_copies) except -1
+    cdef int feed(self, queues) except -1
+    cdef int feed_from(self, Tail tail, queues) except -1
+    cdef int check_can_be_fed(self, Tail tail, EventQueue queue) except -1
     cdef bint is_elsewhere(self, uint64_t hash) noexcept
     cdef wan_status wait_counted(self, uint32_t bucket, uint64_t era, uint64_t sequence) except *
     cdef int wait_for_role(self, key, uint64_t began) except -1

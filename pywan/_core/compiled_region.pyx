@@ -121,16 +121,24 @@ cdef class CompiledRegion:
                 # changes would lose against them.
                 wan_clock_see(self.region.clock, wan_read(&queue.gateway.counts.newest_stamp))
                 queue.clock, queue.gateway.clock = self.clock, self.region.clock
+        try:
+            if self.tail is not None:
+                self.feed({*queues, *self.attached_queues})
+        except BaseException:
+            free(fresh)
+            raise
         with nogil:
             attachment_publish(&self.region, fresh)
+        if self.tail is not None:
+            self.feed(queues)
         self.attached_queues, self.asking, self.seems_by_callbacks = tuple(queues), tuple(asking), by_callbacks
         del old_queues
         return 0
 
     cdef int choose_durable(self, queues) except -1:
-        """Notes whether a change has to wait for a disk or for copies."""
+        """Notes whether a change has to wait for a disk."""
         waits = self.region.log != NULL and self.region.log.committer.synchronous != 0
-        wan_flag_set(&self.region.durable, waits or any(queue.synchronous or queue.copied for queue in queues))
+        wan_flag_set(&self.region.durable, waits or any(queue.synchronous for queue in queues))
         return 0
 
     cdef int keep_log(self, region_log *log, environment, LogBudget budget, log_wait) except -1:
@@ -155,12 +163,13 @@ cdef class CompiledRegion:
         """As `RegionCore.share`."""
         self.check_open()
         from pywan.errors import IllegalStateError
-        if self.attached_queues or self.region.log != NULL:
-            raise IllegalStateError(f"region {self.name!r} has gateway senders or is persistent, and such a region can"
-                                    " be on one member only in this version")
+        if self.region.log != NULL:
+            raise IllegalStateError(f"region {self.name!r} is persistent, and such a region can be on one member only"
+                                    " in this version")
         if tail.tail.shard_count != self.region.table.shard_count:
             raise IllegalStateError(f"region {self.name!r} has {self.region.table.shard_count} shards, and the tail"
                                     f" {tail.tail.shard_count}")
+        self.feed_from(tail, self.attached_queues)
         self.slots = route.slots if route is not None else CallSlots(self.region.member)
         self.route, self.tail, self.region.reads_copies = route, tail, reads_copies
         with nogil:
@@ -168,6 +177,49 @@ cdef class CompiledRegion:
             self.region.tail = &tail.tail
             wan_lock_release(&self.region.table.shards[0].lock)
             pass_entry_locks(&self.region.table)
+        return 0
+
+    cdef int feed(self, queues) except -1:
+        """The region's buckets feed these queues from now on."""
+        return self.feed_from(self.tail, queues)
+
+    cdef int feed_from(self, Tail tail, queues) except -1:
+        """The buckets of a tail feed these queues of the region from now on. IllegalStateError: a queue cannot be fed
+        so."""
+        cdef EventQueue queue
+        cdef wan_feed *feeds = <wan_feed *>calloc(len(queues) + 1, sizeof(wan_feed))
+        cdef uint32_t count = 0
+        cdef wan_status status
+        if feeds == NULL:
+            raise MemoryError(f"region {self.name!r}: no memory for its queues")
+        try:
+            for queue in queues:
+                self.check_can_be_fed(tail, queue)
+                feeds[count].queue, feeds[count].lock = &queue.gateway.queue, &queue.gateway.lock
+                feeds[count].owner = queue.gateway
+                count += 1
+            with nogil:
+                status = wan_tail_set_feeds(&tail.tail, feeds, count)
+            raise_for(status, f"the queues of region {self.name!r}")
+        finally:
+            free(feeds)
+        tail.fed = tuple(queues)        # Alive as long as the tail names them.
+        return 0
+
+    cdef int check_can_be_fed(self, Tail tail, EventQueue queue) except -1:
+        cdef wan_queue *own = &queue.gateway.queue
+        from pywan.errors import IllegalStateError
+        why = ""
+        if not queue.gateway.by_bucket or own.partition_count != tail.tail.bucket_count:
+            why = (f"has {own.partition_count} partitions, and is no queue of a parallel sender with one for each of"
+                   f" the {tail.tail.bucket_count} buckets")
+        elif queue.gateway.durable != NULL:
+            why = "is persistent"
+        elif queue not in tail.fed and queue.is_used():
+            why = "has events of other regions, or of a time before"
+        if why:
+            raise IllegalStateError(f"region {self.name!r} is on several members, and queue {queue.name!r} {why}: it"
+                                    " cannot follow the region's buckets")
         return 0
 
     cdef bint is_elsewhere(self, uint64_t hash) noexcept:
@@ -280,8 +332,6 @@ cdef class CompiledRegion:
         for queue in self.attached_queues if is_queued else ():
             if queue.gateway.durable != NULL and queue.gateway.durable.committer.synchronous:
                 queue.wait_written()
-            if queue.gateway.queue.copied:
-                queue.wait_for_copies(60.0)
         if self.region.log != NULL and self.region.log.committer.synchronous:
             self.wait_log(FOR_EVENTS)
         return 0

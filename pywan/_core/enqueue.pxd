@@ -8,7 +8,8 @@ from pywan._core.c_system cimport *
 from pywan._core.queue cimport gateway_queue
 from pywan._core.region_state cimport MAX_ATTACHED, PATH_CALLBACKS, PATH_STRAIGHT, attachment, decision, origin
 
-cdef enum:                  # What becomes of an event at one queue.
+# What becomes of an event at one queue. The entries of a tail have these numbers.
+cdef enum:
     ENQUEUE_ENTERS = 0
     ENQUEUE_LOOP = 1        # The sender's remote site made the event, has it, or gets it from another site.
     ENQUEUE_FILTERED = 2    # `before_enqueue` said no.
@@ -24,14 +25,6 @@ cdef enum:                  # What becomes of an event at one queue.
 cdef struct enqueue_decision:
     uint32_t count
     uint8_t verdicts[MAX_ATTACHED]      # ENQUEUE_* for each attached queue, in the order of the attachment.
-
-cdef struct told_verdict:
-    # One verdict of a decision as other members read it, for one attached queue. Behind it comes the value that this
-    # queue gets instead of the record's, padded to 8 bytes.
-    uint64_t sender
-    uint8_t verdict, substituted, value_form, zero
-    uint32_t value_length
-
 
 cdef inline bint already_there(const origin *from_, uint8_t site, uint8_t own) noexcept nogil:
     """Loop control: whether the remote site made the event, has it, or will get it from another site."""
@@ -53,9 +46,7 @@ cdef inline bint decide_enqueue(const attachment *attached, const origin *from_,
     decided.count = attached.count
     for n in range(attached.count):
         gateway = attached.queues[n]
-        if known != NULL and known[n].given:
-            decided.verdicts[n] = known[n].verdict
-        elif already_there(from_, gateway.remote_site, own_site):
+        if already_there(from_, gateway.remote_site, own_site):
             decided.verdicts[n] = ENQUEUE_LOOP
         elif known != NULL and known[n].filtered:
             decided.verdicts[n] = ENQUEUE_FILTERED
@@ -107,5 +98,4 @@ cdef inline void note_not_entered(gateway_queue *gateway, uint8_t verdict) noexc
 # The functions of `enqueue.pyx`.
 
 cdef decision *known_decisions(decisions, tuple queues, str region, key) except NULL
-cdef bytes told_decision(const decision *known, tuple queues)
 cdef int read_origin(made, origin *from_, uint8_t *flags) except -1

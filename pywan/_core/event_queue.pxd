@@ -15,7 +15,7 @@ cdef class EventQueue:
     cdef int open_log(self, const wan_env *env, str directory, uint64_t log_id, uint8_t synchronous, uint32_t flush_ms,
                       bint salvage, uint64_t mount) except -1
     cdef bint gives_up(self, uint64_t waited_us)
-    cdef int wait_for_copies(self, double timeout) except -1
+    cdef bint is_used(self) noexcept
     cdef int wait_for_log(self, int what, double timeout, str meanwhile) except -1
     cdef list take(self, uint32_t partition, uint32_t count, bint with_positions)
     cdef int check_partition(self, uint32_t partition) except -1

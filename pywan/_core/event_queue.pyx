@@ -4,7 +4,6 @@ cimport cython
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
-from cpython.exc cimport PyErr_CheckSignals
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from pywan._core.c_base cimport *
 from pywan._core.c_record cimport *
@@ -13,13 +12,13 @@ from pywan._core.c_store cimport *
 from pywan._core.c_log cimport *
 from pywan._core.c_system cimport *
 from pywan._core.committer cimport (
-    FOR_DISK, FOR_EVENTS, WAIT_SLICE_US, WORK_CHECKPOINT, WORK_NOW, committer_failing_since,
+    FOR_DISK, FOR_EVENTS, WORK_CHECKPOINT, WORK_NOW, committer_failing_since,
     committer_once, committer_opened, committer_run, committer_share, committer_state, committer_stop, committer_wait,
     committer_wake, committer_write_now, disk_wait, level_name, level_of)
 from pywan._core.disk_log cimport LogBudget, damage_list
 from pywan._core.queue cimport (
     FULL_BLOCK, FULL_DROP_NEWEST, FULL_DROP_OLDEST, FULL_REFUSE, SLOW_DISK_US, durable_log, gateway_queue,
-    queue_append_copy, queue_can_read, queue_partition_of, dispatcher_signal, queue_refresh_ready, wake_dispatchers)
+    queue_append_copy, queue_can_read, queue_partition_of, dispatcher_signal, queue_refresh_ready)
 from pywan._core.queue_committer cimport FOR_IDENTITY, FOR_REMOVALS, queue_begin_wait, queue_committer_init
 from pywan._core.queue_mounts cimport durable_mount, is_of_this_past
 from pywan._core.queue_recovery cimport (
@@ -176,80 +175,14 @@ cdef class EventQueue:
         later."""
         return self.gateway.durable != NULL and level_name(self.gateway.durable.committer.synchronous)
 
-    # Copies at other members.
-
-    def set_copied(self, bint copied):
-        """Says whether there are copies in sync at other members. While there are any, an event is sent, and its maker
-        is answered, only when the copies have it. Call this before regions attach, or let them attach again."""
-        cdef wan_status status
+    cdef bint is_used(self) noexcept:
+        """Whether the queue ever had an event."""
+        cdef bint used = False
         wan_lock_take(&self.gateway.lock)
-        status = wan_queue_set_copied(&self.gateway.queue, copied)
-        wake_dispatchers(self.gateway)
+        for p in range(self.gateway.queue.partition_count):
+            used |= self.gateway.queue.partitions[p].appended != 0
         wan_lock_release(&self.gateway.lock)
-        wan_signal_change(&self.gateway.copies_epoch)
-        raise_for(status, f"queue {self.name!r}")
-
-    def made_replicated(self, uint32_t partition, uint64_t through):
-        """Notes that all copies in sync have the events of a partition up to the sequence `through`."""
-        self.check_partition(partition)
-        wan_lock_take(&self.gateway.lock)
-        cdef uint64_t appended = self.gateway.queue.partitions[partition].appended
-        if self.gateway.queue.copied and through <= appended:
-            wan_queue_made_replicated(&self.gateway.queue, partition, through)
-            wake_dispatchers(self.gateway)
-        wan_lock_release(&self.gateway.lock)
-        if through > appended:
-            raise ValueError(f"queue {self.name!r}: copies have {through} of partition {partition}, which ends at "
-                             f"{appended}")
-        wan_signal_change(&self.gateway.copies_epoch)
-
-    @property
-    def copied(self):
-        """Whether other members have copies."""
-        return bool(self.gateway.queue.copied)
-
-    def wait_replicated(self, double timeout=60.0):
-        """Returns when all copies in sync have everything enqueued so far, or when there are no copies any more.
-        ConnectivityError after `timeout` seconds: what was enqueued stays queued here."""
-        check_whole(self)
-        self.wait_for_copies(timeout)
-
-    cdef int wait_for_copies(self, double timeout) except -1:
-        """Waits as `wait_replicated` does. InternalError if the queue breaks meanwhile, since it hears of no copy
-        then."""
-        cdef uint32_t partitions = self.gateway.queue.partition_count, p, seen = 0
-        cdef uint64_t until = wan_monotonic_us() + <uint64_t>(timeout * 1e6)
-        cdef bint done = False
-        cdef uint64_t *wanted = <uint64_t *>malloc(partitions * sizeof(uint64_t))
-        if wanted == NULL:
-            raise MemoryError()
-        try:
-            wan_lock_take(&self.gateway.lock)
-            for p in range(partitions):
-                wanted[p] = self.gateway.queue.partitions[p].appended
-            wan_lock_release(&self.gateway.lock)
-            while not done:
-                with nogil:
-                    seen = __atomic_load_n(&self.gateway.copies_epoch, __ATOMIC_ACQUIRE)
-                    wan_lock_take(&self.gateway.lock)
-                    done = True
-                    for p in range(partitions):
-                        if self.gateway.queue.copied and self.gateway.queue.partitions[p].replicated < wanted[p]:
-                            done = False
-                    wan_lock_release(&self.gateway.lock)
-                    if not done:
-                        wan_wait_change(&self.gateway.copies_epoch, seen, <uint32_t>(WAIT_SLICE_US // 1000))
-                PyErr_CheckSignals()
-                if not done:
-                    check_whole(self)
-                if not done and wan_monotonic_us() >= until:
-                    from pywan.errors import ConnectivityError
-                    raise ConnectivityError(f"queue {self.name!r}: its copies at other members did not take the "
-                                            f"change within {timeout:g} s; it is queued here, and counts once they "
-                                            "have it")
-        finally:
-            free(wanted)
-        return 0
+        return used
 
     @property
     def log_id(self):
@@ -425,11 +358,11 @@ cdef class EventQueue:
     def counts(self):
         """The ledger's counters and the queue's size, taken at one moment."""
         cdef wan_queue_counts counts
-        cdef uint64_t conflated, events, size, files, file_bytes, memory_bytes
+        cdef uint64_t conflated, forgotten, events, size, files, file_bytes, memory_bytes
         with nogil:
             wan_lock_take(&self.gateway.lock)
             counts = self.gateway.counts
-            conflated = self.gateway.queue.conflated
+            conflated, forgotten = self.gateway.queue.conflated, self.gateway.queue.forgotten
             events = self.gateway.queue.events
             size = self.gateway.queue.bytes
             files = self.gateway.queue.store[0].files_made
@@ -440,7 +373,7 @@ cdef class EventQueue:
         cdef dict result = {wan_queue_counter_rows[n].field.decode(): each[n]
                             for n in range(<int>WAN_QUEUE_COUNTERS_COUNT)}
         del result["newest_stamp"], result["clock_repairs"]
-        result.update(conflated=conflated, events=events, bytes=size, overflow_files_made=files,
+        result.update(conflated=conflated, forgotten=forgotten, events=events, bytes=size, overflow_files_made=files,
                       overflow_bytes=file_bytes, memory_bytes=memory_bytes)
         return result
 

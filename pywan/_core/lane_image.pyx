@@ -1,5 +1,6 @@
-# Owns what a lane sends of an image: the content of a bucket's shards, one run of shards after the other. A run is of
-# one moment in the stream. The stream is sent up to that moment, then the run, and then the stream goes on.
+# Owns what a lane sends of an image: the events that the bucket has in queues, then the content of its shards, one run
+# after the other. A run is of one moment in the stream. The stream is sent up to that moment, then the run, and then
+# the stream goes on.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 from pywan._core.c_base cimport *
@@ -8,11 +9,13 @@ from pywan._core.c_lane cimport *
 from pywan._core.c_record cimport *
 from pywan._core.c_region cimport *
 from pywan._core.c_tables cimport wan_record
+from pywan._core.c_store cimport *
+from pywan._core.queue cimport gateway_queue, queue_can_read
 from pywan._core.region_state cimport region_core
 
 
 cdef enum:
-    RUN_BYTES = 128 << 10       # No other shard is added to a run that has so many bytes.
+    RUN_BYTES = 128 << 10       # No other shard or event is added to a run that has so many bytes.
 
 
 cdef wan_tail_copy *copy_of(wan_tail_bucket *at, uint32_t lane) noexcept nogil:
@@ -44,7 +47,9 @@ cdef bint image_begin(lane_image *image, wan_tail_bucket *at, uint32_t lane) noe
         image.life, image.epoch, image.transfer = at.life, at.epoch, copy.transfer
         copy = learner_of(image, at, lane)
     wan_lock_release(&at.lock)
-    image.next_shard = 0
+    image.next_shard = image.next_feed = 0
+    image.next_event = image.has_events = 0
+    image.feeds = NULL
     image.is_copied = image.is_whole = 0
     return copy != NULL
 
@@ -118,6 +123,73 @@ cdef bint copy_shard(lane_image *image, const region_core *core, const wan_shard
                                                   shard.shrunk.count * sizeof(wan_shrunk)) == WAN_OK
 
 
+cdef bint copy_event(lane_image *image, uint64_t sender, uint64_t sequence, const wan_record *record) noexcept nogil:
+    """Adds one event of a queue; NULL: that all through `sequence` have left it. False: no memory."""
+    cdef wan_image_event head
+    memset(&head, 0, sizeof(head))
+    head.sender, head.sequence = sender, sequence
+    head.length = wan_record_length(record) if record != NULL else 0
+    if wan_buffer_reserve(&image.events, sizeof(head) + head.length) != WAN_OK:
+        return False
+    wan_buffer_put(&image.events, &head, sizeof(head))
+    if record != NULL:
+        wan_buffer_put(&image.events, record, head.length)
+    image.largest = max(image.largest, sizeof(head) + head.length)
+    return True
+
+
+cdef bint copy_queue(lane_image *image, gateway_queue *gateway) noexcept nogil:
+    """Adds the next events of one queue, until the run is long enough or there are no more. False: no memory, or a file
+    cannot be read. Under the queue's lock."""
+    cdef const wan_partition *partition = &gateway.queue.partitions[image.where.bucket]
+    cdef uint64_t sequence
+    if image.next_event == 0:
+        if not copy_event(image, gateway.sender, partition.removed, NULL):
+            return False
+    image.next_event = max(image.next_event, partition.removed + 1)
+    while image.events.used < RUN_BYTES:
+        sequence = 0
+        if image.next_event <= partition.appended:
+            sequence = wan_queue_next_live(partition, image.next_event, partition.appended)
+        if sequence == 0:
+            image.next_feed += 1
+            image.next_event = 0
+            return True
+        if not queue_can_read(gateway, image.where.bucket, sequence):
+            return False
+        if not copy_event(image, gateway.sender, sequence,
+                          wan_queue_at(&gateway.queue, partition, sequence)):
+            return False
+        image.next_event = sequence + 1
+    return True
+
+
+cdef int copy_events(lane_image *image, wan_tail *tail, uint32_t lane) noexcept nogil:
+    """Copies the next run of queued events, as `image_copy` does it for shards."""
+    cdef wan_tail_bucket *at = &tail.buckets[image.where.bucket]
+    cdef const wan_feeds *feeds
+    cdef gateway_queue *gateway
+    cdef int done = 1
+    wan_lock_take(&at.lock)
+    feeds = wan_tail_feeds(tail)
+    if feeds != image.feeds:            # Other queues are fed since: a learner skips what it has.
+        image.feeds, image.next_feed, image.next_event = feeds, 0, 0
+    if learner_of(image, at, lane) == NULL:
+        done = 0
+    image.through = at.last
+    while done > 0 and feeds != NULL and image.next_feed < feeds.count and image.events.used < RUN_BYTES:
+        gateway = <gateway_queue *>feeds.items[image.next_feed].owner
+        wan_lock_take(&gateway.lock)
+        if not copy_queue(image, gateway):
+            done = -1
+        wan_lock_release(&gateway.lock)
+    image.has_events = feeds == NULL or image.next_feed >= feeds.count
+    wan_lock_release(&at.lock)
+    if done > 0:
+        image.is_copied = 1
+    return done
+
+
 cdef int image_copy(lane_image *image, region_core *core, uint32_t lane) noexcept nogil:
     """Copies the next run of shards. 1: it waits to be laid out. 0: the copy does not learn any more. -1: no memory.
     Each entry lock is held while one shard is copied."""
@@ -130,6 +202,9 @@ cdef int image_copy(lane_image *image, region_core *core, uint32_t lane) noexcep
     cdef int done = 1
     cdef bint is_same = True
     image.largest = 0
+    if not image.has_events and wan_tail_feeds(core.tail) != NULL:
+        return copy_events(image, core.tail, lane)
+    image.has_events = 1
     while done > 0 and is_same and image.next_shard < bucket.shard_count and image.entries.used < RUN_BYTES:
         shard = &core.table.shards[bucket.first_shard + image.next_shard]
         entries, shrunk = image.entries.used, image.shrunk.used
@@ -169,7 +244,13 @@ cdef uint64_t image_lay(lane_image *image, wan_buffer *out, uint64_t id, uint64_
     cdef uint64_t bytes = 0
     cdef uint32_t count = 0
     memset(frame, 0, sizeof(wan_frame) + sizeof(wan_lane_image))
-    if part.start < part.used:
+    if image.events.start < image.events.used:
+        part, head.part = &image.events, WAN_IMAGE_EVENTS
+        while part.start + bytes < part.used and bytes < most:
+            bytes += (sizeof(wan_image_event)
+                      + (<wan_image_event *>(part.bytes + part.start + bytes)).length)
+            count += 1
+    elif part.start < part.used:
         while part.start + bytes < part.used and bytes < most:
             bytes += (<wan_tail_entry *>(part.bytes + part.start + bytes)).length
             count += 1
@@ -185,8 +266,10 @@ cdef uint64_t image_lay(lane_image *image, wan_buffer *out, uint64_t id, uint64_
     if bytes:
         memcpy(head + 1, part.bytes + part.start, bytes)
         part.start += bytes
-    if (image.entries.start == image.entries.used and image.shrunk.start == image.shrunk.used
+    if (image.events.start == image.events.used and image.entries.start == image.entries.used
+            and image.shrunk.start == image.shrunk.used
             and image.answers.start == image.answers.used):
+        wan_buffer_empty(&image.events)
         wan_buffer_empty(&image.entries)
         wan_buffer_empty(&image.shrunk)
         wan_buffer_empty(&image.answers)

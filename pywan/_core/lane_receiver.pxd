@@ -40,7 +40,6 @@ cdef class LaneReceiverSession(Session):
                                 wan_lane_answer *answer) noexcept nogil
     cdef int refuse_denied(self) noexcept nogil
     cdef int give_promise(self) noexcept nogil
-    cdef wan_status note_bad_key(self, wan_status status, uint32_t bucket) noexcept nogil
     cdef int end_at_gap(self, uint32_t bucket, uint64_t first, uint64_t last) noexcept nogil
     cdef uint64_t alive_until(self) noexcept nogil
     cdef bint deny(self, uint32_t number, uint32_t bucket, uint64_t life, uint64_t epoch) noexcept nogil

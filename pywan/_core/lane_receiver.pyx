@@ -15,7 +15,7 @@ from pywan._core.region_state cimport region_core
 from pywan._core.session cimport ENDED_CLOSED, ENDED_TOLD, GOES_AGAIN, GOES_ON, Session
 from pywan._core.status cimport report_unraisable
 from pywan._core.stream cimport buffer_close_frame, buffer_frame, buffer_open_frame
-from pywan._core.follow cimport region_follow, region_learn
+from pywan._core.follow cimport region_follow, region_learn, region_learn_events
 
 
 cdef enum:
@@ -242,20 +242,11 @@ cdef class LaneReceiverSession(Session):
         if status == WAN_INVALID:
             return self.end_at_gap(section.bucket, section.first, wan_read(&at.last))
         if status != WAN_OK and status != WAN_EMPTY:
-            self.note_bad_key(status, section.bucket)
             return ENDED_TOLD
         wan_tail_told(core.tail, section.bucket, section.life, section.epoch,
                       min(section.counted, section.first + section.count - 1))
         set_answer(answer, WAN_ANSWER_APPLIED, section.life, section.epoch, section.first + section.count - 1)
         return GOES_ON
-
-    cdef wan_status note_bad_key(self, wan_status status, uint32_t bucket) noexcept nogil:
-        """Says why a change or an entry was not taken. Returns the status."""
-        if status == WAN_CORRUPT:
-            wan_note(WAN_CORRUPT, "a key comes with bucket %u, and belongs to another one", bucket)
-        else:
-            wan_note(status, "no memory for the changes of bucket %u", bucket)
-        return status
 
     cdef int end_at_gap(self, uint32_t bucket, uint64_t first, uint64_t last) noexcept nogil:
         wan_note(WAN_CORRUPT, "a gap in bucket %u: sequence %llu comes where %llu was the last one", bucket,
@@ -305,6 +296,10 @@ cdef class LaneReceiverSession(Session):
             status = learn_shrunk(core, image.bucket, <const wan_shrunk *>(image + 1), image.count)
             if status != WAN_OK:
                 return status
+        elif at.role == WAN_TAIL_LEARNER and image.part == WAN_IMAGE_EVENTS:
+            status = region_learn_events(core, image.bucket, <const wan_image_event *>(image + 1), image.count)
+            if status != WAN_OK:
+                return status
         elif at.role == WAN_TAIL_LEARNER and image.part == WAN_IMAGE_ANSWERS:
             wan_lock_take(&at.lock)
             status = wan_answers_unpack(&at.answers, <const wan_answer_item *>(image + 1), image.count)
@@ -315,7 +310,7 @@ cdef class LaneReceiverSession(Session):
             for _n in range(image.count):
                 status = region_learn(core, image.bucket, entry)
                 if status != WAN_OK:
-                    return self.note_bad_key(status, image.bucket)
+                    return status
                 entry = <const wan_tail_entry *>(<const uint8_t *>entry + entry.length)
         if not image.is_last:
             set_answer(answer, WAN_ANSWER_APPLIED, image.life, image.epoch, last)

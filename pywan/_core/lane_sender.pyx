@@ -16,7 +16,7 @@ from pywan._core.region_state cimport region_core
 from pywan._core.session cimport ENDED_TOLD, GOES_AGAIN, GOES_ON, Session
 from pywan._core.status cimport raise_for
 from pywan._core.stream cimport buffer_frame, buffer_reserve
-from pywan._core.tail cimport LaneState
+from pywan._core.tail cimport LaneState, tail_count_events
 
 
 cdef enum:
@@ -555,6 +555,8 @@ cdef class LaneSenderSession(Session):
             applied = wan_tail_image_acked(tail, answer.bucket, self.number, answer.life, answer.epoch, answer.sequence)
         if applied:
             became = wan_tail_acknowledged(tail, answer.bucket, self.number, answer.life, answer.epoch, acked)
+            if became & WAN_TAIL_GREW:
+                tail_count_events(tail, answer.bucket)
             if was_asked:                   # More may have come meanwhile.
                 wan_lane_set_bit(tail.to_send[self.number], answer.bucket)
         if refused:
@@ -585,6 +587,7 @@ cdef class LaneSenderSession(Session):
             copy.queued = 1
 
     cdef void drop_image(self) noexcept nogil:
+        wan_buffer_trim(&self.image.events, FRAME_BYTES * 4)
         wan_buffer_trim(&self.image.entries, FRAME_BYTES * 4)
         wan_buffer_trim(&self.image.shrunk, FRAME_BYTES)
         wan_buffer_trim(&self.image.answers, FRAME_BYTES)
@@ -610,7 +613,8 @@ cdef class LaneSenderSession(Session):
         tail = self.tail_of(image.where.region)
         copied = 0 if tail == NULL else image_copy(image, self.regions[image.where.region].core, self.number)
         if copied < 0:
-            wan_note(WAN_NO_MEMORY, "no memory for the image of bucket %u", image.where.bucket)
+            if wan_detail_status != WAN_IO:     # A file of a queue cannot be read: the detail names it.
+                wan_note(WAN_NO_MEMORY, "no memory for the image of bucket %u", image.where.bucket)
             return -1
         if copied == 0:                     # The copy does not learn any more.
             self.drop_image()

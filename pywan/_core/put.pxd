@@ -14,8 +14,8 @@ from pywan._core.committer cimport committer_reserve, committer_note_pending
 from pywan._core.enqueue cimport (
     ENQUEUE_ENTERS, ENQUEUE_NO_ROOM, decide_enqueue, enqueue_decision, enters_straight, note_not_entered)
 from pywan._core.queue cimport (
-    FULL_DROP_NEWEST, durable_is_behind, gateway_queue, queue_commit, queue_is_waited_for, queue_note_not_queued,
-    queue_partition, queue_reserve)
+    FULL_DROP_NEWEST, durable_is_behind, gateway_queue, queue_commit, queue_count, queue_is_waited_for,
+    queue_note_not_queued, queue_partition, queue_reserve)
 from pywan._core.region_state cimport (
     IF_ABSENT, IF_THERE, IF_VALUE, MAX_ATTACHED, PATH_CLOSED, PATH_STRAIGHT, UNWRITTEN_BITS, attachment, condition,
     decision, origin, region_core, region_log)
@@ -163,12 +163,12 @@ cdef inline wan_status region_change_held(region_core *region, wan_shard *shard,
     status = check_path(attached, decisions != NULL)
     if status != WAN_OK:
         return status
-    if region.tail != NULL:
-        return region_change_shared(region, shard, change, from_, outcome)
     if attached != NULL and attached.count and region.forwards:
-        if attached.count == 1 and decisions == NULL:
+        if attached.count == 1 and decisions == NULL and region.tail == NULL:
             return region_enqueue_one(region, shard, change, from_, attached, outcome)
-        return region_enqueue(region, shard, change, from_, attached, decisions, outcome)
+        return region_step(region, shard, change, from_, decisions, outcome)
+    if region.tail != NULL:
+        return region_step(region, shard, change, from_, decisions, outcome)
     status = region_apply(region, shard, change, outcome)
     if attached != NULL and status == WAN_OK and outcome[0] <= WAN_DESTROYED:
         for n in range(attached.count):
@@ -211,73 +211,6 @@ cdef inline wan_status region_hear(wan_heard *heard, wan_shard *shard, uint64_t 
     return wan_heard_begin(heard, wan_entry_value(old), old.value_length, old.value_form, entry_length)
 
 
-cdef inline wan_status region_change_shared(region_core *region, wan_shard *shard, wan_change *change,
-                                            const origin *from_, wan_outcome *outcome) noexcept nogil:
-    """The part of `region_change` for a region that several members hold. WAN_ELSEWHERE: another member is primary of
-    the bucket. WAN_IN_DOUBT, WAN_GIVEN_UP: as `wan_tail_recall`. Otherwise the change has its place in the bucket, now
-    or since an earlier attempt, and its maker waits until it counts."""
-    cdef uint32_t bucket = wan_table_bucket(&region.table, change.hash).number
-    cdef uint32_t value_length = 0 if change.operation == WAN_DESTROY else change.value_length
-    cdef uint64_t length = wan_record_size(change.key_length, value_length, from_.callback_length, 0), found = 0
-    cdef uint64_t head = sizeof(wan_tail_entry)
-    cdef wan_tail_reservation room
-    cdef wan_tail_entry *entry
-    cdef wan_heard *heard = wan_tail_heard(region.tail)
-    cdef wan_status status
-    cdef bint is_remembered = from_.attempt.call.caller != 0
-    cdef bint has_found = is_remembered and from_.asked != NULL and from_.asked.found_value
-    change.recalled, change.heard = 0, heard != NULL
-    if is_remembered:
-        head += sizeof(wan_call_identity)
-    if has_found and from_.asked.found.used <= WAN_ANSWERS_BYTES_MAX:
-        found = from_.asked.found.used
-    status = wan_tail_reserve(region.tail, bucket, head + length + wan_align8(found),
-                              &from_.attempt if is_remembered else NULL, &room)
-    if status == WAN_MADE_BEFORE:
-        region_take_recalled(change, from_, &room.recalled, outcome)
-        return WAN_OK
-    if status != WAN_OK:
-        return status
-    if heard != NULL and wan_heard_is_full(heard):
-        wan_tail_cancel(&room)
-        wan_note(WAN_FULL, "listeners are %llu bytes of changes behind", <unsigned long long>wan_read(&heard.bytes))
-        return WAN_FULL
-    if heard != NULL:
-        status = region_hear(heard, shard, change.hash, change.key, change.key_length, change.key_form, room.length)
-        if status != WAN_OK:
-            wan_tail_cancel(&room)
-            return status
-    status = region_apply(region, shard, change, outcome)
-    if status != WAN_OK or outcome[0] > WAN_DESTROYED:
-        if heard != NULL:
-            wan_heard_cancel(heard)
-        wan_tail_cancel(&room)
-        return region_note_read(region, shard, change) if status == WAN_OK else status
-    entry = <wan_tail_entry *>room.at
-    memset(entry, 0, sizeof(wan_tail_entry))
-    entry.length, entry.outcome = <uint32_t>room.length, <uint8_t>outcome[0]
-    if is_remembered:
-        wan_tail_entry_call(entry)[0] = from_.attempt.call
-        entry.flags = WAN_TAIL_REMEMBERED | WAN_TAIL_ROW if from_.attempt.is_row else WAN_TAIL_REMEMBERED
-        if from_.attempt.is_row:
-            entry.row = from_.attempt.row
-    write_record(room.at + head, length, region, change, operation_of(outcome[0]), from_, NULL, 0,
-                 change.value, value_length, change.value_form)
-    if has_found:
-        entry.flags |= WAN_TAIL_FOUND
-        entry.found_length, entry.found_form = <uint32_t>found, from_.asked.found_form
-        if found:
-            memset(room.at + room.length - 8, 0, 8)
-            memcpy(wan_tail_entry_found(entry), from_.asked.found.bytes, found)
-        elif from_.asked.found.used:
-            entry.flags |= WAN_TAIL_LEFT_OUT
-    if heard != NULL:
-        wan_heard_add(heard, entry)
-    change.era, change.waits = room.bucket.era, 1
-    change.sequence = wan_tail_commit(region.tail, &room, <uint32_t>(shard - region.table.shards))
-    return WAN_OK
-
-
 cdef inline wan_status region_note_read(region_core *region, wan_shard *shard, wan_change *change) noexcept nogil:
     """Notes what an answer depends on that changed nothing: the newest change of the key's shard. WAN_ELSEWHERE: this
     member is not primary. Under the entry lock."""
@@ -290,8 +223,8 @@ cdef inline wan_status region_note_read(region_core *region, wan_shard *shard, w
 cdef inline wan_status region_enqueue_one(region_core *region, wan_shard *shard, wan_change *change,
                                           const origin *from_, attachment *attached,
                                           wan_outcome *outcome) noexcept nogil:
-    """As `region_enqueue`, for the usual case of one sender. A change that does not enter its queue at once is passed
-    to `region_enqueue`."""
+    """As `region_step`, for the usual case of one sender and no other member. A change that does not enter its queue at
+    once is passed to `region_step`."""
     cdef gateway_queue *gateway = attached.queues[0]
     cdef wan_status status
     cdef wan_reservation reservation
@@ -301,15 +234,15 @@ cdef inline wan_status region_enqueue_one(region_core *region, wan_shard *shard,
     cdef uint64_t length
     cdef int wake = -1
     if not enters_straight(gateway, from_, region.site):
-        return region_enqueue(region, shard, change, from_, attached, NULL, outcome)
+        return region_step(region, shard, change, from_, NULL, outcome)
     recipients = union_recipients(from_, attached, space, &recipient_count)
     wan_lock_take(&gateway.lock)
     length = wan_record_size(change.key_length, change.value_length, from_.callback_length, recipient_count)
     partition = queue_partition(gateway, region.buckets, change.hash, from_.event_member, from_.event_thread)
-    status = queue_reserve(gateway, partition, length, &reservation)
+    status = queue_reserve(gateway, partition, 0, length, &reservation)
     if status != WAN_OK:
         wan_lock_release(&gateway.lock)
-        return region_enqueue(region, shard, change, from_, attached, NULL, outcome)
+        return region_step(region, shard, change, from_, NULL, outcome)
     status = region_apply(region, shard, change, outcome)
     if status == WAN_OK and (outcome[0] <= WAN_DESTROYED or (outcome[0] == WAN_SAME and from_.possible_duplicate)):
         operation = change.operation if outcome[0] == WAN_SAME else operation_of(outcome[0])
@@ -328,98 +261,275 @@ cdef inline wan_status region_enqueue_one(region_core *region, wan_shard *shard,
     return status
 
 
-cdef inline wan_status region_enqueue(region_core *region, wan_shard *shard, wan_change *change, const origin *from_,
-                                      attachment *attached, decision *decisions, wan_outcome *outcome) noexcept nogil:
-    """The part of `region_change` for regions that have senders."""
+cdef struct put_step:
+    # What is held for one change between its reservation and its commit, in the order of the locks: room in the tail of
+    # its bucket, then in each queue that it enters, then a place among the changes that listeners are to be told.
+    enqueue_decision decided
+    wan_tail_reservation room
+    wan_reservation reservations[MAX_ATTACHED]
+    int wake_files[MAX_ATTACHED]
+    uint32_t asked          # So many of the attached queues were asked for room.
+    uint32_t taken          # So many of them gave it, and their locks are held.
+    const uint8_t *recipients
+    uint32_t recipient_count
+    wan_heard *heard        # NULL: no listener is told.
+    uint64_t verdict_bytes, found_bytes
+    uint8_t space[512]      # For the recipients.
+
+
+cdef inline wan_status region_step(region_core *region, wan_shard *shard, wan_change *change, const origin *from_,
+                                   decision *decisions, wan_outcome *outcome) noexcept nogil:
+    """The part of `region_change` for a change that goes further than the table: into queues of senders, and to the
+    copies at other members. It reserves all room, applies the change, writes it everywhere, and commits. WAN_ELSEWHERE:
+    another member is primary of the bucket. WAN_IN_DOUBT, WAN_GIVEN_UP: as `wan_tail_recall`. In a region that several
+    members hold the change then has its place in the bucket, now or since an earlier attempt, and its maker waits until
+    it counts."""
+    cdef attachment *attached = region.attached
+    cdef put_step step
+    cdef wan_status status = WAN_OK
+    cdef bint is_made, forwards = attached != NULL and attached.count != 0 and region.forwards
+    step.asked = step.taken = step.recipient_count = 0
+    step.verdict_bytes = 0
+    step.heard = NULL
+    if forwards:
+        step.recipients = union_recipients(from_, attached, step.space, &step.recipient_count)
+        if not decide_enqueue(attached, from_, region.site, decisions, &step.decided):
+            return WAN_SLOW
+    if region.tail != NULL:
+        status = step_take_place(region, change, from_, attached if forwards else NULL, decisions, &step)
+        if status == WAN_MADE_BEFORE:
+            region_take_recalled(change, from_, &step.room.recalled, outcome)
+            return WAN_OK
+        if status != WAN_OK:
+            return status
+    if forwards:
+        status = step_reserve(region, change, from_, attached, decisions, &step)
+    if status == WAN_OK and region.tail != NULL:
+        status = step_hear(region, shard, change, &step)
+    if status == WAN_OK:
+        status = region_apply(region, shard, change, outcome)
+    # With WAN_SAME the change was applied before. It is sent again because nobody knows how far it came, so it may not
+    # have reached our queues then.
+    is_made = status == WAN_OK and (outcome[0] <= WAN_DESTROYED
+                                    or (outcome[0] == WAN_SAME and from_.possible_duplicate and region.tail == NULL))
+    if not is_made:
+        step_cancel(region, attached, &step)
+        return region_note_read(region, shard, change) if status == WAN_OK and region.tail != NULL else status
+    if region.tail != NULL:
+        step_write_entry(region, change, from_, attached if forwards else NULL, decisions, &step, outcome[0])
+    if forwards:
+        step_commit_queues(region, change, from_, attached, decisions, &step, outcome[0])
+    if region.tail != NULL:
+        step_commit_entry(region, shard, change, attached, &step)
+    if forwards:
+        step_tell(attached, &step)
+    return WAN_OK
+
+
+cdef inline wan_status step_take_place(region_core *region, wan_change *change, const origin *from_,
+                                       const attachment *attached, const decision *decisions,
+                                       put_step *step) noexcept nogil:
+    """Reserves the change's place in its bucket, whose lock is held with WAN_OK. Statuses as `wan_tail_reserve`."""
+    cdef uint32_t value_length = 0 if change.operation == WAN_DESTROY else change.value_length, n
+    cdef uint64_t length = sizeof(wan_tail_entry) + wan_record_size(change.key_length, value_length,
+                                                                    from_.callback_length, step.recipient_count)
+    cdef bint is_remembered = from_.attempt.call.caller != 0
+    change.recalled, change.heard = 0, 0
+    step.heard = wan_tail_heard(region.tail)
+    step.found_bytes = 0
+    if is_remembered:
+        length += sizeof(wan_call_identity)
+        if (from_.asked != NULL and from_.asked.found_value
+                and from_.asked.found.used <= WAN_ANSWERS_BYTES_MAX):
+            step.found_bytes = from_.asked.found.used
+    if attached != NULL:
+        for n in range(attached.count):
+            step.verdict_bytes += sizeof(wan_verdict)
+            if is_substituted(decisions, &step.decided, n):
+                step.verdict_bytes += wan_align8(decisions[n].value_length)
+    return wan_tail_reserve(region.tail, wan_table_bucket(&region.table, change.hash).number,
+                            length + step.verdict_bytes + wan_align8(step.found_bytes),
+                            &from_.attempt if is_remembered else NULL, &step.room)
+
+
+cdef inline bint is_substituted(const decision *decisions, const enqueue_decision *decided, uint32_t n) noexcept nogil:
+    """Whether the event enters attached queue `n` with another value than the change's own."""
+    return decisions != NULL and decisions[n].substituted and decided.verdicts[n] == ENQUEUE_ENTERS
+
+
+cdef inline wan_status step_reserve(region_core *region, const wan_change *change, const origin *from_,
+                                    attachment *attached, const decision *decisions, put_step *step) noexcept nogil:
+    """Reserves room in each queue that the event enters, whose lock is held from then on, with any status."""
     cdef gateway_queue *gateway
     cdef wan_status status = WAN_OK
-    cdef wan_reservation reservations[MAX_ATTACHED]
-    cdef enqueue_decision decided
-    cdef int wake_files[MAX_ATTACHED]
-    cdef uint8_t space[512]
-    cdef const uint8_t *recipients
-    cdef uint32_t recipient_count, n, taken = 0, done, partition
+    cdef uint32_t n, partition, value_length
     cdef uint64_t length
-    # This is not a byte: the processor would write it to the stack, read it again as two bytes, and wait for the write.
-    cdef uint32_t operation
-    cdef const uint8_t *value
-    cdef uint32_t value_length
-    cdef uint8_t value_form
-    cdef bint forwards
-    recipients = union_recipients(from_, attached, space, &recipient_count)
-    if not decide_enqueue(attached, from_, region.site, decisions, &decided):
-        return WAN_SLOW
     for n in range(attached.count):
         gateway = attached.queues[n]
-        if decided.verdicts[n] != ENQUEUE_ENTERS:
+        step.asked = n + 1
+        if step.decided.verdicts[n] != ENQUEUE_ENTERS:
             continue
         value_length = change.value_length
         if decisions != NULL and decisions[n].substituted:
             value_length = decisions[n].value_length
-        length = wan_record_size(change.key_length, value_length, from_.callback_length, recipient_count)
+        length = wan_record_size(change.key_length, value_length, from_.callback_length, step.recipient_count)
         partition = queue_partition(gateway, region.buckets, change.hash, from_.event_member, from_.event_thread)
         wan_lock_take(&gateway.lock)
-        status = queue_reserve(gateway, partition, length, &reservations[n])
+        status = queue_reserve(gateway, partition, step.room.sequence if region.tail != NULL else 0, length,
+                               &step.reservations[n])
+        if status == WAN_OK:
+            step.taken += 1
+            continue
+        if (status == WAN_FULL and gateway.full_policy == FULL_DROP_NEWEST
+                and not durable_is_behind(gateway, length)):
+            status = WAN_OK
+        step.decided.verdicts[n] = ENQUEUE_NO_ROOM
+        wan_lock_release(&gateway.lock)
         if status != WAN_OK:
-            if (status == WAN_FULL and gateway.full_policy == FULL_DROP_NEWEST
-                    and not durable_is_behind(gateway, length)):
-                decided.verdicts[n], status = ENQUEUE_NO_ROOM, WAN_OK
-            wan_lock_release(&gateway.lock)
-            if status == WAN_OK:
-                continue
-            break
-        taken += 1
-    else:
-        status = region_apply(region, shard, change, outcome)
-        n = attached.count
-    done = n
-    if status != WAN_OK:
-        for n in range(done):
-            if decided.verdicts[n] == ENQUEUE_ENTERS:
-                wan_queue_cancel(&attached.queues[n].queue, &reservations[n])
-                wan_lock_release(&attached.queues[n].lock)
-        return status
+            return status
+    return WAN_OK
 
-    # With WAN_SAME the change was applied before. It is sent again because nobody knows how far it came, so it may not
-    # have reached our queues then.
-    forwards = outcome[0] <= WAN_DESTROYED or (outcome[0] == WAN_SAME and from_.possible_duplicate)
-    operation = change.operation if outcome[0] == WAN_SAME else operation_of(outcome[0])
+
+cdef inline wan_status step_hear(region_core *region, wan_shard *shard, wan_change *change,
+                                 put_step *step) noexcept nogil:
+    """Takes a place among the changes that listeners are to be told, if there are listeners. `step.heard` is NULL after
+    a failure."""
+    cdef wan_heard *heard = step.heard
+    cdef wan_status status = WAN_FULL
+    change.heard = heard != NULL
+    if heard == NULL:
+        return WAN_OK
+    step.heard = NULL
+    if wan_heard_is_full(heard):
+        wan_note(WAN_FULL, "listeners are %llu bytes of changes behind", <unsigned long long>wan_read(&heard.bytes))
+        return WAN_FULL
+    status = region_hear(heard, shard, change.hash, change.key, change.key_length, change.key_form, step.room.length)
+    if status == WAN_OK:
+        step.heard = heard
+    return status
+
+
+cdef inline void step_cancel(region_core *region, attachment *attached, put_step *step) noexcept nogil:
+    """Gives back what was reserved: the change is not made."""
+    cdef uint32_t n
+    if step.heard != NULL:
+        wan_heard_cancel(step.heard)
+    for n in range(step.asked):
+        if step.decided.verdicts[n] == ENQUEUE_ENTERS:
+            wan_queue_cancel(&attached.queues[n].queue, &step.reservations[n])
+            wan_lock_release(&attached.queues[n].lock)
+    if region.tail != NULL:
+        wan_tail_cancel(&step.room)
+
+
+cdef inline void step_write_entry(region_core *region, const wan_change *change, const origin *from_,
+                                  const attachment *attached, const decision *decisions, put_step *step,
+                                  wan_outcome outcome) noexcept nogil:
+    """Writes the entry of the tail: the call, the record, what was decided for each sender, and the value found."""
+    cdef wan_tail_entry *entry = <wan_tail_entry *>step.room.at
+    cdef wan_verdict *verdict
+    cdef uint8_t *at
+    cdef uint32_t n, value_length = 0 if change.operation == WAN_DESTROY else change.value_length
+    cdef uint64_t length = wan_record_size(change.key_length, value_length, from_.callback_length,
+                                           step.recipient_count)
+    memset(entry, 0, sizeof(wan_tail_entry))
+    entry.length, entry.outcome = <uint32_t>step.room.length, <uint8_t>outcome
+    entry.verdict_length = <uint32_t>step.verdict_bytes
+    if from_.attempt.call.caller:
+        entry.flags = WAN_TAIL_REMEMBERED
+        wan_tail_entry_call(entry)[0] = from_.attempt.call
+        if from_.attempt.is_row:
+            entry.flags, entry.row = WAN_TAIL_REMEMBERED | WAN_TAIL_ROW, from_.attempt.row
+    at = <uint8_t *>wan_tail_entry_record(entry)
+    write_record(at, length, region, change, operation_of(outcome), from_, step.recipients, step.recipient_count,
+                 change.value, value_length, change.value_form)
+    at += length
+    for n in range(attached.count if attached != NULL else 0):
+        verdict = <wan_verdict *>at
+        memset(verdict, 0, sizeof(wan_verdict))
+        verdict.sender, verdict.verdict = attached.queues[n].sender, step.decided.verdicts[n]
+        at += sizeof(wan_verdict)
+        if is_substituted(decisions, &step.decided, n):
+            verdict.is_substituted, verdict.value_form = 1, decisions[n].value_form
+            verdict.value_length = decisions[n].value_length
+            at += write_padded(at, decisions[n].value, decisions[n].value_length)
+    if from_.attempt.call.caller and from_.asked != NULL and from_.asked.found_value:
+        entry.flags |= WAN_TAIL_FOUND
+        entry.found_length, entry.found_form = <uint32_t>step.found_bytes, from_.asked.found_form
+        if step.found_bytes:
+            at += write_padded(at, from_.asked.found.bytes, step.found_bytes)
+        elif from_.asked.found.used:
+            entry.flags |= WAN_TAIL_LEFT_OUT
+    # A queue that had no room in the end gets no value of its own, so the entry may be shorter than its place.
+    step.room.length = at - step.room.at
+    entry.length = <uint32_t>step.room.length
+    entry.verdict_length = <uint32_t>(step.room.length - (<uint8_t *>wan_tail_entry_record(entry) - step.room.at)
+                                      - length - wan_align8(step.found_bytes))
+    if step.heard != NULL:
+        wan_heard_add(step.heard, entry)
+
+
+cdef inline uint64_t write_padded(uint8_t *at, const uint8_t *bytes, uint64_t length) noexcept nogil:
+    """Writes bytes and zeros up to a multiple of 8. Returns how many there are together."""
+    cdef uint64_t whole = wan_align8(length)
+    if whole:
+        memset(at + whole - 8, 0, 8)
+        memcpy(at, bytes, length)
+    return whole
+
+
+cdef inline void step_commit_queues(region_core *region, wan_change *change, const origin *from_, attachment *attached,
+                                    const decision *decisions, put_step *step, wan_outcome outcome) noexcept nogil:
+    """Writes the event into the queues that it enters, and releases their locks."""
+    cdef gateway_queue *gateway
+    # This is not a byte: the processor would write it to the stack, read it again as two bytes, and wait for the write.
+    cdef uint32_t operation = change.operation if outcome == WAN_SAME else operation_of(outcome), n
+    cdef const uint8_t *value
+    cdef uint32_t value_length
+    cdef uint8_t value_form
     for n in range(attached.count):
+        step.wake_files[n] = -1
+        if step.decided.verdicts[n] != ENQUEUE_ENTERS:
+            continue
         gateway = attached.queues[n]
-        wake_files[n] = -1
-        if not forwards:
-            if decided.verdicts[n] == ENQUEUE_ENTERS:
-                wan_queue_cancel(&gateway.queue, &reservations[n])
-                wan_lock_release(&gateway.lock)
-            continue
-        if decided.verdicts[n] != ENQUEUE_ENTERS:
-            continue
         value, value_length, value_form = change.value, change.value_length, change.value_form
         if decisions != NULL and decisions[n].substituted:
             value, value_length, value_form = decisions[n].value, decisions[n].value_length, decisions[n].value_form
-        write_record(reservations[n].at, reservations[n].length, region, change, operation, from_, recipients,
-                     recipient_count, value, value_length, value_form)
-        wake_files[n] = queue_commit(gateway, &reservations[n])
+        write_record(step.reservations[n].at, step.reservations[n].length, region, change, operation, from_,
+                     step.recipients, step.recipient_count, value, value_length, value_form)
+        step.wake_files[n] = queue_commit(gateway, &step.reservations[n])
         gateway.counts.received += 1
         gateway.counts.queued += 1
         if queue_is_waited_for(gateway):
             change.waits = 1
         wan_lock_release(&gateway.lock)
-    if decisions != NULL and forwards:
+
+
+cdef inline void step_commit_entry(region_core *region, wan_shard *shard, wan_change *change, attachment *attached,
+                                   put_step *step) noexcept nogil:
+    """Makes the entry the newest change of its bucket, and releases the bucket's lock. If it counts at once, its events
+    may be sent at once."""
+    cdef uint32_t bucket = wan_table_bucket(&region.table, change.hash).number, n
+    cdef wan_tail_bucket *at = step.room.bucket
+    change.era, change.waits = at.era, 1
+    change.sequence = wan_tail_commit(region.tail, &step.room, <uint32_t>(shard - region.table.shards))
+    if step.taken and wan_read(&at.counted) >= change.sequence:
         for n in range(attached.count):
-            decisions[n].verdict, decisions[n].is_decided = decided.verdicts[n], 1
-    # Queues that do not take the event are told only now, when no other queue's lock is held: such a queue may stand
-    # before one of the others in the order of the locks.
-    if forwards:
-        for n in range(attached.count):
-            if decided.verdicts[n] != ENQUEUE_ENTERS:
-                note_not_entered(attached.queues[n], decided.verdicts[n])
-    # Under the entry lock: without it the attachment, and a queue with its files, may be gone.
-    if forwards and taken:
-        for n in range(attached.count):
-            if wake_files[n] >= 0:
-                eventfd_write(wake_files[n], 1)
-    return WAN_OK
+            if step.decided.verdicts[n] == ENQUEUE_ENTERS:
+                step.wake_files[n] = queue_count(attached.queues[n], bucket)
+
+
+cdef inline void step_tell(attachment *attached, put_step *step) noexcept nogil:
+    """Tells dispatchers, and the queues that do not take the event: those only now, when no other queue's lock is held,
+    as such a queue may stand before one of the others in the order of the locks. Under the entry lock: without it the
+    attachment, and a queue with its files, may be gone."""
+    cdef uint32_t n
+    for n in range(attached.count):
+        if step.decided.verdicts[n] != ENQUEUE_ENTERS:
+            note_not_entered(attached.queues[n], step.decided.verdicts[n])
+        elif step.wake_files[n] >= 0:
+            eventfd_write(step.wake_files[n], 1)
+
 
 cdef inline wan_status region_apply(region_core *region, wan_shard *shard, wan_change *change,
                                     wan_outcome *outcome) noexcept nogil:

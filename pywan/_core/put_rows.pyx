@@ -242,7 +242,7 @@ cdef bint can_change_many(const region_core *region, wan_shard *shard) noexcept 
         return False
     wan_lock_take(&shard.lock)      # Any entry lock keeps the attachment alive.
     gateway = only_queue(region.attached, region.site)
-    can = gateway != NULL and gateway.durable == NULL and not gateway.queue.copied
+    can = gateway != NULL and gateway.durable == NULL
     wan_lock_release(&shard.lock)
     return can
 
@@ -266,7 +266,7 @@ cdef uint32_t region_change_many(region_core *region, wan_change *changes, uint3
     taken = take_entry_locks(region, changes, min(count, <uint32_t>STORED_ROWS_PER_HOLD), shards, held, &locks)
     attached = region.attached
     gateway = only_queue(attached, region.site)
-    if gateway != NULL and gateway.durable == NULL and not gateway.queue.copied:
+    if gateway != NULL and gateway.durable == NULL:
         for n in range(taken):
             lengths[n] = <uint32_t>wan_record_size(changes[n].key_length, changes[n].value_length, 0,
                                                    attached.recipient_count)

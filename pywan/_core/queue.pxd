@@ -42,9 +42,6 @@ cdef struct gateway_queue:
     uint16_t *buckets
     int running             # 0: an event that comes is counted as dropped. It is read without the lock.
     durable_log *durable    # NULL without persistence.
-    # Changes when copies have more events, or there are no copies any more. A caller that waits for copies sleeps on
-    # it.
-    uint32_t copies_epoch
     wan_clock *clock        # The clock of the attached regions, with persistence. NULL: no region was attached yet.
     uint8_t full_policy     # FULL_*: what an enqueue does if it finds no room (disk full, or a limit).
     uint64_t full_timeout_us    # An enqueue may wait so long for room. Then it is refused.
@@ -110,12 +107,15 @@ cdef void queue_refresh_ready(gateway_queue *gateway, uint32_t dispatcher) noexc
 cdef uint64_t queue_drop_oldest(gateway_queue *gateway, uint32_t keeps) noexcept nogil
 
 
-cdef inline wan_status queue_reserve(gateway_queue *gateway, uint32_t partition, uint64_t length,
+cdef inline wan_status queue_reserve(gateway_queue *gateway, uint32_t partition, uint64_t sequence, uint64_t length,
                                      wan_reservation *reservation) noexcept nogil:
-    # Reserves room in the queue, and in the log if there is one. Under the lock.
+    # Reserves room in the queue, and in the log if there is one. `sequence`: of the change, if a bucket that several
+    # members hold feeds the queue; 0: none does. Under the lock.
     cdef wan_status status = durable_reserve(gateway, length, 1) if gateway.durable != NULL else WAN_OK
     if status != WAN_OK:
         return status
+    if sequence:
+        return wan_queue_reserve_at(&gateway.queue, partition, sequence, length, reservation)
     status = wan_queue_reserve_inline(&gateway.queue, partition, length, reservation)
     # Nothing is dropped yet: another queue or the region may still refuse the change. The commit drops.
     if status == WAN_FULL and gateway.full_policy == FULL_DROP_OLDEST and queue_has_unpeeked(gateway):
@@ -135,10 +135,23 @@ cdef inline int queue_commit(gateway_queue *gateway, wan_reservation *reservatio
     if gateway.durable != NULL:
         # Its dispatcher is woken when the record is on the disk.
         durable_add(gateway, reservation.partition, reservation.sequence, <const wan_record *>reservation.at)
-    else:
+    elif not gateway.queue.fed:             # Otherwise when the change counts.
         wake = queue_note_ready(gateway, reservation.partition, 1)
     if reservation.beyond:
         queue_make_room(gateway, reservation.partition)
+    return wake
+
+
+cdef inline int queue_count(gateway_queue *gateway, uint32_t partition) noexcept nogil:
+    # More changes of the bucket that feeds a partition may count now: their events are ready. Takes and releases the
+    # lock. Returns the file to write to afterwards, or -1.
+    cdef int wake = -1
+    cdef uint64_t count
+    wan_lock_take(&gateway.lock)
+    count = wan_queue_count(&gateway.queue, partition)
+    if count:
+        wake = queue_note_ready(gateway, partition, <uint32_t>count)
+    wan_lock_release(&gateway.lock)
     return wake
 
 
@@ -156,7 +169,7 @@ cdef inline wan_status queue_append_copy(gateway_queue *gateway, uint32_t partit
     cdef int wake = -1
     cdef uint32_t length = wan_record_length(record)
     wan_lock_take(&gateway.lock)
-    cdef wan_status status = queue_reserve(gateway, partition, length, &reservation)
+    cdef wan_status status = queue_reserve(gateway, partition, 0, length, &reservation)
     if status == WAN_OK:
         memcpy(reservation.at, record, length)
         (<wan_record *>reservation.at).flags |= flags
@@ -281,8 +294,8 @@ cdef inline void durable_add(gateway_queue *gateway, uint32_t partition, uint64_
     committer_note_pending(&durable.committer, 1)
 
 cdef inline bint queue_is_waited_for(const gateway_queue *gateway) noexcept nogil:
-    """Whether an enqueue returns only when others have the event too: the disk, or the copies at other members."""
-    return gateway.queue.copied or (gateway.durable != NULL and gateway.durable.committer.synchronous)
+    """Whether an enqueue returns only when the disk has the event too."""
+    return gateway.durable != NULL and gateway.durable.committer.synchronous
 
 
 cdef void wake_dispatchers(gateway_queue *gateway) noexcept nogil

@@ -98,14 +98,10 @@ cdef struct origin:
     condition *asked        # What a conditional change asked for: the value that it found is a part of the answer.
 
 cdef struct decision:
-    # Whether one attached sender's queue takes the event. Before the decision: what is known. After it: what was
-    # decided.
+    # What is known about an event at one attached sender before it is decided whether the sender's queue takes it.
     uint8_t asked           # The user's filters were asked. They let the event through, if the next two are 0.
     uint8_t filtered
     uint8_t withheld        # The substitution filter failed, and nothing may be sent without it.
-    uint8_t given           # Another member has decided: `verdict` holds, whatever the state is here.
-    uint8_t verdict         # ENQUEUE_*. Set once the event is enqueued, together with `is_decided`.
-    uint8_t is_decided
     uint8_t substituted     # A filter gave the value below instead of the change's own.
     uint8_t value_form
     uint32_t value_length

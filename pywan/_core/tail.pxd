@@ -1,4 +1,5 @@
 # The interface of tail.pyx.
+from libc.stdint cimport uint32_t
 from pywan._core.c_copies cimport wan_lane_state, wan_tail
 
 cdef class LaneState:
@@ -7,4 +8,7 @@ cdef class LaneState:
 cdef class Tail:
     cdef wan_tail tail
     cdef dict lanes             # Keeps the lanes alive that the tail names.
+    cdef tuple fed              # Keeps the queues alive that the tail feeds.
     cdef int check(self, bucket) except -1
+
+cdef void tail_count_events(wan_tail *tail, uint32_t bucket) noexcept nogil

@@ -7,6 +7,7 @@ from pywan._core.c_base cimport *
 from pywan._core.c_copies cimport *
 from pywan._core.c_record cimport wan_record, wan_record_length
 from pywan._core.c_system cimport *
+from pywan._core.queue cimport gateway_queue, queue_count
 from pywan._core.status cimport raise_for
 
 TAIL_ABSENT, TAIL_LEARNER, TAIL_COPY = WAN_TAIL_ABSENT, WAN_TAIL_LEARNER, WAN_TAIL_COPY
@@ -16,6 +17,24 @@ COPY_LEARNING, COPY_WAITED = WAN_COPY_LEARNING, WAN_COPY_WAITED
 
 cdef tuple OPERATIONS = ("create", "update", "destroy")     # By the outcome of a change.
 cdef tuple ROLES = ("absent", "learner", "copy", "taking over", "primary")
+
+
+cdef void tail_count_events(wan_tail *tail, uint32_t bucket) noexcept nogil:
+    """Makes the events of a bucket ready whose changes count, in the queues that it feeds, if this member leads it."""
+    cdef wan_tail_bucket *at = &tail.buckets[bucket]
+    cdef wan_feeds *feeds
+    cdef uint32_t n
+    cdef int wake
+    if wan_tail_feeds(tail) == NULL:
+        return
+    wan_lock_take(&at.lock)
+    feeds = wan_tail_feeds(tail)
+    if feeds != NULL and at.role == WAN_TAIL_PRIMARY:
+        for n in range(feeds.count):
+            wake = queue_count(<gateway_queue *>feeds.items[n].owner, bucket)
+            if wake >= 0:
+                eventfd_write(wake, 1)
+    wan_lock_release(&at.lock)
 
 
 cdef class LaneState:
@@ -39,7 +58,7 @@ cdef class Tail:
     """The last changes of each bucket of one region, which some copies may lack. `epoch` is one word everywhere."""
 
     def __cinit__(self, uint32_t buckets, uint32_t shards, uint32_t min_copies=1):
-        self.lanes = {}
+        self.lanes, self.fed = {}, ()
         if buckets == 0 or shards == 0 or shards % buckets:
             raise ValueError(f"{shards} shards cannot be divided among {buckets} buckets")
         raise_for(wan_tail_init(&self.tail, buckets, shards, min_copies), "the tails of a region")
@@ -57,6 +76,7 @@ cdef class Tail:
         self.check(bucket)
         with nogil:
             wan_tail_set_role(&self.tail, bucket, role, life, epoch, transfer)
+        tail_count_events(&self.tail, bucket)
 
     def set_copies(self, uint32_t bucket, copies):
         """Sets whom a primary sends to: (lane, COPY_*, transfer, acknowledged) for each copy. What is known of a copy
@@ -75,6 +95,7 @@ cdef class Tail:
             raise_for(status, f"the copies of bucket {bucket}")
         finally:
             free(given)
+        tail_count_events(&self.tail, bucket)
 
     def hear(self):
         """From now on the changes that are made or followed here wait for listeners (`take_heard`)."""
@@ -211,7 +232,10 @@ cdef class Tail:
         """The copy at the end of a lane has all changes of the bucket through `sequence`. Returns whether more counts
         now."""
         self.check(bucket)
-        return bool(wan_tail_acknowledged(&self.tail, bucket, lane, life, epoch, sequence) & WAN_TAIL_GREW)
+        cdef bint grew = wan_tail_acknowledged(&self.tail, bucket, lane, life, epoch, sequence) & WAN_TAIL_GREW
+        if grew:
+            tail_count_events(&self.tail, bucket)
+        return grew
 
     def told(self, uint32_t bucket, uint64_t life, uint64_t epoch, uint64_t counted):
         """The primary says through which sequence the changes of the bucket count."""

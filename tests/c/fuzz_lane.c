@@ -10,6 +10,30 @@ enum { SECTIONS = 4, ENTRIES = 3, FOUND_MAX = 64, ENTRY_MAX = FUZZ_RECORD_MAX + 
 
 static uint8_t bytes[SECTIONS * (sizeof(wan_lane_section) + ENTRIES * ENTRY_MAX) + 64] __attribute__((aligned(8)));
 
+static uint32_t write_verdicts(random_source *source, uint8_t *to)
+{
+    uint32_t length = 0;
+    for (uint32_t n = random_below(source, 3); n; n--) {
+        wan_verdict *verdict = (wan_verdict *)(to + length);
+        *verdict = (wan_verdict){.sender = n, .verdict = (uint8_t)random_below(source, WAN_VERDICTS_MAX + 1)};
+        if (random_below(source, 2)) verdict->is_substituted = 1, verdict->value_length = random_below(source, 20);
+        length = (uint32_t)((uint8_t *)wan_verdict_next(verdict) - to);
+    }
+    return length;
+}
+
+static uint64_t write_events(random_source *source, uint8_t *to, uint32_t count)
+{
+    uint64_t at = 0;
+    for (uint32_t n = 0; n < count; n++) {
+        wan_image_event *event = (wan_image_event *)(to + at);
+        *event = (wan_image_event){.sender = random_below(source, 3), .sequence = n};
+        if (n) event->length = (uint32_t)fuzz_record(source, (uint8_t *)(event + 1));
+        at += sizeof *event + event->length;
+    }
+    return at;
+}
+
 static uint64_t write_entry(random_source *source, uint8_t *to, int is_image)
 {
     wan_tail_entry *entry = (wan_tail_entry *)to;
@@ -32,6 +56,8 @@ static uint64_t write_entry(random_source *source, uint8_t *to, int is_image)
     if (what == 4) entry->flags |= WAN_TAIL_FOUND;
     if (what == 4 || is_image) entry->found_length = random_below(source, FOUND_MAX);
     entry->length += (uint32_t)fuzz_record(source, to + entry->length);
+    if (!is_image) entry->verdict_length = write_verdicts(source, to + entry->length);
+    entry->length += entry->verdict_length;
     entry->length += (uint32_t)wan_align8(wan_tail_entry_found_length(entry));
     return entry->length;
 }
@@ -92,6 +118,8 @@ static uint64_t build(random_source *source, uint8_t type)
         if (image->part == WAN_IMAGE_SHRUNK) image->bytes = count * (uint32_t)sizeof(wan_shrunk);
         else if (image->part == WAN_IMAGE_ANSWERS)
             image->bytes = (uint32_t)write_answers(source, at + sizeof *image, count);
+        else if (image->part == WAN_IMAGE_EVENTS)
+            image->bytes = (uint32_t)write_events(source, at + sizeof *image, count);
         else image->bytes = (uint32_t)write_entries(source, at + sizeof *image, count, 1);
         at += sizeof *image + image->bytes;
     }
@@ -107,6 +135,11 @@ static const uint8_t *touch_entries(const uint8_t *at, uint32_t count, int is_im
         if (entry->kind == WAN_ENTRY_CHANGE) {
             const uint8_t *record = (const uint8_t *)wan_tail_entry_record(entry);
             fuzz_touch_record(record, entry->length - wan_tail_entry_head(entry));
+            const wan_verdict *verdict = wan_tail_entry_verdicts(entry);
+            const uint8_t *behind = (const uint8_t *)verdict + entry->verdict_length;
+            for (; (const uint8_t *)verdict < behind; verdict = wan_verdict_next(verdict))
+                fuzz_touch((const uint8_t *)(verdict + 1), verdict->value_length);
+            FUZZ_CHECK((const uint8_t *)verdict == behind);
             fuzz_touch(wan_tail_entry_found(entry), wan_tail_entry_found_length(entry));
             FUZZ_CHECK(wan_tail_entry_found(entry)
                        == record + wan_record_length(wan_tail_entry_record(entry)) + entry->verdict_length);
@@ -139,6 +172,14 @@ static void touch(uint8_t type, const uint8_t *payload, uint64_t length)
             FUZZ_CHECK(answers.count + answers.refused_count <= image->count);
             wan_answers_close(&answers);
             at += length;
+        } else if (image->part == WAN_IMAGE_EVENTS) {
+            at += sizeof *image;
+            for (uint32_t n = 0; n < image->count; n++) {
+                const wan_image_event *event = (const wan_image_event *)at;
+                at += sizeof *event;
+                if (event->length) fuzz_touch_record(at, event->length);
+                at += event->length;
+            }
         } else at += sizeof *image + image->count * sizeof(wan_shrunk);
     } else if (type == WAN_FRAME_LANE_ANSWER) {
         at += sizeof(wan_lane_head) + ((const wan_lane_head *)payload)->count * sizeof(wan_lane_answer);

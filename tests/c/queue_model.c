@@ -16,7 +16,7 @@ static const uint32_t LENGTHS[] = {0, 0, 1, 9, 40, 200, 1000, 30000, 300000};
 /* The last event that counts: it may be peeked, or be gone. */
 static uint64_t model_counts(const queue_model *model, const model_partition *partition)
 {
-    return model->copied ? partition->replicated : partition->appended;
+    return model->fed ? partition->counted : partition->appended;
 }
 
 /* Removes the holes in front if nothing is on its way. */
@@ -194,12 +194,14 @@ static uint64_t model_remove(model_partition *partition, uint64_t through)
     return dropped;
 }
 
-static void set_copied(queue_model *model, int copied)
+static void set_fed(queue_model *model, int fed)
 {
-    for (uint32_t number = 0; number < MODEL_PARTITIONS; number++)
-        if (!model->copied) model->partitions[number].replicated = model->partitions[number].appended;
-    model->copied = copied;
-    SAME(wan_queue_set_copied(&model->queue, copied), WAN_OK);
+    for (uint32_t number = 0; number < MODEL_PARTITIONS; number++) {
+        model_partition *partition = &model->partitions[number];
+        if (!model->fed) partition->counted = partition->appended;
+        SAME(wan_queue_feed(&model->queue, number, fed ? &partition->counted : NULL), WAN_OK);
+    }
+    model->fed = fed;
     for (uint32_t number = 0; number < MODEL_PARTITIONS; number++) drop_front_holes(model, &model->partitions[number]);
 }
 
@@ -280,12 +282,12 @@ uint64_t queue_model_run(queue_model *model, random_source *source, uint32_t ste
             wan_queue_rewind(&model->queue, number);
             partition->peeked = partition->removed;
             drop_front_holes(model, partition);
-        } else if (!random_below(source, 20)) set_copied(model, !model->copied);
-        else if (model->copied && random_below(source, 2)) {
-            uint64_t through = partition->replicated
-                               + random_below(source, (uint32_t)(partition->appended - partition->replicated) + 1);
-            wan_queue_made_replicated(&model->queue, number, through);
-            partition->replicated = through;
+        } else if (!random_below(source, 20)) set_fed(model, !model->fed);
+        else if (model->fed && random_below(source, 2)) {
+            uint64_t through =
+                partition->counted + random_below(source, (uint32_t)(partition->appended - partition->counted) + 1);
+            partition->counted = through;
+            wan_queue_count(&model->queue, number);
             drop_front_holes(model, partition);
         } else if (partition->appended > partition->removed) {
             uint64_t sequence =
@@ -297,7 +299,7 @@ uint64_t queue_model_run(queue_model *model, random_source *source, uint32_t ste
         if (step % 64 == 0) compare_contents(model);
     }
     compare_contents(model);
-    if (model->copied && random_below(source, 2)) set_copied(model, 0);
+    if (model->fed && random_below(source, 2)) set_fed(model, 0);
     /* A drained queue holds no file. */
     uint64_t left = model->queue.events;
     if (random_below(source, 2)) {
@@ -308,8 +310,8 @@ uint64_t queue_model_run(queue_model *model, random_source *source, uint32_t ste
         for (uint32_t number = 0; number < MODEL_PARTITIONS; number++) {
             wan_record *records[8];
             uint64_t size;
-            if (model->copied)
-                wan_queue_made_replicated(&model->queue, number, model->queue.partitions[number].appended);
+            model->partitions[number].counted = model->queue.partitions[number].appended;
+            wan_queue_count(&model->queue, number);
             while (model->queue.partitions[number].peeked < model->queue.partitions[number].appended)
                 wan_queue_peek(&model->queue, number, 8, WAN_NO_LIMIT, 1, records, NULL, &size);
             wan_queue_remove(&model->queue, number, model->queue.partitions[number].peeked);

@@ -19,7 +19,7 @@ typedef struct {
 typedef struct {
     model_event events[MODEL_EVENTS]; /* By sequence - 1. */
     uint64_t removed, peeked, appended;
-    uint64_t replicated;        /* All copies have the events up to here, as long as the queue has copies. */
+    uint64_t counted;           /* Of the bucket that feeds the partition, as long as the queue is fed. */
     uint64_t index[MODEL_KEYS]; /* For each key the update that a newer one may replace. 0: none. */
 } model_partition;
 
@@ -28,7 +28,7 @@ typedef struct {
     failing_disk disk;
     model_partition partitions[MODEL_PARTITIONS];
     uint64_t conflated, stamp;
-    int conflate, copied;
+    int conflate, fed;
 } queue_model;
 
 /* Runs `steps` random operations. Returns the number of differences; 0: the queue did what the model says. */

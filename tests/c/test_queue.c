@@ -54,6 +54,88 @@ static uint32_t peek_bytes(uint32_t count, uint64_t bytes, int at_least_one, wan
 
 static uint64_t oldest(void) { return wan_queue_oldest(&queue, 0) ? queue.partitions[0].known_holes + 1 : 0; }
 
+static wan_status append_at(uint64_t sequence)
+{
+    record_plan plan = {.operation = WAN_UPDATE, .key = "fed", .stamp = sequence};
+    wan_reservation reservation;
+    wan_status status = wan_queue_reserve_at(&queue, 0, sequence, plan_length(&plan), &reservation);
+    if (status != WAN_OK) return status;
+    write_plan(reservation.at, &plan);
+    wan_queue_commit(&queue, &reservation);
+    EXPECT_EQUAL(reservation.sequence, sequence);
+    return WAN_OK;
+}
+
+static void a_bucket_gives_events_their_sequences_and_says_which_of_them_count(void)
+{
+    wan_record *records[8];
+    uint64_t counted = 0;
+    open_queue(0);
+    EXPECT_EQUAL(wan_queue_feed(&queue, 0, &counted), WAN_OK);
+    EXPECT_EQUAL(append_at(3), WAN_OK);
+    EXPECT_EQUAL(append_at(5), WAN_OK);
+    EXPECT_EQUAL(append_at(2000), WAN_OK); /* Blocks that have only holes take no memory. */
+    EXPECT_EQUAL(queue.events, 3);
+    counted = 4;
+    EXPECT_EQUAL(peek(8, records), 0); /* Nobody has looked what counts. */
+    EXPECT_EQUAL(wan_queue_count(&queue, 0), 1);
+    EXPECT_EQUAL(peek(8, records), 1);
+    EXPECT_EQUAL(sequences[0], 3);
+    counted = 9000; /* Later changes did not enter this queue. */
+    EXPECT_EQUAL(wan_queue_count(&queue, 0), 2);
+    EXPECT_EQUAL(peek(8, records), 2);
+    EXPECT(sequences[0] == 5 && sequences[1] == 2000);
+    EXPECT_EQUAL(wan_queue_remove(&queue, 0, 2000), 3);
+    EXPECT_EQUAL(append_at(9001), WAN_OK);
+    EXPECT_EQUAL(wan_queue_feed(&queue, 0, NULL), WAN_OK); /* Nobody is waited for any more. */
+    EXPECT_EQUAL(peek(8, records), 1);
+    close_queue();
+}
+
+static void a_partition_begins_anew_with_its_bucket(void)
+{
+    wan_record *records[8];
+    uint64_t counted = 0;
+    open_queue(1);
+    EXPECT_EQUAL(wan_queue_feed(&queue, 0, &counted), WAN_OK);
+    for (uint64_t n = 1; n <= 1500; n++) EXPECT_EQUAL(append_at(2 * n), WAN_OK);
+    counted = 3000;
+    wan_queue_count(&queue, 0);
+    EXPECT_EQUAL(wan_queue_begin_anew(&queue, 0), queue.conflated ? 1 : 1500);
+    EXPECT(queue.events == 0 && queue.bytes == 0);
+    counted = 0;
+    EXPECT_EQUAL(append_at(7), WAN_OK); /* Sequences are given again. */
+    EXPECT_EQUAL(append_at(8), WAN_OK); /* It replaces the one before, as the index was forgotten too. */
+    EXPECT_EQUAL(queue.events, 1);
+    EXPECT_EQUAL(peek(8, records), 0);
+    counted = 8;
+    EXPECT_EQUAL(wan_queue_count(&queue, 0), 1);
+    EXPECT_EQUAL(peek(8, records), 1);
+    EXPECT_EQUAL(sequences[0], 8);
+    close_queue();
+}
+
+static void an_image_fills_the_holes_before_what_the_stream_brought(void)
+{
+    wan_record *records[8];
+    uint64_t counted = 0;
+    uint8_t old[512];
+    open_queue(0);
+    EXPECT_EQUAL(wan_queue_feed(&queue, 0, &counted), WAN_OK);
+    EXPECT_EQUAL(append_at(1400), WAN_OK);
+    record_plan plan = {.operation = WAN_UPDATE, .key = "fed", .stamp = 1};
+    write_plan(old, &plan);
+    EXPECT_EQUAL(wan_queue_restore(&queue, 0, 900, (const wan_record *)old), WAN_OK);
+    EXPECT_EQUAL(wan_queue_restore(&queue, 0, 901, (const wan_record *)old), WAN_OK);
+    EXPECT_EQUAL(wan_queue_restore(&queue, 0, 901, (const wan_record *)old), WAN_OK); /* It is known. */
+    EXPECT_EQUAL(queue.events, 3);
+    counted = 1400;
+    EXPECT_EQUAL(wan_queue_count(&queue, 0), 3);
+    EXPECT_EQUAL(peek(8, records), 3);
+    EXPECT(sequences[0] == 900 && sequences[1] == 901 && sequences[2] == 1400);
+    close_queue();
+}
+
 static void events_come_out_in_the_order_in_which_they_went_in(void)
 {
     open_queue(0);
@@ -228,7 +310,8 @@ static void a_queue_with_a_failed_check_refuses_every_change(void)
     EXPECT_EQUAL(queue.events, 2);
     wan_queue_unpeek(&queue, 0, 0);
     wan_queue_made_durable(&queue, 0, 2);
-    wan_queue_made_replicated(&queue, 0, 2);
+    EXPECT_EQUAL(wan_queue_count(&queue, 0), 0);
+    EXPECT_EQUAL(wan_queue_begin_anew(&queue, 0), 0);
     wan_buffer superseded = {0};
     EXPECT_EQUAL(wan_buffer_add(&superseded, &(wan_hole){0, WAN_HOLE_CONFLATED, 2}, sizeof(wan_hole)), WAN_OK);
     wan_queue_settle_superseded(&queue, &superseded);
@@ -237,7 +320,7 @@ static void a_queue_with_a_failed_check_refuses_every_change(void)
     uint64_t dropped = 7;
     EXPECT_EQUAL(wan_queue_clear(&queue, &dropped), WAN_BROKEN);
     EXPECT_EQUAL(dropped, 7);
-    EXPECT_EQUAL(wan_queue_set_copied(&queue, 1), WAN_BROKEN);
+    EXPECT_EQUAL(wan_queue_feed(&queue, 0, &dropped), WAN_BROKEN);
     EXPECT_EQUAL(wan_queue_restore(&queue, 0, 3, records[0]), WAN_BROKEN);
     EXPECT_EQUAL(wan_queue_restore_positions(&queue, 0, 1, 9), WAN_BROKEN);
     EXPECT_EQUAL(wan_queue_start_conflating(&queue), WAN_BROKEN);
@@ -247,10 +330,10 @@ static void a_queue_with_a_failed_check_refuses_every_change(void)
     EXPECT_EQUAL(wan_queue_open_run(&queue, 128, &run), WAN_BROKEN);
     EXPECT_EQUAL(wan_queue_room_for_entries(&queue, 0, 1), WAN_BROKEN);
     EXPECT_EQUAL(queue.events, 2);
-    EXPECT(queue.conflated == 0 && !queue.copied);
+    EXPECT(queue.conflated == 0 && !queue.fed);
     const wan_partition *partition = &queue.partitions[0];
     EXPECT(partition->removed == 0 && partition->peeked == 1 && partition->appended == 2 && partition->unpeeked == 1);
-    EXPECT(partition->durable == 0 && partition->replicated == 0 && partition->counted == 0);
+    EXPECT(partition->durable == 0 && partition->stream == NULL && partition->counted == 0);
     /* A broken queue may still be looked at. */
     EXPECT(wan_queue_oldest(&queue, 0) == records[0]);
     close_queue();
@@ -769,6 +852,11 @@ static void random_operations_do_what_a_plain_model_says(void)
 }
 
 const test_case queue_tests[] = {
+    {"a bucket gives events their sequences, and says which of them count",
+     a_bucket_gives_events_their_sequences_and_says_which_of_them_count},
+    {"a partition begins anew with its bucket", a_partition_begins_anew_with_its_bucket},
+    {"an image fills the holes before what the stream brought",
+     an_image_fills_the_holes_before_what_the_stream_brought},
     {"events come out in the order in which they went in", events_come_out_in_the_order_in_which_they_went_in},
     {"what was peeked and not removed comes again after a rewind",
      what_was_peeked_and_not_removed_comes_again_after_a_rewind},

@@ -674,7 +674,7 @@ static void an_entry_that_cannot_be_is_found(void)
         if (entry->kind == WAN_ENTRY_CHANGE) write_plan((uint8_t *)wan_tail_entry_record(entry), &plan);
         EXPECT_EQUAL(wan_tail_entry_check(bytes, entry->length), WAN_OK);
         EXPECT_EQUAL(wan_tail_entry_check(bytes, entry->length - 8), WAN_CORRUPT);
-        entry->verdict_length = 8; /* Nobody decides about senders today. */
+        entry->verdict_length = 8; /* No verdict is so short. */
         EXPECT_EQUAL(wan_tail_entry_check(bytes, entry->length), WAN_CORRUPT);
         *entry = good[n], entry->kind = WAN_ENTRY_KINDS;
         EXPECT_EQUAL(wan_tail_entry_check(bytes, entry->length), WAN_CORRUPT);

@@ -1,0 +1,322 @@
+"""A region on several members feeds the queues of a parallel sender: each member that has a bucket queues the same
+events under the same sequences, and nothing is ready before its change counts."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+
+import pytest
+
+from pywan import _core, stats
+from pywan.errors import IllegalStateError, ProtocolError, PywanError
+from pywan.testing.waiting import LIMIT_S, eventually
+from records import UPDATE, read_record
+from shared_site import Call, SharedSite
+from test_lane import BUCKETS as LANE_BUCKETS, EPOCH, LIFE, TRANSFER, Pair, key_of
+
+BUCKETS = 7
+KEYS = [f"k{n}" for n in range(20)]
+
+
+def queue_to(site=2, name="ln", buckets=BUCKETS, running=True, **options):
+    queue = _core.EventQueue(name, remote_site=site, partitions=buckets, by_bucket=True, **options)
+    queue.running = running
+    return queue
+
+
+def feed(site, *names, **options):
+    """A queue of each of these senders at each member: by member, by sender."""
+    queues = [[queue_to(2 + n, name, **options) for n, name in enumerate(names)] for _ in site.members]
+    for member, own in zip(site.members, queues, strict=True):
+        member.core.attach(own)
+    return queues
+
+
+def queued(queue):
+    """(bucket, sequence, key, value) of all that is queued."""
+    return [
+        (bucket, sequence, (found := read_record(record)).key, found.value)
+        for bucket, sequence, record in queue.records(100_000)
+    ]
+
+
+def ready(queue):
+    return [event for n in range(queue.partitions) for event in queue.peek(n, 1000)]
+
+
+def balanced(queue):
+    return stats.ledger(queue.counts())["balanced"]
+
+
+def test_each_copy_queues_the_events_of_its_buckets_under_their_sequences():
+    with SharedSite(3) as site:
+        site.keep_carrying()
+        queues = [own[0] for own in feed(site, "ln")]
+        for n, key in enumerate(KEYS * 3):
+            site.members[n % 3].core.put(key, str(n))
+        site.stop_carrying()
+        site.carry()
+        first = queued(queues[0])
+        assert len(first) == 60 and all(queued(queue) == first for queue in queues)
+        for bucket, sequence, _, _ in first:
+            assert sequence <= site.members[0].tail.last(bucket)
+        assert all(balanced(queue) for queue in queues)
+
+
+def test_an_event_is_ready_when_its_change_counts_and_only_at_the_primary():
+    with SharedSite(2, buckets=1) as site:
+        (here,), (there,) = feed(site, "ln", buckets=1)
+        call = Call(site.members[0].core.put, "k", "v")
+        eventually(lambda: len(here) == 1)
+        assert ready(here) == [] and not call.is_done
+        site.carry()
+        call.result()
+        assert len(there) == 1 and ready(there) == []
+        assert [sequence for sequence, _ in here.peek_with_positions(0, 10)] == [1]
+
+
+def test_what_a_lone_member_changes_is_ready_at_once():
+    with SharedSite(1, buckets=1) as site:
+        ((queue,),) = feed(site, "ln", buckets=1)
+        site.members[0].core.put("k", "v")
+        assert len(queue.peek(0, 10)) == 1
+
+
+def test_a_new_primary_sends_what_is_in_its_queue():
+    with SharedSite(2, buckets=1) as site:
+        site.keep_carrying()
+        (_,), (there,) = feed(site, "ln", buckets=1)
+        for n in range(5):
+            site.members[0].core.put("k", str(n))
+        site.stop_carrying()
+        site.carry()
+        site.lead(0, 1)
+        assert [sequence for sequence, _ in there.peek_with_positions(0, 10)] == [1, 2, 3, 4, 5]
+
+
+def test_a_change_that_enters_no_queue_leaves_a_hole():
+    with SharedSite(2, buckets=1) as site:
+        site.keep_carrying()
+        (here,), (there,) = feed(site, "ln", buckets=1)
+        core = site.members[0].core
+        core.put("k", "1")
+        here.running = False
+        core.put("k", "2")
+        here.running = True
+        core.put("k", "3")
+        assert [event[1] for event in queued(here)] == [1, 3] and queued(there) == queued(here)
+        assert here.counts()["dropped_stopped"] == 1 and there.counts()["dropped_stopped"] == 0
+
+
+def test_copies_enter_the_queues_that_the_primary_decided_on_whatever_their_own_senders_say():
+    with SharedSite(2, buckets=1) as site:
+        site.keep_carrying()
+        names = ("to two", "to three", "to four", "to five")
+        here = [queue_to(2 + n, name, 1) for n, name in enumerate(names)]
+        there = [queue_to(2 + n, names[n], 1) for n in (3, 1, 0, 2)]  # They are locked in another order.
+        site.members[0].core.attach(here, lambda *change: "asked", here[:3])
+        site.members[1].core.attach(there)
+        here[3].running = there[0].running = False
+        decisions = {here[0]: None, here[1]: False, here[2]: _core.encode_object("for four")}
+        assert site.members[0].core.change(UPDATE, "k", "v", decisions=decisions) == "created"
+        by_name = {queue.name: queue for queue in there}
+        for queue in here:
+            assert queued(queue) == queued(by_name[queue.name])
+        assert [len(queue) for queue in here] == [1, 0, 1, 0]
+        assert read_record(here[2].records()[0][2]).value == _core.encode_object("for four")[1]
+
+
+def test_a_full_queue_that_drops_what_is_new_has_it_dropped_at_the_copies():
+    with SharedSite(2, buckets=1) as site:
+        site.keep_carrying()
+        full, roomy = queue_to(buckets=1, memory_limit=0), queue_to(buckets=1, memory_limit=64 << 20)
+        full.set_full_policy("drop-newest")
+        site.members[0].core.attach([full])
+        site.members[1].core.attach([roomy])
+        for n in range(200):
+            site.members[0].core.put(n, bytes(100_000))
+        assert full.counts()["dropped_newest"] > 0
+        assert queued(full) == queued(roomy) and roomy.counts()["dropped_newest"] == 0
+
+
+def test_an_event_for_a_sender_that_a_copy_has_not_is_refused_there():
+    with SharedSite(2, buckets=1, timeout_s=0.2) as site:
+        site.members[0].core.attach([queue_to(buckets=1)])
+        call = Call(site.members[0].core.put, "k", "v")
+        eventually(lambda: site.members[0].tail.last(0) == 1)
+        with pytest.raises(ProtocolError):
+            site.carry()
+        assert site.members[1].tail.last(0) == 0 and site.members[1].core.entries_here == 0
+        with pytest.raises(PywanError):
+            call.result()
+
+
+def test_a_queue_that_cannot_have_the_sequences_of_the_buckets_is_refused():
+    with SharedSite(1) as site:
+        core = site.members[0].core
+        for queue, why in (
+            (queue_to(buckets=3), "has 3 partitions"),
+            (_core.EventQueue("serial", remote_site=2), "has 1 partitions"),
+        ):
+            with pytest.raises(IllegalStateError, match=why):
+                core.attach([queue])
+        used = queue_to()
+        alone = _core.RegionCore("alone", _core.Clock(), site=1, buckets=BUCKETS)
+        alone.attach([used])
+        alone.put("k", "v")
+        with pytest.raises(IllegalStateError, match="has events of other regions"):
+            core.attach([used])
+        core.put("k", "v")
+        assert len(used) == 1
+
+
+def test_a_queue_that_is_taken_away_keeps_what_it_has_and_all_of_it_counts():
+    with SharedSite(2, buckets=1) as site:
+        (here,), _ = feed(site, "ln", buckets=1)
+        call = Call(site.members[0].core.put, "k", "v")
+        eventually(lambda: len(here) == 1)
+        site.members[0].core.attach([])
+        assert len(here.peek(0, 10)) == 1
+        site.carry()
+        call.result()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_queues_of_three_copies_are_equal_through_takeovers_and_full_of_holes(seed):
+    chance = random.Random(seed)
+    with SharedSite(3) as site:
+        site.keep_carrying()
+        queues = feed(site, "ln", "tk")
+        done = threading.Event()
+
+        def work(who):
+            own = random.Random(f"{seed} {who}")
+            while not done.is_set():
+                key = own.choice(KEYS)
+                if own.random() < 0.8:
+                    site.members[who].core.put(key, own.randbytes(own.randrange(200)))
+                else:
+                    with contextlib.suppress(KeyError):
+                        site.members[who].core.destroy(key)
+
+        calls = [Call(work, who) for who in range(3)]
+        for _ in range(60):
+            what = chance.randrange(3)
+            if what == 0:
+                site.lead(chance.randrange(BUCKETS), chance.randrange(3))
+            elif what == 1:
+                queue = chance.choice(chance.choice(queues))
+                queue.running = not queue.running
+            else:
+                done.wait(0.005)
+        done.set()
+        for call in calls:
+            call.result()
+        site.stop_carrying()
+        site.carry()
+        for sender in range(2):
+            own = [queued(queue[sender]) for queue in queues]
+            assert own[0] and own[0] == own[1] == own[2]
+            assert all(balanced(queue[sender]) for queue in queues)
+
+
+# Images, over real lanes
+
+
+class FedPair(Pair):
+    def __init__(self):
+        super().__init__(learns=True)
+        self.queues = [queue_to(buckets=LANE_BUCKETS) for _ in range(2)]
+        self.here.core.attach(self.queues[:1])
+        self.there.core.attach(self.queues[1:])
+        self.news = []
+
+    def put_many(self, count, begin=0):
+        for n in range(begin, begin + count):
+            self.here.core.put(key_of(n % LANE_BUCKETS, n % 5), b"%d" % n)
+
+    def has_learned(self):
+        self.news += self.sender.news()
+        return len(self.news) == LANE_BUCKETS and self.is_even()
+
+
+@pytest.fixture
+def fed():
+    pair = FedPair()
+    yield pair
+    pair.close()
+
+
+def test_a_learner_gets_the_events_that_are_queued_and_what_left_before_is_gone_there_too(fed):
+    here, there = fed.queues
+    fed.put_many(3000)
+    for bucket in range(LANE_BUCKETS):
+        here.remove(bucket, here.peek_with_positions(bucket, 100)[-1][0])
+    fed.learn()
+    fed.connect()
+    eventually(fed.has_learned)
+    assert queued(there) == queued(here) and len(here) == 2700
+    assert [removed for removed, _, _ in there.positions()] == [100] * LANE_BUCKETS
+    assert balanced(here) and balanced(there)
+    for bucket in range(LANE_BUCKETS):  # The copy leads, and sends them.
+        there_tail = fed.there.tail
+        there_tail.set_role(bucket, _core.TAIL_TAKING_OVER, LIFE, EPOCH + 1)
+        there_tail.set_role(bucket, _core.TAIL_PRIMARY, LIFE, EPOCH + 1)
+        assert len(there.peek(bucket, 10_000)) == 900
+
+
+def test_events_and_their_image_stay_in_order_while_puts_go_on_and_the_image_begins_again(fed):
+    here, there = fed.queues
+    fed.put_many(2000)
+    stop = threading.Event()
+
+    def work():
+        n = 2000
+        while not stop.is_set():
+            fed.put_many(1, n)
+            n += 1
+
+    writer = threading.Thread(target=work)
+    writer.start()
+    fed.learn()
+    fed.connect()
+    eventually(lambda: fed.there.tail.last(0) > 0)
+    fed.cut()
+    fed.connect()
+    eventually(lambda: fed.news.extend(fed.sender.news()) or len(fed.news) == LANE_BUCKETS)
+    stop.set()
+    writer.join(LIMIT_S)
+    assert not writer.is_alive()
+    eventually(fed.is_even)
+    assert queued(there) == queued(here)
+    sequences = [(bucket, sequence) for bucket, sequence, _, _ in queued(there)]
+    assert sequences == sorted(sequences)
+    assert balanced(there)
+
+
+def test_a_copy_that_learns_anew_drops_the_events_of_the_history_before(fed):
+    here, there = fed.queues
+    fed.put_many(30)
+    fed.learn()
+    fed.connect()
+    eventually(fed.has_learned)
+    assert len(there) == 30
+    fed.cut()
+    fed.learn(TRANSFER + 1)
+    assert len(there) == 0 and balanced(there)
+    fed.put_many(30, 30)
+    fed.news = []
+    fed.connect()
+    eventually(fed.has_learned)
+    assert queued(there) == queued(here) and len(here) == 60 and balanced(there)
+
+
+def test_an_image_with_events_for_a_sender_that_is_not_here_ends_the_lane_in_words(fed):
+    fed.put_many(3)
+    fed.there.core.attach([])
+    fed.learn()
+    fed.connect()
+    eventually(lambda: len(fed.ends) == 2)
+    assert any("a sender that is not attached to the region on this member" in end for end in fed.ends)
