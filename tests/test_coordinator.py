@@ -20,7 +20,7 @@ from hypothesis import given, strategies as st
 
 from pywan.coordination import encoding
 from pywan.coordination.actions import Probe, Store, Tell
-from pywan.coordination.coordinator import LEARNERS_AT_ONCE, MEMBERS_MAX, PROMISES_END_US, Coordinator
+from pywan.coordination.coordinator import LEARNERS_AT_ONCE, MEMBERS_MAX, PROMISES_END_US, UNTIMED, Coordinator
 from pywan.coordination.journal import Journal
 from pywan.coordination.messages import MayLeave, Refused, StillNeeded, Tables
 from pywan.coordination.moves import HANDOVERS_AT_ONCE, LEAVE_REPEATED_US, SITE_ENDS_US
@@ -351,6 +351,16 @@ def test_a_coordinator_that_was_stopped_gives_nobody_up_before_it_had_time_to_sp
     site.deaf.add(B)
     site.pass_time(2 * OVER, A)
     assert site.bucket().in_sync == (A,)
+
+
+def test_a_coordinator_that_has_something_to_do_at_once_is_not_late():
+    site = Site(A, B, redundant_copies=0)
+    site.pass_time(TIMEOUT, A, B)
+    site.core.left(A, site.now + TIMEOUT // 2)
+    lease_us = site.core.status(site.now)["members"][0]["lease_us"]
+    assert site.core.next_us() == UNTIMED
+    site.core.tick(site.now + TIMEOUT // 2)
+    assert site.core.status(site.now)["members"][0]["lease_us"] == lease_us
 
 
 def test_a_sole_copy_that_is_silent_begins_a_new_and_empty_life_when_the_silence_limit_is_over():
@@ -712,6 +722,26 @@ def test_colocated_regions_have_the_same_copies_and_primaries():
     site.act()
     site.pass_time(TIMEOUT, B, C)
     assert are_alike()
+
+
+def test_a_colocated_bucket_that_begins_beside_one_with_few_copies_gets_the_others_too():
+    site = Site(A)
+    beside = replace(site.attributes, colocated_with="data")
+    site.join(B)
+    site.join(C)
+    site.host("data", site.attributes, B)
+    site.core.host(C, "more", beside, 100, site.now)
+    site.core.host(A, "more", beside, 0, site.now)
+    site.act()
+    assert site.bucket(BucketKey("more", 0)).in_sync == (C,)
+    site.pass_time(TIMEOUT // 10, A, B, C)
+    assert site.bucket().in_sync == (A,) and site.bucket().learning == (B,)
+    site.core.left(C, site.now)
+    site.host("more", beside, A, B)  # They come before the buckets can begin anew: there is nothing to learn yet.
+    site.pass_time(3 * TIMEOUT, A, B)
+    site.learn()
+    for number in range(4):
+        assert sorted(site.bucket(BucketKey("more", number)).in_sync) == [A, B]
 
 
 def test_images_are_made_a_few_at_a_time():

@@ -36,7 +36,7 @@ from pywan.coordination.tables import (
 )
 
 PROMISES_END_US = 400_000  # After this time a promise of a copy is over (WAN_PROMISE_US), whatever the clocks do.
-UNTIMED = 0
+UNTIMED = 0  # The next tick is to come at once. It was never due at another time, so it is not late.
 MEMBERS_MAX = 250  # Of a site. A member has lanes to 256 others (WAN_TAIL_LANES_MAX); some may be of members that went.
 LEARNERS_AT_ONCE = 8  # Images of one region that one member takes at the same time.
 
@@ -97,7 +97,7 @@ class Coordinator:
         self._moves = Moves(self.site, self)
         # By primary: the copies that it could not reach, and when.
         self._complaints: dict[Incarnation, dict[Incarnation, int]] = {}
-        self._recovery_at: dict[str, int] = {}  # When lost copies of the region are made again.
+        self._recovery_at: dict[str, int] = {}  # When lost copies of the region are made again. UNTIMED: at once.
         self._reported: defaultdict[BucketKey, set[Incarnation]] = defaultdict(set)
         self._heard_now: set[Incarnation] = set()  # Members that have reported in this generation.
         self._unheard: dict[BucketKey, set[Incarnation]] = {}  # In a new generation: who has yet to report the bucket.
@@ -107,7 +107,7 @@ class Coordinator:
         # Members that asked to host a region, each with its weight. They wait for those who have it.
         self._to_let_in: dict[tuple[Incarnation, str], int] = {}
         self._actions: list[Action] = []
-        # By region: when buckets that were lost may be made. UNTIMED: the next tick sets it.
+        # By region: when buckets that were lost may be made. UNTIMED: the next tick says when.
         self._anew_at: dict[str, int] = {}
         self._lost: Counter[str] = Counter()  # By region: the lost buckets of which nobody was told yet.
         self._silent = set(self.site.members)  # Members of earlier runs that this run has not heard.
@@ -478,8 +478,11 @@ class Coordinator:
         self._go_on(now_us)
 
     def next_us(self) -> int | None:
-        """When `tick` is to be called next though nobody asks for anything; None: never."""
+        """When `tick` is to be called next though nobody asks for anything; UNTIMED: at once; None: never."""
         recoveries = () if self._silent else self._recovery_at.values()
+        if UNTIMED in (*self._anew_at.values(), *recoveries):
+            self._due_us = None
+            return UNTIMED
         silence = (self._silence_until,) if self._silent else ()
         moves = self._moves.next_us()
         due = (
@@ -562,6 +565,9 @@ class Coordinator:
         beside = self._beside(key, attributes, make_life=life)
         if beside and all(each in weights for each in beside):
             copies, primary = list(beside), beside[0]
+            if len(copies) < attributes.copies_wanted(len(weights)):
+                # Its members may have come long ago. The copies that they were to learn then were of no use.
+                self._recover_from(key.region, UNTIMED)
         else:
             copies = choose_copies(load, weights, attributes.copies_wanted(len(weights)))
             primary = choose_primary(load, copies)
@@ -925,7 +931,7 @@ class Coordinator:
                 bucket = replace(bucket, life=self._new_life(), inherits=bucket.life)
             self.promote(key, replace(bucket, learners=()), list(there), there)
             if key.region in self.site.regions:  # The learners begin anew. A due recovery may have been forgotten.
-                self._recover_from(key.region, self._silence_until)
+                self._recover_from(key.region, UNTIMED)
             return
         self._lose_bucket(key, bucket)
 
