@@ -1007,6 +1007,32 @@ def test_a_copy_that_was_being_made_is_made_again_in_a_new_generation(file):
     assert after.learning == (second,) and after.learners != bucket.learners
 
 
+def test_a_copy_that_an_older_file_still_names_as_leaving_does_not_lead_what_it_lacks():
+    site = Site(A, B)
+    first, second = site.bucket().in_sync
+    site.deaf = {first}
+    site.core.unreachable(first, {KEY: site.bucket().epoch}, second, site.now)
+    site.act()
+    leaves, earlier = site.bucket(), list(site.journal)
+    site.deaf.clear()
+    site.stored[first] = site.core.site.newest
+    site.renew(first)
+    left, newest = site.bucket(), site.core.site.newest
+    assert leaves.leaving == (second,) and left.leaving == ()
+    site.journal[:] = earlier
+    site.start(run=2)
+    for member, known in ((first, left), (second, leaves)):  # What `second` heard last is that it leaves.
+        site.core.join(
+            profile(member, site_identity="site", seen=newest, hosting=(("data", 100),)),
+            {"data": site.attributes},
+            {KEY: Holding(known, True)},
+            newest,
+            site.now,
+        )
+    site.pass_time(OVER, first, second)
+    assert site.bucket().in_sync == (first,) and site.bucket().epoch.generation == 2
+
+
 def test_copies_that_were_silent_together_come_back_with_what_they_have():
     site = Site(A, B)
     bucket = site.bucket()

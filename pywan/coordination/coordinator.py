@@ -727,8 +727,8 @@ class Coordinator:
                 bucket = replace(bucket, leaving=())
             if any(self._stored_by.get(each, 0) >= decided for each in bucket.unfenced):
                 bucket = replace(bucket, unfenced=())
-            if bucket != self.site.buckets[key]:
-                self.site.set_bucket(key, bucket)
+            if bucket != self.site.buckets[key]:  # An older file may still name those who left: this one is newer.
+                self.site.set_bucket(key, replace(bucket, version=bucket.version + 1))
 
     def _give_up(self, member: Incarnation, now_us: int) -> None:
         """The lease of the member is over, or it has ended. It stays in the table only while a bucket depends on it."""

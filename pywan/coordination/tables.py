@@ -119,7 +119,7 @@ class Bucket:
     epoch: Epoch = NO_EPOCH
     life: int = 0  # Sequences start over in a new life: the bucket may have lost its end, or all of it.
     inherits: int = 0  # The life whose content this one goes on with; 0: it began empty.
-    version: int = 0  # Counts the changes of `in_sync`.
+    version: int = 0  # Counts the changes of the three sets: `in_sync`, `leaving`, `unfenced`.
     primary: Incarnation | None = None  # None: nobody can be primary now; the bucket waits.
     in_sync: tuple[Incarnation, ...] = ()
     leaving: tuple[Incarnation, ...] = ()  # Out of `in_sync`, but not everybody who stays in it has stored that.
