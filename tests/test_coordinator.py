@@ -1169,6 +1169,24 @@ def test_a_region_that_is_destroyed_goes_with_its_buckets():
     assert all(profile.hosting == () for profile in site.core.site.members.values())
 
 
+def test_a_region_that_is_created_again_begins_above_all_epochs_of_the_earlier_one():
+    site = Site(A, B)
+    site.core.probed(site.bucket().primary, Reach.REFUSED, site.now)
+    site.act()
+    before = site.bucket()
+    site.core.destroy_region(A, "data")
+    site.act()
+    site.host("data", site.attributes, A, B)
+    after = site.bucket()
+    assert after.epoch > before.epoch and after.life == after.epoch.word > before.epoch.word
+    site.core.left(A, site.now)
+    site.core.left(B, site.now)
+    site.join(C)
+    site.host("data", site.attributes, C)
+    site.pass_time(TIMEOUT, C)
+    assert site.bucket().life == site.bucket().epoch.word > after.epoch.word
+
+
 # --- its file ---
 
 
