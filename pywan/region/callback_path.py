@@ -27,9 +27,9 @@ Entry = tuple[Any, int, int, bool]  # The entry of a key: value, stamp, site, wh
 Verdicts = dict[_core.EventQueue, Any]  # The answers of the filters that were asked, by the attached queue.
 
 
-Call = tuple[
-    int, int, int, int | None
-]  # The call that asks for a change: caller, slot, number, and row if it has many.
+# The call that asks for a change: caller, slot, number; the row if it has many; of a repeat, the epoch since which it is
+# one (`CallRoute.change`), otherwise 0.
+Call = tuple[int, int, int, int | None, int]
 
 
 class Origin(NamedTuple):

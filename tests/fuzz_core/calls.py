@@ -49,6 +49,7 @@ def call(
     """A whole call. Its checksum is right unless it is given. A change is the first one in a slot of its own, unless
     the identity is given."""
     length = len(payload) if length is None else length
+    shard = shard or flags & REPEAT  # There it says since when it is a repeat.
     changes = kind in (CHANGE, ROWS, CLEAR)
     caller = 7 * changes if caller is None else caller
     slot = id % 65536 * changes if slot is None else slot
