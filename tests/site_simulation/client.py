@@ -74,11 +74,6 @@ class Client:
                 return _core.Condition("equal", old)
         return None
 
-    @property
-    def is_in_doubt(self) -> bool:
-        """Whether an attempt may have made the change."""
-        return self._steps.in_doubt
-
     def due_us(self) -> int:
         return min(self._until_us, self._wait_until_us) if self._wait_until_us else self._until_us
 
