@@ -1120,6 +1120,21 @@ def test_a_member_that_is_proved_to_be_gone_loses_its_copies_when_the_silence_of
     assert gone not in site.core.site.members
 
 
+def test_a_bucket_that_is_decided_long_after_its_region_was_recovered_gets_its_copies_too():
+    site = Site(A, B)
+    bucket, old = site.bucket(), site.core.site.newest
+    site.journal.clear()
+    site.start(run=2)
+    knows, regions = {KEY: Holding(bucket, True)}, {"data": site.attributes}
+    site.core.join(profile(A, seen=old, hosting=(("data", 100),)), regions, knows, old, site.now)
+    site.core.join(profile(C, hosting=(("data", 100),)), regions, {}, NO_DECISION, site.now)
+    site.pass_time(5 * TIMEOUT, A, C)
+    assert site.core.is_undecided(KEY) and not site.bucket().learners, "B may know of a later decision"
+    site.core.revoke(B, site.now)
+    site.pass_time(TIMEOUT // 10, A, C)
+    assert site.bucket().in_sync == (A,) and site.bucket().learning == (C,)
+
+
 def test_a_new_generation_that_was_interrupted_hears_all_reports_again():
     site = Site(A, B)
     bucket, old = site.bucket(), site.core.site.newest
