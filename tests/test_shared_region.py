@@ -22,7 +22,6 @@ from pywan.errors import BatchError, ConnectivityError, IllegalStateError
 from pywan.testing.waiting import eventually
 from shared_site import LIFE, Call, SharedSite
 
-
 REPEATS = LIFE  # `since` of a repeat: no attempt was made before this life.
 
 

@@ -328,8 +328,9 @@ void wan_tail_cancel(wan_tail_reservation *room);
 /* What became of a call, or of one of its rows, before. WAN_MADE_BEFORE: it took effect, and *recalled says how;
  * `found` (NULL: nobody wants it) gets the value that it found. WAN_EMPTY: it has not happened. WAN_IN_DOUBT: a later
  * call of its caller and slot was made here, so its caller has given it up; or its answer is lost; or an attempt was
- * made in an earlier life of the bucket, of which this one remembers nothing. WAN_GIVEN_UP: its caller is refused. WAN_ELSEWHERE: the member is not primary. WAN_NO_MEMORY. The detail says why. The caller holds the
- * entry lock of the key: no other attempt of the same call comes between the question and the change. */
+ * made in an earlier life of the bucket, of which this one remembers nothing. WAN_GIVEN_UP: its caller is refused.
+ * WAN_ELSEWHERE: the member is not primary. WAN_NO_MEMORY. The detail says why. The caller holds the entry lock of the
+ * key: no other attempt of the same call comes between the question and the change. */
 wan_status wan_tail_recall(wan_tail *tail, uint32_t bucket, const wan_attempt *attempt, wan_recalled *recalled,
                            wan_buffer *found);
 /* Forgets a caller that is gone: an entry of the stream says so. Statuses as for wan_tail_reserve. */

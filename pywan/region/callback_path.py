@@ -27,8 +27,8 @@ Entry = tuple[Any, int, int, bool]  # The entry of a key: value, stamp, site, wh
 Verdicts = dict[_core.EventQueue, Any]  # The answers of the filters that were asked, by the attached queue.
 
 
-# The call that asks for a change: caller, slot, number; the row if it has many; of a repeat, the epoch since which it is
-# one (`CallRoute.change`), otherwise 0.
+# The call that asks for a change: caller, slot, number; the row if it has many; since which epoch it is a repeat
+# (`CallRoute.change`), 0 if it is none.
 Call = tuple[int, int, int, int | None, int]
 
 
