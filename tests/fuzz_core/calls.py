@@ -111,6 +111,8 @@ def plan(source: Random, id_: int) -> bytes:
     elif kind == SCAN:
         more["flags"] = source.choice((0, 2))
         more["shard"] = source.choice((0, 1, odd(source)))
+    if kind in (CHANGE, ROWS, CLEAR) and source.random() < 0.2:
+        more["flags"], more["shard"] = REPEAT, source.choice((1, odd(source)))
     if source.random() < 0.15:
         more[
             source.choice(
