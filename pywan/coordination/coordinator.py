@@ -480,7 +480,7 @@ class Coordinator:
 
     def next_us(self) -> int | None:
         """When `tick` is to be called next though nobody asks for anything; UNTIMED: at once; None: never."""
-        recoveries = () if self._silent else self._recovery_at.values()
+        recoveries = () if self._silent or self._moves.site_ends else self._recovery_at.values()
         if UNTIMED in (*self._anew_at.values(), *recoveries):
             self._due_us = None
             return UNTIMED
