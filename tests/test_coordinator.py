@@ -20,7 +20,7 @@ from hypothesis import given, strategies as st
 
 from pywan.coordination import encoding
 from pywan.coordination.actions import Probe, Store, Tell
-from pywan.coordination.coordinator import LEARNERS_AT_ONCE, MEMBERS_MAX, PROMISES_END_US, Coordinator
+from pywan.coordination.coordinator import LEARNERS_AT_ONCE, MEMBERS_MAX, PROMISES_END_US, UNTIMED, Coordinator
 from pywan.coordination.journal import Journal
 from pywan.coordination.messages import MayLeave, Refused, StillNeeded, Tables
 from pywan.coordination.moves import HANDOVERS_AT_ONCE, LEAVE_REPEATED_US, SITE_ENDS_US
@@ -351,6 +351,16 @@ def test_a_coordinator_that_was_stopped_gives_nobody_up_before_it_had_time_to_sp
     site.deaf.add(B)
     site.pass_time(2 * OVER, A)
     assert site.bucket().in_sync == (A,)
+
+
+def test_a_coordinator_that_has_something_to_do_at_once_is_not_late():
+    site = Site(A, B, redundant_copies=0)
+    site.pass_time(TIMEOUT, A, B)
+    site.core.left(A, site.now + TIMEOUT // 2)
+    lease_us = site.core.status(site.now)["members"][0]["lease_us"]
+    assert site.core.next_us() == UNTIMED
+    site.core.tick(site.now + TIMEOUT // 2)
+    assert site.core.status(site.now)["members"][0]["lease_us"] == lease_us
 
 
 def test_a_sole_copy_that_is_silent_begins_a_new_and_empty_life_when_the_silence_limit_is_over():
@@ -714,6 +724,26 @@ def test_colocated_regions_have_the_same_copies_and_primaries():
     assert are_alike()
 
 
+def test_a_colocated_bucket_that_begins_beside_one_with_few_copies_gets_the_others_too():
+    site = Site(A)
+    beside = replace(site.attributes, colocated_with="data")
+    site.join(B)
+    site.join(C)
+    site.host("data", site.attributes, B)
+    site.core.host(C, "more", beside, 100, site.now)
+    site.core.host(A, "more", beside, 0, site.now)
+    site.act()
+    assert site.bucket(BucketKey("more", 0)).in_sync == (C,)
+    site.pass_time(TIMEOUT // 10, A, B, C)
+    assert site.bucket().in_sync == (A,) and site.bucket().learning == (B,)
+    site.core.left(C, site.now)
+    site.host("more", beside, A, B)  # They come before the buckets can begin anew: there is nothing to learn yet.
+    site.pass_time(3 * TIMEOUT, A, B)
+    site.learn()
+    for number in range(4):
+        assert sorted(site.bucket(BucketKey("more", number)).in_sync) == [A, B]
+
+
 def test_images_are_made_a_few_at_a_time():
     attributes = RegionAttributes(Kind.PARTITION, 64, 1)
     site = Site()
@@ -977,6 +1007,32 @@ def test_a_copy_that_was_being_made_is_made_again_in_a_new_generation(file):
     assert after.learning == (second,) and after.learners != bucket.learners
 
 
+def test_a_copy_that_an_older_file_still_names_as_leaving_does_not_lead_what_it_lacks():
+    site = Site(A, B)
+    first, second = site.bucket().in_sync
+    site.deaf = {first}
+    site.core.unreachable(first, {KEY: site.bucket().epoch}, second, site.now)
+    site.act()
+    leaves, earlier = site.bucket(), list(site.journal)
+    site.deaf.clear()
+    site.stored[first] = site.core.site.newest
+    site.renew(first)
+    left, newest = site.bucket(), site.core.site.newest
+    assert leaves.leaving == (second,) and left.leaving == ()
+    site.journal[:] = earlier
+    site.start(run=2)
+    for member, known in ((first, left), (second, leaves)):  # What `second` heard last is that it leaves.
+        site.core.join(
+            profile(member, site_identity="site", seen=newest, hosting=(("data", 100),)),
+            {"data": site.attributes},
+            {KEY: Holding(known, True)},
+            newest,
+            site.now,
+        )
+    site.pass_time(OVER, first, second)
+    assert site.bucket().in_sync == (first,) and site.bucket().epoch.generation == 2
+
+
 def test_copies_that_were_silent_together_come_back_with_what_they_have():
     site = Site(A, B)
     bucket = site.bucket()
@@ -1064,6 +1120,21 @@ def test_a_member_that_is_proved_to_be_gone_loses_its_copies_when_the_silence_of
     assert gone not in site.core.site.members
 
 
+def test_a_bucket_that_is_decided_long_after_its_region_was_recovered_gets_its_copies_too():
+    site = Site(A, B)
+    bucket, old = site.bucket(), site.core.site.newest
+    site.journal.clear()
+    site.start(run=2)
+    knows, regions = {KEY: Holding(bucket, True)}, {"data": site.attributes}
+    site.core.join(profile(A, seen=old, hosting=(("data", 100),)), regions, knows, old, site.now)
+    site.core.join(profile(C, hosting=(("data", 100),)), regions, {}, NO_DECISION, site.now)
+    site.pass_time(5 * TIMEOUT, A, C)
+    assert site.core.is_undecided(KEY) and not site.bucket().learners, "B may know of a later decision"
+    site.core.revoke(B, site.now)
+    site.pass_time(TIMEOUT // 10, A, C)
+    assert site.bucket().in_sync == (A,) and site.bucket().learning == (C,)
+
+
 def test_a_new_generation_that_was_interrupted_hears_all_reports_again():
     site = Site(A, B)
     bucket, old = site.bucket(), site.core.site.newest
@@ -1111,6 +1182,24 @@ def test_a_region_that_is_destroyed_goes_with_its_buckets():
     site.act()
     assert site.core.site.buckets == {} and site.core.site.regions == {}
     assert all(profile.hosting == () for profile in site.core.site.members.values())
+
+
+def test_a_region_that_is_created_again_begins_above_all_epochs_of_the_earlier_one():
+    site = Site(A, B)
+    site.core.probed(site.bucket().primary, Reach.REFUSED, site.now)
+    site.act()
+    before = site.bucket()
+    site.core.destroy_region(A, "data")
+    site.act()
+    site.host("data", site.attributes, A, B)
+    after = site.bucket()
+    assert after.epoch > before.epoch and after.life == after.epoch.word > before.epoch.word
+    site.core.left(A, site.now)
+    site.core.left(B, site.now)
+    site.join(C)
+    site.host("data", site.attributes, C)
+    site.pass_time(TIMEOUT, C)
+    assert site.bucket().life == site.bucket().epoch.word > after.epoch.word
 
 
 # --- its file ---

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from pywan import _core
 from pywan.coordination.encoding import plain_bucket
-from pywan.coordination.tables import Bucket, BucketKey, Epoch, Incarnation, Learner, MemberProfile
+from pywan.coordination.tables import NO_EPOCH, Bucket, BucketKey, Epoch, Incarnation, Learner, MemberProfile
 from pywan.copies.copies_session import CopiesSession
+from pywan.copies.peer_session import plain_answers
+from pywan.copies.region_copies import Answer
 
 ME, OTHER = Incarnation("m1", 1), Incarnation("m2", 2)
 KEY = BucketKey("r", 0)
@@ -117,3 +121,19 @@ def test_a_question_that_comes_late_has_no_answer():
     assert answer[3] == 1 and answer[4] == entries
     tail.told(0, LIFE, WORD, 1)  # It counts, so the copy needs it no more.
     assert copies.adopt(request, SECOND)["answers"] == []
+
+
+@pytest.mark.parametrize("led", [EPOCH, Epoch(1, 0), NO_EPOCH], ids=["the last epoch", "an earlier one", "none"])
+def test_promises_need_not_end_if_the_primary_of_the_last_epoch_has_followed(led):
+    leading = Leading()
+    later = Epoch(1, 2)
+    leading.session.take(KEY, Bucket(EPOCH, LIFE, 0, 2, ME, (ME, OTHER)), leading.now)
+    leading.session.take(KEY, Bucket(later, LIFE, 0, 3, ME, (ME, OTHER)), leading.now)
+    assert leading.heard() == [] and leading.tail.state(0)["role"] == "taking over"
+    last = leading.tail.last(0)
+    answers = plain_answers([Answer(0, later, last, last, b"", led)])
+    leading.session.answered(OTHER, "r", {"answers": answers, "promised_us": 200_000}, leading.now)
+    told = [leading.heard() for _ in range(25)]
+    assert [each for each in told if each] == [[("ready", [KEY])]]
+    assert (told[0] != []) == (led == EPOCH)
+    assert told.index([("ready", [KEY])]) in ((0,) if led == EPOCH else (21, 22))

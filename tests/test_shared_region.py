@@ -20,7 +20,9 @@ from pywan.copies.member_copies import MemberCopies
 from pywan.copies.region_copies import Question, RegionCopies, _Copy
 from pywan.errors import BatchError, ConnectivityError, IllegalStateError
 from pywan.testing.waiting import eventually
-from shared_site import Call, SharedSite
+from shared_site import LIFE, Call, SharedSite
+
+REPEATS = LIFE  # `since` of a repeat: no attempt was made before this life.
 
 
 @pytest.fixture
@@ -178,13 +180,13 @@ def test_a_change_that_counts_with_too_few_copies_is_in_doubt_for_its_caller_and
             assert raised.value.in_doubt
         assert read.result() in (1, 2, 3, 4, "by identity")
         with pytest.raises(ConnectivityError, match="made with 1 of 2 copies"):
-            repeat(may_be_made=True)
+            repeat(since=REPEATS)
         with pytest.raises(ConnectivityError, match="min-in-sync-copies asks for 2") as refused:
             other.core.put("k", 5)  # This one was not taken at all.
         assert not refused.value.in_doubt
         primary.tail.set_copies(bucket, [(1, _core.COPY_WAITED, 0, primary.tail.last(bucket))])
         with pytest.raises(ConnectivityError, match="made with 1 of 2 copies"):
-            repeat(may_be_made=True)
+            repeat(since=REPEATS)
 
 
 @pytest.mark.parametrize("caller", [0, 1], ids=["the primary", "another member"])
@@ -215,7 +217,7 @@ def test_a_new_primary_without_copies_repeats_no_change_as_well_made() -> None:
         site.lead(bucket, 1)
         site.members[1].tail.set_copies(bucket, [])
         with pytest.raises(ConnectivityError, match="made with 1 of 2 copies"):
-            site.members[0].route.change(*put, may_be_made=True, identity=(9, 0, 1))
+            site.members[0].route.change(*put, since=REPEATS, identity=(9, 0, 1))
 
 
 # What is asked of the primary
@@ -490,10 +492,10 @@ def test_a_change_that_meets_another_primary_on_its_way_through_callbacks_goes_t
 Identity = tuple[int, int, int]  # Caller, slot, number.
 
 
-def put_as(site: SharedSite, member: int, identity: Identity, value: Any, *, may_be_made: bool = False) -> Any:
+def put_as(site: SharedSite, member: int, identity: Identity, value: Any, *, since: int = 0) -> Any:
     """An attempt of member `member` to put a value under "k", which is a call with this identity."""
     route = site.members[member].route
-    return route.change(_core.UPDATE, "k", value, None, (9, 9, 1), may_be_made=may_be_made, identity=identity)
+    return route.change(_core.UPDATE, "k", value, None, (9, 9, 1), since=since, identity=identity)
 
 
 def test_a_repeat_gets_its_first_answer_however_many_changes_others_made_since() -> None:
@@ -502,7 +504,7 @@ def test_a_repeat_gets_its_first_answer_however_many_changes_others_made_since()
         assert put_as(site, 1, (9, 3, 5), 1) == "created"
         for n in range(5000):
             site.cores[1].put("other", n)
-        assert put_as(site, 1, (9, 3, 5), 2, may_be_made=True) == "created"
+        assert put_as(site, 1, (9, 3, 5), 2, since=REPEATS) == "created"
         assert site.cores[1].get("k") == 1
 
 
@@ -510,9 +512,9 @@ def test_a_call_before_the_newest_one_of_its_slot_is_in_doubt_and_changes_nothin
     with SharedSite(2, buckets=1) as site:
         site.members[0].tail.set_copies(0, [])
         assert put_as(site, 1, (9, 3, 5), 1) == "created"
-        for may_be_made in (False, True):
+        for since in (0, REPEATS):
             with pytest.raises(ConnectivityError, match="a later call of the same caller") as raised:
-                put_as(site, 1, (9, 3, 4), 2, may_be_made=may_be_made)
+                put_as(site, 1, (9, 3, 4), 2, since=since)
             assert raised.value.in_doubt
         assert site.cores[1].get("k") == 1
         assert put_as(site, 1, (9, 4, 4), 2) == put_as(site, 1, (9, 3, 6), 3) == "updated"
@@ -550,6 +552,51 @@ def test_a_call_that_ended_in_doubt_gives_its_slot_back_and_the_next_one_has_a_h
         assert site.cores[1].get("k") == "last"
 
 
+def begin_anew(site: SharedSite, bucket: int, epoch: int) -> None:
+    """The bucket is lost. Its first member begins it anew, alone, in a life that begins under this epoch."""
+    site.epochs[bucket] = epoch - 1
+    tail, core = site.members[0].tail, site.cores[0]
+    for role in (_core.TAIL_ABSENT, _core.TAIL_PRIMARY):
+        tail.set_role(bucket, role, epoch, epoch)
+        core.drop_bucket(bucket) if role == _core.TAIL_ABSENT else tail.set_copies(bucket, [])
+
+
+def test_a_repeat_of_a_call_from_an_earlier_life_is_in_doubt_and_changes_nothing() -> None:
+    with SharedSite(2, buckets=1) as site:
+        site.members[0].tail.set_copies(0, [])
+        begin_anew(site, 0, 7)
+        with pytest.raises(ConnectivityError, match="began anew since the first attempt") as raised:
+            put_as(site, 1, (9, 3, 5), 1, since=6)
+        assert raised.value.in_doubt
+        assert site.members[0].tail.last(0) == 0
+        assert put_as(site, 1, (9, 3, 6), 2, since=7) == "created"
+        assert put_as(site, 1, (9, 3, 6), 3, since=6) == "created", "this life remembers the call: it made it"
+        assert site.cores[1].get("k") == 2
+        assert put_as(site, 1, (9, 3, 7), 4) == "updated", "a first attempt is made in any life"
+
+
+@pytest.mark.parametrize("caller", [0, 1], ids=["the primary", "another member"])
+@pytest.mark.parametrize("what", ["put", "put_if_absent", "rows", "clear"])
+def test_a_change_whose_bucket_begins_anew_before_it_counts_is_not_made_again(caller: int, what: str) -> None:
+    with SharedSite(2, buckets=1) as site:
+        site.carry()
+        core, tail = site.cores[caller], site.members[0].tail
+        before = tail.last(0)
+        make = {
+            "put": partial(core.put, "k", 1),
+            "put_if_absent": partial(core.change_if, "absent", _core.UPDATE, "k", 1),
+            "rows": partial(core.put_columns, np.arange(5), np.arange(5)),
+            "clear": core.clear,
+        }[what]
+        call = Call(make)
+        eventually(lambda: tail.last(0) > before)
+        begin_anew(site, 0, 7)
+        with pytest.raises((ConnectivityError, BatchError), match="began anew since the first attempt") as raised:
+            call.result()
+        assert raised.value.in_doubt
+        assert tail.last(0) == 0 and len(site.cores[0]) == 0
+
+
 @pytest.mark.parametrize("leader", [0, 1], ids=["at the primary", "at the next primary"])
 def test_a_caller_that_was_forgotten_is_refused_for_good(leader: int) -> None:
     with SharedSite(3, buckets=1) as site:
@@ -566,7 +613,7 @@ def test_a_caller_that_was_forgotten_is_refused_for_good(leader: int) -> None:
         site.lead(0, leader)
         for number in (5, 6):
             with pytest.raises(ConnectivityError, match="has given up the member") as raised:
-                put_as(site, 2, (9, 3, number), 3, may_be_made=True)
+                put_as(site, 2, (9, 3, number), 3, since=REPEATS)
             assert raised.value.in_doubt
         assert site.members[leader].tail.last(0) == before + 1
         assert put_as(site, 2, (8, 3, 6), 4) == "updated"

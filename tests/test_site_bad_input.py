@@ -248,7 +248,8 @@ def test_a_region_without_copies_goes_on_empty_when_its_members_are_killed(tmp_p
         one, two = site.start("one"), site.start("two")
         two.do("alone", "put", "k", "before")
         one.kill()  # It had all buckets.
-        two.do("alone", "put", "k", "after")
+        if "began anew" in str(tried(two, "alone", "put", "k", "after")):  # `one` may have made it before it ended.
+            two.do("alone", "put", "k", "after")
         assert two.do("alone", "get", "k") == "after"
         assert f"region alone: {BUCKETS} buckets have lost their last copies" in site.locator.last_words()
         two.kill()

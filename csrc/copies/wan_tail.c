@@ -377,6 +377,15 @@ static inline void note_change(wan_tail *tail, const wan_tail_bucket *bucket, ui
         store(&tail->shard_last[(uint64_t)number_of(tail, bucket) * shards + n], sequence);
 }
 
+/* What becomes of an attempt that the bucket does not remember. A life is named by the epoch under which it began. So
+ * an attempt under an epoch below that may have been made in an earlier life. */
+static wan_status not_remembered(const wan_tail_bucket *bucket, const wan_attempt *attempt)
+{
+    if (!attempt->since || attempt->since >= bucket->life) return WAN_EMPTY;
+    return WAN_FAIL(WAN_IN_DOUBT, "the bucket was lost and began anew since the first attempt, and remembers no earlier"
+                                  " change");
+}
+
 /* As wan_tail_recall, of a primary. *first: what is remembered, if anything. Under the bucket's lock. */
 static wan_status recall(const wan_tail_bucket *bucket, const wan_attempt *attempt, wan_recalled *recalled,
                          const wan_first_answer **first)
@@ -386,11 +395,11 @@ static wan_status recall(const wan_tail_bucket *bucket, const wan_attempt *attem
     if (!known)
         return wan_answers_refuse(&bucket->answers, call.caller)
                    ? WAN_FAIL(WAN_GIVEN_UP, "the site has given up the member that asks, which was silent for too long")
-                   : WAN_EMPTY;
-    if (known->call.number < call.number) return WAN_EMPTY;
+                   : not_remembered(bucket, attempt);
+    if (known->call.number < call.number) return not_remembered(bucket, attempt);
     if (known->call.number > call.number)
         return WAN_FAIL(WAN_IN_DOUBT, "a later call of the same caller was made since, so this one was given up");
-    if (attempt->is_row && known->rows <= attempt->row) return WAN_EMPTY;
+    if (attempt->is_row && known->rows <= attempt->row) return not_remembered(bucket, attempt);
     if (known->is_lost)
         return WAN_FAIL(WAN_IN_DOUBT, "an earlier attempt made the change, and the value that it found is not"
                                       " remembered any more");

@@ -218,7 +218,9 @@ typedef struct {
 /* One attempt of a call, or of one of its rows. */
 typedef struct {
     wan_call_identity call; /* `caller` is 0: nobody repeats it, and nothing is remembered. */
-    uint32_t row;           /* Of a call of many rows. */
+    /* The epoch that its caller knew at the first attempt that may have made the change. 0: this is the first one. */
+    uint64_t since;
+    uint32_t row; /* Of a call of many rows. */
     uint8_t is_row;
 } wan_attempt;
 
@@ -325,9 +327,10 @@ uint64_t wan_tail_commit(wan_tail *tail, wan_tail_reservation *room, uint32_t sh
 void wan_tail_cancel(wan_tail_reservation *room);
 /* What became of a call, or of one of its rows, before. WAN_MADE_BEFORE: it took effect, and *recalled says how;
  * `found` (NULL: nobody wants it) gets the value that it found. WAN_EMPTY: it has not happened. WAN_IN_DOUBT: a later
- * call of its caller and slot was made here, so its caller has given it up; or its answer is lost. WAN_GIVEN_UP: its
- * caller is refused. WAN_ELSEWHERE: the member is not primary. WAN_NO_MEMORY. The detail says why. The caller holds the
- * entry lock of the key: no other attempt of the same call comes between the question and the change. */
+ * call of its caller and slot was made here, so its caller has given it up; or its answer is lost; or an attempt was
+ * made in an earlier life of the bucket, of which this one remembers nothing. WAN_GIVEN_UP: its caller is refused.
+ * WAN_ELSEWHERE: the member is not primary. WAN_NO_MEMORY. The detail says why. The caller holds the entry lock of the
+ * key: no other attempt of the same call comes between the question and the change. */
 wan_status wan_tail_recall(wan_tail *tail, uint32_t bucket, const wan_attempt *attempt, wan_recalled *recalled,
                            wan_buffer *found);
 /* Forgets a caller that is gone: an entry of the stream says so. Statuses as for wan_tail_reserve. */

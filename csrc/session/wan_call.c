@@ -39,6 +39,9 @@ static wan_status check_head(const wan_call *call)
     if (call->flags > (WAN_CALL_REPEAT | WAN_CALL_VALUES) || call->condition >= CONDITION_COUNT || call->reserved)
         return WAN_FAIL(WAN_CORRUPT, "a call with flags %u, condition %u, and %u where 0 should be", call->flags,
                         call->condition, call->reserved);
+    if (call->flags & WAN_CALL_REPEAT && (!wan_call_changes(call->kind) || !call->since))
+        return WAN_FAIL(WAN_CORRUPT, "a call of kind %u that is the repeat of one under epoch %" PRIx64, call->kind,
+                        call->since);
     if (wan_call_changes(call->kind) ? !call->caller || !call->number : call->caller || call->number || call->slot)
         return WAN_FAIL(WAN_CORRUPT, "a call of kind %u of caller %" PRIx64 ", with the number %" PRIu64, call->kind,
                         call->caller, (uint64_t)call->number);

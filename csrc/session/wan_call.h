@@ -63,7 +63,11 @@ typedef struct {
     uint32_t bucket;
     uint32_t count; /* Of ROWS. */
     uint64_t epoch; /* The epoch that the caller knows of the bucket, in one word (Epoch.word). */
-    uint64_t shard; /* Of a SCAN: the shard within the bucket. */
+    union {
+        uint64_t shard; /* Of a SCAN: the shard within the bucket. */
+        /* Of a REPEAT: the epoch that the caller knew when it made the first attempt that may have happened. Not 0. */
+        uint64_t since;
+    };
     /* Of a change: who asks, the number of the call there, and its slot. 0 otherwise. */
     uint64_t caller;
     uint64_t number : 48, slot : 16;

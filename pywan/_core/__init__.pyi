@@ -836,9 +836,9 @@ class CallRoute:
         condition_: Condition | None = None,
         timestamp_ms: int = 0,
         began_us: int = 0,
-        may_be_made: bool = False,
+        since: int = 0,
         identity: tuple[int, int, int] | None = None,
-    ) -> str | Literal[True] | None:
+    ) -> str | int | None:
         """Makes one change at the primary of the key."""
     def ask(self, what: str, places: list[tuple[int, int]], began_us: int = 0) -> list[Any]:
         """Asks the primaries of buckets, all at once; this member too."""

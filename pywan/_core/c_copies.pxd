@@ -84,6 +84,7 @@ cdef extern from "copies/wan_tail.h" nogil:
         wan_answers answers
     ctypedef struct wan_attempt:
         wan_call_identity call
+        uint64_t since
         uint32_t row
         uint8_t is_row
     ctypedef struct wan_recalled:

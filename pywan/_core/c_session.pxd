@@ -27,7 +27,7 @@ cdef extern from "session/wan_call.h" nogil:
         uint32_t length, crc, id
         uint16_t region
         uint32_t bucket, count
-        uint64_t epoch, shard, caller, number
+        uint64_t epoch, shard, since, caller, number
         uint16_t slot
     bint wan_call_changes(uint8_t kind)
     ctypedef struct wan_answer:

@@ -15,19 +15,19 @@ cdef class CallRoute:
     cdef public CallSlots slots         # Gives the calls their identities. A subclass sets it.
 
     cdef object change_as(self, const wan_call_identity *call, int operation, key, value, callback_argument, event_id,
-                          Condition condition_, int64_t timestamp_ms, uint64_t began_us, bint may_be_made)
+                          Condition condition_, int64_t timestamp_ms, uint64_t began_us, uint64_t since)
     cdef int exchange_all(self, list parts, uint64_t began_us) except -1
     cdef int exchange_parts(self, list parts, uint64_t began_us, CallSession here) except -1
     cdef int send(self, CallPart part, uint64_t began_us, list lines) except -1
     cdef int finish(self, CallPart part, uint64_t began_us, CallSession here) except -1
     cdef bytes exchange(self, wan_call *head, const void *first, uint64_t first_length, const void *second,
-                        uint64_t second_length, uint64_t began_us, bint *may_be_made, key, wan_answer *got,
+                        uint64_t second_length, uint64_t began_us, uint64_t *since, key, wan_answer *got,
                         object trouble, CallSession here)
     cdef bytes begin_change(self, wan_call *head, const wan_call_identity *call, int operation, key, value,
                             callback_argument, event_id, Condition condition_, int64_t timestamp_ms)
     cdef str outcome_of(self, const wan_answer *got, bytes payload, Condition condition_)
     cdef object judge(self, wan_call *head, int state, const wan_answer *got, bytes payload, CallLine line,
-                      bint before, bint *may_be_made, key)
+                      uint64_t before, uint64_t *since, key)
     cdef object rename(self, wan_call *head)
     cdef bint is_final(self, const wan_call *head, const wan_answer *got, bytes payload, key) except *
 
@@ -38,7 +38,8 @@ cdef class CallPart:
     cdef CallLine line                  # While it is on its way.
     cdef call_slot *slot
     cdef int state
-    cdef bint may_be_made               # An attempt may have made the change.
+    # The epoch that was known at the first attempt that may have made the change. 0: none may have.
+    cdef uint64_t since
     cdef bint is_here                   # This member is primary itself.
     cdef uint64_t answer_at             # Then: where its answer begins, for `CallSession.answer_here`.
     cdef object trouble                 # What became of the first attempt, as `aim` wants it.
@@ -58,8 +59,9 @@ cdef class CallSteps:
     cdef object key                     # For errors.
     cdef readonly bint is_read
     cdef readonly uint64_t began_us
-    # Whether an attempt may have made the change, and whether one before the last one may have.
-    cdef bint may_be_made, before
+    # The epoch that was known at the first attempt that may have made the change; 0: none may have. `before`: the same
+    # without the last attempt.
+    cdef uint64_t since, before
     cdef wan_call_identity call         # Of a change that has not ended. `caller` is 0: it has.
     cdef CallLine line                  # Of the attempt that is on its way.
     cdef call_slot *slot

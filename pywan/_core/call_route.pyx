@@ -69,41 +69,42 @@ cdef class CallRoute:
         cdef wan_call head
         cdef wan_answer got
         cdef uint64_t hash
-        cdef bint may_be_made = False
+        cdef uint64_t since = 0
         _key_holder = encode_key(key, &encoded_key)
         hash = wan_key_hash(encoded_key.data, encoded_key.length, encoded_key.form)
         begin(&head, WAN_CALL_GET, self.state, hash)
         head.form = encoded_key.form
-        payload = self.exchange(&head, encoded_key.data, encoded_key.length, NULL, 0, began_us, &may_be_made,
+        payload = self.exchange(&head, encoded_key.data, encoded_key.length, NULL, 0, began_us, &since,
                                 key, &got, None, None)
         if payload is None:
             return None
         return read_of(&got, payload)
 
     def change(self, int operation, key, value, callback_argument, event_id, Condition condition_=None,
-               int64_t timestamp_ms=0, uint64_t began_us=0, bint may_be_made=False, identity=None):
+               int64_t timestamp_ms=0, uint64_t began_us=0, uint64_t since=0, identity=None):
         """Makes one change at the primary of the key. Returns its outcome, as `RegionChanges.change` does. None: this
-        member has become primary: make it here. True: this member has become primary, and an attempt may have made the
-        change: make it here, with the same identity.
+        member has become primary: make it here. An epoch word: this member has become primary, and an attempt may have
+        made the change: make it here as a repeat, with the same identity.
 
-        `event_id`: (member, thread, sequence) of the event. `began_us`: when the caller began; 0: now. `may_be_made`:
-        an attempt was made that may have happened. `identity`: (caller, slot, number), the same at each attempt. None:
-        the call gets one now. `condition_` gets what the primary found."""
+        `event_id`: (member, thread, sequence) of the event. `began_us`: when the caller began; 0: now. `since`: an
+        attempt was made that may have happened, and the bucket had this epoch or a later one then; 0: none was.
+        `identity`: (caller, slot, number), the same at each attempt. None: the call gets one now. `condition_` gets
+        what the primary found."""
         cdef wan_call_identity call
         if identity is not None:
             call.caller, call.slot, call.number = identity
             return self.change_as(&call, operation, key, value, callback_argument, event_id, condition_, timestamp_ms,
-                                  began_us, may_be_made)
+                                  began_us, since)
         cdef CallSlots slots = self.slots
         slots.take(&call)
         try:
             return self.change_as(&call, operation, key, value, callback_argument, event_id, condition_, timestamp_ms,
-                                  began_us, may_be_made)
+                                  began_us, since)
         finally:
             wan_slots_give(&slots.slots, call)
 
     cdef object change_as(self, const wan_call_identity *call, int operation, key, value, callback_argument, event_id,
-                          Condition condition_, int64_t timestamp_ms, uint64_t began_us, bint may_be_made):
+                          Condition condition_, int64_t timestamp_ms, uint64_t began_us, uint64_t since):
         """As `change`, with an identity."""
         cdef wan_call head
         cdef wan_answer got
@@ -114,9 +115,9 @@ cdef class CallRoute:
         if condition_ is not None:
             expected, expected_length = condition_.wanted.value, condition_.wanted.length
         payload = self.exchange(&head, PyBytes_AS_STRING(packed), PyBytes_GET_SIZE(packed), expected, expected_length,
-                                began_us, &may_be_made, key, &got, None, None)
+                                began_us, &since, key, &got, None, None)
         if payload is None:
-            return True if may_be_made else None
+            return since or None
         return self.outcome_of(&got, payload, condition_)
 
     cdef bytes begin_change(self, wan_call *head, const wan_call_identity *call, int operation, key, value,
@@ -239,7 +240,7 @@ cdef class CallRoute:
             here.begin_here()
             for part in parts:
                 if part.is_here:
-                    part.may_be_made = wan_call_changes(part.head.kind)
+                    part.since = self.state.epoch_of(part.head.bucket) if wan_call_changes(part.head.kind) else 0
                     part.answer_at = here.do_here(self.state, &part.head, part.data, part.length)
             with nogil:
                 here.settle()       # One wait for the copies of all buckets.
@@ -283,7 +284,7 @@ cdef class CallRoute:
         if part.slot == NULL or part.state == CALL_NOT_SENT:
             part.trouble = "broken", epoch, line.why if line.broken else "too many calls are on their way", b""
         elif wan_call_changes(part.head.kind):
-            part.may_be_made = True
+            part.since = max(<uint64_t>1, epoch)
         return 0
 
     cdef int finish(self, CallPart part, uint64_t began_us, CallSession here) except -1:
@@ -295,26 +296,27 @@ cdef class CallRoute:
                 if part.payload is not None:
                     part.trouble = "elsewhere", part.head.epoch, "it is not primary", part.payload
                     if part.got.status != WAN_ANSWER_IN_DOUBT:
-                        part.may_be_made = False        # The first attempt changed nothing.
+                        part.since = 0      # The first attempt changed nothing.
                     if part.got.status == WAN_ANSWER_GIVEN_UP:
                         part.trouble = self.rename(&part.head)
-                part.payload = self.exchange(&part.head, part.data, part.length, NULL, 0, began_us, &part.may_be_made,
+                part.payload = self.exchange(&part.head, part.data, part.length, NULL, 0, began_us, &part.since,
                                              None, &part.got, part.trouble, here)
         except Exception as error:
             part.error = error
         return 0
 
     cdef bytes exchange(self, wan_call *head, const void *first, uint64_t first_length, const void *second,
-                        uint64_t second_length, uint64_t began_us, bint *may_be_made, key, wan_answer *got,
+                        uint64_t second_length, uint64_t began_us, uint64_t *since, key, wan_answer *got,
                         object trouble, CallSession here):
         """Sends a call until it is answered. Returns the payload of the answer, whose head is *got. None: this member
         is primary itself, and `here`, which would do the call, is None. Rows of which some were done end with the
-        answer that says so, whatever its status is. `trouble`: of an attempt that was made before."""
+        answer that says so, whatever its status is. `trouble`: of an attempt that was made before. `since`: as for
+        `change`."""
         cdef CallLine line
         cdef call_slot *slot
         cdef int state
-        cdef uint64_t until
-        cdef bint is_change = wan_call_changes(head.kind), before
+        cdef uint64_t until, before, epoch
+        cdef bint is_change = wan_call_changes(head.kind)
         cdef const wan_answer *answer
         cdef bytes payload
         self.state.check_process()
@@ -323,15 +325,16 @@ cdef class CallRoute:
         while True:
             aimed = self.targets[head.bucket] if trouble is None and wan_call_depth == 0 else None
             if aimed is None or not (<CallLine?>aimed[0]).enter():
-                aimed = self.aim(head.bucket, began_us, trouble, may_be_made[0], key)
+                aimed = self.aim(head.bucket, began_us, trouble, since[0] != 0, key)
                 if aimed is None and here is None:
                     return None
                 if aimed is not None and not (<CallLine?>aimed[0]).enter():
                     trouble = "broken", aimed[1], (<CallLine>aimed[0]).why, b""
                     continue
-            before = may_be_made[0]
+            before = since[0]
             mark_repeat(head, before)
             if aimed is None:
+                epoch = self.state.epoch_of(head.bucket)
                 head.epoch = 0
                 answer = here.serve_here(self.state, head, first, first_length)
                 got[0] = answer[0]
@@ -339,7 +342,7 @@ cdef class CallRoute:
                 if self.is_final(head, got, payload, key):
                     return payload
                 if got.status == WAN_ANSWER_IN_DOUBT:
-                    may_be_made[0] = True
+                    since[0] = before or epoch
                 elif got.status == WAN_ANSWER_GIVEN_UP:
                     trouble = self.rename(head)
                     continue
@@ -356,7 +359,7 @@ cdef class CallRoute:
                         line.flush(until)
                         state = line.wait(slot, until)
                 if state != CALL_NOT_SENT and is_change:
-                    may_be_made[0] = True
+                    since[0] = before or max(<uint64_t>1, head.epoch)
                 while state == CALL_INTERRUPTED:
                     PyErr_CheckSignals()
                     with nogil:
@@ -367,7 +370,7 @@ cdef class CallRoute:
                     answer = <const wan_answer *>slot.answer.bytes
                     got[0] = answer[0]
                     payload = PyBytes_FromStringAndSize(<const char *>(answer + 1), answer.length)
-                trouble = self.judge(head, state, got, payload, line, before, may_be_made, key)
+                trouble = self.judge(head, state, got, payload, line, before, since, key)
                 if trouble is None:
                     return payload
             finally:
@@ -377,15 +380,15 @@ cdef class CallRoute:
                 line.leave()
 
     cdef object judge(self, wan_call *head, int state, const wan_answer *got, bytes payload, CallLine line,
-                      bint before, bint *may_be_made, key):
+                      uint64_t before, uint64_t *since, key):
         """What became of an attempt. None: the call ends with this answer. Otherwise the trouble, as `aim` wants it.
-        *may_be_made becomes `before` again if the attempt has changed nothing."""
+        *since becomes `before` again if the attempt has changed nothing."""
         if state == CALL_ANSWERED:
             if self.is_final(head, got, payload, key):
                 return None
             if got.status == WAN_ANSWER_IN_DOUBT:
                 return "in doubt", head.epoch, "it lost track of the change before that counted", b""
-            may_be_made[0] = before
+            since[0] = before
             if got.status == WAN_ANSWER_GIVEN_UP:
                 return self.rename(head)
             return "elsewhere", head.epoch, f"it is not primary, and knows epoch {got.number:#x}", payload
@@ -393,7 +396,7 @@ cdef class CallRoute:
             return "late", head.epoch, "it did not answer", b""
         if state == CALL_UNKNOWN:
             return "broken", head.epoch, line.why, b""
-        may_be_made[0] = before
+        since[0] = before
         return "broken", head.epoch, line.why if line.broken else "too many calls are on their way", b""
 
     cdef bint is_final(self, const wan_call *head, const wan_answer *got, bytes payload, key) except *:
@@ -507,7 +510,7 @@ cdef class CallSteps:
     @property
     def in_doubt(self):
         """Whether an attempt may have made the change."""
-        return bool(self.may_be_made)
+        return self.since != 0
 
     @property
     def until_us(self):
@@ -518,22 +521,22 @@ cdef class CallSteps:
         """Lays out the next attempt on a line. `epoch`: 0 if the line leads to this member itself. Returns whether it
         is on its way; if not, `trouble` says why."""
         cdef const void *expected = NULL
-        cdef uint64_t length = 0
+        cdef uint64_t length = 0, known = epoch or self.route.state.epoch_of(self.head.bucket)
         cdef int state = CALL_NOT_SENT
         if self.condition_ is not None:
             expected, length = self.condition_.wanted.value, self.condition_.wanted.length
         self.let_go()
-        self.line, self.before, self.head.epoch = line, self.may_be_made, epoch
+        self.line, self.before, self.head.epoch = line, self.since, epoch
         mark_repeat(&self.head, self.before)
         self.slot = line.take_slot(0)
         if self.slot != NULL:
             state = line.submit(self.slot, &self.head, PyBytes_AS_STRING(self.packed), PyBytes_GET_SIZE(self.packed),
                                 expected, length)
         if state == CALL_NOT_SENT:
-            self.trouble = self.route.judge(&self.head, state, &self.got, None, line, self.before, &self.may_be_made,
+            self.trouble = self.route.judge(&self.head, state, &self.got, None, line, self.before, &self.since,
                                             self.key)
             return False
-        self.may_be_made |= not self.is_read
+        self.since = 0 if self.is_read else self.before or known
         return True
 
     def take(self):
@@ -550,7 +553,7 @@ cdef class CallSteps:
             payload = PyBytes_FromStringAndSize(<const char *>(answer + 1), answer.length)
         self.let_go()
         self.trouble = self.route.judge(&self.head, state, &self.got, payload, self.line, self.before,
-                                        &self.may_be_made, self.key)
+                                        &self.since, self.key)
         if self.trouble is not None:
             return False
         self.end()
@@ -570,10 +573,11 @@ cdef tuple read_of(const wan_answer *got, bytes payload):
     return got.flags & WAN_ANSWER_LIVE != 0, got.form, payload if got.flags & WAN_ANSWER_VALUE else None
 
 
-cdef void mark_repeat(wan_call *head, bint may_be_made) noexcept nogil:
-    """Says in the head of a change whether an earlier attempt may have made it."""
-    if may_be_made and wan_call_changes(head.kind):
+cdef void mark_repeat(wan_call *head, uint64_t since) noexcept nogil:
+    """Says in the head of a change whether an earlier attempt may have made it, and since which epoch."""
+    if since and wan_call_changes(head.kind):
         head.flags |= WAN_CALL_REPEAT
+        head.since = since
 
 
 cdef void begin(wan_call *head, int kind, CompiledRegion state, uint64_t hash) noexcept:

@@ -931,7 +931,7 @@ cdef class CallSession(Session):
                 Encoded(record.callback_form, PyBytes_FromStringAndSize(callback, record.callback_length)),
                 record.stamp >> 16 if record.flags & WAN_FLAG_GIVEN else 0, condition_,
                 event_id=(record.event_member, record.event_thread, record.event_sequence),
-                call=(call.caller, call.slot, call.number, row))
+                call=(call.caller, call.slot, call.number, row, call.since if call.flags & WAN_CALL_REPEAT else 0))
         finally:
             wan_call_depth = before
 
@@ -982,6 +982,7 @@ cdef void attempt_of(const wan_call *call, wan_attempt *attempt) noexcept nogil:
     """Says which call asks for a change."""
     memset(attempt, 0, sizeof(wan_attempt))
     attempt.call.caller, attempt.call.slot, attempt.call.number = call.caller, call.slot, call.number
+    attempt.since = call.since if call.flags & WAN_CALL_REPEAT else 0
 
 
 cdef void prepare(region_core *region, const wan_record *record, wan_change *change, origin *from_) noexcept nogil:

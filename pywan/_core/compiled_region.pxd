@@ -46,7 +46,8 @@ cdef class CompiledRegion:
     cdef int check_can_be_fed(self, Tail tail, EventQueue queue) except -1
     cdef bint is_elsewhere(self, uint64_t hash) noexcept
     cdef wan_status wait_counted(self, uint32_t bucket, uint64_t era, uint64_t sequence) except *
-    cdef int wait_for_role(self, key, uint64_t began) except -1
+    cdef uint64_t epoch_of(self, uint32_t bucket) noexcept
+    cdef int wait_for_role(self, key, uint64_t began, bint may_be_made) except -1
     cdef wan_status wait_readable(self, uint32_t bucket, uint64_t era) except *
     cdef wan_status wait_for_room(self, wan_change *change, const origin *from_, decision *decided, condition *wanted,
                                   wan_outcome *outcome) except *

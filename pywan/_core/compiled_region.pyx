@@ -228,6 +228,10 @@ cdef class CompiledRegion:
         return (tail != NULL and
                 wan_tail_role(tail, wan_table_bucket(&self.region.table, hash).number) != WAN_TAIL_PRIMARY)
 
+    cdef uint64_t epoch_of(self, uint32_t bucket) noexcept:
+        """The epoch that a bucket has here. It is above 0. An attempt that begins now is made under no lower one."""
+        return max(<uint64_t>1, wan_read(&self.region.tail.buckets[bucket].epoch)) if self.region.tail != NULL else 1
+
     cdef wan_status wait_counted(self, uint32_t bucket, uint64_t era, uint64_t sequence) except *:
         """Waits until a change counts, with what came before it. WAN_OK: it does. WAN_ELSEWHERE: nobody here knows
         whether it does or will. WAN_EMPTY: it does not after the time that a call may take."""
@@ -245,17 +249,19 @@ cdef class CompiledRegion:
                 status = wan_tail_wait(tail, bucket, era, sequence, WAIT_SLICE_MS)
         return status
 
-    cdef int wait_for_role(self, key, uint64_t began) except -1:
+    cdef int wait_for_role(self, key, uint64_t began, bint may_be_made) except -1:
         """Waits a moment, because the tables say that this member is primary, and its tail does not say so yet or may
         not answer. Raises an error when the time of a call that began at `began` is over."""
         cdef uint32_t never = 0
         from pywan.errors import ConnectivityError
         if wan_monotonic_us() >= began + <uint64_t>self.route.limit_us:
-            raise ConnectivityError(f"region {self.name!r}: key {described(key)}: this member is primary of its bucket,"
-                                    f" and may not answer for {self.route.limit_us / 1e6:g} s now: it does not"
-                                    " reach the copies, or has not heard the coordinator for the silence-limit;"
-                                    " nothing was changed. Look at"
-                                    " `show coordinator`")
+            became = "an earlier attempt may have made the change" if may_be_made else "nothing was changed"
+            error = ConnectivityError(f"region {self.name!r}: key {described(key)}: this member is primary of its"
+                                      f" bucket, and may not answer for {self.route.limit_us / 1e6:g} s now: it does"
+                                      " not reach the copies, or has not heard the coordinator for the silence-limit;"
+                                      f" {became}. Look at `show coordinator`")
+            error.in_doubt = may_be_made
+            raise error
         PyErr_CheckSignals()
         with nogil:
             wan_wait_change(&never, 0, 1)

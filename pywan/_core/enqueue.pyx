@@ -54,7 +54,7 @@ cdef int read_origin(made, origin *from_, uint8_t *flags) except -1:
     from_.possible_duplicate = len(made) > 3 and bool(made[3])
     flags[0] = made[4] if len(made) > 4 else 0
     if len(made) > 5 and made[5] is not None:
-        caller, slot, number, row = made[5]
+        caller, slot, number, row, from_.attempt.since = made[5]
         from_.attempt.call.caller, from_.attempt.call.slot, from_.attempt.call.number = caller, slot, number
         from_.attempt.is_row = row is not None
         from_.attempt.row = row or 0

@@ -489,7 +489,7 @@ cdef bytes find_shared(CompiledRegion self, key, const encoded *encoded_key, uin
             live[0] = found[0]
             form[0] = found[1]
             return found[2]
-        self.wait_for_role(key, began)
+        self.wait_for_role(key, began, False)
 
 
 cdef object no_answer(CompiledRegion self, key, bint in_doubt):
@@ -531,7 +531,7 @@ cdef str change_by_callbacks(CompiledRegion self, int operation, key, value, cal
                                         (self.region.member, wan_thread_number(), wan_thread_next_event()), condition_,
                                         timestamp_ms)
             if outcome is not None:
-                if outcome is True:             # The callbacks would make another change.
+                if not isinstance(outcome, str):    # The callbacks would make another change.
                     raise no_answer(self, key, True)
                 return outcome
     if condition_ is None and not timestamp_ms:
@@ -541,14 +541,13 @@ cdef str change_by_callbacks(CompiledRegion self, int operation, key, value, cal
 
 cdef str finish_shared(CompiledRegion self, wan_change *change, origin *from_, decision *decided,
                        Condition condition_, key, value, callback_argument, int64_t timestamp_ms, uint64_t began,
-                       CallSlots slots, wan_status *status, wan_outcome *outcome):
-    """The rest of a change to a region that several members hold, which began at `began` and has its identity from
-    `slots`. It waits until the change counts, or asks the primary to make it. Returns the outcome at another member.
-    None: the change was made here, or refused, as *status and *outcome say."""
+                       CallSlots slots, uint64_t epoch, wan_status *status, wan_outcome *outcome):
+    """The rest of a change to a region that several members hold, which began at `began`, when the bucket had this
+    epoch, and has its identity from `slots`. It waits until the change counts, or asks the primary to make it. Returns
+    the outcome at another member. None: the change was made here, or refused, as *status and *outcome say."""
     cdef uint32_t bucket = wan_table_bucket(&self.region.table, change.hash).number
     cdef condition *wanted = &condition_.wanted if condition_ is not None else NULL
     cdef wan_call_identity *call = &from_.attempt.call
-    cdef bint may_be_made = False       # Whether an earlier attempt may have made the change.
     cdef wan_status counts
     event_id = from_.event_member, from_.event_thread, from_.event_sequence
     while True:
@@ -560,8 +559,9 @@ cdef str finish_shared(CompiledRegion self, wan_change *change, origin *from_, d
                 return None
             if counts == WAN_EMPTY:
                 raise no_answer(self, key, outcome[0] <= WAN_DESTROYED)
-            may_be_made |= outcome[0] <= WAN_DESTROYED
-        elif status[0] == WAN_IN_DOUBT or (status[0] == WAN_GIVEN_UP and may_be_made):
+            if outcome[0] <= WAN_DESTROYED:
+                from_.attempt.since = from_.attempt.since or epoch
+        elif status[0] == WAN_IN_DOUBT or (status[0] == WAN_GIVEN_UP and from_.attempt.since):
             raise nobody_knows(self, key)
         elif status[0] != WAN_ELSEWHERE and status[0] != WAN_GIVEN_UP:
             return None
@@ -569,11 +569,12 @@ cdef str finish_shared(CompiledRegion self, wan_change *change, origin *from_, d
             slots.rename(call)
         else:
             found = self.route.change(<int>change.operation, key, value, callback_argument, event_id, condition_,
-                                      timestamp_ms, began, may_be_made, (call.caller, call.slot, call.number))
+                                      timestamp_ms, began, from_.attempt.since, (call.caller, call.slot, call.number))
             if isinstance(found, str):
                 return found
-            may_be_made = found is True         # This member is primary now.
-            self.wait_for_role(key, began)
+            from_.attempt.since = found or 0        # This member is primary now.
+            self.wait_for_role(key, began, from_.attempt.since != 0)
+        epoch = self.epoch_of(bucket)
         change.stamp = wan_clock_take(self.region.clock, wan_clock_now_ms(self.region.clock), 1)
         if wanted != NULL:
             status[0] = region_change_if(&self.region, change, from_, decided, wanted, outcome)
@@ -618,7 +619,7 @@ cdef str change_one(CompiledRegion self, int operation, key, value, callback_arg
     cdef wan_status status
     cdef decision *decided = NULL
     cdef condition *wanted = &condition_.wanted if condition_ is not None else NULL
-    cdef uint64_t began = 0
+    cdef uint64_t began = 0, epoch = 0
     cdef uint8_t flags = 0
     cdef CallSlots slots = None         # Where the change has its identity from. None: another call asks for it.
     cdef wan_call_identity own
@@ -660,6 +661,7 @@ cdef str change_one(CompiledRegion self, int operation, key, value, callback_arg
             slots = self.slots
             slots.take(&from_.attempt.call)
             own = from_.attempt.call
+            epoch = self.epoch_of(wan_table_bucket(&self.region.table, change.hash).number)
     try:
         if wanted != NULL:
             status = region_change_if(&self.region, &change, &from_, decided, wanted, &outcome)
@@ -672,7 +674,7 @@ cdef str change_one(CompiledRegion self, int operation, key, value, callback_arg
                 elsewhere = finish_for_other(self, &change, key, status, outcome)
             else:
                 elsewhere = finish_shared(self, &change, &from_, decided, condition_, key, value, callback_argument,
-                                          timestamp_ms, began, slots, &status, &outcome)
+                                          timestamp_ms, began, slots, epoch, &status, &outcome)
             if elsewhere is not None:
                 if heard is not None:
                     heard.append(True)

@@ -22,6 +22,7 @@ from pywan.coordination.tables import (
     DRIFT_DIVISOR,
     MEMBER_TIMEOUT_US,
     NO_DECISION,
+    NO_EPOCH,
     Bucket,
     BucketKey,
     DecisionId,
@@ -36,7 +37,7 @@ from pywan.coordination.tables import (
 )
 
 PROMISES_END_US = 400_000  # After this time a promise of a copy is over (WAN_PROMISE_US), whatever the clocks do.
-UNTIMED = 0
+UNTIMED = 0  # The next tick is to come at once. It was never due at another time, so it is not late.
 MEMBERS_MAX = 250  # Of a site. A member has lanes to 256 others (WAN_TAIL_LANES_MAX); some may be of members that went.
 LEARNERS_AT_ONCE = 8  # Images of one region that one member takes at the same time.
 
@@ -97,7 +98,7 @@ class Coordinator:
         self._moves = Moves(self.site, self)
         # By primary: the copies that it could not reach, and when.
         self._complaints: dict[Incarnation, dict[Incarnation, int]] = {}
-        self._recovery_at: dict[str, int] = {}  # When lost copies of the region are made again.
+        self._recovery_at: dict[str, int] = {}  # When lost copies of the region are made again. UNTIMED: at once.
         self._reported: defaultdict[BucketKey, set[Incarnation]] = defaultdict(set)
         self._heard_now: set[Incarnation] = set()  # Members that have reported in this generation.
         self._unheard: dict[BucketKey, set[Incarnation]] = {}  # In a new generation: who has yet to report the bucket.
@@ -107,7 +108,7 @@ class Coordinator:
         # Members that asked to host a region, each with its weight. They wait for those who have it.
         self._to_let_in: dict[tuple[Incarnation, str], int] = {}
         self._actions: list[Action] = []
-        # By region: when buckets that were lost may be made. UNTIMED: the next tick sets it.
+        # By region: when buckets that were lost may be made. UNTIMED: the next tick says when.
         self._anew_at: dict[str, int] = {}
         self._lost: Counter[str] = Counter()  # By region: the lost buckets of which nobody was told yet.
         self._silent = set(self.site.members)  # Members of earlier runs that this run has not heard.
@@ -478,8 +479,11 @@ class Coordinator:
         self._go_on(now_us)
 
     def next_us(self) -> int | None:
-        """When `tick` is to be called next though nobody asks for anything; None: never."""
-        recoveries = () if self._silent else self._recovery_at.values()
+        """When `tick` is to be called next though nobody asks for anything; UNTIMED: at once; None: never."""
+        recoveries = () if self._silent or self._moves.site_ends else self._recovery_at.values()
+        if UNTIMED in (*self._anew_at.values(), *recoveries):
+            self._due_us = None
+            return UNTIMED
         silence = (self._silence_until,) if self._silent else ()
         moves = self._moves.next_us()
         due = (
@@ -553,28 +557,31 @@ class Coordinator:
 
     # --- decisions ---
 
-    def _make(self, key: BucketKey, attributes: RegionAttributes, before: Bucket | None, life: int) -> None:
-        """A new and empty life of a bucket. Nothing happens while no member can store it: the bucket waits."""
+    def _make(self, key: BucketKey, attributes: RegionAttributes, before: Bucket | None, begins: Epoch) -> None:
+        """A new and empty life of a bucket, under the epoch `begins`. Nothing happens while no member can store it: the
+        bucket waits."""
         weights = self.storing(key.region)
         if not weights:
             return
         load = self.site.loads[key.region]
-        beside = self._beside(key, attributes, make_life=life)
+        beside = self._beside(key, attributes, begins=begins)
         if beside and all(each in weights for each in beside):
             copies, primary = list(beside), beside[0]
+            if len(copies) < attributes.copies_wanted(len(weights)):
+                # Its members may have come long ago. The copies that they were to learn then were of no use.
+                self._recover_from(key.region, UNTIMED)
         else:
             copies = choose_copies(load, weights, attributes.copies_wanted(len(weights)))
             primary = choose_primary(load, copies)
-        epoch = Epoch(self.site.generation, before.epoch.number + 1 if before else 1)
         version = before.version + 1 if before else 1
-        self.site.set_bucket(key, Bucket(epoch, life, 0, version, primary, tuple(copies)))
+        self.site.set_bucket(key, Bucket(begins, begins.word, 0, version, primary, tuple(copies)))
 
     def _beside(
-        self, key: BucketKey, attributes: RegionAttributes, *, make_life: int = 0, learners: bool = False
+        self, key: BucketKey, attributes: RegionAttributes, *, begins: Epoch = NO_EPOCH, learners: bool = False
     ) -> tuple[Incarnation, ...]:
         """The copies of the bucket with which this one is colocated, its primary first. (): there is none.
 
-        With `make_life`, that bucket is made in this life if nobody has it. With `learners`, those that learn it come
+        With `begins`, that bucket is made under this epoch if nobody has it. With `learners`, those that learn it come
         last.
         """
         parent = attributes.colocated_with
@@ -583,8 +590,8 @@ class Coordinator:
             return ()
         beside = BucketKey(parent, key.number)
         bucket = self.site.buckets.get(beside)
-        if make_life and parent not in self._anew_at and (bucket is None or bucket.primary is None):
-            self._make(beside, theirs, bucket, make_life)
+        if begins != NO_EPOCH and parent not in self._anew_at and (bucket is None or bucket.primary is None):
+            self._make(beside, theirs, bucket, begins)
             bucket = self.site.buckets.get(beside)
         if bucket is None or bucket.primary is None:
             return ()
@@ -607,8 +614,10 @@ class Coordinator:
             attributes, depth = self.site.regions.get(attributes.colocated_with), depth + 1
         return depth
 
-    def _new_life(self) -> int:
-        return self.site.generation << 40 | self.site.number + 1
+    def _new_life(self) -> Epoch:
+        """The epoch under which a new life begins. It is above all epochs that any bucket has had, also one of a region
+        that was destroyed since: an epoch counts up by one with a decision, and so by less than the decisions do."""
+        return Epoch(self.site.generation, self.site.number + 1)
 
     def promote(
         self, key: BucketKey, bucket: Bucket, candidates: list[Incarnation], in_sync: tuple[Incarnation, ...]
@@ -626,7 +635,7 @@ class Coordinator:
         before = (*bucket.in_sync, *bucket.leaving)
         unfenced = before if len(before) > 1 and len(in_sync) == 1 else bucket.unfenced
         learners = tuple(each for each in bucket.learners if each.member not in in_sync)
-        epoch = Epoch(self.site.generation, bucket.epoch.number + 1)
+        epoch = max(Epoch(self.site.generation, bucket.epoch.number + 1), Epoch.of(bucket.life))
         self.site.set_bucket(
             key,
             replace(
@@ -721,8 +730,8 @@ class Coordinator:
                 bucket = replace(bucket, leaving=())
             if any(self._stored_by.get(each, 0) >= decided for each in bucket.unfenced):
                 bucket = replace(bucket, unfenced=())
-            if bucket != self.site.buckets[key]:
-                self.site.set_bucket(key, bucket)
+            if bucket != self.site.buckets[key]:  # An older file may still name those who left: this one is newer.
+                self.site.set_bucket(key, replace(bucket, version=bucket.version + 1))
 
     def _give_up(self, member: Incarnation, now_us: int) -> None:
         """The lease of the member is over, or it has ended. It stays in the table only while a bucket depends on it."""
@@ -777,12 +786,12 @@ class Coordinator:
             return
         if not self.storing(region):
             return
-        life = self._new_life()
+        begins = self._new_life()
         for number in range(attributes.total_num_buckets):
             key = BucketKey(region, number)
             bucket = self.site.buckets.get(key)
             if key not in self._unheard and (bucket is None or bucket.primary is None):
-                self._make(key, attributes, bucket, life)
+                self._make(key, attributes, bucket, begins)
 
     def _is_used(self, region: str, me: Incarnation) -> bool:
         """Whether another member has the region, or a bucket of it is still somewhere."""
@@ -879,6 +888,7 @@ class Coordinator:
             if holding.has_all:
                 self._reported[key].add(me)
             if known is None or (theirs.life, theirs.epoch, theirs.version) > (known.life, known.epoch, known.version):
+                self.site.number = max(self.site.number, theirs.epoch.number)  # A new life begins above it.
                 self.site.set_bucket(key, theirs)
                 self._unheard[key] = self._awaited(theirs)
         for key in list(self._unheard):
@@ -922,10 +932,10 @@ class Coordinator:
         if there:
             if not reported.issuperset((*bucket.in_sync, *bucket.leaving)):
                 # Those who are missing may have known of a later decision, and have acknowledged more.
-                bucket = replace(bucket, life=self._new_life(), inherits=bucket.life)
+                bucket = replace(bucket, life=self._new_life().word, inherits=bucket.life)
             self.promote(key, replace(bucket, learners=()), list(there), there)
             if key.region in self.site.regions:  # The learners begin anew. A due recovery may have been forgotten.
-                self._recover_from(key.region, self._silence_until)
+                self._recover_from(key.region, UNTIMED)
             return
         self._lose_bucket(key, bucket)
 

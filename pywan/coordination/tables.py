@@ -40,6 +40,11 @@ class Epoch(NamedTuple):
         """The epoch as one number, which is how the core compares epochs."""
         return self.generation << 40 | self.number
 
+    @classmethod
+    def of(cls, word: int) -> Epoch:
+        """The epoch that has this word."""
+        return cls(word >> 40, word & (1 << 40) - 1)
+
 
 NO_EPOCH = Epoch(0, 0)
 
@@ -117,9 +122,11 @@ class Bucket:
     """
 
     epoch: Epoch = NO_EPOCH
-    life: int = 0  # Sequences start over in a new life: the bucket may have lost its end, or all of it.
+    # Sequences start over in a new life: the bucket may have lost its end, or all of it. It is the word of the epoch
+    # under which the life began: no epoch of the life is below that, and every epoch of an earlier life is.
+    life: int = 0
     inherits: int = 0  # The life whose content this one goes on with; 0: it began empty.
-    version: int = 0  # Counts the changes of `in_sync`.
+    version: int = 0  # Counts the changes of the three sets: `in_sync`, `leaving`, `unfenced`.
     primary: Incarnation | None = None  # None: nobody can be primary now; the bucket waits.
     in_sync: tuple[Incarnation, ...] = ()
     leaving: tuple[Incarnation, ...] = ()  # Out of `in_sync`, but not everybody who stays in it has stored that.

@@ -27,9 +27,9 @@ Entry = tuple[Any, int, int, bool]  # The entry of a key: value, stamp, site, wh
 Verdicts = dict[_core.EventQueue, Any]  # The answers of the filters that were asked, by the attached queue.
 
 
-Call = tuple[
-    int, int, int, int | None
-]  # The call that asks for a change: caller, slot, number, and row if it has many.
+# The call that asks for a change: caller, slot, number; the row if it has many; since which epoch it is a repeat
+# (`CallRoute.change`), 0 if it is none.
+Call = tuple[int, int, int, int | None, int]
 
 
 class Origin(NamedTuple):

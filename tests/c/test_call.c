@@ -89,6 +89,23 @@ static void a_change_names_its_caller_and_a_read_does_not(void)
     EXPECT(strstr(wan_detail, "a call of kind 7 of caller 7, with the number 0") != NULL);
 }
 
+static void a_repeat_says_since_when_it_is_one_and_a_read_is_none(void)
+{
+    uint64_t whole = lay_out_a_get(), length;
+    wan_call *call = (wan_call *)bytes;
+    call->flags = WAN_CALL_REPEAT, call->since = 7;
+    call->crc = wan_call_crc(call);
+    EXPECT_EQUAL(wan_call_next(bytes, whole, &length), WAN_CORRUPT);
+    call->kind = WAN_CALL_CLEAR, call->caller = 7, call->number = 1;
+    call->length = 0;
+    call->crc = wan_call_crc(call);
+    EXPECT_EQUAL(wan_call_next(bytes, whole, &length), WAN_OK);
+    call->since = 0;
+    call->crc = wan_call_crc(call);
+    EXPECT_EQUAL(wan_call_next(bytes, whole, &length), WAN_CORRUPT);
+    EXPECT(strstr(wan_detail, "the repeat of one under epoch 0") != NULL);
+}
+
 const test_case call_tests[] = {
     {"a call that is not whole is waited for", a_call_that_is_not_whole_is_waited_for},
     {"a bit that changed anywhere in a call is found", a_bit_that_changed_anywhere_in_a_call_is_found},
@@ -96,6 +113,7 @@ const test_case call_tests[] = {
     {"a length beyond the limit is refused before its bytes come",
      a_length_beyond_the_limit_is_refused_before_its_bytes_come},
     {"a change names its caller, and a read does not", a_change_names_its_caller_and_a_read_does_not},
+    {"a repeat says since when it is one, and a read is none", a_repeat_says_since_when_it_is_one_and_a_read_is_none},
     {"a kind that carries nothing is refused with a payload", a_kind_that_carries_nothing_is_refused_with_a_payload},
     {0},
 };

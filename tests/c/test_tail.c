@@ -621,6 +621,27 @@ static void each_attempt_of_a_call_is_asked_what_became_of_the_call_before(void)
     end(&all);
 }
 
+static void a_repeat_of_a_call_from_before_the_life_is_in_doubt_unless_the_call_is_remembered(void)
+{
+    tails all;
+    wan_recalled recalled;
+    wan_tail_reservation room;
+    begin(&all, WAN_TAIL_PRIMARY);
+    wan_attempt attempt = {.call = asker, .since = LIFE - 1};
+    EXPECT_EQUAL(wan_tail_recall(&all.tail, BUCKET, &attempt, &recalled, NULL), WAN_IN_DOUBT);
+    EXPECT_EQUAL(wan_tail_reserve(&all.tail, BUCKET, 64, &attempt, &room), WAN_IN_DOUBT);
+    EXPECT_EQUAL(call(&all, asker.number - 1, -1, &room), WAN_OK);
+    EXPECT_EQUAL(wan_tail_recall(&all.tail, BUCKET, &attempt, &recalled, NULL), WAN_IN_DOUBT);
+    attempt.since = LIFE;
+    EXPECT_EQUAL(wan_tail_recall(&all.tail, BUCKET, &attempt, &recalled, NULL), WAN_EMPTY);
+    EXPECT_EQUAL(call(&all, asker.number, 0, &room), WAN_OK);
+    attempt.since = LIFE - 1, attempt.is_row = 1;
+    EXPECT_EQUAL(wan_tail_recall(&all.tail, BUCKET, &attempt, &recalled, NULL), WAN_MADE_BEFORE);
+    attempt.row = 1;
+    EXPECT_EQUAL(wan_tail_recall(&all.tail, BUCKET, &attempt, &recalled, NULL), WAN_IN_DOUBT);
+    end(&all);
+}
+
 static void a_caller_that_is_forgotten_is_refused_at_every_holder_from_that_sequence_on(void)
 {
     tails all, copy;
@@ -768,6 +789,8 @@ const test_case tail_tests[] = {
     {"whoever waits hears that the era is another one", whoever_waits_hears_that_the_era_is_another_one},
     {"each attempt of a call is asked what became of the call before",
      each_attempt_of_a_call_is_asked_what_became_of_the_call_before},
+    {"a repeat of a call from before the life is in doubt unless the call is remembered",
+     a_repeat_of_a_call_from_before_the_life_is_in_doubt_unless_the_call_is_remembered},
     {"a caller that is forgotten is refused at every holder from that sequence on",
      a_caller_that_is_forgotten_is_refused_at_every_holder_from_that_sequence_on},
     {"an entry that cannot be is found", an_entry_that_cannot_be_is_found},

@@ -49,6 +49,7 @@ def call(
     """A whole call. Its checksum is right unless it is given. A change is the first one in a slot of its own, unless
     the identity is given."""
     length = len(payload) if length is None else length
+    shard = shard or flags & REPEAT  # There it says since when it is a repeat.
     changes = kind in (CHANGE, ROWS, CLEAR)
     caller = 7 * changes if caller is None else caller
     slot = id % 65536 * changes if slot is None else slot
@@ -110,6 +111,8 @@ def plan(source: Random, id_: int) -> bytes:
     elif kind == SCAN:
         more["flags"] = source.choice((0, 2))
         more["shard"] = source.choice((0, 1, odd(source)))
+    if kind in (CHANGE, ROWS, CLEAR) and source.random() < 0.2:
+        more["flags"], more["shard"] = REPEAT, source.choice((1, odd(source)))
     if source.random() < 0.15:
         more[
             source.choice(

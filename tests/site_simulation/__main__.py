@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import argparse
 import collections
-import functools
 import gc
 import logging
 import multiprocessing
 import sys
 import time
 import traceback
-from collections.abc import Collection
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from site_simulation.extras import EXTRAS
 from site_simulation.world import Broken, SiteWorld
 
 
-def one(seed: int, extras: Collection[str] = ()) -> tuple[dict[str, int], str]:
+def one(seed: int) -> tuple[dict[str, int], str]:
     logging.disable()  # What the product says of each fault is no news here.
-    world, failure = SiteWorld(seed, extras), ""
+    world, failure = SiteWorld(seed), ""
     try:
         world.run()
     except Broken as error:
@@ -40,17 +37,11 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=100, help="how many seeds to run (default 100)")
     parser.add_argument("--first", type=int, default=1, help="the first of them (default 1)")
     parser.add_argument("--jobs", type=int, default=1, help="processes that share the work (default 1)")
-    parser.add_argument(
-        "--extra", action="append", choices=EXTRAS, default=[], help="what the product does not keep yet, too"
-    )
     options = parser.parse_args()
     started, failed, counts = time.monotonic(), 0, collections.Counter[str]()
     with multiprocessing.Pool(options.jobs) as pool:
-        for statistics, failure in pool.imap_unordered(
-            functools.partial(one, extras=options.extra),
-            range(options.first, options.first + options.seeds),
-            chunksize=5,
-        ):
+        seeds = range(options.first, options.first + options.seeds)
+        for statistics, failure in pool.imap_unordered(one, seeds, chunksize=5):
             counts.update(statistics)
             if failure:
                 failed += 1

@@ -46,6 +46,8 @@ class Client:
         here = KnownPrimary(member.me, "127.0.0.1", 1, 1)
         self._table.set_primaries(dict.fromkeys(range(core.bucket_count), here))
         member.sharing._connections()
+        assert member.lines is not None
+        self._lines = member.lines  # Those of the incarnation that calls.
         route = core.route or Route(core, self._table, member.lines, member.me)
         self._steps = _core.CallSteps(route, operation, key, value, event_id, member.now_us, self._condition)
         self._began_us = member.now_us
@@ -73,11 +75,6 @@ class Client:
             case "remove", (old,):
                 return _core.Condition("equal", old)
         return None
-
-    @property
-    def is_in_doubt(self) -> bool:
-        """Whether an attempt may have made the change."""
-        return self._steps.in_doubt
 
     def due_us(self) -> int:
         return min(self._until_us, self._wait_until_us) if self._wait_until_us else self._until_us
@@ -116,6 +113,9 @@ class Client:
     def _go(self) -> bool:
         """Makes the next attempt, if it is time."""
         aim, member, now = self._aim, self._member, self._member.now_us
+        if self._lines.is_closed:  # As `Route.aim`: the member goes on as another incarnation.
+            self._end(IN_DOUBT if self._steps.in_doubt else FAILED, None)
+            return True
         if self._wait_until_us:
             known = self._table.primary(self._steps.bucket)
             is_newer = aim.wait_s and known.epoch > aim.newer_than and known.member is not None
@@ -127,12 +127,10 @@ class Client:
         if primary.member is None:
             self._miss(("nobody", primary.epoch, "no member is known to be its primary", b""))
         elif primary.member == member.me:
-            assert member.lines is not None
-            self._send(member.lines.here, 0)
+            self._send(self._lines.here, 0)
         else:
-            assert member.lines is not None
             self._opens = True
-            lines, to = member.lines, primary.member
+            lines, to = self._lines, primary.member
 
             def opened(why: str | None) -> None:
                 self._opens = False

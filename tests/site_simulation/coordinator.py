@@ -58,6 +58,7 @@ class CoordinatorNode(Node):
                 self._next_poll_us[me] = now + POLL_GAP_US
                 self.core.suspect(me, me, now)
         self._act()
+        self.core.next_us()  # So a tick after a pause is late, as the product's driver has it.
 
     def asked(self, request: dict[str, Any], reply: Reply) -> None:
         op = request.pop("op")

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from pywan.coordination.tables import Bucket, BucketKey
 from pywan.protocol import between_members as wire
 
-from .extras import LOST_FILES_OF_COLOCATED
 from .faults_of_coordination import FaultsOfCoordination
 from .member import Member
 from .simulation import MS, Node
@@ -240,8 +239,6 @@ class Faults:
     def _file(self) -> None:
         rng = self._world.simulation.rng
         if rng.random() < 0.6 or len(self._world.journal) < 5:
-            return
-        if len(self._world.regions) > 1 and LOST_FILES_OF_COLOCATED not in self._world.extras:
             return
         # Members that cannot be heard now could not be told from members that never were.
         self._world.network.cut.clear()

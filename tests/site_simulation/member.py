@@ -219,6 +219,10 @@ class Lines:
         self._gone: set[Incarnation] = set()
         self._closed = False
 
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
+
     def open(self, to: Incarnation, then: Callable[[str | None], object]) -> None:
         """Calls `then(None)` when there is a connection, or `then` with the reason why there is none."""
         line = self.lines.get(to)

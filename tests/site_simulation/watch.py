@@ -11,7 +11,6 @@ from pywan.coordination.actions import Store
 from pywan.coordination.tables import Bucket, BucketKey, Incarnation
 from pywan.member.hosting import silence_limit_ms
 
-from .extras import REPEATS_OVER_LIVES
 from .member import Member
 from .shown import KEYS, bucket_of, buckets_of, shown, tail_of
 
@@ -94,8 +93,6 @@ class Watch:
             self._world.statistics["lives"] += 1
             self._see_proof(key)
             for region, of in self._keys_of(key):
-                if any(each.is_in_doubt for each in self._world.under_way[region, of].values()):
-                    self._world.unclear.add((region, of))
                 self._world.history[region, of].append(
                     Operation(self._world.new_thread(), "put", (ABSENT,), None, since, self._world.simulation.now_us)
                 )
@@ -199,9 +196,6 @@ class Watch:
         for (region, of), history in self._world.history.items():
             if BucketKey(region, bucket_of(of)) in self.unchecked:
                 self._world.statistics["histories unchecked"] += 1
-                continue
-            if (region, of) in self._world.unclear and REPEATS_OVER_LIVES not in self._world.extras:
-                self._world.statistics["histories with changes over a lost life"] += 1
                 continue
             known = [each for each in history if not (each.is_unknown and each.name == "get")]
             verdict = check(known, steps_max=STEPS_MAX)

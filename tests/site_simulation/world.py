@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Collection, Hashable
+from collections.abc import Hashable
 
 from linearizability import Operation
 from pywan import _core
@@ -36,8 +36,8 @@ class Broken(Exception):
 class SiteWorld:
     """All of it, from one seed."""
 
-    def __init__(self, seed: int, extras: Collection[str] = ()) -> None:
-        self.seed, self.extras = seed, extras
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
         self.simulation = Simulation(seed)
         self.network = Network(self.simulation)
         rng = self.simulation.rng
@@ -48,8 +48,6 @@ class SiteWorld:
         self.journal: list[Store] = []
         # By region and key. Regions that are colocated have the same keys.
         self.history: defaultdict[tuple[str, str], list[Operation]] = defaultdict(list)
-        self.under_way: defaultdict[tuple[str, str], dict[int, Client]] = defaultdict(dict)  # By region, key; thread.
-        self.unclear: set[tuple[str, str]] = set()  # Keys that had such a change when a life of their bucket ended.
         self.members: dict[str, Member] = {}
         self.folders: dict[str, Remembered] = {}  # What outlives the process of a member.
         self.ended_processes: set[str] = set()
@@ -213,15 +211,13 @@ class SiteWorld:
 
         def over(what: str, answer: Hashable) -> None:
             self.statistics[what] += 1
-            self.under_way[region, of].pop(thread, None)
             told.append(what)
             if what == ANSWERED:
                 history[slot] = Operation(thread, name, arguments, answer, called, self.simulation.now_us)
             elif what == FAILED:  # It says that nothing was changed. Nobody may ever see its value.
                 history[slot] = Operation(thread, "get", (), None, called)
 
-        client = Client(member, region, of, name, arguments, (member.member_id, thread, 1), over)
-        self.under_way[region, of][thread] = client
+        Client(member, region, of, name, arguments, (member.member_id, thread, 1), over)
 
     def clients_soon(self, most: int, within_us: int = 400 * MS) -> None:
         for _ in range(self.simulation.rng.randrange(most + 1)):
