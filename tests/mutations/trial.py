@@ -27,7 +27,6 @@ OBJECTS = ("build/objects", "build/cython")
 # What a failed check is called, by words of what it says.
 CHECKS = {
     "and does not know decision": "a coordinator that starts hears first",
-    "and changes were answered in life": "no reads of an earlier life",
     "and no file was lost": "a life loses its end with the coordinator's file only",
     "without proof:": "proof before a set gets smaller",
     "in sync as": "every copy that a copy takes for in sync has what is answered",

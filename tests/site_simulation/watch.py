@@ -173,13 +173,6 @@ class Watch:
                     f" {counted} counts, and {later.member} leads it under {later.epoch:#x} from {later.last} on",
                 )
         if not is_change:
-            later_lives = [
-                later for (of, later), through in self.counted.items() if of == key and later > life and through
-            ]
-            self._world.must(
-                not later_lives,
-                f"{member.me} answers a read of {key} in life {life}, and changes were answered in life {later_lives}",
-            )
             return
         in_sync = 1 + sum(each["waited"] and not each["transfer"] for each in state["copies"])
         least = region.attributes.min_in_sync_copies
