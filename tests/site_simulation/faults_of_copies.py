@@ -40,7 +40,12 @@ class FaultsOfCopies:
 
     def happen(self) -> None:
         # Those that fit few buckets come in front of the others as often as not.
-        rare = [self._outlive_the_silence, self._swap_behind_answers, self._learn_slowly]
+        rare = [
+            self._outlive_the_silence,
+            self._swap_behind_answers,
+            self._learn_slowly,
+            self._lose_what_counts_nowhere,
+        ]
         others = [self._depose, self._starve, self._promise_and_lose]
         rng = self._world.simulation.rng
         rng.shuffle(rare)
@@ -257,4 +262,30 @@ class FaultsOfCopies:
             world.end(led.primary)
         self._calls(led.key, READS, 10, 500)
         self._run(500)
+        return True
+
+    def _lose_what_counts_nowhere(self) -> bool:
+        """One copy of several has changes that the others lack, and is read. Then it dies together with the primary."""
+        world = self._world
+        made = {each.name: each for each in world.regions}
+
+        def copies(led: Led) -> list[Member]:
+            nodes = [world.network.nodes.get(each) for each in led.bucket.in_sync if each != led.primary.me]
+            return [each for each in nodes if isinstance(each, Member) and not each.is_dead]
+
+        led = self._find(lambda led: made[led.key.region].is_replicated and len(copies(led)) > 1)
+        if led is None:
+            return False
+        kept, *others = copies(led)
+        world.note(f"{kept.me} alone has changes of {led.key}, and dies with {led.primary.me}")
+        world.statistics["changes that count nowhere"] += 1
+        world.network.cut |= {(led.primary.name, each.name) for each in others}
+        self._calls(led.key, ("put",), 6, 40, led.primary)
+        self._calls(led.key, READS, 20, 70, kept)
+        self._run(80)
+        world.end(led.primary)
+        world.end(kept)
+        world.network.heal()
+        self._calls(led.key, READS, 10, 1500)
+        self._run(1500)
         return True

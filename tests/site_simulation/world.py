@@ -222,7 +222,9 @@ class SiteWorld:
             self.statistics[what] += 1
             self.under_way[region, of].pop(thread, None)
             told.append(what)
-            if what == AT_COPY:  # A copy that was cut off, and is no copy in sync any more, may be a lease behind.
+            # A copy that was cut off, and is no copy in sync any more, may be a lease behind. If the coordinator has
+            # lost the decision that says so, the copy gets a lease again, until later decisions are heard.
+            if what == AT_COPY and not self.statistics.get("files"):
                 history[slot] = Operation(thread, name, arguments, answer, called - BEHIND_US, self.simulation.now_us)
             elif what == ANSWERED:
                 history[slot] = Operation(thread, name, arguments, answer, called, self.simulation.now_us)
