@@ -686,6 +686,28 @@ def test_a_learner_that_is_waited_for_stays_so_until_the_coordinator_has_heard_o
     assert not any(state["copies"][0]["waited"] for state in learning.here.tail.states().values())
 
 
+def test_a_copy_that_has_yet_to_hear_that_it_learns_again_answers_nothing_about_its_image(learning):
+    """It drops everything when it hears that. Its primary would take it for whole."""
+    fill(learning.here.core)
+    learning.learn()
+    learning.open(SECOND)
+    learning.pump()
+    assert len(learning.sender.news()) == BUCKETS
+    learning.there.set_roles(_core.TAIL_COPY)  # It hears first that it is a copy in sync.
+    assert learning.here.tail.forget(0, 77)  # A change while its primary has not heard that.
+    learning.pump()
+    assert learning.here.tail.last(0) == learning.there.tail.last(0)
+    learning.set_copies(_core.COPY_LEARNING, TRANSFER + 1)  # It was taken out since, and is to learn again.
+    learning.now += SECOND
+    learning.pump()
+    assert learning.sender.news() == []
+    learning.learn(TRANSFER + 1)
+    learning.now += SECOND
+    learning.pump()
+    assert len(learning.sender.news()) == BUCKETS
+    learning.assert_same()
+
+
 @pytest.mark.parametrize("pieces", [0, 1, 3])
 def test_a_learner_gets_a_clear_that_comes_between_the_pieces_of_its_image(learning, pieces):
     core = learning.here.core

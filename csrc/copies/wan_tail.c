@@ -530,7 +530,7 @@ wan_status wan_tail_wait(wan_tail *tail, uint32_t number, uint64_t era, uint64_t
         if (counts) return WAN_OK;
         uint64_t now = wan_monotonic_us();
         if (!until) until = now + (uint64_t)timeout_ms * 1000;
-        else if (now >= until) return WAN_EMPTY;
+        if (now >= until) return WAN_EMPTY;
         __atomic_fetch_add(&bucket->waiters, 1, __ATOMIC_SEQ_CST);
         if (load(&bucket->counted) < sequence && load(&bucket->era) == era)
             wan_wait_change(&bucket->changed, seen, (uint32_t)((until - now) / 1000 + 1));

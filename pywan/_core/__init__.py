@@ -36,7 +36,7 @@ from pywan._core.operations import operation_codes
 from pywan._core.receiver import APPLY_DONE, APPLY_LOST, ReceiverSession
 from pywan._core.records import RECORD_FORMAT, make_record, record_fields
 from pywan._core.region import RegionCore, RegionFace, _Nothing, core_of_face
-from pywan._core.region_changes import Condition, RegionCalls
+from pywan._core.region_changes import Condition, CopyRead, RegionCalls
 from pywan._core.row_maps import encode_rows
 from pywan._core.row_sender import RowSender
 from pywan._core.row_stage import RowStage, StageBudget

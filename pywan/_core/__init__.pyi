@@ -847,6 +847,26 @@ class CallRoute:
     def clear_buckets(self) -> list[Any]:
         """Clears all buckets, each one at its primary, as one call."""
 
+class CopyRead:
+    """A read of a key at this member's own copy, for drivers without threads. If it has not `begun`, or if it ends
+    without an answer, the primary is asked."""
+
+    def __new__(cls, region: RegionCalls, key: Any) -> Self: ...
+    @property
+    def begun(self) -> bool: ...
+    @property
+    def sequence(self) -> int:
+        """Of the newest change that it has seen."""
+    @property
+    def live(self) -> bool: ...
+    @property
+    def form(self) -> int: ...
+    @property
+    def data(self) -> bytes | None: ...
+    def take(self) -> bool | None:
+        """Looks how it ends. True: `live`, `form` and `data` may be told. False: without an answer. None: what it has
+        seen does not count yet."""
+
 class CallSteps:
     """One read (`operation` is None) or change of a route, whose owner makes the attempts: for drivers without
     threads."""

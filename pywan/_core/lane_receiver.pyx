@@ -47,9 +47,13 @@ cdef bint may_take(wan_tail_bucket *at, uint64_t life, uint64_t epoch, uint64_t 
     wan_lock_take(&at.lock)
     order = wan_epoch_order(at.life, at.epoch, life, epoch)
     # A learner whose image is whole may hear from a primary that counts it as a copy in sync, before it knows that
-    # itself; and the other way round.
-    takes = order == 0 and (at.role == WAN_TAIL_COPY or at.role == WAN_TAIL_LEARNER
-                            and (at.transfer == transfer or transfer == 0 and at.learned == at.transfer))
+    # itself; and the other way round. A copy that is to learn again, and has not heard of it, takes nothing: it will
+    # drop what it has, and its primary would count on that.
+    if at.role == WAN_TAIL_COPY:
+        takes = order == 0 and (transfer == 0 or at.learned == transfer)
+    else:
+        takes = order == 0 and at.role == WAN_TAIL_LEARNER and (
+            at.transfer == transfer or transfer == 0 and at.learned == at.transfer)
     if takes and at.role == WAN_TAIL_LEARNER and at.last == 0 and first > 1:
         # The stream of a learner begins anywhere.
         wan_set(&at.last, first - 1)

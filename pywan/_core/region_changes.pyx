@@ -477,12 +477,9 @@ cdef bytes find_shared(CompiledRegion self, key, const encoded *encoded_key, uin
                 return data
             if status == WAN_EMPTY:
                 raise no_answer(self, key, False)
-        elif role == WAN_TAIL_COPY and self.region.reads_copies and wan_tail_lease_runs(tail):
+        elif copy_answers(self, role):
             data = find_here(self, encoded_key, hash, form, live, &sequence)
-            with nogil:
-                status = wan_tail_wait(tail, bucket, era, sequence, COPY_WAIT_MS)
-            # The lease is asked again: a copy may answer only if it was in sync when it looked at its table.
-            if status == WAN_OK and wan_tail_lease_runs(tail):
+            if wait_at_copy(self, bucket, era, sequence, COPY_WAIT_MS) == WAN_OK:
                 return data
         found = self.route.read(key, began)
         if found is not None:
@@ -490,6 +487,48 @@ cdef bytes find_shared(CompiledRegion self, key, const encoded *encoded_key, uin
             form[0] = found[1]
             return found[2]
         self.wait_for_role(key, began, False)
+
+
+cdef bint copy_answers(CompiledRegion self, uint8_t role) noexcept:
+    """Whether a read may begin at this member's copy."""
+    return role == WAN_TAIL_COPY and self.region.reads_copies and wan_tail_lease_runs(self.region.tail)
+
+
+cdef wan_status wait_at_copy(CompiledRegion self, uint32_t bucket, uint64_t era, uint64_t sequence,
+                             uint32_t limit_ms) noexcept:
+    """Waits until what a copy has read counts. WAN_OK: it may be told. WAN_EMPTY: the time is over. WAN_ELSEWHERE: the
+    primary is to be asked."""
+    cdef wan_status status
+    with nogil:
+        status = wan_tail_wait(self.region.tail, bucket, era, sequence, limit_ms)
+    # The lease is asked again: a copy may answer only if it was in sync when it looked at its table.
+    return WAN_ELSEWHERE if status == WAN_OK and not wan_tail_lease_runs(self.region.tail) else status
+
+
+cdef class CopyRead:
+    """A read of a key at this member's own copy, for drivers without threads. If it has not `begun`, or if it ends
+    without an answer, the primary is asked."""
+
+    def __cinit__(self, RegionCalls region not None, key):
+        cdef encoded encoded_key
+        cdef uint64_t hash
+        _key_holder = encode_key(key, &encoded_key)
+        hash = wan_key_hash(encoded_key.data, encoded_key.length, encoded_key.form)
+        self.state = region.state
+        self.state.check_open()
+        if self.state.region.tail == NULL:
+            return
+        self.bucket = wan_table_bucket(&self.state.region.table, hash).number
+        self.era = wan_read(&self.state.region.tail.buckets[self.bucket].era)
+        if copy_answers(self.state, wan_tail_role(self.state.region.tail, self.bucket)):
+            self.data = find_here(self.state, &encoded_key, hash, &self.form, &self.live, &self.sequence)
+            self.begun = True
+
+    def take(self):
+        """Looks how it ends. True: `live`, `form` and `data` may be told. False: without an answer. None: what it has
+        seen does not count yet."""
+        cdef wan_status status = wait_at_copy(self.state, self.bucket, self.era, self.sequence, 0)
+        return None if status == WAN_EMPTY else status == WAN_OK
 
 
 cdef object no_answer(CompiledRegion self, key, bint in_doubt):

@@ -231,8 +231,9 @@ class SharedRegions:
             if tables.members is not None:
                 for name, shared in self._regions.items():
                     changed.setdefault(name, set()).update(shared.buckets)
-            for name in changed.keys() - gone:
-                self._see(self._regions[name], changed[name])
+            for name, numbers in changed.items():
+                if name not in gone:
+                    self._see(self._regions[name], numbers)
             return sorted(gone)
 
     def take_lease(self, until_us: int, heard_us: int) -> None:

@@ -27,14 +27,15 @@ OBJECTS = ("build/objects", "build/cython")
 # What a failed check is called, by words of what it says.
 CHECKS = {
     "and does not know decision": "a coordinator that starts hears first",
-    "and changes were answered in life": "no reads of an earlier life",
     "and no file was lost": "a life loses its end with the coordinator's file only",
     "without proof:": "proof before a set gets smaller",
     "in sync as": "every copy that a copy takes for in sync has what is answered",
+    ", and has shown ": "reads at a copy go forward",
     "the history of": "history of a key",
     "and was acknowledged": "a new primary has all that was answered",
     "are both primary": "one primary under an epoch",
     "was acknowledged": "a new primary has all that was answered",
+    " has begun": "answers in a life that is over",
     "and it leads": "answers of an earlier primary",
     " leads it under ": "answers of an earlier primary",
     ", in sync, has ": "every copy in sync has what is answered",

@@ -9,21 +9,26 @@ from typing import TYPE_CHECKING, Any
 from pywan import _core
 from pywan.calls.route import Aim, Route, Trouble
 from pywan.calls.table import BucketTable, KnownPrimary
+from pywan.coordination.tables import BucketKey
 from pywan.errors import PywanError
 
 from .simulation import MS
+from .watch import Shown
 
 if TYPE_CHECKING:
     from .member import Line, Member
 
 CALL_TIMEOUT_US = 3000 * MS
-ROLE_US = 10 * MS  # So long a call waits whose member is about to become primary itself. (A thread looks more often.)
+COPY_WAIT_US = 50 * MS  # So long a read at the member's own copy waits until what it saw counts.
+ROLE_US = 30 * MS  # So long a call waits whose member is about to become primary itself. (A thread looks more often.)
 
 ANSWERED, FAILED, IN_DOUBT = "answered", "failed", "in doubt"
+AT_COPY = "answered at a copy"  # Of a member that is not the primary.
 
 
 class Client:
-    """`over` gets what became of the operation: ANSWERED with the answer, FAILED (nothing was changed), IN_DOUBT."""
+    """`over` gets what became of the operation: ANSWERED or AT_COPY with the answer, FAILED (nothing was changed),
+    IN_DOUBT."""
 
     def __init__(
         self,
@@ -37,10 +42,11 @@ class Client:
     ) -> None:
         self._member, self._key, self._name, self._over = member, key, name, over
         core = member.regions[region]
+        self._padding = member.world.value_bytes
         self._condition = self._condition_of(name, arguments)
         self._returns_found = name == "put_if_absent" or (name == "replace" and len(arguments) == 1)
         operation = {"get": None, "destroy": _core.DESTROY, "remove": _core.DESTROY}.get(name, _core.UPDATE)
-        value = arguments[-1] if operation == _core.UPDATE else None
+        value = self._padded(arguments[-1]) if operation == _core.UPDATE else None
         self._region = region
         self._table = BucketTable(region, core.bucket_count)  # As long as the member has the region alone.
         here = KnownPrimary(member.me, "127.0.0.1", 1, 1)
@@ -54,8 +60,12 @@ class Client:
         self._until_us = self._began_us + CALL_TIMEOUT_US
         self._aim = self._new_aim(None)
         self._wait_until_us = 0
+        self._waits_in = 0  # The member's turn in which it was seen that nothing is known that ends the wait.
         self._line: Line | None = None  # Where the attempt is that is on its way.
         self._opens = False
+        self._copy = _core.CopyRead(core, key) if name == "get" else None  # Until it is clear that it does not answer.
+        self._copy_until_us = member.now_us + COPY_WAIT_US
+        self._copy_state = core.tail.state(self._steps.bucket) if core.tail is not None else {}
         member.clients.append(self)
 
     def _new_aim(self, trouble: Trouble | None) -> Aim:
@@ -63,20 +73,27 @@ class Client:
         so_far_us = self._member.now_us - self._began_us
         return Aim(self._table, self._steps.bucket, trouble, so_far_us / 1e6)
 
-    @staticmethod
-    def _condition_of(name: str, arguments: tuple[Any, ...]) -> _core.Condition | None:
+    def _padded(self, value: Any) -> Any:
+        """The value as the region has it. In some worlds each one is large."""
+        return str(value).ljust(self._padding) if self._padding else value
+
+    def _number(self, value: Any) -> Hashable:
+        """The number in a value that the region has."""
+        return int(value) if isinstance(value, str) else value
+
+    def _condition_of(self, name: str, arguments: tuple[Any, ...]) -> _core.Condition | None:
         match name, arguments:
             case "put_if_absent", _:
                 return _core.Condition("absent")
             case "replace", (_,):
                 return _core.Condition("value")
-            case "replace", (old, _):
-                return _core.Condition("equal", old)
-            case "remove", (old,):
-                return _core.Condition("equal", old)
+            case ("replace", (old, _)) | ("remove", (old,)):
+                return _core.Condition("equal", self._padded(old))
         return None
 
     def due_us(self) -> int:
+        if self._copy is not None:
+            return self._copy_until_us
         return min(self._until_us, self._wait_until_us) if self._wait_until_us else self._until_us
 
     def move(self) -> bool:
@@ -89,6 +106,17 @@ class Client:
 
     def _move(self) -> bool:
         now = self._member.now_us
+        if self._copy is not None:
+            answers = self._copy.take() if self._copy.begun else False
+            if answers:
+                self._show(self._copy)
+                return True
+            if answers is None and now < self._copy_until_us:
+                return False
+            self._copy = None
+        if now < self._wait_until_us and self._waits_in == self._member.turn and now < self._until_us:
+            return False
+        self._waits_in = self._member.turn
         if self._line is not None:
             done = self._steps.take()
             if done:
@@ -109,6 +137,16 @@ class Client:
         if self._line is not None or self._opens:
             return False
         return self._go()
+
+    def _show(self, copy: _core.CopyRead) -> None:
+        """Ends with what the member's own copy answers."""
+        state = self._copy_state
+        value = None if copy.data is None else self._number(_core.decode_object(copy.form, copy.data))
+        shown = Shown(value, state["life"], copy.sequence, state["last"])
+        self._member.world.watch.read_at_copy(
+            self._member, BucketKey(self._region, self._steps.bucket), self._key, shown
+        )
+        self._end(AT_COPY, value)
 
     def _go(self) -> bool:
         """Makes the next attempt, if it is time."""
@@ -160,11 +198,11 @@ class Client:
         result = self._steps.result
         if self._name == "get":
             _, form, data = result
-            return None if data is None else _core.decode_object(form, data)
+            return None if data is None else self._number(_core.decode_object(form, data))
         is_made = result in ("created", "updated", "destroyed")
         if self._condition is None:
             return is_made if self._name == "destroy" else None
-        return self._steps.found if self._returns_found else is_made
+        return self._number(self._steps.found) if self._returns_found else is_made
 
     def _end(self, what: str, answer: Hashable) -> None:
         self._member.clients.remove(self)

@@ -186,7 +186,7 @@ class CoordinatorNode(Node):
         node = network.nodes.get(member)
         has_ended = world.has_ended(profile.process) and world.is_one_machine
         away = network.is_cut(self.name, member.name) or network.is_cut(member.name, self.name)
-        if has_ended:
+        if has_ended or (away and member.name in network.rejecting):
             reach, after = Reach.REFUSED, MS
         elif away:
             reach, after = Reach.SILENT, PROBE_TIMEOUT_US

@@ -9,6 +9,7 @@ from pywan.coordination.tables import Bucket, BucketKey
 from pywan.protocol import between_members as wire
 
 from .faults_of_coordination import FaultsOfCoordination
+from .faults_of_copies import FaultsOfCopies
 from .member import Member
 from .simulation import MS, Node
 
@@ -20,7 +21,7 @@ class Faults:
     """Each call of `happen` does one thing to a world, by chance."""
 
     def __init__(self, world: SiteWorld) -> None:
-        self._world = world
+        self._world, self._of_copies = world, FaultsOfCopies(world)
         self.severed: BucketKey | None = None  # The pair that `_sever` has cut.
         self.of_coordination = FaultsOfCoordination(world)
 
@@ -35,6 +36,7 @@ class Faults:
                 *[self._pause, self._lossy, self._slow, self._leave, self._coordinator, self._file],
                 *[self._coordinator_cut, self._all_again, self._reset],
                 *self.of_coordination.all,
+                *[self._of_copies.happen] * 4,
             ]
         )
         what()
@@ -187,7 +189,8 @@ class Faults:
 
     def _slow(self) -> None:
         one, other = self._world.simulation.rng.sample([*self._world.members], 2)
-        self._world.network.rates[one, other] = self._world.simulation.rng.choice([2_000, 20_000])
+        rate = self._world.simulation.rng.choice([2_000, 20_000])
+        self._world.network.rates[one, other] = max(rate, self._world.value_bytes * 10)
         self._world.note(f"{one} sends {self._world.network.rates[one, other]} bytes a second to {other}")
         self._world.statistics["slow ways"] += 1
 

@@ -90,7 +90,7 @@ class Stream:
             return False
         moved = False
         try:
-            while data := self.session.data_to_send(self.member.now_us):
+            while not self.end.full_us() and (data := self.session.data_to_send(self.member.now_us)):
                 self.sending(data)
                 self.end.send(data)
                 moved = True
@@ -104,7 +104,7 @@ class Stream:
 
     def due_us(self) -> int | None:
         due: int | None = self.session.next_us(self.member.now_us)
-        return due
+        return due if due is None else max(due, self.member.now_us + self.end.full_us())
 
     def close(self) -> None:
         if self.end.is_open:
@@ -178,6 +178,8 @@ class Line:
             end.receive, end.ended = self.line.receive_data, self.close
 
     def move(self) -> bool:
+        if self.end is not None and self.end.full_us():
+            return False
         data = self.line.data_to_send()
         if self.here is None:
             if data and self.end is not None and self.end.is_open:
@@ -195,7 +197,10 @@ class Line:
         return moved
 
     def due_us(self) -> int | None:
+        full_us = self.end.full_us() if self.end is not None else 0
         due = self.here.next_us(self.member.now_us) if self.here is not None else None
+        if full_us:
+            return self.member.now_us + full_us
         return due if due is None else max(due, self.member.now_us + LOOK_US)
 
     def close(self) -> None:
@@ -589,6 +594,7 @@ class SimulatedAgent:
         self._is_asking_news, self._has_address = False, True
         member = self._member
         for outcome in self.session.take_news(question, reply, member.now_us):
+            member.turn += 1
             match outcome:
                 case Changed(tables):
                     member.world.folders[member.name] = self.session.remembered
@@ -619,6 +625,7 @@ class Member(Node):
         self.member_id = world.simulation.rng.randrange(1, 1 << 32)
         self.agent = SimulatedAgent(self, Incarnation(name, self.member_id))
         self.sharing = Sharing(self)
+        self.turn = 0  # Counts the tables and incarnations that the member has got.
         self.is_leaving = False
         self._leave_until_us = 0
         self._says_goodbye: Request | None = None

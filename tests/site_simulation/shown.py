@@ -22,6 +22,11 @@ def bucket_of(of: str) -> int:
     return ((_core.key_hash(of) >> 32) * BUCKETS) >> 32
 
 
+def keys_of(key: BucketKey) -> list[str]:
+    """The keys that lie in a bucket."""
+    return [of for of in KEYS if bucket_of(of) == key.number]
+
+
 def buckets_of(key: BucketKey) -> list[BucketKey]:
     """The bucket, or all of them where the key stands for the region as a whole."""
     return [BucketKey(key.region, number) for number in range(BUCKETS)] if key.number < 0 else [key]

@@ -47,6 +47,7 @@ class Node:
         self.name = name
         self.is_dead = False
         self.paused_until = 0
+        self.deaf_until = 0  # Until then nobody serves requests and new connections. Those that are there go on.
         self._drift = 1 + simulation.rng.uniform(-0.02, 0.02)
         self._offset = simulation.rng.randrange(10**12)
         self._waiting: list[Callable[[], object]] = []
@@ -58,6 +59,10 @@ class Node:
     def until(self, at_us: int) -> int:
         """Returns how long it is, in simulated time, until the node's clock says so."""
         return int((at_us - self._offset) / self._drift) + 1 - self.simulation.now_us
+
+    @property
+    def is_deaf(self) -> bool:
+        return self.deaf_until > self.simulation.now_us
 
     def pause(self, for_us: int) -> None:
         if self.paused_until <= self.simulation.now_us:
@@ -105,11 +110,22 @@ class End:
         self.is_open = True
         self.other: End
         self._last_us = 0
+        self._full_until_us = 0  # Until then a slow way has no room for more bytes from this end.
         self._held: deque[bytes | None] = deque()  # None: the other end closed the connection.
 
     def send(self, data: bytes) -> None:
         """Sends bytes to the other end, behind all that was sent before."""
+        rate = self._rate()
+        if rate:
+            self._full_until_us = self.connection.network.simulation.now_us + len(data) * 1_000_000 // rate
         self.other._expect(data)
+
+    def _rate(self) -> int | None:
+        return self.connection.network.rates.get((self.node.name, self.to.name))
+
+    def full_us(self) -> int:
+        """For how long the way has no room for more bytes from this end. What is sent all the same waits there."""
+        return max(0, self._full_until_us - self.connection.network.simulation.now_us) if self._rate() else 0
 
     def close(self) -> None:
         """Closes this end. The other end gets what was sent, and then the news, as far as the network lets it."""
@@ -123,7 +139,7 @@ class End:
         network = self.connection.network
         at_us = network.simulation.now_us + network.delay()
         hold_us = network.held.get((self.to.name, self.node.name), 0)
-        rate = network.rates.get((self.to.name, self.node.name))
+        rate = self.other._rate()
         at_us = max(at_us, self._last_us, hold_us)
         if rate and data:
             at_us += len(data) * 1_000_000 // rate
@@ -193,6 +209,7 @@ class Network:
         self.simulation = simulation
         self.nodes: dict[Hashable, Any] = {}  # The coordinator by that name, and each member by its incarnation.
         self.cut: set[tuple[str, str]] = set()  # Ways from one name to another on which nothing passes.
+        self.rejecting: set[str] = set()  # Whoever probes one of these over a way that is cut is refused at once.
         self.held: dict[tuple[str, str], int] = {}  # Ways on which connections hold their bytes until then.
         self.rates: dict[tuple[str, str], int] = {}  # Slow ways, in bytes a second.
         self.loss = 0.0
@@ -204,6 +221,7 @@ class Network:
 
     def heal(self) -> None:
         self.cut.clear()
+        self.rejecting.clear()
         self.rates.clear()
         self.held.clear()
         self.loss, self.slow_us = 0.0, 0
@@ -239,7 +257,7 @@ class Network:
 
         def arrive() -> None:
             node = self.nodes.get(to)
-            if self.is_cut(sender.name, _name_of(to)):
+            if self.is_cut(sender.name, _name_of(to)) or (node is not None and node.is_deaf):
                 return
             if node is None or node.is_dead:
                 if not self.is_cut(_name_of(to), sender.name):
@@ -284,7 +302,7 @@ class Network:
         def arrive() -> None:
             node = self.nodes.get(to)
             away = self.is_cut(sender.name, _name_of(to)) or self.is_cut(_name_of(to), sender.name)
-            if away:
+            if away or (node is not None and node.is_deaf):
                 return
             if node is None or node.is_dead:
                 self.simulation.after(self.delay(), lambda: end(lambda: failed("nobody listens there")))

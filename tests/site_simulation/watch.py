@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from collections.abc import Hashable
+from typing import TYPE_CHECKING, NamedTuple
 
 from linearizability import ABSENT, Operation, Verdict, check
 from pywan.coordination.actions import Store
@@ -12,7 +13,7 @@ from pywan.coordination.tables import Bucket, BucketKey, Incarnation
 from pywan.member.hosting import silence_limit_ms
 
 from .member import Member
-from .shown import KEYS, bucket_of, buckets_of, shown, tail_of
+from .shown import bucket_of, buckets_of, keys_of, shown, tail_of
 
 if TYPE_CHECKING:
     from .world import SiteWorld
@@ -27,6 +28,16 @@ class Activation:
         self.epoch, self.member, self.last = epoch, member, last
 
 
+class Shown(NamedTuple):
+    """What a member showed of a key from its own copy, which had all changes through `last`. That of the value was
+    `sequence`, or it came with an image."""
+
+    value: Hashable
+    life: int
+    sequence: int
+    last: int
+
+
 class Watch:
     """Sees decisions as they are stored, members that begin to lead, and answers."""
 
@@ -38,6 +49,7 @@ class Watch:
         self.forgotten: dict[BucketKey, int] = {}
         self.activations: defaultdict[tuple[BucketKey, int], list[Activation]] = defaultdict(list)  # Of each life.
         self.counted: defaultdict[tuple[BucketKey, int], int] = defaultdict(int)  # Of each life: what was acknowledged.
+        self._shown: defaultdict[tuple[Incarnation, str, str], list[Shown]] = defaultdict(list)  # Of keys, at copies.
         self.unchecked: set[BucketKey] = set()  # Buckets whose life says that they may have lost their end.
 
     def lane_gave_up(self, member: Member, why: str) -> None:
@@ -92,8 +104,8 @@ class Watch:
         elif bucket.life != life:
             self._world.statistics["lives"] += 1
             self._see_proof(key)
-            for region, of in self._keys_of(key):
-                self._world.history[region, of].append(
+            for of in keys_of(key):
+                self._world.history[key.region, of].append(
                     Operation(self._world.new_thread(), "put", (ABSENT,), None, since, self._world.simulation.now_us)
                 )
             since = self._world.simulation.now_us
@@ -110,10 +122,6 @@ class Watch:
                 not isinstance(node, Member) or node.is_dead or node.is_leaving,
                 f"{key} begins anew, and {each}, which holds it, has not ended",
             )
-
-    @staticmethod
-    def _keys_of(key: BucketKey) -> list[tuple[str, str]]:
-        return [(key.region, of) for of in KEYS if bucket_of(of) == key.number]
 
     def activated(self, member: Member, key: BucketKey, life: int, epoch: int, last: int) -> None:
         """A member accepts changes of a bucket from now on. It has all that was acknowledged, and no other one does so
@@ -149,6 +157,10 @@ class Watch:
             self.unchecked.add(key)
         if key in self.unchecked:
             return
+        self._world.must(
+            is_change or key not in self.lives or life >= self.lives[key][0],  # A repeat gets its first answer.
+            f"{member.me} answers a read of {key} in life {life}, and life {self.lives[key][0]} has begun",
+        )
         for later in self.activations[key, life]:
             if later.epoch > epoch:
                 # A member that was asleep may still tell of a change which the later primary has, and of nothing else.
@@ -158,13 +170,6 @@ class Watch:
                     f" {counted} counts, and {later.member} leads it under {later.epoch:#x} from {later.last} on",
                 )
         if not is_change:
-            later_lives = [
-                later for (of, later), through in self.counted.items() if of == key and later > life and through
-            ]
-            self._world.must(
-                not later_lives,
-                f"{member.me} answers a read of {key} in life {life}, and changes were answered in life {later_lives}",
-            )
             return
         in_sync = 1 + sum(each["waited"] and not each["transfer"] for each in state["copies"])
         least = region.attributes.min_in_sync_copies
@@ -191,6 +196,20 @@ class Watch:
                     theirs["last"] >= counted,
                     f"{member.me} acknowledges {key} through {counted}, and {each}, in sync, has {theirs['last']}",
                 )
+
+    def read_at_copy(self, member: Member, key: BucketKey, of: str, shown: Shown) -> None:
+        """A member answers a read from its own copy. It never goes back behind what it has shown."""
+        self._world.statistics["reads at copies"] += 1
+        known = self._shown[member.me, key.region, of]
+        if known and known[-1].life != shown.life:
+            known.clear()
+        for each in known if key not in self.unchecked else ():
+            is_earlier_value = shown.value is not None and each.value == shown.value != known[-1].value
+            self._world.must(
+                shown.last >= each.sequence and not is_earlier_value,
+                f"{member.me} shows {of} of {key} at sequence {shown.sequence}, and has shown {each.sequence}",
+            )
+        known.append(shown)
 
     def check_histories(self) -> None:
         for (region, of), history in self._world.history.items():
