@@ -488,6 +488,22 @@ def test_a_removal_counts_when_everybody_who_stays_has_stored_it():
     assert site.bucket().leaving == ()
 
 
+def test_a_coordinator_that_starts_ends_no_removal_before_the_silence_is_over():
+    site = Site(A, B)
+    first, second = site.bucket().in_sync
+    site.deaf = {first}
+    site.core.unreachable(first, {KEY: site.bucket().epoch}, second, site.now)
+    site.act()
+    leaves = site.bucket()
+    site.deaf.clear()
+    site.stored[first] = site.core.site.newest
+    site.start(run=2)
+    site.renew(first)
+    assert site.bucket() == leaves and leaves.leaving == (second,), f"{second} may know a later decision"
+    site.pass_time(OVER, first)
+    assert site.bucket().leaving == () and site.bucket().version == leaves.version + 1
+
+
 def test_a_copy_whose_removal_does_not_count_yet_may_still_become_primary():
     site = Site(A, B)
     bucket = site.bucket()

@@ -722,7 +722,10 @@ class Coordinator:
         """A removal is in effect when everybody who stays has stored it; then the primary waits for nobody else.
 
         An earlier set can acknowledge nothing any more when one of its members has stored the decision that ended it.
+        While there is silence, somebody may know later decisions about these buckets.
         """
+        if self._silent:
+            return
         for key in sorted(self.site.unfinished - self._unheard.keys()):
             bucket, decided = self.site.buckets[key], self.site.decided_at(key)
             stored = [self._stored_by.get(each, 0) >= decided for each in bucket.in_sync]

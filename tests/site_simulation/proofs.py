@@ -156,7 +156,12 @@ class Proofs:
             if known is None or known.epoch != bucket.epoch:
                 continue
             for other in known.in_sync:
-                tail = tail_of(self._world.network.nodes.get(other), key)
+                holder = self._world.network.nodes.get(other)
+                told = holder.agent.tables.buckets.get(key) if isinstance(holder, Member) else None
+                is_later = told is not None and (told.epoch, told.version) > (known.epoch, known.version)
+                if is_later and other not in told.in_sync:
+                    continue  # It was taken out since, and would report that decision itself.
+                tail = tail_of(holder, key)
                 theirs = tail.state(key.number) if tail is not None else None
                 if theirs is not None and theirs["life"] == life:
                     self._world.must(
