@@ -43,8 +43,8 @@ def choose_copies(load: Load, weights: Mapping[Incarnation, int], count: int) ->
 
 
 def choose_to_drop(load: Load, copies: Iterable[Incarnation], beside: Counter[Incarnation]) -> Incarnation:
-    """The one of `copies` (at least one) with the fewest copies of colocated buckets `beside` it; of those, the one with
-    the most copies of the region."""
+    """The one of `copies` (at least one) that has the fewest copies of colocated buckets (`beside`); of those, the one
+    with the most copies of the region."""
     return max(copies, key=lambda member: (-beside[member], load.copies[member], member))
 
 
