@@ -595,6 +595,22 @@ def test_ctrl_c_ends_a_call_that_waits(link: Link) -> None:
     eventually(lambda: link.route.read("k") and line.on_their_way == 0)
 
 
+def test_a_member_that_calls_connects_to_a_later_primary_before_it_calls_that(pair: Pair) -> None:
+    third = Member("third")
+    third.host("r").put("k", "of the third")
+    try:
+        place = {third.me: third.as_primary[1:]}
+        pair.near.pool.prepare(place)  # It has called nobody, so it opens none.
+        assert pair.get("k") is None
+        pair.near.pool.prepare(place)
+        eventually(lambda: third.calls.connections == 1 and pair.near.pool.connections == 2)
+        pair.say_primary(third, 2)
+        assert pair.get("k") == "of the third"
+        assert third.calls.connections == 1 and pair.near.pool.connections == 2
+    finally:
+        third.close()
+
+
 def test_a_pool_that_is_closed_leaves_nothing_and_refuses_calls(pair: Pair) -> None:
     files = len(os.listdir("/proc/self/fd"))
     for _ in range(3):

@@ -115,6 +115,13 @@ class Site:
             self.act()
             self.renew(*alive)
 
+    def is_down(self, member: Incarnation) -> None:
+        """Nobody listens where the member was, says its machine. From now on it says nothing."""
+        self.deaf.add(member)
+        self.core.suspect(member, member, self.now)
+        self.core.probed(member, Reach.REFUSED, self.now)
+        self.act()
+
     def leave(self, member: Incarnation) -> None:
         self.core.leave(member, self.now)
         self.act()
@@ -930,6 +937,69 @@ def test_primaries_are_spread_in_steps_when_a_member_has_come_and_learned(coloca
     before = dict(site.core.site.buckets)
     site.pass_time(10 * TIMEOUT, A, B)
     assert site.core.site.buckets == before  # Nothing goes back and forth.
+
+
+def crowded(*regions: str, **attributes) -> Site:
+    """Three members. B was not heard for a moment when the copies were looked at, so its buckets have three copies."""
+    site = Site(A, B, C, **attributes)
+    for region in regions:
+        site.host(region, replace(site.attributes, colocated_with="data"), A, B, C)
+    site.start(run=2)
+    site.renew(A, B, C)
+    site.pass_time(TIMEOUT // 2, A, B, C)
+    site.is_down(B)
+    site.lead()
+    site.pass_time(TIMEOUT, A, C)
+    site.learn()
+    site.deaf.clear()
+    site.renew(B)
+    assert any(len(each.in_sync) == 3 for each in site.core.site.buckets.values())
+    return site
+
+
+def test_a_copy_that_is_too_many_is_taken_out_after_a_while_and_not_the_primary():
+    site = crowded()
+    before = dict(site.core.site.buckets)
+    site.pass_time(TIMEOUT // 2, A, B, C)
+    assert site.core.site.buckets == before
+    site.pass_time(TIMEOUT, A, B, C)
+    for key, bucket in site.core.site.buckets.items():
+        assert len(bucket.in_sync) == 2 and not bucket.leaving
+        assert bucket.primary == before[key].primary and set(bucket.in_sync) <= set(before[key].in_sync)
+    load = Counter(each for bucket in site.core.site.buckets.values() for each in bucket.in_sync)
+    assert max(load.values()) - min(load.values()) <= 1
+    decided = site.core.site.number
+    site.pass_time(5 * TIMEOUT, A, B, C)
+    assert site.core.site.number == decided
+
+
+def test_the_recovery_delay_counts_before_a_copy_is_too_many():
+    site = crowded(recovery_delay_ms=3 * TIMEOUT // 1000)
+    before = dict(site.core.site.buckets)
+    site.pass_time(2 * TIMEOUT, A, B, C)
+    assert site.core.site.buckets == before
+    site.pass_time(2 * TIMEOUT, A, B, C)
+    assert all(len(each.in_sync) == 2 for each in site.core.site.buckets.values())
+
+
+def test_a_copy_is_not_too_many_while_another_one_is_not_heard():
+    site = crowded()
+    bucket = next(each for each in site.core.site.buckets.values() if len(each.in_sync) == 3)
+    silent = next(each for each in (A, B, C) if each != bucket.primary)
+    site.is_down(silent)
+    site.pass_time(TIMEOUT - 1, *({A, B, C} - {silent}))
+    assert any(len(each.in_sync) == 3 for each in site.core.site.buckets.values())
+    site.pass_time(TIMEOUT, *({A, B, C} - {silent}))  # Its lease is over.
+    assert not any(silent in each.named for each in site.core.site.buckets.values())
+    assert all(len(each.in_sync) == 2 for each in site.core.site.buckets.values())
+
+
+def test_colocated_buckets_keep_the_same_copies_when_one_is_too_many():
+    site = crowded("more")
+    site.pass_time(3 * TIMEOUT, A, B, C)
+    for number in range(site.attributes.total_num_buckets):
+        copies, beside = (set(site.bucket(BucketKey(name, number)).in_sync) for name in ("data", "more"))
+        assert len(copies) == 2 and copies == beside
 
 
 def test_the_end_of_the_site_lets_all_go_together_and_nobody_takes_over():

@@ -103,6 +103,22 @@ def test_the_pause_between_two_connections_grows_and_begins_again_after_one_that
     assert peer.broke(leading.now) == 10_000
 
 
+def test_a_copy_connects_to_the_others_before_it_leads_and_asks_nothing():
+    core = _core.RegionCore("r", _core.Clock(), site=1, buckets=1)
+    tail = _core.Tail(1, core.shards)
+    core.share(tail, None)
+    copies = CopiesSession(member_timeout_us=SECOND)
+    copies.me = OTHER
+    gone = Incarnation("gone", 9)
+    copies.take_view(tuple(MemberProfile(each, "h", 1, 1) for each in (ME, OTHER)))
+    copies.share("r", core, tail, content={})
+    copies.take(KEY, Bucket(EPOCH, LIFE, 0, 1, ME, (ME, OTHER, gone)), SECOND)
+    (peer,), _ = copies.take_peers()
+    assert peer.member == ME and peer.next_request() is None
+    leading = Leading()
+    assert leading.session.adopt(peer.empty_request(), SECOND) == {"answers": [], "promised_us": 0}
+
+
 def test_a_question_that_comes_late_has_no_answer():
     leading = Leading()
     leading.core.put("k", 1)

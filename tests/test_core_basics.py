@@ -4,7 +4,10 @@ counts.
 
 from __future__ import annotations
 
+import platform
 import struct
+import subprocess
+import sys
 
 import pytest
 
@@ -478,3 +481,10 @@ def test_a_queue_that_drops_its_oldest_keeps_what_is_on_its_way_and_refuses_what
     for key in range(10000, 12000):
         region.put(key, bytes(1000))
     assert queue.counts()["memory_bytes"] <= 3 << 20
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the number of the system call is that of x86-64")
+def test_no_thread_waits_for_a_lock_until_the_system_offers_barriers():
+    """The process may use membarrier(2) when the core is loaded. To ask for it later takes up to 40 ms."""
+    ask = "import ctypes; from pywan import _core; print(ctypes.CDLL(None, use_errno=True).syscall(324, 1 << 3, 0, 0))"
+    assert subprocess.run([sys.executable, "-c", ask], capture_output=True, check=True, timeout=60).stdout == b"0\n"

@@ -43,18 +43,18 @@ class Served:
         session.receive_data(calls.call(calls.REGION, b"r"), 1)
         return session
 
-    def put(self, bucket: int, value: bytes) -> int:
+    def put(self, bucket: int, value: bytes, epoch: int = EPOCH) -> int:
         """Sends a put of the bucket's key. Returns the call's id."""
         record = calls.record(self.keys[bucket].encode(), value, key_form=1, sequence=self.next_id)
-        return self.send(calls.CHANGE, record, bucket)
+        return self.send(calls.CHANGE, record, bucket, epoch=epoch)
 
-    def get(self, bucket: int) -> int:
-        return self.send(calls.GET, self.keys[bucket].encode(), bucket, form=1)
+    def get(self, bucket: int, epoch: int = EPOCH) -> int:
+        return self.send(calls.GET, self.keys[bucket].encode(), bucket, form=1, epoch=epoch)
 
-    def send(self, kind: int, payload: bytes, bucket: int, form: int = 0) -> int:
+    def send(self, kind: int, payload: bytes, bucket: int, form: int = 0, epoch: int = EPOCH) -> int:
         id = self.next_id
         self.next_id += 1
-        call = calls.call(kind, payload, id=id, bucket=bucket, epoch=EPOCH, form=form)
+        call = calls.call(kind, payload, id=id, bucket=bucket, epoch=epoch, form=form)
         self.session.receive_data(call)
         return id
 
@@ -62,6 +62,17 @@ class Served:
         """The copy of a bucket has everything through a sequence."""
         sequence = self.tail.last(bucket) if sequence is None else sequence
         self.tail.acknowledged(bucket, LANE, LIFE, EPOCH, sequence)
+
+    def acknowledge_under(self, bucket: int, epoch: int) -> None:
+        """The copy of a bucket has everything, under a later epoch."""
+        self.tail.acknowledged(bucket, LANE, LIFE, epoch, self.tail.last(bucket))
+
+    def becomes(self, bucket: int, role: int, epoch: int) -> None:
+        """The member's part in a bucket changes."""
+        self.tail.set_role(bucket, role, LIFE, epoch)
+        if role == _core.TAIL_PRIMARY:
+            self.tail.set_copies(bucket, [(LANE, _core.COPY_WAITED, 0, self.tail.last(bucket))])
+            self.tail.acknowledged(bucket, LANE, LIFE, epoch, self.tail.last(bucket))
 
     def answered(self, now_us: int = 0) -> dict[int, tuple[int, bytes]]:
         """Returns what was answered since the last question, by the calls' ids: the status, and the payload."""
@@ -122,6 +133,70 @@ def test_calls_of_a_bucket_that_is_lost_track_of_say_so(served: Served) -> None:
     assert {id: status for id, (status, _) in served.answered().items()} == {put: IN_DOUBT, get: ELSEWHERE}
     served.acknowledge(1)
     assert served.answered() == {other: (DONE, b"")}
+
+
+def test_a_call_waits_until_the_member_has_taken_over_and_holds_no_other(served: Served) -> None:
+    served.becomes(0, _core.TAIL_TAKING_OVER, EPOCH + 1)
+    put, get, other = served.put(0, b"value", EPOCH + 1), served.get(0, EPOCH + 1), served.get(1)
+    assert served.answered() == {other: (DONE, b"")}
+    assert served.session.shelved == 2 and served.tail.last(0) == 0
+    served.becomes(0, _core.TAIL_PRIMARY, EPOCH + 1)
+    assert served.answered() == {} and served.session.shelved == 2  # Both wait for the copy now.
+    served.acknowledge_under(0, EPOCH + 1)
+    assert served.answered() == {put: (DONE, b""), get: (DONE, b"value")}
+    assert served.session.shelved == 0
+
+
+def test_a_call_waits_for_an_epoch_that_the_member_has_not_heard_of(served: Served) -> None:
+    served.becomes(0, _core.TAIL_COPY, EPOCH + 1)
+    get = served.get(0, EPOCH + 2)
+    assert served.answered() == {} and served.session.shelved == 1
+    served.becomes(0, _core.TAIL_TAKING_OVER, EPOCH + 2)
+    assert served.answered() == {} and served.session.shelved == 1
+    served.becomes(0, _core.TAIL_PRIMARY, EPOCH + 2)
+    assert served.answered() == {get: (DONE, b"")}
+
+
+def test_a_call_goes_elsewhere_when_another_member_takes_over_or_it_takes_long(served: Served) -> None:
+    served.becomes(0, _core.TAIL_TAKING_OVER, EPOCH + 1)
+    served.answered(SECOND)  # The time of what comes next.
+    put = served.put(0, b"value", EPOCH + 1)
+    assert served.answered(SECOND) == {}
+    served.becomes(0, _core.TAIL_COPY, EPOCH + 2)
+    assert served.answered(SECOND)[put][0] == ELSEWHERE
+    late = served.put(0, b"value", EPOCH + 3)
+    assert served.answered(SECOND) == {}
+    given_up_us = served.session.next_us()
+    assert given_up_us == SECOND + SECOND // 4
+    assert served.answered(given_up_us - 1) == {}
+    assert served.answered(given_up_us)[late][0] == ELSEWHERE
+    served.becomes(0, _core.TAIL_PRIMARY, EPOCH + 3)
+    assert served.answered(given_up_us) == {} and served.session.shelved == 0
+    assert served.tail.last(0) == 0
+
+
+def test_a_session_that_ends_while_calls_are_held_makes_none_of_them(served: Served) -> None:
+    served.becomes(0, _core.TAIL_TAKING_OVER, EPOCH + 1)
+    served.put(0, b"value", EPOCH + 1)
+    assert served.answered() == {} and served.session.shelved == 1
+    del served.session
+    served.becomes(0, _core.TAIL_PRIMARY, EPOCH + 1)
+    assert served.tail.last(0) == 0
+
+
+def test_a_session_holds_no_more_calls_than_it_may_shelve_and_loses_none(served: Served) -> None:
+    most = 4096
+    served.becomes(0, _core.TAIL_TAKING_OVER, EPOCH + 1)
+    puts = [served.put(0, b"value %d" % n, EPOCH + 1) for n in range(most + 10)]
+    assert served.answered() == {} and served.session.shelved == most
+    served.becomes(0, _core.TAIL_PRIMARY, EPOCH + 1)
+    assert served.answered() == {} and served.tail.last(0) == most
+    served.acknowledge_under(0, EPOCH + 1)
+    answered = served.answered()
+    served.acknowledge_under(0, EPOCH + 1)
+    answered |= served.answered()
+    assert set(answered) == set(puts) and {status for status, _ in answered.values()} == {DONE}
+    assert served.region.lookup(served.keys[0])[0] == b"value %d" % (most + 9)
 
 
 def test_a_call_that_does_not_count_in_time_is_in_doubt_and_a_read_goes_elsewhere(served: Served) -> None:

@@ -21,6 +21,8 @@ static int order_all_threads(void)
            && syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) == 0;
 }
 
+void wan_lock_prepare(void) { order_all_threads(); }
+
 static uint64_t now_ns(void)
 {
     struct timespec now;

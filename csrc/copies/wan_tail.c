@@ -635,6 +635,8 @@ void wan_tail_set_role(wan_tail *tail, uint32_t number, uint8_t role, uint64_t l
     }
     __atomic_fetch_add(&bucket->changed, 1, __ATOMIC_SEQ_CST);
     wake_waiters(bucket);
+    while (bucket->last_shelved && bucket->last_shelved->sequence == WAN_TAIL_HELD)
+        make_ready(bucket, bucket->last_shelved);
     wan_lock_release(&bucket->lock);
 }
 

@@ -181,6 +181,7 @@ typedef struct wan_shelved {
     uint64_t era, sequence; /* As for wan_tail_wait. */
     uint32_t is_waiting;    /* It is in the bucket's list. The bucket's lock guards it. */
 } wan_shelved;
+#define WAN_TAIL_HELD UINT64_MAX /* Instead of a sequence: waits until the member's part in the bucket changes. */
 
 /* Changes that count, and that fewer copies had then than `min_copies`. */
 typedef struct {
@@ -342,7 +343,8 @@ wan_status wan_tail_wait(wan_tail *tail, uint32_t bucket, uint64_t era, uint64_t
  * repeat, also with how many the bucket has it now, as nobody knows with how many an earlier primary counted it. */
 uint32_t wan_tail_made_with(wan_tail *tail, uint32_t bucket, uint64_t sequence, int is_repeat);
 /* Lets `shelved`, whose owner, era and sequence are set, wait. WAN_EMPTY: it waits, and will be in its owner's `ready`
- * when the sequence counts or the era is another one. WAN_OK, WAN_ELSEWHERE: as for wan_tail_wait; it does not wait. */
+ * when the sequence counts or the era is another one. WAN_OK, WAN_ELSEWHERE: as for wan_tail_wait; it does not wait.
+ * One for WAN_TAIL_HELD is ready at the next wan_tail_set_role, whatever that says. */
 wan_status wan_tail_shelve(wan_tail *tail, uint32_t bucket, wan_shelved *shelved);
 /* Ends a wait that wan_tail_shelve began. Returns 1 if it waited. 0: it is in its owner's `ready`, or was taken there.
  */

@@ -66,6 +66,7 @@ cdef extern from "copies/wan_tail.h" nogil:
         int wake_file
         uint32_t users
         wan_shelved *ready
+    const uint64_t WAN_TAIL_HELD
     ctypedef struct wan_shelved:
         wan_shelved *before
         wan_shelved *behind

@@ -18,13 +18,19 @@ cdef struct call_wait:
     bint is_change, is_repeat
 
 cdef struct shelved_call:
-    # A call that is done, whose answer must not leave yet. The answer lies behind it, `length` bytes.
+    # A call that is done, whose answer must not leave yet; or one that is held, of which nothing was done. The answer,
+    # or the call, lies behind it, `length` bytes.
     wan_shelved shelved           # The first field: what is ready comes as a wan_shelved. `behind` links `reads`, too.
-    shelved_call *before         # In the session's list, by the time when they are given up.
+    shelved_call *before         # In one of the session's lists, by the time when they are given up.
     shelved_call *behind
-    call_wait wait
+    call_wait wait              # Of a call that is held, only the tail and the bucket.
+    bint is_held
     uint64_t until_us           # When it is given up.
     uint64_t length
+
+cdef struct call_list:
+    shelved_call *first
+    shelved_call *last
 
 cdef tuple OUTCOMES        # The names of outcomes, by their numbers.
 
@@ -36,13 +42,13 @@ cdef class CallSession(Session):
     cdef wan_buffer found           # The value that a condition found.
     cdef wan_buffer keys            # Keys of a bucket that is being cleared.
     cdef bint has_more              # Whole calls wait in `into`.
-    # Calls whose answers wait. Only the session's thread uses them; through the tails of buckets, other threads move
-    # what counts to `waker.ready`.
+    # Calls that wait. Only the session's thread uses them; through the tails of buckets, other threads move what
+    # counts, and what is held no longer, to `waker.ready`.
     cdef wan_waker waker
-    cdef shelved_call *first_shelved
-    cdef shelved_call *last_shelved
-    cdef shelved_call *reads         # They count, and wait until no other member can be primary.
-    cdef uint64_t shelved_bytes      # The bytes of all answers that wait.
+    cdef call_list done             # Their answers wait.
+    cdef call_list held             # They wait until this member is primary.
+    cdef shelved_call *reads         # Of `done`: they count, and wait until no other member can be primary.
+    cdef uint64_t shelved_bytes      # The bytes of all answers and calls that wait.
     cdef readonly uint32_t shelved   # How many calls wait.
     cdef list former                # States of regions that are gone, and that shelved calls may name.
     cdef readonly uint32_t depth
@@ -57,7 +63,11 @@ cdef class CallSession(Session):
                           uint64_t length) except? NO_LIMIT
     cdef const wan_answer *answer_here(self, uint64_t at) noexcept
     cdef int take_calls(self) noexcept nogil
-    cdef int take_call(self, const wan_call *call) noexcept nogil
+    cdef int do_call(self, const wan_call *call, uint64_t held_until_us) noexcept nogil
+    cdef int take_call(self, const wan_call *call, uint64_t held_until_us) noexcept nogil
+    cdef int hold(self, region_core *region, const wan_call *call, uint64_t until_us) noexcept nogil
+    cdef shelved_call *keep(self, call_list *among, const void *data, uint64_t length, uint64_t until_us) noexcept nogil
+    cdef int go_on_with_held(self, shelved_call *call, uint64_t held_until_us) noexcept nogil
     cdef bint name_region(self, const wan_call *call) noexcept nogil
     cdef region_core *region_of(self, uint16_t number) noexcept nogil
     cdef int look_up(self, uint16_t number) except? -1
@@ -83,6 +93,7 @@ cdef class CallSession(Session):
     cdef bint go_on_with(self, shelved_call *call, uint64_t now_us) noexcept nogil
     cdef bint finish(self, shelved_call *call, bint is_lost) noexcept nogil
     cdef void drop(self, shelved_call *call) noexcept nogil
+    cdef void unshelve_all(self, shelved_call *call) noexcept nogil
     cdef void drop_shelved(self) noexcept nogil
     cdef bint counts(self, const call_wait *wait, uint64_t *until_us) noexcept nogil
     cdef bint may_wait(self, uint64_t *until_us) noexcept nogil

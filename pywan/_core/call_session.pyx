@@ -28,10 +28,15 @@ cdef enum:
     REGION_NUMBERS = 65536
     ANSWERS_BYTES = 8 << 20     # With so many bytes of answers the session sends before it takes the next call.
     COUNTS_WAIT_MS = 8000       # A change that does not count after so long is answered as in doubt.
+    # So long a call waits until this member is primary. A handover takes a few milliseconds. A caller that waits longer
+    # may miss that the call has to go elsewhere now.
+    HELD_US = 250000
     SHELVED_MAX = 4096           # With so many calls shelved, or so many bytes of answers, the session takes no more.
     SHELVED_BYTES = 8 << 20
     READ_LOOK_US = 1000         # A read that counts looks so often whether this member is still the only primary.
     SLICE_MS = 100              # A wait looks so often whether the session is to stop.
+    # What became of a call that was to be held.
+    HELD = 1, CHANGED = 2, NO_ROOM = 3
 
 
 @cython.no_gc_clear
@@ -109,7 +114,7 @@ cdef class CallSession(Session):
         self.names[head.region], self.states[head.region] = state.name, state
         self.regions[head.region] = &state.region
         with nogil:
-            how = self.take_call(<const wan_call *>self.into.bytes)
+            how = self.take_call(<const wan_call *>self.into.bytes, 0)
         if how != GOES_ON or self.last_answer() == at:
             raise MemoryError(f"region {state.name!r}: no memory for the answer to a call of this member itself")
         return at
@@ -144,8 +149,11 @@ cdef class CallSession(Session):
 
     cdef uint64_t due_us(self, uint64_t now_us) noexcept nogil:
         cdef uint64_t due = NEVER
-        if self.out.start == self.out.used and self.first_shelved != NULL:
-            due = self.first_shelved.until_us
+        if self.out.start == self.out.used:
+            if self.done.first != NULL:
+                due = self.done.first.until_us
+            if self.held.first != NULL:
+                due = min(due, self.held.first.until_us)
             if self.reads != NULL:
                 due = min(due, now_us + READ_LOOK_US)
         return due
@@ -174,11 +182,7 @@ cdef class CallSession(Session):
                 how = ENDED_STOPPED
                 break
             begin = self.last_answer()
-            wan_buffer_empty(&self.waits)
-            how = self.take_call(<const wan_call *>(self.into.bytes + self.into.start))
-            if how == GOES_ON and not self.shelve(begin):
-                how = ENDED_TOLD
-            self.seal(begin)
+            how = self.do_call(<const wan_call *>(self.into.bytes + self.into.start), self.now_us + HELD_US)
             answered = answered or self.last_answer() > begin
             self.into.start += length
             if self.into.start == self.into.used:
@@ -192,20 +196,40 @@ cdef class CallSession(Session):
         self.rounds += answered
         return how
 
-    cdef int take_call(self, const wan_call *call) noexcept nogil:
+    cdef int do_call(self, const wan_call *call, uint64_t held_until_us) noexcept nogil:
+        """Does a call. Its answer is laid out if it may leave; otherwise the call is shelved."""
+        cdef uint64_t begin = self.last_answer()
+        cdef int how
+        wan_buffer_empty(&self.waits)
+        how = self.take_call(call, held_until_us)
+        if how == GOES_ON and not self.shelve(begin):
+            how = ENDED_TOLD
+        self.seal(begin)
+        return how
+
+    cdef int take_call(self, const wan_call *call, uint64_t held_until_us) noexcept nogil:
+        """Lays out the answer to a call, or holds the call. `held_until_us`: 0: it cannot be held any more."""
         cdef region_core *region
         cdef uint64_t epoch = 0
         cdef wan_answer *answer
+        cdef int how
         if call.kind == WAN_CALL_REGION:
             return GOES_ON if self.name_region(call) else ENDED_TOLD
-        self.served += 1
         region = self.region_of(call.region)
         if region == NULL:
+            self.served += 1
             return GOES_ON if self.no_region(call) else ENDED_TOLD
         if call.bucket >= region.table.bucket_count:
             return GOES_ON if self.fail(call, WAN_ANSWER_FAILED, b"IllegalStateError",
                                         b"the region has fewer buckets at this member than the caller says", 0
                                         ) else ENDED_TOLD
+        while held_until_us and may_become_primary(region, call):
+            how = self.hold(region, call, held_until_us)
+            if how == HELD:
+                return GOES_ON
+            if how == NO_ROOM:
+                return ENDED_TOLD
+        self.served += 1
         if not is_primary(region, call, &epoch):
             answer = self.say_elsewhere(call, region)
         elif call.kind == WAN_CALL_GET:
@@ -402,33 +426,71 @@ cdef class CallSession(Session):
         if self.waits.used == 0:
             return True
         now = self.work_us()
-        call = <shelved_call *>malloc(sizeof(shelved_call) + length)
+        call = self.keep(&self.done, self.out.bytes + self.out.start + begin, length, now + COUNTS_WAIT_MS * 1000)
         if call == NULL:
-            wan_note(WAN_NO_MEMORY, "no memory for a call that waits")
             return False
-        memset(call, 0, sizeof(shelved_call))
-        memcpy(call + 1, self.out.bytes + self.out.start + begin, length)
-        call.wait, call.length, call.until_us = wait[0], length, now + COUNTS_WAIT_MS * 1000
-        call.shelved.owner, call.shelved.era, call.shelved.sequence = &self.waker, wait.era, wait.sequence
+        call.wait = wait[0]
+        call.shelved.era, call.shelved.sequence = wait.era, wait.sequence
         self.out.used -= length
-        call.before = self.last_shelved
-        if self.last_shelved != NULL:
-            self.last_shelved.behind = call
-        else:
-            self.first_shelved = call
-        self.last_shelved = call
-        self.shelved += 1
-        self.shelved_bytes += length
         if wan_tail_shelve(wait.tail, wait.bucket, &call.shelved) == WAN_EMPTY:
             return True
         return self.go_on_with(call, now)
+
+    cdef shelved_call *keep(self, call_list *among, const void *data, uint64_t length,
+                            uint64_t until_us) noexcept nogil:
+        """Adds an answer or a call to a list. NULL: there is no memory."""
+        cdef shelved_call *call = <shelved_call *>malloc(sizeof(shelved_call) + length)
+        cdef shelved_call *before = among.last
+        if call == NULL:
+            wan_note(WAN_NO_MEMORY, "no memory for a call that waits")
+            return NULL
+        memset(call, 0, sizeof(shelved_call))
+        memcpy(call + 1, data, length)
+        call.length, call.until_us, call.is_held = length, until_us, among == &self.held
+        call.shelved.owner = &self.waker
+        while before != NULL and before.until_us > until_us:     # Of a call that is held once more.
+            before = before.before
+        call.before, call.behind = before, among.first if before == NULL else before.behind
+        if before != NULL:
+            before.behind = call
+        else:
+            among.first = call
+        if call.behind != NULL:
+            call.behind.before = call
+        else:
+            among.last = call
+        self.shelved += 1
+        self.shelved_bytes += length
+        return call
+
+    cdef int hold(self, region_core *region, const wan_call *call, uint64_t until_us) noexcept nogil:
+        """Keeps a call until this member's part in the call's bucket changes. CHANGED: it has changed meanwhile."""
+        cdef shelved_call *held = self.keep(&self.held, call, sizeof(wan_call) + wan_align8(call.length), until_us)
+        if held == NULL:
+            return NO_ROOM
+        held.wait.tail, held.wait.bucket = region.tail, call.bucket
+        held.shelved.era, held.shelved.sequence = era_of(region, call), WAN_TAIL_HELD
+        if wan_tail_shelve(region.tail, call.bucket, &held.shelved) == WAN_EMPTY:
+            # Once more, as it may have changed before the call waited. What is ready already comes with `collect`.
+            if may_become_primary(region, call) or not wan_tail_unshelve(region.tail, call.bucket, &held.shelved):
+                return HELD
+        self.drop(held)
+        return CHANGED
+
+    cdef int go_on_with_held(self, shelved_call *call, uint64_t held_until_us) noexcept nogil:
+        """Does a call that was held and does not wait in its tail, and forgets that it was held."""
+        cdef uint64_t begin = self.last_answer()
+        cdef int how = self.do_call(<const wan_call *>(call + 1), held_until_us)
+        self.rounds += begin == 0 and self.last_answer() > 0
+        self.drop(call)
+        return how
 
     cdef bint is_full(self) noexcept nogil:
         return self.shelved >= SHELVED_MAX or self.shelved_bytes > SHELVED_BYTES
 
     cdef bint collect(self, uint64_t now_us) noexcept nogil:
         """Lays out the answers of shelved calls that may leave now, or that are given up. False: there is no memory."""
-        cdef shelved_call *call = self.first_shelved
+        cdef shelved_call *call = self.done.first
         cdef shelved_call *next_call
         cdef wan_shelved *ready
         while call != NULL and call.until_us <= now_us:
@@ -437,11 +499,21 @@ cdef class CallSession(Session):
             if wan_tail_unshelve(call.wait.tail, call.wait.bucket, &call.shelved) and not self.finish(call, True):
                 return False
             call = next_call
+        call = self.held.first
+        while call != NULL and call.until_us <= now_us:
+            next_call = call.behind
+            if wan_tail_unshelve(call.wait.tail, call.wait.bucket, &call.shelved):
+                if self.go_on_with_held(call, 0) != GOES_ON:
+                    return False
+            call = next_call
         ready = wan_waker_take(&self.waker)
         while ready != NULL:
             call = <shelved_call *>ready
             ready = ready.behind
-            if not self.go_on_with(call, now_us):
+            if call.is_held:
+                if self.go_on_with_held(call, call.until_us if now_us < call.until_us else 0) != GOES_ON:
+                    return False
+            elif not self.go_on_with(call, now_us):
                 return False
         return self.look_at_reads(now_us)
 
@@ -495,28 +567,35 @@ cdef class CallSession(Session):
         return has_room
 
     cdef void drop(self, shelved_call *call) noexcept nogil:
+        cdef call_list *among = &self.held if call.is_held else &self.done
         if call.before != NULL:
             call.before.behind = call.behind
         else:
-            self.first_shelved = call.behind
+            among.first = call.behind
         if call.behind != NULL:
             call.behind.before = call.before
         else:
-            self.last_shelved = call.before
+            among.last = call.before
         self.shelved -= 1
         self.shelved_bytes -= call.length
         free(call)
 
-    cdef void drop_shelved(self) noexcept nogil:
-        """Forgets all shelved calls. Afterwards no other thread knows this session."""
-        cdef shelved_call *call = self.first_shelved
+    cdef void unshelve_all(self, shelved_call *call) noexcept nogil:
+        """Takes a call, and those behind it in its list, out of the tails."""
         while call != NULL:
             wan_tail_unshelve(call.wait.tail, call.wait.bucket, &call.shelved)
             call = call.behind
+
+    cdef void drop_shelved(self) noexcept nogil:
+        """Forgets all shelved calls. Afterwards no other thread knows this session."""
+        self.unshelve_all(self.done.first)
+        self.unshelve_all(self.held.first)
         wan_waker_end(&self.waker)
         self.reads = NULL
-        while self.first_shelved != NULL:
-            self.drop(self.first_shelved)
+        while self.done.first != NULL:
+            self.drop(self.done.first)
+        while self.held.first != NULL:
+            self.drop(self.held.first)
 
     # Calls of this member itself wait in their own thread.
 
@@ -953,6 +1032,16 @@ cdef bint is_primary(const region_core *region, const wan_call *call, uint64_t *
     bucket = &region.tail.buckets[call.bucket]
     epoch[0] = wan_read(&bucket.epoch)
     return wan_tail_role(region.tail, call.bucket) == WAN_TAIL_PRIMARY and epoch[0] >= call.epoch
+
+
+cdef bint may_become_primary(const region_core *region, const wan_call *call) noexcept nogil:
+    """Whether this member is not primary, and is about to be: it takes over, or has not heard yet of the epoch under
+    which the caller knows it as primary."""
+    cdef wan_tail_bucket *bucket
+    if region.tail == NULL:
+        return False
+    bucket = &region.tail.buckets[call.bucket]
+    return wan_tail_role(region.tail, call.bucket) == WAN_TAIL_TAKING_OVER or wan_read(&bucket.epoch) < call.epoch
 
 
 cdef uint64_t era_of(const region_core *region, const wan_call *call) noexcept nogil:

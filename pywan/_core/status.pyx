@@ -32,6 +32,7 @@ cdef object full_error(str message):
 
 if not wan_forks_count():
     raise MemoryError("no memory to notice forks")
+wan_lock_prepare()
 
 
 # True in debug and sanitizer builds. Otherwise a failed check breaks only the handle that it is about.

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import socket
 import struct
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from pywan import _core
 from pywan.base.addresses import Address
+from pywan.base.threads import start_thread
 from pywan.coordination.tables import Incarnation
 from pywan.errors import ConnectivityError, IllegalStateError, IncompatibleSystemError, PywanError
 from pywan.forks import of_one_process
@@ -86,6 +88,24 @@ class CallPool:
             return line
         finally:
             connection.lock.release()
+
+    def prepare(self, places: Mapping[Incarnation, Address | tuple[str, int]]) -> None:
+        """Opens connections to members that may soon be primaries, so that the first call to each need not wait for
+        that. Only a member that makes calls opens any. It returns at once."""
+        with self._lock:
+            if self._closed or not self._lines:
+                return
+            fresh = [each for each in places if (each, 0) not in self._connections and each not in self._gone]
+            for member in fresh:
+                self._connections[member, 0] = _Connection()
+        for member in fresh:
+            with contextlib.suppress(IllegalStateError):  # Without a thread the first call connects.
+                what = f"member {self._me.name}: a connection to member {member.name}"
+                start_thread(what, f"calls to {member.name}", self._try, member, places[member])
+
+    def _try(self, member: Incarnation, address: Address | tuple[str, int]) -> None:
+        with contextlib.suppress(PywanError):  # The first call says what is wrong.
+            self.line(member, address, 0, time.monotonic() + CONNECT_TIMEOUT_S)
 
     def keep_only(self, members: Collection[Incarnation]) -> None:
         """Closes the connections to members that are not among these. Calls on their way there end at once."""

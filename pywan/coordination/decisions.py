@@ -34,6 +34,8 @@ class Decisions:
         self.of_region: defaultdict[str, dict[BucketKey, None]] = defaultdict(dict)
         self.loads: defaultdict[str, Load] = defaultdict(Load)
         self.unfinished: set[BucketKey] = set()  # Buckets with somebody in `leaving` or `unfenced`.
+        # Buckets of partitioned regions with more copies in sync than their region wants.
+        self.crowded: set[BucketKey] = set()
         self._hosts: defaultdict[str, dict[Incarnation, int]] = defaultdict(dict)  # By region: weights of its members.
         self._naming: defaultdict[Incarnation, dict[BucketKey, None]] = defaultdict(dict)
         self._placed: Bucket | None = None  # The newest decision about a bucket.
@@ -114,6 +116,7 @@ class Decisions:
             for member in before.named:
                 del self._naming[member][key]
         self.unfinished.discard(key)
+        self.crowded.discard(key)
         if bucket is None:
             self.of_region[key.region].pop(key, None)
             return
@@ -129,6 +132,9 @@ class Decisions:
             self._naming[member][key] = None
         if bucket.leaving or bucket.unfenced:
             self.unfinished.add(key)
+        attributes = self.regions.get(key.region)
+        if attributes is not None and len(bucket.in_sync) > attributes.copies_wanted(len(bucket.in_sync)):
+            self.crowded.add(key)
 
     # --- what others are told, and what is stored ---
 

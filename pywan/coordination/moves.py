@@ -1,5 +1,5 @@
-"""Owns how buckets move from member to member while all goes well: who leaves, who becomes primary instead, and how
-primaries are spread.
+"""Owns how buckets move from member to member while all goes well: who leaves, who becomes primary instead, how
+primaries are spread, and which copies are too many.
 
 There are two steps. A copy is moved by a learner at the target; when that is in sync, the source is taken out. A
 primary is handed over to a copy in sync. Nothing of this is stored: a coordinator that starts again finds the rest of
@@ -14,6 +14,7 @@ from typing import Protocol
 
 from pywan.coordination.decisions import Decisions
 from pywan.coordination.messages import StillNeeded
+from pywan.coordination.placement import choose_to_drop
 from pywan.coordination.tables import Bucket, BucketKey, Epoch, Incarnation, RegionAttributes
 
 HANDOVERS_AT_ONCE = 8  # Of one region, to spread its primaries. Changes of these buckets wait for a moment.
@@ -24,6 +25,8 @@ SITE_ENDS_US = 10_000_000  # When the site ends, members that have not asked for
 
 class MoveServices(Protocol):
     """What the moves need of the coordinator."""
+
+    member_timeout_us: int
 
     def is_there(self, member: Incarnation) -> bool: ...
     def knows(self, member: Incarnation) -> bool: ...
@@ -65,6 +68,7 @@ class Moves:
         # Handovers under way: under which epoch, and until when the new primary is waited for.
         self._handovers: dict[BucketKey, tuple[Epoch, int]] = {}
         self._uneven: dict[str, None] = {}  # Regions whose primaries may have to be spread.
+        self._crowded_until: dict[BucketKey, int] = {}  # When buckets with too many copies lose one.
         self._ends_at: int | None = None  # The site ends, and so long all members are waited for.
         self._seen = -1  # The last decision that `go_on` has seen.
 
@@ -141,6 +145,7 @@ class Moves:
         """When `go_on` is to be called next though nothing happens; None: never."""
         due = [until for _, until in self._handovers.values()]
         due += [leaver.asked_us + LEAVE_REPEATED_US for leaver in self._leavers.values()]
+        due += self._crowded_until.values()
         due += [] if self._ends_at is None else [self._ends_at]
         return min(due, default=None)
 
@@ -156,6 +161,7 @@ class Moves:
             if until_us <= now_us or bucket is None or bucket.epoch != epoch:
                 del self._handovers[key]
                 self._seen = -1
+        self._thin_out(now_us)
         if self._seen == self._site.number:
             return
         self._let_leave(now_us)
@@ -310,6 +316,40 @@ class Moves:
             and not self._services.is_undecided(key)
             and all(self._services.is_there(each) for each in bucket.in_sync)
         )
+
+    # --- copies that are too many ---
+
+    def _thin_out(self, now_us: int) -> None:
+        """Takes a copy out of each bucket that has had too many for a while. There may be one too many when a member
+        was not heard, another one got a copy instead, and the first one comes back with its own."""
+        for key in self._crowded_until.keys() - self._site.crowded:
+            del self._crowded_until[key]
+        for key in sorted(self._site.crowded):
+            spare = self._spare_copies(key)
+            if not spare:
+                self._crowded_until.pop(key, None)
+                continue
+            delay_us = max(self._site.regions[key.region].recovery_delay_ms * 1000, self._services.member_timeout_us)
+            if self._crowded_until.setdefault(key, now_us + delay_us) <= now_us:
+                beside = Counter(each for other in self._beside(key) for each in self._site.buckets[other].in_sync)
+                copy = choose_to_drop(self._site.loads[key.region], spare, beside)
+                self._services.lose_copy(key, self._site.buckets[key], copy, now_us)
+
+    def _spare_copies(self, key: BucketKey) -> list[Incarnation]:
+        """The copies of which one can go. Only those count that can take changes, and a bucket that is at rest."""
+        bucket, storing = self._site.buckets[key], self._services.storing(key.region)
+        whole = [each for each in bucket.in_sync if each in storing]
+        is_moving = bucket.learners or key in self._site.unfinished or key in self._handovers
+        if is_moving or self._services.is_undecided(key) or bucket.primary not in whole:
+            return []
+        if len(whole) <= self._site.regions[key.region].copies_wanted(len(whole)):
+            return []
+        return [each for each in whole if each != bucket.primary]
+
+    def _beside(self, key: BucketKey) -> list[BucketKey]:
+        """The buckets with which this one is colocated, and those that are colocated with it."""
+        parent = BucketKey(self._site.regions[key.region].colocated_with, key.number)
+        return [*([parent] if parent in self._site.buckets else []), *self._colocated_with(key)]
 
     def _colocated_with(self, key: BucketKey) -> list[BucketKey]:
         """The buckets of the same number that go where this one is, in order."""

@@ -42,6 +42,12 @@ def choose_copies(load: Load, weights: Mapping[Incarnation, int], count: int) ->
     return sorted(weights, key=filled)[:count]
 
 
+def choose_to_drop(load: Load, copies: Iterable[Incarnation], beside: Counter[Incarnation]) -> Incarnation:
+    """The one of `copies` (at least one) that has the fewest copies of colocated buckets (`beside`); of those, the one
+    with the most copies of the region."""
+    return max(copies, key=lambda member: (-beside[member], load.copies[member], member))
+
+
 def choose_primary(load: Load, copies: Iterable[Incarnation]) -> Incarnation:
     """The one of `copies` (at least one) that is primary of the fewest buckets of the region."""
     return min(copies, key=lambda member: (load.primaries[member], load.copies[member], member))

@@ -303,6 +303,10 @@ class _ServicesForRegion:
     def lane(self, member: Incarnation) -> int:
         return self._owner._peer(self._name, self._tail, member).number
 
+    def prepare(self, member: Incarnation) -> None:
+        if member != self._owner.me and member in self._owner._view:
+            self._owner._peer(self._name, self._tail, member)
+
     def promised_us(self, to_all_but: Incarnation) -> int:
         return self._owner.promised_us(to_all_but)
 

@@ -27,6 +27,7 @@ log = logging.getLogger("pywan.copies")
 
 CONNECT_TIMEOUT_S = 1.0
 QUESTION_TIMEOUT_S = 2.0
+KEPT_OPEN_S = 300.0  # So often something is said on a connection, which is closed after twice that time.
 
 
 class Peer:
@@ -139,16 +140,18 @@ class Peer:
     # Questions
 
     def _run_questions(self) -> None:
+        wait_s = 0.0  # The connection is opened at once.
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._ending or self.session.has_questions)
-                request = self.session.next_request()
-                if self._ending or request is None:
+                self._changed.wait_for(lambda: self._ending or self.session.has_questions, wait_s)
+                request = self.session.next_request() or self.session.empty_request()
+                if self._ending:
                     return
+            wait_s = KEPT_OPEN_S
             try:
                 self._ask(request)
             except PywanError as error:  # The copies ask again as long as they need an answer.
-                if not self._ending:
+                if not self._ending and request["questions"]:
                     self._lines.warning("%s", error)
             except Exception:
                 log.exception("questions about region %s to member %s failed", request["region"], self.member)

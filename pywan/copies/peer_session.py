@@ -3,6 +3,7 @@ connection, and the questions of takeovers. It knows no thread, no socket and no
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from pywan import _core
@@ -86,11 +87,18 @@ class PeerSession:
             return None
         region, asked = next(iter(self._questions.items()))
         del self._questions[region]
+        return self._request(region, asked.values())
+
+    def empty_request(self) -> dict[str, Any]:
+        """Returns the fields of a message that asks nothing. It opens the connection before a takeover needs it."""
+        return self._request("", ())
+
+    def _request(self, region: str, questions: Iterable[Question]) -> dict[str, Any]:
         return {
             "region": region,
             "of": [self._me.name, self._me.member_id],
             "to": [self.member.name, self.member.member_id],
-            "questions": [[each.bucket, plain_bucket(each.decision), each.after] for each in asked.values()],
+            "questions": [[each.bucket, plain_bucket(each.decision), each.after] for each in questions],
         }
 
 

@@ -47,6 +47,10 @@ class MemberServices(Protocol):
         """Returns the number of the lane to a member. The region's tail knows the lane then."""
         ...
 
+    def prepare(self, member: Incarnation) -> None:
+        """Opens connections to a member, if it is in the view: this one may soon lead buckets with it."""
+        ...
+
     def promised_us(self, to_all_but: Incarnation) -> int:
         """Returns for how many us this member has promised some other member to adopt no later epoch silently."""
         ...
@@ -131,6 +135,8 @@ class RegionCopies:
             copy = self._copies[number] = _Copy(bucket.life, transfer=transfer)
         is_later = bucket.epoch > copy.epoch
         copy.epoch, copy.transfer = bucket.epoch, transfer
+        for other in bucket.holders:
+            self._services.prepare(other)
         if transfer:
             self._set_role(number, _core.TAIL_LEARNER)
         elif bucket.primary == me:

@@ -307,6 +307,9 @@ class SharedRegions:
             self._copies.take(BucketKey(shared.region.name, number), shared.buckets.get(number))
         places = {number: shared.buckets[number] for number in numbers if number in shared.buckets}
         shared.table.update(places, self._addresses)
+        if self._pool is not None:
+            holders = {each for bucket in places.values() for each in bucket.holders} - {self._agent.me}
+            self._pool.prepare({each: self._addresses[each] for each in sorted(holders & self._addresses.keys())})
 
     def _is_alone(self, shared: _Shared) -> bool:
         """Whether it is decided that this member has all of the region, and that no other member may have it.

@@ -425,9 +425,10 @@ class Agent:
         for outcome in outcomes:
             match outcome:
                 case Changed(tables):
-                    # It counts as stored from the next question on: by then those who use the tables have acted.
-                    self._write()
+                    # It counts as stored from the next question on: by then those who use the tables have acted, and
+                    # the file says so. It comes second, as calls may wait for a new primary while a slow disk writes.
                     self._on_change(tables)
+                    self._write()
                 case Extended(until_us, heard_us):
                     self._on_lease(until_us, heard_us)
                 case GivenUp(me):

@@ -28,9 +28,9 @@ def wait_until(why: Any, what: str, timeout: float = LIMIT_S) -> None:
 
 
 def why_not_whole(site: Site, regions: Sequence[Mapping[str, Any]]) -> str:
-    """Why a bucket is without its primary, or without as many copies as its region wants; empty: none is.
+    """Why a bucket is without its primary, or has not as many copies as its region wants; empty: all have.
 
-    A bucket may have more: a coordinator whose file was lost finds those again that earlier decisions took out.
+    For a while a bucket may have one more: of a member that was not heard when another one got a copy instead.
     """
     for region in regions:
         counts = list(site.counts(region["name"]).values())
@@ -38,7 +38,7 @@ def why_not_whole(site: Site, regions: Sequence[Mapping[str, Any]]) -> str:
         leads = sum(each.get("primary", 0) for each in counts)
         follows = sum(each.get("copies", 0) for each in counts)
         learns = sum(each.get("learning", 0) for each in counts)
-        if leads != buckets or follows < buckets * (copies - 1) or learns:
+        if leads != buckets or follows != buckets * (copies - 1) or learns:
             return f"{region['name']}: {leads} primaries, {follows} copies, {learns} learners of {buckets} buckets"
     return ""
 
@@ -82,7 +82,7 @@ def _unrest_of_region(site: Site, region: Mapping[str, Any]) -> str:
         held = {member: table[number] for member, table in tables.items()}
         roles = {member: each.get("role", "nothing") for member, each in held.items()}
         of = f"{name}[{number}]"
-        if [*roles.values()].count("primary") != 1 or [*roles.values()].count("copy") < copies - 1:
+        if [*roles.values()].count("primary") != 1 or [*roles.values()].count("copy") != copies - 1:
             return f"{of} has not one primary and {copies - 1} copies: {roles}"
         if any(each.get("waiters") for each in held.values()):
             return f"calls wait for changes of {of} to count"

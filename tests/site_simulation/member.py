@@ -269,6 +269,11 @@ class Lines:
         for then in self._opening.pop(to):
             then(why)
 
+    def prepare(self, places: Mapping[Incarnation, Any]) -> None:
+        for each in places if self._opened_lines else ():
+            if each not in self.lines and each not in self._opening and each not in self._failed:
+                self.open(each, lambda why: None)
+
     def keep_only(self, members: Mapping[Incarnation, Any]) -> None:
         gone = [each for each in self.lines if each not in members]
         for each in gone:

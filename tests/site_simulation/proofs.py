@@ -105,7 +105,9 @@ class Proofs:
 
     def _see_removal(self, key: BucketKey, before: Bucket, bucket: Bucket, gone: Incarnation) -> None:
         """A set of copies gets smaller only for what proves something: its primary asks, a lease is over and nobody who
-        is heard reaches the copy, or the copy has ended."""
+        is heard reaches the copy, or the copy has ended. Or it has too many."""
+        if self._is_too_many(key, before, bucket, gone):
+            return
         now_us = self._world.simulation.now_us
         asked_us = self._asked_us.get(gone, {})
         suspects = sum(at_us >= now_us - 2 * MEMBER_TIMEOUT_US for at_us in asked_us.values())
@@ -114,6 +116,14 @@ class Proofs:
             self._has_ended(gone) or is_asked or suspects > 1 or gone in self._silent or self._is_lease_over(gone),
             f"{gone} is taken out of the copies of {key} without proof: {shown(before)}; now {shown(bucket)}",
         )
+
+    def _is_too_many(self, key: BucketKey, before: Bucket, bucket: Bucket, gone: Incarnation) -> bool:
+        """Whether as many copies stay as the region wants, the primary among them, and all of these are heard."""
+        heard_since_us = self._world.simulation.now_us - MEMBER_TIMEOUT_US * 21 // 20
+        heard = [each for each in bucket.in_sync if self._heard_us.get(each, -1) >= heard_since_us]
+        wanted = self._world.coordinator.core.site.regions[key.region].copies_wanted(len(before.in_sync))
+        stays = before.epoch == bucket.epoch and before.primary == bucket.primary != gone
+        return stays and len(heard) >= wanted and bucket.primary in heard
 
     def _is_lease_over(self, member: Incarnation) -> bool:
         now_us = self._world.simulation.now_us

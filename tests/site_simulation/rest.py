@@ -62,10 +62,10 @@ class Rest:
             return f"{key} has no primary"
         if bucket.leaving or bucket.learners:
             return f"{key} is not at rest: {shown(bucket)}"
-        if not attributes.is_partitioned or attributes.recovery_delay >= 0:
-            wanted = core.site.regions[key.region].copies_wanted(len(core.site.hosts(key.region)))
-            if len(bucket.in_sync) < wanted:
-                return f"{key} has not {wanted} copies: {shown(bucket)}"
+        wanted = core.site.regions[key.region].copies_wanted(len(core.site.hosts(key.region)))
+        is_made_again = not attributes.is_partitioned or attributes.recovery_delay >= 0
+        if len(bucket.in_sync) > wanted or (is_made_again and len(bucket.in_sync) < wanted):
+            return f"{key} has not {wanted} copies: {shown(bucket)}"
         found = set()
         for each in bucket.in_sync:
             node = self._world.network.nodes.get(each)
