@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from pywan.base.names import check_name
 from pywan.coordination import encoding
+from pywan.coordination.claims import Claim, in_words, pairs_of_two_sites
 from pywan.coordination.messages import MayLeave, Refused, StillNeeded, Tables
 from pywan.coordination.tables import (
     NO_DECISION,
@@ -210,6 +211,8 @@ class AgentSession:
         self.still_needed = StillNeeded()  # The same while others need the member.
         self.is_leaving = False  # The coordinator was told that this incarnation ends.
         self.retries = False  # A refusal that passes is tried again.
+        self.foreign: frozenset[str] = frozenset()  # Addresses of locators that belong to another site.
+        self._told_foreign: set[tuple[str, str]] = set()  # Of those, address and identity: so each is logged once.
         self.news_due_us = 0  # When the next question for news is to be sent.
         self.requests: dict[tuple[Any, ...], Request] = {}
         self._host, self._port, self._site, self._version, self._process = host, port, site, version, process
@@ -427,6 +430,49 @@ class AgentSession:
             self.still_needed = encoding.still_needed_of(reply["still_needed"])
         if "may_leave" in reply:
             self.may_leave = encoding.may_leave_of(reply["may_leave"])
+
+    # --- locators ---
+
+    def hear_locators(self, claims: Collection[Claim], now_us: int) -> bool:
+        """Takes what each locator says of who coordinates. Returns whether a question for news may be sent.
+
+        A member that never heard of a coordinator must not join the first one that answers: if its locators belong to
+        two sites, somebody has to say which one is meant. A member that knows its site stays there.
+        """
+        mine = self.remembered.site_identity
+        if not mine:
+            self.foreign = frozenset()
+            pair = next(pairs_of_two_sites(claims), None)
+            if pair is None:
+                return True
+            reason = f"member {self.me.name}: its locators belong to two sites: {in_words(*pair)}"
+            if reason != self.refusal:
+                log.error("%s", reason)
+            # A coordinator that has decided nothing may still give way.
+            self.refusal, self.retries = reason, not all(each.decided for each in pair)
+            self.has_tried, self.news_due_us = True, now_us + RETRY_US
+            return False
+        ours = [each for each in claims if each.site_identity == mine]
+        foreign = [
+            each
+            for each in claims
+            if each.site_identity not in ("", mine)
+            and (each.coordinator != self.remembered.coordinator or any(map(each.is_of_another_site_than, ours)))
+        ]
+        self.foreign = frozenset(each.address for each in foreign)
+        for each in foreign:
+            if (each.address, each.site_identity) not in self._told_foreign:
+                self._told_foreign.add((each.address, each.site_identity))
+                log.error(
+                    "member %s stays in the site %s, which locator %s coordinates; %s, which is another one: take it"
+                    " out of `locators`, or make it a locator of this site: stop it, remove its folder, and start it"
+                    " with a locator of this site in its `locators`",
+                    self.me.name,
+                    mine,
+                    self.remembered.coordinator,
+                    each,
+                )
+        return True
 
     # --- news ---
 

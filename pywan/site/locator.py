@@ -469,6 +469,7 @@ class Locator(Described):
             )
         self._refuse_second_of_a_name(profile)
         profile["distributed_system_id"] = self.distributed_system_id
+        claim = self._coordination.claim()
         with self._changed:
             self._members.join(profile, _now_ms())
             self._changed.notify_all()
@@ -485,6 +486,7 @@ class Locator(Described):
                 "cluster_configuration": self._configuration.things(),
                 "locator": self.name,
                 "lease_ms": self._members.lease_ms,
+                "coordination": claim,
                 **self._sites_reply(""),
             }
 
@@ -525,9 +527,10 @@ class Locator(Described):
         )
 
     def _on_member_heartbeat(self, request: dict[str, Any], peer: tuple[Any, ...]) -> dict[str, Any]:
+        claim = self._coordination.claim()
         with self._lock:
             known = self._members.heartbeat(request, _now_ms())
-            return {"known": known, **self._sites_reply(request.get("digest"))}
+            return {"known": known, "coordination": claim, **self._sites_reply(request.get("digest"))}
 
     def _on_member_leave(self, request: dict[str, Any], peer: tuple[Any, ...]) -> dict[str, Any]:
         with self._lock:
