@@ -670,7 +670,7 @@ def test_a_primary_forgets_the_callers_of_members_that_the_view_has_not_any_more
         eventually(lambda: tail.callers(0) == {mine, strangers})
         for _ in range(STRANGER_RENEWALS):  # The stranger may be a member that came a moment ago.
             assert tail.callers(0) == {mine, strangers}
-            copies.lease_renewed()
+            copies.lease_renewed(5_000_000)
         eventually(lambda: tail.callers(0) == {mine})
         assert tail.state(0)["refused"] == 2 and tail.last(0) == 5
     finally:

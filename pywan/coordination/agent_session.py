@@ -18,6 +18,7 @@ from pywan.coordination import encoding
 from pywan.coordination.claims import Claim, in_words, pairs_of_two_sites
 from pywan.coordination.messages import MayLeave, Refused, StillNeeded, Tables
 from pywan.coordination.tables import (
+    MEMBER_TIMEOUT_US,
     NO_DECISION,
     Bucket,
     BucketKey,
@@ -205,6 +206,7 @@ class AgentSession:
         self.refusal = ""  # Why the coordinator does not take the member in.
         self.problem = ""  # Why nobody coordinates.
         self.away_since_us: int | None = None  # Since when nobody coordinates. None: somebody does.
+        self.member_timeout_us = MEMBER_TIMEOUT_US  # As the coordinator told it last.
         self.lease_until_us = 0
         self.heard_us = 0  # The coordinator was heard after this moment.
         self.may_leave: MayLeave | None = None  # The answer of the coordinator to `leave`.
@@ -634,8 +636,9 @@ class AgentSession:
         return [Changed(changes)]
 
     def _extend(self, sent_us: int, reply: Mapping[str, Any]) -> list[Outcome]:
-        """The lease counts from the moment at which the question was sent."""
-        until_us = sent_us + encoding.number_of(reply.get("lease_us"))
+        """The lease counts from the moment at which the question was sent. It is as long as `member-timeout`."""
+        self.member_timeout_us = encoding.number_of(reply.get("lease_us")) or self.member_timeout_us
+        until_us = sent_us + self.member_timeout_us
         if until_us <= self.lease_until_us:
             return []
         self.lease_until_us, self.heard_us = until_us, sent_us

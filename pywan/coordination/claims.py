@@ -11,7 +11,7 @@ from pywan.errors import ProtocolError
 
 JOURNAL_FILE = "coordination.db"
 CLAIM_FILE = "coordinator.json"
-MAX_CHARACTERS = 1000  # The limit for an address, and for an identity.
+MAX_CHARACTERS = 1000  # The limit for an identity.
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,6 @@ class Claim:
     locator: str
     address: str  # The locator's.
     coordinator: str  # Empty: the locator does not know one yet.
-    coordinator_address: str
     site_identity: str
     decided: bool  # The coordinator has decided something, as far as the locator knows. It does not give way then.
 
@@ -54,10 +53,10 @@ def claim_of(value: Any, address: str) -> Claim | None:
         return None
     locator = check_name(value.get("locator"), "a locator", ProtocolError)
     coordinator = check_name(value["coordinator"], "a coordinator", ProtocolError)
-    texts = [value.get(key) for key in ("coordinator_address", "site_identity")]
-    if not all(isinstance(text, str) and len(text) <= MAX_CHARACTERS for text in texts):
+    identity = value.get("site_identity")
+    if not isinstance(identity, str) or len(identity) > MAX_CHARACTERS:
         raise ProtocolError(f"what locator {locator} says of the coordinator {coordinator} cannot be used")
-    return Claim(locator, address, coordinator, *texts, value.get("decided") is True)  # type: ignore[arg-type]
+    return Claim(locator, address, coordinator, identity, value.get("decided") is True)
 
 
 def pairs_of_two_sites(claims: Collection[Claim]) -> Iterator[tuple[Claim, Claim]]:

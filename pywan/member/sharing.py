@@ -17,7 +17,7 @@ from pywan.calls.server import CallServer
 from pywan.calls.table import BucketTable
 from pywan.config.attributes import RegionAttributes
 from pywan.coordination.messages import Tables
-from pywan.coordination.tables import DRIFT_DIVISOR, MEMBER_TIMEOUT_US, Bucket, BucketKey, Incarnation
+from pywan.coordination.tables import DRIFT_DIVISOR, Bucket, BucketKey, Incarnation
 from pywan.copies.member_copies import MemberCopies
 from pywan.errors import IllegalStateError
 from pywan.member.hosting import is_of_site, silence_limit_ms, site_attributes, weight_of
@@ -69,7 +69,7 @@ class SharedRegions:
     # What has threads and sockets. A simulation makes these in its own way.
 
     def _make_copies(self) -> MemberCopies:
-        return MemberCopies(self._agent, member_timeout_us=MEMBER_TIMEOUT_US)
+        return MemberCopies(self._agent, member_timeout_us=self._agent.member_timeout_us)
 
     def _make_calls(self, site_identity: str) -> CallServer:
         return CallServer(self._me, site_identity, self._find)
@@ -239,7 +239,7 @@ class SharedRegions:
     def take_lease(self, until_us: int, heard_us: int) -> None:
         """Takes until when the coordinator's lease runs, and a moment after which the coordinator was heard."""
         with self._lock:
-            self._copies.lease_renewed()
+            self._copies.lease_renewed(self._agent.member_timeout_us)
             for shared in self._regions.values():
                 if shared.tail is not None:
                     shared.tail.set_lease(until_us)

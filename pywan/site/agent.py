@@ -264,6 +264,11 @@ class Agent:
         return self._session.lease_until_us
 
     @property
+    def member_timeout_us(self) -> int:
+        """`member-timeout`, as the coordinator told it last: after so long a silent member is given up."""
+        return self._session.member_timeout_us
+
+    @property
     def heard_us(self) -> int:
         """The coordinator was heard after this moment."""
         return self._session.heard_us

@@ -29,6 +29,7 @@ from pywan.base.names import check_name
 from pywan.base.threads import Workers, start_thread
 from pywan.config.cluster import ClusterConfiguration
 from pywan.config.values import to_int
+from pywan.coordination.tables import MEMBER_TIMEOUT_US
 from pywan.errors import (
     ConfigurationError,
     ConnectivityError,
@@ -47,7 +48,7 @@ from pywan.protocol.discovery import (
     LocatorState,
     Timings,
 )
-from pywan.protocol.members import LEASE_MS, MAX_LEASE_MS, MIN_LEASE_MS, Member, MemberTable, check_profile
+from pywan.protocol.members import MAX_LEASE_MS, MIN_LEASE_MS, Member, MemberTable, check_profile
 from pywan.site.coordination_host import CoordinationHost
 from pywan.transport.control import ControlClient, ControlServer, Handler, Reply, call_once, dispatch
 from pywan.transport.sockets import is_own_address, reachable_address
@@ -135,7 +136,7 @@ class Locator(Described):
         remote_locators: str = "",
         hostname_for_clients: str | None = None,
         dir: str | os.PathLike[str] | None = None,
-        member_timeout_ms: int = LEASE_MS,
+        member_timeout_ms: int = MEMBER_TIMEOUT_US // 1000,
         recover_from_members: bool = False,
         timings: Timings = Timings(),
     ) -> None:
