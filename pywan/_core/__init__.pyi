@@ -322,9 +322,9 @@ class Tail:
     def set_lease(self, until_us: int) -> None:
         """Sets until when the coordinator's lease runs, by `monotonic_us`."""
 
-    def set_sole(self, until_us: int | None) -> None:
-        """Sets until when, by `monotonic_us`, the member answers for a bucket of which it has the only copy in sync.
-        None: for ever."""
+    def set_primary_until(self, until_us: int | None) -> None:
+        """Sets until when, by `monotonic_us`, the member takes changes, counts them and answers reads as a primary.
+        Changes that were held back count, if it is not over. None: for ever."""
 
 def monotonic_us() -> int:
     """Microseconds by the clock that leases and promises are counted in."""

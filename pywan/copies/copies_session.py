@@ -93,8 +93,10 @@ class CopiesSession:
         """The coordinator has answered, and the tables have what it decided before that. It told `member-timeout`."""
         if member_timeout_us != self._member_timeout_us:
             self._member_timeout_us = member_timeout_us
-            for lane in (*(peer.lane for peer in self.peers.values()), *self.receivers):
-                lane.configure(member_timeout_us // 1000)
+            for peer in self.peers.values():
+                peer.lane.configure(member_timeout_us // 1000)
+            for receiver in self.receivers:
+                receiver.configure(member_timeout_us // 1000)
         self._callers = {member: renewals + 1 for member, renewals in self._callers.items()}
         self._looks_for_callers = True
 

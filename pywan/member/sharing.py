@@ -41,9 +41,9 @@ class _Shared:
         self.table: BucketTable | None = None
 
 
-def sole_until_us(made: RegionAttributes, heard_us: int) -> int | None:
-    """How long a sole copy of the region answers when the coordinator was heard last after `heard_us`: a margin less
-    than the coordinator waits before the bucket begins anew, as their clocks may drift. None: for ever."""
+def primary_until_us(made: RegionAttributes, heard_us: int) -> int | None:
+    """Until when the member works as a primary of the region when the coordinator was heard last after `heard_us`: a
+    margin less than the coordinator waits before the bucket begins anew, as their clocks may drift. None: for ever."""
     limit_us = silence_limit_ms(made) * 1000
     return None if limit_us < 0 else heard_us + limit_us - limit_us // DRIFT_DIVISOR
 
@@ -243,7 +243,7 @@ class SharedRegions:
             for shared in self._regions.values():
                 if shared.tail is not None:
                     shared.tail.set_lease(until_us)
-                    shared.tail.set_sole(sole_until_us(shared.region.attributes, heard_us))
+                    shared.tail.set_primary_until(primary_until_us(shared.region.attributes, heard_us))
 
     def reached(self) -> list[Incarnation]:
         """Returns the members whose answers came to this one a moment ago."""
@@ -346,7 +346,7 @@ class SharedRegions:
         region = shared.region
         _, pool = self._connections()
         tail.set_lease(self._agent.lease_until_us)
-        tail.set_sole(sole_until_us(region.attributes, self._agent.heard_us))
+        tail.set_primary_until(primary_until_us(region.attributes, self._agent.heard_us))
         shared.table = BucketTable(region.name, region.bucket_count)
         route = Route(region, shared.table, pool, self._me, why_nobody=lambda: self._why_undecided(region.name))
         region.share(tail, route, not region.attributes.is_partitioned)
