@@ -603,16 +603,21 @@ void wan_waker_end(wan_waker *waker)
 
 /* Roles and copies. */
 
-void wan_tail_set_primary_until(wan_tail *tail, uint64_t until_us)
+int wan_tail_set_primary_until(wan_tail *tail, uint64_t until_us)
 {
+    int grew = 0;
     __atomic_store_n(&tail->primary_until_us, until_us, __ATOMIC_SEQ_CST);
-    if (!__atomic_exchange_n(&tail->holds_back, 0, __ATOMIC_SEQ_CST)) return;
+    if (!__atomic_exchange_n(&tail->holds_back, 0, __ATOMIC_SEQ_CST)) return 0;
     for (uint32_t n = 0; n < tail->bucket_count; n++) {
         wan_tail_bucket *bucket = &tail->buckets[n];
         wan_lock_take(&bucket->lock);
-        if (recount(tail, bucket)) give_lanes(tail, bucket); /* The copies are told. */
+        if (recount(tail, bucket)) {
+            grew = 1;
+            give_lanes(tail, bucket); /* The copies are told. */
+        }
         wan_lock_release(&bucket->lock);
     }
+    return grew;
 }
 
 void wan_tail_set_role(wan_tail *tail, uint32_t number, uint8_t role, uint64_t life, uint64_t epoch, uint64_t transfer)

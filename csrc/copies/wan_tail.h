@@ -293,8 +293,9 @@ static inline void wan_tail_set_lease(wan_tail *tail, uint64_t until_us)
     __atomic_store_n(&tail->lease_until_us, until_us, __ATOMIC_RELEASE);
 }
 
-/* Sets until when the member works as a primary. Changes that were held back count, if it is not over. */
-void wan_tail_set_primary_until(wan_tail *tail, uint64_t until_us);
+/* Sets until when the member works as a primary. Changes that were held back count, if it is not over. Returns whether
+ * more counts in any bucket. */
+int wan_tail_set_primary_until(wan_tail *tail, uint64_t until_us);
 
 /* Whether the coordinator's lease runs now. */
 static inline int wan_tail_lease_runs(const wan_tail *tail)

@@ -404,7 +404,8 @@ cdef class LaneReceiverSession(Session):
     cdef int step(self, uint64_t now_us) noexcept nogil:
         cdef bint is_denied
         if now_us > self.alive_until():
-            wan_note(WAN_CORRUPT, "the member said nothing, or took nothing, for %.1f s", wan_read(&self.silence_us) / 1e6)
+            wan_note(WAN_CORRUPT, "the member said nothing, or took nothing, for %.1f s",
+                     wan_read(&self.silence_us) / 1e6)
             return ENDED_TOLD
         wan_lock_take(&self.lock)
         is_denied = self.denied.used != 0

@@ -266,8 +266,11 @@ cdef class Tail:
         """Sets until when, by `monotonic_us`, the member takes changes, counts them and answers reads as a primary.
         Changes that were held back count, if it is not over. None: for ever."""
         cdef uint64_t until = NEVER if until_us is None else <uint64_t>until_us
+        cdef uint32_t bucket
         with nogil:
-            wan_tail_set_primary_until(&self.tail, until)
+            if wan_tail_set_primary_until(&self.tail, until):
+                for bucket in range(self.tail.bucket_count):
+                    tail_count_events(&self.tail, bucket)
 
 
 def monotonic_us():
