@@ -34,7 +34,7 @@ from pywan import _core
 from pywan.calls.pool import CallPool
 from pywan.calls.route import Route
 from pywan.calls.table import BucketTable, KnownPrimary
-from pywan.coordination.tables import Incarnation
+from pywan.coordination.tables import MEMBER_TIMEOUT_US, Incarnation
 from two_sites import Child, two_sites
 
 BUCKETS = 113
@@ -62,7 +62,7 @@ class Shared:
 def serve_copy() -> None:
     """The process of the copy. It prints its port and its size before, and answers each line with its size then."""
     shared = Shared()
-    receiver = _core.LaneReceiver(lambda name: shared.core)
+    receiver = _core.LaneReceiver(lambda name: shared.core, MEMBER_TIMEOUT_US // 1000)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         empty = resident_bytes()
         print(listener.getsockname()[1], flush=True)
@@ -90,7 +90,7 @@ class Primary:
         self.copy = Child(sys.executable, str(Path(__file__).resolve()), "--copy")
         self.socket = socket.create_connection(("127.0.0.1", int(self.copy.finish())))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.sender = _core.LaneSender(LANE, "the copy")
+        self.sender = _core.LaneSender(LANE, "the copy", MEMBER_TIMEOUT_US // 1000)
         self.tail.add_lane(LANE, self.sender)
         self.shared.set_roles(_core.TAIL_PRIMARY)
         if learns:

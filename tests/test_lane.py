@@ -109,8 +109,8 @@ class Pair:
     def __init__(self, *, learns: bool = False) -> None:
         self.name = f"lane{next(_names)}"
         self.here, self.there = Member(self.name), Member(self.name)
-        self.sender = _core.LaneSender(LANE, "the copy")
-        self.receiver = _core.LaneReceiver(self.find)
+        self.sender = _core.LaneSender(LANE, "the copy", 5000)
+        self.receiver = _core.LaneReceiver(self.find, 5000)
         self.is_there = True
         self.here.tail.add_lane(LANE, self.sender)
         self.here.set_roles(_core.TAIL_PRIMARY)
@@ -440,20 +440,26 @@ def test_a_read_has_a_promise_again_when_the_connection_is_back(pair):
     eventually(lambda: pair.here.tail.may_read(0), what="a promise of the new connection")
 
 
-def test_a_silent_member_is_given_up_after_its_time_and_told_as_slow_before(pair):
-    pair.sender.configure(2000, 500)
+def test_a_silent_member_is_given_up_after_its_time_and_told_as_slow(pair):
     pair.open(SECOND)
     pair.sender.session.data_to_send(SECOND)
-    assert pair.sender.session.next_us(SECOND) == SECOND + 500_001
-    assert pair.sender.session.data_to_send(SECOND + 500_001) == b""
-    assert pair.sender.news() == [("slow", SECOND)]
+    pair.sender.configure(2000)  # The connection that is open has the new time.
+    assert pair.sender.session.next_us(SECOND) == 3 * SECOND + 1
     with pytest.raises(ProtocolError, match=r"gave no answer for 2\.0 s"):
-        pair.sender.session.data_to_send(SECOND + 2_000_001)
+        pair.sender.session.data_to_send(3 * SECOND + 1)
+    assert pair.sender.news() == [("slow", SECOND)]
+
+
+def test_a_lane_asks_more_often_than_its_member_may_be_silent(pair):
+    pair.sender.configure(200)
+    pair.open(SECOND)
+    pair.pump()
+    assert pair.sender.session.next_us(SECOND) <= SECOND + 50_000
 
 
 def test_a_sender_that_says_nothing_is_given_up(pair):
-    pair.receiver.configure(2000)
     session = pair.receiver.open_session()
+    pair.receiver.configure(2000)
     session.receive_data(_core.pack_frame(PING, b"", 1), SECOND)
     session.data_to_send(SECOND)
     assert session.next_us(SECOND) == 3 * SECOND + 1

@@ -124,20 +124,34 @@ def test_a_primary_reads_only_while_every_copy_promises_to_adopt_no_other() -> N
         assert read.result() == "nothing"
 
 
+def test_a_change_that_a_copy_confirms_after_the_silence_limit_is_answered_when_the_coordinator_is_heard(
+    site: SharedSite,
+) -> None:
+    tail = site.members[0].tail
+    put = Call(site.cores[0].put, "k", 1)
+    eventually(lambda: waits_in_tail(site, "k"))
+    tail.set_primary_until(_core.monotonic_us() - 1)
+    site.carry()
+    assert waits_in_tail(site, "k") and not put.is_done
+    tail.set_primary_until(_core.monotonic_us() + 60_000_000)
+    put.result()
+    assert not waits_in_tail(site, "k")
+
+
 def test_a_sole_copy_answers_until_the_coordinator_was_silent_for_too_long() -> None:
     with SharedSite(1, timeout_s=0.2) as site:
         core, tail = site.cores[0], site.members[0].tail
         core.put("k", 1)
         tail.set_lease(_core.monotonic_us() - 1)
         assert core.get("k") == 1, "it is primary, and needs no lease"
-        tail.set_sole(_core.monotonic_us() - 1)
+        tail.set_primary_until(_core.monotonic_us() - 1)
         with pytest.raises(ConnectivityError):
             core.get("k")
         with pytest.raises(ConnectivityError):
             core.put("k", 2)
-        tail.set_sole(_core.monotonic_us() + 60_000_000)
+        tail.set_primary_until(_core.monotonic_us() + 60_000_000)
         assert core.get("k") == 1
-        tail.set_sole(None)
+        tail.set_primary_until(None)
         core.put("k", 2)
 
 
@@ -670,7 +684,7 @@ def test_a_primary_forgets_the_callers_of_members_that_the_view_has_not_any_more
         eventually(lambda: tail.callers(0) == {mine, strangers})
         for _ in range(STRANGER_RENEWALS):  # The stranger may be a member that came a moment ago.
             assert tail.callers(0) == {mine, strangers}
-            copies.lease_renewed()
+            copies.lease_renewed(5_000_000)
         eventually(lambda: tail.callers(0) == {mine})
         assert tail.state(0)["refused"] == 2 and tail.last(0) == 5
     finally:

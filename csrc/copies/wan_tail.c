@@ -86,7 +86,7 @@ wan_status wan_tail_entry_check(const uint8_t *at, uint64_t bytes)
 wan_status wan_tail_init(wan_tail *tail, uint32_t buckets, uint32_t shards, uint32_t min_copies)
 {
     memset(tail, 0, sizeof *tail);
-    tail->lease_until_us = tail->sole_until_us = WAN_NEVER;
+    tail->lease_until_us = tail->primary_until_us = WAN_NEVER;
     tail->buckets = calloc(buckets, sizeof *tail->buckets);
     tail->shard_last = calloc(shards, sizeof *tail->shard_last);
     if (!tail->buckets || !tail->shard_last) {
@@ -312,8 +312,26 @@ static void note_thin(wan_tail_bucket *bucket, uint64_t last, uint32_t copies)
     bucket->thin[bucket->thin_count++ % WAN_TAIL_THIN_MAX] = (wan_tail_thin){bucket->counted + 1, last, copies};
 }
 
-/* Of a primary: counts what all copies that it waits for have, and drops what nobody needs any more. Returns whether
- * more counts. */
+/* Whether a primary may answer, so long after the coordinator was heard. Copies in sync that answer it do not help:
+ * they may be silent together with it, and the bucket begins anew elsewhere. `now_us` 0: the time is asked if it
+ * matters. */
+static int is_in_time(const wan_tail *tail, uint64_t now_us)
+{
+    const uint64_t until_us = __atomic_load_n(&tail->primary_until_us, __ATOMIC_SEQ_CST);
+    return until_us == WAN_NEVER || (now_us ? now_us : wan_monotonic_us()) < until_us;
+}
+
+/* Whether changes may come to count now. If not, wan_tail_set_primary_until looks at all buckets again. */
+static int may_count(wan_tail *tail)
+{
+    if (is_in_time(tail, 0)) return 1;
+    __atomic_store_n(&tail->holds_back, 1, __ATOMIC_SEQ_CST);
+    return is_in_time(tail, 0); /* The time was set meanwhile, perhaps by a thread that did not see the note. */
+}
+
+/* Of a primary: counts what all copies that it waits for have, and drops what nobody needs any more. A copy may have
+ * answered late, when the bucket may have begun anew elsewhere: then nothing more counts. Returns whether more counts.
+ */
 static int recount(wan_tail *tail, wan_tail_bucket *bucket)
 {
     if (bucket->role != WAN_TAIL_PRIMARY) return 0;
@@ -323,7 +341,7 @@ static int recount(wan_tail *tail, wan_tail_bucket *bucket)
         if (copy->acked < needed) needed = copy->acked;
         if (copy->state == WAN_COPY_WAITED && copy->acked < counted) counted = copy->acked;
     }
-    int grew = counted > bucket->counted;
+    int grew = counted > bucket->counted && may_count(tail);
     if (grew) {
         if (tail->min_copies > 1 && copies_in_sync(bucket) + 1 < tail->min_copies)
             note_thin(bucket, counted, copies_in_sync(bucket) + 1);
@@ -410,15 +428,6 @@ static wan_status recall(const wan_tail_bucket *bucket, const wan_attempt *attem
 
 /* The primary's changes. */
 
-/* Whether a primary may answer, so long after the coordinator was heard. Copies in sync that answer it do not help:
- * they may be silent together with it, and the bucket begins anew elsewhere. `now_us` 0: the time is asked if it
- * matters. */
-static int is_in_time(const wan_tail *tail, uint64_t now_us)
-{
-    const uint64_t until_us = load(&tail->sole_until_us);
-    return until_us == WAN_NEVER || (now_us ? now_us : wan_monotonic_us()) < until_us;
-}
-
 /* Whether the primary may take a change of `length` bytes now. Under the bucket's lock. */
 static wan_status may_take(wan_tail *tail, wan_tail_bucket *bucket, uint64_t length)
 {
@@ -474,9 +483,10 @@ uint64_t wan_tail_commit(wan_tail *tail, wan_tail_reservation *room, uint32_t sh
     store(&bucket->last, sequence);
     note_change(tail, bucket, shard, sequence);
     remember(bucket, (const wan_tail_entry *)room->at, sequence);
-    if (bucket->copy_count) {
+    if (bucket->copy_count || bucket->counted != sequence - 1 || !may_count(tail)) {
         bucket->changes.used += room->length;
-        if (bucket->counted == sequence - 1) recount(tail, bucket); /* It counts if nobody is waited for. */
+        /* It counts if nobody is waited for. */
+        if (bucket->counted == sequence - 1 || !bucket->copy_count) recount(tail, bucket);
         give_lanes(tail, bucket);
     } else {
         bucket->dropped_bytes += room->length;
@@ -592,6 +602,23 @@ void wan_waker_end(wan_waker *waker)
 }
 
 /* Roles and copies. */
+
+int wan_tail_set_primary_until(wan_tail *tail, uint64_t until_us)
+{
+    int grew = 0;
+    __atomic_store_n(&tail->primary_until_us, until_us, __ATOMIC_SEQ_CST);
+    if (!__atomic_exchange_n(&tail->holds_back, 0, __ATOMIC_SEQ_CST)) return 0;
+    for (uint32_t n = 0; n < tail->bucket_count; n++) {
+        wan_tail_bucket *bucket = &tail->buckets[n];
+        wan_lock_take(&bucket->lock);
+        if (recount(tail, bucket)) {
+            grew = 1;
+            give_lanes(tail, bucket); /* The copies are told. */
+        }
+        wan_lock_release(&bucket->lock);
+    }
+    return grew;
+}
 
 void wan_tail_set_role(wan_tail *tail, uint32_t number, uint8_t role, uint64_t life, uint64_t epoch, uint64_t transfer)
 {

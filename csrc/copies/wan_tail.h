@@ -243,8 +243,10 @@ typedef struct {
     /* For each lane: a bit for each bucket that has something to send on it. Allocated with the lane. */
     uint64_t *to_send[WAN_TAIL_LANES_MAX];
     uint64_t lease_until_us; /* The coordinator's lease, by wan_monotonic_us. Atomic. */
-    /* So long a primary answers, though the coordinator is silent, a sole copy too. WAN_NEVER: for ever. Atomic. */
-    uint64_t sole_until_us;
+    /* So long a primary takes changes, counts them and answers reads, though the coordinator is silent. It holds for
+     * every primary, with copies in sync or without. WAN_NEVER: for ever. Atomic. */
+    uint64_t primary_until_us;
+    uint32_t holds_back; /* A change may be held back because that time is over. Atomic. */
     /* The queues that the buckets feed. NULL: none. It is read under any bucket's lock, and replaced as a whole. */
     wan_feeds *feeds;
     wan_heard *heard; /* Where changes wait for listeners. NULL: nobody listens. Atomic; it is set once. */
@@ -292,11 +294,9 @@ static inline void wan_tail_set_lease(wan_tail *tail, uint64_t until_us)
     __atomic_store_n(&tail->lease_until_us, until_us, __ATOMIC_RELEASE);
 }
 
-/* Sets until when the member answers for a bucket of which it has the only copy in sync. */
-static inline void wan_tail_set_sole(wan_tail *tail, uint64_t until_us)
-{
-    __atomic_store_n(&tail->sole_until_us, until_us, __ATOMIC_RELEASE);
-}
+/* Sets until when the member works as a primary. Changes that were held back count, if it is not over. Returns whether
+ * more counts in any bucket. */
+int wan_tail_set_primary_until(wan_tail *tail, uint64_t until_us);
 
 /* Whether the coordinator's lease runs now. */
 static inline int wan_tail_lease_runs(const wan_tail *tail)
@@ -315,14 +315,15 @@ void wan_tail_remove_lane(wan_tail *tail, uint32_t lane); /* No bucket names it 
 wan_status wan_tail_set_feeds(wan_tail *tail, const wan_feed *feeds, uint32_t count);
 
 /* The primary's changes. Reserve takes the bucket's lock and keeps it when it returns WAN_OK. `attempt`: the call that
- * asks for the change; NULL: it is never repeated. WAN_ELSEWHERE: the member is not primary of the bucket, or no other
- * copy is in sync and the coordinator was silent for too long. WAN_MADE_BEFORE, WAN_IN_DOUBT, WAN_GIVEN_UP: as for
+ * asks for the change; NULL: it is never repeated. WAN_ELSEWHERE: the member is not primary of the bucket, or the
+ * coordinator was silent for too long. WAN_MADE_BEFORE, WAN_IN_DOUBT, WAN_GIVEN_UP: as for
  * wan_tail_recall, and room->recalled. WAN_TOO_FEW: fewer copies than `min_copies` are in sync. WAN_FULL,
  * WAN_NO_MEMORY: there is no room. The caller holds the entry lock. */
 wan_status wan_tail_reserve(wan_tail *tail, uint32_t bucket, uint64_t length, const wan_attempt *attempt,
                             wan_tail_reservation *room);
 /* The entry is written: gives it its sequence, marks the bucket for the lanes of its copies, wakes lanes that sleep,
- * and releases the lock. Without copies the change counts at once, and nothing is kept. Returns the sequence. `shard`:
+ * and releases the lock. Without copies the change counts at once, and nothing is kept, unless `primary_until_us` is
+ * over by now. Returns the sequence. `shard`:
  * of the key, WAN_NO_SHARD or WAN_TAIL_ALL_SHARDS. */
 uint64_t wan_tail_commit(wan_tail *tail, wan_tail_reservation *room, uint32_t shard);
 void wan_tail_cancel(wan_tail_reservation *room);
@@ -372,7 +373,7 @@ void wan_tail_set_role(wan_tail *tail, uint32_t bucket, uint8_t role, uint64_t l
  * WAN_NO_MEMORY: nothing changed. */
 wan_status wan_tail_set_copies(wan_tail *tail, uint32_t bucket, const wan_tail_copy *copies, uint32_t count);
 /* Whether a primary may answer a read without asking: every copy that it waits for has confirmed this epoch and
- * promises to adopt no other; and see `sole_until_us`. A copy may while the lease runs.
+ * promises to adopt no other; and see `primary_until_us`. A copy may while the lease runs.
  * It is asked after the read, in the era of the read. Wakes lanes whose promise is needed. */
 int wan_tail_may_read(wan_tail *tail, uint32_t bucket, uint64_t now_us);
 

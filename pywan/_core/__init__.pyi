@@ -322,9 +322,9 @@ class Tail:
     def set_lease(self, until_us: int) -> None:
         """Sets until when the coordinator's lease runs, by `monotonic_us`."""
 
-    def set_sole(self, until_us: int | None) -> None:
-        """Sets until when, by `monotonic_us`, the member answers for a bucket of which it has the only copy in sync.
-        None: for ever."""
+    def set_primary_until(self, until_us: int | None) -> None:
+        """Sets until when, by `monotonic_us`, the member takes changes, counts them and answers reads as a primary.
+        Changes that were held back count, if it is not over. None: for ever."""
 
 def monotonic_us() -> int:
     """Microseconds by the clock that leases and promises are counted in."""
@@ -698,7 +698,7 @@ class LaneReceiverSession(Session):
 class LaneSender(LaneState):
     """Sends the changes and images of buckets to one other member."""
 
-    def __new__(cls, number: int, about: str) -> Self: ...
+    def __new__(cls, number: int, about: str, member_timeout_ms: int) -> Self: ...
     @property
     def session(self) -> LaneSenderSession: ...
     @property
@@ -711,9 +711,9 @@ class LaneSender(LaneState):
     @property
     def news_file(self) -> int:
         """An eventfd: readable while there is news."""
-    def configure(self, member_timeout_ms: int, slow_ms: int) -> None:
-        """Sets how long a question may stay without an answer before the connection is given up, and before there is
-        news of it."""
+    def configure(self, member_timeout_ms: int) -> None:
+        """Sets how long a question may stay without an answer before there is news of it. If no other one is answered
+        meanwhile, the connection is given up."""
     def add_region(self, number: int, name: str, core: RegionCore) -> None:
         """Sends what the tail of a region has for this lane."""
     def remove_region(self, name: str) -> None:
@@ -728,14 +728,14 @@ class LaneSender(LaneState):
 class LaneReceiver:
     """Takes what one other member sends of the buckets whose copies are here."""
 
-    def __new__(cls, find_region: Callable[[str], RegionCore | None]) -> Self: ...
+    def __new__(cls, find_region: Callable[[str], RegionCore | None], member_timeout_ms: int) -> Self: ...
     @property
     def promise(self) -> Promise: ...
     @property
     def news_file(self) -> int:
         """An eventfd: readable while there is news."""
     def configure(self, member_timeout_ms: int) -> None:
-        """Sets after how long without a word the next connections are given up."""
+        """Sets after how long without a word a connection is given up, also one that is open."""
     def open_session(self) -> LaneReceiverSession:
         """The session of a new connection."""
     def run_over_socket(self, file: int) -> str:

@@ -121,7 +121,7 @@ cdef extern from "copies/wan_tail.h" nogil:
     bint wan_tail_lease_runs(const wan_tail *tail)
     wan_status wan_tail_entry_check(const uint8_t *at, uint64_t bytes)
     void wan_tail_set_lease(wan_tail *tail, uint64_t until_us)
-    void wan_tail_set_sole(wan_tail *tail, uint64_t until_us)
+    int wan_tail_set_primary_until(wan_tail *tail, uint64_t until_us)
     wan_status wan_tail_add_lane(wan_tail *tail, uint32_t lane, wan_lane_state *state)
     void wan_tail_remove_lane(wan_tail *tail, uint32_t lane)
     wan_feeds *wan_tail_feeds(const wan_tail *tail)

@@ -13,20 +13,22 @@ from pywan._core.tail cimport LaneState
 
 cdef class LaneSender(LaneState):
     """Sends the changes and images of buckets to one other member. `number` is the lane's number in the tails; `about`
-    names the member in errors. A thread runs it over one connection after the other."""
+    names the member in errors. A thread runs it over one connection after the other. `member_timeout_ms`: see
+    `configure`."""
     cdef readonly LaneSenderSession session
     cdef readonly str about
     cdef News told
     cdef dict regions                   # number -> (name, RegionCore or None). A number means one region for ever.
 
-    def __cinit__(self, uint32_t number, str about):
+    def __cinit__(self, uint32_t number, str about, uint32_t member_timeout_ms):
         self.told, self.about, self.regions = News(), about, {}
         self.session = LaneSenderSession(number, self, self.told)
+        self.configure(member_timeout_ms)
 
-    def configure(self, uint32_t member_timeout_ms, uint32_t slow_ms):
-        """Sets how long a question may stay without an answer before the connection is given up, and before there is
-        news of it."""
-        self.session.silence_us, self.session.slow_us = <uint64_t>member_timeout_ms * 1000, <uint64_t>slow_ms * 1000
+    def configure(self, uint32_t member_timeout_ms):
+        """Sets how long a question may stay without an answer before there is news of it. If no other one is answered
+        meanwhile, the connection is given up."""
+        wan_set(&self.session.silence_us, <uint64_t>member_timeout_ms * 1000)
 
     def add_region(self, uint32_t number, str name, RegionCore core not None):
         """Sends what the tail of a region has for this lane. `number` names the region on the lane, for ever."""
@@ -96,18 +98,21 @@ cdef class LaneReceiver:
     cdef bint is_stopped
     cdef uint32_t member_timeout_ms
 
-    def __cinit__(self, find_region):
+    def __cinit__(self, find_region, uint32_t member_timeout_ms):
+        self.member_timeout_ms = member_timeout_ms
         self.find_region, self.promise, self.told, self.sessions, self.names = find_region, Promise(), News(), [], {}
 
     def configure(self, uint32_t member_timeout_ms):
-        """Sets after how long without a word the next connections are given up."""
+        """Sets after how long without a word a connection is given up, also one that is open."""
+        cdef LaneReceiverSession session
         self.member_timeout_ms = member_timeout_ms
+        for session in list(self.sessions):
+            wan_set(&session.silence_us, <uint64_t>member_timeout_ms * 1000)
 
     def open_session(self):
         """The session of a new connection."""
         cdef LaneReceiverSession session = LaneReceiverSession(self.find_region, self.promise, self.told)
-        if self.member_timeout_ms:
-            session.silence_us = <uint64_t>self.member_timeout_ms * 1000
+        wan_set(&session.silence_us, <uint64_t>self.member_timeout_ms * 1000)
         session.names = self.names
         self.sessions.append(session)
         return session

@@ -19,7 +19,6 @@ from pywan._core.follow cimport region_follow, region_learn, region_learn_events
 
 
 cdef enum:
-    SILENCE_US = 5000000
     LOOK_AGAIN_US = 20000       # A region that was not found is looked for again after so long.
 
 
@@ -96,7 +95,6 @@ cdef class LaneReceiverSession(Session):
         self.find_region, self.promise, self.news = find_region, promise, news
         self.names, self.cores = {}, {}
         self.speaks_last = True
-        self.silence_us = SILENCE_US
         self.wake_file = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)
         if self.wake_file < 0:
             raise OSError("no file descriptor is left for a lane between members; raise the limit (ulimit -n)")
@@ -406,7 +404,8 @@ cdef class LaneReceiverSession(Session):
     cdef int step(self, uint64_t now_us) noexcept nogil:
         cdef bint is_denied
         if now_us > self.alive_until():
-            wan_note(WAN_CORRUPT, "the member said nothing, or took nothing, for %.1f s", self.silence_us / 1e6)
+            wan_note(WAN_CORRUPT, "the member said nothing, or took nothing, for %.1f s",
+                     wan_read(&self.silence_us) / 1e6)
             return ENDED_TOLD
         wan_lock_take(&self.lock)
         is_denied = self.denied.used != 0
@@ -418,7 +417,8 @@ cdef class LaneReceiverSession(Session):
 
     cdef uint64_t alive_until(self) noexcept nogil:
         """When the sender is given up: it says nothing, or takes nothing."""
-        return (min(self.last_heard_us, self.waiting_us) if self.waiting_us else self.last_heard_us) + self.silence_us
+        cdef uint64_t heard_us = min(self.last_heard_us, self.waiting_us) if self.waiting_us else self.last_heard_us
+        return heard_us + wan_read(&self.silence_us)
 
     cdef uint64_t due_us(self, uint64_t now_us) noexcept nogil:
         return self.alive_until() + 1

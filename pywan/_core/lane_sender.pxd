@@ -32,7 +32,7 @@ cdef class LaneSenderSession(Session):
     cdef uint32_t region_count
     cdef wan_buffer names               # What the receiver is to be told of regions: wan_lane_region.
     cdef uint64_t names_told            # So many bytes of it were.
-    cdef uint64_t silence_us, slow_us
+    cdef uint64_t silence_us            # The member time-out. Other threads set it.
     # Questions: ids from `oldest` to `next_id` - 1 are on their way.
     cdef lane_question questions[QUESTIONS_MAX]
     cdef uint64_t oldest, next_id
@@ -57,6 +57,7 @@ cdef class LaneSenderSession(Session):
     cdef bint has_work(self) noexcept nogil
     cdef uint64_t alive_until(self) noexcept nogil
     cdef uint64_t slow_from(self) noexcept nogil
+    cdef uint64_t ping_from(self) noexcept nogil
     cdef int lay_next(self, uint64_t now_us) noexcept nogil
     cdef int lay_changes(self, uint64_t now_us) noexcept nogil
     cdef int lay_bucket(self, uint32_t number, uint32_t bucket, uint64_t frame_at, uint32_t sections,

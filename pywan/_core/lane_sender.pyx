@@ -24,11 +24,9 @@ cdef enum:
     BUCKET_BYTES = 64 << 10         # The share of one bucket in a frame.
     WINDOW_BYTES = 4 << 20          # Changes and images that may be on their way.
     IMAGE_WINDOW_BYTES = 512 << 10  # Images that may be. A put waits until they are applied.
-    PING_US = 100000
+    PING_US = 100000                # At most a quarter of the member time-out, so that silence means something.
     LATER_US = 50000                # A copy that said "later" is asked again after so long.
     TELL_US = 2000                  # A copy that gets no changes is told what counts after so long.
-    SILENCE_US = 5000000
-    SLOW_US = 1000000
     # What became of a bucket's turn.
     LAID = 1, HAS_MORE = 2, NO_ROOM = 4
     HEAD_BYTES = sizeof(wan_frame) + sizeof(wan_lane_head)
@@ -59,7 +57,6 @@ cdef class LaneSenderSession(Session):
         self.wake_file = owner.state.wake_file
         self.reads_while_writing = True
         self.oldest = self.next_id = 1
-        self.silence_us, self.slow_us = SILENCE_US, SLOW_US
 
     def __dealloc__(self):
         free(self.regions)
@@ -217,12 +214,12 @@ cdef class LaneSenderSession(Session):
         cdef int laid
         wan_lane_set_asleep(self.state, 0)
         if self.oldest < self.next_id:
-            if now_us > self.alive_until():
-                wan_note(WAN_CORRUPT, "the member gave no answer for %.1f s", self.silence_us / 1e6)
-                return ENDED_TOLD
             if not self.is_slow and now_us > self.slow_from():
                 self.is_slow = True
                 self.news.tell(NEWS_SLOW, 0, 0, self.questions[self.oldest % QUESTIONS_MAX].sent_us)
+            if now_us > self.alive_until():
+                wan_note(WAN_CORRUPT, "the member gave no answer for %.1f s", wan_read(&self.silence_us) / 1e6)
+                return ENDED_TOLD
         if not self.all_left():
             return GOES_ON
         if self.later.used and now_us >= self.later_us:
@@ -243,7 +240,7 @@ cdef class LaneSenderSession(Session):
         if self.has_work():
             wan_lane_set_asleep(self.state, 0)
             return GOES_AGAIN
-        if self.oldest == self.next_id and (wan_lane_take_wish(self.state) or now_us >= self.asked_us + PING_US):
+        if self.oldest == self.next_id and (wan_lane_take_wish(self.state) or now_us >= self.ping_from()):
             wan_lane_set_asleep(self.state, 0)
             if not buffer_frame(&self.out, WAN_FRAME_PING, self.next_id, 0, NULL, 0):
                 return ENDED_TOLD
@@ -252,10 +249,13 @@ cdef class LaneSenderSession(Session):
         return GOES_ON
 
     cdef uint64_t alive_until(self) noexcept nogil:
-        return max(self.questions[self.oldest % QUESTIONS_MAX].sent_us, self.answered_us) + self.silence_us
+        return max(self.questions[self.oldest % QUESTIONS_MAX].sent_us, self.answered_us) + wan_read(&self.silence_us)
 
     cdef uint64_t slow_from(self) noexcept nogil:
-        return self.questions[self.oldest % QUESTIONS_MAX].sent_us + self.slow_us
+        return self.questions[self.oldest % QUESTIONS_MAX].sent_us + wan_read(&self.silence_us)
+
+    cdef uint64_t ping_from(self) noexcept nogil:
+        return self.asked_us + min(<uint64_t>PING_US, wan_read(&self.silence_us) // 4)
 
     cdef uint64_t due_us(self, uint64_t now_us) noexcept nogil:
         cdef uint64_t due
@@ -264,7 +264,7 @@ cdef class LaneSenderSession(Session):
             if not self.is_slow:
                 due = min(due, self.slow_from() + 1)
         else:
-            due = self.asked_us + PING_US
+            due = self.ping_from()
         if not self.all_left():
             return due
         if self.later.used:

@@ -262,10 +262,15 @@ cdef class Tail:
         """Sets until when the coordinator's lease runs, by `monotonic_us`."""
         wan_tail_set_lease(&self.tail, until_us)
 
-    def set_sole(self, until_us):
-        """Sets until when, by `monotonic_us`, the member answers for a bucket of which it has the only copy in sync.
-        None: for ever."""
-        wan_tail_set_sole(&self.tail, NEVER if until_us is None else <uint64_t>until_us)
+    def set_primary_until(self, until_us):
+        """Sets until when, by `monotonic_us`, the member takes changes, counts them and answers reads as a primary.
+        Changes that were held back count, if it is not over. None: for ever."""
+        cdef uint64_t until = NEVER if until_us is None else <uint64_t>until_us
+        cdef uint32_t bucket
+        with nogil:
+            if wan_tail_set_primary_until(&self.tail, until):
+                for bucket in range(self.tail.bucket_count):
+                    tail_count_events(&self.tail, bucket)
 
 
 def monotonic_us():

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from pywan.base.names import check_name
 from pywan.coordination import encoding
+from pywan.coordination.claims import Claim, in_words, pairs_of_two_sites
 from pywan.coordination.messages import MayLeave, Refused, StillNeeded, Tables
 from pywan.coordination.tables import (
+    MEMBER_TIMEOUT_US,
     NO_DECISION,
     Bucket,
     BucketKey,
@@ -204,12 +206,15 @@ class AgentSession:
         self.refusal = ""  # Why the coordinator does not take the member in.
         self.problem = ""  # Why nobody coordinates.
         self.away_since_us: int | None = None  # Since when nobody coordinates. None: somebody does.
+        self.member_timeout_us = MEMBER_TIMEOUT_US  # As the coordinator told it last.
         self.lease_until_us = 0
         self.heard_us = 0  # The coordinator was heard after this moment.
         self.may_leave: MayLeave | None = None  # The answer of the coordinator to `leave`.
         self.still_needed = StillNeeded()  # The same while others need the member.
         self.is_leaving = False  # The coordinator was told that this incarnation ends.
         self.retries = False  # A refusal that passes is tried again.
+        self.foreign: frozenset[str] = frozenset()  # Addresses of locators that belong to another site.
+        self._told_foreign: set[tuple[str, str]] = set()  # Of those, address and identity: so each is logged once.
         self.news_due_us = 0  # When the next question for news is to be sent.
         self.requests: dict[tuple[Any, ...], Request] = {}
         self._host, self._port, self._site, self._version, self._process = host, port, site, version, process
@@ -428,6 +433,49 @@ class AgentSession:
         if "may_leave" in reply:
             self.may_leave = encoding.may_leave_of(reply["may_leave"])
 
+    # --- locators ---
+
+    def hear_locators(self, claims: Collection[Claim], now_us: int) -> bool:
+        """Takes what each locator says of who coordinates. Returns whether a question for news may be sent.
+
+        A member that never heard of a coordinator must not join the first one that answers: if its locators belong to
+        two sites, somebody has to say which one is meant. A member that knows its site stays there.
+        """
+        mine = self.remembered.site_identity
+        if not mine:
+            self.foreign = frozenset()
+            pair = next(pairs_of_two_sites(claims), None)
+            if pair is None:
+                return True
+            reason = f"member {self.me.name}: its locators belong to two sites: {in_words(*pair)}"
+            if reason != self.refusal:
+                log.error("%s", reason)
+            # A coordinator that has decided nothing may still give way.
+            self.refusal, self.retries = reason, not all(each.decided for each in pair)
+            self.has_tried, self.news_due_us = True, now_us + RETRY_US
+            return False
+        ours = [each for each in claims if each.site_identity == mine]
+        foreign = [
+            each
+            for each in claims
+            if each.site_identity not in ("", mine)
+            and (each.coordinator != self.remembered.coordinator or any(map(each.is_of_another_site_than, ours)))
+        ]
+        self.foreign = frozenset(each.address for each in foreign)
+        for each in foreign:
+            if (each.address, each.site_identity) not in self._told_foreign:
+                self._told_foreign.add((each.address, each.site_identity))
+                log.error(
+                    "member %s stays in the site %s, which locator %s coordinates; %s, which is another one: take it"
+                    " out of `locators`, or make it a locator of this site: stop it, remove its folder, and start it"
+                    " with a locator of this site in its `locators`",
+                    self.me.name,
+                    mine,
+                    self.remembered.coordinator,
+                    each,
+                )
+        return True
+
     # --- news ---
 
     def question(self, now_us: int) -> Question:
@@ -588,8 +636,9 @@ class AgentSession:
         return [Changed(changes)]
 
     def _extend(self, sent_us: int, reply: Mapping[str, Any]) -> list[Outcome]:
-        """The lease counts from the moment at which the question was sent."""
-        until_us = sent_us + encoding.number_of(reply.get("lease_us"))
+        """The lease counts from the moment at which the question was sent. It is as long as `member-timeout`."""
+        self.member_timeout_us = encoding.number_of(reply.get("lease_us")) or self.member_timeout_us
+        until_us = sent_us + self.member_timeout_us
         if until_us <= self.lease_until_us:
             return []
         self.lease_until_us, self.heard_us = until_us, sent_us

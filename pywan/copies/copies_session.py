@@ -89,8 +89,14 @@ class CopiesSession:
         self._profiles.update((profile.incarnation, profile) for profile in profiles)
         self._looks_for_callers = True
 
-    def lease_renewed(self) -> None:
-        """The coordinator has answered, and the tables have what it decided before that."""
+    def lease_renewed(self, member_timeout_us: int) -> None:
+        """The coordinator has answered, and the tables have what it decided before that. It told `member-timeout`."""
+        if member_timeout_us != self._member_timeout_us:
+            self._member_timeout_us = member_timeout_us
+            for peer in self.peers.values():
+                peer.lane.configure(member_timeout_us // 1000)
+            for receiver in self.receivers:
+                receiver.configure(member_timeout_us // 1000)
         self._callers = {member: renewals + 1 for member, renewals in self._callers.items()}
         self._looks_for_callers = True
 
@@ -146,8 +152,7 @@ class CopiesSession:
 
     def lane_came(self, member: Incarnation) -> _core.LaneReceiver:
         """A member has opened a lane. Returns what takes its bytes."""
-        receiver = _core.LaneReceiver(self.find)
-        receiver.configure(self._member_timeout_us // 1000)
+        receiver = _core.LaneReceiver(self.find, self._member_timeout_us // 1000)
         self.receivers[receiver] = member
         if self.is_stopping:
             receiver.stop()

@@ -85,9 +85,9 @@ class MemberCopies:
             self._session.take_view(profiles)
         self._wake()
 
-    def lease_renewed(self) -> None:
+    def lease_renewed(self, member_timeout_us: int) -> None:
         with self._lock:
-            self._session.lease_renewed()
+            self._session.lease_renewed(member_timeout_us)
 
     def take(self, key: BucketKey, bucket: Bucket | None) -> None:
         with self._lock:

@@ -212,6 +212,7 @@ class MemberCore:
             port=self.port,
             site=membership.distributed_system_id,
             locators=membership.locators,
+            claims=membership.claims,
             file=None if self.folder.is_temporary else self.folder.path / f"site-{self.name}.json",
             version=pywan.__version__,
             on_change=self._take_tables,

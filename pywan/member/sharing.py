@@ -17,7 +17,7 @@ from pywan.calls.server import CallServer
 from pywan.calls.table import BucketTable
 from pywan.config.attributes import RegionAttributes
 from pywan.coordination.messages import Tables
-from pywan.coordination.tables import DRIFT_DIVISOR, MEMBER_TIMEOUT_US, Bucket, BucketKey, Incarnation
+from pywan.coordination.tables import DRIFT_DIVISOR, Bucket, BucketKey, Incarnation
 from pywan.copies.member_copies import MemberCopies
 from pywan.errors import IllegalStateError
 from pywan.member.hosting import is_of_site, silence_limit_ms, site_attributes, weight_of
@@ -41,9 +41,9 @@ class _Shared:
         self.table: BucketTable | None = None
 
 
-def sole_until_us(made: RegionAttributes, heard_us: int) -> int | None:
-    """How long a sole copy of the region answers when the coordinator was heard last after `heard_us`: a margin less
-    than the coordinator waits before the bucket begins anew, as their clocks may drift. None: for ever."""
+def primary_until_us(made: RegionAttributes, heard_us: int) -> int | None:
+    """Until when the member works as a primary of the region when the coordinator was heard last after `heard_us`: a
+    margin less than the coordinator waits before the bucket begins anew, as their clocks may drift. None: for ever."""
     limit_us = silence_limit_ms(made) * 1000
     return None if limit_us < 0 else heard_us + limit_us - limit_us // DRIFT_DIVISOR
 
@@ -69,7 +69,7 @@ class SharedRegions:
     # What has threads and sockets. A simulation makes these in its own way.
 
     def _make_copies(self) -> MemberCopies:
-        return MemberCopies(self._agent, member_timeout_us=MEMBER_TIMEOUT_US)
+        return MemberCopies(self._agent, member_timeout_us=self._agent.member_timeout_us)
 
     def _make_calls(self, site_identity: str) -> CallServer:
         return CallServer(self._me, site_identity, self._find)
@@ -239,11 +239,11 @@ class SharedRegions:
     def take_lease(self, until_us: int, heard_us: int) -> None:
         """Takes until when the coordinator's lease runs, and a moment after which the coordinator was heard."""
         with self._lock:
-            self._copies.lease_renewed()
+            self._copies.lease_renewed(self._agent.member_timeout_us)
             for shared in self._regions.values():
                 if shared.tail is not None:
                     shared.tail.set_lease(until_us)
-                    shared.tail.set_sole(sole_until_us(shared.region.attributes, heard_us))
+                    shared.tail.set_primary_until(primary_until_us(shared.region.attributes, heard_us))
 
     def reached(self) -> list[Incarnation]:
         """Returns the members whose answers came to this one a moment ago."""
@@ -349,7 +349,7 @@ class SharedRegions:
         region = shared.region
         _, pool = self._connections()
         tail.set_lease(self._agent.lease_until_us)
-        tail.set_sole(sole_until_us(region.attributes, self._agent.heard_us))
+        tail.set_primary_until(primary_until_us(region.attributes, self._agent.heard_us))
         shared.table = BucketTable(region.name, region.bucket_count)
         route = Route(region, shared.table, pool, self._me, why_nobody=lambda: self._why_undecided(region.name))
         region.share(tail, route, not region.attributes.is_partitioned)

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pywan.base.names import check_name, is_host, quoted
+from pywan.coordination.tables import MEMBER_TIMEOUT_US
 from pywan.errors import ConfigurationError, ProtocolError
 
 MAX_MEMBERS = 1024
 MAX_RECEIVERS = 16  # The limit for one member. Geode has one.
-LEASE_MS = 5_000  # A member that was not heard for so long counts as dead.
 MIN_LEASE_MS, MAX_LEASE_MS = 100, 600_000_000
 
 
@@ -42,7 +42,7 @@ class MemberTable:
     """The members by name. It is not thread-safe: its owner calls it under one lock, with `now_ms` that never goes
     back."""
 
-    def __init__(self, lease_ms: int = LEASE_MS) -> None:
+    def __init__(self, lease_ms: int = MEMBER_TIMEOUT_US // 1000) -> None:
         """A member that was not heard for `lease_ms` is taken off. It is from MIN_LEASE_MS to MAX_LEASE_MS."""
         self.lease_ms = lease_ms
         self._members: dict[str, Member] = {}

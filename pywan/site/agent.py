@@ -11,7 +11,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ from pywan.coordination.agent_session import (
     Request,
     SiteTables,
 )
+from pywan.coordination.claims import Claim
 from pywan.coordination.messages import StillNeeded, Tables
 from pywan.coordination.tables import Bucket, BucketKey, Epoch, Incarnation, Learner, RegionAttributes
 from pywan.errors import (
@@ -81,6 +82,7 @@ class Agent:
         port: Where other members reach it.
         site: The site's id.
         locators: Returns the addresses of the site's locators.
+        claims: Returns what those locators say of who coordinates.
         file: What outlives the process: the site's identity, the coordinator's name, the newest decision. None: nothing
             does.
         version: Of pywan.
@@ -104,6 +106,7 @@ class Agent:
         locators: Callable[[], list[Address]],
         file: Path | None,
         version: str,
+        claims: Callable[[], Collection[Claim]] = tuple,
         on_change: Callable[[Tables], object] = _nothing,
         on_lease: Callable[[int, int], object] = _nothing,
         on_given_up: Callable[[Incarnation], object] = _nothing,
@@ -111,7 +114,7 @@ class Agent:
         followed: Callable[[], Mapping[BucketKey, Bucket]] = dict,
     ) -> None:
         self.name = name
-        self._locators, self._file = locators, file
+        self._locators, self._claims, self._file = locators, claims, file
         self._on_change, self._on_lease, self._on_given_up = on_change, on_lease, on_given_up
         self._changed = threading.Condition()  # Guards everything below.
         self._session = AgentSession(
@@ -261,6 +264,11 @@ class Agent:
         return self._session.lease_until_us
 
     @property
+    def member_timeout_us(self) -> int:
+        """`member-timeout`, as the coordinator told it last: after so long a silent member is given up."""
+        return self._session.member_timeout_us
+
+    @property
     def heard_us(self) -> int:
         """The coordinator was heard after this moment."""
         return self._session.heard_us
@@ -406,6 +414,11 @@ class Agent:
                     self._changed.wait(wait_us / 1e6)
                 if self._stopping:
                     return
+            claims = self._claims()
+            with self._changed:
+                if not session.hear_locators(claims, boot_us()):
+                    self._changed.notify_all()
+                    continue
                 question = session.question(boot_us())
             try:
                 reply = self._call(question.op, **question.fields)
@@ -455,8 +468,10 @@ class Agent:
     def _call(self, op: str, **fields: Any) -> dict[str, Any]:
         """Asks the coordinator, wherever it is. ConnectivityError says why no locator coordinates."""
         with self._changed:
-            first = self._address
-        addresses = list(dict.fromkeys([*([first] if first is not None else []), *self._locators()]))
+            first, foreign = self._address, self._session.foreign
+        known = list(dict.fromkeys([*([first] if first is not None else []), *self._locators()]))
+        # If all are of another site, that one says why it does not take the member in.
+        addresses = [each for each in known if str(each) not in foreign] or known
         reasons: list[str] = []
         asked = 0
         while asked < len(addresses):

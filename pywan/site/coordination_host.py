@@ -28,6 +28,7 @@ from pywan.base.processes import has_ended, this_machine
 from pywan.base.threads import Workers, start_thread
 from pywan.coordination import encoding
 from pywan.coordination.actions import Lost, Probe, Store, Tell
+from pywan.coordination.claims import CLAIM_FILE, JOURNAL_FILE
 from pywan.coordination.coordinator import Coordinator
 from pywan.coordination.journal import Journal
 from pywan.coordination.messages import MayLeave, Refused, StillNeeded, Tables
@@ -38,8 +39,6 @@ from pywan.transport.control import call_once
 
 log = logging.getLogger("pywan.coordinator")
 
-JOURNAL_FILE = "coordination.db"
-CLAIM_FILE = "coordinator.json"
 MAX_CLAIM_BYTES = 64 * 1024
 POLL_S = 0.5  # A member's question for news is answered after so long, if there are none.
 POLL_GAP_US = 300_000  # A member that asks no further question for so long is looked at.
@@ -48,6 +47,7 @@ PROBE_TIMEOUT_S = 1.0
 PROBES_AT_ONCE = 8  # More probes wait for their turn.
 PEERS_TIMEOUT_S = 1.0  # The limit for asking another locator who coordinates.
 PEERS_INTERVAL_S = 5.0
+RIVAL_US = 15_000_000  # A locator that was not heard for so long is no rival any more.
 UNDECIDED_S = 0.2  # So soon others are asked again while nobody coordinates.
 UNDECIDED_WAIT_S = 1.0  # A member that joins is answered after so long at the latest, though nobody coordinates yet.
 REOPEN_S = 1.0  # So soon the file is tried again that could not be written.
@@ -104,6 +104,9 @@ class CoordinationHost:
         self._coordinator_address = ""
         self._coordinator_identity = ""
         self._conflict = ""  # Two locators claim to coordinate.
+        # Another locator says that it coordinates too, and both have decided: its name, what is wrong, and when it
+        # said so.
+        self._rival_name, self._rival, self._rival_us = "", "", 0
         self._problem = ""  # Why nothing can be decided now.
         self._core: Coordinator | None = None
         self._journal: Journal | None = None
@@ -233,6 +236,24 @@ class CoordinationHost:
     def _has_decided(self) -> bool:
         return self._core is not None and self._core.site.number > 0
 
+    def _see_rival(self, locator: str, name: str, address: str, identity: str, decided: bool) -> None:
+        """Takes what another locator says of the coordinator. The caller holds the lock."""
+        mine = (self.name, self._coordinator_identity)
+        is_rival = decided and name == locator and self._coordinator == self.name and self._has_decided
+        if not is_rival or (name, identity) == mine:
+            if locator == self._rival_name:
+                self._rival_name = self._rival = ""
+            return
+        rival = (
+            f"locator {self.name} ({self._coordinator_address}) coordinates site {self._site}, whose identity is"
+            f" {self._coordinator_identity}, and so does locator {name} ({address}), with the identity {identity}; stop"
+            f" one of them, remove {CLAIM_FILE} and {JOURNAL_FILE} from its folder, and start it again with the other"
+            " one in its `locators`"
+        )
+        if rival != self._rival:
+            log.error("locator %s takes no new members in: %s", self.name, rival)
+        self._rival_name, self._rival, self._rival_us = name, rival, boot_us()
+
     def _hear_claim(self, name: str, address: str, identity: str, decided: bool, *, recovers: bool = False) -> None:
         """Another locator, or a member, says who coordinates. The caller holds the lock.
 
@@ -262,7 +283,7 @@ class CoordinationHost:
             self._follow(name, address, identity)  # An operator has said so.
         elif self._recovers and not self._has_decided:
             self._conflict = ""  # Others still name the locator that is gone.
-        elif decided and name != self.name:
+        elif decided and name not in (self.name, self._rival_name):
             conflict = (
                 f"locator {mine} coordinates site {self._site} as far as this locator knows, and locator {name}"
                 f" ({address or 'address unknown'}) as others say; stop one of them, remove {CLAIM_FILE} and"
@@ -272,7 +293,8 @@ class CoordinationHost:
                 self._conflict = conflict
                 log.error("locator %s: %s", self.name, conflict)
 
-    def _claim_now(self) -> dict[str, Any]:
+    def claim(self) -> dict[str, Any]:
+        """Returns who coordinates, as members and other locators are told (`pywan.coordination.claims`)."""
         with self._changed:
             return {
                 "locator": self.name,
@@ -294,12 +316,14 @@ class CoordinationHost:
             raise ProtocolError(f"what a locator says of the coordinator {name} cannot be used")
         with self._changed:
             recovers = claim.get("recovers") is True and claim.get("locator") == name
-            self._hear_claim(str(name), address, identity, claim.get("decided") is True, recovers=recovers)
+            decided = claim.get("decided") is True
+            self._see_rival(str(claim.get("locator")), str(name), address, identity, decided)
+            self._hear_claim(str(name), address, identity, decided, recovers=recovers)
 
     def _on_who(self, request: dict[str, Any], peer: tuple[Any, ...]) -> dict[str, Any]:
         """Another locator says what it knows of the coordinator, and hears what this one knows."""
         self._take_claim(request)
-        return self._claim_now()
+        return self.claim()
 
     def _run_claims(self) -> None:
         """Asks the other locators who coordinates: at the start until somebody does, and later now and then."""
@@ -307,7 +331,7 @@ class CoordinationHost:
             undecided = []
             for address in self._peers():
                 try:
-                    reply = call_once(address, "coordination-who", timeout=PEERS_TIMEOUT_S, **self._claim_now())
+                    reply = call_once(address, "coordination-who", timeout=PEERS_TIMEOUT_S, **self.claim())
                     self._take_claim(reply)
                     if not reply.get("coordinator") and reply.get("site") == self._site:
                         undecided.append(str(reply.get("locator")))
@@ -316,6 +340,8 @@ class CoordinationHost:
             with self._changed:
                 if not self._running:
                     return
+                if boot_us() > self._rival_us + RIVAL_US:
+                    self._rival_name = self._rival = ""
                 if not self._coordinator and self.name < min(undecided, default=self.name + "\0"):
                     try:
                         self._claim()
@@ -532,6 +558,8 @@ class CoordinationHost:
             refusal = self._other_version_or_site(profile)
             if refusal is not None:
                 return self._reply(refused=[refusal])
+            if self._rival and not profile.site_identity:
+                return self._reply(refused=[Refused(f"member {me.name} is of no site yet: {self._rival}")])
             ended = request.get("ended")
             if ended is not None:  # The member has seen that its earlier incarnation is gone: both are on one machine.
                 earlier = encoding.incarnation_of(ended)
@@ -712,7 +740,7 @@ class CoordinationHost:
                 "address": self._coordinator_address,
                 "site_identity": self._coordinator_identity,
                 "decides": self._coordinator == self.name and self._core is not None,
-                "problem": self._problem or self._conflict,
+                "problem": self._problem or self._rival or self._conflict,
                 "folder": str(self._folder) if self._folder is not None else "",
                 "member_timeout_ms": self._member_timeout_us // 1000,
             }

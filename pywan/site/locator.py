@@ -29,6 +29,7 @@ from pywan.base.names import check_name
 from pywan.base.threads import Workers, start_thread
 from pywan.config.cluster import ClusterConfiguration
 from pywan.config.values import to_int
+from pywan.coordination.tables import MEMBER_TIMEOUT_US
 from pywan.errors import (
     ConfigurationError,
     ConnectivityError,
@@ -47,7 +48,7 @@ from pywan.protocol.discovery import (
     LocatorState,
     Timings,
 )
-from pywan.protocol.members import LEASE_MS, MAX_LEASE_MS, MIN_LEASE_MS, Member, MemberTable, check_profile
+from pywan.protocol.members import MAX_LEASE_MS, MIN_LEASE_MS, Member, MemberTable, check_profile
 from pywan.site.coordination_host import CoordinationHost
 from pywan.transport.control import ControlClient, ControlServer, Handler, Reply, call_once, dispatch
 from pywan.transport.sockets import is_own_address, reachable_address
@@ -135,7 +136,7 @@ class Locator(Described):
         remote_locators: str = "",
         hostname_for_clients: str | None = None,
         dir: str | os.PathLike[str] | None = None,
-        member_timeout_ms: int = LEASE_MS,
+        member_timeout_ms: int = MEMBER_TIMEOUT_US // 1000,
         recover_from_members: bool = False,
         timings: Timings = Timings(),
     ) -> None:
@@ -469,6 +470,7 @@ class Locator(Described):
             )
         self._refuse_second_of_a_name(profile)
         profile["distributed_system_id"] = self.distributed_system_id
+        claim = self._coordination.claim()
         with self._changed:
             self._members.join(profile, _now_ms())
             self._changed.notify_all()
@@ -485,6 +487,7 @@ class Locator(Described):
                 "cluster_configuration": self._configuration.things(),
                 "locator": self.name,
                 "lease_ms": self._members.lease_ms,
+                "coordination": claim,
                 **self._sites_reply(""),
             }
 
@@ -525,9 +528,10 @@ class Locator(Described):
         )
 
     def _on_member_heartbeat(self, request: dict[str, Any], peer: tuple[Any, ...]) -> dict[str, Any]:
+        claim = self._coordination.claim()
         with self._lock:
             known = self._members.heartbeat(request, _now_ms())
-            return {"known": known, **self._sites_reply(request.get("digest"))}
+            return {"known": known, "coordination": claim, **self._sites_reply(request.get("digest"))}
 
     def _on_member_leave(self, request: dict[str, Any], peer: tuple[Any, ...]) -> dict[str, Any]:
         with self._lock:

@@ -18,6 +18,7 @@ from pywan.base.addresses import Address, parse_locators, resolve
 from pywan.base.draws import drawn_number
 from pywan.base.names import quoted
 from pywan.base.threads import Thread
+from pywan.coordination.claims import Claim, claim_of
 from pywan.errors import (
     ConfigurationError,
     ConnectivityError,
@@ -269,6 +270,11 @@ class Membership:
         """Returns the own site's locators, first those that count this member in."""
         return self._own_locators()
 
+    def claims(self) -> list[Claim]:
+        """Returns what the own site's locators said last of who coordinates, without those that do not answer now."""
+        with self._lock:
+            return [link.claim for link in self._links.values() if link.joined and link.claim is not None]
+
     def peers(self) -> list[Address]:
         """Returns all known locators, those of other sites first."""
         with self._lock:
@@ -384,6 +390,7 @@ class _Link:
         self.failures = 0  # The number of failures in a row.
         self.told_version = 0  # The version of the profile that this locator has.
         self.error: PywanError | None = None
+        self.claim: Claim | None = None  # What this locator said last of who coordinates.
         self._owner = owner
         self._digest = ""
         self._heartbeat_s = owner._heartbeat_s  # It is shorter if the locator's lease is short.
@@ -449,6 +456,7 @@ class _Link:
             # The locator counts this member in by now, and would send other sites' senders to it.
             self._client.call("member-leave", _timeout=LEAVE_TIMEOUT_S, name=owner.name, member_id=owner.member_id)
             raise
+        claim = claim_of(reply.get("coordination"), str(self.address))
         with owner._changed:
             owner._take_sites(reply)
             owner._profile["distributed_system_id"] = owner._distributed_system_id
@@ -461,6 +469,7 @@ class _Link:
             self.joined, self.error, self.failures, self.told_version = True, None, 0, version
             self.attempts += 1
             self._digest = _digest(reply)
+            self.claim = claim
             neighbours = list(owner._sites.get(owner.distributed_system_id, []))
             known = list(owner._links)
             owner._changed.notify_all()
@@ -486,8 +495,9 @@ class _Link:
             receivers=profile["receivers"],
             digest=self._digest,
         )
+        claim = claim_of(reply.get("coordination"), str(self.address))
         with owner._changed:
-            self._digest = _digest(reply)
+            self._digest, self.claim = _digest(reply), claim
             owner._take_sites(reply)
             self.failures = 0
             if reply.get("known") is not True:

@@ -145,12 +145,68 @@ static void a_primary_takes_no_change_after_its_silence_limit_also_with_a_copy_i
     set_copies(&all, (wan_tail_copy[]){{.lane = 1, .state = WAN_COPY_WAITED, .transfer = 9}}, 1);
     put(&all, 64, 1);
     EXPECT_EQUAL(acknowledge(&all, 1, 1), 1);
-    wan_tail_set_sole(&all.tail, 0);
+    wan_tail_set_primary_until(&all.tail, 0);
     EXPECT_EQUAL(wan_tail_reserve(&all.tail, BUCKET, 64, NULL, &room), WAN_ELSEWHERE);
     set_copies(&all, (wan_tail_copy[]){{.lane = 1, .state = WAN_COPY_WAITED}}, 1);
     EXPECT_EQUAL(wan_tail_reserve(&all.tail, BUCKET, 64, NULL, &room), WAN_ELSEWHERE); /* The copy is silent, too. */
-    wan_tail_set_sole(&all.tail, WAN_NEVER);
+    wan_tail_set_primary_until(&all.tail, WAN_NEVER);
     put(&all, 64, 2);
+    end(&all);
+}
+
+static void what_a_copy_answers_after_the_silence_limit_counts_when_the_coordinator_was_heard_again(void)
+{
+    tails all;
+    begin(&all, WAN_TAIL_PRIMARY);
+    wan_waker waker = {.wake_file = all.lanes[3].wake_file};
+    wan_shelved call = {.owner = &waker, .era = all.bucket->era, .sequence = 2};
+    set_copies(&all, &waited, 1);
+    put(&all, 64, 1);
+    put(&all, 64, 2);
+    EXPECT_EQUAL(acknowledge(&all, 0, 1), WAN_TAIL_GREW);
+    EXPECT_EQUAL(wan_tail_shelve(&all.tail, BUCKET, &call), WAN_EMPTY);
+    wan_tail_set_primary_until(&all.tail, 1); /* It was taken in time, and the copy answers late. */
+    has_work(&all, 0);
+    EXPECT_EQUAL(acknowledge(&all, 0, 2), 0);
+    EXPECT_EQUAL(all.bucket->counted, 1);
+    EXPECT_EQUAL(wan_tail_wait(&all.tail, BUCKET, all.bucket->era, 2, 0), WAN_EMPTY);
+    EXPECT(!wan_waker_take(&waker) && !has_work(&all, 0));
+    set_copies(&all, NULL, 0); /* Nor does it count because the copy is waited for no longer, */
+    wan_tail_set_role(&all.tail, BUCKET, WAN_TAIL_PRIMARY, LIFE, EPOCH, 0);
+    set_copies(&all, (wan_tail_copy[]){{.lane = 0, .state = WAN_COPY_WAITED, .acked = 2}}, 1);
+    wan_tail_set_primary_until(&all.tail, 2); /* or because a time is set that is over, too. */
+    EXPECT_EQUAL(all.bucket->counted, 1);
+    has_work(&all, 0);
+    wan_tail_set_primary_until(&all.tail, wan_monotonic_us() + 60000000);
+    EXPECT_EQUAL(all.bucket->counted, 2);
+    EXPECT_EQUAL(wan_tail_wait(&all.tail, BUCKET, all.bucket->era, 2, 0), WAN_OK);
+    EXPECT(wan_waker_take(&waker) == &call && has_work(&all, 0));
+    EXPECT_EQUAL(all.bucket->first, 3);
+    end(&all);
+}
+
+static void a_sole_copy_that_was_stopped_over_its_silence_limit_keeps_the_change_until_it_counts(void)
+{
+    tails all;
+    wan_tail_reservation room;
+    begin(&all, WAN_TAIL_PRIMARY);
+    put(&all, 64, 1);
+    EXPECT_EQUAL(wan_tail_reserve(&all.tail, BUCKET, 64, NULL, &room), WAN_OK);
+    all.tail.primary_until_us = 1;
+    write_entry(room.at, 64, 2);
+    EXPECT_EQUAL(wan_tail_commit(&all.tail, &room, SHARD), 2);
+    EXPECT_EQUAL(all.bucket->counted, 1);
+    EXPECT_EQUAL(all.bucket->first, 2);
+    set_copies(&all, &learner, 1); /* It gets in its stream what does not count yet. */
+    EXPECT_EQUAL(all.bucket->copies[0].acked, 1);
+    set_copies(&all, NULL, 0);
+    all.tail.primary_until_us = WAN_NEVER; /* The next change finds it there, and both count. */
+    EXPECT_EQUAL(put(&all, 64, 3), 3);
+    EXPECT_EQUAL(all.bucket->counted, 3);
+    EXPECT_EQUAL(all.bucket->first, 4);
+    EXPECT_EQUAL(put(&all, 64, 4), 4);
+    EXPECT_EQUAL(all.bucket->counted, 4);
+    EXPECT_EQUAL(all.bucket->changes.used - all.bucket->changes.start, 0);
     end(&all);
 }
 
@@ -376,10 +432,10 @@ static void a_primary_reads_alone_only_under_a_promise_of_every_copy_for_this_ep
     begin(&all, WAN_TAIL_PRIMARY);
     const uint64_t now = 1000;
     EXPECT(wan_tail_may_read(&all.tail, BUCKET, now)); /* Nobody has set a silence-limit: there is none. */
-    all.tail.sole_until_us = now;
+    all.tail.primary_until_us = now;
     EXPECT(!wan_tail_may_read(&all.tail, BUCKET, now));
     EXPECT(wan_tail_may_read(&all.tail, BUCKET, now - 1));
-    all.tail.sole_until_us = now + 1;
+    all.tail.primary_until_us = now + 1;
     set_copies(&all, (wan_tail_copy[]){waited, learner}, 2);
     all.lanes[0].promised_until_us = now + 1;
     all.lanes[0].asleep = 1;
@@ -387,9 +443,9 @@ static void a_primary_reads_alone_only_under_a_promise_of_every_copy_for_this_ep
     EXPECT(all.lanes[0].wants_promise && was_woken(&all, 0));
     acknowledge(&all, 0, 0);
     EXPECT(wan_tail_may_read(&all.tail, BUCKET, now));
-    all.tail.sole_until_us = now; /* A promise does not help: the copy may be silent together with this member. */
+    all.tail.primary_until_us = now; /* A promise does not help: the copy may be silent together with this member. */
     EXPECT(!wan_tail_may_read(&all.tail, BUCKET, now));
-    all.tail.sole_until_us = WAN_NEVER;
+    all.tail.primary_until_us = WAN_NEVER;
     EXPECT(!wan_tail_may_read(&all.tail, BUCKET, now + 1));
     wan_tail_rewind(&all.tail, 0);
     EXPECT(!wan_tail_may_read(&all.tail, BUCKET, now));
@@ -397,7 +453,7 @@ static void a_primary_reads_alone_only_under_a_promise_of_every_copy_for_this_ep
     wan_tail_set_role(&all.tail, BUCKET, WAN_TAIL_PRIMARY, LIFE, EPOCH + 1, 0);
     EXPECT(!wan_tail_may_read(&all.tail, BUCKET, now));
     wan_tail_set_role(&all.tail, BUCKET, WAN_TAIL_TAKING_OVER, LIFE, EPOCH + 2, 0);
-    all.tail.sole_until_us = WAN_NEVER;
+    all.tail.primary_until_us = WAN_NEVER;
     EXPECT(!wan_tail_may_read(&all.tail, BUCKET, now));
     end(&all);
 }
@@ -769,8 +825,12 @@ const test_case tail_tests[] = {
      a_change_counts_when_the_last_copy_that_is_waited_for_has_it},
     {"a learner that is waited for now keeps what it acknowledged",
      a_learner_that_is_waited_for_now_keeps_what_it_acknowledged},
-    {"a primary needs the lease while the coordinator may know of no other copy",
+    {"a primary takes no change after its silence limit, also with a copy in sync",
      a_primary_takes_no_change_after_its_silence_limit_also_with_a_copy_in_sync},
+    {"what a copy answers after the silence limit counts when the coordinator was heard again",
+     what_a_copy_answers_after_the_silence_limit_counts_when_the_coordinator_was_heard_again},
+    {"a sole copy that was stopped over its silence limit keeps the change until it counts",
+     a_sole_copy_that_was_stopped_over_its_silence_limit_keeps_the_change_until_it_counts},
     {"the stream of a learner has all that a copy in sync may lack",
      the_stream_of_a_learner_has_all_that_a_copy_in_sync_may_lack},
     {"another transfer of a lane is another learner", another_transfer_of_a_lane_is_another_learner},

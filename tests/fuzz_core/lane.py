@@ -180,7 +180,7 @@ def run_receiver(source: Random) -> None:
     for bucket in range(BUCKETS):
         role = source.choice((_core.TAIL_COPY, _core.TAIL_COPY, _core.TAIL_LEARNER))
         tail.set_role(bucket, role, LIFE, EPOCH, TRANSFER if role == _core.TAIL_LEARNER else 0)
-    receiver = _core.LaneReceiver({name: core}.get)
+    receiver = _core.LaneReceiver({name: core}.get, 5000)
     session = receiver.open_session()
     at, asked = [1] * BUCKETS, []
     stream = region_frame(1, name, odd_number(source, BUCKETS, 32) or 1 if source.random() < 0.03 else BUCKETS)
@@ -228,7 +228,7 @@ def run_receiver(source: Random) -> None:
 def run_sender(source: Random) -> None:
     name = f"lane{next(_names)}"
     core, tail = shared_region(name)
-    sender = _core.LaneSender(3, "a member")
+    sender = _core.LaneSender(3, "a member", 5000)
     tail.add_lane(3, sender)
     for bucket in range(BUCKETS):
         tail.set_role(bucket, _core.TAIL_PRIMARY, LIFE, EPOCH)

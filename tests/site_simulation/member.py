@@ -412,8 +412,8 @@ class Copies:
         self.session.take_view(profiles)
         self.wake()
 
-    def lease_renewed(self) -> None:
-        self.session.lease_renewed()
+    def lease_renewed(self, member_timeout_us: int) -> None:
+        self.session.lease_renewed(member_timeout_us)
 
     def take(self, key: BucketKey, bucket: Any) -> None:
         self.session.take(key, bucket, self.member.now_us)
@@ -529,6 +529,10 @@ class SimulatedAgent:
     @property
     def lease_until_us(self) -> int:
         return self.session.lease_until_us
+
+    @property
+    def member_timeout_us(self) -> int:
+        return self.session.member_timeout_us
 
     @property
     def heard_us(self) -> int:
