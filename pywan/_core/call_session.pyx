@@ -215,9 +215,9 @@ cdef class CallSession(Session):
         cdef int how
         if call.kind == WAN_CALL_REGION:
             return GOES_ON if self.name_region(call) else ENDED_TOLD
+        self.served += 1
         region = self.region_of(call.region)
         if region == NULL:
-            self.served += 1
             return GOES_ON if self.no_region(call) else ENDED_TOLD
         if call.bucket >= region.table.bucket_count:
             return GOES_ON if self.fail(call, WAN_ANSWER_FAILED, b"IllegalStateError",
@@ -226,10 +226,10 @@ cdef class CallSession(Session):
         while held_until_us and may_become_primary(region, call):
             how = self.hold(region, call, held_until_us)
             if how == HELD:
+                self.served -= 1        # It is served when it is looked at again.
                 return GOES_ON
             if how == NO_ROOM:
                 return ENDED_TOLD
-        self.served += 1
         if not is_primary(region, call, &epoch):
             answer = self.say_elsewhere(call, region)
         elif call.kind == WAN_CALL_GET:
