@@ -1119,6 +1119,37 @@ def test_a_copy_that_an_older_file_still_names_as_leaving_does_not_lead_what_it_
     assert site.bucket().in_sync == (first,) and site.bucket().epoch.generation == 2
 
 
+def test_a_request_to_come_that_is_late_on_its_way_takes_no_region_away():
+    site = Site(A, B)
+    site.join(A)
+    assert site.core.site.hosts("data").keys() == {A, B}
+    site.pass_time(OVER, A, B)
+    assert site.bucket().in_sync == (A, B) or site.bucket().in_sync == (B, A)
+
+
+@pytest.mark.parametrize("gone", ["a copy", "one that leaves"])
+def test_a_primary_that_is_down_by_a_probe_stays_in_the_set_when_another_member_is_gone(gone):
+    site = Site(A, B, C, redundant_copies=2)
+    bucket = site.bucket()
+    first, second, third = bucket.primary, *(each for each in bucket.in_sync if each != bucket.primary)
+    if gone == "one that leaves":
+        site.deaf = {first}
+        site.core.unreachable(first, {KEY: bucket.epoch}, third, site.now)
+        site.act()
+        assert site.bucket().leaving == (third,)
+        site.core.left(third, site.now)
+    for member in (third, second, first):
+        site.core.probed(member, Reach.REFUSED, site.now)
+    assert site.bucket().primary == first
+    site.core.renew(second, site.stored[second], site.now)
+    if gone == "one that leaves":
+        site.core.probed(third, Reach.REFUSED, site.now)
+    else:
+        site.core.left(third, site.now)
+    site.act()
+    assert site.bucket().primary == second and set(site.bucket().in_sync) == {first, second}
+
+
 def test_copies_that_were_silent_together_come_back_with_what_they_have():
     site = Site(A, B)
     bucket = site.bucket()

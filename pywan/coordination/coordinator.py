@@ -149,6 +149,9 @@ class Coordinator:
         if refusal is not None:
             self._actions.append(Tell(me, refusal))
             return
+        has_stored = self._stored_by.get(me, 0) if me in self.site.members else 0
+        if has_stored and (stored.generation, stored.number) < (self.site.generation, has_stored):
+            return  # The request was late on its way: the member has come since, and has said more.
         for known in (stored, profile.seen):
             if known.generation >= self.site.generation and not self.site.made(known):
                 self._begin_generation(known, now_us)
@@ -667,11 +670,18 @@ class Coordinator:
             self.site.set_bucket(key, replace(bucket, learners=learners))
             return
         if bucket.primary is not None and (copy == bucket.primary or not self.is_there(bucket.primary)):
-            self._replace_primary(key, bucket, {copy, bucket.primary}, now_us)
+            self._replace_primary(key, bucket, {copy, bucket.primary}, now_us, in_sync=self._kept_set(bucket, copy))
         elif copy in bucket.in_sync:
             stay = tuple(each for each in bucket.in_sync if each != copy)
             leaving = (*bucket.leaving, copy)
             self.site.set_bucket(key, replace(bucket, in_sync=stay, leaving=leaving, version=bucket.version + 1))
+
+    def _kept_set(self, bucket: Bucket, gone: Incarnation) -> tuple[Incarnation, ...] | None:
+        """The set without `gone`, if the primary is another one and is down: a probe that failed proves nothing about
+        it, so it stays. None: the primary goes too."""
+        if bucket.primary == gone or bucket.primary not in self._down:
+            return None
+        return tuple(each for each in bucket.in_sync if each != gone)
 
     def _replace_primary(
         self,
@@ -754,7 +764,8 @@ class Coordinator:
         """More is known of a member whose lease is over: buckets that it alone holds up may begin anew."""
         for key, bucket in self.site.naming(member):
             if bucket.primary is not None and key not in self._unheard and not self.is_there(bucket.primary):
-                self._replace_primary(key, bucket, {bucket.primary}, now_us)
+                in_sync = self._kept_set(bucket, member)
+                self._replace_primary(key, bucket, {bucket.primary}, now_us, in_sync=in_sync)
         self._forget(member)
 
     def _forget(self, member: Incarnation) -> None:
