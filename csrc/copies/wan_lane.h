@@ -8,7 +8,10 @@
 #include "copies/wan_tail.h"
 #include "record/wan_frame.h"
 
-#define WAN_PROMISE_US          300000u /* The sender counts it from when it sent the question. */
+#define WAN_PROMISE_US 300000u /* The sender counts it from when it sent the question. */
+/* The receiver keeps its promise a tenth longer: its clock may be fast, that of the sender slow, and that of a later
+ * primary, which waits for the rest of the promise, fast too. */
+#define WAN_PROMISE_KEPT_US     (WAN_PROMISE_US + WAN_PROMISE_US / 10)
 #define WAN_LANE_REGIONS_MAX    65536u
 #define WAN_LANE_SECTIONS_MAX   65535u
 #define WAN_LANE_NAME_BYTES_MAX 1024u

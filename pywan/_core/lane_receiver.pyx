@@ -349,7 +349,7 @@ cdef class LaneReceiverSession(Session):
         wan_lock_take(&self.lock)
         done = self.refuse_denied()
         if done:
-            wan_set(&self.promise.until_us, max(self.promise.until_us, self.work_us() + WAN_PROMISE_US))
+            wan_set(&self.promise.until_us, max(self.promise.until_us, self.work_us() + WAN_PROMISE_KEPT_US))
         wan_lock_release(&self.lock)
         return done
 
