@@ -24,8 +24,9 @@ class Rest:
         core = self._world.coordinator.core
         if core._unheard or core._silent:
             return "the coordinator waits for members that are there"
-        if any(each.paused_until > self._world.simulation.now_us for each in self._world.members.values()):
-            return "a member is paused"
+        nodes = [self._world.coordinator, *self._world.members.values()]
+        if any(each.paused_until > self._world.simulation.now_us for each in nodes):
+            return "somebody is paused"  # The silence-limit ends all answers while it is the coordinator.
         for member in self._world.members.values():
             why = self._member_unrest(member)
             if why:
