@@ -122,9 +122,8 @@ class Coordinator:
         for region in self.site.regions:
             self._recovery_at[region] = now_us + self.wait_us
         if any(each.in_sync and each.epoch.generation < self.site.generation for each in self.site.buckets.values()):
-            self._begin_generation(
-                self.site.newest, now_us
-            )  # An earlier run did not hear all reports of its generation.
+            # An earlier run did not hear all reports of its generation.
+            self._begin_generation(self.site.newest, now_us)
 
     # --- requests of members ---
 
