@@ -24,6 +24,8 @@ ITEM = struct.Struct("<IIQQQB7x")
 ENTRY = struct.Struct("<IIIBBBB")
 IDENTITY = struct.Struct("<QQ")
 BUCKETS = 3
+PROMISE_US = 300_000  # wan_lane.h: WAN_PROMISE_US
+PROMISE_KEPT_US = 330_000  # and WAN_PROMISE_KEPT_US
 LIFE, EPOCH, TRANSFER = 1, 5, 9
 _names = itertools.count()
 
@@ -222,7 +224,7 @@ def run_receiver(source: Random) -> None:
     assert ended or len(heard) == len(asked)
     for bucket in range(BUCKETS):
         assert tail.state(bucket)["counted"] <= tail.last(bucket) < 1 << 63, tail.state(bucket)
-    assert receiver.promise.left_us(now) <= 300_000
+    assert receiver.promise.left_us(now) <= PROMISE_KEPT_US
 
 
 def run_sender(source: Random) -> None:
@@ -268,7 +270,7 @@ def run_sender(source: Random) -> None:
         assert shown["counted"] <= shown["last"], shown
         for copy in shown["copies"]:
             assert copy["acked"] <= shown["last"], shown
-    assert sender.promised_until_us <= now + 300_000
+    assert sender.promised_until_us <= now + PROMISE_US
     sender.remove_region(name)
 
 
