@@ -47,7 +47,7 @@ if sanitize:
     link_args.append(f"-fsanitize={sanitize}")
 
 CORE = "pywan._core"
-UNITS = sorted(Path(path).stem for path in glob.glob("pywan/_core/*.pyx"))
+UNITS = sorted(str(Path(path).relative_to("pywan/_core").with_suffix("")) for path in glob.glob("pywan/_core/*/*.pyx"))
 # A generated unit with code that Cython would otherwise put into every unit that takes a buffer.
 SHARED = "_shared"
 GENERATED = "build/cython"  # Cython's output. It is the same for every way of compiling.
@@ -59,7 +59,7 @@ DIRECTIVES = {"language_level": 3, "cdivision": True, "initializedcheck": False,
 core = Extension(
     f"{CORE}._units",
     sources=[*(f"pywan/_core/{unit}.pyx" for unit in UNITS), *sorted(glob.glob("csrc/*/wan_*.c"))],
-    depends=[*glob.glob("csrc/*/*.h"), *glob.glob("pywan/_core/*.pxd")],
+    depends=[*glob.glob("csrc/*/*.h"), *glob.glob("pywan/_core/**/*.pxd", recursive=True)],
 )
 
 
@@ -171,8 +171,9 @@ class Translations:
         while left:
             at = left.pop()
             if at not in self.used:
-                named = {*re.findall(r"\bpywan\._core\.(\w+)", Path(at).read_text()), Path(at).stem}
-                self.used[at] = [f"pywan/_core/{unit}.pxd" for unit in named]
+                named = set(re.findall(r"\bpywan\._core\.([\w.]+)", Path(at).read_text()))
+                own = Path(at).with_suffix(".pxd")
+                self.used[at] = [str(own), *(f"pywan/_core/{unit.replace('.', '/')}.pxd" for unit in named)]
             for used in self.used[at]:
                 if used not in found and os.path.exists(used):
                     found.add(used)
@@ -187,7 +188,7 @@ class Translations:
         late = [unit for unit in late if not self.take_cached(unit, keys[unit])]
         if late:
             cythonize(
-                [Extension(f"{CORE}.{unit}", [self.source(unit)]) for unit in late],
+                [Extension(f"{CORE}.{unit.replace('/', '.')}", [self.source(unit)]) for unit in late],
                 compiler_directives=DIRECTIVES,
                 build_dir=GENERATED,
                 shared_utility_qualified_name=f"{CORE}.{SHARED}",
@@ -208,7 +209,7 @@ class Translations:
             return False
 
     def cached(self, unit, key):
-        return self.cache / f"{unit}-{key}.c.gz"
+        return self.cache / f"{Path(unit).name}-{key}.c.gz"
 
     def take_cached(self, unit, key):
         """Returns whether the cache has the C file of a unit, which is in its place then."""

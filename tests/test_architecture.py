@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ast
 import fnmatch
+import itertools
 import re
 import subprocess
 import sys
@@ -42,8 +43,8 @@ PLACES = {name: row for row in ROWS for name in row.files}
 
 
 def place_of(file: str) -> str | None:
-    """The name in the table that a file comes under ("csrc/base/wan_lock", "_core/queue", "site/locator"): the
-    longest.
+    """The name in the table that a file comes under ("csrc/base/wan_lock", "_core/queue/queue", "site/locator"):
+    the longest.
     """
     found = [name for name in PLACES if fnmatch.fnmatchcase(file, name + "*" if name.endswith("/") else name)]
     return max(found, key=len, default=None)
@@ -136,12 +137,9 @@ def import_lines(text: str) -> Iterator[tuple[int, str]]:
 def cython_uses(path: Path) -> Iterator[Use]:
     text = path.read_text()
     for number, line in import_lines(text):
-        if found := re.match(r"from (\.*)([\w.]*) c?import (.*)", line):
-            home = found[2]
-            if found[1]:  # Relative to the package of units.
-                home = ".".join(part for part in ("pywan._core" if found[1] == "." else "pywan", home) if part)
-            names = re.findall(r"\w+|\*", re.sub(r"\bas \w+", "", found[3]))
-            yield from uses_from(number, home, names)
+        if found := re.match(r"from ([\w.]+) c?import (.*)", line):
+            names = re.findall(r"\w+|\*", re.sub(r"\bas \w+", "", found[2]))
+            yield from uses_from(number, found[1], names)
         elif found := re.match(r"c?import (.*)", line):
             for module in re.findall(r"[\w.]+", re.sub(r"\bas \w+", "", found[1])):
                 yield Use(number, module, file_of_module(module) if is_ours(module) else None)
@@ -173,12 +171,16 @@ def is_never(name: str, never: str) -> bool:
 @pytest.mark.parametrize(
     "text, used",
     [
-        ("from pywan._core.queue cimport a, b", {"pywan._core.queue"}),
-        ("from pywan._core cimport queue, put", {"pywan._core.queue", "pywan._core.put"}),
-        ("from pywan._core cimport (  # These.\n    queue,\n    put as p)", {"pywan._core.queue", "pywan._core.put"}),
-        ("from .queue cimport *", {"pywan._core.queue"}),
-        ("from . cimport queue", {"pywan._core.queue"}),
-        ("cimport pywan._core.queue, pywan._core.put as p", {"pywan._core.queue", "pywan._core.put"}),
+        ("from pywan._core.queue.queue cimport a, b", {"pywan._core.queue.queue"}),
+        ("from pywan._core.region cimport put, tail", {"pywan._core.region.put", "pywan._core.region.tail"}),
+        (
+            "from pywan._core.region cimport (  # These.\n    put,\n    tail as t)",
+            {"pywan._core.region.put", "pywan._core.region.tail"},
+        ),
+        (
+            "cimport pywan._core.queue.queue, pywan._core.region.put as p",
+            {"pywan._core.queue.queue", "pywan._core.region.put"},
+        ),
         ("def f():\n    from pywan import Cache, \\\n        Locator", {"pywan.member.cache", "pywan.site.locator"}),
         ('cdef extern from * nogil:\n    """\n    #include "store/wan_queue.h"\n    """', {"store/wan_queue.h"}),
         ('cdef extern from "<store/wan_queue.h>" nogil:', {"store/wan_queue.h"}),
@@ -210,6 +212,14 @@ def test_every_name_in_the_table_is_a_file_and_is_there_once():
     assert set(names) == {place_of(file) for file in KNOWN}
 
 
+def test_the_rooms_of_the_core_and_of_c_stand_one_after_the_other():
+    """So no two of them use each other."""
+    rooms = [re.sub(r"(_core|csrc)/(\w+)/.*", r"\1/\2", name) for row in ROWS for name in row.files]
+    rooms = [room for room in rooms if re.fullmatch(r"(_core|csrc)/\w+", room)]
+    passed = [room for room, _ in itertools.groupby(rooms)]
+    assert len(passed) == len(set(passed)) > 15, passed
+
+
 def test_every_exception_in_the_table_is_needed():
     for row in ROWS:
         used = {use.file for path in FILES if row_of(file_of(path)) is row for use in uses(path)}
@@ -223,10 +233,10 @@ def test_the_declarations_of_c_stand_once():
             assert "cdef extern" not in path.read_text(), path.name
 
 
-def test_the_core_includes_no_text():
+def test_the_core_includes_no_text_and_names_its_units_in_whole():
     for path in FILES:
         if path.suffix in (".pyx", ".pxd"):
-            assert not re.search(r"^include ", path.read_text(), re.MULTILINE), path.name
+            assert not re.search(r"^(include |from \.)", path.read_text(), re.MULTILINE), path.name
 
 
 @pytest.mark.parametrize("module", ["pywan", "pywan.client", "pywan.spark", "pywan.member.cache"])

@@ -26,8 +26,8 @@ print(json.dumps([sorted(translated), {pathlib.Path(path).stem: open(path).read(
 """
 SETUP = Path(__file__).parent.parent / "setup.py"
 UNITS = {
-    "first.pyx": "from pywan._core.words cimport word\ncdef long twice = 2 * word\n",
-    "second.pyx": "cdef long alone = 7\n",
+    "room/first.pyx": "from pywan._core.words cimport word\ncdef long twice = 2 * word\n",
+    "room/second.pyx": "cdef long alone = 7\n",
     "words.pxd": "cdef enum: word = 3\n",
 }
 
@@ -37,8 +37,8 @@ class Tree:
 
     def __init__(self, folder):
         core = folder / "pywan" / "_core"
-        core.mkdir(parents=True)
-        for path in (core.parent / "__init__.py", core / "__init__.py"):
+        (core / "room").mkdir(parents=True)
+        for path in (core.parent / "__init__.py", core / "__init__.py", core / "room" / "__init__.py"):
             path.write_text("")
         for name, text in UNITS.items():
             (core / name).write_text(text)
@@ -67,7 +67,7 @@ def test_a_unit_is_translated_again_when_it_or_what_it_uses_has_other_content(tr
     assert tree.translate()[0] == []
     tree.change("words.pxd", "# Used by the first unit.\n")
     assert tree.translate()[0] == ["first"]
-    tree.change("second.pyx", "cdef long more = 8\n")
+    tree.change("room/second.pyx", "cdef long more = 8\n")
     assert tree.translate()[0] == ["second"]
 
 
@@ -80,7 +80,7 @@ setup = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(setup)
 setup.declare_tables()
 translations, tree = setup.Translations(""), create_dependency_tree(quiet=True)
-for path in glob.glob("pywan/_core/*.pyx"):
+for path in glob.glob("pywan/_core/*/*.pyx"):
     read = {file for file in tree.all_dependencies(path) if file.startswith("pywan/")}
     assert read and read <= translations.made_of(path), (path, read - translations.made_of(path))
 """
@@ -90,7 +90,7 @@ for path in glob.glob("pywan/_core/*.pyx"):
 
 def test_times_of_files_do_not_count(tree):
     tree.translate()
-    for path in (tree.folder / "pywan" / "_core").iterdir():
+    for path in (tree.folder / "pywan" / "_core").rglob("*.p*"):
         path.touch()
     assert tree.translate()[0] == []
 
@@ -99,7 +99,7 @@ def test_another_tree_takes_what_the_cache_has(tree, tmp_path):
     cache = tmp_path / "cache"
     _, made = tree.translate(cache)
     other = Tree(tmp_path / "another" / "place")
-    other.change("second.pyx", "cdef long more = 8\n")
+    other.change("room/second.pyx", "cdef long more = 8\n")
     translated, made_there = other.translate(cache)
     assert translated == ["second"]
     assert made_there["first"] == made["first"]

@@ -20,7 +20,7 @@ from pywan.testing import TwoSites, eventually, two_sites
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = [
     re.sub(r"\s*\\\n\s*", " ", path.read_text())  # A definition may go on in the next line.
-    for pattern in ("pywan/**/*.py", "pywan/_core/*.pyx", "pywan/_core/*.pxd", "csrc/*/*.h")
+    for pattern in ("pywan/**/*.py", "pywan/_core/**/*.pyx", "pywan/_core/**/*.pxd", "csrc/*/*.h")
     for path in sorted(ROOT.glob(pattern))
 ]
 

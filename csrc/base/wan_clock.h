@@ -154,7 +154,7 @@ static inline uint64_t wan_clock_raise_low(wan_clock *clock)
 
 /* Sets the clock back to the member's time if its stamps are more than `most_ms` ahead of it. Returns whether it did.
  * The wall clock is taken as right. The caller gives a new stamp to everything that has a stamp ahead of it
- * (pywan/_core/clock_repair.pyx). */
+ * (pywan/_core/region/clock_repair.pyx). */
 static inline int wan_clock_lower(wan_clock *clock, uint64_t most_ms)
 {
     uint64_t last = atomic_load_explicit(&clock->last, memory_order_relaxed), now;

@@ -5,59 +5,9 @@ of the package imports this module.
 """
 
 from pywan._core import _finder  # First: it finds the others.
-from pywan._core.call_line import CallLine
-from pywan._core.call_route import CALL_DEPTH_MAX, CallRoute, CallSteps, call_depth, unpack_items
-from pywan._core.call_rows import RowCalls
-from pywan._core.call_session import CallSession
-from pywan._core.call_slots import CallSlots, member_of_caller
-from pywan._core.clock import Bell, Clock
-from pywan._core.clock_repair import ClockRepair
-from pywan._core.codec import (
-    decode_object,
-    encode_key_object,
-    encode_object,
-    encoded_key,
-    encoded_value,
-    key_hash,
-    show_object,
-)
-from pywan._core.columns import Column, _column_rows, as_columns
-from pywan._core.disk_log import LogBudget
-from pywan._core.dispatcher import DispatcherSession
-from pywan._core.enqueue import WITHHELD
-from pywan._core.event_queue import EventQueue
-from pywan._core.lane import LaneReceiver, LaneSender
-from pywan._core.lane_receiver import LaneReceiverSession, Promise
-from pywan._core.lane_sender import LaneSenderSession
-from pywan._core.lz4 import lz4_without_gil
-from pywan._core.message import measure_message
-from pywan._core.names import region_name
-from pywan._core.operations import operation_codes
-from pywan._core.receiver import APPLY_DONE, APPLY_LOST, ReceiverSession
-from pywan._core.records import RECORD_FORMAT, make_record, record_fields
-from pywan._core.region import RegionCore, RegionFace, _Nothing, core_of_face
-from pywan._core.region_changes import Condition, CopyRead, RegionCalls
-from pywan._core.row_maps import encode_rows
-from pywan._core.row_sender import RowSender
-from pywan._core.row_stage import RowStage, StageBudget
-from pywan._core.session import Session
-from pywan._core.source_memory import ReceiverCounts, SourceMemory, remembered_failures
-from pywan._core.status import checks_stop_the_process, crc32c, crc32c_portable, forks, trim_memory
-from pywan._core.stream import (
-    FRAME_BATCH,
-    FRAME_COMMIT,
-    FRAME_COMMITTED,
-    FRAME_ERROR,
-    FRAME_HELLO,
-    FRAME_KNOWN,
-    FRAME_PING,
-    FRAME_PROGRESS,
-    FRAME_WELCOME,
-    check_frame,
-    check_frame_header,
-    pack_frame,
-)
-from pywan._core.tables import (
+from pywan._core.base.clock import Bell, Clock
+from pywan._core.base.status import checks_stop_the_process, crc32c, crc32c_portable, forks, trim_memory
+from pywan._core.base.tables import (
     ASK_DECIDED,
     ASK_NOBODY,
     ASK_RESOLVER,
@@ -76,8 +26,26 @@ from pywan._core.tables import (
     receiver_counter_rows,
     record_field_rows,
 )
-from pywan._core.tagged import Encoded, Undecodable, set_codec_hooks
-from pywan._core.tail import (
+from pywan._core.calls.call_line import CallLine
+from pywan._core.calls.call_route import CALL_DEPTH_MAX, CallRoute, CallSteps, call_depth, unpack_items
+from pywan._core.calls.call_rows import RowCalls
+from pywan._core.calls.call_session import CallSession
+from pywan._core.clients.row_sender import RowSender
+from pywan._core.clients.row_stage import RowStage, StageBudget
+from pywan._core.copies.lane import LaneReceiver, LaneSender
+from pywan._core.copies.lane_receiver import LaneReceiverSession, Promise
+from pywan._core.copies.lane_sender import LaneSenderSession
+from pywan._core.gateway.dispatcher import DispatcherSession
+from pywan._core.gateway.receiver import APPLY_DONE, APPLY_LOST, ReceiverSession
+from pywan._core.gateway.source_memory import ReceiverCounts, SourceMemory, remembered_failures
+from pywan._core.log.disk_log import LogBudget
+from pywan._core.queue.event_queue import EventQueue
+from pywan._core.region.call_slots import CallSlots, member_of_caller
+from pywan._core.region.clock_repair import ClockRepair
+from pywan._core.region.enqueue import WITHHELD
+from pywan._core.region.region import RegionCore, RegionFace, _Nothing, core_of_face
+from pywan._core.region.region_changes import Condition, CopyRead, RegionCalls
+from pywan._core.region.tail import (
     COPY_LEARNING,
     COPY_WAITED,
     TAIL_ABSENT,
@@ -90,4 +58,36 @@ from pywan._core.tail import (
     Tail,
     monotonic_us,
     simulate_monotonic_us,
+)
+from pywan._core.values.codec import (
+    decode_object,
+    encode_key_object,
+    encode_object,
+    encoded_key,
+    encoded_value,
+    key_hash,
+    show_object,
+)
+from pywan._core.values.columns import Column, _column_rows, as_columns
+from pywan._core.values.names import region_name
+from pywan._core.values.operations import operation_codes
+from pywan._core.values.records import RECORD_FORMAT, make_record, record_fields
+from pywan._core.values.row_maps import encode_rows
+from pywan._core.values.tagged import Encoded, Undecodable, set_codec_hooks
+from pywan._core.wire.lz4 import lz4_without_gil
+from pywan._core.wire.message import measure_message
+from pywan._core.wire.session import Session
+from pywan._core.wire.stream import (
+    FRAME_BATCH,
+    FRAME_COMMIT,
+    FRAME_COMMITTED,
+    FRAME_ERROR,
+    FRAME_HELLO,
+    FRAME_KNOWN,
+    FRAME_PING,
+    FRAME_PROGRESS,
+    FRAME_WELCOME,
+    check_frame,
+    check_frame_header,
+    pack_frame,
 )

@@ -18,7 +18,7 @@ class Units:
         self.file = file
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        if name.rpartition(".")[0] != PACKAGE:
+        if not name.startswith(f"{PACKAGE}."):
             return None
         return spec_from_loader(name, ExtensionFileLoader(name, self.file), origin=self.file)
 

@@ -1,4 +1,4 @@
-"""Owns where the calls of one region go, and when they go again. What they say is compiled (pywan._core.call_route)."""
+"""Owns where the calls of one region go, and when they go again. What they say is compiled (_core/calls/call_route)."""
 
 from __future__ import annotations
 

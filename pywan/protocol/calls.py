@@ -1,5 +1,5 @@
 """Owns the words in which a member says why a call failed, and who is primary instead of it. Calls themselves are
-compiled (pywan._core.call_session)."""
+compiled (pywan._core.calls.call_session)."""
 
 from __future__ import annotations
 

@@ -1,0 +1,1 @@
+"""What every room needs: errors out of a status, clocks, the tables of counters."""

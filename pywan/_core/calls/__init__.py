@@ -1,0 +1,1 @@
+"""Calls between members about keys: asking, serving, and many rows at once."""

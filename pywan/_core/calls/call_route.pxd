@@ -1,0 +1,77 @@
+# The interface of call_route.pyx.
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from pywan._core.c_copies cimport wan_call_identity
+from pywan._core.c_session cimport wan_answer, wan_call
+from pywan._core.calls.call_line cimport CallLine, call_slot
+from pywan._core.calls.call_session cimport CallSession
+from pywan._core.region.call_slots cimport CallSlots
+from pywan._core.region.compiled_region cimport CompiledRegion
+from pywan._core.region.region_changes cimport Condition
+
+cdef class CallRoute:
+    cdef CompiledRegion state
+    cdef readonly uint64_t limit_us     # A call is given up after so long.
+    cdef readonly list targets          # By bucket: (CallLine, epoch word) that a call may take at once; or None.
+    cdef public CallSlots slots         # Gives the calls their identities. A subclass sets it.
+
+    cdef object change_as(self, const wan_call_identity *call, int operation, key, value, callback_argument, event_id,
+                          Condition condition_, int64_t timestamp_ms, uint64_t began_us, uint64_t since)
+    cdef int exchange_all(self, list parts, uint64_t began_us) except -1
+    cdef int exchange_parts(self, list parts, uint64_t began_us, CallSession here) except -1
+    cdef int send(self, CallPart part, uint64_t began_us, list lines) except -1
+    cdef int finish(self, CallPart part, uint64_t began_us, CallSession here) except -1
+    cdef bytes exchange(self, wan_call *head, const void *first, uint64_t first_length, const void *second,
+                        uint64_t second_length, uint64_t began_us, uint64_t *since, key, wan_answer *got,
+                        object trouble, CallSession here)
+    cdef bytes begin_change(self, wan_call *head, const wan_call_identity *call, int operation, key, value,
+                            callback_argument, event_id, Condition condition_, int64_t timestamp_ms)
+    cdef str outcome_of(self, const wan_answer *got, bytes payload, Condition condition_)
+    cdef object judge(self, wan_call *head, int state, const wan_answer *got, bytes payload, CallLine line,
+                      uint64_t before, uint64_t *since, key)
+    cdef object rename(self, wan_call *head)
+    cdef bint is_final(self, const wan_call *head, const wan_answer *got, bytes payload, key) except *
+
+cdef class CallPart:
+    cdef wan_call head
+    cdef const void *data               # The payload, which the owner of the part keeps.
+    cdef uint64_t length
+    cdef CallLine line                  # While it is on its way.
+    cdef call_slot *slot
+    cdef int state
+    # The epoch that was known at the first attempt that may have made the change. 0: none may have.
+    cdef uint64_t since
+    cdef bint is_here                   # This member is primary itself.
+    cdef uint64_t answer_at             # Then: where its answer begins, for `CallSession.answer_here`.
+    cdef object trouble                 # What became of the first attempt, as `aim` wants it.
+    cdef wan_answer got
+    cdef bytes payload                  # Of the answer. None: there is none yet.
+    cdef object error                   # Why there is no answer.
+
+    cdef int take(self, const wan_answer *answer) except -1
+    cdef bint wait(self, uint64_t until_us) except *
+    cdef int let_go(self) except -1
+
+cdef class CallSteps:
+    cdef readonly CallRoute route
+    cdef wan_call head
+    cdef bytes packed                   # The payload, but for the value that a condition expects.
+    cdef Condition condition_
+    cdef object key                     # For errors.
+    cdef readonly bint is_read
+    cdef readonly uint64_t began_us
+    # The epoch that was known at the first attempt that may have made the change; 0: none may have. `before`: the same
+    # without the last attempt.
+    cdef uint64_t since, before
+    cdef wan_call_identity call         # Of a change that has not ended. `caller` is 0: it has.
+    cdef CallLine line                  # Of the attempt that is on its way.
+    cdef call_slot *slot
+    cdef wan_answer got
+    cdef readonly object trouble        # What became of the last attempt, as `aim` wants it.
+    # Of a call that has ended: what `read` and `change` return.
+    cdef readonly object result
+
+    cdef int let_go(self) except -1
+    cdef int end(self) except -1
+
+cdef void begin(wan_call *head, int kind, CompiledRegion state, uint64_t hash) noexcept
+cdef void identify(wan_call *head, const wan_call_identity *call) noexcept

@@ -1,0 +1,632 @@
+# Owns the calls that a region makes about keys whose primary is another member: what leaves, and what an answer means.
+# Where a call goes, and how long to wait before it goes again, is decided in Python (pywan.calls).
+cimport cython
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.string cimport memset
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.exc cimport PyErr_CheckSignals
+from pywan._core.c_base cimport *
+from pywan._core.c_copies cimport *
+from pywan._core.c_record cimport *
+from pywan._core.c_region cimport *
+from pywan._core.c_session cimport *
+from pywan._core.calls.call_line cimport (
+    CALL_ANSWERED, CALL_INTERRUPTED, CALL_LATE, CALL_NOT_SENT, CALL_UNKNOWN, CALL_WAITS, CallLine, call_slot)
+from pywan._core.calls.call_session cimport OUTCOMES, CallSession
+from pywan._core.region.call_slots cimport CallSlots
+from pywan._core.values.codec cimport encode, encode_key, encoded
+from pywan._core.region.compiled_region cimport CompiledRegion
+from pywan._core.region.region_changes cimport Condition, RegionCalls
+from pywan._core.values.tagged cimport show
+
+cdef enum:
+    PARTS_UNDER_WAY = 128   # Parts of one call that are on their way at the same time.
+
+
+@cython.auto_pickle(False)
+cdef class CallRoute:
+    """What a region asks of other members. A subclass has `aim`, which says where the primary of a bucket is."""
+    def __cinit__(self, RegionCalls core not None, *args, double timeout_s=10.0, **kwargs):
+        self.state = core.state
+        self.limit_us = <uint64_t>(timeout_s * 1e6)
+        self.targets = [None] * self.state.region.table.bucket_count
+
+    def aim(self, uint32_t bucket, uint64_t began_us, trouble, bint in_doubt, key):
+        """(CallLine, epoch word) for a call about a bucket. None: this member is primary itself. `trouble`: what became
+        of the last attempt: None, or (what happened, epoch word of the attempt, words, who is primary as the answer
+        tells). It waits before it lets a call go again, and raises an error when the time is over. `key`: for that
+        error."""
+        raise NotImplementedError
+
+    def tell_primary(self, uint32_t bucket, uint64_t epoch):
+        """Returns who is primary of a bucket, as bytes for a caller that knows the epoch word `epoch`.
+        Empty: nothing newer is known here."""
+        raise NotImplementedError
+
+    def aim_now(self, uint32_t bucket):
+        """As `aim` for a first attempt, without a long wait. False: `aim` would have to wait."""
+        raise NotImplementedError
+
+    def failure(self, bytes words, bint in_doubt):
+        """The error for a call that the primary answered with these words."""
+        raise NotImplementedError
+
+    def too_few(self, uint32_t bucket, uint32_t made, uint32_t wanted, key):
+        """The error for a change that counts, and that `made` copies in sync had then, where `wanted` are asked for.
+        `key`: None if it is one of many."""
+        raise NotImplementedError
+
+    @property
+    def bucket_count(self):
+        return self.state.region.table.bucket_count
+
+    # Single keys
+
+    def read(self, key, uint64_t began_us=0):
+        """(whether the key is there, form of its value, bytes of its value or None). None: this member has become
+        primary: look here."""
+        cdef encoded encoded_key
+        cdef wan_call head
+        cdef wan_answer got
+        cdef uint64_t hash
+        cdef uint64_t since = 0
+        _key_holder = encode_key(key, &encoded_key)
+        hash = wan_key_hash(encoded_key.data, encoded_key.length, encoded_key.form)
+        begin(&head, WAN_CALL_GET, self.state, hash)
+        head.form = encoded_key.form
+        payload = self.exchange(&head, encoded_key.data, encoded_key.length, NULL, 0, began_us, &since,
+                                key, &got, None, None)
+        if payload is None:
+            return None
+        return read_of(&got, payload)
+
+    def change(self, int operation, key, value, callback_argument, event_id, Condition condition_=None,
+               int64_t timestamp_ms=0, uint64_t began_us=0, uint64_t since=0, identity=None):
+        """Makes one change at the primary of the key. Returns its outcome, as `RegionChanges.change` does. None: this
+        member has become primary: make it here. An epoch word: this member has become primary, and an attempt may have
+        made the change: make it here as a repeat, with the same identity.
+
+        `event_id`: (member, thread, sequence) of the event. `began_us`: when the caller began; 0: now. `since`: an
+        attempt was made that may have happened, and the bucket had this epoch or a later one then; 0: none was.
+        `identity`: (caller, slot, number), the same at each attempt. None: the call gets one now. `condition_` gets
+        what the primary found."""
+        cdef wan_call_identity call
+        if identity is not None:
+            call.caller, call.slot, call.number = identity
+            return self.change_as(&call, operation, key, value, callback_argument, event_id, condition_, timestamp_ms,
+                                  began_us, since)
+        cdef CallSlots slots = self.slots
+        slots.take(&call)
+        try:
+            return self.change_as(&call, operation, key, value, callback_argument, event_id, condition_, timestamp_ms,
+                                  began_us, since)
+        finally:
+            wan_slots_give(&slots.slots, call)
+
+    cdef object change_as(self, const wan_call_identity *call, int operation, key, value, callback_argument, event_id,
+                          Condition condition_, int64_t timestamp_ms, uint64_t began_us, uint64_t since):
+        """As `change`, with an identity."""
+        cdef wan_call head
+        cdef wan_answer got
+        cdef const void *expected = NULL
+        cdef uint64_t expected_length = 0
+        cdef bytes packed = self.begin_change(&head, call, operation, key, value, callback_argument, event_id,
+                                              condition_, timestamp_ms)
+        if condition_ is not None:
+            expected, expected_length = condition_.wanted.value, condition_.wanted.length
+        payload = self.exchange(&head, PyBytes_AS_STRING(packed), PyBytes_GET_SIZE(packed), expected, expected_length,
+                                began_us, &since, key, &got, None, None)
+        if payload is None:
+            return since or None
+        return self.outcome_of(&got, payload, condition_)
+
+    cdef bytes begin_change(self, wan_call *head, const wan_call_identity *call, int operation, key, value,
+                            callback_argument, event_id, Condition condition_, int64_t timestamp_ms):
+        """Lays out the head of a change, and returns its record."""
+        cdef encoded encoded_key, encoded_value, argument
+        cdef wan_record record
+        cdef uint64_t length
+        cdef bytes packed
+        _key_holder = encode_key(key, &encoded_key)
+        _value_holder = encode(value, &encoded_value)
+        _argument_holder = encode(callback_argument, &argument)
+        check_callback(argument.length)
+        memset(&record, 0, sizeof(record))
+        record.value_length, record.key_length = encoded_value.length, <uint16_t>encoded_key.length
+        record.callback_length = <uint16_t>argument.length
+        record.event_member, record.event_thread, record.event_sequence = event_id
+        record.operation, record.key_form = <uint8_t>operation, encoded_key.form
+        record.value_form, record.callback_form = encoded_value.form, argument.form
+        record.origin_site = record.stamp_site = self.state.region.site
+        if timestamp_ms > 0:
+            record.stamp, record.flags = <uint64_t>timestamp_ms << 16, WAN_FLAG_GIVEN
+        length = wan_record_length(&record)
+        packed = PyBytes_FromStringAndSize(NULL, length)
+        wan_record_write(<uint8_t *>PyBytes_AS_STRING(packed), length, record, encoded_key.data, encoded_value.data,
+                         argument.data, encoded_key.data)
+        begin(head, WAN_CALL_CHANGE, self.state,
+              wan_key_hash(encoded_key.data, encoded_key.length, encoded_key.form))
+        identify(head, call)
+        head.form = WAN_FORM_NONE
+        if condition_ is not None:
+            head.condition, head.form = condition_.wanted.kind, condition_.wanted.form
+        return packed
+
+    cdef str outcome_of(self, const wan_answer *got, bytes payload, Condition condition_):
+        """The outcome that the answer to a change says. `condition_` gets what the primary found."""
+        if condition_ is not None:
+            condition_.wanted.holds = got.flags & WAN_ANSWER_HOLDS != 0
+            condition_.wanted.found_value = got.flags & WAN_ANSWER_VALUE != 0
+            condition_.wanted.found_form = got.form
+            wan_buffer_empty(&condition_.wanted.found)
+            if wan_buffer_add(&condition_.wanted.found, PyBytes_AS_STRING(payload),
+                              PyBytes_GET_SIZE(payload)) != WAN_OK:
+                raise MemoryError(f"region {self.state.name!r}: the change was made, and there is no memory for the"
+                                  " value that it found")
+        if got.outcome >= len(OUTCOMES):
+            from pywan.errors import ProtocolError
+            raise ProtocolError(f"region {self.state.name!r}: outcome {got.outcome} of a change is unknown here")
+        return OUTCOMES[got.outcome]
+
+    # Whole buckets
+
+    def ask(self, str what, list places not None, uint64_t began_us=0):
+        """Asks the primaries of buckets, all at once; this member too. `places`: (bucket, number) of each. Returns a
+        list of answers: for "count" the entries; for "keys" and "items" from shard `number` on: (next shard or None,
+        items), which `unpack_items` reads. Raises the first error, when all other answers are there."""
+        cdef CallPart part
+        cdef list parts = []
+        for bucket, number in places:
+            part = CallPart()
+            begin(&part.head, WAN_CALL_COUNT if what == "count" else WAN_CALL_SCAN, self.state, 0)
+            part.head.bucket, part.head.shard = bucket, number
+            part.head.flags = WAN_CALL_VALUES if what == "items" else 0
+            parts.append(part)
+        self.exchange_all(parts, began_us or wan_monotonic_us())
+        answers = []
+        for part in parts:
+            if part.error is not None:
+                raise part.error
+            if what == "count":
+                answers.append(part.got.number)
+            else:
+                answers.append((None if part.got.number == NO_LIMIT else part.got.number, part.payload))
+        return answers
+
+    def clear_buckets(self):
+        """Clears all buckets, each one at its primary, as one call. Returns for each bucket how many entries it had; or
+        the error, if it was not cleared, or nobody knows."""
+        cdef CallPart part
+        cdef list parts = []
+        cdef CallSlots slots = self.slots
+        cdef wan_call_identity call
+        slots.take(&call)
+        try:
+            for bucket in range(self.bucket_count):
+                part = CallPart()
+                begin(&part.head, WAN_CALL_CLEAR, self.state, 0)
+                part.head.bucket = bucket
+                identify(&part.head, &call)
+                parts.append(part)
+            self.exchange_all(parts, wan_monotonic_us())
+        finally:
+            wan_slots_give(&slots.slots, call)
+        return [part.error if part.error is not None else part.got.number for part in parts]
+
+    # Calls
+
+    cdef int exchange_all(self, list parts, uint64_t began_us) except -1:
+        """Makes many calls, and gives each its answer, or its error. They leave together. What this member is primary
+        of is done here meanwhile."""
+        cdef int at
+        self.state.check_process()
+        cdef CallSession here = CallSession(None)
+        here.callback_depth = wan_call_depth
+        for at in range(0, len(parts), PARTS_UNDER_WAY):
+            self.exchange_parts(parts[at:at + PARTS_UNDER_WAY], began_us, here)
+        return 0
+
+    cdef int exchange_parts(self, list parts, uint64_t began_us, CallSession here) except -1:
+        cdef CallPart part
+        cdef CallLine line
+        cdef uint64_t until = began_us + self.limit_us
+        cdef list lines = []
+        try:
+            for part in parts:
+                self.send(part, began_us, lines)
+            for line in lines:
+                with nogil:
+                    line.flush(until)
+            here.begin_here()
+            for part in parts:
+                if part.is_here:
+                    part.since = self.state.epoch_of(part.head.bucket) if wan_call_changes(part.head.kind) else 0
+                    part.answer_at = here.do_here(self.state, &part.head, part.data, part.length)
+            with nogil:
+                here.settle()       # One wait for the copies of all buckets.
+            for part in parts:
+                if part.is_here:
+                    part.take(here.answer_here(part.answer_at))
+            for part in parts:
+                while part.slot != NULL and part.wait(until):
+                    PyErr_CheckSignals()
+        finally:
+            for part in parts:
+                part.let_go()
+        for part in parts:
+            self.finish(part, began_us, here)
+        return 0
+
+    cdef int send(self, CallPart part, uint64_t began_us, list lines) except -1:
+        """Lays out the first attempt of a part, if that needs no wait."""
+        cdef CallLine line
+        cdef uint64_t epoch
+        aimed = self.targets[part.head.bucket] if wan_call_depth == 0 else None
+        if aimed is None:
+            aimed = self.aim_now(part.head.bucket)
+        if aimed is None:
+            part.is_here = True
+            return 0
+        if aimed is False:
+            return 0        # `finish` waits for it, when the others have their answers.
+        line, epoch = aimed
+        part.head.epoch = epoch
+        if not line.enter():
+            part.trouble = "broken", epoch, line.why, b""
+            return 0
+        part.line = line
+        if line not in lines:
+            lines.append(line)
+        with nogil:
+            part.slot = line.take_slot(0)
+            if part.slot != NULL:
+                part.state = line.submit(part.slot, &part.head, part.data, part.length, NULL, 0)
+        if part.slot == NULL or part.state == CALL_NOT_SENT:
+            part.trouble = "broken", epoch, line.why if line.broken else "too many calls are on their way", b""
+        elif wan_call_changes(part.head.kind):
+            part.since = max(<uint64_t>1, epoch)
+        return 0
+
+    cdef int finish(self, CallPart part, uint64_t began_us, CallSession here) except -1:
+        """Gives a part its answer, or its error. Makes the call again where that is needed."""
+        if part.error is not None:
+            return 0
+        try:
+            if part.payload is None or not self.is_final(&part.head, &part.got, part.payload, None):
+                if part.payload is not None:
+                    part.trouble = "elsewhere", part.head.epoch, "it is not primary", part.payload
+                    if part.got.status != WAN_ANSWER_IN_DOUBT:
+                        part.since = 0      # The first attempt changed nothing.
+                    if part.got.status == WAN_ANSWER_GIVEN_UP:
+                        part.trouble = self.rename(&part.head)
+                part.payload = self.exchange(&part.head, part.data, part.length, NULL, 0, began_us, &part.since,
+                                             None, &part.got, part.trouble, here)
+        except Exception as error:
+            part.error = error
+        return 0
+
+    cdef bytes exchange(self, wan_call *head, const void *first, uint64_t first_length, const void *second,
+                        uint64_t second_length, uint64_t began_us, uint64_t *since, key, wan_answer *got,
+                        object trouble, CallSession here):
+        """Sends a call until it is answered. Returns the payload of the answer, whose head is *got. None: this member
+        is primary itself, and `here`, which would do the call, is None. Rows of which some were done end with the
+        answer that says so, whatever its status is. `trouble`: of an attempt that was made before. `since`: as for
+        `change`."""
+        cdef CallLine line
+        cdef call_slot *slot
+        cdef int state
+        cdef uint64_t until, before, epoch
+        cdef bint is_change = wan_call_changes(head.kind)
+        cdef const wan_answer *answer
+        cdef bytes payload
+        self.state.check_process()
+        began_us = began_us or wan_monotonic_us()
+        until = began_us + self.limit_us
+        while True:
+            aimed = self.targets[head.bucket] if trouble is None and wan_call_depth == 0 else None
+            if aimed is None or not (<CallLine?>aimed[0]).enter():
+                aimed = self.aim(head.bucket, began_us, trouble, since[0] != 0, key)
+                if aimed is None and here is None:
+                    return None
+                if aimed is not None and not (<CallLine?>aimed[0]).enter():
+                    trouble = "broken", aimed[1], (<CallLine>aimed[0]).why, b""
+                    continue
+            before = since[0]
+            mark_repeat(head, before)
+            if aimed is None:
+                epoch = self.state.epoch_of(head.bucket)
+                head.epoch = 0
+                answer = here.serve_here(self.state, head, first, first_length)
+                got[0] = answer[0]
+                payload = PyBytes_FromStringAndSize(<const char *>(answer + 1), answer.length)
+                if self.is_final(head, got, payload, key):
+                    return payload
+                if got.status == WAN_ANSWER_IN_DOUBT:
+                    since[0] = before or epoch
+                elif got.status == WAN_ANSWER_GIVEN_UP:
+                    trouble = self.rename(head)
+                    continue
+                trouble = "elsewhere", got.number, "it is not primary yet, or not any more", b""
+                continue
+            line, head.epoch = aimed
+            slot, state = NULL, CALL_NOT_SENT
+            try:
+                with nogil:
+                    slot = line.take_slot(until)
+                    if slot != NULL:
+                        state = line.submit(slot, head, first, first_length, second, second_length)
+                    if state == CALL_WAITS:
+                        line.flush(until)
+                        state = line.wait(slot, until)
+                if state != CALL_NOT_SENT and is_change:
+                    since[0] = before or max(<uint64_t>1, head.epoch)
+                while state == CALL_INTERRUPTED:
+                    PyErr_CheckSignals()
+                    with nogil:
+                        line.flush(until)
+                        state = line.wait(slot, until)
+                payload = None
+                if state == CALL_ANSWERED:
+                    answer = <const wan_answer *>slot.answer.bytes
+                    got[0] = answer[0]
+                    payload = PyBytes_FromStringAndSize(<const char *>(answer + 1), answer.length)
+                trouble = self.judge(head, state, got, payload, line, before, since, key)
+                if trouble is None:
+                    return payload
+            finally:
+                if slot != NULL:
+                    with nogil:
+                        line.free(slot)
+                line.leave()
+
+    cdef object judge(self, wan_call *head, int state, const wan_answer *got, bytes payload, CallLine line,
+                      uint64_t before, uint64_t *since, key):
+        """What became of an attempt. None: the call ends with this answer. Otherwise the trouble, as `aim` wants it.
+        *since becomes `before` again if the attempt has changed nothing."""
+        if state == CALL_ANSWERED:
+            if self.is_final(head, got, payload, key):
+                return None
+            if got.status == WAN_ANSWER_IN_DOUBT:
+                return "in doubt", head.epoch, "it lost track of the change before that counted", b""
+            since[0] = before
+            if got.status == WAN_ANSWER_GIVEN_UP:
+                return self.rename(head)
+            return "elsewhere", head.epoch, f"it is not primary, and knows epoch {got.number:#x}", payload
+        if state == CALL_LATE:
+            return "late", head.epoch, "it did not answer", b""
+        if state == CALL_UNKNOWN:
+            return "broken", head.epoch, line.why, b""
+        since[0] = before
+        return "broken", head.epoch, line.why if line.broken else "too many calls are on their way", b""
+
+    cdef bint is_final(self, const wan_call *head, const wan_answer *got, bytes payload, key) except *:
+        """Whether a call ends with this answer. If not, it goes again. Raises the error that the answer tells."""
+        # Of a repeat, an earlier attempt may have made the other rows: it stays one call.
+        cdef bint goes_on = (head.flags & WAN_CALL_REPEAT
+                             and (got.status == WAN_ANSWER_ELSEWHERE or got.status == WAN_ANSWER_GIVEN_UP))
+        if head.kind == WAN_CALL_ROWS and got.done and got.status != WAN_ANSWER_IN_DOUBT and not goes_on:
+            return True
+        if got.status == WAN_ANSWER_IN_DOUBT and got.flags & WAN_ANSWER_THIN:
+            raise self.too_few(head.bucket, <uint32_t>got.number, <uint32_t>(got.number >> 32), key)
+        if got.status == WAN_ANSWER_IN_DOUBT and (not head.flags & WAN_CALL_REPEAT or not payload.strip(b"\0")):
+            return False        # The next primary may know.
+        if (got.status == WAN_ANSWER_FAILED or got.status == WAN_ANSWER_IN_DOUBT
+                or (got.status == WAN_ANSWER_GIVEN_UP and head.flags & WAN_CALL_REPEAT)):
+            raise self.failure(payload, got.status != WAN_ANSWER_FAILED)
+        return got.status == WAN_ANSWER_DONE
+
+    cdef object rename(self, wan_call *head):
+        """The site has given up the caller of a call that changed nothing yet. The call goes again, as one of another
+        caller. Returns what became of the attempt, for `aim`."""
+        cdef wan_call_identity call
+        call.caller, call.slot, call.number = head.caller, head.slot, head.number
+        self.slots.rename(&call)
+        head.caller = call.caller
+        return "given up", head.epoch, "it knows this member as one that the site has given up", b""
+
+
+cdef class CallPart:
+    """One of many calls that are made together."""
+
+    cdef int take(self, const wan_answer *answer) except -1:
+        self.got = answer[0]
+        self.payload = PyBytes_FromStringAndSize(<const char *>(answer + 1), answer.length)
+        return 0
+
+    cdef bint wait(self, uint64_t until_us) except *:
+        """Takes the answer when it comes. True: a signal may have come; wait again."""
+        cdef int state
+        if self.trouble is None:
+            with nogil:
+                self.line.flush(until_us)
+                state = self.line.wait(self.slot, until_us)
+            if state == CALL_INTERRUPTED:
+                return True
+            if state == CALL_ANSWERED:
+                self.take(<const wan_answer *>self.slot.answer.bytes)
+            elif state == CALL_LATE:
+                self.trouble = "late", self.head.epoch, "it did not answer", b""
+            else:
+                self.trouble = "broken", self.head.epoch, self.line.why, b""
+        self.let_go()
+        return False
+
+    cdef int let_go(self) except -1:
+        """Gives slot and line back."""
+        cdef CallLine line = self.line
+        if line is None:
+            return 0
+        if self.slot != NULL:
+            with nogil:
+                line.free(self.slot)
+        self.slot, self.line = NULL, None
+        line.leave()
+        return 0
+
+
+@cython.no_gc_clear      # `__dealloc__` uses the route and the line.
+cdef class CallSteps:
+    """One read (`operation` is None) or change of a route, whose owner makes the attempts: for drivers without threads.
+
+    `began_us`: when the caller began. The rest is as for `CallRoute.read` and `CallRoute.change`."""
+
+    def __cinit__(self, CallRoute route not None, operation, key, value, event_id, uint64_t began_us,
+                  Condition condition_=None):
+        cdef encoded encoded_key
+        self.route, self.condition_, self.began_us, self.key = route, condition_, began_us, key
+        self.is_read = operation is None
+        if self.is_read:
+            _key_holder = encode_key(key, &encoded_key)
+            self.packed = PyBytes_FromStringAndSize(<const char *>encoded_key.data, encoded_key.length)
+            begin(&self.head, WAN_CALL_GET, route.state,
+                  wan_key_hash(encoded_key.data, encoded_key.length, encoded_key.form))
+            self.head.form = encoded_key.form
+        else:
+            route.slots.take(&self.call)
+            self.packed = route.begin_change(&self.head, &self.call, operation, key, value, None, event_id, condition_,
+                                             0)
+
+    def __dealloc__(self):
+        self.let_go()
+        self.end()
+
+    cdef int end(self) except -1:
+        """The call is over: its slot is free for the next one."""
+        if self.call.caller:
+            wan_slots_give(&self.route.slots.slots, self.call)
+            self.call.caller = 0
+        return 0
+
+    cdef int let_go(self) except -1:
+        if self.slot != NULL:
+            self.line.free(self.slot)
+            self.slot = NULL
+        return 0
+
+    @property
+    def bucket(self):
+        return self.head.bucket
+
+    @property
+    def in_doubt(self):
+        """Whether an attempt may have made the change."""
+        return self.since != 0
+
+    @property
+    def until_us(self):
+        """When the call is given up."""
+        return self.began_us + self.route.limit_us
+
+    def send(self, CallLine line not None, uint64_t epoch):
+        """Lays out the next attempt on a line. `epoch`: 0 if the line leads to this member itself. Returns whether it
+        is on its way; if not, `trouble` says why."""
+        cdef const void *expected = NULL
+        cdef uint64_t length = 0, known = epoch or self.route.state.epoch_of(self.head.bucket)
+        cdef int state = CALL_NOT_SENT
+        if self.condition_ is not None:
+            expected, length = self.condition_.wanted.value, self.condition_.wanted.length
+        self.let_go()
+        self.line, self.before, self.head.epoch = line, self.since, epoch
+        mark_repeat(&self.head, self.before)
+        self.slot = line.take_slot(0)
+        if self.slot != NULL:
+            state = line.submit(self.slot, &self.head, PyBytes_AS_STRING(self.packed), PyBytes_GET_SIZE(self.packed),
+                                expected, length)
+        if state == CALL_NOT_SENT:
+            self.trouble = self.route.judge(&self.head, state, &self.got, None, line, self.before, &self.since,
+                                            self.key)
+            return False
+        self.since = 0 if self.is_read else self.before or known
+        return True
+
+    def take(self):
+        """Looks for the answer. True: the call has ended, and `result` is there. False: this attempt has ended, and
+        `trouble` says how. None: it is on its way. Raises the error that the answer tells."""
+        cdef const wan_answer *answer
+        cdef int state = self.slot.state
+        cdef bytes payload = None
+        if state == CALL_WAITS:
+            return None
+        if state == CALL_ANSWERED:
+            answer = <const wan_answer *>self.slot.answer.bytes
+            self.got = answer[0]
+            payload = PyBytes_FromStringAndSize(<const char *>(answer + 1), answer.length)
+        self.let_go()
+        self.trouble = self.route.judge(&self.head, state, &self.got, payload, self.line, self.before,
+                                        &self.since, self.key)
+        if self.trouble is not None:
+            return False
+        self.end()
+        if self.is_read:
+            self.result = read_of(&self.got, payload)
+        else:
+            self.result = self.route.outcome_of(&self.got, payload, self.condition_)
+        return True
+
+    @property
+    def found(self):
+        """The value that a conditional change found, as an object. None: it found none."""
+        return None if self.condition_ is None else self.condition_.found()
+
+
+cdef tuple read_of(const wan_answer *got, bytes payload):
+    return got.flags & WAN_ANSWER_LIVE != 0, got.form, payload if got.flags & WAN_ANSWER_VALUE else None
+
+
+cdef void mark_repeat(wan_call *head, uint64_t since) noexcept nogil:
+    """Says in the head of a change whether an earlier attempt may have made it, and since which epoch."""
+    if since and wan_call_changes(head.kind):
+        head.flags |= WAN_CALL_REPEAT
+        head.since = since
+
+
+cdef void begin(wan_call *head, int kind, CompiledRegion state, uint64_t hash) noexcept:
+    memset(head, 0, sizeof(wan_call))
+    head.kind, head.region = <uint8_t>kind, state.region.number
+    head.bucket = wan_table_bucket(&state.region.table, hash).number
+
+
+cdef void identify(wan_call *head, const wan_call_identity *call) noexcept:
+    """Says which call it is."""
+    head.caller, head.slot, head.number = call.caller, call.slot, call.number
+
+
+cdef int check_callback(uint32_t length) except -1:
+    if length > WAN_CALLBACK_BYTES_MAX:
+        from pywan.errors import EventTooLargeError
+        raise EventTooLargeError(f"a callback argument of {length} bytes is over the limit of"
+                                 f" {WAN_CALLBACK_BYTES_MAX} bytes; nothing was stored")
+    return 0
+
+
+def unpack_items(bytes payload not None):
+    """The items in the answer to a scan: a list of (key, whether it has a value, its form, its bytes). The form is None
+    if the answer left the value out."""
+    cdef const uint8_t *data = <const uint8_t *>PyBytes_AS_STRING(payload)
+    cdef uint64_t at = 0, length = PyBytes_GET_SIZE(payload)
+    cdef const wan_call_item *item
+    if wan_call_items_check(data, length) != WAN_OK:
+        from pywan.errors import ProtocolError
+        raise ProtocolError((<bytes>wan_detail).decode("utf-8", "replace"))
+    items = []
+    while at < length:
+        item = <const wan_call_item *>(data + at)
+        key = show(item.key_form, data + at + sizeof(wan_call_item), item.key_length)
+        if item.value_form == WAN_CALL_VALUE_NONE:
+            items.append((key, False, None, None))
+        elif item.value_form == WAN_CALL_VALUE_LEFT_OUT:
+            items.append((key, True, None, None))
+        else:
+            items.append((key, True, item.value_form,
+                          payload[at + sizeof(wan_call_item) + item.key_length:
+                                  at + sizeof(wan_call_item) + item.key_length + item.value_length]))
+        at += wan_call_item_size(item)
+    return items
+
+
+def call_depth():
+    """How many calls this thread is serving, one within the other."""
+    return wan_call_depth
+
+
+CALL_DEPTH_MAX = WAN_CALL_DEPTH_MAX

@@ -1,0 +1,1 @@
+"""A client's rows: laid out once, staged, applied."""

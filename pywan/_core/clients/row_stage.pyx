@@ -1,0 +1,250 @@
+# Owns a client's bulk way in: rows are staged at the member, and applied only when the client says that its task is
+# whole. So a task that is tried again is applied once, whatever order its rows come in.
+cimport cython
+import os
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from pywan._core.c_base cimport *
+from pywan._core.c_record cimport *
+from pywan._core.c_store cimport *
+from pywan._core.c_region cimport *
+from pywan._core.region.put cimport change_from_record, origin_of_row, region_change
+from pywan._core.region.region cimport RegionCore
+from pywan._core.region.compiled_region cimport OneWait
+from pywan._core.region.region_state cimport origin, region_core
+from pywan._core.base.status cimport detail_text, full_error, raise_for
+from pywan._core.wire.session cimport ENDED_DONE, ENDED_STOPPED, ENDED_TOLD, GOES_ON, Session
+from pywan._core.wire.stream cimport buffer_frame, stream_take
+from pywan._core.values.tagged cimport Encoded
+
+
+cdef class StageBudget:
+    """Limits the rows of all tasks that are staged at a member: `memory` bytes of them in memory, the others in files,
+    `limit` bytes in all."""
+    cdef readonly uint64_t limit
+    cdef uint64_t taken             # Atomic.
+    cdef wan_row_stage_pool pool
+
+    def __cinit__(self, uint64_t limit, uint64_t memory=256 << 20):
+        self.limit = limit
+        wan_row_stage_pool_init(&self.pool, &wan_env_posix, memory)
+
+    @property
+    def used(self):
+        """Bytes of rows that are staged now."""
+        return wan_read(&self.taken)
+
+    cdef bint take(self, uint64_t size) noexcept nogil:
+        wan_add_shared(&self.taken, size)
+        if wan_read(&self.taken) <= self.limit:
+            return True
+        wan_add_shared(&self.taken, -size)
+        wan_note(WAN_CORRUPT, "the rows that are staged at this member would take more than its limit of %llu MB; "
+                              "commit fewer at once, or make tasks smaller; "
+                              "nothing of this task was applied", <unsigned long long>(self.limit >> 20))
+        return False
+
+
+@cython.no_gc_clear      # The objects that the stage keeps alive are used when it is closed.
+cdef class RowStage(Session):
+    """The rows of one task at the member. They are kept as they came until the task is whole, then applied in order."""
+    cdef wan_row_stage stage
+    cdef readonly uint64_t rows, bytes
+    cdef readonly uint64_t applied, missing
+    cdef readonly object refusal    # An exception that says why the last `apply` returned False.
+    cdef StageBudget budget
+    cdef uint64_t charged           # Bytes charged to the budget, until the last row is given back.
+    cdef uint64_t silence_us        # The client is given up after so long without a byte; 0: it never is.
+    cdef uint64_t announced         # Steps that the client was told of.
+    # The identity of a row is (producer, task, row). The same row of the same task has it at each attempt and each
+    # member.
+    cdef uint32_t producer, task
+
+    def __cinit__(self, directory, StageBudget budget=None, *, bytes run_id=b"", uint64_t task=0):
+        self.producer, self.task = <uint32_t>wan_hash(<const char *>run_id, len(run_id), 0), <uint32_t>task
+        cdef bytes place = os.fsencode(directory) if directory is not None else b""
+        self.budget = budget if budget is not None else StageBudget(16 << 30)
+        if wan_row_stage_open(&self.stage, &self.budget.pool, <const char *>place if directory is not None
+                              else NULL) != WAN_OK:
+            raise MemoryError(detail_text())
+        self.speaks_last = True
+
+    def __dealloc__(self):
+        wan_row_stage_close(&self.stage)
+        if self.charged:
+            wan_add_shared(&self.budget.taken, -self.charged)
+
+    def stop(self):
+        wan_flag_set(&self.stop_flag, 1)
+
+    cdef int take_batch(self, const wan_frame *frame) noexcept nogil:
+        cdef const wan_section *section
+        if frame.flags or wan_batch_check(<const uint8_t *>(frame + 1), frame.length, frame.count) != WAN_OK:
+            return 0
+        if (<const wan_batch_head *>(frame + 1)).sections != 1:
+            wan_note(WAN_CORRUPT, "rows in %u sections; a client's are in one",
+                     (<const wan_batch_head *>(frame + 1)).sections)
+            return 0
+        section = <const wan_section *>(<const uint8_t *>(frame + 1) + sizeof(wan_batch_head))
+        if section.partition or section.first != self.rows + 1 or section.through != self.rows + section.count:
+            wan_note(WAN_CORRUPT, "rows %llu to %llu after %llu", <unsigned long long>section.first,
+                     <unsigned long long>section.through, <unsigned long long>self.rows)
+            return 0
+        if not self.budget.take(section.bytes):
+            return 0
+        self.charged += section.bytes
+        if wan_row_stage_add(&self.stage, <const uint8_t *>(section + 1), section.bytes) != WAN_OK:
+            return 0
+        self.rows += section.count
+        self.bytes += frame.length
+        return 1
+
+    def connected(self, uint64_t now_us, int silence_ms=0):
+        """Begins the connection, which is there since `now_us`; 0: since `run` begins. The client is given up when it
+        says nothing for `silence_ms`; 0: never."""
+        self.silence_us = <uint64_t>max(0, silence_ms) * 1000
+        self.begin(now_us)
+
+    def run(self, int file, int silence_ms):
+        """Takes rows from a connected socket. Returns "done" when the client says that its task is whole, "closed" when
+        it went away, "stopped", or why the rows cannot be taken, which the client was told."""
+        self.connected(0, silence_ms)
+        return self.run_over_socket(file)
+
+    def tell_progress(self, uint64_t steps):
+        """Lays out for the client how far its task is, if that is further than it was told."""
+        if steps > self.announced:
+            self.announced = steps
+            if not buffer_frame(&self.out, WAN_FRAME_PROGRESS, steps, 0, NULL, 0):
+                raise MemoryError(detail_text())
+
+    cdef int take_frame(self, wan_frame *frame) noexcept nogil:
+        if wan_flag_read(&self.stop_flag):
+            return ENDED_STOPPED
+        if frame.type == WAN_FRAME_BATCH:
+            return GOES_ON if self.take_batch(frame) else ENDED_TOLD
+        if frame.type == WAN_FRAME_PING:
+            return GOES_ON
+        if frame.type != WAN_FRAME_COMMIT:
+            wan_note(WAN_CORRUPT, "frame of type %u from a client", frame.type)
+            return ENDED_TOLD
+        if frame.id != self.rows:
+            wan_note(WAN_CORRUPT, "the client counts %llu rows, %llu arrived", <unsigned long long>frame.id,
+                     <unsigned long long>self.rows)
+            return ENDED_TOLD
+        stream_take(&self.into, frame)
+        return ENDED_DONE
+
+    cdef int step(self, uint64_t now_us) noexcept nogil:
+        if self.silence_us and now_us > self.last_heard_us + self.silence_us:
+            wan_note(WAN_CORRUPT, "the client was silent for more than %llu ms",
+                     <unsigned long long>(self.silence_us // 1000))
+            self.say_why()
+            return ENDED_TOLD
+        return GOES_ON
+
+    cdef uint64_t due_us(self, uint64_t now_us) noexcept nogil:
+        return self.last_heard_us + self.silence_us + 1 if self.silence_us else NEVER
+
+    def apply(self, RegionCore region not None, double within_s=1e9):
+        """Applies staged rows in order, as changes made at this member, from where the last call stopped.
+
+        Returns True when all rows are applied. False: `within_s` has passed (at least one row was applied), or a queue
+        had no room, or a log takes nothing. Then `refusal` says why, and the caller calls again later. Any other reason
+        is raised. In all these cases the row that was not applied, and those behind it, stay staged for the next
+        call."""
+        cdef bint whole
+        cdef wan_status status
+        cdef uint64_t until_us = self.work_us() + <uint64_t>(within_s * 1e6)
+        region.state.check_open()
+        check_not_shared(region)
+        self.refusal = None
+        with nogil:
+            status = self.apply_rows(&region.state.region, until_us)
+        whole = status == WAN_OK
+        if status == WAN_SLOW:
+            with OneWait(region.state):
+                whole = self.apply_by_callbacks(region, until_us)
+        elif status != WAN_OK and status != WAN_FULL and status != WAN_EMPTY:
+            if status == WAN_CLOSED:
+                region.state.check_open()
+            check_not_shared(region)
+            raise_for(status, f"region {region.state.name!r}, row {self.applied + self.missing + 1} of the task")
+        elif status == WAN_FULL:
+            self.refusal = full_error(detail_text())
+        if whole and wan_flag_read(&region.state.region.durable):
+            region.state.wait_written(True)
+        return whole
+
+    cdef wan_status apply_rows(self, region_core *region, uint64_t until_us) noexcept nogil:
+        """Applies rows as far as they go straight into the region. WAN_OK: all of them are applied. WAN_EMPTY: the time
+        is over. Otherwise the status says why the next row is not applied."""
+        cdef const wan_record *records[256]
+        cdef wan_change changes[256]
+        cdef uint32_t taken, n
+        cdef uint64_t stamp
+        cdef origin from_
+        cdef wan_outcome outcome
+        cdef wan_status status
+        while True:
+            taken = wan_row_stage_peek(&self.stage, 256, records)
+            if taken == 0:
+                return WAN_OK
+            stamp = wan_clock_take(region.clock, wan_clock_now_ms(region.clock), taken)
+            for n in range(taken):
+                change_from_record(&changes[n], records[n], wan_key_hash(wan_record_key(records[n]),
+                                                                         records[n].key_length, records[n].key_form))
+                changes[n].local = 1
+                changes[n].flags = 0        # The client's flags do not count.
+                changes[n].stamp = stamp + n
+                changes[n].stamp_site = region.site
+                if region.stores:
+                    wan_table_prefetch_slot(&region.table, changes[n].hash)
+            for n in range(taken):
+                if region.stores:
+                    wan_table_prefetch_entry(&region.table, changes[n].hash,
+                                             changes[n].key_length + changes[n].value_length)
+            for n in range(taken):
+                origin_of_row(&from_, region, self.producer, self.task, self.applied + self.missing + 1)
+                status = region_change(region, &changes[n], &from_, NULL, &outcome)
+                if status == WAN_OK and outcome == WAN_OUT_OF_MEMORY:
+                    status = WAN_NO_MEMORY
+                if region.tail != NULL:
+                    status = WAN_ELSEWHERE
+                if status != WAN_OK:
+                    return status       # The row stays: the next call begins with it.
+                if outcome == WAN_MISSING:
+                    self.missing += 1
+                else:
+                    self.applied += 1
+                wan_row_stage_drop(&self.stage)
+            if self.work_us() >= until_us:
+                return WAN_EMPTY
+
+    cdef bint apply_by_callbacks(self, RegionCore region, uint64_t until_us) except -1:
+        cdef const wan_record *record
+        while wan_row_stage_peek(&self.stage, 1, &record):
+            from pywan.errors import QueueFullError
+            try:
+                key = Encoded(record.key_form, <bytes>wan_record_key(record)[:record.key_length])
+                value = Encoded(record.value_form, <bytes>wan_record_value(record)[:record.value_length])
+                event_id = self.producer, self.task, self.applied + self.missing + 1
+                outcome = region.state.change_by_callbacks(record.operation, key, value, None, event_id=event_id)
+            except QueueFullError as error:     # The row stays, as with any other error: the next call begins with it.
+                self.refusal = error
+                return False
+            if outcome == "missing":
+                self.missing += 1
+            else:
+                self.applied += 1
+            wan_row_stage_drop(&self.stage)
+            if self.work_us() >= until_us:
+                return False
+        return True
+
+
+cdef int check_not_shared(RegionCore region) except -1:
+    if region.state.region.tail != NULL:
+        from pywan.errors import IllegalStateError
+        raise IllegalStateError(f"region {region.state.name!r} is on several members, and such a region cannot take the"
+                                " rows of a client in this version")
+    return 0

@@ -1,0 +1,54 @@
+# The interface of batch_builder.pyx.
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from pywan._core.c_base cimport WAN_DETAIL_BYTES, wan_buffer
+from pywan._core.c_record cimport wan_record, wan_section
+from pywan._core.c_store cimport wan_store_span
+from pywan._core.queue.event_queue cimport EventQueue
+from pywan._core.gateway.in_flight cimport InFlight
+from pywan._core.queue.queue cimport gateway_queue
+from pywan._core.gateway.sender_callbacks cimport SenderCallbacks
+from pywan._core.wire.session cimport Session
+
+cdef struct batch_options:
+    uint32_t events_max
+    uint64_t bytes_max              # A batch is closed before it gets longer.
+    int64_t interval_us             # A batch waits so long to fill. Negative: it does not wait.
+    bint conflation
+    bint compress
+
+cdef class BatchBuilder:
+    cdef EventQueue queue           # The builder keeps it alive.
+    cdef gateway_queue *gateway
+    cdef uint32_t index             # The dispatcher's number among those of the queue.
+    cdef SenderCallbacks callbacks
+    cdef batch_options options
+    cdef int pause_flag, flush_flag
+    cdef uint32_t next_partition    # The partition to begin with, among those of this dispatcher. They take turns.
+    cdef uint64_t waiting_since_us  # When the first event of a batch that is not full was seen; 0: none.
+    cdef uint8_t announced[8192]    # A bit per region number: its name was sent on this connection.
+    # Why events that lie in a file of the log are not sent: it cannot be read. Empty: it can. Under the queue's lock.
+    cdef char unreadable[WAN_DETAIL_BYTES]
+    cdef uint32_t unreadable_partition
+    # No batch is built before this time, since nothing that was peeked could be read. 0: a batch may be built.
+    cdef uint64_t read_again_us
+    # Scratch memory of the batch in work.
+    cdef wan_record **records
+    cdef uint64_t *sequences        # The sequence of each record.
+    cdef uint32_t *lengths          # The length of each record, if it was asked for.
+    cdef uint32_t records_capacity
+    cdef wan_section *sections
+    cdef wan_store_span *spans      # The span of each section.
+    cdef wan_buffer copied          # Copies of records that lie in files.
+    cdef wan_buffer pack
+
+    cdef int configure(self, batch_options options) except -1
+    cdef void begin(self) noexcept nogil
+    cdef void rewind(self, uint64_t batches) noexcept nogil
+    cdef bint is_due(self, uint64_t now_us) noexcept nogil
+    cdef bint may_build(self, uint64_t now_us) noexcept nogil
+    cdef int build(self, Session session, InFlight flights, uint64_t now_us) noexcept nogil
+    cdef uint64_t fills_until(self, uint64_t until_us) noexcept nogil
+    cdef uint64_t due_us(self, uint64_t now_us, uint64_t until_us) noexcept nogil
+    cdef int wait_for_events(self, uint64_t now_us, bint may_leave) noexcept nogil
+    cdef void stop_waiting(self) noexcept nogil
+    cdef object unreadable_reason(self)

@@ -1,0 +1,545 @@
+# Owns the choice of what a dispatcher sends next: it peeks events of its partitions of the queue, filters and conflates
+# them, and lays them out as one batch.
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memcmp, memcpy, memmove, memset
+from pywan._core.c_base cimport *
+from pywan._core.c_record cimport *
+from pywan._core.c_tables cimport *
+from pywan._core.c_store cimport *
+from pywan._core.c_system cimport *
+from pywan._core.queue.event_queue cimport EventQueue
+from pywan._core.gateway.in_flight cimport InFlight, flight
+from pywan._core.wire.lz4 cimport lz4_bound, lz4_load, lz4_is_direct, lz4_pack, lz4_pack_behind
+from pywan._core.queue.queue cimport dispatcher_signal, queue_refresh_ready
+from pywan._core.gateway.sender_callbacks cimport SenderCallbacks, record_for_callback
+from pywan._core.wire.session cimport GOES_AGAIN, GOES_ON, Session
+from pywan._core.base.status cimport report_unraisable
+from pywan._core.wire.stream cimport buffer_frame, buffer_reserve
+
+
+cdef enum:
+    RECORDS_AHEAD = 8                   # Records that are fetched from memory ahead of the one in hand.
+    # Records in a file are copied with the bytes between them, if these are together at most so many times as long.
+    COPY_RATIO_MAX = 8
+    READ_AGAIN_US = 1000000             # A file of the log that cannot be read is tried again after so long.
+
+
+cdef class BatchBuilder:
+    """Builds the batches of dispatcher `index` of a queue, in its thread. What other threads change or read is atomic,
+    or under the queue's lock."""
+
+    def __cinit__(self, EventQueue queue not None, uint32_t index, SenderCallbacks callbacks not None):
+        cdef uint32_t partitions = queue.gateway.queue.partition_count + 1
+        self.queue, self.gateway, self.index, self.callbacks = queue, queue.gateway, index, callbacks
+        self.records_capacity = 1024
+        self.records = <wan_record **>malloc(self.records_capacity * sizeof(wan_record *))
+        self.sequences = <uint64_t *>malloc(self.records_capacity * sizeof(uint64_t))
+        self.lengths = <uint32_t *>malloc(self.records_capacity * sizeof(uint32_t))
+        self.sections = <wan_section *>malloc(partitions * sizeof(wan_section))
+        self.spans = <wan_store_span *>malloc(partitions * sizeof(wan_store_span))
+        if (self.records == NULL or self.sequences == NULL or self.lengths == NULL or self.sections == NULL
+                or self.spans == NULL):
+            raise MemoryError()
+
+    def __dealloc__(self):
+        free(self.records)
+        free(self.sequences)
+        free(self.lengths)
+        free(self.sections)
+        free(self.spans)
+        wan_buffer_close(&self.copied)
+        wan_buffer_close(&self.pack)
+
+    cdef int configure(self, batch_options options) except -1:
+        """Sets the options of the next batches."""
+        if options.compress:
+            lz4_load()
+        self.options = options
+        return 0
+
+    cdef void begin(self) noexcept nogil:
+        """Begins a new connection, on which no region has been named."""
+        memset(self.announced, 0, sizeof(self.announced))
+
+    cdef void rewind(self, uint64_t batches) noexcept nogil:
+        """Makes everything that was sent in so many batches, and is not settled, be sent again as a possible
+        duplicate."""
+        cdef uint32_t p = self.index
+        wan_lock_take(&self.gateway.lock)
+        self.gateway.counts.batches_redistributed += batches
+        while p < self.gateway.queue.partition_count:
+            if self.gateway.queue.partitions[p].peeked > self.gateway.queue.partitions[p].removed:
+                wan_queue_rewind(&self.gateway.queue, p)
+            p += self.gateway.dispatchers
+        queue_refresh_ready(self.gateway, self.index)
+        self.gateway.signals[self.index].wake_at = DO_NOT_WAKE
+        wan_lock_release(&self.gateway.lock)
+
+    # When a batch is built.
+
+    cdef bint is_due(self, uint64_t now_us) noexcept nogil:
+        """Whether there are events for a batch: enough of them, or some that waited long enough."""
+        cdef uint64_t ready = wan_read(&self.gateway.signals[self.index].ready)
+        if ready == 0:
+            self.waiting_since_us = 0
+            return False
+        if ready >= self.options.events_max or self.options.interval_us < 0 or wan_flag_read(&self.flush_flag):
+            return True
+        if self.waiting_since_us == 0:
+            self.waiting_since_us = now_us
+        return now_us - self.waiting_since_us >= <uint64_t>self.options.interval_us
+
+    cdef bint may_build(self, uint64_t now_us) noexcept nogil:
+        return not wan_flag_read(&self.pause_flag) and now_us >= self.read_again_us
+
+    cdef uint64_t fills_until(self, uint64_t until_us) noexcept nogil:
+        """When the batch that waits to fill is due, but not later than `until_us`."""
+        if not self.waiting_since_us:
+            return until_us
+        return min(until_us, self.waiting_since_us + <uint64_t>max(self.options.interval_us, <int64_t>0))
+
+    cdef uint64_t due_us(self, uint64_t now_us, uint64_t until_us) noexcept nogil:
+        """When a batch is to be built, if one may leave, but not later than `until_us`."""
+        if wan_flag_read(&self.pause_flag):
+            return until_us
+        if now_us < self.read_again_us:
+            return min(until_us, self.read_again_us)
+        return now_us if self.is_due(now_us) else self.fills_until(until_us)
+
+    cdef int wait_for_events(self, uint64_t now_us, bint may_leave) noexcept nogil:
+        """Says at how many events the dispatcher is to be woken, if a batch may leave now. This is under the lock, so
+        that no event comes unnoticed in between. GOES_AGAIN: events came since the last look."""
+        cdef dispatcher_signal *own = &self.gateway.signals[self.index]
+        cdef int how = GOES_ON
+        wan_lock_take(&self.gateway.lock)
+        if may_leave and self.may_build(now_us):
+            if own.ready == 0:
+                own.wake_at = 1
+            elif own.ready >= self.options.events_max or not self.waiting_since_us:
+                how = GOES_AGAIN
+            else:
+                own.wake_at = self.options.events_max
+                if self.fills_until(NEVER) <= now_us:
+                    how = GOES_AGAIN
+        wan_lock_release(&self.gateway.lock)
+        return how
+
+    cdef void stop_waiting(self) noexcept nogil:
+        wan_lock_take(&self.gateway.lock)
+        self.gateway.signals[self.index].wake_at = DO_NOT_WAKE
+        wan_lock_release(&self.gateway.lock)
+
+    # What a batch holds.
+
+    cdef int build(self, Session session, InFlight flights, uint64_t now_us) noexcept nogil:
+        """Peeks, filters, conflates and lays out one batch for `session` to send. The batch is in flight then.
+        `session` is kept alive while the user's Python runs. 0: no memory, and nothing was peeked."""
+        cdef uint32_t count = 0, sections = 0, n, p, taken, mine
+        cdef uint64_t size, total = 0, before, room = 0
+        cdef wan_partition *partition
+        cdef wan_section *section
+        cdef uint32_t wanted = self.options.events_max
+        cdef bint asked
+        if self.records_capacity < wanted:
+            if not grow_records(self, <uint32_t>min(<uint64_t>wanted,
+                                                    wan_read(&self.gateway.signals[self.index].ready) + 1)):
+                return 0
+            wanted = min(wanted, self.records_capacity)
+        if self.gateway.queue.partition_count <= self.index:
+            return 1
+        mine = self.gateway.queue.partition_count - self.index + self.gateway.dispatchers - 1
+        mine //= self.gateway.dispatchers
+        wan_lock_take(&self.gateway.lock)
+        for n in range(mine):
+            if count >= wanted or total >= self.options.bytes_max:
+                break
+            p = self.index + ((self.next_partition + n) % mine) * self.gateway.dispatchers
+            partition = &self.gateway.queue.partitions[p]
+            if wan_partition_ready(partition) == 0:
+                continue
+            before = partition.peeked
+            taken = wan_queue_peek(&self.gateway.queue, p, wanted - count, self.options.bytes_max - total, count == 0,
+                                   self.records + count, self.sequences + count, &size)
+            if taken == 0:
+                continue
+            section = &self.sections[sections]
+            section.partition = p
+            section.count = taken
+            section.first = before + 1
+            section.through = partition.peeked
+            section.settled = partition.removed
+            section.bytes = <uint32_t>size
+            section.not_durable = section.duplicates = section.reserved = 0
+            if self.gateway.durable != NULL:
+                section.not_durable = <uint32_t>min(partition.removed - self.gateway.durable.removed[p],
+                                                    <uint64_t>0xffffffff)
+            self.spans[sections] = wan_queue_span(&self.gateway.queue, p, section.first, section.through)
+            if self.spans[sections].file != NULL:
+                if lies_together(section, &self.spans[sections]):
+                    room += self.spans[sections].end - self.spans[sections].first
+                elif self.callbacks.transmit_filter is not None:
+                    wan_queue_lengths(&self.gateway.queue, p, section.first, section.through, self.lengths + count)
+                    room += size
+            sections += 1
+            count += taken
+            total += size
+        self.next_partition = (self.next_partition + 1) % mine
+        # Counted anew: conflation takes events out and does not correct the count.
+        queue_refresh_ready(self.gateway, self.index)
+        wan_lock_release(&self.gateway.lock)
+        self.waiting_since_us = 0
+        if count == 0:
+            return 1
+        # From here on only this thread uses the records: they are peeked, so no other thread changes or moves them.
+        if room or self.copied.capacity or self.unreadable[0]:
+            sections = read_files(self, now_us, sections, &count, room)
+        if count == 0:
+            return 1
+        if self.callbacks.transmit_filter is not None:
+            self.callbacks.begin(session)
+            asked = filter_batch(self, session, sections)
+            self.callbacks.end(session)
+            if not asked:
+                return 1
+            now_us = session.now_us         # The batch leaves now, and the receiver's time for it begins.
+        if self.options.conflation and count > 1:
+            conflate_batch(self, sections, count)
+        return lay_out_batch(self, session, flights, now_us, sections)
+
+    cdef object unreadable_reason(self):
+        """Why events that lie in a file of the log are not sent; None: they are. Any thread may ask."""
+        cdef char reason[WAN_DETAIL_BYTES]
+        wan_lock_take(&self.gateway.lock)
+        memcpy(reason, self.unreadable, sizeof(reason))
+        wan_lock_release(&self.gateway.lock)
+        return (<bytes>reason).decode("utf-8", "replace") if reason[0] else None
+
+
+cdef bint grow_records(BatchBuilder self, uint32_t capacity) noexcept nogil:
+    """Makes room for at least `capacity` records. False: no memory."""
+    if capacity <= self.records_capacity:
+        return True
+    grown = realloc(self.records, capacity * sizeof(wan_record *))
+    if grown == NULL:
+        return False
+    self.records = <wan_record **>grown
+    grown = realloc(self.sequences, capacity * sizeof(uint64_t))
+    if grown == NULL:
+        return False
+    self.sequences = <uint64_t *>grown
+    grown = realloc(self.lengths, capacity * sizeof(uint32_t))
+    if grown == NULL:
+        return False
+    self.lengths, self.records_capacity = <uint32_t *>grown, capacity
+    return True
+
+
+cdef uint32_t read_files(BatchBuilder self, uint64_t now_us, uint32_t sections, uint32_t *count,
+                         uint64_t room) noexcept nogil:
+    """Copies peeked records out of files, in `room` bytes. Returns how many sections are left, and *count of records.
+
+    A record stays queued if its file was cut off by somebody, or if the disk fails: touching the record would end the
+    process."""
+    cdef uint32_t s, taken, left = 0, at = 0, kept = 0
+    cdef wan_section section
+    cdef bint readable, has_room
+    wan_buffer_empty(&self.copied)
+    if room == 0:
+        wan_buffer_close(&self.copied)       # There are no more records in files.
+    has_room = wan_buffer_reserve(&self.copied, room) == WAN_OK
+    for s in range(sections):
+        section = self.sections[s]
+        taken = section.count
+        readable = self.spans[s].file == NULL or (has_room and read_section(self, &section, &self.spans[s], at))
+        if not readable or (self.unreadable[0] and self.unreadable_partition == section.partition):
+            note_readable(self, &section, readable)
+        if readable:
+            if kept != at:
+                memmove(self.records + kept, self.records + at, taken * sizeof(wan_record *))
+                memmove(self.sequences + kept, self.sequences + at, taken * sizeof(uint64_t))
+            kept += taken
+            self.sections[left] = section
+            left += 1
+        at += taken
+    self.read_again_us = now_us + READ_AGAIN_US if left == 0 else 0
+    count[0] = kept
+    return left
+
+
+cdef inline bint lies_together(const wan_section *section, const wan_store_span *span) noexcept nogil:
+    return span.end - span.first <= COPY_RATIO_MAX * section.bytes
+
+
+cdef bint read_section(BatchBuilder self, const wan_section *section, const wan_store_span *span,
+                       uint32_t at) noexcept nogil:
+    """Copies the records from `at` on out of their file, so that it does not matter what happens to the file from here
+    on. Records that lie far from each other are only checked, since copying each would cost as much as sending it. They
+    are copied too if a filter's Python runs between the check and the sending."""
+    cdef uint8_t *to = self.copied.bytes + self.copied.used
+    cdef uint32_t n
+    if not lies_together(section, span):
+        if self.callbacks.transmit_filter is None:
+            return wan_store_check(self.gateway.queue.store, span) == WAN_OK
+        self.copied.used += section.bytes
+        return wan_queue_copy(&self.gateway.queue, span, self.records + at, self.lengths + at, section.count,
+                              to) == WAN_OK
+    self.copied.used += span.end - span.first
+    if wan_queue_copy_span(&self.gateway.queue, span, to) != WAN_OK:
+        return False
+    for n in range(at, at + section.count):
+        # The others are in memory.
+        if span.base <= <const uint8_t *>self.records[n] < span.base + span.mapped:
+            self.records[n] = <wan_record *>(to + (<const uint8_t *>self.records[n] - span.base - span.first))
+    return True
+
+
+cdef void note_readable(BatchBuilder self, const wan_section *section, bint readable) noexcept nogil:
+    cdef bint was = self.unreadable[0] != 0
+    wan_lock_take(&self.gateway.lock)
+    if readable:
+        self.unreadable[0] = 0
+    else:
+        wan_queue_unpeek(&self.gateway.queue, section.partition, section.first - 1)
+        queue_refresh_ready(self.gateway, self.index)
+        memcpy(self.unreadable, wan_detail, sizeof(self.unreadable))
+        self.unreadable_partition = section.partition
+    wan_lock_release(&self.gateway.lock)
+    if not readable and not was:
+        tell_unreadable(self)
+
+
+cdef void tell_unreadable(BatchBuilder self) noexcept with gil:
+    import logging
+    logging.getLogger("pywan.sender").error(
+        "gateway sender %s: events of dispatcher %d stay queued and are not sent: %s; stop the member, and restore "
+        "the file or "
+        "save what is whole with `pywan salvage disk-store --dir=STORE --to=NEW`",
+        self.queue.name, self.index, self.unreadable_reason())
+
+
+cdef inline void drop_from_batch(BatchBuilder self, wan_section *section, uint32_t at, uint64_t *counter,
+                                 uint32_t reason) noexcept nogil:
+    # Makes the record a hole in the queue and a NULL in the batch. Under the queue's lock.
+    section.bytes -= wan_record_length(self.records[at])
+    wan_queue_make_hole(&self.gateway.queue, section.partition, self.sequences[at], reason)
+    self.records[at] = NULL
+    counter[0] += 1
+
+
+cdef bint filter_batch(BatchBuilder self, Session session, uint32_t sections) noexcept with gil:
+    """Asks the user's filter. False: the session was told to stop meanwhile. Then what was peeked is queued as before,
+    and the filter is asked again."""
+    cdef uint32_t at = 0, s, _k
+    try:
+        raw = []
+        for s in range(sections):
+            for _k in range(self.sections[s].count):
+                raw.append(record_for_callback(self.gateway, self.records[at], self.sections[s].partition,
+                                               self.sequences[at]))
+                at += 1
+        verdicts = self.callbacks.ask_filter(session, raw)      # The user's Python runs before the lock is taken.
+        if len(verdicts) < len(raw) and wan_flag_read(&session.stop_flag):
+            wan_lock_take(&self.gateway.lock)
+            for s in range(sections):
+                wan_queue_unpeek(&self.gateway.queue, self.sections[s].partition, self.sections[s].first - 1)
+            queue_refresh_ready(self.gateway, self.index)
+            wan_lock_release(&self.gateway.lock)
+            return False
+        if len(verdicts) != len(raw):
+            raise ValueError(f"{len(verdicts)} answers about {len(raw)} events")
+        at = 0
+        wan_lock_take(&self.gateway.lock)
+        for s in range(sections):
+            for _k in range(self.sections[s].count):
+                if not verdicts[at]:
+                    drop_from_batch(self, &self.sections[s], at, &self.gateway.counts.filtered_transmit,
+                                    WAN_HOLE_FILTERED)
+                at += 1
+        wan_lock_release(&self.gateway.lock)
+    except BaseException as error:      # The user's own errors are handled before. After any other error all is sent.
+        report_unraisable("before_transmit", error)
+    return True
+
+
+cdef void conflate_batch(BatchBuilder self, uint32_t sections, uint32_t count) noexcept nogil:
+    """Keeps only the newest of several updates of one key. It walks from the newest to the oldest."""
+    cdef uint32_t capacity = 16, at, s, k, base = 0, slot
+    cdef uint32_t *newest
+    cdef wan_record *record
+    cdef wan_record *other
+    cdef uint64_t hash
+    while capacity < count * 2:
+        capacity *= 2
+    newest = <uint32_t *>malloc(capacity * sizeof(uint32_t))
+    if newest == NULL:
+        return                          # The batch is sent without conflation.
+    memset(newest, 0, capacity * sizeof(uint32_t))
+    wan_lock_take(&self.gateway.lock)
+    for s in range(sections):
+        for k in range(self.sections[s].count):
+            at = base + self.sections[s].count - 1 - k
+            record = self.records[at]
+            if record == NULL or record.operation != WAN_UPDATE:
+                continue
+            hash = wan_secret_hash(wan_record_key(record), record.key_length,
+                                   record.key_form | <uint64_t>record.region << 8)
+            slot = <uint32_t>hash & (capacity - 1)
+            while True:
+                if newest[slot] == 0:
+                    newest[slot] = at + 1
+                    break
+                other = self.records[newest[slot] - 1]
+                if (other.region == record.region and other.key_length == record.key_length
+                        and other.key_form == record.key_form
+                        and memcmp(wan_record_key(other), wan_record_key(record), record.key_length) == 0):
+                    # An event that was parked and replayed can lie behind a newer version: then both travel.
+                    if wan_record_order(record, other) <= 0:
+                        drop_from_batch(self, &self.sections[s], at, &self.gateway.counts.conflated_batch,
+                                        WAN_HOLE_CONFLATED_IN_BATCH)
+                    else:
+                        newest[slot] = at + 1
+                    break
+                slot = (slot + 1) & (capacity - 1)
+        base += self.sections[s].count
+    wan_lock_release(&self.gateway.lock)
+    free(newest)
+
+
+cdef int lay_out_batch(BatchBuilder self, Session session, InFlight flights, uint64_t now_us,
+                       uint32_t sections) noexcept nogil:
+    """Lays out the records that are left as one frame. 0: no memory."""
+    cdef flight *batch = flights.next(sections)
+    cdef wan_buffer *out = &session.out
+    cdef uint64_t payload = sizeof(wan_batch_head) + sections * sizeof(wan_section)
+    cdef uint32_t s, k, _k, at = 0, kept = 0, in_section, total_here, all_records = 0
+    cdef bint has_holes
+    cdef wan_record *record
+    cdef wan_section *section
+    cdef wan_frame *frame
+    cdef wan_batch_head *head
+    cdef uint8_t *to
+    cdef uint64_t *sequence
+    cdef uint64_t duplicates = 0, duplicate_through
+    cdef const uint8_t *run = NULL
+    cdef size_t run_bytes = 0, laid_out
+    cdef int packed
+    cdef bint compress
+    # One section whose records lie behind one another in the queue is packed where it lies.
+    cdef bint in_place = sections == 1
+    if batch == NULL:
+        return 0
+    for s in range(sections):
+        all_records += self.sections[s].count
+    at = 0
+    for s in range(sections):
+        section = &self.sections[s]
+        in_section = 0
+        for _k in range(section.count):
+            if at + RECORDS_AHEAD < all_records and self.records[at + RECORDS_AHEAD] != NULL:
+                wan_prefetch(self.records[at + RECORDS_AHEAD])
+                wan_prefetch(<uint8_t *>self.records[at + RECORDS_AHEAD] + 64)
+                wan_prefetch(<uint8_t *>self.records[at + RECORDS_AHEAD] + 128)
+            record = self.records[at]
+            if record == NULL or (run != NULL and run != <uint8_t *>record):
+                in_place = False
+            if record != NULL:
+                in_section += 1
+                self.lengths[at] = wan_record_length(record)
+                run = <uint8_t *>record + self.lengths[at]
+                if not region_is_announced(self.announced, record.region) and not announce(self, out, record.region):
+                    return 0
+            at += 1
+        payload += section.bytes
+        if section.through - section.first + 1 != in_section:      # With holes, each record has its sequence beside it.
+            payload += in_section * sizeof(uint64_t)
+    # The payload is laid out in the buffer that is sent. If it is to be packed, it is laid out beside that buffer, or
+    # only its head is, and the records are packed where they lie. So packing is the only copy into that buffer.
+    compress = self.options.compress and payload > 256
+    in_place = in_place and compress and lz4_is_direct()
+    if not buffer_reserve(out, sizeof(wan_frame) + (lz4_bound(<uint32_t>payload) + 8 if compress else payload)):
+        return 0
+    if compress and not buffer_reserve(&self.pack, payload):
+        return 0
+    frame = <wan_frame *>(out.bytes + out.used)
+    memset(frame, 0, sizeof(wan_frame))
+    head = <wan_batch_head *>self.pack.bytes if compress else <wan_batch_head *>(frame + 1)
+    head.sections, head.reserved = sections, 0
+    to = <uint8_t *>(head + 1) + sections * sizeof(wan_section)
+    at = 0
+    for s in range(sections):
+        section = &self.sections[s]
+        total_here = section.count
+        duplicate_through = self.gateway.queue.partitions[section.partition].duplicate_through
+        in_section = 0
+        for k in range(total_here):
+            in_section += self.records[at + k] != NULL
+        sequence = <uint64_t *>to
+        section.count = in_section
+        has_holes = wan_section_has_holes(section)
+        to += wan_section_head_bytes(section)
+        section.bytes += <uint32_t>wan_section_head_bytes(section)
+        section.duplicates = 0
+        run, run_bytes = to, 0
+        for _k in range(total_here):
+            record = self.records[at]
+            at += 1
+            if record == NULL:
+                continue
+            if run + run_bytes != <uint8_t *>record:     # Records that lie one behind the other are copied at once.
+                wan_copy_small(to, run, run_bytes)
+                to += run_bytes
+                run, run_bytes = <uint8_t *>record, 0
+            run_bytes += self.lengths[at - 1]
+            if has_holes:
+                sequence[0] = self.sequences[at - 1]
+                sequence += 1
+            section.duplicates += self.sequences[at - 1] <= duplicate_through
+        if not in_place:
+            wan_copy_small(to, run, run_bytes)
+            to += run_bytes
+        duplicates += section.duplicates
+        kept += in_section
+    memcpy(head + 1, self.sections, sections * sizeof(wan_section))
+    frame.magic = WAN_FRAME_MAGIC
+    frame.type = WAN_FRAME_BATCH
+    frame.id = batch.id
+    frame.count = kept
+    frame.length = frame.raw_length = <uint32_t>payload
+    if compress:
+        laid_out = to - <uint8_t *>head
+        to = <uint8_t *>(frame + 1)
+        if in_place:
+            packed = lz4_pack_behind(<uint8_t *>head, <uint32_t>laid_out, run, <uint32_t>run_bytes, to,
+                                     lz4_bound(<uint32_t>payload))
+        else:
+            packed = lz4_pack(<uint8_t *>head, <uint32_t>payload, to, lz4_bound(<uint32_t>payload))
+        if packed > 0 and <uint64_t>packed < payload:
+            memset(<uint8_t *>(frame + 1) + packed, 0, <size_t>(wan_align8(<uint64_t>packed) - <uint64_t>packed))
+            frame.length = <uint32_t>packed
+            frame.flags = WAN_FRAME_LZ4
+        else:
+            memcpy(to, head, laid_out)
+            if in_place:
+                memcpy(to + laid_out, run, run_bytes)
+    frame.crc = wan_frame_crc(frame, frame + 1, frame.length)
+    out.used += sizeof(wan_frame) + wan_align8(frame.length)
+    batch.events = kept
+    batch.bytes = payload
+    memcpy(batch.section, self.sections, sections * sizeof(wan_section))
+    flights.left(batch, now_us)
+    wan_lock_take(&self.gateway.lock)
+    self.gateway.counts.possible_duplicates += duplicates
+    self.gateway.counts.wire_bytes += sizeof(wan_frame) + frame.length
+    wan_lock_release(&self.gateway.lock)
+    return 1
+
+
+cdef int announce(BatchBuilder self, wan_buffer *out, uint16_t region) noexcept nogil:
+    self.announced[region >> 3] |= <uint8_t>(1 << (region & 7))
+    return buffer_frame(out, WAN_FRAME_REGION, region, 0, wan_region_names[region].text,
+                        wan_region_names[region].length)
+
+
+cdef inline bint region_is_announced(const uint8_t *announced, uint16_t region) noexcept nogil:
+    return announced[region >> 3] >> (region & 7) & 1

@@ -1,0 +1,243 @@
+# Owns what an acknowledgement does to a queue: what was applied leaves the queue, what failed is parked first, and the
+# user hears of both.
+from libc.stdint cimport uint32_t, uint64_t
+from libc.stdlib cimport bsearch, qsort
+from pywan._core.c_base cimport *
+from pywan._core.c_record cimport *
+from pywan._core.c_tables cimport *
+from pywan._core.c_store cimport *
+from pywan._core.c_log cimport *
+from pywan._core.queue.event_queue cimport EventQueue
+from pywan._core.gateway.in_flight cimport flight
+from pywan._core.queue.queue cimport queue_append_copy, queue_can_read
+from pywan._core.gateway.sender_callbacks cimport SenderCallbacks, record_for_callback
+from pywan._core.wire.session cimport Session
+from pywan._core.base.status cimport detail_text, report_unraisable
+
+
+cdef struct parked_copy:
+    uint64_t partition, sequence        # The event's position in the queue, where it still is.
+
+
+cdef int copy_order(const void *a, const void *b) noexcept nogil:
+    cdef const parked_copy *one = <const parked_copy *>a
+    cdef const parked_copy *other = <const parked_copy *>b
+    if one.partition != other.partition:
+        return -1 if one.partition < other.partition else 1
+    return -1 if one.sequence < other.sequence else one.sequence > other.sequence
+
+
+cdef class Settlement:
+    """Settles the batches of one dispatcher, in its thread. `parked` takes failed events."""
+
+    def __cinit__(self, EventQueue queue not None, EventQueue parked not None, SenderCallbacks callbacks not None):
+        if parked.gateway.queue.partition_count < WAN_PARK_PARTITIONS:
+            raise ValueError(f"queue {parked.name!r}: {parked.gateway.queue.partition_count} partitions; one for "
+                             "parked events has"
+                             f" {<int>WAN_PARK_PARTITIONS}, one per reason of failure")
+        self.queue, self.parked, self.gateway, self.callbacks = queue, parked, queue.gateway, callbacks
+
+    def __dealloc__(self):
+        wan_buffer_close(&self.copies)
+
+    cdef bint settle(self, Session session, const flight *batch, const wan_failure *failures,
+                     uint32_t failure_count) noexcept nogil:
+        """Settles an acknowledged batch with these failures. `session` is kept alive while the user's Python runs.
+        False: a failed event could not be parked. Then nothing of the batch is removed, and it is sent again."""
+        cdef uint32_t s
+        cdef wan_section *section
+        cdef wan_partition *partition
+        cdef uint64_t removed = 0
+        if failure_count and not park(self, batch, failures, failure_count):
+            return False
+        if self.callbacks.acknowledged is not None:
+            self.callbacks.begin(session)
+            tell_acknowledged(self, session, batch)
+            self.callbacks.end(session)
+        if self.alert_threshold_ms:
+            note_late(self, batch)
+        wan_lock_take(&self.gateway.lock)
+        for s in range(batch.sections):
+            section = &batch.section[s]
+            partition = &self.gateway.queue.partitions[section.partition]
+            if section.through > partition.removed and section.through <= partition.peeked:
+                removed += wan_queue_remove(&self.gateway.queue, section.partition, section.through)
+        self.gateway.counts.distributed += removed
+        self.gateway.counts.acknowledgements += 1
+        self.gateway.counts.bytes_distributed += batch.bytes
+        if batch.events:
+            self.gateway.counts.batches_distributed += 1
+        wan_lock_release(&self.gateway.lock)
+        return True
+
+
+cdef void note_late(Settlement self, const flight *batch) noexcept nogil:
+    cdef uint64_t now_ms = wan_now_ms(), late = 0, sequence
+    cdef wan_store_span span
+    cdef uint32_t s
+    cdef wan_partition *partition
+    wan_lock_take(&self.gateway.lock)
+    for s in range(batch.sections):
+        partition = &self.gateway.queue.partitions[batch.section[s].partition]
+        sequence = max(batch.section[s].first, partition.removed + 1) - 1
+        span = wan_queue_span(&self.gateway.queue, batch.section[s].partition, sequence + 1, batch.section[s].through)
+        if wan_store_check(self.gateway.queue.store, &span) != WAN_OK:
+            continue
+        while True:
+            sequence = wan_queue_next_live(partition, sequence + 1, batch.section[s].through)
+            if sequence == 0:
+                break
+            if wan_stamp_ms(wan_queue_at(&self.gateway.queue, partition,
+                                         sequence).stamp) + self.alert_threshold_ms < now_ms:
+                late += 1
+    self.gateway.counts.exceeding_alert_threshold += late
+    wan_lock_release(&self.gateway.lock)
+
+
+cdef wan_record *failed_record(Settlement self, const flight *batch, const wan_failure *failure) noexcept nogil:
+    # The record of a failure. NULL: it is not of this batch, or an earlier acknowledgement that broke off has parked
+    # it. Under the queue's lock.
+    cdef uint32_t s
+    cdef wan_section *section
+    cdef wan_partition *partition
+    for s in range(batch.sections):
+        section = &batch.section[s]
+        if section.partition == failure.partition and section.first <= failure.sequence <= section.through:
+            partition = &self.gateway.queue.partitions[section.partition]
+            return wan_queue_at(&self.gateway.queue, partition,
+                                failure.sequence) if failure.sequence > partition.removed else NULL
+    return NULL
+
+
+cdef bint park(Settlement self, const flight *batch, const wan_failure *failures, uint32_t count) noexcept nogil:
+    """Parks what the receiver could not apply, and takes each event out of the queue once it is parked. If both share a
+    disk store, it does this some events at a time, so that each group makes the room of the next one."""
+    cdef uint64_t most = (self.parked.gateway.durable.committer.record_max // 2 if self.parked.gateway.durable != NULL
+                          else NO_LIMIT)
+    cdef uint32_t begin, n = 0
+    self.copies_before = self.copies.count
+    if self.copies_before:
+        qsort(self.copies.bytes, self.copies_before, sizeof(parked_copy), copy_order)
+    while n < count:
+        begin = n
+        if not park_copies(self, batch, failures, count, &n, most):
+            return False
+        if self.parked.gateway.durable != NULL and not parked_are_durable(self):
+            return False
+        leave_parked(self, batch, failures, begin, n)
+    return True
+
+
+cdef bint park_copies(Settlement self, const flight *batch, const wan_failure *failures, uint32_t count, uint32_t *n,
+                      uint64_t most) noexcept nogil:
+    """Parks copies of up to `most` bytes, or of one event. *n: the number behind the last one. False: there is no
+    room."""
+    cdef uint64_t copied = 0
+    cdef uint32_t length
+    cdef wan_record *record
+    cdef parked_copy copy
+    cdef bint readable
+    while n[0] < count:
+        wan_lock_take(&self.gateway.lock)
+        record = failed_record(self, batch, &failures[n[0]])
+        readable = record == NULL or queue_can_read(self.gateway, failures[n[0]].partition, failures[n[0]].sequence)
+        wan_lock_release(&self.gateway.lock)
+        if not readable:        # The connection ends with the reason. What is sent again stops at this file.
+            return False
+        if record != NULL:
+            length = wan_record_length(record)
+            if copied and copied + length > most:
+                break
+            if not is_copied(self, &failures[n[0]]):
+                copy.partition, copy.sequence = failures[n[0]].partition, failures[n[0]].sequence
+                if (wan_buffer_reserve(&self.copies, sizeof(copy)) != WAN_OK
+                        or queue_append_copy(self.parked.gateway, park_reason(failures[n[0]].reason), record, False,
+                                             0) != WAN_OK):
+                    self.callbacks.tell_failure(failures[n[0]].partition, failures[n[0]].sequence, 0xffff)
+                    return False
+                wan_buffer_put(&self.copies, &copy, sizeof(copy))
+            copied += length
+        n[0] += 1
+    return True
+
+
+cdef bint is_copied(Settlement self, const wan_failure *failure) noexcept nogil:
+    """Whether an earlier attempt, which waited for the disk in vain, has parked a copy. Each attempt would add more
+    copies otherwise, until the disk is full."""
+    cdef parked_copy wanted
+    wanted.partition, wanted.sequence = failure.partition, failure.sequence
+    return (self.copies_before
+            and bsearch(&wanted, self.copies.bytes, self.copies_before, sizeof(parked_copy), copy_order) != NULL)
+
+
+cdef void leave_parked(Settlement self, const flight *batch, const wan_failure *failures, uint32_t begin,
+                       uint32_t end) noexcept nogil:
+    """Takes these events out of the queue: they are parked now. All events before the last one leave with them: they
+    were applied, or parked."""
+    cdef uint32_t n, last = end
+    cdef wan_record *record
+    wan_buffer_empty(&self.copies)
+    self.copies_before = 0
+    for n in range(begin, end):
+        wan_lock_take(&self.gateway.lock)
+        record = failed_record(self, batch, &failures[n])
+        if record != NULL:
+            wan_queue_make_hole(&self.gateway.queue, failures[n].partition, failures[n].sequence, WAN_HOLE_PARKED)
+            self.gateway.counts.parked += 1
+            last = n
+        wan_lock_release(&self.gateway.lock)
+        if record != NULL:
+            self.callbacks.tell_failure(failures[n].partition, failures[n].sequence, failures[n].reason)
+    # With an `acknowledged` callback they stay: it is told of the whole batch at once.
+    if last < end and self.callbacks.acknowledged is None:
+        wan_lock_take(&self.gateway.lock)
+        if failures[last].sequence <= self.gateway.queue.partitions[failures[last].partition].peeked:
+            self.gateway.counts.distributed += wan_queue_remove(&self.gateway.queue, failures[last].partition,
+                                                                failures[last].sequence)
+        wan_lock_release(&self.gateway.lock)
+
+
+cdef bint parked_are_durable(Settlement self) noexcept with gil:
+    try:
+        self.parked.wait_durable(10.0)
+        return True
+    except BaseException as error:
+        reason = str(error).encode("utf-8", "replace")
+        wan_note(WAN_CORRUPT, "the parked events do not get onto the disk: %s", <const char *>reason)
+        return False
+
+
+cdef void tell_acknowledged(Settlement self, Session session, const flight *batch) noexcept with gil:
+    # The events that failed were parked, and are holes by now.
+    cdef uint64_t sequence
+    cdef uint32_t s
+    cdef bint readable
+    cdef wan_partition *partition
+    cdef wan_record *record
+    try:
+        raw = []
+        for s in range(batch.sections):
+            partition = &self.gateway.queue.partitions[batch.section[s].partition]
+            sequence = batch.section[s].first - 1
+            while True:
+                wan_lock_take(&self.gateway.lock)
+                sequence = wan_queue_next_live(partition, max(sequence, partition.removed) + 1,
+                                               batch.section[s].through)
+                record = wan_queue_at(&self.gateway.queue, partition, sequence) if sequence else NULL
+                readable = record == NULL or queue_can_read(self.gateway, batch.section[s].partition, sequence)
+                wan_lock_release(&self.gateway.lock)
+                if not readable:
+                    from pywan.errors import DiskError
+                    raise DiskError(f"not told of events from {batch.section[s].partition}/{sequence} on: "
+                                    f"{detail_text()}")
+                if record == NULL:
+                    break
+                raw.append(record_for_callback(self.gateway, record, batch.section[s].partition, sequence))
+        if raw:
+            self.callbacks.tell_acknowledged(session, raw)
+    except BaseException as error:
+        report_unraisable("after_acknowledgement", error)
+
+
+cdef inline uint32_t park_reason(uint32_t reason) noexcept nogil:
+    return reason if reason < WAN_PARK_PARTITIONS else WAN_FAILED_OTHER

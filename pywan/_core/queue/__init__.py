@@ -1,0 +1,1 @@
+"""A sender's queue, in memory and in its log."""

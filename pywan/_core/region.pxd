@@ -1,5 +1,0 @@
-# The interface of region.pyx.
-from pywan._core.region_persistence cimport PersistentRegion
-
-cdef class RegionCore(PersistentRegion):
-    pass

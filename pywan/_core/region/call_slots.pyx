@@ -1,0 +1,45 @@
+# Owns `CallSlots`: the identities of the calls that one incarnation of a member makes.
+import os
+from libc.stdint cimport uint32_t, uint64_t
+from pywan._core.c_base cimport *
+from pywan._core.c_copies cimport *
+from pywan._core.base.status cimport raise_for
+
+
+cdef class CallSlots:
+    """The slots in which a member makes its calls, of all regions. A call has a slot while it is under way."""
+
+    def __cinit__(self, uint32_t member):
+        self.member = member
+        wan_slots_init(&self.slots, drawn_caller(member))
+
+    def __dealloc__(self):
+        wan_slots_close(&self.slots)
+
+    @property
+    def caller(self):
+        """Who makes the calls, as buckets remember it: the member's number << 32, and a half that is drawn."""
+        return wan_read(&self.slots.caller)
+
+    @property
+    def count(self):
+        """How many calls were ever under way at once."""
+        return self.slots.count
+
+    cdef int take(self, wan_call_identity *call) except -1:
+        """Begins a call, and gives it its identity. `wan_slots_give` ends it."""
+        return raise_for(wan_slots_take(&self.slots, call), "a call to a region that several members hold")
+
+    cdef int rename(self, wan_call_identity *call) except -1:
+        """The site has given up the caller of a call: this call, and later ones, have another one."""
+        call.caller = wan_slots_rename(&self.slots, call.caller, drawn_caller(self.member))
+        return 0
+
+
+cdef uint64_t drawn_caller(uint32_t member) except 0:
+    return (<uint64_t>member << 32 | int.from_bytes(os.urandom(4), "little")) or 1
+
+
+def member_of_caller(uint64_t caller):
+    """The number of the incarnation that drew this caller."""
+    return caller >> 32

@@ -1,0 +1,62 @@
+# The interface of compiled_region.pyx.
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from pywan._core.c_base cimport *
+from pywan._core.c_region cimport *
+from pywan._core.region.call_slots cimport CallSlots
+from pywan._core.base.clock cimport Clock
+from pywan._core.log.disk_log cimport LogBudget
+from pywan._core.queue.event_queue cimport EventQueue
+from pywan._core.region.tail cimport Tail
+from pywan._core.region.region_state cimport condition, decision, origin, region_core, region_log
+
+cdef class CompiledRegion:
+    cdef region_core region
+    cdef Clock clock
+    cdef str name
+    cdef uint32_t born              # `wan_forks` of the process that made the region. It works in no other process.
+    cdef tuple asking               # The attached queues whose senders have filters that are asked.
+    cdef tuple attached_queues      # Keeps the attached EventQueue objects alive, in the attachment's order.
+    cdef uint64_t full_timeout_us   # The longest that one of the attached queues lets an enqueue wait for room.
+    # Takes a change through the user's Python: (operation, key, value, callback) -> outcome. It stays here when the
+    # path is straight again, because a caller may have been told to use it just before.
+    cdef object change_by_callbacks
+    # Whether the path was through the callbacks a moment ago. A caller asks this first, to save work. The attachment
+    # has the path that counts.
+    cdef bint seems_by_callbacks
+    # Of the log:
+    cdef object environment         # Keeps the capsule alive.
+    cdef LogBudget budget           # Keeps the budget alive.
+    cdef object log_wait            # Called instead of waiting for the committer. None: we wait for the committer.
+    # Of a region that several members hold. `tail` keeps the region's tail alive. `route` makes the changes and reads
+    # of buckets whose primary is elsewhere. `slots` gives changes their identities.
+    cdef object tail
+    cdef object route
+    cdef CallSlots slots
+
+    cdef int check_process(self) except -1
+    cdef int check_open(self) except -1
+    cdef int fail(self, wan_status status, str what) except -1
+    cdef int attach(self, queues, callback_change, asking) except -1
+    cdef int choose_durable(self, queues) except -1
+    cdef int keep_log(self, region_log *log, environment, LogBudget budget, log_wait) except -1
+    cdef int close(self) except -1
+    cdef int share(self, Tail tail, route, bint reads_copies) except -1
+    cdef int feed(self, queues) except -1
+    cdef int feed_from(self, Tail tail, queues) except -1
+    cdef int check_can_be_fed(self, Tail tail, EventQueue queue) except -1
+    cdef bint is_elsewhere(self, uint64_t hash) noexcept
+    cdef wan_status wait_counted(self, uint32_t bucket, uint64_t era, uint64_t sequence) except *
+    cdef uint64_t epoch_of(self, uint32_t bucket) noexcept
+    cdef int wait_for_role(self, key, uint64_t began, bint may_be_made) except -1
+    cdef wan_status wait_readable(self, uint32_t bucket, uint64_t era) except *
+    cdef wan_status wait_for_room(self, wan_change *change, const origin *from_, decision *decided, condition *wanted,
+                                  wan_outcome *outcome) except *
+    cdef bint may_wait(self, uint64_t began_us) except *
+    cdef int wait_written(self, bint is_queued) except -1
+    cdef int wait_log(self, int what) except -1
+    cdef int wait_durable(self) except -1
+
+cdef class OneWait:
+    cdef CompiledRegion state
+    cdef const void *outer
+    cdef int outer_waits

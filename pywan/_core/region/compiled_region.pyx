@@ -1,0 +1,398 @@
+# Owns a region's compiled state: whether it is open, where its events go, and what a change to it waits for.
+cimport cython
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free
+from cpython.exc cimport PyErr_CheckSignals
+from pywan._core.c_base cimport *
+from pywan._core.c_copies cimport *
+from pywan._core.c_record cimport *
+from pywan._core.c_region cimport *
+from pywan._core.region.call_slots cimport CallSlots
+from pywan._core.base.clock cimport Clock
+from pywan._core.log.committer cimport (
+    FOR_DISK, FOR_EVENTS, SYNCHRONOUS_WRITTEN, committer_begin_wait, committer_failing_since, committer_wait, disk_wait)
+from pywan._core.log.disk_log cimport LogBudget
+from pywan._core.queue.event_queue cimport EventQueue
+from pywan._core.values.names cimport region_number
+from pywan._core.region.put cimport region_change, region_change_if
+from pywan._core.queue.queue cimport SLOW_DISK_US
+from pywan._core.region.region_recovery cimport region_log_close
+from pywan._core.region.region_state cimport (
+    MAX_ATTACHED, PATH_CALLBACKS, PATH_STRAIGHT, attachment, condition, decision, origin, region_log)
+from pywan._core.region.region_walk cimport attachment_publish, pass_entry_locks
+from pywan._core.base.status cimport detail_text, error_of_child, full_error, log_fails, raise_for
+from pywan._core.values.tagged cimport described
+from pywan._core.region.tail cimport Tail
+
+cdef enum:
+    WAIT_SLICE_MS = 100     # A wait for copies is so long at a time. In between, Ctrl-C ends it.
+
+
+@cython.no_gc_clear      # The collector must not clear what __dealloc__ uses.
+cdef class CompiledRegion:
+    """A region's table and versions, and how changes get into the attached senders' queues. Python sees it through
+    `RegionCore` and `RegionFace`."""
+
+    def __cinit__(self, str name, Clock clock not None, uint8_t site, uint32_t member, bint stores, bint forwards,
+                  uint32_t buckets):
+        self.name = name
+        self.born = wan_forks
+        self.clock = clock
+        self.region.clock = &clock.clock
+        self.region.site = site
+        self.region.member = member
+        self.region.stores = stores
+        self.region.forwards = forwards
+        self.region.buckets = buckets
+        self.region.number = <uint16_t>region_number(name)
+        self.attached_queues = self.asking = ()
+        raise_for(wan_table_init(&self.region.table, buckets or WAN_BUCKETS_DEFAULT), f"region {name!r}")
+
+    def __dealloc__(self):
+        wan_table_close(&self.region.table)
+        free(self.region.attached)
+        if self.region.log != NULL:
+            region_log_close(self.region.log)
+
+    cdef int check_process(self) except -1:
+        """Raises an error in a process that was forked from the one that made the region."""
+        if self.born != wan_forks:
+            raise error_of_child(f"region {self.name!r}")
+        return 0
+
+    cdef int check_open(self) except -1:
+        """Raises an error if the region was destroyed or its cache closed."""
+        self.check_process()
+        if self.region.closed:
+            from pywan.errors import RegionNotFoundError
+            raise RegionNotFoundError(f"region {self.name!r} was destroyed, or its cache closed; nothing was changed")
+        return 0
+
+    cdef int fail(self, wan_status status, str what) except -1:
+        """Raises the error for a status. `what` names the call."""
+        if status == WAN_CLOSED:
+            self.check_open()
+        if status == WAN_FULL:
+            remedy = "that is put right (a full disk or queue: free disk space, or raise maximum-queue-memory)"
+            if log_fails():
+                remedy = "the disk takes writes again"
+                if wan_detail_status != WAN_IO:
+                    remedy = "the process has memory for it"
+            raise full_error(f"region {self.name!r}: {what} refused: {detail_text()}; nothing was stored or sent -"
+                             f" repeat it when {remedy}")
+        return raise_for(status, f"region {self.name!r}: {what}")
+
+    # Attachment
+
+    cdef int attach(self, queues, callback_change, asking) except -1:
+        """As `RegionCore.attach`."""
+        queues = sorted(queues, key=lambda q: (<EventQueue?>q).gateway.lock_order)
+        if len(queues) > MAX_ATTACHED:
+            from pywan.errors import ConfigurationError
+            raise ConfigurationError(f"region {self.name!r}: {len(queues)} senders, at most {MAX_ATTACHED} can be"
+                                     " attached")
+        cdef attachment *fresh = <attachment *>calloc(1, sizeof(attachment))
+        cdef EventQueue queue
+        cdef bint by_callbacks = self.seems_by_callbacks if callback_change is ... else callback_change is not None
+        if fresh == NULL:
+            raise MemoryError(f"region {self.name!r}: no memory to attach senders; nothing was changed")
+        fresh.path = PATH_CALLBACKS if by_callbacks else PATH_STRAIGHT
+        if callback_change is not ... and callback_change is not None:
+            self.change_by_callbacks = callback_change
+        for queue in queues:
+            fresh.queues[fresh.count], fresh.asks[fresh.count] = queue.gateway, queue in asking
+            fresh.count += 1
+            if queue.gateway.buckets != NULL:
+                queue.gateway.buckets[self.region.number] = <uint16_t>self.region.buckets
+            if wan_flag_read(&queue.gateway.running) and queue.reachable:
+                for n in range(fresh.recipient_count):
+                    if fresh.recipients[n] == queue.gateway.remote_site:
+                        break
+                else:
+                    fresh.recipients[fresh.recipient_count] = queue.gateway.remote_site
+                    fresh.recipient_count += 1
+        old_queues = self.attached_queues
+        self.choose_durable(queues)
+        self.full_timeout_us = SLOW_DISK_US if self.region.log != NULL else 0
+        for queue in queues:
+            self.full_timeout_us = max(self.full_timeout_us, queue.gateway.full_timeout_us)
+            if queue.gateway.durable != NULL:
+                # The queue may hold events from before a restart, with stamps ahead of the clock. Without this, later
+                # changes would lose against them.
+                wan_clock_see(self.region.clock, wan_read(&queue.gateway.counts.newest_stamp))
+                queue.clock, queue.gateway.clock = self.clock, self.region.clock
+        try:
+            if self.tail is not None:
+                self.feed({*queues, *self.attached_queues})
+        except BaseException:
+            free(fresh)
+            raise
+        with nogil:
+            attachment_publish(&self.region, fresh)
+        if self.tail is not None:
+            self.feed(queues)
+        self.attached_queues, self.asking, self.seems_by_callbacks = tuple(queues), tuple(asking), by_callbacks
+        del old_queues
+        return 0
+
+    cdef int choose_durable(self, queues) except -1:
+        """Notes whether a change has to wait for a disk."""
+        waits = self.region.log != NULL and self.region.log.committer.synchronous != 0
+        wan_flag_set(&self.region.durable, waits or any(queue.synchronous for queue in queues))
+        return 0
+
+    cdef int keep_log(self, region_log *log, environment, LogBudget budget, log_wait) except -1:
+        """The region is persistent from now on."""
+        self.region.log, self.environment, self.budget, self.log_wait = log, environment, budget, log_wait
+        self.full_timeout_us = SLOW_DISK_US
+        return self.choose_durable(self.attached_queues)
+
+    cdef int close(self) except -1:
+        """As `RegionCore.close`."""
+        cdef attachment *fresh = <attachment *>calloc(1, sizeof(attachment))
+        if fresh == NULL:
+            raise MemoryError(f"region {self.name!r}: no memory to close it; nothing was changed")
+        wan_flag_set(&self.region.closed, 1)
+        with nogil:
+            attachment_publish(&self.region, fresh)
+        return 0
+
+    # A region that several members hold
+
+    cdef int share(self, Tail tail, route, bint reads_copies) except -1:
+        """As `RegionCore.share`."""
+        self.check_open()
+        from pywan.errors import IllegalStateError
+        if self.region.log != NULL:
+            raise IllegalStateError(f"region {self.name!r} is persistent, and such a region can be on one member only"
+                                    " in this version")
+        if tail.tail.shard_count != self.region.table.shard_count:
+            raise IllegalStateError(f"region {self.name!r} has {self.region.table.shard_count} shards, and the tail"
+                                    f" {tail.tail.shard_count}")
+        self.feed_from(tail, self.attached_queues)
+        self.slots = route.slots if route is not None else CallSlots(self.region.member)
+        self.route, self.tail, self.region.reads_copies = route, tail, reads_copies
+        with nogil:
+            wan_lock_take(&self.region.table.shards[0].lock)
+            self.region.tail = &tail.tail
+            wan_lock_release(&self.region.table.shards[0].lock)
+            pass_entry_locks(&self.region.table)
+        return 0
+
+    cdef int feed(self, queues) except -1:
+        """The region's buckets feed these queues from now on."""
+        return self.feed_from(self.tail, queues)
+
+    cdef int feed_from(self, Tail tail, queues) except -1:
+        """The buckets of a tail feed these queues of the region from now on. IllegalStateError: a queue cannot be fed
+        so."""
+        cdef EventQueue queue
+        cdef wan_feed *feeds = <wan_feed *>calloc(len(queues) + 1, sizeof(wan_feed))
+        cdef uint32_t count = 0
+        cdef wan_status status
+        if feeds == NULL:
+            raise MemoryError(f"region {self.name!r}: no memory for its queues")
+        try:
+            for queue in queues:
+                self.check_can_be_fed(tail, queue)
+                feeds[count].queue, feeds[count].lock = &queue.gateway.queue, &queue.gateway.lock
+                feeds[count].owner = queue.gateway
+                count += 1
+            with nogil:
+                status = wan_tail_set_feeds(&tail.tail, feeds, count)
+            raise_for(status, f"the queues of region {self.name!r}")
+        finally:
+            free(feeds)
+        tail.fed = tuple(queues)        # Alive as long as the tail names them.
+        return 0
+
+    cdef int check_can_be_fed(self, Tail tail, EventQueue queue) except -1:
+        cdef wan_queue *own = &queue.gateway.queue
+        from pywan.errors import IllegalStateError
+        why = ""
+        if not queue.gateway.by_bucket or own.partition_count != tail.tail.bucket_count:
+            why = (f"has {own.partition_count} partitions, and is no queue of a parallel sender with one for each of"
+                   f" the {tail.tail.bucket_count} buckets")
+        elif queue.gateway.durable != NULL:
+            why = "is persistent"
+        elif queue not in tail.fed and queue.is_used():
+            why = "has events of other regions, or of a time before"
+        if why:
+            raise IllegalStateError(f"region {self.name!r} is on several members, and queue {queue.name!r} {why}: it"
+                                    " cannot follow the region's buckets")
+        return 0
+
+    cdef bint is_elsewhere(self, uint64_t hash) noexcept:
+        """Whether another member is primary of the bucket with this hash, as far as this one knows."""
+        cdef wan_tail *tail = self.region.tail
+        return (tail != NULL and
+                wan_tail_role(tail, wan_table_bucket(&self.region.table, hash).number) != WAN_TAIL_PRIMARY)
+
+    cdef uint64_t epoch_of(self, uint32_t bucket) noexcept:
+        """The epoch that a bucket has here. It is above 0. An attempt that begins now is made under no lower one."""
+        return max(<uint64_t>1, wan_read(&self.region.tail.buckets[bucket].epoch)) if self.region.tail != NULL else 1
+
+    cdef wan_status wait_counted(self, uint32_t bucket, uint64_t era, uint64_t sequence) except *:
+        """Waits until a change counts, with what came before it. WAN_OK: it does. WAN_ELSEWHERE: nobody here knows
+        whether it does or will. WAN_EMPTY: it does not after the time that a call may take."""
+        cdef uint64_t until
+        cdef wan_status status
+        cdef wan_tail *tail = self.region.tail
+        with nogil:
+            status = wan_tail_wait(tail, bucket, era, sequence, WAIT_SLICE_MS)
+        if status != WAN_EMPTY:
+            return status
+        until = wan_monotonic_us() + <uint64_t>self.route.limit_us
+        while status == WAN_EMPTY and wan_monotonic_us() < until:
+            PyErr_CheckSignals()
+            with nogil:
+                status = wan_tail_wait(tail, bucket, era, sequence, WAIT_SLICE_MS)
+        return status
+
+    cdef int wait_for_role(self, key, uint64_t began, bint may_be_made) except -1:
+        """Waits a moment, because the tables say that this member is primary, and its tail does not say so yet or may
+        not answer. Raises an error when the time of a call that began at `began` is over."""
+        cdef uint32_t never = 0
+        from pywan.errors import ConnectivityError
+        if wan_monotonic_us() >= began + <uint64_t>self.route.limit_us:
+            became = "an earlier attempt may have made the change" if may_be_made else "nothing was changed"
+            error = ConnectivityError(f"region {self.name!r}: key {described(key)}: this member is primary of its"
+                                      f" bucket, and may not answer for {self.route.limit_us / 1e6:g} s now: it does"
+                                      " not reach the copies, or has not heard the coordinator for the silence-limit;"
+                                      f" {became}. Look at `show coordinator`")
+            error.in_doubt = may_be_made
+            raise error
+        PyErr_CheckSignals()
+        with nogil:
+            wan_wait_change(&never, 0, 1)
+        return 0
+
+    cdef wan_status wait_readable(self, uint32_t bucket, uint64_t era) except *:
+        """Waits until this member, as primary, may answer a read. WAN_ELSEWHERE: it is not primary any more. WAN_EMPTY:
+        it may not after the time that a call may take."""
+        cdef uint64_t now = wan_monotonic_us(), until = 0
+        cdef uint32_t never = 0
+        cdef wan_tail *tail = self.region.tail
+        while not wan_tail_may_read(tail, bucket, now):
+            if wan_read(&tail.buckets[bucket].era) != era:
+                return WAN_ELSEWHERE
+            if not until:
+                until = now + <uint64_t>self.route.limit_us
+            elif now >= until:
+                return WAN_EMPTY
+            PyErr_CheckSignals()
+            with nogil:
+                wan_wait_change(&never, 0, 1)
+            now = wan_monotonic_us()
+        return WAN_OK
+
+    # Waits
+
+    cdef wan_status wait_for_room(self, wan_change *change, const origin *from_, decision *decided,
+                                  condition *wanted, wan_outcome *outcome) except *:
+        """Tries the change again as long as a full queue may get room: space on its disk may be freed, or its receiver
+        may be reached."""
+        cdef uint64_t began = wan_monotonic_us()
+        cdef uint32_t never = 0
+        cdef wan_status status = WAN_FULL
+        while status == WAN_FULL and self.may_wait(began):
+            PyErr_CheckSignals()        # Ctrl-C ends the wait: nothing was changed.
+            with nogil:
+                wan_wait_change(&never, 0, 5)
+                if change.local and change.stamp > wan_clock_last(self.region.clock):
+                    # The clock has been set back meanwhile.
+                    change.stamp = wan_clock_take(self.region.clock, wan_clock_now_ms(self.region.clock), 1)
+                if wanted != NULL:
+                    status = region_change_if(&self.region, change, from_, decided, wanted, outcome)
+                else:
+                    status = region_change(&self.region, change, from_, decided, outcome)
+        return status
+
+    cdef bint may_wait(self, uint64_t began_us) except *:
+        """Whether a change that found no room at `began_us` may still wait for it. It waits as long as the most patient
+        queue allows, unless a queue or the region's own log gives up first. The log waits on for room, because other
+        logs of its store may be shortened. If the disk fails for another reason, the log waits no longer than the
+        queues do, and without queues it does not wait."""
+        cdef EventQueue queue
+        cdef uint64_t now = wan_monotonic_us(), waited = now - began_us, patience = 0, since = 0
+        if waited >= self.full_timeout_us:
+            return False
+        for queue in self.attached_queues:
+            if queue.gives_up(waited):
+                return False
+            patience = max(patience, queue.gateway.block_timeout_us)
+        if self.region.log != NULL and waited >= patience:
+            since = committer_failing_since(&self.region.log.committer, WAN_FULL)
+        return since == 0 or now < since + patience
+
+    cdef int wait_written(self, bint is_queued) except -1:
+        """Returns when all changes and events so far are as durable as the logs' levels say. It works for a region that
+        was closed since, too. `is_queued`: whether a queue took an event. If none did, the queues are not waited for:
+        a queue that drops new events may have a full disk."""
+        global wan_bulk_waits
+        cdef EventQueue queue
+        self.check_process()
+        if wan_bulk_region == &self.region:      # A bulk call runs in this thread, and waits at its end.
+            wan_bulk_waits |= WAN_BULK_CHANGED | (WAN_BULK_QUEUED if is_queued else 0)
+            return 0
+        for queue in self.attached_queues if is_queued else ():
+            if queue.gateway.durable != NULL and queue.gateway.durable.committer.synchronous:
+                queue.wait_written()
+        if self.region.log != NULL and self.region.log.committer.synchronous:
+            self.wait_log(FOR_EVENTS)
+        return 0
+
+    cdef int wait_durable(self) except -1:
+        """As `wait_written`. For a log that is synced after the write, this also waits for the sync."""
+        cdef EventQueue queue
+        self.check_open()
+        self.wait_written(True)
+        for queue in self.attached_queues:
+            if queue.gateway.durable != NULL and queue.gateway.durable.committer.synchronous == SYNCHRONOUS_WRITTEN:
+                queue.wait_durable()
+        if self.region.log != NULL and self.region.log.committer.synchronous == SYNCHRONOUS_WRITTEN:
+            self.wait_log(FOR_DISK)
+        return 0
+
+    cdef int wait_log(self, int what) except -1:
+        """Waits for the region's log. `what`: FOR_EVENTS or FOR_DISK."""
+        cdef disk_wait wait
+        if self.log_wait is not None:
+            self.log_wait()
+            return 0
+        wait = committer_begin_wait(&self.region.log.committer, what, 60000000)
+        return committer_wait(&self.region.log.committer, &wait, f"region {self.name!r}",
+                              "the change is in memory and will be written when the disk takes it")
+
+
+cdef class OneWait:
+    """A context for many changes. The changes that this thread makes in the region while the context is entered are
+    waited for once, at its end. This is so, too, if the call ends with an error: the error then says that the stored
+    changes may not be on the disk."""
+
+    def __cinit__(self, CompiledRegion state not None):
+        self.state = state
+
+    def __enter__(self):
+        global wan_bulk_region, wan_bulk_waits
+        self.outer, self.outer_waits = wan_bulk_region, wan_bulk_waits
+        wan_bulk_region, wan_bulk_waits = &self.state.region, 0
+        return self
+
+    def __exit__(self, kind, error, trace):
+        global wan_bulk_region, wan_bulk_waits
+        cdef int waits = wan_bulk_waits
+        wan_bulk_region, wan_bulk_waits = self.outer, self.outer_waits
+        from pywan.errors import DiskError, PywanError
+        if not waits or (error is not None and not isinstance(error, Exception)):   # Ctrl-C does not wait.
+            return False
+        try:
+            self.state.wait_written(waits & WAN_BULK_QUEUED != 0)
+        except DiskError as late:
+            if error is None:
+                raise
+            if isinstance(error, PywanError):
+                error.args = (f"{error}; of what was stored: {late}", *error.args[1:])
+            else:
+                error.add_note(f"of what was stored: {late}")
+        return False

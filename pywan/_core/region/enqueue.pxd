@@ -1,0 +1,101 @@
+# Owns the decision which queues an event enters: one step, with one result. The decision depends on which senders run,
+# where the event has been, and what `before_enqueue` said. All this is read here and nowhere else. Code that acts on
+# the result does not ask again.
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.string cimport memset
+from pywan._core.c_base cimport *
+from pywan._core.c_system cimport *
+from pywan._core.queue.queue cimport gateway_queue
+from pywan._core.region.region_state cimport MAX_ATTACHED, PATH_CALLBACKS, PATH_STRAIGHT, attachment, decision, origin
+
+# What becomes of an event at one queue. The entries of a tail have these numbers.
+cdef enum:
+    ENQUEUE_ENTERS = 0
+    ENQUEUE_LOOP = 1        # The sender's remote site made the event, has it, or gets it from another site.
+    ENQUEUE_FILTERED = 2    # `before_enqueue` said no.
+    ENQUEUE_STOPPED = 3     # The sender does not run.
+    ENQUEUE_WITHHELD = 4    # The substitution filter failed, and the value must not leave without it.
+    # The event should enter, but the queue is full, and its policy drops new events. This is known only after the
+    # decision.
+    ENQUEUE_NO_ROOM = 5
+    # The event may enter, but the sender's filters were not asked yet. They are asked, and then the decision is made
+    # anew. Nothing enters any queue before that.
+    ENQUEUE_ASK = 6
+
+cdef struct enqueue_decision:
+    uint32_t count
+    uint8_t verdicts[MAX_ATTACHED]      # ENQUEUE_* for each attached queue, in the order of the attachment.
+
+cdef inline bint already_there(const origin *from_, uint8_t site, uint8_t own) noexcept nogil:
+    """Loop control: whether the remote site made the event, has it, or will get it from another site."""
+    if from_.site == site and from_.site != own:
+        return True
+    for n in range(from_.recipient_count):
+        if from_.recipients[n] == site:
+            return True
+    return False
+
+
+cdef inline bint decide_enqueue(const attachment *attached, const origin *from_, uint8_t own_site,
+                                const decision *known, enqueue_decision *decided) noexcept nogil:
+    """Decides about all attached queues, under the entry lock. `known`: what is known for each queue; NULL: nothing.
+    False: some verdicts are ENQUEUE_ASK."""
+    cdef gateway_queue *gateway
+    cdef uint32_t n
+    cdef bint is_whole = True
+    decided.count = attached.count
+    for n in range(attached.count):
+        gateway = attached.queues[n]
+        if already_there(from_, gateway.remote_site, own_site):
+            decided.verdicts[n] = ENQUEUE_LOOP
+        elif known != NULL and known[n].filtered:
+            decided.verdicts[n] = ENQUEUE_FILTERED
+        elif known != NULL and known[n].withheld:
+            decided.verdicts[n] = ENQUEUE_WITHHELD
+        elif not wan_flag_read(&gateway.running):
+            decided.verdicts[n] = ENQUEUE_STOPPED
+        elif attached.path == PATH_CALLBACKS and attached.asks[n] and (known == NULL or not known[n].asked):
+            decided.verdicts[n] = ENQUEUE_ASK
+            is_whole = False
+        else:
+            decided.verdicts[n] = ENQUEUE_ENTERS
+    return is_whole
+
+
+cdef inline bint enters_straight(const gateway_queue *gateway, const origin *from_, uint8_t own_site) noexcept nogil:
+    """The decision about a change that comes straight from its maker. No filter was asked, because there is none."""
+    return not already_there(from_, gateway.remote_site, own_site) and wan_flag_read(&gateway.running)
+
+
+cdef inline gateway_queue *only_queue(const attachment *attached, uint8_t own_site) noexcept nogil:
+    """The one queue that a change made at this site enters, straight from its maker. NULL: there is no such queue, or
+    there are several. Under an entry lock."""
+    cdef origin made_here
+    if attached == NULL or attached.path != PATH_STRAIGHT or attached.count != 1:
+        return NULL
+    memset(&made_here, 0, sizeof(made_here))
+    made_here.site = own_site
+    return attached.queues[0] if enters_straight(attached.queues[0], &made_here, own_site) else NULL
+
+
+cdef inline void note_not_entered(gateway_queue *gateway, uint8_t verdict) noexcept nogil:
+    """Counts an event that does not enter. Takes and releases the queue's lock."""
+    wan_lock_take(&gateway.lock)
+    gateway.counts.received += 1
+    if verdict == ENQUEUE_NO_ROOM:
+        gateway.counts.dropped_newest += 1
+    elif verdict == ENQUEUE_LOOP:
+        gateway.counts.not_queued_loop += 1
+    elif verdict == ENQUEUE_FILTERED:
+        gateway.counts.filtered_enqueue += 1
+    elif verdict == ENQUEUE_WITHHELD:
+        gateway.counts.withheld += 1
+    else:
+        gateway.counts.dropped_stopped += 1
+    wan_lock_release(&gateway.lock)
+
+
+# The functions of `enqueue.pyx`.
+
+cdef decision *known_decisions(decisions, tuple queues, str region, key) except NULL
+cdef int read_origin(made, origin *from_, uint8_t *flags) except -1

@@ -1,0 +1,678 @@
+# Owns the put path. It takes a change into the region's table and, under the same entry lock, into the region's log and
+# the queues of the attached senders. It runs for each event, so it is compiled into each unit that makes changes: for
+# single changes, columns, a receiver's events and a client's rows.
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memcmp, memcpy, memset
+from pywan._core.c_base cimport *
+from pywan._core.c_record cimport *
+from pywan._core.c_store cimport *
+from pywan._core.c_log cimport *
+from pywan._core.c_copies cimport *
+from pywan._core.c_region cimport *
+from pywan._core.c_system cimport *
+from pywan._core.log.committer cimport committer_reserve, committer_note_pending
+from pywan._core.region.enqueue cimport (
+    ENQUEUE_ENTERS, ENQUEUE_NO_ROOM, decide_enqueue, enqueue_decision, enters_straight, note_not_entered)
+from pywan._core.queue.queue cimport (
+    FULL_DROP_NEWEST, durable_is_behind, gateway_queue, queue_commit, queue_count, queue_is_waited_for,
+    queue_note_not_queued, queue_partition, queue_reserve)
+from pywan._core.region.region_state cimport (
+    IF_ABSENT, IF_THERE, IF_VALUE, MAX_ATTACHED, PATH_CLOSED, PATH_STRAIGHT, UNWRITTEN_BITS, attachment, condition,
+    decision, origin, region_core, region_log)
+
+
+cdef inline wan_status check_path(const attachment *attached, bint by_callbacks) noexcept nogil:
+    """WAN_OK if a change with this path may go on from here. Otherwise WAN_SLOW: it has to go through the callbacks;
+    or WAN_CLOSED. Under an entry lock."""
+    if attached == NULL or attached.path == PATH_STRAIGHT:
+        return WAN_OK
+    if attached.path == PATH_CLOSED:
+        return WAN_CLOSED
+    return WAN_OK if by_callbacks else WAN_SLOW
+
+
+cdef inline const uint8_t *union_recipients(const origin *from_, const attachment *attached, uint8_t *space,
+                                            uint32_t *count) noexcept nogil:
+    """The sites that the event has reached or will reach. `space` has room for as many sites as there can be."""
+    cdef uint32_t n, k, found = from_.recipient_count
+    cdef uint8_t site
+    count[0] = attached.recipient_count if attached.recipient_count < 255 else 255
+    if found == 0:
+        return attached.recipients
+    memcpy(space, from_.recipients, found)
+    for n in range(attached.recipient_count):
+        site = attached.recipients[n]
+        for k in range(found):
+            if space[k] == site:
+                break
+        else:
+            space[found] = site
+            found += 1
+    count[0] = found if found < 255 else 255
+    return space
+
+
+cdef inline void write_record(uint8_t *at, uint64_t length, const region_core *region, const wan_change *change,
+                              uint32_t operation, const origin *from_, const uint8_t *recipients,
+                              uint32_t recipient_count, const uint8_t *value, uint32_t value_length,
+                              uint32_t value_form) noexcept nogil:
+    """Writes the record of a change into the room that was reserved in a queue."""
+    cdef wan_record *record = wan_record_begin(at, length, &wan_no_head)
+    record.value_length, record.key_length = value_length, change.key_length
+    record.callback_length = from_.callback_length
+    record.stamp, record.event_sequence = change.stamp, from_.event_sequence
+    record.event_member, record.event_thread = from_.event_member, from_.event_thread
+    record.region, record.flags = region.number, change.flags & (WAN_FLAG_GIVEN | WAN_FLAG_FORCED)
+    record.recipients_count = <uint8_t>recipient_count
+    record.stamp_site, record.origin_site = change.stamp_site, from_.site
+    record.operation, record.key_form = <uint8_t>operation, change.key_form
+    record.value_form, record.callback_form = <uint8_t>value_form, from_.callback_form
+    wan_record_fill(at, change.key, value, from_.callback, recipients)
+
+
+cdef inline uint32_t operation_of(wan_outcome outcome) noexcept nogil:
+    """The operation of an event whose change took effect with this outcome."""
+    return WAN_CREATE if outcome == WAN_CREATED else (WAN_UPDATE if outcome == WAN_UPDATED else WAN_DESTROY)
+
+
+cdef inline uint64_t absent_below(const region_core *region, uint8_t flags) noexcept nogil:
+    """A destroy that is not remembered any more has a stamp below this one. Under an entry lock.
+
+    For events `let_go` counts. No sender that was known when tombstones were let go can send an event that is older
+    than those. So an older event comes from a sender that was not known then, or one passes it on for another site. For
+    changes with stamps from callers `mark` counts, because nobody waited for such changes."""
+    cdef uint64_t mark = wan_read(&region.mark if flags & WAN_FLAG_GIVEN else &region.let_go)
+    return mark + 1 if mark else 0
+
+
+cdef inline wan_status region_change(region_core *region, wan_change *change, const origin *from_, decision *decisions,
+                                     wan_outcome *outcome) noexcept nogil:
+    """Applies one change and enqueues it. No other change of its key comes in between. If this returns WAN_OK, *outcome
+    says what the change did. With any other status (a queue has no room, WAN_SLOW, WAN_CLOSED) nothing was changed.
+    WAN_SLOW: callbacks, or filters, have to be asked first. `decisions`: MAX_ATTACHED of them, for a change that comes
+    through the user's callbacks. NULL: the change comes straight from its caller."""
+    cdef wan_shard *shard = wan_table_shard(&region.table, change.hash)
+    wan_lock_take(&shard.lock)
+    cdef wan_status status = region_change_held(region, shard, change, from_, decisions, outcome)
+    wan_lock_release(&shard.lock)
+    return status
+
+cdef inline wan_status region_change_if(region_core *region, wan_change *change, const origin *from_,
+                                        decision *decisions, condition *wanted, wan_outcome *outcome) noexcept nogil:
+    """Does what `region_change` does for a local change, if the key is as `wanted` says. Otherwise *outcome is
+    WAN_UNMET. No other change of the key comes in between. `wanted` gets a copy of the key's value."""
+    cdef wan_shard *shard = wan_table_shard(&region.table, change.hash)
+    cdef wan_status status
+    change.waits = 0
+    wan_lock_take(&shard.lock)
+    if region.tail != NULL and from_.attempt.call.caller:
+        status = region_recall(region, change, from_, outcome)
+        if status != WAN_EMPTY:
+            wan_lock_release(&shard.lock)
+            return status
+    status = check_path(region.attached, decisions != NULL)
+    if status == WAN_OK:
+        status = condition_look(
+            wanted, wan_table_find(shard, change.hash, change.key, change.key_length, change.key_form))
+    if status == WAN_OK:
+        outcome[0] = WAN_UNMET
+        if wanted.holds:
+            status = region_change_held(region, shard, change, from_, decisions, outcome)
+        elif region.tail != NULL:
+            status = region_note_read(region, shard, change)
+    wan_lock_release(&shard.lock)
+    return status
+
+cdef inline wan_status condition_look(condition *wanted, const wan_entry *entry) noexcept nogil:
+    """Looks whether the condition holds, and copies the value. WAN_NO_MEMORY: there is no memory for the copy. Under
+    the entry lock."""
+    cdef bint is_there = entry != NULL and entry.state != WAN_ENTRY_TOMBSTONE
+    cdef bint has_value = is_there and entry.state == WAN_ENTRY_LIVE
+    wan_buffer_empty(&wanted.found)
+    wanted.found_value = has_value
+    if wanted.kind == IF_ABSENT:
+        wanted.holds = not has_value
+    elif wanted.kind == IF_VALUE:
+        wanted.holds = has_value
+    elif wanted.kind == IF_THERE:
+        wanted.holds = is_there
+    else:
+        wanted.holds = (has_value and entry.value_form == wanted.form and entry.value_length == wanted.length
+                        and (wanted.length == 0 or memcmp(wan_entry_value(entry), wanted.value, wanted.length) == 0))
+        return WAN_OK
+    if not has_value:
+        return WAN_OK
+    wanted.found_form = entry.value_form
+    return wan_buffer_add(&wanted.found, wan_entry_value(entry), entry.value_length) if entry.value_length else WAN_OK
+
+
+cdef inline wan_status region_change_held(region_core *region, wan_shard *shard, wan_change *change,
+                                          const origin *from_, decision *decisions,
+                                          wan_outcome *outcome) noexcept nogil:
+    """As `region_change`, for a caller that holds the entry lock."""
+    cdef attachment *attached = region.attached
+    cdef wan_status status
+    change.waits = 0
+    if not change.local:
+        change.absent_below = absent_below(region, change.flags)
+    else:
+        change.absent_below = 0
+        if change.stamp < wan_clock_low(region.clock) and not change.flags & WAN_FLAG_GIVEN:
+            # The change took its stamp and then waited. Since then, other sites were told a higher floor.
+            change.stamp = wan_clock_take(region.clock, wan_clock_now_ms(region.clock), 1)
+    status = check_path(attached, decisions != NULL)
+    if status != WAN_OK:
+        return status
+    if attached != NULL and attached.count and region.forwards:
+        if attached.count == 1 and decisions == NULL and region.tail == NULL:
+            return region_enqueue_one(region, shard, change, from_, attached, outcome)
+        return region_step(region, shard, change, from_, decisions, outcome)
+    if region.tail != NULL:
+        return region_step(region, shard, change, from_, decisions, outcome)
+    status = region_apply(region, shard, change, outcome)
+    if attached != NULL and status == WAN_OK and outcome[0] <= WAN_DESTROYED:
+        for n in range(attached.count):
+            queue_note_not_queued(attached.queues[n])
+    return status
+
+
+cdef inline void region_take_recalled(wan_change *change, const origin *from_, const wan_recalled *recalled,
+                                      wan_outcome *outcome) noexcept nogil:
+    """Notes what an earlier attempt of the change did, as what this one did."""
+    change.era, change.sequence, change.waits = recalled.era, recalled.sequence, 1
+    change.recalled = recalled.applied
+    outcome[0] = <wan_outcome>recalled.outcome
+    if from_.asked != NULL:
+        from_.asked.holds, from_.asked.found_value = True, recalled.has_found
+        from_.asked.found_form = recalled.found_form
+
+
+cdef inline wan_status region_recall(region_core *region, wan_change *change, const origin *from_,
+                                     wan_outcome *outcome) noexcept nogil:
+    """What became of the call of a change before: statuses as `wan_tail_recall`. WAN_OK: it took effect, and *outcome
+    and the condition say what it did then. Under the entry lock."""
+    cdef wan_recalled recalled
+    cdef wan_status status = wan_tail_recall(region.tail, wan_table_bucket(&region.table, change.hash).number,
+                                             &from_.attempt, &recalled,
+                                             &from_.asked.found if from_.asked != NULL else NULL)
+    if status != WAN_MADE_BEFORE:
+        return status
+    region_take_recalled(change, from_, &recalled, outcome)
+    return WAN_OK
+
+
+cdef inline wan_status region_hear(wan_heard *heard, wan_shard *shard, uint64_t hash, const uint8_t *key,
+                                   uint16_t key_length, uint8_t key_form, uint64_t entry_length) noexcept nogil:
+    """Begins a change of which listeners are told, with the value that the key has now. Under the entry lock, as
+    `wan_heard_begin`."""
+    cdef const wan_entry *old = wan_table_find(shard, hash, key, key_length, key_form)
+    if old == NULL or old.state != WAN_ENTRY_LIVE:
+        return wan_heard_begin(heard, NULL, 0, 0, entry_length)
+    return wan_heard_begin(heard, wan_entry_value(old), old.value_length, old.value_form, entry_length)
+
+
+cdef inline wan_status region_note_read(region_core *region, wan_shard *shard, wan_change *change) noexcept nogil:
+    """Notes what an answer depends on that changed nothing: the newest change of the key's shard. WAN_ELSEWHERE: this
+    member is not primary. Under the entry lock."""
+    cdef uint32_t bucket = wan_table_bucket(&region.table, change.hash).number
+    change.era, change.waits = wan_read(&region.tail.buckets[bucket].era), 1
+    change.sequence = wan_read(&region.tail.shard_last[shard - region.table.shards])
+    return WAN_OK if wan_tail_role(region.tail, bucket) == WAN_TAIL_PRIMARY else WAN_ELSEWHERE
+
+
+cdef inline wan_status region_enqueue_one(region_core *region, wan_shard *shard, wan_change *change,
+                                          const origin *from_, attachment *attached,
+                                          wan_outcome *outcome) noexcept nogil:
+    """As `region_step`, for the usual case of one sender and no other member. A change that does not enter its queue at
+    once is passed to `region_step`."""
+    cdef gateway_queue *gateway = attached.queues[0]
+    cdef wan_status status
+    cdef wan_reservation reservation
+    cdef uint8_t space[512]
+    cdef const uint8_t *recipients
+    cdef uint32_t recipient_count, operation, partition
+    cdef uint64_t length
+    cdef int wake = -1
+    if not enters_straight(gateway, from_, region.site):
+        return region_step(region, shard, change, from_, NULL, outcome)
+    recipients = union_recipients(from_, attached, space, &recipient_count)
+    wan_lock_take(&gateway.lock)
+    length = wan_record_size(change.key_length, change.value_length, from_.callback_length, recipient_count)
+    partition = queue_partition(gateway, region.buckets, change.hash, from_.event_member, from_.event_thread)
+    status = queue_reserve(gateway, partition, 0, length, &reservation)
+    if status != WAN_OK:
+        wan_lock_release(&gateway.lock)
+        return region_step(region, shard, change, from_, NULL, outcome)
+    status = region_apply(region, shard, change, outcome)
+    if status == WAN_OK and (outcome[0] <= WAN_DESTROYED or (outcome[0] == WAN_SAME and from_.possible_duplicate)):
+        operation = change.operation if outcome[0] == WAN_SAME else operation_of(outcome[0])
+        write_record(reservation.at, reservation.length, region, change, operation, from_, recipients, recipient_count,
+                     change.value, change.value_length, change.value_form)
+        wake = queue_commit(gateway, &reservation)
+        gateway.counts.received += 1
+        gateway.counts.queued += 1
+        change.waits = queue_is_waited_for(gateway)
+    else:
+        wan_queue_cancel(&gateway.queue, &reservation)
+    wan_lock_release(&gateway.lock)
+    # Under the entry lock: without it the attachment, and a queue with its files, may be gone.
+    if wake >= 0:
+        eventfd_write(wake, 1)
+    return status
+
+
+cdef struct put_step:
+    # What is held for one change between its reservation and its commit, in the order of the locks: room in the tail of
+    # its bucket, then in each queue that it enters, then a place among the changes that listeners are to be told.
+    enqueue_decision decided
+    wan_tail_reservation room
+    wan_reservation reservations[MAX_ATTACHED]
+    int wake_files[MAX_ATTACHED]
+    uint32_t asked          # So many of the attached queues were asked for room.
+    uint32_t taken          # So many of them gave it, and their locks are held.
+    const uint8_t *recipients
+    uint32_t recipient_count
+    wan_heard *heard        # NULL: no listener is told.
+    uint64_t verdict_bytes, found_bytes
+    uint8_t space[512]      # For the recipients.
+
+
+cdef inline wan_status region_step(region_core *region, wan_shard *shard, wan_change *change, const origin *from_,
+                                   decision *decisions, wan_outcome *outcome) noexcept nogil:
+    """The part of `region_change` for a change that goes further than the table: into queues of senders, and to the
+    copies at other members. It reserves all room, applies the change, writes it everywhere, and commits. WAN_ELSEWHERE:
+    another member is primary of the bucket. WAN_IN_DOUBT, WAN_GIVEN_UP: as `wan_tail_recall`. In a region that several
+    members hold the change then has its place in the bucket, now or since an earlier attempt, and its maker waits until
+    it counts."""
+    cdef attachment *attached = region.attached
+    cdef put_step step
+    cdef wan_status status = WAN_OK
+    cdef bint is_made, forwards = attached != NULL and attached.count != 0 and region.forwards
+    step.asked = step.taken = step.recipient_count = 0
+    step.verdict_bytes = 0
+    step.heard = NULL
+    if forwards:
+        step.recipients = union_recipients(from_, attached, step.space, &step.recipient_count)
+        if not decide_enqueue(attached, from_, region.site, decisions, &step.decided):
+            return WAN_SLOW
+    if region.tail != NULL:
+        status = step_take_place(region, change, from_, attached if forwards else NULL, decisions, &step)
+        if status == WAN_MADE_BEFORE:
+            region_take_recalled(change, from_, &step.room.recalled, outcome)
+            return WAN_OK
+        if status != WAN_OK:
+            return status
+    if forwards:
+        status = step_reserve(region, change, from_, attached, decisions, &step)
+    if status == WAN_OK and region.tail != NULL:
+        status = step_hear(region, shard, change, &step)
+    if status == WAN_OK:
+        status = region_apply(region, shard, change, outcome)
+    # With WAN_SAME the change was applied before. It is sent again because nobody knows how far it came, so it may not
+    # have reached our queues then.
+    is_made = status == WAN_OK and (outcome[0] <= WAN_DESTROYED
+                                    or (outcome[0] == WAN_SAME and from_.possible_duplicate and region.tail == NULL))
+    if not is_made:
+        step_cancel(region, attached, &step)
+        return region_note_read(region, shard, change) if status == WAN_OK and region.tail != NULL else status
+    if region.tail != NULL:
+        step_write_entry(region, change, from_, attached if forwards else NULL, decisions, &step, outcome[0])
+    if forwards:
+        step_commit_queues(region, change, from_, attached, decisions, &step, outcome[0])
+    if region.tail != NULL:
+        step_commit_entry(region, shard, change, attached, &step)
+    if forwards:
+        step_tell(attached, &step)
+    return WAN_OK
+
+
+cdef inline wan_status step_take_place(region_core *region, wan_change *change, const origin *from_,
+                                       const attachment *attached, const decision *decisions,
+                                       put_step *step) noexcept nogil:
+    """Reserves the change's place in its bucket, whose lock is held with WAN_OK. Statuses as `wan_tail_reserve`."""
+    cdef uint32_t value_length = 0 if change.operation == WAN_DESTROY else change.value_length, n
+    cdef uint64_t length = sizeof(wan_tail_entry) + wan_record_size(change.key_length, value_length,
+                                                                    from_.callback_length, step.recipient_count)
+    cdef bint is_remembered = from_.attempt.call.caller != 0
+    change.recalled, change.heard = 0, 0
+    step.heard = wan_tail_heard(region.tail)
+    step.found_bytes = 0
+    if is_remembered:
+        length += sizeof(wan_call_identity)
+        if (from_.asked != NULL and from_.asked.found_value
+                and from_.asked.found.used <= WAN_ANSWERS_BYTES_MAX):
+            step.found_bytes = from_.asked.found.used
+    if attached != NULL:
+        for n in range(attached.count):
+            step.verdict_bytes += sizeof(wan_verdict)
+            if is_substituted(decisions, &step.decided, n):
+                step.verdict_bytes += wan_align8(decisions[n].value_length)
+    return wan_tail_reserve(region.tail, wan_table_bucket(&region.table, change.hash).number,
+                            length + step.verdict_bytes + wan_align8(step.found_bytes),
+                            &from_.attempt if is_remembered else NULL, &step.room)
+
+
+cdef inline bint is_substituted(const decision *decisions, const enqueue_decision *decided, uint32_t n) noexcept nogil:
+    """Whether the event enters attached queue `n` with another value than the change's own."""
+    return decisions != NULL and decisions[n].substituted and decided.verdicts[n] == ENQUEUE_ENTERS
+
+
+cdef inline wan_status step_reserve(region_core *region, const wan_change *change, const origin *from_,
+                                    attachment *attached, const decision *decisions, put_step *step) noexcept nogil:
+    """Reserves room in each queue that the event enters, whose lock is held from then on, with any status."""
+    cdef gateway_queue *gateway
+    cdef wan_status status = WAN_OK
+    cdef uint32_t n, partition, value_length
+    cdef uint64_t length
+    for n in range(attached.count):
+        gateway = attached.queues[n]
+        step.asked = n + 1
+        if step.decided.verdicts[n] != ENQUEUE_ENTERS:
+            continue
+        value_length = change.value_length
+        if decisions != NULL and decisions[n].substituted:
+            value_length = decisions[n].value_length
+        length = wan_record_size(change.key_length, value_length, from_.callback_length, step.recipient_count)
+        partition = queue_partition(gateway, region.buckets, change.hash, from_.event_member, from_.event_thread)
+        wan_lock_take(&gateway.lock)
+        status = queue_reserve(gateway, partition, step.room.sequence if region.tail != NULL else 0, length,
+                               &step.reservations[n])
+        if status == WAN_OK:
+            step.taken += 1
+            continue
+        if (status == WAN_FULL and gateway.full_policy == FULL_DROP_NEWEST
+                and not durable_is_behind(gateway, length)):
+            status = WAN_OK
+        step.decided.verdicts[n] = ENQUEUE_NO_ROOM
+        wan_lock_release(&gateway.lock)
+        if status != WAN_OK:
+            return status
+    return WAN_OK
+
+
+cdef inline wan_status step_hear(region_core *region, wan_shard *shard, wan_change *change,
+                                 put_step *step) noexcept nogil:
+    """Takes a place among the changes that listeners are to be told, if there are listeners. `step.heard` is NULL after
+    a failure."""
+    cdef wan_heard *heard = step.heard
+    cdef wan_status status = WAN_FULL
+    change.heard = heard != NULL
+    if heard == NULL:
+        return WAN_OK
+    step.heard = NULL
+    if wan_heard_is_full(heard):
+        wan_note(WAN_FULL, "listeners are %llu bytes of changes behind", <unsigned long long>wan_read(&heard.bytes))
+        return WAN_FULL
+    status = region_hear(heard, shard, change.hash, change.key, change.key_length, change.key_form, step.room.length)
+    if status == WAN_OK:
+        step.heard = heard
+    return status
+
+
+cdef inline void step_cancel(region_core *region, attachment *attached, put_step *step) noexcept nogil:
+    """Gives back what was reserved: the change is not made."""
+    cdef uint32_t n
+    if step.heard != NULL:
+        wan_heard_cancel(step.heard)
+    for n in range(step.asked):
+        if step.decided.verdicts[n] == ENQUEUE_ENTERS:
+            wan_queue_cancel(&attached.queues[n].queue, &step.reservations[n])
+            wan_lock_release(&attached.queues[n].lock)
+    if region.tail != NULL:
+        wan_tail_cancel(&step.room)
+
+
+cdef inline void step_write_entry(region_core *region, const wan_change *change, const origin *from_,
+                                  const attachment *attached, const decision *decisions, put_step *step,
+                                  wan_outcome outcome) noexcept nogil:
+    """Writes the entry of the tail: the call, the record, what was decided for each sender, and the value found."""
+    cdef wan_tail_entry *entry = <wan_tail_entry *>step.room.at
+    cdef wan_verdict *verdict
+    cdef uint8_t *at
+    cdef uint32_t n, value_length = 0 if change.operation == WAN_DESTROY else change.value_length
+    cdef uint64_t length = wan_record_size(change.key_length, value_length, from_.callback_length,
+                                           step.recipient_count)
+    memset(entry, 0, sizeof(wan_tail_entry))
+    entry.length, entry.outcome = <uint32_t>step.room.length, <uint8_t>outcome
+    entry.verdict_length = <uint32_t>step.verdict_bytes
+    if from_.attempt.call.caller:
+        entry.flags = WAN_TAIL_REMEMBERED
+        wan_tail_entry_call(entry)[0] = from_.attempt.call
+        if from_.attempt.is_row:
+            entry.flags, entry.row = WAN_TAIL_REMEMBERED | WAN_TAIL_ROW, from_.attempt.row
+    at = <uint8_t *>wan_tail_entry_record(entry)
+    write_record(at, length, region, change, operation_of(outcome), from_, step.recipients, step.recipient_count,
+                 change.value, value_length, change.value_form)
+    at += length
+    for n in range(attached.count if attached != NULL else 0):
+        verdict = <wan_verdict *>at
+        memset(verdict, 0, sizeof(wan_verdict))
+        verdict.sender, verdict.verdict = attached.queues[n].sender, step.decided.verdicts[n]
+        at += sizeof(wan_verdict)
+        if is_substituted(decisions, &step.decided, n):
+            verdict.is_substituted, verdict.value_form = 1, decisions[n].value_form
+            verdict.value_length = decisions[n].value_length
+            at += write_padded(at, decisions[n].value, decisions[n].value_length)
+    if from_.attempt.call.caller and from_.asked != NULL and from_.asked.found_value:
+        entry.flags |= WAN_TAIL_FOUND
+        entry.found_length, entry.found_form = <uint32_t>step.found_bytes, from_.asked.found_form
+        if step.found_bytes:
+            at += write_padded(at, from_.asked.found.bytes, step.found_bytes)
+        elif from_.asked.found.used:
+            entry.flags |= WAN_TAIL_LEFT_OUT
+    # A queue that had no room in the end gets no value of its own, so the entry may be shorter than its place.
+    step.room.length = at - step.room.at
+    entry.length = <uint32_t>step.room.length
+    entry.verdict_length = <uint32_t>(step.room.length - (<uint8_t *>wan_tail_entry_record(entry) - step.room.at)
+                                      - length - wan_align8(step.found_bytes))
+    if step.heard != NULL:
+        wan_heard_add(step.heard, entry)
+
+
+cdef inline uint64_t write_padded(uint8_t *at, const uint8_t *bytes, uint64_t length) noexcept nogil:
+    """Writes bytes and zeros up to a multiple of 8. Returns how many there are together."""
+    cdef uint64_t whole = wan_align8(length)
+    if whole:
+        memset(at + whole - 8, 0, 8)
+        memcpy(at, bytes, length)
+    return whole
+
+
+cdef inline void step_commit_queues(region_core *region, wan_change *change, const origin *from_, attachment *attached,
+                                    const decision *decisions, put_step *step, wan_outcome outcome) noexcept nogil:
+    """Writes the event into the queues that it enters, and releases their locks."""
+    cdef gateway_queue *gateway
+    # This is not a byte: the processor would write it to the stack, read it again as two bytes, and wait for the write.
+    cdef uint32_t operation = change.operation if outcome == WAN_SAME else operation_of(outcome), n
+    cdef const uint8_t *value
+    cdef uint32_t value_length
+    cdef uint8_t value_form
+    for n in range(attached.count):
+        step.wake_files[n] = -1
+        if step.decided.verdicts[n] != ENQUEUE_ENTERS:
+            continue
+        gateway = attached.queues[n]
+        value, value_length, value_form = change.value, change.value_length, change.value_form
+        if decisions != NULL and decisions[n].substituted:
+            value, value_length, value_form = decisions[n].value, decisions[n].value_length, decisions[n].value_form
+        write_record(step.reservations[n].at, step.reservations[n].length, region, change, operation, from_,
+                     step.recipients, step.recipient_count, value, value_length, value_form)
+        step.wake_files[n] = queue_commit(gateway, &step.reservations[n])
+        gateway.counts.received += 1
+        gateway.counts.queued += 1
+        if queue_is_waited_for(gateway):
+            change.waits = 1
+        wan_lock_release(&gateway.lock)
+
+
+cdef inline void step_commit_entry(region_core *region, wan_shard *shard, wan_change *change, attachment *attached,
+                                   put_step *step) noexcept nogil:
+    """Makes the entry the newest change of its bucket, and releases the bucket's lock. If it counts at once, its events
+    may be sent at once."""
+    cdef uint32_t bucket = wan_table_bucket(&region.table, change.hash).number, n
+    cdef wan_tail_bucket *at = step.room.bucket
+    change.era, change.waits = at.era, 1
+    change.sequence = wan_tail_commit(region.tail, &step.room, <uint32_t>(shard - region.table.shards))
+    if step.taken and wan_read(&at.counted) >= change.sequence:
+        for n in range(attached.count):
+            if step.decided.verdicts[n] == ENQUEUE_ENTERS:
+                step.wake_files[n] = queue_count(attached.queues[n], bucket)
+
+
+cdef inline void step_tell(attachment *attached, put_step *step) noexcept nogil:
+    """Tells dispatchers, and the queues that do not take the event: those only now, when no other queue's lock is held,
+    as such a queue may stand before one of the others in the order of the locks. Under the entry lock: without it the
+    attachment, and a queue with its files, may be gone."""
+    cdef uint32_t n
+    for n in range(attached.count):
+        if step.decided.verdicts[n] != ENQUEUE_ENTERS:
+            note_not_entered(attached.queues[n], step.decided.verdicts[n])
+        elif step.wake_files[n] >= 0:
+            eventfd_write(step.wake_files[n], 1)
+
+
+cdef inline wan_status region_apply(region_core *region, wan_shard *shard, wan_change *change,
+                                    wan_outcome *outcome) noexcept nogil:
+    """Applies the change to the table and, if the region is persistent, adds it to the log: both or neither. Under the
+    entry lock."""
+    cdef uint64_t proposed = change.stamp
+    cdef wan_status status
+    if not region.stores:
+        outcome[0] = (WAN_DESTROYED if change.operation == WAN_DESTROY else
+                      WAN_CREATED if change.operation == WAN_CREATE else WAN_UPDATED)
+        return WAN_OK
+    if region.log == NULL:
+        outcome[0] = wan_table_apply(shard, change)
+    else:
+        status = region_apply_logged(region.log, shard, change, outcome)
+        if status != WAN_OK:
+            return status
+    if outcome[0] == WAN_DESTROYED and region.bell != NULL:
+        region_note_tombstone(region, shard, change.tombstone_bytes)
+    if change.stamp != proposed:
+        wan_clock_see(region.clock, change.stamp)
+    return WAN_OK
+
+
+cdef inline wan_status region_apply_logged(region_log *log, wan_shard *shard, wan_change *change,
+                                           wan_outcome *outcome) noexcept nogil:
+    """The part of `region_apply` for a persistent region. It is a function of its own, so that the compiler puts
+    `region_apply` into its callers."""
+    cdef uint64_t replaced
+    wan_lock_take(&log.lock)
+    cdef wan_status status = region_log_reserve(log, change)
+    if status == WAN_OK:
+        replaced = region_log_replaced(log, shard, change)
+        outcome[0] = wan_table_apply(shard, change)
+        if outcome[0] <= WAN_DESTROYED:
+            region_log_add(log, change, 0, replaced)
+    wan_lock_release(&log.lock)
+    return status
+
+
+cdef inline void region_note_tombstone(region_core *region, wan_shard *shard, int64_t bytes) noexcept nogil:
+    """Notes that tombstones take so many bytes more. If they take too many, the thread that destroys a key shrinks the
+    other tombstones in its shard. So a bulk destroy cannot be faster than the housekeeper. Under the entry lock."""
+    cdef uint64_t before
+    if wan_falls_short(&region.tombstone_room, bytes):
+        wan_signal_change(region.bell)
+    if <int64_t>wan_read(<uint64_t *>&region.tombstone_room) < 0 and wan_table_is_worth_shrinking(shard):
+        before = shard.tombstone_bytes + wan_shard_shrunk_count(shard) * sizeof(wan_shrunk)
+        if wan_table_shrink(shard) == WAN_OK:       # If there is no memory for it now, the housekeeper tries later.
+            wan_add_shared(<uint64_t *>&region.tombstone_room,
+                           before - wan_shard_shrunk_count(shard) * sizeof(wan_shrunk))
+
+
+cdef inline void origin_local(origin *from_, const region_core *region, wan_thread *maker) noexcept nogil:
+    memset(from_, 0, sizeof(origin))
+    from_.site = region.site
+    from_.event_member = region.member
+    maker.events += 1
+    from_.event_thread, from_.event_sequence = maker.number, maker.events
+    from_.callback_form = WAN_FORM_NONE
+
+
+cdef inline void origin_of_row(origin *from_, const region_core *region, uint32_t producer, uint32_t task,
+                               uint64_t row) noexcept nogil:
+    """The origin of a client's row: the event is made here, with the identity that the row has at the client."""
+    memset(from_, 0, sizeof(origin))
+    from_.site = region.site
+    from_.event_member, from_.event_thread, from_.event_sequence = producer, task, row
+    from_.callback_form = WAN_FORM_NONE
+
+
+cdef inline void change_from_record(wan_change *change, const wan_record *record, uint64_t hash) noexcept nogil:
+    change.key = wan_record_key(record)
+    change.value = wan_record_value(record)
+    change.value_length = record.value_length
+    change.key_length = record.key_length
+    change.key_form = record.key_form
+    change.value_form = record.value_form
+    change.operation = record.operation
+    change.stamp_site = record.stamp_site
+    change.hash = hash
+    change.stamp = record.stamp
+    change.absent_below = 0
+    change.flags = record.flags
+    change.local = 0
+    change.ask = WAN_ASK_NOBODY
+    change.fault = 0
+
+
+cdef inline void origin_from_record(origin *from_, const wan_record *record, bint possible_duplicate) noexcept nogil:
+    from_.site = record.origin_site
+    from_.recipient_count = record.recipients_count
+    from_.recipients = wan_record_recipients(record)
+    from_.event_member = record.event_member
+    from_.event_thread = record.event_thread
+    from_.event_sequence = record.event_sequence
+    from_.callback = wan_record_callback(record)
+    from_.callback_length = record.callback_length
+    from_.callback_form = record.callback_form
+    from_.possible_duplicate = possible_duplicate
+    from_.asked = NULL
+    memset(&from_.attempt, 0, sizeof(wan_attempt))
+
+
+cdef inline wan_status region_log_reserve(region_log *log, const wan_change *change) noexcept nogil:
+    """Reserves room in the log, so that the change can be added afterwards. Under the log's lock."""
+    return committer_reserve(&log.committer, &log.records, wan_logged_size(change.key_length, change.value_length))
+
+
+cdef inline uint64_t region_log_replaced(const region_log *log, const wan_shard *shard,
+                                         const wan_change *change) noexcept nogil:
+    """The stamp of the later version that the change takes the place of. 0: there is none. Call it before the change is
+    applied, under the entry lock and the log's lock."""
+    cdef const wan_entry *entry
+    if log.restamping == change:
+        return log.replaced
+    if change.local or change.ask != WAN_ASK_DECIDED:
+        return 0
+    entry = wan_table_find(shard, change.hash, change.key, change.key_length, change.key_form)
+    if entry == NULL or wan_version_order(change.stamp, change.stamp_site, entry.stamp, entry.stamp_site) > 0:
+        return 0
+    return entry.stamp
+
+
+cdef inline void region_log_add(region_log *log, const wan_change *change, uint8_t kinds,
+                                uint64_t other) noexcept nogil:
+    """Adds a record of the change to the log, in the room that was reserved. `kinds`: WAN_LOGGED_*. `other`: what
+    `region_log_replaced` returned; for a mark, the second stamp that it holds. Under the log's lock."""
+    cdef wan_logged head
+    cdef uint32_t value_length = 0 if change.operation == WAN_DESTROY else change.value_length
+    cdef uint64_t length = wan_logged_size(change.key_length, value_length)
+    memset(&head, 0, sizeof(head))
+    head.value_length, head.key_length, head.kinds = value_length, change.key_length, kinds
+    head.stamp, head.stamp_site, head.other_stamp = change.stamp, change.stamp_site, other
+    head.operation, head.key_form, head.value_form = change.operation, change.key_form, change.value_form
+    if other and not kinds & WAN_LOGGED_MARK:
+        head.kinds |= WAN_LOGGED_RESTAMPED
+        set_bit(log.unwritten.restamped, change.hash >> (64 - UNWRITTEN_BITS))
+    wan_logged_write(log.records.pending.bytes + log.records.pending.used, length, head, change.key, change.value)
+    log.records.pending.used += length
+    log.records.pending.count += 1
+    committer_note_pending(&log.committer, 1)
+
+
+cdef inline void set_bit(uint64_t *bits, uint64_t bit) noexcept nogil:
+    bits[bit >> 6] |= <uint64_t>1 << (bit & 63)

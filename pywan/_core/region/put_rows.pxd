@@ -1,0 +1,46 @@
+# The interface of put_rows.pyx.
+from libc.stdint cimport int64_t, uint8_t, uint32_t
+from pywan._core.c_base cimport *
+from pywan._core.c_record cimport *
+from pywan._core.values.column_views cimport ColumnView
+from pywan._core.region.region_state cimport region_core
+
+cdef enum:
+    BULK_FAILURES_LISTED = 1000
+    # The keys of a group are checked together up to so many bytes, and longer ones are checked one by one. Perhaps not
+    # all rows of the group are taken now; the others would be checked again.
+    PLAIN_BYTES_MAX = 65536
+
+cdef struct bulk_result:
+    int64_t done            # Rows that were done or refused before the call stopped.
+    int64_t applied
+    int64_t failed
+    int64_t listed
+    # Why the call stopped. WAN_FULL: a queue had no room. WAN_SLOW: the rows have to go through the callbacks.
+    # WAN_CLOSED: the region is closed. WAN_ELSEWHERE: several members hold the region since a moment ago. The rows from
+    # `done` on were not stored.
+    wan_status stopped
+    # The row before them, if that is in the tail of the region already: its place there. Its maker waits until it
+    # counts. `sequence` 0: it is not.
+    uint32_t bucket
+    uint64_t era, sequence
+    uint8_t waits           # As in wan_change, for any of the rows.
+    int64_t *rows
+    uint8_t *reasons
+
+cdef object failure_text(int reason)
+cdef bint keys_are_plain(const ColumnView *keys, int64_t row, int64_t count) noexcept nogil
+
+
+cdef inline int key_fault(const uint8_t *key, uint32_t length, uint8_t form, bint is_plain) noexcept nogil:
+    """The reason why the bytes of a row cannot be a key, for `failure_text`. 0: they can. `is_plain`: `keys_are_plain`
+    was true for this row."""
+    if length > WAN_KEY_BYTES_MAX:
+        return 2
+    if (is_plain and form != WAN_FORM_NONE) or wan_key_check(key, length, form) == WAN_OK:
+        return 0
+    return 1 if form == WAN_FORM_NONE else 6
+
+
+cdef void region_put_rows(region_core *region, const ColumnView *keys, const ColumnView *values, const uint8_t *codes,
+                          const int64_t *stamps, bulk_result *result) noexcept nogil

@@ -1,0 +1,122 @@
+# Owns `RegionCore`, the compiled half of a region as Python sees it, and `RegionFace`, the part of it that users hold.
+cimport cython
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from pywan._core.c_base cimport *
+from pywan._core.c_copies cimport *
+from pywan._core.c_region cimport *
+from pywan._core.base.clock cimport Clock
+from pywan._core.region.follow cimport region_follow
+from pywan._core.region.compiled_region cimport OneWait, CompiledRegion
+from pywan._core.region.region_changes cimport RegionCalls
+from pywan._core.region.region_persistence cimport PersistentRegion
+from pywan._core.region.region_state cimport region_core
+from pywan._core.region.tail cimport Tail
+
+
+cdef class RegionCore(PersistentRegion):
+    """The compiled half of a region: its table and versions. It also puts events into the attached senders' queues."""
+
+    def __cinit__(self, str name, Clock clock not None, *args, int site=0, uint32_t member=0, bint stores=True,
+                  bint forwards=True, uint32_t buckets=0, **kwargs):
+        self.state = CompiledRegion(name, clock, <uint8_t>site, member, stores, forwards, buckets)
+
+    def attach(self, queues, callback_change=..., asking=()):
+        """Replaces the attached senders by these EventQueues, and recomputes which sites new events will reach: the
+        remote sites of the senders that run. Call it again when a sender starts or stops; one caller at a time.
+        `callback_change`: as for `set_callback_path`; it takes effect in one step with the queues. `asking`: the
+        queues whose senders have filters; no event enters them before the filters were asked about it. When this
+        returns, no change uses the old queues or the old path."""
+        self.state.attach(queues, callback_change, asking)
+
+    def share(self, Tail tail not None, route, bint reads_copies=False):
+        """From now on several members hold the region: its changes go into `tail`, and count when all copies that are
+        waited for have them. `route` makes the changes and reads of buckets whose primary is elsewhere. `reads_copies`:
+        a copy in sync answers reads too. When this returns, no change is under way that is not in the tail."""
+        self.state.share(tail, route, reads_copies)
+
+    @property
+    def shards(self):
+        """How many shards the region's table has."""
+        return self.state.region.table.shard_count
+
+    def extend(self, uint32_t bucket, uint64_t life, uint64_t epoch, uint64_t first_sequence, bytes entries not None):
+        """Applies changes that another copy of the bucket has, as `Tail.fetch` gave them. What is here already is left
+        out. Returns how many were applied. ProtocolError: the bytes are not whole, or a change before them is
+        missing."""
+        from pywan.errors import ProtocolError
+        cdef region_core *region = &self.state.region
+        cdef const uint8_t *at = <const uint8_t *>PyBytes_AS_STRING(entries)
+        cdef uint64_t length = <uint64_t>PyBytes_GET_SIZE(entries), done = 0, sequence = first_sequence
+        cdef wan_status status = WAN_OK
+        if region.tail == NULL or bucket >= region.table.bucket_count:
+            raise ValueError(f"region {self.state.name!r} has no bucket {bucket} that members share")
+        with nogil:
+            while length:
+                status = wan_tail_entry_check(at, length)
+                if status == WAN_OK:
+                    status = region_follow(region, bucket, life, epoch, sequence, <const wan_tail_entry *>at)
+                if status != WAN_OK and status != WAN_EMPTY:
+                    break
+                done += status == WAN_OK
+                sequence += 1
+                length -= (<const wan_tail_entry *>at).length
+                at += (<const wan_tail_entry *>at).length
+                status = WAN_OK
+        if status == WAN_NO_MEMORY:
+            raise MemoryError(f"region {self.state.name!r}: no memory for the changes of bucket {bucket}")
+        if status != WAN_OK:
+            raise ProtocolError(f"region {self.state.name!r}: change {sequence} of bucket {bucket} cannot follow"
+                                " the ones that are here, or is damaged")
+        return done
+
+    @property
+    def queues(self):
+        """The attached queues."""
+        return self.state.attached_queues
+
+    def set_callback_path(self, change):
+        """From now on changes go through `change(operation, key, value, callback_argument)`, which calls the user's
+        Python. None: they go straight into the table and the queues."""
+        self.state.attach(self.state.attached_queues, change, self.state.asking)
+
+    @property
+    def has_callback_path(self):
+        """Whether changes go through the user's Python."""
+        return self.state.seems_by_callbacks
+
+    def close(self):
+        """Refuses every operation from now on. The receiver then answers that the region is not there. When this
+        returns, the rest of a bulk call that is running is refused too."""
+        self.state.close()
+
+    @property
+    def is_inherited(self):
+        """Whether another process made the region, and this process was forked from it."""
+        return self.state.born != wan_forks
+
+    def one_wait(self):
+        """A context for many changes: the changes that this thread makes in the region while the context is entered are
+        waited for once, at its end."""
+        return OneWait(self.state)
+
+
+@cython.auto_pickle(False)
+cdef class RegionFace(RegionCalls):
+    """The part of a region that users hold: the compiled calls. The other calls are in Python, in `pywan.Region`."""
+    cdef RegionCore core
+
+    def __cinit__(self, RegionCore core not None):
+        self.core, self.state = core, core.state
+
+
+def core_of_face(RegionFace face not None):
+    """What a region has: for the member that holds it."""
+    return face.core
+
+
+cdef class _Nothing:
+    """Does nothing when called: what the benchmarks of single calls are measured against."""
+
+    def put(self, key, value, callback_argument=None):
+        pass

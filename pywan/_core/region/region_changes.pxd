@@ -1,0 +1,25 @@
+# The interface of region_changes.pyx.
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from pywan._core.region.compiled_region cimport CompiledRegion
+from pywan._core.region.region_state cimport condition
+
+cdef class Condition:
+    cdef condition wanted
+    cdef object holder      # Of the expected value.
+
+    cdef object found(self)
+
+cdef class CopyRead:
+    cdef CompiledRegion state
+    cdef uint32_t bucket
+    cdef uint64_t era
+    cdef readonly uint64_t sequence
+    cdef readonly bint begun, live
+    cdef readonly uint8_t form
+    cdef readonly bytes data
+
+cdef class RegionCalls:
+    cdef CompiledRegion state
+
+cdef class RegionChanges(RegionCalls):
+    pass

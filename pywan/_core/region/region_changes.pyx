@@ -1,0 +1,802 @@
+# Owns reading and changing a region key by key: `RegionCalls` has the calls for users, and `RegionChanges` adds those
+# for the region's member. `put` and `get` of a face and of a core are the same.
+cimport cython
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport free
+from libc.string cimport memset
+from cpython.exc cimport PyErr_CheckSignals
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from pywan._core.c_base cimport *
+from pywan._core.c_copies cimport *
+from pywan._core.c_record cimport *
+from pywan._core.c_region cimport *
+from pywan._core.values.codec cimport (
+    decode, encode, encode_by_type, encode_key, encode_key_by_type, encode_plain, encoded)
+from pywan._core.region.call_slots cimport CallSlots
+from pywan._core.region.compiled_region cimport CompiledRegion
+from pywan._core.region.enqueue cimport (
+    ENQUEUE_ASK, decide_enqueue, enqueue_decision, known_decisions, read_origin)
+from pywan._core.queue.event_queue cimport EventQueue
+from pywan._core.region.put cimport absent_below, condition_look, origin_local, region_change, region_change_if
+from pywan._core.queue.queue cimport queue_note_not_queued
+from pywan._core.region.region_columns cimport region_put_columns
+from pywan._core.region.region_state cimport (
+    IF_ABSENT, IF_EQUAL, IF_THERE, IF_VALUE, condition, decision, origin)
+from pywan._core.region.region_walk cimport region_change_here, region_packed, sum_shards
+from pywan._core.base.status cimport detail_text, raise_for
+from pywan._core.values.tagged cimport described, show
+
+
+cdef enum:
+    COPY_WAIT_MS = 50   # So long a read at a copy waits until what it saw counts. Then it asks the primary.
+
+
+cdef class Condition:
+    """What a conditional change asks for, as RegionCore.change_if says, and afterwards what the table had."""
+
+    def __cinit__(self, str kind, expected=None):
+        cdef encoded encoded_value
+        memset(&self.wanted, 0, sizeof(condition))
+        self.wanted.kind = {"absent": IF_ABSENT, "value": IF_VALUE, "equal": IF_EQUAL, "there": IF_THERE}[kind]
+        if self.wanted.kind == IF_EQUAL:
+            self.holder = encode(expected, &encoded_value)
+            # An integer's bytes, say, lie in `v`.
+            self.holder = PyBytes_FromStringAndSize(<const char *>encoded_value.data, encoded_value.length)
+            self.wanted.value = <const uint8_t *>PyBytes_AS_STRING(self.holder)
+            self.wanted.length, self.wanted.form = encoded_value.length, encoded_value.form
+
+    def __dealloc__(self):
+        wan_buffer_close(&self.wanted.found)
+
+    cdef object found(self):
+        """The value that the table had, as an object. None: it had none, or the condition is "equal"."""
+        if not self.wanted.found_value or self.wanted.kind == IF_EQUAL:
+            return None
+        cdef const uint8_t *data = b""
+        if self.wanted.found.used:
+            data = self.wanted.found.bytes
+        # The change is done, so this must not fail: `show` gives a value that is no object as `Undecodable`.
+        return show(self.wanted.found_form, data, <uint32_t>self.wanted.found.used)
+
+
+@cython.auto_pickle(False)
+cdef class RegionCalls:
+    """The compiled calls of a region for users."""
+
+    @property
+    def name(self):
+        return self.state.name
+
+    @property
+    def is_closed(self):
+        """Whether the region was destroyed, or its cache was closed."""
+        return bool(wan_flag_read(&self.state.region.closed))
+
+    @property
+    def applied(self):
+        """Remote changes that took effect."""
+        self.state.check_process()
+        return wan_read(&self.state.region.applied)
+
+    @property
+    def conflicts(self):
+        """Remote changes that lost against a later version."""
+        self.state.check_process()
+        return wan_read(&self.state.region.conflicts)
+
+    @property
+    def memory_bytes(self):
+        """Bytes allocated for entries and slots."""
+        cdef uint64_t used, tombstones, total
+        self.state.check_process()
+        with nogil:
+            sum_shards(&self.state.region.table, &used, &tombstones, &total)
+        return total
+
+    @property
+    def tombstones(self):
+        """Destroyed keys that are remembered."""
+        cdef uint64_t used, tombstones
+        self.state.check_process()
+        with nogil:
+            sum_shards(&self.state.region.table, &used, &tombstones, NULL)
+        return tombstones
+
+    def __len__(self):
+        cdef uint64_t used, tombstones
+        self.state.check_open()
+        if self.state.region.tail != NULL:
+            return self.state.route.count()
+        with nogil:
+            sum_shards(&self.state.region.table, &used, &tombstones, NULL)
+        return used - tombstones
+
+    def __contains__(self, key):
+        cdef uint8_t form
+        cdef bint live
+        find_bytes(self.state, key, &form, &live)
+        return live
+
+    def put(self, key, value, callback_argument=None):
+        """Stores `value` under `key` and hands the event to the attached senders. Raises QueueFullError,
+        EventTooLargeError or SerializationError; then nothing was stored and nothing will be sent."""
+        put_one(self.state, key, value, callback_argument)
+
+    def get(self, key, default=None):
+        """The value under `key`, or `default`. SerializationError for a value that is no object in this process."""
+        return get_one(self.state, key, default)
+
+    def destroy(self, key, callback_argument=None):
+        """Removes `key` everywhere. KeyError if it is not there."""
+        cdef CompiledRegion state = self.state
+        state.check_open()
+        outcome = "callbacks"
+        if not state.seems_by_callbacks:
+            outcome = change_one(state, WAN_DESTROY, key, None, callback_argument, None, None, None, WAN_ASK_NOBODY, 0,
+                                 None, None)
+        if outcome == "callbacks":
+            outcome = change_by_callbacks(state, WAN_DESTROY, key, None, callback_argument, 0, None)
+        if outcome == "missing":
+            raise KeyError(key)
+
+    def local_destroy(self, key):
+        """Removes the entry on this member only; nothing is sent. KeyError if it is not there."""
+        change_here(self.state, key, WAN_LOGGED_FORGET)
+
+    def invalidate(self, key):
+        """Drops the value and keeps the key with its version. Nothing is sent to other sites. KeyError if the key is
+        not there."""
+        change_here(self.state, key, WAN_LOGGED_INVALID)
+
+    def put_columns(self, keys, values, *, operations=None, timestamps=None):
+        """Changes row by row from two columns, in one call without the GIL.
+
+        `keys`, `values`: Arrow arrays, fixed-width numpy arrays, (offsets, data) pairs, lists of bytes or str, or
+        Column. `operations`: create/update/destroy per row (default update). `timestamps`: milliseconds since 1970 per
+        row. Returns the number of rows that took effect (a destroy of a key that is not there has none). BatchError
+        lists the rows that were refused; all others were done."""
+        return region_put_columns(self.state, keys, values, operations, timestamps)
+
+    def wait_durable(self):
+        """Returns when all changes and events so far are on the disk, as far as their logs are synchronous."""
+        self.state.wait_durable()
+
+
+cdef class RegionChanges(RegionCalls):
+    """The calls for the region's member. They let the caller say everything about a change."""
+
+    def change(self, int operation, key, value=None, callback_argument=None, decisions=None, version=None,
+               origin_=None, int ask=WAN_ASK_NOBODY, int64_t timestamp_ms=0,
+               Condition condition_=None, list heard=None):
+        """Makes one change, of which the caller can say everything. Changes that go through the user's Python end here.
+
+        `decisions`: what the user's callbacks said, {attached queue: verdict} for each queue whose filters were asked.
+        A verdict is None (enqueue), False (filtered) or (form, bytes) to be sent instead of the value. None: the
+        change was not shown to the callbacks. `heard`: a list that gets True if another
+        thread tells the listeners, or another member does (`Tail.hear`). `version`: (stamp, site) of a remote
+        change. `origin_`: (site, recipients, (member, thread, sequence), possible duplicate, flags, call); a local
+        change can have one too. `call`: (caller, slot, number, row or None) of the call of another member that
+        asks for the change. `condition_`: the condition of a local change.
+
+        Returns "created", "updated", "destroyed", "missing", "lost", "unmet" (the condition does not hold), "same"
+        (applied before), "forgotten" (the key may have been destroyed later, and nobody remembers that), "ask" (a
+        resolver has to be asked first) or "callbacks" (the callbacks, or the filters of `unasked` queues, have to be
+        asked first). With a `call` also "elsewhere" (this member is not primary, and changed nothing) and "in doubt"
+        (it was made here, and the next primary may not have it)."""
+        return change_one(self.state, operation, key, value, callback_argument, decisions, version, origin_, ask,
+                          timestamp_ms, condition_, heard)
+
+    @property
+    def entries_here(self):
+        """How many entries this member holds. Of a region that several members hold: those in its own copies."""
+        cdef uint64_t used, tombstones
+        with nogil:
+            sum_shards(&self.state.region.table, &used, &tombstones, NULL)
+        return used - tombstones
+
+    def unasked(self, origin_, decisions):
+        """The queues that an event with this origin would enter, and whose filters have to be asked first. `decisions`
+        as for `change`."""
+        cdef CompiledRegion state = self.state
+        cdef origin from_
+        cdef uint8_t flags
+        cdef enqueue_decision decided
+        cdef decision *known
+        cdef wan_shard *shard = &state.region.table.shards[0]
+        if not state.asking or not state.region.forwards:
+            return []
+        read_origin(origin_, &from_, &flags)
+        known = known_decisions(decisions, state.attached_queues, state.name, None)
+        decided.count = 0
+        wan_lock_take(&shard.lock)      # Any entry lock keeps the attachment alive.
+        if state.region.attached != NULL:
+            decide_enqueue(state.region.attached, &from_, state.region.site, known, &decided)
+        wan_lock_release(&shard.lock)
+        free(known)
+        return [state.attached_queues[n] for n in range(decided.count) if decided.verdicts[n] == ENQUEUE_ASK]
+
+    def next_event_id(self):
+        """(member, thread, sequence) of an event that this thread makes now. The caller gives it to `change` as part of
+        the origin."""
+        return self.state.region.member, wan_thread_number(), wan_thread_next_event()
+
+    def decide(self, int operation, key, version=None, int ask=WAN_ASK_NOBODY, value=None, Condition condition_=None,
+               uint8_t flags=0):
+        """Returns what `change` would return, and changes nothing."""
+        cdef encoded encoded_key, encoded_value
+        cdef wan_change change
+        cdef wan_outcome outcome
+        self.state.check_open()
+        _key_holder = encode_key(key, &encoded_key)
+        memset(&change, 0, sizeof(change))
+        set_key(&change, &encoded_key)
+        change.operation = <uint8_t>operation
+        change.hash = wan_key_hash(encoded_key.data, encoded_key.length, encoded_key.form)
+        change.ask = <uint8_t>ask
+        change.flags = flags
+        change.local = version is None
+        _value_holder = encode(value, &encoded_value)
+        set_value(&change, &encoded_value)
+        if version is not None:
+            change.stamp, change.stamp_site = version
+        if not self.state.region.stores:
+            return "destroyed" if operation == WAN_DESTROY else "updated"
+        cdef wan_shard *shard = wan_table_shard(&self.state.region.table, change.hash)
+        cdef wan_status status = WAN_OK
+        wan_lock_take(&shard.lock)
+        change.absent_below = absent_below(&self.state.region, flags)
+        outcome = wan_table_decide(shard, &change)
+        if condition_ is not None:
+            status = condition_look(
+                &condition_.wanted,
+                wan_table_find(shard, change.hash, change.key, change.key_length, change.key_form))
+            if not condition_.wanted.holds:
+                outcome = WAN_UNMET
+        wan_lock_release(&shard.lock)
+        raise_for(status, f"region {self.state.name!r}")
+        return outcome_name(outcome)
+
+    def change_if(self, str kind, int operation, key, value=None, expected=None, callback_argument=None):
+        """Makes one local change if the key is as `kind` says. No other change of the key comes in between. `kind`:
+        "absent" (the key has no value; it may have been invalidated), "value" (it has a value), "equal" (it has the
+        value `expected`, in form and bytes) or "there" (it is there, with a value or without).
+
+        Returns (whether the change was made, whether there was a value, that value). For "equal" the value is None."""
+        cdef Condition condition_ = Condition(kind, expected)
+        self.state.check_open()
+        if not self.state.region.stores and self.state.region.tail == NULL:
+            from pywan.errors import IllegalStateError
+            raise IllegalStateError(f"region {self.state.name!r} is a proxy and holds no entries, so what key"
+                                    f" {described(key)} has is not known here; nothing was changed - "
+                                    "use put or destroy, or ask a region that holds entries")
+        outcome = "callbacks"
+        if not self.state.seems_by_callbacks:
+            outcome = change_one(self.state, operation, key, value, callback_argument, None, None, None, 0, 0,
+                                 condition_, None)
+        if outcome == "callbacks":
+            outcome = change_by_callbacks(self.state, operation, key, value, callback_argument, 0, condition_)
+        return outcome in ("created", "updated", "destroyed"), bool(condition_.wanted.found_value), condition_.found()
+
+    def clear(self):
+        """Removes every entry of the region on this member, and returns how many there were. This is a region
+        operation, so nothing is sent."""
+        cdef CompiledRegion state = self.state
+        cdef encoded encoded_key
+        cdef bytes packed
+        cdef const uint8_t *run
+        cdef uint64_t at, cursor = 0, dropped = 0
+        state.check_open()
+        if state.region.tail != NULL:
+            return state.route.clear()
+        while cursor < state.region.table.shard_count:
+            packed = region_packed(&state.region.table, &cursor, state.region.table.shard_count, 1, state.name)
+            run, at = <const uint8_t *>PyBytes_AS_STRING(packed), 0
+            # We use the bytes of the key: not every key has the same bytes once it is decoded and encoded again.
+            while at < <uint64_t>len(packed):
+                encoded_key.length, encoded_key.form = run[at] | run[at + 1] << 8, run[at + 2]
+                encoded_key.data = run + at + 32
+                dropped += change_key_here(state, &encoded_key, WAN_LOGGED_FORGET)
+                at += 32 + encoded_key.length
+        state.wait_written(False)
+        return dropped
+
+    def lookup(self, key):
+        """(value, stamp, site, is_live) of a key, or None. A tombstone has is_live False. The value is as `show_object`
+        gives it."""
+        cdef encoded encoded_key
+        self.state.check_open()
+        _key_holder = encode_key(key, &encoded_key)
+        cdef uint64_t hash = wan_key_hash(encoded_key.data, encoded_key.length, encoded_key.form)
+        cdef wan_shard *shard = wan_table_shard(&self.state.region.table, hash)
+        cdef wan_entry *entry
+        cdef bytes data = None
+        cdef uint8_t form = 0, state = 0, site = 0
+        cdef uint64_t stamp = 0
+        wan_lock_take(&shard.lock)
+        try:                    # There may be no memory for the copy.
+            entry = wan_table_find(shard, hash, encoded_key.data, <uint16_t>encoded_key.length, encoded_key.form)
+            if entry != NULL:
+                data = PyBytes_FromStringAndSize(<const char *>wan_entry_value(entry), entry.value_length)
+                form, state, stamp, site = entry.value_form, entry.state, entry.stamp, entry.stamp_site
+        finally:
+            wan_lock_release(&shard.lock)
+        if data is None:
+            return None
+        if state == WAN_ENTRY_TOMBSTONE:
+            return None, stamp, site, False
+        if state == WAN_ENTRY_INVALID:
+            return None, stamp, site, True
+        return show(form, <const uint8_t *>PyBytes_AS_STRING(data), <uint32_t>PyBytes_GET_SIZE(data)), stamp, site, True
+
+    def show(self, key, default=None):
+        """As `get`, but a value that is no object in this process is shown as Undecodable."""
+        cdef uint8_t form
+        cdef bint live
+        cdef bytes data = find_bytes(self.state, key, &form, &live)
+        if data is None:
+            return default
+        return show(form, <const uint8_t *>PyBytes_AS_STRING(data), <uint32_t>PyBytes_GET_SIZE(data))
+
+
+# Changes and reads of one key, for callers that have the state: plain calls within this unit.
+
+cdef inline void set_key(wan_change *change, const encoded *key) noexcept nogil:
+    change.key, change.key_length, change.key_form = key.data, <uint16_t>key.length, key.form
+
+
+cdef inline void set_value(wan_change *change, const encoded *value) noexcept nogil:
+    change.value, change.value_length, change.value_form = value.data, value.length, value.form
+
+
+cdef inline void set_callback(origin *from_, const encoded *argument) noexcept nogil:
+    from_.callback, from_.callback_length = argument.data, <uint16_t>argument.length
+    from_.callback_form = argument.form
+
+
+cdef int put_one(CompiledRegion self, key, value, callback_argument) except -1:
+    """As `RegionCalls.put`."""
+    cdef encoded encoded_key, encoded_value, encoded_argument
+    cdef wan_change change
+    cdef origin from_
+    cdef wan_outcome outcome
+    cdef wan_status status
+    if self.region.closed or self.born != wan_forks:
+        self.check_open()
+    if self.seems_by_callbacks:
+        change_by_callbacks(self, WAN_UPDATE, key, value, callback_argument, 0, None)
+        return 0
+    if self.region.tail != NULL:
+        change_one(self, WAN_UPDATE, key, value, callback_argument, None, None, None, WAN_ASK_NOBODY, 0, None, None)
+        return 0
+    if not encode_plain(key, &encoded_key, <Py_ssize_t>WAN_KEY_BYTES_MAX):
+        _key_holder = encode_key_by_type(key, &encoded_key)
+    change.hash = wan_key_hash(encoded_key.data, encoded_key.length, encoded_key.form)
+    wan_table_prefetch_slot(&self.region.table, change.hash)
+    if not encode_plain(value, &encoded_value, <Py_ssize_t>WAN_VALUE_BYTES_MAX):
+        _value_holder = encode_by_type(value, &encoded_value, False)
+    origin_local(&from_, &self.region, wan_thread_self())
+    if callback_argument is not None:
+        _argument_holder = encode_callback(callback_argument, &encoded_argument)
+        set_callback(&from_, &encoded_argument)
+    set_key(&change, &encoded_key)
+    set_value(&change, &encoded_value)
+    change.operation = WAN_UPDATE
+    change.stamp_site = self.region.site
+    change.stamp = wan_clock_take(self.region.clock, wan_clock_now_ms(self.region.clock), 1)
+    change.flags = 0
+    change.local = 1
+    change.ask = WAN_ASK_NOBODY
+    status = region_change(&self.region, &change, &from_, NULL, &outcome)
+    if status == WAN_FULL and self.full_timeout_us:
+        status = self.wait_for_room(&change, &from_, NULL, NULL, &outcome)
+    if status == WAN_SLOW or status == WAN_ELSEWHERE:       # It has become so just now.
+        if change_one(self, WAN_UPDATE, key, value, callback_argument, None, None, None, WAN_ASK_NOBODY, 0, None,
+                      None) == "callbacks":
+            change_by_callbacks(self, WAN_UPDATE, key, value, callback_argument, 0, None)
+        return 0
+    if status == WAN_OK and self.region.tail != NULL and change.waits:      # The region is shared since just now.
+        if self.wait_counted(wan_table_bucket(&self.region.table, change.hash).number, change.era,
+                             change.sequence) != WAN_OK:
+            raise no_answer(self, key, True)
+        check_copies(self, key, wan_table_bucket(&self.region.table, change.hash).number, change.sequence, False)
+        return 0
+    if status != WAN_OK:
+        self.fail(status, f"put of key {described(key)}")
+    if outcome == WAN_OUT_OF_MEMORY:
+        raise MemoryError(f"region {self.name!r}: no memory for key {described(key)}; nothing was stored")
+    if wan_flag_read(&self.region.durable):
+        self.wait_written(change.waits)
+    return 0
+
+
+cdef object get_one(CompiledRegion self, key, default):
+    """As `RegionCalls.get`."""
+    cdef uint8_t form
+    cdef bint live
+    cdef bytes data = find_bytes(self, key, &form, &live)
+    if data is None:
+        return default
+    return decode(form, <const uint8_t *>PyBytes_AS_STRING(data), <uint32_t>PyBytes_GET_SIZE(data))
+
+
+cdef bytes find_bytes(CompiledRegion self, key, uint8_t *form, bint *live):
+    """The bytes of a key's value, and its form. None: it has no value. `live`: the key is there, with a value or
+    without."""
+    cdef encoded encoded_key
+    if self.region.closed or self.born != wan_forks:
+        self.check_open()
+    _key_holder = encode_key(key, &encoded_key)
+    cdef uint64_t hash = wan_key_hash(encoded_key.data, encoded_key.length, encoded_key.form)
+    if self.region.tail != NULL:
+        return find_shared(self, key, &encoded_key, hash, form, live)
+    return find_here(self, &encoded_key, hash, form, live, NULL)
+
+
+cdef bytes find_here(CompiledRegion self, const encoded *key, uint64_t hash, uint8_t *form, bint *live,
+                     uint64_t *sequence):
+    """As `find_bytes`, in this member's table. `sequence`: gets the sequence of the newest change of the key's shard.
+    NULL: nobody asks."""
+    cdef wan_shard *shard = wan_table_shard(&self.region.table, hash)
+    cdef wan_entry *entry
+    cdef bytes data = None
+    live[0] = False
+    wan_lock_take(&shard.lock)
+    try:                    # There may be no memory for the copy.
+        entry = wan_table_find(shard, hash, key.data, <uint16_t>key.length, key.form)
+        if entry != NULL and entry.state != WAN_ENTRY_TOMBSTONE:
+            live[0] = True
+            if entry.state == WAN_ENTRY_LIVE:
+                data = PyBytes_FromStringAndSize(<const char *>wan_entry_value(entry), entry.value_length)
+                form[0] = entry.value_form
+        if sequence != NULL:
+            sequence[0] = wan_read(&self.region.tail.shard_last[shard - self.region.table.shards])
+    finally:
+        wan_lock_release(&shard.lock)
+    return data
+
+
+cdef bytes find_shared(CompiledRegion self, key, const encoded *encoded_key, uint64_t hash, uint8_t *form, bint *live):
+    """As `find_bytes`, in a region that several members hold. The primary answers when what it read counts. So does a
+    copy in sync, where the region lets copies answer."""
+    cdef uint32_t bucket = wan_table_bucket(&self.region.table, hash).number
+    cdef wan_tail *tail = self.region.tail
+    cdef uint64_t era, sequence = 0, began = wan_monotonic_us()
+    cdef uint8_t role
+    cdef bytes data
+    cdef wan_status status
+    while True:
+        era = wan_read(&tail.buckets[bucket].era)
+        role = wan_tail_role(tail, bucket)
+        if role == WAN_TAIL_PRIMARY:
+            data = find_here(self, encoded_key, hash, form, live, &sequence)
+            # The promise of the copies comes last: it has to hold after all that was read counts.
+            status = self.wait_counted(bucket, era, sequence)
+            if status == WAN_OK:
+                status = self.wait_readable(bucket, era)
+            if status == WAN_OK:
+                return data
+            if status == WAN_EMPTY:
+                raise no_answer(self, key, False)
+        elif copy_answers(self, role):
+            data = find_here(self, encoded_key, hash, form, live, &sequence)
+            if wait_at_copy(self, bucket, era, sequence, COPY_WAIT_MS) == WAN_OK:
+                return data
+        found = self.route.read(key, began)
+        if found is not None:
+            live[0] = found[0]
+            form[0] = found[1]
+            return found[2]
+        self.wait_for_role(key, began, False)
+
+
+cdef bint copy_answers(CompiledRegion self, uint8_t role) noexcept:
+    """Whether a read may begin at this member's copy."""
+    return role == WAN_TAIL_COPY and self.region.reads_copies and wan_tail_lease_runs(self.region.tail)
+
+
+cdef wan_status wait_at_copy(CompiledRegion self, uint32_t bucket, uint64_t era, uint64_t sequence,
+                             uint32_t limit_ms) noexcept:
+    """Waits until what a copy has read counts. WAN_OK: it may be told. WAN_EMPTY: the time is over. WAN_ELSEWHERE: the
+    primary is to be asked."""
+    cdef wan_status status
+    with nogil:
+        status = wan_tail_wait(self.region.tail, bucket, era, sequence, limit_ms)
+    # The lease is asked again: a copy may answer only if it was in sync when it looked at its table.
+    return WAN_ELSEWHERE if status == WAN_OK and not wan_tail_lease_runs(self.region.tail) else status
+
+
+cdef class CopyRead:
+    """A read of a key at this member's own copy, for drivers without threads. If it has not `begun`, or if it ends
+    without an answer, the primary is asked."""
+
+    def __cinit__(self, RegionCalls region not None, key):
+        cdef encoded encoded_key
+        cdef uint64_t hash
+        _key_holder = encode_key(key, &encoded_key)
+        hash = wan_key_hash(encoded_key.data, encoded_key.length, encoded_key.form)
+        self.state = region.state
+        self.state.check_open()
+        if self.state.region.tail == NULL:
+            return
+        self.bucket = wan_table_bucket(&self.state.region.table, hash).number
+        self.era = wan_read(&self.state.region.tail.buckets[self.bucket].era)
+        if copy_answers(self.state, wan_tail_role(self.state.region.tail, self.bucket)):
+            self.data = find_here(self.state, &encoded_key, hash, &self.form, &self.live, &self.sequence)
+            self.begun = True
+
+    def take(self):
+        """Looks how it ends. True: `live`, `form` and `data` may be told. False: without an answer. None: what it has
+        seen does not count yet."""
+        cdef wan_status status = wait_at_copy(self.state, self.bucket, self.era, self.sequence, 0)
+        return None if status == WAN_EMPTY else status == WAN_OK
+
+
+cdef object no_answer(CompiledRegion self, key, bint in_doubt):
+    """The error for a call whose copies do not answer in time."""
+    from pywan.errors import ConnectivityError
+    became = "the change may count later, or be lost" if in_doubt else "nothing was changed"
+    error = ConnectivityError(f"region {self.name!r}: key {described(key)}: not all copies of its bucket answered"
+                              f" within {self.route.limit_us / 1e6:g} s; {became}. Try again when the members of the"
+                              " site reach each other; `show coordinator` says who is there")
+    error.in_doubt = in_doubt
+    return error
+
+
+cdef int check_copies(CompiledRegion self, key, uint32_t bucket, uint64_t sequence, bint is_repeat) except -1:
+    """Raises an error if a change that counts was made with fewer copies than min-in-sync-copies asks for."""
+    cdef uint32_t copies = wan_tail_made_with(self.region.tail, bucket, sequence, is_repeat)
+    if copies:
+        raise self.route.too_few(bucket, copies, self.region.tail.min_copies, key)
+    return 0
+
+
+cdef object nobody_knows(CompiledRegion self, key):
+    """The error for a call of which nobody knows whether an attempt made it. This thread's detail says why."""
+    from pywan.errors import ConnectivityError
+    error = ConnectivityError(f"region {self.name!r}: key {described(key)}: {detail_text()}; the change may have been"
+                              " made. Read the key, and make the change again if it is needed")
+    error.in_doubt = True
+    return error
+
+
+cdef str change_by_callbacks(CompiledRegion self, int operation, key, value, callback_argument, int64_t timestamp_ms,
+                             Condition condition_):
+    """Takes a change through the user's callbacks, at the primary of its bucket. Returns its outcome."""
+    cdef encoded encoded_key
+    if self.region.tail != NULL:
+        _key_holder = encode_key(key, &encoded_key)
+        if self.is_elsewhere(wan_key_hash(encoded_key.data, encoded_key.length, encoded_key.form)):
+            outcome = self.route.change(operation, key, value, callback_argument,
+                                        (self.region.member, wan_thread_number(), wan_thread_next_event()), condition_,
+                                        timestamp_ms)
+            if outcome is not None:
+                if not isinstance(outcome, str):    # The callbacks would make another change.
+                    raise no_answer(self, key, True)
+                return outcome
+    if condition_ is None and not timestamp_ms:
+        return self.change_by_callbacks(operation, key, value, callback_argument)
+    return self.change_by_callbacks(operation, key, value, callback_argument, timestamp_ms, condition_)
+
+
+cdef str finish_shared(CompiledRegion self, wan_change *change, origin *from_, decision *decided,
+                       Condition condition_, key, value, callback_argument, int64_t timestamp_ms, uint64_t began,
+                       CallSlots slots, uint64_t epoch, wan_status *status, wan_outcome *outcome):
+    """The rest of a change to a region that several members hold, which began at `began`, when the bucket had this
+    epoch, and has its identity from `slots`. It waits until the change counts, or asks the primary to make it. Returns
+    the outcome at another member. None: the change was made here, or refused, as *status and *outcome say."""
+    cdef uint32_t bucket = wan_table_bucket(&self.region.table, change.hash).number
+    cdef condition *wanted = &condition_.wanted if condition_ is not None else NULL
+    cdef wan_call_identity *call = &from_.attempt.call
+    cdef wan_status counts
+    event_id = from_.event_member, from_.event_thread, from_.event_sequence
+    while True:
+        if status[0] == WAN_OK and outcome[0] != WAN_OUT_OF_MEMORY:
+            counts = wait_shared(self, bucket, change, outcome[0])
+            if counts == WAN_OK:
+                if self.region.tail.min_copies > 1 and outcome[0] <= WAN_DESTROYED:
+                    check_copies(self, key, bucket, change.sequence, change.recalled != 0)
+                return None
+            if counts == WAN_EMPTY:
+                raise no_answer(self, key, outcome[0] <= WAN_DESTROYED)
+            if outcome[0] <= WAN_DESTROYED:
+                from_.attempt.since = from_.attempt.since or epoch
+        elif status[0] == WAN_IN_DOUBT or (status[0] == WAN_GIVEN_UP and from_.attempt.since):
+            raise nobody_knows(self, key)
+        elif status[0] != WAN_ELSEWHERE and status[0] != WAN_GIVEN_UP:
+            return None
+        if status[0] == WAN_GIVEN_UP:
+            slots.rename(call)
+        else:
+            found = self.route.change(<int>change.operation, key, value, callback_argument, event_id, condition_,
+                                      timestamp_ms, began, from_.attempt.since, (call.caller, call.slot, call.number))
+            if isinstance(found, str):
+                return found
+            from_.attempt.since = found or 0        # This member is primary now.
+            self.wait_for_role(key, began, from_.attempt.since != 0)
+        epoch = self.epoch_of(bucket)
+        change.stamp = wan_clock_take(self.region.clock, wan_clock_now_ms(self.region.clock), 1)
+        if wanted != NULL:
+            status[0] = region_change_if(&self.region, change, from_, decided, wanted, outcome)
+        else:
+            status[0] = region_change(&self.region, change, from_, decided, outcome)
+
+
+cdef str finish_for_other(CompiledRegion self, wan_change *change, key, wan_status status, wan_outcome outcome):
+    """As `finish_shared`, for a change of another call, which goes again by itself. Returns "elsewhere" or "in doubt"
+    if this member is not primary, and the call has to."""
+    cdef wan_status counts
+    if status == WAN_IN_DOUBT or status == WAN_GIVEN_UP:
+        raise nobody_knows(self, key)
+    if status == WAN_OK and outcome != WAN_OUT_OF_MEMORY:
+        counts = wait_shared(self, wan_table_bucket(&self.region.table, change.hash).number, change, outcome)
+        if counts == WAN_EMPTY:
+            raise no_answer(self, key, outcome <= WAN_DESTROYED)
+        if counts != WAN_OK:
+            return "in doubt" if outcome <= WAN_DESTROYED else "elsewhere"
+        if self.region.tail.min_copies > 1 and outcome <= WAN_DESTROYED:
+            check_copies(self, key, wan_table_bucket(&self.region.table, change.hash).number, change.sequence,
+                         change.recalled != 0)
+    return "elsewhere" if status == WAN_ELSEWHERE else None
+
+
+cdef wan_status wait_shared(CompiledRegion self, uint32_t bucket, const wan_change *change,
+                            wan_outcome outcome) except *:
+    """Waits until a change counts, or what a change saw that did nothing. Statuses as `CompiledRegion.wait_counted`."""
+    cdef wan_status status = self.wait_counted(bucket, change.era, change.sequence)
+    if status == WAN_OK and outcome > WAN_DESTROYED:        # The answer is a read.
+        status = self.wait_readable(bucket, change.era)
+    return status
+
+
+cdef str change_one(CompiledRegion self, int operation, key, value, callback_argument, decisions, version, origin_,
+                    int ask, int64_t timestamp_ms, Condition condition_, list heard):
+    """As `RegionChanges.change`."""
+    cdef encoded encoded_key, encoded_value, encoded_argument
+    cdef wan_change change
+    cdef origin from_
+    cdef wan_outcome outcome
+    cdef wan_status status
+    cdef decision *decided = NULL
+    cdef condition *wanted = &condition_.wanted if condition_ is not None else NULL
+    cdef uint64_t began = 0, epoch = 0
+    cdef uint8_t flags = 0
+    cdef CallSlots slots = None         # Where the change has its identity from. None: another call asks for it.
+    cdef wan_call_identity own
+    self.check_open()
+    _key_holder = encode_key(key, &encoded_key)
+    _value_holder = encode(value, &encoded_value)
+    if origin_ is None:
+        origin_local(&from_, &self.region, wan_thread_self())
+    else:
+        read_origin(origin_, &from_, &flags)
+    if callback_argument is not None:
+        _argument_holder = encode_callback(callback_argument, &encoded_argument)
+        set_callback(&from_, &encoded_argument)
+    set_key(&change, &encoded_key)
+    set_value(&change, &encoded_value)
+    change.operation = <uint8_t>operation
+    change.hash = wan_key_hash(encoded_key.data, encoded_key.length, encoded_key.form)
+    change.ask = <uint8_t>ask
+    change.flags, change.heard = flags, 0
+    if version is None:
+        change.local = 1
+        change.stamp_site = self.region.site
+        change.stamp = wan_clock_take(self.region.clock, wan_clock_now_ms(self.region.clock), 1)
+        if timestamp_ms > 0 and (<uint64_t>timestamp_ms) << 16 < change.stamp:
+            change.stamp, change.flags = (<uint64_t>timestamp_ms) << 16, WAN_FLAG_GIVEN
+    else:
+        change.local = 0
+        change.stamp, change.stamp_site = version
+        wan_clock_see(self.region.clock, change.stamp)
+    if decisions is not None:
+        decided = known_decisions(decisions, self.attached_queues, self.name, key)
+    if self.region.tail != NULL:
+        if version is not None:
+            from pywan.errors import IllegalStateError
+            raise IllegalStateError(f"region {self.name!r} is on several members, and events of other sites cannot be"
+                                    " applied to such a region in this version")
+        from_.asked, began = wanted, wan_monotonic_us()
+        if not from_.attempt.call.caller:
+            slots = self.slots
+            slots.take(&from_.attempt.call)
+            own = from_.attempt.call
+            epoch = self.epoch_of(wan_table_bucket(&self.region.table, change.hash).number)
+    try:
+        if wanted != NULL:
+            status = region_change_if(&self.region, &change, &from_, decided, wanted, &outcome)
+        else:
+            status = region_change(&self.region, &change, &from_, decided, &outcome)
+        if status == WAN_FULL and self.full_timeout_us and version is None:
+            status = self.wait_for_room(&change, &from_, decided, wanted, &outcome)
+        if self.region.tail != NULL and status != WAN_SLOW:
+            if slots is None:
+                elsewhere = finish_for_other(self, &change, key, status, outcome)
+            else:
+                elsewhere = finish_shared(self, &change, &from_, decided, condition_, key, value, callback_argument,
+                                          timestamp_ms, began, slots, epoch, &status, &outcome)
+            if elsewhere is not None:
+                if heard is not None:
+                    heard.append(True)
+                return elsewhere
+        if heard is not None and change.heard:
+            heard.append(True)
+    finally:
+        free(decided)
+        if slots is not None:
+            wan_slots_give(&slots.slots, own)
+    if status == WAN_SLOW:
+        return "callbacks"
+    if status != WAN_OK:
+        self.fail(status, f"change of key {described(key)}")
+    if outcome == WAN_OUT_OF_MEMORY:
+        raise MemoryError(f"region {self.name!r}: no memory for key {described(key)}; nothing was stored")
+    if version is None and wan_flag_read(&self.region.durable):
+        self.wait_written(change.waits)
+    if version is not None:
+        if outcome == WAN_LOST:
+            wan_add_shared(&self.region.conflicts, 1)
+        elif outcome <= WAN_DESTROYED:
+            wan_add_shared(&self.region.applied, 1)
+    return outcome_name(outcome)
+
+
+cdef int change_here(CompiledRegion self, key, uint8_t flag) except -1:
+    """Removes or invalidates an entry on this member, and waits as the log's level says. KeyError if it is not
+    there."""
+    cdef encoded encoded_key
+    cdef EventQueue queue
+    self.check_open()
+    if self.region.tail != NULL:
+        from pywan.errors import IllegalStateError
+        raise IllegalStateError(f"region {self.name!r} is on several members, and its entries cannot differ between"
+                                " them: use destroy, or a region of type LOCAL; nothing was changed")
+    _key_holder = encode_key(key, &encoded_key)
+    cdef bint found = change_key_here(self, &encoded_key, flag)
+    for queue in self.attached_queues:
+        queue_note_not_queued(queue.gateway)
+    if not found:
+        raise KeyError(key)
+    self.wait_written(False)
+    return 0
+
+
+cdef int change_key_here(CompiledRegion self, const encoded *encoded_key, uint8_t flag) except -1:
+    """Removes or invalidates the key's entry on this member, as `flag` says. 1: there was an entry; 0: there was
+    none."""
+    cdef wan_change change
+    cdef bint found
+    cdef uint64_t began = 0
+    cdef uint32_t never = 0
+    cdef wan_status status
+    memset(&change, 0, sizeof(change))
+    set_key(&change, encoded_key)
+    change.value_form = WAN_FORM_NONE
+    change.hash = wan_key_hash(encoded_key.data, encoded_key.length, encoded_key.form)
+    change.operation = WAN_DESTROY if flag == WAN_LOGGED_FORGET else WAN_UPDATE
+    status = region_change_here(&self.region, &change, flag, &found)
+    if status == WAN_FULL and self.full_timeout_us:
+        began = wan_monotonic_us()
+        while status == WAN_FULL and self.may_wait(began):
+            PyErr_CheckSignals()
+            with nogil:
+                wan_wait_change(&never, 0, 5)
+                status = region_change_here(&self.region, &change, flag, &found)
+    if status != WAN_OK:
+        self.fail(status, "local destroy" if flag == WAN_LOGGED_FORGET else "invalidate")
+    return found
+
+
+cdef object outcome_name(wan_outcome outcome):
+    """The name of an outcome, as `RegionChanges.change` returns it."""
+    return ("created", "updated", "destroyed", "missing", "lost", "ask", "no memory", "unmet", "same",
+            "forgotten")[<int>outcome]
+
+
+cdef object encode_callback(argument, encoded *out):
+    """As `encode`, for a callback argument."""
+    holder = encode(argument, out)
+    if out.length > WAN_CALLBACK_BYTES_MAX:
+        from pywan.errors import EventTooLargeError
+        raise EventTooLargeError(f"a callback argument of {out.length} bytes is over the limit of"
+                                 f" {WAN_CALLBACK_BYTES_MAX} bytes; nothing was stored")
+    return holder

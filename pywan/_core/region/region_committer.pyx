@@ -1,0 +1,73 @@
+# Owns the region's part in the work of its committer: when there is work, and in which order a round does it.
+from libc.stdint cimport uint8_t, uint32_t
+from pywan._core.c_base cimport *
+from pywan._core.c_log cimport *
+from pywan._core.log.committer cimport WORK_IDLE, WORK_NOW, committer_init, log_owner
+from pywan._core.log.log_pending cimport pending_rest
+from pywan._core.region.region_log cimport region_log_write
+from pywan._core.region.region_log_move cimport (
+    region_log_end_moving, region_log_may_shrink, region_log_shorten, region_log_sweep, region_log_wants_sweep,
+    region_log_write_behind)
+from pywan._core.region.region_state cimport region_log
+
+
+cdef void region_committer_init(region_log *log, uint8_t synchronous, uint32_t flush_ms) noexcept nogil:
+    """Prepares the committer. Call it before the log is opened."""
+    cdef log_owner owner
+    owner.itself, owner.lock = log, &log.lock
+    owner.work_of, owner.round_of, owner.rest, owner.seal = work_of_region, round_of_region, rest_of_region, seal_region
+    owner.write_block_of, owner.has_reached = write_block_of_region, NULL
+    committer_init(&log.committer, &owner, synchronous, flush_ms)
+
+
+cdef uint32_t work_of_region(void *itself, bint stopping) noexcept nogil:
+    """There is work now if records are pending. Otherwise a sweep may be worth it now and then: it makes room for this
+    log or for others in the store."""
+    cdef region_log *log = <region_log *>itself
+    cdef bint waits
+    wan_lock_take(&log.lock)
+    waits = log.records.pending.used != 0 or log.records.taken.used != 0
+    wan_lock_release(&log.lock)
+    if waits:
+        return WORK_NOW
+    return WORK_IDLE if not stopping and region_log_wants_sweep(log) else 0
+
+
+cdef wan_status round_of_region(void *itself, uint32_t work) noexcept nogil:
+    """Runs one round of the committer: a sweep if it is worth it, the pending records, and then the shortening of the
+    log."""
+    cdef region_log *log = <region_log *>itself
+    # A round that failed took records and did not write them. Records that became pending since are written after them.
+    cdef bint late = log.records.taken.used != 0
+    cdef wan_status status = WAN_OK
+    if region_log_wants_sweep(log):
+        status = region_log_sweep(log)      # Before the write, while there is room.
+    if status == WAN_OK:
+        status = region_log_write_behind(log)
+    if status == WAN_FULL and region_log_may_shrink(log):       # There is no room: now a sweep is worth any gain.
+        status = region_log_sweep(log)
+        if status == WAN_OK:
+            status = region_log_write_behind(log)
+    if status == WAN_OK and late:
+        status = region_log_write_behind(log)
+    if status == WAN_OK:
+        # A failure here does no harm: what is durable stays so, and the next commit tries again.
+        region_log_shorten(log)
+    region_log_end_moving(log)
+    return status
+
+
+cdef wan_status write_block_of_region(void *itself) noexcept nogil:
+    """Writes the pending records if one write is enough. Otherwise it returns WAN_SLOW."""
+    return region_log_write(<region_log *>itself, True)
+
+
+cdef void rest_of_region(void *itself) noexcept nogil:
+    """Gives back memory while there is nothing to do."""
+    cdef region_log *log = <region_log *>itself
+    pending_rest(&log.records, &log.lock, wan_monotonic_us())
+
+
+cdef wan_status seal_region(void *itself) noexcept nogil:
+    """Ends the log, in which nothing is left to write."""
+    return wan_log_seal(&(<region_log *>itself).committer.log, NULL, 0)

@@ -1,0 +1,236 @@
+# Owns the shortening of a region's log, from its oldest segment on: a record that is still the current version lives,
+# and is appended again; the rest is history. Near the limit of the store a sweep goes over the whole log.
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.string cimport memset
+from pywan._core.c_base cimport *
+from pywan._core.c_record cimport *
+from pywan._core.c_log cimport *
+from pywan._core.c_region cimport *
+from pywan._core.log.disk_log cimport LOG_SEGMENTS_KEPT, MOVED_SEGMENTS_MAX
+from pywan._core.region.region_log cimport region_log_write, region_log_write_blocks
+from pywan._core.region.region_log_superseded cimport (
+    region_log_end_look, region_log_forget_look, region_log_keep_superseded, region_log_may_keep_less)
+from pywan._core.region.region_recovery cimport change_from_logged
+from pywan._core.region.region_state cimport region_log
+
+
+cdef enum:
+    # The store is near its limit when it has less room than for so many segments. Then a sweep moves what lives
+    # together before anything else is written.
+    NEAR_LIMIT_SEGMENTS = 8
+    # A sweep moves what lives out of so many segments in one commit, so that the price of a commit has a limit.
+    NEAR_LIMIT_MOVED = 16
+
+
+cdef uint64_t region_log_live_bytes(const region_log *log) noexcept nogil:
+    """About how many bytes the living records of the log have."""
+    cdef uint64_t total = 0
+    for n in range(log.region.table.shard_count):
+        total += wan_read(&log.region.table.shards[n].bytes) + wan_table_shrunk_log_bytes(&log.region.table.shards[n])
+    return total
+
+
+cdef inline bint region_log_has_room(const region_log *log, uint32_t segments) noexcept nogil:
+    """Whether the log has room for so many segments."""
+    return wan_log_room(&log.committer.log) >= segments * wan_log_segment_bytes(&log.committer.log)
+
+
+cdef wan_status add_once(wan_buffer *records, wan_item_set *added, const wan_logged *record) noexcept nogil:
+    """Adds the record, unless the set says that a record of its key is there. The log has copies of a record where a
+    move failed, or a crash ended it."""
+    cdef uint64_t *slot
+    cdef uint64_t at = records.used
+    cdef wan_status status = wan_item_set_find(added, records, record, &slot)
+    if status == WAN_OK and slot[0] == 0:
+        status = wan_buffer_add(records, record, wan_logged_length(record))
+        if status == WAN_OK:
+            wan_item_set_choose(added, slot, at)
+    return status
+
+
+cdef bint region_log_keeps_marks(region_log *log, uint64_t stamp) noexcept nogil:
+    """Whether a mark with this stamp has to be moved though there is a newer one: the newer one may be pending still. A
+    mark says up to which stamp destroys may have been forgotten."""
+    cdef bint is_void = stamp > wan_read(&log.region.let_go), keeps
+    wan_lock_take(&log.lock)
+    keeps = log.moving.alone and not (is_void and log.committer.durable >= log.reset_given)
+    wan_lock_release(&log.lock)
+    return keeps
+
+
+cdef wan_status region_log_move(void *owner, uint32_t index, uint64_t commit, const wan_part_head *head,
+                                const uint8_t *data) noexcept nogil:
+    """Reads one part of a block. Adds the records that live to `moving.records` and, with `moving.alone`, the others to
+    `moving.superseded`."""
+    cdef region_log *log = <region_log *>owner
+    cdef const wan_logged *record
+    cdef wan_shard *shard
+    cdef wan_entry *entry
+    cdef wan_change change
+    cdef uint64_t at = 0
+    cdef bint lives
+    cdef wan_status status = WAN_OK
+    while at < head.length and status == WAN_OK:
+        record = <const wan_logged *>(data + at)
+        at += wan_logged_length(record)
+        change_from_logged(&change, record, wan_key_hash(wan_logged_key(record), record.key_length, record.key_form))
+        if record.kinds & WAN_LOGGED_MARK:
+            if record.kinds & WAN_LOGGED_FORGET:      # It is not moved: behind it in the log there are later stamps.
+                continue
+            # The newest mark of each kind is moved. The others are moved too while a newer one may be pending still.
+            if (region_log_keeps_marks(log, record.stamp) or record.stamp == wan_read(&log.region.mark)
+                    or record.stamp == wan_read(&log.region.let_go)):
+                status = wan_buffer_add(&log.moving.records, record, wan_logged_length(record))
+            continue
+        shard = wan_table_shard(&log.region.table, change.hash)
+        wan_lock_take(&shard.lock)
+        entry = wan_table_find(shard, change.hash, change.key, change.key_length, change.key_form)
+        lives = (entry != NULL and not (record.kinds & WAN_LOGGED_FORGET) and wan_table_made_by(entry, &change)
+                 and (entry.state == WAN_ENTRY_INVALID) == ((record.kinds & WAN_LOGGED_INVALID) != 0))
+        if (entry == NULL and record.operation == WAN_DESTROY and shard.shrunk != NULL
+                and not record.kinds & WAN_LOGGED_FORGET):
+            lives = wan_table_shrunk_stamp(shard, change.hash) == record.stamp
+        wan_lock_release(&shard.lock)
+        if lives:
+            status = add_once(&log.moving.records, &log.moving.of_records, record)
+        elif log.moving.alone:
+            status = wan_buffer_add(&log.moving.superseded, record, wan_logged_length(record))
+    return status
+
+
+cdef wan_status region_log_read_oldest(region_log *log, uint32_t most, bint alone) noexcept nogil:
+    """Reads into `moving.records` what lives in the oldest segments: up to `most` of them, and no more than about half
+    a segment of bytes."""
+    cdef wan_log_reader reader
+    cdef wan_status status = WAN_OK
+    cdef uint32_t end = log.committer.log.writing, n
+    wan_buffer_empty(&log.moving.records)
+    wan_buffer_empty(&log.moving.superseded)
+    log.moving.segments = 0
+    log.moving.written = 0
+    log.moving.alone = alone
+    memset(&reader, 0, sizeof(reader))
+    reader.owner = log
+    reader.part = region_log_move
+    # A process that ended while it moved records left copies of them in the newest segments. Those records live
+    # already, so we read the newest segments first and do not move them again.
+    if not log.moving.has_moved:
+        end = max(end, 2) - 1
+        for n in range(end, log.committer.log.writing + 1):
+            if status == WAN_OK:
+                status = wan_log_read_segment(&log.committer.log, n, &reader)
+        log.moving.written = log.moving.records.used
+    while (status == WAN_OK and log.moving.segments < most and log.moving.segments < end
+           and log.moving.records.used - log.moving.written < wan_log_segment_bytes(&log.committer.log) // 2):
+        status = wan_log_read_segment(&log.committer.log, log.moving.segments, &reader)
+        log.moving.segments += 1
+    wan_item_set_empty(&log.moving.of_records)
+    log.moving.has_moved = log.moving.has_moved or status == WAN_OK
+    return status
+
+
+cdef wan_status region_log_write_behind(region_log *log) noexcept nogil:
+    """Writes the pending records. All moved records have to be on the disk before that. If some are not, they have to
+    be read again."""
+    if log.moving.written < log.moving.records.used:
+        log.moving.segments = 0
+    return region_log_write(log, False)
+
+
+cdef wan_status region_log_drop_oldest(region_log *log, uint32_t most, bint alone) noexcept nogil:
+    """Moves what lives out of the oldest segments, at most `most` of them, and drops them. `alone`: the pending records
+    are not written in between. If this fails, the next call goes on where it failed, so a disk that fails again and
+    again is not filled with copies."""
+    cdef wan_status status = WAN_OK
+    if log.moving.segments == 0 or (alone and not log.moving.alone):
+        status = region_log_read_oldest(log, most, alone)
+        if status == WAN_OK and alone:
+            status = region_log_keep_superseded(log, &log.moving.superseded, &log.moving.records)
+        if status != WAN_OK:
+            log.moving.segments = 0
+    if status == WAN_OK:
+        status = region_log_write_blocks(log, WAN_PART_MOVED, &log.moving.records, &log.moving.written)
+    # A pending record may have taken the place of a version in these segments. It has to be on the disk before that
+    # version goes. It also has to stand behind the moved records: what was destroyed meanwhile must not come back once
+    # the record of the destroy is history.
+    if status == WAN_OK and not log.moving.alone:
+        status = region_log_write_behind(log)
+    if status == WAN_OK:
+        status = wan_log_drop_first(&log.committer.log, log.moving.segments, NULL, 0)
+    if status == WAN_OK:
+        log.moving.segments = 0
+    return status
+
+
+cdef wan_status region_log_shorten(region_log *log) noexcept nogil:
+    """Drops the oldest segments while most of the log is history and there is room to write."""
+    cdef wan_status status = WAN_OK
+    while (status == WAN_OK and log.committer.log.writing >= LOG_SEGMENTS_KEPT
+           and log.committer.log.bytes > 3 * region_log_live_bytes(log)
+           and region_log_has_room(log, NEAR_LIMIT_SEGMENTS + 2)):
+        # Several at once, so that the log loses more than it gets meanwhile.
+        status = region_log_drop_oldest(log, MOVED_SEGMENTS_MAX, False)
+    return status
+
+
+cdef bint region_log_pending_fits(region_log *log) noexcept nogil:
+    """Whether there is room for the pending records beside what lives in the two oldest segments."""
+    cdef uint64_t pending
+    wan_lock_take(&log.lock)
+    pending = log.records.pending.used + log.records.taken.used - log.written
+    wan_lock_release(&log.lock)
+    return wan_log_room(&log.committer.log) >= pending + 2 * wan_log_segment_bytes(&log.committer.log)
+
+
+cdef bint region_log_may_shrink(region_log *log) noexcept nogil:
+    """Whether, near the limit, another sweep could find less that lives: records were written since the last sweep
+    began, or became pending since it looked what to keep."""
+    if log.committer.log.count == 0 or region_log_has_room(log, NEAR_LIMIT_SEGMENTS):
+        return False
+    return (log.moving.sweep_end != 0 or log.moving.sweep_durable != log.committer.durable
+            or region_log_may_keep_less(log))
+
+
+cdef wan_status region_log_sweep(region_log *log) noexcept nogil:
+    """Begins or continues a sweep, near the limit of the store. A sweep goes over the whole log once, a part in each
+    commit, also if more than a third of the log lives. The pending records are written here only if that leaves room
+    for moving more."""
+    cdef uint32_t moved = 0
+    cdef wan_status status = WAN_OK
+    if not wan_log_take_reserve(&log.committer.log):
+        return WAN_OK
+    if log.moving.sweep_end == 0:
+        log.moving.sweep_end = log.committer.log.segments[log.committer.log.writing].number
+        region_log_forget_look(log)
+        log.moving.sweep_durable = log.committer.durable
+    while (status == WAN_OK and moved < NEAR_LIMIT_MOVED and not region_log_has_room(log, NEAR_LIMIT_SEGMENTS)
+           and log.committer.log.segments[0].number < log.moving.sweep_end):
+        status = region_log_drop_oldest(log, 1, not region_log_pending_fits(log))
+        moved += 1
+    if log.committer.log.segments[0].number >= log.moving.sweep_end:
+        log.moving.sweep_end, log.moving.bytes_after_sweep = 0, log.committer.log.bytes
+        region_log_end_look(log)
+    wan_log_give_back_reserve(&log.committer.log)
+    return status
+
+
+cdef bint region_log_wants_sweep(region_log *log) noexcept nogil:
+    """Whether a sweep is worth its price: this log or others may need room, and part of this log may be history."""
+    cdef uint64_t segment = wan_log_segment_bytes(&log.committer.log)
+    if not region_log_may_shrink(log):
+        return False
+    if log.moving.sweep_end:
+        return True
+    # The last sweep may have kept records that were superseded by changes which have been written since. The log has to
+    # grow by `most` bytes at least before a sweep is worth it; in a small store that is less than some segments.
+    cdef uint64_t most = min(max(segment, wan_log_record_bytes(&log.committer.log) // 2), LOG_SEGMENTS_KEPT * segment)
+    return (log.committer.log.bytes >= log.moving.bytes_after_sweep + max(log.moving.bytes_after_sweep // 8, most)
+            or log.committer.log.bytes > 3 * region_log_live_bytes(log) + 2 * segment)
+
+
+cdef void region_log_end_moving(region_log *log) noexcept nogil:
+    """Ends a round: frees the records that were moved, unless their segments are still to be dropped."""
+    if log.moving.segments == 0:
+        wan_buffer_close(&log.moving.records)
+        wan_buffer_close(&log.moving.superseded)
+        log.moving.written = 0

@@ -1,0 +1,20 @@
+# The interface of region_tombstones.pyx.
+from libc.stdint cimport uint64_t
+from pywan._core.base.clock cimport Bell
+from pywan._core.region.region_scans cimport RegionScans
+
+cdef class RegionTombstones(RegionScans):
+    cdef Bell bell                  # Keeps the bell alive.
+    # Tombstones up to this stamp are dropped when the mark that says so is on the disk. 0: none are to be dropped.
+    cdef uint64_t forgetting
+    cdef uint64_t forgetting_given  # The mark is on the disk when so many of the records given to the log are.
+    # The same for tombstones that nobody needs, which are let go. In a region with a log they are dropped by the call
+    # of `keep_tombstones` after the one that chose them.
+    cdef uint64_t letting_go, letting_go_given
+    cdef uint64_t let_go            # The disk knows that tombstones up to this stamp may be gone.
+
+    cdef int drop_needless(self, uint64_t below, uint64_t before_ms) except -1
+    cdef int begin_forgetting(self, uint64_t held, uint64_t limit) except -1
+    cdef int lower_marks(self, uint64_t stamp, uint64_t let_go) except -1
+    cdef uint64_t given_now(self)
+    cdef bint is_on_disk(self, uint64_t given)

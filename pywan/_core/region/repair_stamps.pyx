@@ -1,0 +1,54 @@
+# Owns the new stamps of one repair of the clock: which stamps are ahead, and which one each of them becomes.
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from pywan._core.c_base cimport *
+from pywan._core.c_region cimport *
+from pywan._core.base.clock cimport AHEAD_MS, Clock
+
+
+cdef class RepairStamps:
+    """New stamps for events and for invalidated entries: one for each old stamp, in the order of the old ones. It does
+    not matter which queues the events are in."""
+
+    def __cinit__(self, Clock clock not None, *args, int site=0, **kwargs):
+        self.clock, self.site = clock, <uint8_t>site
+        self.limit = (wan_clock_now_ms(&clock.clock) + AHEAD_MS << 16) | 0xffff
+
+    def __dealloc__(self):
+        wan_buffer_close(&self.stamps)
+
+    def begin(self):
+        """Sets the clock back if it is ahead, and returns whether it was. All stamps from now on are above `began`."""
+        was_ahead = bool(wan_clock_lower(&self.clock.clock, AHEAD_MS))
+        if self.began == 0:
+            self.began = wan_clock_take(&self.clock.clock, wan_clock_now_ms(&self.clock.clock), 1)
+        return was_ahead
+
+    def give_stamps(self):
+        """Gives a new stamp to each noted stamp that has none yet."""
+        with nogil:
+            assign(self)
+
+
+cdef void assign(RepairStamps self) noexcept nogil:
+    """Sorts the noted stamps, drops those that come twice, and gives new ones to those that have none."""
+    cdef wan_new_stamp *stamps = <wan_new_stamp *>self.stamps.bytes
+    cdef uint64_t n, kept = 0, fresh, wanted = 0
+    if self.stamps.used == 0:
+        return
+    wan_new_stamps_sort(stamps, self.stamps.used // sizeof(wan_new_stamp))
+    for n in range(self.stamps.used // sizeof(wan_new_stamp)):
+        if kept and stamps[kept - 1].old == stamps[n].old:
+            continue
+        stamps[kept] = stamps[n]
+        wanted += stamps[n].fresh == 0
+        kept += 1
+    self.stamps.used, self.stamps.count = kept * sizeof(wan_new_stamp), <uint32_t>kept
+    self.stamp_count = kept
+    if wanted == 0:
+        return
+    wan_clock_lower(&self.clock.clock, AHEAD_MS)
+    fresh = wan_clock_take(&self.clock.clock, wan_clock_now_ms(&self.clock.clock), wanted)
+    for n in range(kept):
+        if stamps[n].fresh == 0:
+            stamps[n].fresh = fresh
+            fresh += 1

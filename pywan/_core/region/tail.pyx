@@ -1,0 +1,284 @@
+# Owns `Tail`, the tails of a region that several members hold, and `LaneState`, what a tail knows of a lane.
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from libc.string cimport memcpy, memset
+from pywan._core.c_base cimport *
+from pywan._core.c_copies cimport *
+from pywan._core.c_record cimport wan_record, wan_record_length
+from pywan._core.c_system cimport *
+from pywan._core.queue.queue cimport gateway_queue, queue_count
+from pywan._core.base.status cimport raise_for
+
+TAIL_ABSENT, TAIL_LEARNER, TAIL_COPY = WAN_TAIL_ABSENT, WAN_TAIL_LEARNER, WAN_TAIL_COPY
+TAIL_TAKING_OVER, TAIL_PRIMARY = WAN_TAIL_TAKING_OVER, WAN_TAIL_PRIMARY
+TAIL_LANES_MAX = WAN_TAIL_LANES_MAX
+COPY_LEARNING, COPY_WAITED = WAN_COPY_LEARNING, WAN_COPY_WAITED
+
+cdef tuple OPERATIONS = ("create", "update", "destroy")     # By the outcome of a change.
+cdef tuple ROLES = ("absent", "learner", "copy", "taking over", "primary")
+
+
+cdef void tail_count_events(wan_tail *tail, uint32_t bucket) noexcept nogil:
+    """Makes the events of a bucket ready whose changes count, in the queues that it feeds, if this member leads it."""
+    cdef wan_tail_bucket *at = &tail.buckets[bucket]
+    cdef wan_feeds *feeds
+    cdef uint32_t n
+    cdef int wake
+    if wan_tail_feeds(tail) == NULL:
+        return
+    wan_lock_take(&at.lock)
+    feeds = wan_tail_feeds(tail)
+    if feeds != NULL and at.role == WAN_TAIL_PRIMARY:
+        for n in range(feeds.count):
+            wake = queue_count(<gateway_queue *>feeds.items[n].owner, bucket)
+            if wake >= 0:
+                eventfd_write(wake, 1)
+    wan_lock_release(&at.lock)
+
+
+cdef class LaneState:
+    """What the tails of all regions know of the lane to one other member. `LaneSender` extends it."""
+
+    def __cinit__(self, *arguments, **named):
+        self.state.wake_file = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)
+        if self.state.wake_file < 0:
+            raise OSError("no file descriptor is left for a lane between members; raise the limit (ulimit -n)")
+
+    def promise(self, uint64_t until_us):
+        """Until then (`monotonic_us`) the other member adopts no later epoch without saying so."""
+        wan_set(&self.state.promised_until_us, until_us)
+
+    def __dealloc__(self):
+        if self.state.wake_file >= 0:
+            close_file(self.state.wake_file)
+
+
+cdef class Tail:
+    """The last changes of each bucket of one region, which some copies may lack. `epoch` is one word everywhere."""
+
+    def __cinit__(self, uint32_t buckets, uint32_t shards, uint32_t min_copies=1):
+        self.lanes, self.fed = {}, ()
+        if buckets == 0 or shards == 0 or shards % buckets:
+            raise ValueError(f"{shards} shards cannot be divided among {buckets} buckets")
+        raise_for(wan_tail_init(&self.tail, buckets, shards, min_copies), "the tails of a region")
+
+    def __dealloc__(self):
+        wan_tail_close(&self.tail)
+
+    cdef int check(self, bucket) except -1:
+        if not 0 <= bucket < self.tail.bucket_count:
+            raise ValueError(f"bucket {bucket}: there are {self.tail.bucket_count}")
+        return 0
+
+    def set_role(self, uint32_t bucket, uint8_t role, uint64_t life, uint64_t epoch, uint64_t transfer=0):
+        """Sets what this member is for a bucket (TAIL_*). It adopts the epoch: older ones are refused from now on."""
+        self.check(bucket)
+        with nogil:
+            wan_tail_set_role(&self.tail, bucket, role, life, epoch, transfer)
+        tail_count_events(&self.tail, bucket)
+
+    def set_copies(self, uint32_t bucket, copies):
+        """Sets whom a primary sends to: (lane, COPY_*, transfer, acknowledged) for each copy. What is known of a copy
+        that stays is kept."""
+        self.check(bucket)
+        cdef uint32_t n, count = <uint32_t>len(copies)
+        cdef wan_tail_copy *given = <wan_tail_copy *>calloc(count + 1, sizeof(wan_tail_copy))
+        cdef wan_status status
+        if given == NULL:
+            raise MemoryError("no memory for the copies of a bucket; nothing was changed")
+        try:
+            for n in range(count):
+                given[n].lane, given[n].state, given[n].transfer, given[n].acked = copies[n]
+            with nogil:
+                status = wan_tail_set_copies(&self.tail, bucket, given, count)
+            raise_for(status, f"the copies of bucket {bucket}")
+        finally:
+            free(given)
+        tail_count_events(&self.tail, bucket)
+
+    def hear(self):
+        """From now on the changes that are made or followed here wait for listeners (`take_heard`)."""
+        raise_for(wan_tail_hear(&self.tail), "the changes that wait for listeners")
+
+    def take_heard(self, uint32_t timeout_ms):
+        """The changes that wait for listeners, oldest first: (operation, the value before, the record). The
+        operation is "create", "update" or "destroy"; the value is (form, bytes), or None where there was none. Waits up
+        to `timeout_ms` for the first of them. []: there are none."""
+        cdef wan_buffer taken
+        cdef uint64_t at = 0
+        cdef const wan_heard_item *item
+        cdef const wan_tail_entry *entry
+        cdef const uint8_t *old
+        cdef const uint8_t *record
+        cdef list told = []
+        memset(&taken, 0, sizeof(taken))
+        if wan_tail_heard(&self.tail) == NULL:
+            return told
+        with nogil:
+            wan_heard_take(self.tail.heard, &taken, timeout_ms)
+        try:
+            while at < taken.used:
+                item = <const wan_heard_item *>(taken.bytes + at)
+                old = <const uint8_t *>(item + 1)
+                entry = <const wan_tail_entry *>(old + wan_align8(item.old_length))
+                record = <const uint8_t *>wan_tail_entry_record(entry)
+                told.append((OPERATIONS[entry.outcome],
+                             (item.old_form, <bytes>old[:item.old_length]) if item.has_old else None,
+                             <bytes>record[:wan_record_length(<const wan_record *>record)]))
+                at += item.length
+        finally:
+            wan_buffer_close(&taken)
+        return told
+
+    @property
+    def heard_bytes(self):
+        """How many bytes of changes wait for listeners."""
+        return wan_read(&self.tail.heard.bytes) if wan_tail_heard(&self.tail) != NULL else 0
+
+    def end_hearing(self):
+        """Nobody takes changes for listeners any more. Returns how many of them nobody took."""
+        return wan_heard_end(self.tail.heard) if wan_tail_heard(&self.tail) != NULL else 0
+
+    def last(self, uint32_t bucket):
+        """The sequence of the newest change of a bucket. 0: there is none."""
+        self.check(bucket)
+        return wan_read(&self.tail.buckets[bucket].last)
+
+    def fetch(self, uint32_t bucket, uint64_t after):
+        """The changes of a bucket behind sequence `after`, as lanes carry them. The first of them has the sequence
+        `after` + 1; ValueError if it is not there any more."""
+        self.check(bucket)
+        cdef wan_tail_bucket *held = &self.tail.buckets[bucket]
+        cdef uint64_t sequence, start, length
+        cdef bytes found
+        wan_lock_take(&held.lock)
+        try:                    # There may be no memory for the copy.
+            start, sequence = held.changes.start, held.first
+            while sequence <= after and start < held.changes.used:
+                start += (<const wan_tail_entry *>(held.changes.bytes + start)).length
+                sequence += 1
+            length = held.changes.used - start
+            found = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>length) if held.first <= after + 1 else None
+            if found:
+                memcpy(PyBytes_AS_STRING(found), held.changes.bytes + start, length)
+        finally:
+            wan_lock_release(&held.lock)
+        if found is None:
+            raise ValueError(f"bucket {bucket}: the changes behind {after} are not here any more")
+        return found
+
+    def state(self, uint32_t bucket):
+        """What the member knows of a bucket, and of its copies if it leads it."""
+        self.check(bucket)
+        cdef wan_tail_bucket *held = &self.tail.buckets[bucket]
+        cdef wan_tail_copy *copies
+        cdef wan_tail_copy copy
+        cdef uint32_t n, count
+        wan_lock_take(&held.lock)
+        count = held.copy_count
+        copies = <wan_tail_copy *>calloc(count + 1, sizeof(wan_tail_copy))
+        if copies != NULL and count:
+            memcpy(copies, held.copies, count * sizeof(wan_tail_copy))
+        role, life, epoch, transfer = held.role, held.life, held.epoch, held.transfer
+        last, counted, waits = held.last, held.counted, held.changes.used - held.changes.start
+        waiters = held.waiters
+        answers, refused = held.answers.count, held.answers.refused_count
+        wan_lock_release(&held.lock)
+        if copies == NULL:
+            raise MemoryError("no memory for the state of a bucket")
+        told = []
+        for n in range(count):
+            copy = copies[n]
+            told.append({"lane": copy.lane, "waited": copy.state == WAN_COPY_WAITED, "transfer": copy.transfer,
+                         "sent": copy.sent, "acked": copy.acked, "confirmed": bool(copy.confirmed)})
+        free(copies)
+        return {"role": ROLES[role], "life": life, "epoch": epoch, "transfer": transfer, "last": last,
+                "counted": counted, "bytes": waits, "answers": answers, "refused": refused,
+                "waiters": waiters, "copies": told}
+
+    def callers(self, uint32_t bucket):
+        """The callers of which a bucket remembers calls, as a set."""
+        self.check(bucket)
+        cdef wan_tail_bucket *held = &self.tail.buckets[bucket]
+        cdef wan_buffer found
+        cdef uint32_t n
+        cdef wan_status status
+        memset(&found, 0, sizeof(found))
+        wan_lock_take(&held.lock)
+        status = wan_answers_callers(&held.answers, &found)
+        wan_lock_release(&held.lock)
+        try:
+            raise_for(status, f"the callers of bucket {bucket}")
+            return {(<uint64_t *>found.bytes)[n] for n in range(found.count)}
+        finally:
+            wan_buffer_close(&found)
+
+    def forget(self, uint32_t bucket, uint64_t caller):
+        """Forgets the calls of a caller that is gone, and refuses it from now on, here and at all copies. Returns
+        whether that is under way: this member must be primary, and may have no room now."""
+        self.check(bucket)
+        cdef wan_status status
+        with nogil:
+            status = wan_tail_forget(&self.tail, bucket, caller)
+        return status == WAN_OK
+
+    def states(self):
+        """The state of each bucket that this member has, by number."""
+        return {n: self.state(n) for n in range(self.tail.bucket_count)
+                if self.tail.buckets[n].role != WAN_TAIL_ABSENT}
+
+    def acknowledged(self, uint32_t bucket, uint32_t lane, uint64_t life, uint64_t epoch, uint64_t sequence):
+        """The copy at the end of a lane has all changes of the bucket through `sequence`. Returns whether more counts
+        now."""
+        self.check(bucket)
+        cdef bint grew = wan_tail_acknowledged(&self.tail, bucket, lane, life, epoch, sequence) & WAN_TAIL_GREW
+        if grew:
+            tail_count_events(&self.tail, bucket)
+        return grew
+
+    def told(self, uint32_t bucket, uint64_t life, uint64_t epoch, uint64_t counted):
+        """The primary says through which sequence the changes of the bucket count."""
+        self.check(bucket)
+        wan_tail_told(&self.tail, bucket, life, epoch, counted)
+
+    def may_read(self, uint32_t bucket):
+        """Whether this member, as primary of the bucket, may answer a read without asking the copies."""
+        self.check(bucket)
+        return bool(wan_tail_may_read(&self.tail, bucket, wan_monotonic_us()))
+
+    def add_lane(self, uint32_t number, LaneState lane not None):
+        """Names a lane. It may be called again."""
+        self.lanes[number] = lane
+        raise_for(wan_tail_add_lane(&self.tail, number, &lane.state), f"lane {number}")
+
+    def remove_lane(self, uint32_t number):
+        """Forgets a lane that no bucket uses any more."""
+        with nogil:
+            wan_tail_remove_lane(&self.tail, number)
+        self.lanes.pop(number, None)
+
+    def set_lease(self, uint64_t until_us):
+        """Sets until when the coordinator's lease runs, by `monotonic_us`."""
+        wan_tail_set_lease(&self.tail, until_us)
+
+    def set_primary_until(self, until_us):
+        """Sets until when, by `monotonic_us`, the member takes changes, counts them and answers reads as a primary.
+        Changes that were held back count, if it is not over. None: for ever."""
+        cdef uint64_t until = NEVER if until_us is None else <uint64_t>until_us
+        cdef uint32_t bucket
+        with nogil:
+            if wan_tail_set_primary_until(&self.tail, until):
+                for bucket in range(self.tail.bucket_count):
+                    tail_count_events(&self.tail, bucket)
+
+
+def monotonic_us():
+    """Microseconds by the clock that leases and promises are counted in."""
+    return wan_monotonic_us()
+
+
+def simulate_monotonic_us(uint64_t now_us):
+    """Sets what `monotonic_us` returns in the whole process until the next call; 0: the system's time. For simulations
+    in which nothing waits."""
+    wan_set(&wan_simulated_us, now_us)

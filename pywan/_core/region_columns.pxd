@@ -1,4 +1,0 @@
-# The interface of region_columns.pyx.
-from pywan._core.compiled_region cimport CompiledRegion
-
-cdef object region_put_columns(CompiledRegion self, keys, values, operations, timestamps)

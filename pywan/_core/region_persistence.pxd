@@ -1,7 +1,0 @@
-# The interface of region_persistence.pyx.
-from pywan._core.region_tombstones cimport RegionTombstones
-
-cdef class PersistentRegion(RegionTombstones):
-    cdef bint releases_entries      # The region is closed. Its entries are freed when nobody writes its log any more.
-
-    cdef int free_entries(self) except -1

@@ -1,5 +1,0 @@
-# The interface of region_scans.pyx.
-from pywan._core.region_changes cimport RegionChanges
-
-cdef class RegionScans(RegionChanges):
-    pass

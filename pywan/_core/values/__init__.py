@@ -1,0 +1,1 @@
+"""Python objects and columns as bytes, and back."""
