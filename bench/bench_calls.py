@@ -57,7 +57,7 @@ def main() -> None:
     }
     try:
         table.set_primaries(dict.fromkeys(range(BUCKETS), KnownPrimary(FAR, "127.0.0.1", member.finish(), 1)))
-        route = Route(region, table, pool, NEAR)
+        route = Route(region, table, pool)
         keys, value = [b"%016d" % n for n in range(1000)], b"v" * VALUE_BYTES
 
         def put(n: int) -> None:

@@ -51,7 +51,7 @@ class Shared:
         self.tail = _core.Tail(BUCKETS, self.core.shards)
         table, pool = BucketTable("data", BUCKETS), CallPool(ME, "bench")
         table.set_primaries(dict.fromkeys(range(BUCKETS), KnownPrimary(ME, "127.0.0.1", 1, EPOCH)))
-        self.core.share(self.tail, Route(self.core, table, pool, ME), False)
+        self.core.share(self.tail, Route(self.core, table, pool), False)
         self.tail.set_lease(_core.monotonic_us() + LEASE_US)
 
     def set_roles(self, role: int, transfer: int = 0) -> None:

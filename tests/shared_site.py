@@ -34,7 +34,7 @@ class Member:
         self.calls = CallServer(self.me, "one", lambda name: self.core if name == "r" else None)
         self.pool = CallPool(self.me, "one")
         self.table = BucketTable("r", buckets)
-        self.route = Route(self.core, self.table, self.pool, self.me, timeout_s=timeout_s)
+        self.route = Route(self.core, self.table, self.pool, timeout_s=timeout_s)
         self.port = ControlServer(
             "127.0.0.1", 0, lambda request, peer: {}, name=self.me.name, other_protocols={b"PWK1": self.calls.serve}
         )

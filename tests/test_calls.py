@@ -66,7 +66,7 @@ class Member:
         region = _core.RegionCore(name, _core.Clock(), site=1, member=self.me.member_id, buckets=BUCKETS, **attributes)
         self.regions[name] = region
         self.tables[name] = BucketTable(name, BUCKETS)
-        self.routes[name] = Route(region, self.tables[name], self.pool, self.me, timeout_s=self.timeout_s)
+        self.routes[name] = Route(region, self.tables[name], self.pool, timeout_s=self.timeout_s)
         return region
 
     @property
@@ -143,8 +143,7 @@ def test_a_conditional_change_returns_what_the_primary_had(pair: Pair) -> None:
     assert "k" not in pair.region
 
 
-def test_a_call_of_a_member_that_is_given_up_ends_at_once(pair: Pair) -> None:
-    """The caller's member goes on as another incarnation, with other connections."""
+def test_a_call_of_a_member_that_ends_ends_at_once(pair: Pair) -> None:
     pair.near.tables["r"].set_primaries({n: KnownPrimary(None, "", 0, 2) for n in range(BUCKETS)})
     failed: list[PywanError] = []
 
@@ -159,7 +158,27 @@ def test_a_call_of_a_member_that_is_given_up_ends_at_once(pair: Pair) -> None:
     pair.near.pool.close()
     calling.join(SOON_S)  # Its own limit is longer.
     assert not calling.is_alive()
-    assert "given it up" in str(failed[0]) and not failed[0].in_doubt
+    assert "member near#" in str(failed[0]) and " ends; nothing was changed" in str(failed[0])
+    assert not failed[0].in_doubt
+
+
+def test_a_call_that_waits_goes_on_when_its_member_begins_anew(pair: Pair) -> None:
+    """Its member is given up by the site, and goes on as another incarnation."""
+    table, pool = pair.near.tables["r"], pair.near.pool
+    pair.put("before", 1)
+    line = pool.line(pair.far.me, ("127.0.0.1", pair.far.port.port), 0, time.monotonic() + LIMIT_S)
+    table.set_primaries({n: KnownPrimary(None, "", 0, 2) for n in range(BUCKETS)})
+    done: list[str] = []
+    calling = threading.Thread(target=lambda: done.append(pair.put("k", 1)))
+    calling.start()
+    table.forget()
+    pool.begin_anew(Incarnation("near", 77), "one")
+    assert line.is_broken, "a connection says who opened it"
+    assert table.primary(0).member is None
+    pair.say_primary(pair.far, epoch=1)  # An epoch that the table knew before.
+    calling.join(LIMIT_S)
+    assert done == ["created"] and pair.get("k") == 1
+    assert {each.member.member_id for each, _ in pair.far.calls._sessions.values()} == {77}
 
 
 def test_a_change_keeps_its_identity_and_callback_argument_at_the_primary(pair: Pair) -> None:
@@ -379,7 +398,7 @@ def test_a_call_that_ends_in_an_attempt_says_why_the_attempt_before_failed(
         raise ConnectivityError("no time is left")
 
     monkeypatch.setattr(pair.near.pool, "line", line)
-    route = Route(pair.near.regions["r"], pair.near.tables["r"], pair.near.pool, pair.near.me, timeout_s=0.5)
+    route = Route(pair.near.regions["r"], pair.near.tables["r"], pair.near.pool, timeout_s=0.5)
     with pytest.raises(ConnectivityError, match="it refuses"):
         route.read("k")
 
@@ -455,7 +474,7 @@ class Link:
         self.pair, self.proxy = pair, FaultProxy(("127.0.0.1", pair.far.port.port)).start()
         near = pair.near
         self.table = BucketTable("r", BUCKETS)
-        self.route = Route(near.regions["r"], self.table, near.pool, near.me, timeout_s=timeout_s)
+        self.route = Route(near.regions["r"], self.table, near.pool, timeout_s=timeout_s)
         self.say(1)
 
     def say(self, epoch: int) -> None:
@@ -509,7 +528,7 @@ def test_a_connection_cut_at_any_place_leaves_reads_unharmed_and_changes_in_doub
 
 
 def test_calls_over_a_line_that_hangs_end_in_time(link: Link) -> None:
-    route = Route(link.pair.near.regions["r"], link.table, link.pair.near.pool, link.pair.near.me, timeout_s=1.0)
+    route = Route(link.pair.near.regions["r"], link.table, link.pair.near.pool, timeout_s=1.0)
     assert link.route.read("k") == (False, 3, None)
     link.proxy.hang()
     for call, in_doubt in ((lambda: route.read("k"), False), (lambda: put_by(route, "k", 1), True)):
@@ -620,8 +639,8 @@ def test_a_pool_that_is_closed_leaves_nothing_and_refuses_calls(pair: Pair) -> N
         assert member.routes["r"].read("k")[0] is False
         member.pool.close()
         assert member.pool.connections == 0
-        late = Route(member.regions["r"], member.tables["r"], member.pool, member.me, timeout_s=0.2)
-        with pytest.raises(ConnectivityError, match="the site has given it up"):
+        late = Route(member.regions["r"], member.tables["r"], member.pool, timeout_s=0.2)
+        with pytest.raises(ConnectivityError, match=r"third#.* ends; nothing was changed"):
             late.read("k")
         member.close()
     eventually(lambda: pair.far.calls.connections == 0 and len(os.listdir("/proc/self/fd")) <= files)
@@ -776,7 +795,7 @@ def test_an_answer_that_nobody_can_read_ends_the_connection_and_the_call_in_time
     ]
     at = [0]
     impostor(lambda call: wrong[at[0]](call))
-    route = Route(pair.near.regions["r"], pair.near.tables["r"], pair.near.pool, pair.near.me, timeout_s=0.3)
+    route = Route(pair.near.regions["r"], pair.near.tables["r"], pair.near.pool, timeout_s=0.3)
     for number in range(len(wrong)):
         at[0] = number
         try:
@@ -812,7 +831,7 @@ def test_answers_drawn_at_random_harm_nobody(pair: Pair, impostor: Any) -> None:
         return data
 
     impostor(answer)
-    route = Route(pair.near.regions["r"], pair.near.tables["r"], pair.near.pool, pair.near.me, timeout_s=0.1)
+    route = Route(pair.near.regions["r"], pair.near.tables["r"], pair.near.pool, timeout_s=0.1)
     asked = (
         lambda: route.read("k"),
         lambda: put_by(route, "k", "v"),
@@ -874,7 +893,7 @@ def process(pair: Pair) -> Iterator[ChildProcess]:
 
 
 def test_calls_to_a_process_work_and_end_when_it_is_killed(pair: Pair, process: ChildProcess) -> None:
-    route = Route(pair.near.regions["r"], pair.near.tables["r"], pair.near.pool, pair.near.me, timeout_s=5.0)
+    route = Route(pair.near.regions["r"], pair.near.tables["r"], pair.near.pool, timeout_s=5.0)
     pair.route.put_all((f"key{n}", n) for n in range(3_000))
     assert pair.route.count() == 3_000
     outcomes: list[Any] = []
@@ -900,7 +919,7 @@ def test_calls_to_a_process_work_and_end_when_it_is_killed(pair: Pair, process: 
 
 
 def test_a_process_that_stands_still_is_waited_for_within_the_limit(pair: Pair, process: ChildProcess) -> None:
-    route = Route(pair.near.regions["r"], pair.near.tables["r"], pair.near.pool, pair.near.me, timeout_s=0.5)
+    route = Route(pair.near.regions["r"], pair.near.tables["r"], pair.near.pool, timeout_s=0.5)
     put_by(pair.route, "k", 1)
     process.stop()
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -14,12 +15,13 @@ import pytest
 from fuzz_core import calls
 from pywan import _core
 from pywan.calls.route import Route
+from pywan.calls.table import KnownPrimary
 from pywan.coordination.tables import Bucket, BucketKey, Epoch, Incarnation, Learner, MemberProfile
 from pywan.copies.copies_session import STRANGER_RENEWALS
 from pywan.copies.member_copies import MemberCopies
 from pywan.copies.region_copies import Question, RegionCopies, _Copy
 from pywan.errors import BatchError, ConnectivityError, IllegalStateError
-from pywan.testing.waiting import eventually
+from pywan.testing.waiting import LIMIT_S, eventually
 from shared_site import LIFE, Call, SharedSite
 
 REPEATS = LIFE  # `since` of a repeat: no attempt was made before this life.
@@ -652,6 +654,36 @@ def test_a_member_that_was_forgotten_and_lives_calls_as_another_caller(site: Sha
     assert len(core) == 51
 
 
+def test_a_member_that_begins_anew_uses_no_identity_of_a_call_twice(site: SharedSite, monkeypatch: Any) -> None:
+    """A call is under way while its member becomes another incarnation. It is made as a call of that one, and later
+    calls are not taken for it, nor for earlier ones."""
+    site.keep_carrying()
+    core, member, tail = site.cores[1], site.members[1], site.members[0].tail
+    bucket = site.bucket_of("k")
+    for n in range(20):
+        core.put("k", n)
+    known, waits, wait_newer = member.route.slots.caller, threading.Event(), member.table.wait_newer
+
+    def wait(*given: Any) -> KnownPrimary:
+        waits.set()
+        return wait_newer(*given)
+
+    monkeypatch.setattr(member.table, "wait_newer", wait)
+    member.table.forget()
+    call = Call(core.put, "k", 20)
+    assert waits.wait(LIMIT_S)
+    member.pool.begin_anew(Incarnation(member.me.name, 77), "one")
+    assert tail.forget(bucket, known)
+    site.lead(bucket, 0)
+    call.result()
+    assert core.get("k") == 20
+    for n in range(21, 31):
+        core.put("k", n)
+        assert core.get("k") == n
+    assert _core.member_of_caller(member.route.slots.caller) == 77
+    assert tail.callers(bucket) == {member.route.slots.caller}
+
+
 class NoReports:
     """A coordinator that nobody needs to tell anything."""
 
@@ -746,7 +778,7 @@ def test_rows_that_are_put_while_the_region_comes_to_be_shared_are_all_stored() 
         with SharedSite() as site:
             core = _core.RegionCore("r", _core.Clock(), site=1, member=1, buckets=site.buckets)
             member, copy = site.members
-            member.core, member.route = core, Route(core, member.table, member.pool, member.me)
+            member.core, member.route = core, Route(core, member.table, member.pool)
             site.keep_carrying()
             put = Call(core.put_columns, np.arange(rows), np.arange(rows))
             eventually(lambda core=core, least=attempt * rows // 10: len(core) >= least)

@@ -182,6 +182,21 @@ def test_a_member_that_is_silent_again_and_again_for_less_than_its_lease_costs_n
     writer.check(one, two)
 
 
+def test_calls_go_on_while_their_member_begins_anew(site, tmp_path):
+    """No call fails because the site has given its member up. At most it is in doubt: an attempt was under way."""
+    _one, two = pair_of(site)
+    two.ask("run", "data", path=str(tmp_path / "calls"), first=0, threads=4, keys=8, seed=1)
+    for _ in range(2):
+        two.stop()
+        eventually(lambda: "two" not in names_of_members(site), what="a site without the member")
+        two.go_on()
+        eventually(lambda: copies(site, "two") == BUCKETS, what="copies at the member that begins anew")
+    told = two.ask("halt")
+    assert told["done"] and not told["alive"]
+    assert set(told["failures"]) <= {"ConnectivityError, in doubt"}, told
+    assert sum(told["failures"].values()) <= 2 * 4, "each thread had one call under way, each time"
+
+
 @pytest.fixture
 def parted(tmp_path: Path) -> Iterator[tuple[Site, PrivateNetwork]]:
     if why_not():

@@ -800,6 +800,9 @@ class CallSlots:
     def count(self) -> int:
         """How many calls were ever under way at once."""
 
+    def begin_anew(self, member: int) -> None:
+        """The member goes on as another incarnation, with this number."""
+
 def member_of_caller(caller: int) -> int:
     """The number of the incarnation that drew this caller."""
 

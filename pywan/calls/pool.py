@@ -1,4 +1,6 @@
-"""Owns a member's connections to the members that it calls: one to each, for each depth. All threads share them."""
+"""Owns a member's connections to the members that it calls: one to each, for each depth. All threads share them.
+
+A member that the site has given up goes on as another incarnation. It keeps its pool, so its calls go on."""
 
 from __future__ import annotations
 
@@ -41,16 +43,22 @@ class CallPool:
 
     def __init__(self, me: Incarnation, site_identity: str) -> None:
         self._me, self._site_identity = me, site_identity
-        self.slots = _core.CallSlots(me.member_id)  # The identities of all calls of this incarnation.
+        self.slots = _core.CallSlots(me.member_id)  # The identities of all calls of the member.
         self._lock = threading.Lock()
-        self._connections: dict[tuple[Incarnation, int], _Connection] = {}  # `_lock` guards it, and the next three.
+        self._connections: dict[
+            tuple[Incarnation, int], _Connection
+        ] = {}  # `_lock` guards it, and the next three. It guards who the member is, too.
         self._lines = 0  # Connections that were opened.
         self._gone: set[Incarnation] = set()
         self._closed = False
 
     @property
+    def me(self) -> Incarnation:
+        return self._me
+
+    @property
     def is_closed(self) -> bool:
-        """Whether no call can be made any more: the member ends, or goes on as another incarnation."""
+        """Whether no call can be made any more, because the member ends."""
         return self._closed
 
     def line(
@@ -115,13 +123,30 @@ class CallPool:
             self._gone = {key[0] for key in gone} | {each for each in self._gone if each not in members}
         self._end(ended)
 
+    def begin_anew(self, me: Incarnation, site_identity: str) -> None:
+        """The member goes on as another incarnation. Calls on their way lose their connections and go again over new
+        ones.
+
+        They keep their identities. So one that was made is not made again: a bucket that remembers it gives the first
+        answer, and one that has forgotten the earlier incarnation refuses it."""
+        with self._lock:
+            self._me, self._site_identity = me, site_identity
+            self.slots.begin_anew(me.member_id)
+            ended = self._take_all()
+        self._end(ended)
+
     def close(self) -> None:
         """Closes all connections. Calls on their way end at once."""
         with self._lock:
             self._closed = True
-            ended = list(self._connections.values())
-            self._connections.clear()
+            ended = self._take_all()
         self._end(ended)
+
+    def _take_all(self) -> list[_Connection]:
+        """Takes all connections out. The caller holds the lock."""
+        taken = list(self._connections.values())
+        self._connections.clear()
+        return taken
 
     @property
     def connections(self) -> int:
@@ -153,8 +178,7 @@ class CallPool:
         try:
             with self._lock:
                 self._lines += 1
-                number = self._lines
-            opening = between_members.Opening(self._me, member, self._site_identity, depth=depth, line=number)
+                opening = between_members.Opening(self._me, member, self._site_identity, depth=depth, line=self._lines)
             sock.sendall(between_members.encode_opening(between_members.CALLS, opening))
             head = data.receive_exactly(sock, between_members.HEAD_BYTES)
             following = between_members.length_of_body(between_members.CALLS, head)

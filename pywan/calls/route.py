@@ -91,14 +91,13 @@ class Route(_core.CallRoute):
         core: _core.RegionCore,
         table: BucketTable,
         pool: CallPool,
-        me: Incarnation,
         *,
         timeout_s: float = CALL_TIMEOUT_S,
         why_nobody: Callable[[], str] = lambda: "",
     ) -> None:
         """`why_nobody` says why no member is known to be primary. Empty: there is nothing to say."""
         self._why_nobody = why_nobody
-        self._name, self._table, self._pool, self._me = core.name, table, pool, me
+        self._name, self._table, self._pool = core.name, table, pool
         self.slots = pool.slots
         table.on_change(self._forget)
 
@@ -219,7 +218,7 @@ class Route(_core.CallRoute):
             if _core.monotonic_us() >= until_us:
                 raise self._too_late(bucket, key, aim.primary, aim.trouble, in_doubt)
             primary = aim.primary
-            if primary.member == self._me:
+            if primary.member == self._pool.me:
                 return None
             if primary.member is None:
                 aim.miss(("nobody", primary.epoch, "no member is known to be its primary", b""))
@@ -243,7 +242,7 @@ class Route(_core.CallRoute):
         primary = self._table.primary(bucket)
         if primary.member is None:
             return False
-        if primary.member == self._me:
+        if primary.member == self._pool.me:
             return None
         try:
             return self._line(bucket, primary, time.monotonic() + QUICK_S)
@@ -285,10 +284,7 @@ class Route(_core.CallRoute):
 
     def _ended(self, bucket: int, key: Any, in_doubt: bool) -> ConnectivityError:
         what = f"key {key!r:.80}" if key is not None else f"bucket {bucket}"
-        error = ConnectivityError(
-            f"region {self._name!r}: {what}: member {self._me} ends, or the site has given it up and it goes on as"
-            f" another one; {_became(in_doubt)}. Make the call again if the member goes on"
-        )
+        error = ConnectivityError(f"region {self._name!r}: {what}: member {self._pool.me} ends; {_became(in_doubt)}")
         error.in_doubt = in_doubt
         return error
 

@@ -68,6 +68,13 @@ class BucketTable:
                 listener(changed)
             self._changed.notify_all()
 
+    def forget(self) -> None:
+        """Forgets all primaries: their epochs mean nothing to what comes next. Who waits for one goes on waiting."""
+        with self._changed:
+            self._primaries = [NO_PRIMARY] * len(self._primaries)
+            for listener in self._listeners:
+                listener(range(len(self._primaries)))
+
     def wait_newer(self, bucket: int, epoch: int, timeout: float) -> KnownPrimary:
         """Returns the primary of a bucket as soon as there is one of a later epoch, or what is known after
         `timeout` seconds."""

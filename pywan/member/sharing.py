@@ -57,6 +57,7 @@ class SharedRegions:
         self._regions: dict[str, _Shared] = {}
         self._unanswered: set[str] = set()  # Regions that were created without an answer of the coordinator.
         self._addresses: dict[Incarnation, tuple[str, int]] = {}
+        self._pool: CallPool | None = None  # It stays when the member begins anew: calls that wait go on over it.
         self._begin(agent.me)
 
     def _begin(self, me: Incarnation) -> None:
@@ -64,7 +65,6 @@ class SharedRegions:
         self._me = me
         self._copies = self._make_copies()
         self._calls: CallServer | None = None
-        self._pool: CallPool | None = None
 
     # What has threads and sockets. A simulation makes these in its own way.
 
@@ -80,10 +80,12 @@ class SharedRegions:
     def _connections(self) -> tuple[CallServer, CallPool]:
         """Returns what serves and makes calls. The site's identity is known now."""
         with self._lock:
-            if self._calls is None or self._pool is None:
-                identity = self._agent.site_identity
+            identity = self._agent.site_identity
+            if self._pool is None:
+                self._pool = self._make_pool(identity)
+            if self._calls is None:
                 self._copies.start(self._me, identity)
-                self._calls, self._pool = self._make_calls(identity), self._make_pool(identity)
+                self._calls = self._make_calls(identity)
             return self._calls, self._pool
 
     # Regions come and go
@@ -250,25 +252,31 @@ class SharedRegions:
         return self._copies.reached()
 
     def take_new_incarnation(self, me: Incarnation) -> None:
-        """The coordinator has given this incarnation up: its copies are worthless. It begins again as `me`."""
+        """The coordinator has given this incarnation up: its copies are worthless. It begins again as `me`.
+
+        Calls that the member makes wait until the tables of the new incarnation say where the primaries are, and go
+        there. None fails because of it, but for one that an earlier attempt may have made: it is in doubt if its bucket
+        has forgotten the earlier incarnation."""
         with self._lock:
-            copies, calls, pool = self._copies, self._calls, self._pool
+            copies, calls = self._copies, self._calls
             for shared in self._regions.values():
                 if shared.tail is not None:
                     copies.drop(shared.region.name)
                     self._empty(shared, shared.tail)
+                if shared.table is not None:
+                    shared.table.forget()
                 shared.buckets.clear()
                 shared.alone.clear()
             self._begin(me)
+            if self._pool is not None:
+                self._pool.begin_anew(me, self._agent.site_identity)
         copies.stop()
         if calls is not None:
             calls.stop()
-        if pool is not None:
-            pool.close()
         with self._lock:
             for shared in self._regions.values():
                 if shared.tail is not None:
-                    self._share(shared, shared.tail)
+                    self._have_copies(shared, shared.tail)
                 elif weight_of(shared.region.attributes) and not site_attributes(shared.region.attributes).only_once:
                     tail = shared.tail = self._new_tail(shared.region)
                     self._share(shared, tail)
@@ -348,11 +356,17 @@ class SharedRegions:
         """`content`: the decisions under which what the region holds is the content of its buckets."""
         region = shared.region
         _, pool = self._connections()
+        shared.table = BucketTable(region.name, region.bucket_count)
+        route = Route(region, shared.table, pool, why_nobody=lambda: self._why_undecided(region.name))
+        region.share(tail, route, not region.attributes.is_partitioned)
+        self._have_copies(shared, tail, content)
+
+    def _have_copies(self, shared: _Shared, tail: _core.Tail, content: Mapping[int, Bucket] = _NOTHING) -> None:
+        """Lets this incarnation have copies of the region. `content`: as for `_share`."""
+        region = shared.region
+        self._connections()
         tail.set_lease(self._agent.lease_until_us)
         tail.set_primary_until(primary_until_us(region.attributes, self._agent.heard_us))
-        shared.table = BucketTable(region.name, region.bucket_count)
-        route = Route(region, shared.table, pool, self._me, why_nobody=lambda: self._why_undecided(region.name))
-        region.share(tail, route, not region.attributes.is_partitioned)
         self._copies.take_view(tuple(self._agent.tables.members.values()))
         self._copies.share(region.name, region, tail, content=content)
         log.info("member %s shares region %s with others of its site", self._me.name, region.name)

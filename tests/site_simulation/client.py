@@ -53,8 +53,8 @@ class Client:
         self._table.set_primaries(dict.fromkeys(range(core.bucket_count), here))
         member.sharing._connections()
         assert member.lines is not None
-        self._lines = member.lines  # Those of the incarnation that calls.
-        route = core.route or Route(core, self._table, member.lines, member.me)
+        self._lines = member.lines
+        route = core.route or Route(core, self._table, member.lines)
         self._steps = _core.CallSteps(route, operation, key, value, event_id, member.now_us, self._condition)
         self._began_us = member.now_us
         self._until_us = self._began_us + CALL_TIMEOUT_US
@@ -151,9 +151,6 @@ class Client:
     def _go(self) -> bool:
         """Makes the next attempt, if it is time."""
         aim, member, now = self._aim, self._member, self._member.now_us
-        if self._lines.is_closed:  # As `Route.aim`: the member goes on as another incarnation.
-            self._end(IN_DOUBT if self._steps.in_doubt else FAILED, None)
-            return True
         if self._wait_until_us:
             known = self._table.primary(self._steps.bucket)
             is_newer = aim.wait_s and known.epoch > aim.newer_than and known.member is not None

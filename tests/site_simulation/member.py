@@ -222,11 +222,10 @@ class Lines:
         self._opening: dict[Incarnation, list[Callable[[str | None], object]]] = {}
         self._failed: dict[Incarnation, tuple[int, str]] = {}
         self._gone: set[Incarnation] = set()
-        self._closed = False
 
     @property
-    def is_closed(self) -> bool:
-        return self._closed
+    def me(self) -> Incarnation:
+        return self._member.me
 
     def open(self, to: Incarnation, then: Callable[[str | None], object]) -> None:
         """Calls `then(None)` when there is a connection, or `then` with the reason why there is none."""
@@ -236,7 +235,7 @@ class Lines:
             return
         now = self._member.now_us
         failed_at, why = self._failed.get(to, (-AGAIN_US, ""))
-        if to in self._gone or self._closed or now - failed_at < AGAIN_US:
+        if to in self._gone or now - failed_at < AGAIN_US:
             then(why or "it has left the site")
             return
         waiting = self._opening.setdefault(to, [])
@@ -251,12 +250,12 @@ class Lines:
             to,
             wire.CALLS,
             wire.encode_opening(wire.CALLS, opening),
-            lambda end: self._opened(to, end),
+            lambda end: self._opened(opening.from_, to, end),
             lambda words: self._not_opened(to, words),
         )
 
-    def _opened(self, to: Incarnation, end: End) -> None:
-        if self._closed or to in self._gone:
+    def _opened(self, from_: Incarnation, to: Incarnation, end: End) -> None:
+        if from_ != self.me or to in self._gone:
             end.close()
             self._not_opened(to, "it has left the site")
             return
@@ -280,12 +279,12 @@ class Lines:
             self.lines.pop(each).close()
         self._gone = {*gone, *(each for each in self._gone if each not in members)}
 
-    def close(self) -> None:
-        self._closed = True
-        self.here.close()
-        for line in self.lines.values():
+    def begin_anew(self, me: Incarnation, site_identity: str) -> None:
+        self.slots.begin_anew(me.member_id)
+        for line in self.all():
             line.close()
         self.lines.clear()
+        self.here = Line(self._member, None)
 
     def all(self) -> list[Line]:
         return [self.here, *self.lines.values()]

@@ -4,7 +4,7 @@ from pywan._core.c_copies cimport wan_call_identity, wan_slots
 
 cdef class CallSlots:
     cdef wan_slots slots
-    cdef readonly uint32_t member       # The number of the incarnation that makes the calls.
+    cdef readonly uint32_t member       # The number of the incarnation that makes the calls now.
 
     cdef int take(self, wan_call_identity *call) except -1
     cdef int rename(self, wan_call_identity *call) except -1

@@ -1,4 +1,4 @@
-# Owns `CallSlots`: the identities of the calls that one incarnation of a member makes.
+# Owns `CallSlots`: the identities of the calls that a member makes.
 import os
 from libc.stdint cimport uint32_t, uint64_t
 from pywan._core.c_base cimport *
@@ -25,6 +25,13 @@ cdef class CallSlots:
     def count(self):
         """How many calls were ever under way at once."""
         return self.slots.count
+
+    def begin_anew(self, uint32_t member):
+        """The member goes on as another incarnation, with this number. Calls that are under way keep their identities.
+        Later ones have another caller, and the numbers of their slots count on."""
+        cdef uint64_t caller = drawn_caller(member)
+        self.member = member
+        wan_slots_rename(&self.slots, wan_read(&self.slots.caller), caller)
 
     cdef int take(self, wan_call_identity *call) except -1:
         """Begins a call, and gives it its identity. `wan_slots_give` ends it."""
