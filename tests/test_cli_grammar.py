@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from pywan.cli import grammar, properties, shell
-from pywan.cli.commands import COMMANDS, _typed
+from pywan.cli.commands import COMMANDS
 from pywan.cli.grammar import GrammarError, complete, parse, split_lines, tokenize
 from pywan.cli.output import Output, Result, Table
 from pywan.cli.session import Session
+from pywan.config.typed_text import typed
 from pywan.errors import ConfigurationError
 
 SCRIPT = """connect --locator=ny_host[10331]
@@ -207,11 +208,11 @@ def test_properties_that_cannot_be_are_refused(tmp_path):
 
 
 def test_keys_and_values_have_types():
-    assert [_typed("1", t, "--key") for t in ("str", "int", "float", "java.lang.Integer")] == ["1", 1, 1.0, 1]
-    assert _typed('{"a": [1]}', "json", "--value") == {"a": [1]} and _typed("00ff", "hex", "--value") == b"\x00\xff"
+    assert [typed("1", t, "--key") for t in ("str", "int", "float", "java.lang.Integer")] == ["1", 1, 1.0, 1]
+    assert typed('{"a": [1]}', "json", "--value") == {"a": [1]} and typed("00ff", "hex", "--value") == b"\x00\xff"
     for text, type_ in (("x", "int"), ("{", "json"), ("[" * 100_000, "json"), ("yes", "bool"), ("x", "colour")):
         with pytest.raises(ConfigurationError):
-            _typed(text, type_, "--key")
+            typed(text, type_, "--key")
 
 
 def session_with(*commands: grammar.Command, as_json: bool = False):

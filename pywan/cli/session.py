@@ -156,6 +156,16 @@ class Session:
         assert self.locator is not None
         return self._ask_locator(self.locator, op, **fields)
 
+    def ask_coordinator(self, op: str, **fields: Any) -> dict[str, Any]:
+        """Asks the locator, and the one that coordinates the site if the first names another one."""
+        from pywan.base.addresses import parse_address
+        from pywan.transport.control import call_once
+
+        answer = self.ask_locator(op, **fields)
+        if not answer["decides"] and answer.get("address"):
+            answer = call_once(parse_address(answer["address"]), op, **fields)
+        return answer
+
     def _ask_locator(self, locator: str, op: str, **fields: Any) -> dict[str, Any]:
         from pywan.base.addresses import parse_address
         from pywan.transport.control import call_once
