@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -115,81 +115,16 @@ class Report:
         }
 
     def print(self, console: Console) -> None:
-        def show(table: Table) -> None:
-            for line in layout(table, console.width):
-                console.print(line, soft_wrap=True, markup=False)
-            console.print()
-
         if "changes" in self.feed:
             rows, idle, changes = (self.feed[name] for name in ("events", "idle_destroys", "changes"))
             console.print(
                 f"The feed ({self.feed['source']}): {rows:,} rows = {changes:,} events + {idle:,} destroys of keys that"
                 " were not there, which change nothing.\n"
             )
-        show(
-            Table(
-                ("Site", "Live keys", "Contents", "Fastest events/s"),
-                [
-                    (
-                        name.upper(),
-                        f"{site['live_keys']:,}",
-                        site["contents"],
-                        f"{site['fastest_events_per_second']:,.0f}",
-                    )
-                    for name, site in self.sites.items()
-                ],
-                "Sites",
-            )
-        )
-        if all("fed" in site for site in self.sites.values()):
-            show(
-                _without_zeros(
-                    "Events: fed + written here + received - lost a conflict - known already = events",
-                    ("Site", "Fed", "Written here", "Received", "Lost a conflict", "Known already", "Events"),
-                    [
-                        (
-                            name.upper(),
-                            *(
-                                site.get(part, 0)
-                                for part in ("fed", "written", "received", "conflicts_lost", "repeated")
-                            ),
-                            site["events"],
-                        )
-                        for name, site in self.sites.items()
-                    ],
-                )
-            )
-        columns = ("received", "queued", "not_queued", "dropped", "distributed", "conflated", "parked", "in_queue")
-        show(
-            _without_zeros(
-                "Ledgers of the senders: received = queued + not queued + dropped; queued = distributed + conflated"
-                " + parked + in queue. Not queued: the other site has these events already, or gets them from another",
-                ("Sender", *(column.replace("_", " ").capitalize() for column in columns), "Balance"),
-                [
-                    (
-                        f"{sender['site'].upper()} to {sender['sender'].upper()}",
-                        *(_amount(sender["ledger"].get(column, 0)) for column in columns),
-                        "yes" if sender["balanced"] else "NO",
-                    )
-                    for sender in self.senders
-                ],
-            )
-        )
-        show(
-            Table(
-                ("Step", "Seconds", "Events", "Events/s"),
-                [
-                    (
-                        step["step"],
-                        f"{step['seconds']:.1f}",
-                        f"{step['events']:,}" if "events" in step else "",
-                        f"{step['events_per_second']:,}" if step.get("events_per_second") is not None else "",
-                    )
-                    for step in self.steps
-                ],
-                "Steps",
-            )
-        )
+        for table in self._tables():
+            for line in layout(table, console.width):
+                console.print(line, soft_wrap=True, markup=False)
+            console.print()
         for problem in self.problems:
             console.print(f"[red]{problem}[/]", soft_wrap=True)
         if self.ok:
@@ -201,3 +136,67 @@ class Report:
         else:
             problems = f"{len(self.problems)} problem{'s' if len(self.problems) > 1 else ''}"
             console.print(f"[red]{problems}; the sites' files were kept.[/]")
+
+    def _tables(self) -> Iterator[Table]:
+        yield self._table_of_sites()
+        if all("fed" in site for site in self.sites.values()):
+            yield self._table_of_events()
+        yield self._table_of_ledgers()
+        yield self._table_of_steps()
+
+    def _table_of_sites(self) -> Table:
+        return Table(
+            ("Site", "Live keys", "Contents", "Fastest events/s"),
+            [
+                (
+                    name.upper(),
+                    f"{site['live_keys']:,}",
+                    site["contents"],
+                    f"{site['fastest_events_per_second']:,.0f}",
+                )
+                for name, site in self.sites.items()
+            ],
+            "Sites",
+        )
+
+    def _table_of_events(self) -> Table:
+        parts = ("fed", "written", "received", "conflicts_lost", "repeated")
+        return _without_zeros(
+            "Events: fed + written here + received - lost a conflict - known already = events",
+            ("Site", "Fed", "Written here", "Received", "Lost a conflict", "Known already", "Events"),
+            [
+                (name.upper(), *(site.get(part, 0) for part in parts), site["events"])
+                for name, site in self.sites.items()
+            ],
+        )
+
+    def _table_of_ledgers(self) -> Table:
+        columns = ("received", "queued", "not_queued", "dropped", "distributed", "conflated", "parked", "in_queue")
+        return _without_zeros(
+            "Ledgers of the senders: received = queued + not queued + dropped; queued = distributed + conflated"
+            " + parked + in queue. Not queued: the other site has these events already, or gets them from another",
+            ("Sender", *(column.replace("_", " ").capitalize() for column in columns), "Balance"),
+            [
+                (
+                    f"{sender['site'].upper()} to {sender['sender'].upper()}",
+                    *(_amount(sender["ledger"].get(column, 0)) for column in columns),
+                    "yes" if sender["balanced"] else "NO",
+                )
+                for sender in self.senders
+            ],
+        )
+
+    def _table_of_steps(self) -> Table:
+        return Table(
+            ("Step", "Seconds", "Events", "Events/s"),
+            [
+                (
+                    step["step"],
+                    f"{step['seconds']:.1f}",
+                    f"{step['events']:,}" if "events" in step else "",
+                    f"{step['events_per_second']:,}" if step.get("events_per_second") is not None else "",
+                )
+                for step in self.steps
+            ],
+            "Steps",
+        )

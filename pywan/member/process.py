@@ -311,10 +311,32 @@ def start(
         "options": dict(options),
         "path": [os.getcwd()],
     }
-    read_end, write_end = os.pipe()
+    child, read_end = _spawn(kind, name)
+    try:
+        with contextlib.suppress(BrokenPipeError):
+            assert child.stdin is not None
+            child.stdin.write(json.dumps(spec).encode())
+            child.stdin.close()
+        report = _read_report(read_end, time.monotonic() + timeout)
+    except BaseException:
+        child.kill()
+        child.wait(SIGNAL_TIMEOUT_S)
+        raise
+    finally:
+        os.close(read_end)
+    if report is None or "error" in report:
+        raise _why_not_started(kind, name, files, child, report, timeout)
+    # If this program lives longer than the member, it must collect it. If it ends before, init does that.
+    threading.Thread(target=child.wait, name=f"collect-{name}", daemon=True).start()
+    return {**report, "log_file": str(files.log_file), "folder": str(files.folder)}
+
+
+def _spawn(kind: str, name: str) -> tuple[subprocess.Popen[bytes], int]:
+    """Starts the process of a member. Returns it, and the descriptor from which its report is read."""
     environment = dict(os.environ)
     package_home = str(Path(__file__).resolve().parent.parent)
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [package_home, environment.get("PYTHONPATH")]))
+    read_end, write_end = os.pipe()
     try:
         # With -P, a member does not import modules from the current directory.
         child = subprocess.Popen(
@@ -331,43 +353,34 @@ def start(
         raise
     finally:
         os.close(write_end)
-    try:
-        with contextlib.suppress(BrokenPipeError):
-            assert child.stdin is not None
-            child.stdin.write(json.dumps(spec).encode())
-            child.stdin.close()
-        report = _read_report(read_end, time.monotonic() + timeout)
-    except BaseException:
+    return child, read_end
+
+
+def _why_not_started(
+    kind: str,
+    name: str,
+    files: MemberFiles,
+    child: subprocess.Popen[bytes],
+    report: Mapping[str, Any] | None,
+    timeout: float,
+) -> PywanError:
+    """Ends the process of a member that did not start, and returns the error: its own, if its `report` has one."""
+    reason = ""
+    if report is None and child.poll() is None:
         child.kill()
-        child.wait(SIGNAL_TIMEOUT_S)
-        raise
-    finally:
-        os.close(read_end)
-    if report is None or "error" in report:
-        if report is None and child.poll() is None:
-            child.kill()
-            reason = (
-                f"it was not ready within {timeout:.0f} s and was ended; if its log shows that it was still"
-                " reading its disk stores, give it a larger --timeout"
-            )
-        else:
-            reason = None
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            child.wait(STOP_TIMEOUT_S)
-        if report is not None:
-            kind_of_error = getattr(errors, str(report.get("kind")), None)
-            known = (
-                kind_of_error
-                if isinstance(kind_of_error, type) and issubclass(kind_of_error, PywanError)
-                else PywanError
-            )
-            reason = str(report["error"]).removeprefix(f"{kind} {name}: ").removeprefix(f"member {name}: ")
-            raise known(f"{kind} {name!r} did not start: {reason}")
-        reason = reason or f"its process ended with status {child.returncode}"
-        raise PywanError(f"{kind} {name!r} did not start: {reason}; log: {files.log_file}{_log_tail(files)}")
-    # If this program lives longer than the member, it must collect it. If it ends before, init does that.
-    threading.Thread(target=child.wait, name=f"collect-{name}", daemon=True).start()
-    return {**report, "log_file": str(files.log_file), "folder": str(files.folder)}
+        reason = (
+            f"it was not ready within {timeout:.0f} s and was ended; if its log shows that it was still"
+            " reading its disk stores, give it a larger --timeout"
+        )
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        child.wait(STOP_TIMEOUT_S)
+    if report is not None:
+        named = getattr(errors, str(report.get("kind")), None)
+        known = named if isinstance(named, type) and issubclass(named, PywanError) else PywanError
+        reason = str(report["error"]).removeprefix(f"{kind} {name}: ").removeprefix(f"member {name}: ")
+        return known(f"{kind} {name!r} did not start: {reason}")
+    reason = reason or f"its process ended with status {child.returncode}"
+    return PywanError(f"{kind} {name!r} did not start: {reason}; log: {files.log_file}{_log_tail(files)}")
 
 
 def _read_report(descriptor: int, deadline: float) -> dict[str, Any] | None:
@@ -436,11 +449,10 @@ def stop(
         raise ConfigurationError(
             f"{name!r} in {files.folder} is a {member.kind}, not a {kind}: use `stop {member.kind}`"
         )
-    how, answer = "request", {}
-    try:
+    log_end = 0
+    with contextlib.suppress(OSError):
         log_end = files.log_file.stat().st_size
-    except OSError:
-        log_end = 0
+    how, answer = "request", {}
     try:
         if kind == "locator":
             answer = _ask(member, "stop")
@@ -462,13 +474,7 @@ def stop(
     timeout += values.to_wait_time(answer.get("maximum_shutdown_wait_time", 0), "maximum_shutdown_wait_time")
     timeout += values.to_wait_time(answer.get("handover_time", 0), "handover_time")
     if not wait_until_gone(member, timeout):
-        how = "SIGTERM"
-        send_signal(member, signal.SIGTERM)
-        if not wait_until_gone(member, SIGNAL_TIMEOUT_S):
-            how = "SIGKILL"
-            send_signal(member, signal.SIGKILL)
-            if not wait_until_gone(member, SIGNAL_TIMEOUT_S):
-                raise IllegalStateError(f"{kind} {name!r} (pid {member.pid}) does not end, not even by SIGKILL")
+        how = _end_by_signals(kind, name, member)
     with contextlib.suppress(OSError):
         if recorded(files) is None:
             files.pid_file.unlink()
@@ -481,6 +487,15 @@ def stop(
         **({"volatile_events": answer["volatile_events"]} if answer.get("volatile_events") else {}),
         **({"lost_copies": answer["lost_copies"]} if answer.get("lost_copies") else {}),
     }
+
+
+def _end_by_signals(kind: str, name: str, member: Recorded) -> str:
+    """Ends a process that does not end by itself. Returns the signal by which it ended."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        send_signal(member, number)
+        if wait_until_gone(member, SIGNAL_TIMEOUT_S):
+            return number.name
+    raise IllegalStateError(f"{kind} {name!r} (pid {member.pid}) does not end, not even by SIGKILL")
 
 
 def stop_reply_timeout(status: Mapping[str, Any], handover_time: float | None) -> float:

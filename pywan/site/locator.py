@@ -214,52 +214,9 @@ class Locator(Described):
             if self._server is not None:
                 raise IllegalStateError(f"locator {self.name} was started already; make a new one to start again")
             self._load_configuration()
-            self._server = ControlServer(
-                self.bind_address,
-                self._wanted_port,
-                self._handler(),
-                name=f"locator {self.name}",
-                ended=self._coordination.ended,
-            )
-            if self._host in WILDCARDS:
-                self._host = reachable_address(self.bind_address, [*self._remote_locators, *self._locators])
-                log.info(
-                    "locator %s listens on every interface, and is known to others as %s; another name can be given"
-                    " by hostname-for-clients",
-                    self.name,
-                    self._host,
-                )
-            self._started_ms = _now_ms()
-            me = LocatorProfile(self.distributed_system_id, self.host, self.port, self.name)
-            self._state = LocatorState(
-                me,
-                secrets.token_hex(8),
-                self._without_self(self._locators),
-                self._remote_locators,
-                self._timings,
-                extra=self._configuration.entries,
-                extra_digest=self._configuration.digest,
-                merge_extra=self._merge_configuration,
-            )
+            self._make_parts()
             self._running = True
-            reason: PywanError | None = None
-            try:
-                self._server.start()
-                self._coordination.start()
-                self._pool = Workers(CONTACTS_AT_ONCE, name=f"locator {self.name}-contact")
-                self._gossip = start_thread(
-                    f"locator {self.name} cannot start", f"locator {self.name}-gossip", self._run
-                )
-            except (IllegalStateError, ConfigurationError, DiskAccessError) as error:
-                reason = error
-            else:
-                with self._changed:
-                    self._changed.wait_for(
-                        lambda: self._exchange.first_round_done() or self._exchange.conflicts(), FIRST_ROUND_S
-                    )
-                    conflicts = self._exchange.conflicts()
-                if conflicts:
-                    reason = IncompatibleSystemError(f"locator {self.name} cannot start: {'; '.join(conflicts)}")
+            reason = self._begin()
         if reason is not None:
             self.stop()
             raise reason
@@ -275,6 +232,56 @@ class Locator(Described):
             os.getpid(),
         )
         return self
+
+    def _make_parts(self) -> None:
+        """Makes what serves, and what is known of other locators. The port is taken then, and nobody is answered."""
+        self._server = ControlServer(
+            self.bind_address,
+            self._wanted_port,
+            self._handler(),
+            name=f"locator {self.name}",
+            ended=self._coordination.ended,
+        )
+        if self._host in WILDCARDS:
+            self._host = reachable_address(self.bind_address, [*self._remote_locators, *self._locators])
+            log.info(
+                "locator %s listens on every interface, and is known to others as %s; another name can be given"
+                " by hostname-for-clients",
+                self.name,
+                self._host,
+            )
+        self._started_ms = _now_ms()
+        me = LocatorProfile(self.distributed_system_id, self.host, self.port, self.name)
+        self._state = LocatorState(
+            me,
+            secrets.token_hex(8),
+            self._without_self(self._locators),
+            self._remote_locators,
+            self._timings,
+            extra=self._configuration.entries,
+            extra_digest=self._configuration.digest,
+            merge_extra=self._merge_configuration,
+        )
+
+    def _begin(self) -> PywanError | None:
+        """Starts all threads, and waits until each configured locator was tried once. Returns why the locator cannot
+        start."""
+        assert self._server is not None
+        try:
+            self._server.start()
+            self._coordination.start()
+            self._pool = Workers(CONTACTS_AT_ONCE, name=f"locator {self.name}-contact")
+            self._gossip = start_thread(f"locator {self.name} cannot start", f"locator {self.name}-gossip", self._run)
+        except (IllegalStateError, ConfigurationError, DiskAccessError) as error:
+            return error
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._exchange.first_round_done() or self._exchange.conflicts(), FIRST_ROUND_S
+            )
+            conflicts = self._exchange.conflicts()
+        if conflicts:
+            return IncompatibleSystemError(f"locator {self.name} cannot start: {'; '.join(conflicts)}")
+        return None
 
     def stop(self) -> None:
         """Closes the port and ends every thread.

@@ -30,59 +30,52 @@ def list_gateways(session: Session, values: Values) -> Result:
     senders.sort(key=lambda view: (view["id"], view["member"]))
     if not receivers_only:
         result.data["senders"] = senders
-        rows = [
-            (
-                v["id"],
-                v["member"],
-                v["remote_distributed_system_id"],
-                v["type"],
-                v["status"],
-                v["queue_size"],
-                v["receiver_location"],
-            )
-            for v in senders
-        ]
-        if rows:
-            result.tables.append(
-                Table(
-                    (
-                        "GatewaySender Id",
-                        "Member",
-                        "Remote Cluster Id",
-                        "Type",
-                        "Status",
-                        "Queued Events",
-                        "Receiver Location",
-                    ),
-                    rows,
-                    "Gateway senders",
-                    {
-                        "GatewaySender Id": "Sender",
-                        "Remote Cluster Id": "Remote",
-                        "Queued Events": "Queued",
-                        "Receiver Location": "Receiver",
-                    },
-                )
-            )
+        if senders:
+            result.tables.append(_table_of_senders(senders))
     if not senders_only:
         result.data["receivers"] = receivers
-        # A sender has a connection for each of its dispatchers. The table names each sender once.
-        found = [
-            (
-                v["member"],
-                v["port"],
-                v["sender_count"],
-                list(dict.fromkeys(name.split(" (")[0] for name in v["connected_senders"])),
-            )
-            for v in receivers
-        ]
-        if found:
-            result.tables.append(
-                Table(("Member", "Port", "Sender Count", "Senders Connected"), found, "Gateway receivers")
-            )
+        if receivers:
+            result.tables.append(_table_of_receivers(receivers))
     if not result.tables and result.ok:
         result.lines.append("GatewaySenders or GatewayReceivers are not available in the site")
     return result
+
+
+def _table_of_senders(senders: list[Values]) -> Table:
+    columns = {
+        "GatewaySender Id": "id",
+        "Member": "member",
+        "Remote Cluster Id": "remote_distributed_system_id",
+        "Type": "type",
+        "Status": "status",
+        "Queued Events": "queue_size",
+        "Receiver Location": "receiver_location",
+    }
+    return Table(
+        tuple(columns),
+        [tuple(view[key] for key in columns.values()) for view in senders],
+        "Gateway senders",
+        {
+            "GatewaySender Id": "Sender",
+            "Remote Cluster Id": "Remote",
+            "Queued Events": "Queued",
+            "Receiver Location": "Receiver",
+        },
+    )
+
+
+def _table_of_receivers(receivers: list[Values]) -> Table:
+    """A sender has a connection for each of its dispatchers. The table names each sender once."""
+    rows = [
+        (
+            view["member"],
+            view["port"],
+            view["sender_count"],
+            list(dict.fromkeys(name.split(" (")[0] for name in view["connected_senders"])),
+        )
+        for view in receivers
+    ]
+    return Table(("Member", "Port", "Sender Count", "Senders Connected"), rows, "Gateway receivers")
 
 
 def start_gateway_sender(session: Session, values: Values) -> Result:
