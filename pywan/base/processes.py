@@ -1,4 +1,5 @@
-"""Owns the name of a running process, by which another process of the same machine tells whether it has ended."""
+"""Owns what tells one process of the machine from another: when it began, and a name made of that, by which others tell
+whether it has ended."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ _ENDED = "ZX"  # States of a process that runs no code any more, and that its pa
 
 def this_process() -> str:
     """Returns machine, pid and start of this process: "machine/pid/start". Empty if the system does not tell them."""
-    machine, start = this_machine(), _start_of(os.getpid())
+    machine, start = this_machine(), start_of(os.getpid())
     return f"{machine}/{os.getpid()}/{start}" if machine and start else ""
 
 
@@ -19,7 +20,7 @@ def has_ended(process: str) -> bool:
     of it then."""
     machine, _, rest = process.partition("/")
     pid, _, start = rest.partition("/")
-    return bool(machine) and machine == this_machine() and pid.isdigit() and _start_of(int(pid)) != start
+    return bool(machine) and machine == this_machine() and pid.isdigit() and start_of(int(pid)) != start
 
 
 def this_machine() -> str:
@@ -31,8 +32,9 @@ def this_machine() -> str:
         return ""
 
 
-def _start_of(pid: int) -> str:
-    """Returns when the process began, in ticks of the system. Empty: there is no such process."""
+def start_of(pid: int) -> str:
+    """Returns when the process began, in ticks of the system. Empty: there is no such process. One that has ended, and
+    that its parent has not collected yet, does not count."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -40,7 +42,7 @@ def _start_of(pid: int) -> str:
     fields = stat.rpartition(")")[2].split()  # The command's name is in brackets, and may hold any character.
     if fields[0] not in _ENDED:
         return fields[19]
-    try:  # The first thread may have ended before the others.
+    try:  # The first thread may have ended before the others. Files and locks are open until the last one has.
         return fields[19] if len(os.listdir(f"/proc/{pid}/task")) > 1 else ""
     except OSError:
         return ""

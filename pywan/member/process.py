@@ -29,6 +29,7 @@ import pywan
 from pywan import errors
 from pywan.base.files import given_path, open_own
 from pywan.base.names import check_name, printable
+from pywan.base.processes import start_of
 from pywan.config import values
 from pywan.errors import (
     ConfigurationError,
@@ -120,35 +121,6 @@ class Recorded:
 # --- processes by number ---
 
 
-def start_time_of(pid: int) -> str | None:
-    """Returns when the process started, in the system's own words.
-
-    None if there is no such process, or if it has ended and was not collected yet.
-    """
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except FileNotFoundError:
-        if Path("/proc/self/stat").exists():
-            return None
-        shown = subprocess.run(
-            ["ps", "-o", "stat=,lstart=", "-p", str(pid)], capture_output=True, text=True
-        ).stdout.strip()
-        return None if not shown or shown.startswith("Z") else shown.split(None, 1)[1].replace(" ", "_")
-    except OSError:
-        return None
-    fields = stat.rpartition(")")[2].split()  # The command's name is in brackets, and may hold any character.
-    return None if fields[0] in "ZX" and not _has_other_threads(pid) else fields[19]
-
-
-def _has_other_threads(pid: int) -> bool:
-    """Returns whether a killed process still has threads that are ending. Its files and locks are open until the last
-    one has ended."""
-    try:
-        return len(os.listdir(f"/proc/{pid}/task")) > 1
-    except OSError:
-        return False
-
-
 def recorded(files: MemberFiles) -> Recorded | None:
     """Returns the member that runs there. None: no member runs there, whatever an old pid file says.
 
@@ -179,7 +151,7 @@ def recorded(files: MemberFiles) -> Recorded | None:
         )
     except (ValueError, TypeError, AttributeError):
         in_file = None
-    if in_file is not None and start_time_of(in_file.pid) == in_file.start_time:
+    if in_file is not None and start_of(in_file.pid) == in_file.start_time:
         return in_file
     return _holder(files, problem)
 
@@ -202,8 +174,8 @@ def _holder(files: MemberFiles, problem: str) -> Recorded | None:
         pid = _pid_with_lock(os.fstat(descriptor))
     finally:
         os.close(descriptor)
-    start_time = start_time_of(pid) if pid else None
-    if start_time is None:
+    start_time = start_of(pid) if pid else ""
+    if not start_time:
         raise IllegalStateError(
             f"a process holds {files.lock_file}, so {files.name!r} runs, but {files.pid_file} {problem}; find that"
             " process with `fuser`, and stop it by its pid"
@@ -245,7 +217,7 @@ def wait_until_gone(member: Recorded, timeout: float) -> bool:
         descriptor = None
     try:
         # The descriptor is the right one only if the pid still belongs to the process that was recorded.
-        while start_time_of(member.pid) == member.start_time:
+        while start_of(member.pid) == member.start_time:
             left = deadline - time.monotonic()
             if left <= 0:
                 return False
@@ -270,7 +242,7 @@ def send_signal(member: Recorded, number: int) -> None:
     except OSError:
         return
     try:
-        if start_time_of(member.pid) == member.start_time:
+        if start_of(member.pid) == member.start_time:
             if descriptor is not None:
                 signal.pidfd_send_signal(descriptor, number)
             else:
@@ -671,7 +643,7 @@ def _own(files: MemberFiles, kind: str) -> Iterator[Callable[[str, int, str], di
             try:
                 temporary.unlink(missing_ok=True)
                 with open(open_own(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "w") as file:
-                    file.write(f"{os.getpid()} {start_time_of(os.getpid())}\n{json.dumps(details)}\n")
+                    file.write(f"{os.getpid()} {start_of(os.getpid())}\n{json.dumps(details)}\n")
                 os.replace(temporary, files.pid_file)
             except OSError as error:
                 raise errors.DiskError(
