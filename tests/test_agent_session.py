@@ -35,7 +35,7 @@ class Site:
 
     def __init__(self) -> None:
         self.now_us = 1_000_000
-        self.core = Coordinator("locator", (), run=1, now_us=self.now_us, site_identity="site")
+        self.core = Coordinator("locator", (), draw_step=lambda: 1, now_us=self.now_us, site_identity="site")
         self.now_us += 2 * LEASE_US
         self.core.tick(self.now_us)
 
@@ -260,9 +260,9 @@ def test_a_member_reports_whether_others_may_have_its_region_as_it_knows_it(shar
         site.core.site.set_region("data", replace(ATTRIBUTES, shared=True))
     site.news(session)
     earlier = site.core.site.newest
-    site.core = Coordinator("locator", (), run=2, now_us=site.now_us, site_identity="site")
+    site.core = Coordinator("locator", (), draw_step=lambda: 2, now_us=site.now_us, site_identity="site")
     refused = encoding.plain_refused(Refused("the coordinator does not know all decisions", report=True))
     session.take_news(session.question(site.now_us), {"decides": True, "refused": [refused]}, site.now_us)
     site.news(session)
-    assert site.core.site.generation > earlier.generation
+    assert site.core.site.generation > earlier.run
     assert site.core.site.regions == {"data": replace(ATTRIBUTES, shared=shared)}

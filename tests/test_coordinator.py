@@ -25,7 +25,11 @@ from pywan.coordination.journal import Journal
 from pywan.coordination.messages import MayLeave, Refused, StillNeeded, Tables
 from pywan.coordination.moves import HANDOVERS_AT_ONCE, LEAVE_REPEATED_US, SITE_ENDS_US
 from pywan.coordination.tables import (
+    DECISION_MAX,
+    FORGOTTEN_RUNS,
     NO_DECISION,
+    RUN_MAX,
+    RUN_STEP_MAX,
     Bucket,
     BucketKey,
     DecisionId,
@@ -38,7 +42,7 @@ from pywan.coordination.tables import (
     Reach,
     RegionAttributes,
 )
-from pywan.errors import DiskAccessError, ProtocolError
+from pywan.errors import DiskAccessError, IllegalStateError, ProtocolError
 
 A, B, C = (Incarnation(name, number) for number, name in enumerate("abc", 1))
 TIMEOUT = 1_000_000
@@ -65,9 +69,15 @@ class Site:
             self.join(member)
         self.host("data", self.attributes, *members)
 
-    def start(self, run: int = 1) -> None:
+    def start(self, step: int = 1) -> None:
+        """A run of the coordinator, by so much above those that it knows."""
         self.core = Coordinator(
-            "locator", self.journal, run=run, now_us=self.now, site_identity="site", member_timeout_us=TIMEOUT
+            "locator",
+            self.journal,
+            draw_step=lambda: step,
+            now_us=self.now,
+            site_identity="site",
+            member_timeout_us=TIMEOUT,
         )
 
     def join(self, member: Incarnation, **fields) -> None:
@@ -233,7 +243,7 @@ def test_a_coordinator_that_starts_again_knows_who_was_proved_to_be_gone():
     site.core.join(profile(again, before=(A.member_id,)), {}, {}, NO_DECISION, site.now)
     stored = site.core.site.take_store()  # It was stopped before it decided what follows from that.
     site.journal.append(replace(stored, members=((again, profile(again, before=(A.member_id,))),), buckets=()))
-    site.start(run=2)
+    site.start(step=2)
     assert A in site.core.site.members and site.bucket(KEY).primary == A
     site.deaf.add(A)
     site.pass_time(2 * OVER, again, B)
@@ -504,7 +514,7 @@ def test_a_coordinator_that_starts_ends_no_removal_before_the_silence_is_over():
     leaves = site.bucket()
     site.deaf.clear()
     site.stored[first] = site.core.site.newest
-    site.start(run=2)
+    site.start(step=2)
     site.renew(first)
     assert site.bucket() == leaves and leaves.leaving == (second,), f"{second} may know a later decision"
     site.pass_time(OVER, first)
@@ -697,7 +707,7 @@ def test_buckets_are_decided_after_the_silence_of_a_new_run():
     site.join(B)
     site.join(C)
     site.deaf.add(C)
-    site.start(run=2)
+    site.start(step=2)
     site.core.host(B, "data", site.attributes, 100, site.now)
     site.act()
     assert not site.core.site.buckets, "C may have the region, and was not heard yet"
@@ -720,7 +730,7 @@ def test_whether_others_may_have_a_region_outlives_the_coordinators_file(file, s
     known, newest = dict(site.core.site.buckets), site.core.site.newest
     regions = dict(site.core.site.regions)
     site.journal = [] if file == "lost" else older
-    site.start(run=2)
+    site.start(step=2)
     holdings = {key: Holding(bucket, True) for key, bucket in known.items()}
     hosting = profile(A, site_identity="site", seen=newest, hosting=(("data", 100),))
     site.core.join(hosting, regions, holdings, newest, site.now)
@@ -864,7 +874,7 @@ def test_a_new_primary_that_dies_before_it_is_ready_gives_the_bucket_back():
 def test_a_coordinator_that_starts_again_goes_on_when_the_member_asks_again():
     site = Site(A, B, redundant_copies=0)
     site.leave(A)
-    site.start(run=2)
+    site.start(step=2)
     site.renew(A, B)
     site.leave(A)
     site.learn()
@@ -944,7 +954,7 @@ def crowded(*regions: str, **attributes) -> Site:
     site = Site(A, B, C, **attributes)
     for region in regions:
         site.host(region, replace(site.attributes, colocated_with="data"), A, B, C)
-    site.start(run=2)
+    site.start(step=2)
     site.renew(A, B, C)
     site.pass_time(TIMEOUT // 2, A, B, C)
     site.is_down(B)
@@ -1038,7 +1048,7 @@ def leads(site: Site, region: str = "data") -> Counter[Incarnation]:
 def test_a_coordinator_that_comes_back_decides_nothing_before_it_has_heard_all_or_a_lease_is_over():
     site = Site(A, B)
     bucket = site.bucket()
-    site.start(run=2)
+    site.start(step=2)
     site.core.probed(bucket.primary, Reach.REFUSED, site.now)
     site.act()
     assert site.bucket() == bucket
@@ -1051,20 +1061,20 @@ def test_a_coordinator_whose_file_is_gone_waits_for_the_reports_of_all_copies_in
     site = Site(A, B)
     bucket, old = site.bucket(), site.core.site.newest
     site.journal.clear()
-    site.start(run=2)
+    site.start(step=2)
     knows = {KEY: Holding(bucket, True)}
     regions = {"data": site.attributes}
     first, second = bucket.in_sync
     hosting = (("data", 100),)
     site.core.join(profile(first, site_identity="site", seen=old, hosting=hosting), regions, knows, old, site.now)
     site.act()
-    assert site.core.site.generation == 2 and site.bucket().epoch == bucket.epoch
+    assert site.core.site.generation > old.run and site.bucket().epoch == bucket.epoch
     site.core.join(profile(second, site_identity="site", seen=old, hosting=hosting), regions, knows, old, site.now)
     site.act()
     assert site.bucket().epoch == bucket.epoch  # A third member may know of a later set.
     site.pass_time(OVER, first, second)
     after = site.bucket()
-    assert after.epoch > bucket.epoch and after.epoch.generation == 2
+    assert after.epoch > bucket.epoch and after.epoch.run == site.core.site.generation
     assert after.in_sync == bucket.in_sync and after.life == bucket.life
 
 
@@ -1078,7 +1088,7 @@ def test_a_copy_that_was_being_made_is_made_again_in_a_new_generation(file):
     site.act()
     old = site.core.site.newest
     site.journal[:] = earlier if file == "old" else []
-    site.start(run=2)
+    site.start(step=2)
     for member in (first, second):
         site.core.join(
             profile(member, site_identity="site", seen=old, hosting=(("data", 100),)),
@@ -1089,7 +1099,7 @@ def test_a_copy_that_was_being_made_is_made_again_in_a_new_generation(file):
         )
     site.pass_time(2 * OVER, first, second)
     after = site.bucket()
-    assert after.epoch.generation == 2 and after.in_sync == (first,)
+    assert after.epoch.run == site.core.site.generation > old.run and after.in_sync == (first,)
     assert after.learning == (second,) and after.learners != bucket.learners
 
 
@@ -1106,7 +1116,7 @@ def test_a_copy_that_an_older_file_still_names_as_leaving_does_not_lead_what_it_
     left, newest = site.bucket(), site.core.site.newest
     assert leaves.leaving == (second,) and left.leaving == ()
     site.journal[:] = earlier
-    site.start(run=2)
+    site.start(step=2)
     for member, known in ((first, left), (second, leaves)):  # What `second` heard last is that it leaves.
         site.core.join(
             profile(member, site_identity="site", seen=newest, hosting=(("data", 100),)),
@@ -1116,7 +1126,7 @@ def test_a_copy_that_an_older_file_still_names_as_leaving_does_not_lead_what_it_
             site.now,
         )
     site.pass_time(OVER, first, second)
-    assert site.bucket().in_sync == (first,) and site.bucket().epoch.generation == 2
+    assert site.bucket().in_sync == (first,) and site.bucket().epoch.run == site.core.site.generation > newest.run
 
 
 def test_a_request_to_come_that_is_late_on_its_way_takes_no_region_away():
@@ -1174,25 +1184,25 @@ def test_members_of_a_new_generation_hear_nothing_of_a_bucket_before_it_is_decid
     site = Site(A, B)
     bucket, old = site.bucket(), site.core.site.newest
     site.journal.clear()
-    site.start(run=2)
+    site.start(step=2)
     first, second = bucket.in_sync
     knows, regions = {KEY: Holding(bucket, True)}, {"data": site.attributes}
     site.core.join(profile(first, seen=old), regions, knows, old, site.now)
     site.act()
-    told = [each for each in site.told[first] if isinstance(each, Tables) and each.newest.generation == 2]
+    told = [each for each in site.told[first] if isinstance(each, Tables) and each.newest.run > old.run]
     assert KEY in told[0].undecided and not any(each.buckets for each in told)
     site.core.join(profile(second, seen=old), regions, knows, old, site.now)
     site.pass_time(OVER, first, second)
-    heard = [each for each in site.told[first] if isinstance(each, Tables) and each.newest.generation == 2]
+    heard = [each for each in site.told[first] if isinstance(each, Tables) and each.newest.run > old.run]
     epochs = [bucket.epoch for each in heard for key, bucket in each.buckets if key == KEY]
-    assert [epoch.generation for epoch in epochs] == [2]
+    assert [epoch.run for epoch in epochs] == [site.core.site.generation]
 
 
 def test_a_bucket_that_may_have_lost_its_end_keeps_its_content_under_a_new_life():
     site = Site(A, B)
     bucket, old = site.bucket(), site.core.site.newest
     site.journal.clear()
-    site.start(run=2)
+    site.start(step=2)
     first, second = bucket.in_sync
     knows = {KEY: Holding(bucket, True)}
     site.core.join(profile(first, seen=old), {"data": site.attributes}, knows, old, site.now)
@@ -1209,7 +1219,7 @@ def test_of_a_lost_file_a_copy_that_leaves_goes_on_only_if_nobody_who_stays_has_
         bucket, old = site.bucket(), site.core.site.newest
         leaves = replace(bucket, primary=A, in_sync=(A, B), leaving=(C,), version=bucket.version + 1)
         site.journal.clear()
-        site.start(run=2)
+        site.start(step=2)
         for each in some:
             knows = {KEY: Holding(leaves, True)}
             site.core.join(profile(each, seen=old), {"data": site.attributes}, knows, old, site.now)
@@ -1225,7 +1235,7 @@ def test_a_member_that_is_proved_to_be_gone_loses_its_copies_when_the_silence_of
     gone = bucket.primary
     other = next(each for each in bucket.in_sync if each != gone)
     site.deaf.add(gone)
-    site.start(run=2)
+    site.start(step=2)
     site.core.left(gone, site.now)
     site.core.tick(site.now)
     site.act()
@@ -1241,7 +1251,7 @@ def test_a_bucket_that_is_decided_long_after_its_region_was_recovered_gets_its_c
     site = Site(A, B)
     bucket, old = site.bucket(), site.core.site.newest
     site.journal.clear()
-    site.start(run=2)
+    site.start(step=2)
     knows, regions = {KEY: Holding(bucket, True)}, {"data": site.attributes}
     site.core.join(profile(A, seen=old, hosting=(("data", 100),)), regions, knows, old, site.now)
     site.core.join(profile(C, hosting=(("data", 100),)), regions, {}, NO_DECISION, site.now)
@@ -1256,19 +1266,113 @@ def test_a_new_generation_that_was_interrupted_hears_all_reports_again():
     site = Site(A, B)
     bucket, old = site.bucket(), site.core.site.newest
     site.journal.clear()
-    site.start(run=2)
+    site.start(step=2)
     first, second = bucket.in_sync
     knows, regions = {KEY: Holding(bucket, True)}, {"data": site.attributes}
     site.core.join(profile(first, seen=old), regions, knows, old, site.now)
     site.act()
-    site.start(run=3)
-    assert site.core.site.generation == 3
+    interrupted = site.core.site.generation
+    site.start(step=3)
+    assert interrupted < site.core.site.generation == site.core.site.run == interrupted + 3
     site.core.join(profile(second, seen=old), regions, knows, old, site.now)
     site.act()
     assert site.bucket().epoch == bucket.epoch
     site.core.join(profile(first, seen=old), regions, knows, old, site.now)
     site.pass_time(OVER, first, second)
-    assert site.bucket().epoch.generation == 3 and site.bucket().in_sync == bucket.in_sync
+    assert (
+        site.bucket().epoch.run == site.core.site.generation > interrupted and site.bucket().in_sync == bucket.in_sync
+    )
+
+
+def test_two_runs_that_begin_with_the_same_older_file_give_no_epoch_twice():
+    """Nobody tells the second one of what the first one decided: the only member that knows it is cut off."""
+    site = Site(A, redundant_copies=0)
+    earlier, began = list(site.journal), site.bucket()
+    lives = []
+    for step, member in ((5, B), (9, C)):
+        site.journal[:] = earlier
+        site.start(step=step)
+        site.core.left(A, site.now)
+        site.join(member)
+        site.host("data", site.attributes, member)
+        site.pass_time(2 * OVER, member)
+        assert site.bucket().primary == member and site.bucket().epoch > began.epoch
+        lives.append(site.bucket())
+    first, second = lives
+    assert first.epoch != second.epoch and first.life != second.life
+    # The member that was cut off is heard at last. What follows is above both.
+    old, newest = DecisionId(site.journal[0].newest.run + 5, first.epoch.number + 100), site.core.site.newest
+    site.core.join(profile(B, seen=old), {"data": site.attributes}, {KEY: Holding(first, True)}, old, site.now)
+    site.act()
+    assert site.bucket() == second and site.core.is_undecided(KEY), "C has yet to report"
+    site.core.join(
+        profile(C, seen=newest, hosting=(("data", 100),)),
+        {"data": site.attributes},
+        {KEY: Holding(second, True)},
+        newest,
+        site.now,
+    )
+    site.pass_time(2 * OVER, B, C)
+    assert site.bucket().epoch > max(first.epoch, second.epoch) and site.bucket().primary == C
+    assert site.bucket().life == second.life and site.core.lost_buckets == 0
+
+
+def test_a_run_after_one_that_was_forgotten_is_above_it_when_somebody_names_its_decisions():
+    site = Site(A, B)
+    bucket = site.bucket()
+    lost = DecisionId(site.core.site.run + 7 * RUN_STEP_MAX, site.core.site.number)
+    site.start(step=1)
+    assert site.core.site.run < lost.run
+    site.core.join(profile(A, seen=lost), {"data": site.attributes}, {KEY: Holding(bucket, True)}, lost, site.now)
+    assert site.core.site.run == site.core.site.generation > lost.run + FORGOTTEN_RUNS * RUN_STEP_MAX
+
+
+def test_a_lost_decision_that_only_a_copy_follows_begins_a_new_generation():
+    """The new primary told it, before the coordinator told this member anything. Then it was lost with its file."""
+    site = Site(A, B)
+    stored, bucket = site.core.site.newest, site.bucket()
+    follows = replace(bucket, epoch=Epoch(stored.run + 3, bucket.epoch.number + 1), version=bucket.version + 1)
+    site.start(step=2)
+    site.core.join(profile(A, seen=stored), {"data": site.attributes}, {KEY: Holding(follows, True)}, stored, site.now)
+    assert site.core.site.run == site.core.site.generation > follows.epoch.run
+    assert site.bucket() == follows
+
+
+def test_a_coordinator_that_starts_again_with_its_whole_file_asks_for_no_reports():
+    site = Site(A, B)
+    bucket, newest = site.bucket(), site.core.site.newest
+    site.start(step=100)
+    site.renew(A, B)
+    assert site.core.site.generation == 1 and site.core.site.newest == newest and site.bucket() == bucket
+    assert not isinstance(site.last(A), Refused) and not isinstance(site.last(B), Refused)
+    site.is_down(bucket.primary)
+    after = site.bucket()
+    assert after.epoch == Epoch(site.core.site.run, bucket.epoch.number + 1) and after.life == bucket.life
+
+
+def test_a_coordinator_without_a_number_for_another_run_or_decision_says_so():
+    site = Site(A)
+    with pytest.raises(IllegalStateError, match="has no number for another run"):
+        site.start(step=RUN_MAX)
+    site.start()
+    named = DecisionId(RUN_MAX - RUN_STEP_MAX, 1)
+    site.core.join(profile(B, seen=named), {}, {}, NO_DECISION, site.now)
+    site.act()
+    assert "start it in an empty folder" in site.last(B).reason and site.core.site.generation == 1
+    last = Store(DecisionId(1, DECISION_MAX), 1, ((1, DECISION_MAX),), "site", (), (), ())
+    site.journal.append(last)
+    site.start()
+    with pytest.raises(IllegalStateError, match="has no number for another decision"):
+        site.join(B)
+
+
+@pytest.mark.parametrize("value", [[RUN_MAX + 1, 1], [1, DECISION_MAX + 1], [-1, 1], [1, 1, 1]])
+def test_a_decision_or_an_epoch_that_fits_no_word_is_refused(value):
+    for reader in (encoding.decision_id_of, encoding.epoch_of):
+        with pytest.raises(ProtocolError):
+            reader(value)
+    highest = Epoch(RUN_MAX, DECISION_MAX)
+    assert Epoch.of(highest.word) == highest and encoding.number_of(highest.word) == highest.word
 
 
 def test_an_older_file_is_found_out_by_a_decision_that_it_does_not_have():
@@ -1277,7 +1381,7 @@ def test_an_older_file_is_found_out_by_a_decision_that_it_does_not_have():
     site.join(C)
     newest = site.core.site.newest
     site.journal[:] = earlier
-    site.start(run=2)
+    site.start(step=2)
     site.core.renew(A, newest, site.now)
     site.act()
     assert site.last(A).report
@@ -1356,7 +1460,7 @@ decided = st.lists(buckets(), min_size=1, max_size=3).flatmap(
 
 @given(decided, st.sets(keys))
 def test_tables_in_plain_form_are_the_same_tables_and_neighbours_share_a_decision(decisions, undecided):
-    told = Tables(0, DecisionId(1, 1, 1), "L", "site", 0, None, (), tuple(sorted(decisions.items())), tuple(undecided))
+    told = Tables(0, DecisionId(1, 1), "L", "site", 0, None, (), tuple(sorted(decisions.items())), tuple(undecided))
     read = encoding.tables_of(encoding.unpack(encoding.pack(encoding.plain_tables(told))))
     assert read == told
     for (key, bucket), (following, other) in itertools.pairwise(read.buckets):
@@ -1381,14 +1485,14 @@ def test_a_region_of_one_member_is_one_run():
 
 @pytest.mark.parametrize("run", [["data", 0, 0, None], ["data", 0, 2**40, None], ["data", -1, 1, None], ["data", 0, 1]])
 def test_a_run_that_is_none_is_refused(run):
-    tables = encoding.plain_tables(Tables(0, DecisionId(1, 1, 1), "L", "site", 0, None, (), ()))
+    tables = encoding.plain_tables(Tables(0, DecisionId(1, 1), "L", "site", 0, None, (), ()))
     tables[7] = [run]
     with pytest.raises(ProtocolError):
         encoding.tables_of(tables)
 
 
 def test_runs_that_name_more_buckets_than_a_message_may_are_refused():
-    tables = encoding.plain_tables(Tables(0, DecisionId(1, 1, 1), "L", "site", 0, None, (), ()))
+    tables = encoding.plain_tables(Tables(0, DecisionId(1, 1), "L", "site", 0, None, (), ()))
     tables[7] = [["data", 0, encoding.MAX_RUN, None]] * (encoding.MAX_BUCKETS_TOLD // encoding.MAX_RUN + 1)
     with pytest.raises(ProtocolError, match="with at most"):
         encoding.tables_of(tables)
@@ -1437,12 +1541,15 @@ def test_a_journal_gives_back_what_the_tables_were(tmp_path):
     for store in site.journal:
         journal.append(store)
     journal.close()
-    core = Coordinator("locator", Journal(tmp_path / "decisions").read(), run=2, now_us=0, site_identity="new")
+    core = Coordinator(
+        "locator", Journal(tmp_path / "decisions").read(), draw_step=lambda: 2, now_us=0, site_identity="new"
+    )
     assert core.site.buckets == site.core.site.buckets
     assert core.site.members == site.core.site.members
     assert core.site.regions == site.core.site.regions
     assert core.site.newest == site.core.site.newest and core.site.identity == "site"
-    assert core.site.made(DecisionId(1, 1, 1)) and not core.site.made(DecisionId(1, 10_000, 1))
+    assert core.site.made(DecisionId(1, 1)) and not core.site.made(DecisionId(1, 10_000))
+    assert core.site.generation == site.core.site.generation and core.site.run == 3
 
 
 @given(st.lists(decided, min_size=1, max_size=6))
@@ -1451,7 +1558,7 @@ def test_a_journal_keeps_the_newest_decision_about_each_bucket_however_runs_over
     with tempfile.TemporaryDirectory() as folder:
         journal = Journal(os.path.join(folder, "decisions"))
         for number, decisions in enumerate(appended, 1):
-            store = Store(DecisionId(1, number, 7), ((7, number),), "site", (), (), tuple(sorted(decisions.items())))
+            store = Store(DecisionId(7, number), 1, ((7, number),), "site", (), (), tuple(sorted(decisions.items())))
             journal.append(store)
             for key, bucket in decisions.items():
                 expected.pop(key, None)
@@ -1481,7 +1588,7 @@ from pywan.coordination.tables import *
 journal = Journal(sys.argv[1])
 for number in range(1, 1_000_000):
     buckets = tuple((BucketKey("data", n), Bucket(version=number)) for n in range(5))
-    journal.append(Store(DecisionId(1, number, 7), ((7, number),), "site", (), (), buckets))
+    journal.append(Store(DecisionId(7, number), 1, ((7, number),), "site", (), (), buckets))
     print(number, flush=True)
 """
 

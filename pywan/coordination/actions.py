@@ -29,6 +29,7 @@ class Store:
     """To be on the disk before any later action of the same list is done. None: the entry is no more."""
 
     newest: DecisionId
+    generation: int  # As `Decisions.generation`.
     runs: tuple[tuple[int, int], ...]  # Runs of the coordinator, each with the last decision that it made.
     site_identity: str
     members: tuple[tuple[Incarnation, MemberProfile | None], ...]

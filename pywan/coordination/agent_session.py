@@ -60,10 +60,7 @@ class SiteTables:
         Tables that begin at 0 are whole, so what they do not name is no more: the answer names it with None. What is
         undecided stays as it is known.
         """
-        if tables.newest.generation < self.newest.generation:
-            return None
-        is_newer = (tables.newest.generation, tables.newest.number) > (self.newest.generation, self.newest.number)
-        if not is_newer or tables.since > self.newest.number:
+        if tables.newest <= self.newest or tables.since > self.newest.number:
             return None
         if tables.since == 0:
             self.undecided = set(tables.undecided)

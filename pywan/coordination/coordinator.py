@@ -9,7 +9,7 @@ configuration manager; docs/decisions/0056 and 0065 say where it differs, and wh
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import fields, replace
 from typing import Any
 
@@ -50,7 +50,7 @@ class Coordinator:
         name: str,
         stored: Iterable[Store],
         *,
-        run: int,
+        draw_step: Callable[[], int],
         now_us: int,
         site_identity: str,
         member_timeout_us: int = MEMBER_TIMEOUT_US,
@@ -64,12 +64,12 @@ class Coordinator:
 
         Args:
             stored: all that earlier runs gave to be stored, in order.
-            run: a random number that names this run.
+            draw_step: draws a number from 1 to RUN_STEP_MAX at random, by which this run is above those it knows.
             site_identity: the name of a new site; it counts only if nothing was stored.
             machine: names the machine of the coordinator, as profiles name those of members.
         """
         self.name = name
-        self.site = Decisions(stored, run=run, site_identity=site_identity)
+        self.site = Decisions(stored, draw_step=draw_step, site_identity=site_identity)
         self.member_timeout_us = member_timeout_us
         self.wait_us = member_timeout_us + member_timeout_us // DRIFT_DIVISOR
         self._machine = machine
@@ -121,9 +121,9 @@ class Coordinator:
             self._heard_us[incarnation] = now_us
         for region in self.site.regions:
             self._recovery_at[region] = now_us + self.wait_us
-        if any(each.in_sync and each.epoch.generation < self.site.generation for each in self.site.buckets.values()):
+        if any(each.in_sync and each.epoch.run < self.site.generation for each in self.site.buckets.values()):
             # An earlier run did not hear all reports of its generation.
-            self._begin_generation(self.site.newest, now_us)
+            self._begin_generation(now_us)
 
     # --- requests of members ---
 
@@ -149,11 +149,17 @@ class Coordinator:
             self._actions.append(Tell(me, refusal))
             return
         has_stored = self._stored_by.get(me, 0) if me in self.site.members else 0
-        if has_stored and (stored.generation, stored.number) < (self.site.generation, has_stored):
+        if has_stored and (stored.run < self.site.generation or stored.number < has_stored):
             return  # The request was late on its way: the member has come since, and has said more.
-        for known in (stored, profile.seen):
-            if known.generation >= self.site.generation and not self.site.made(known):
-                self._begin_generation(known, now_us)
+        epochs = {DecisionId(*each.bucket.epoch) for each in holdings.values()}  # Each is at most its decision.
+        for known in (stored, profile.seen, *sorted(epochs)):
+            if known.run >= self.site.generation and not self.site.made(known):
+                if not self.site.has_room_above(known):
+                    reason = f"member {me.name} names decision {known}, and none can be numbered above it"
+                    self._actions.append(Tell(me, Refused(f"{reason}: start it in an empty folder")))
+                    return
+                self.site.rise_above(known)
+                self._begin_generation(now_us)
         for earlier in self._earlier_incarnations(me):
             if earlier.member_id in profile.before:  # One process locks a folder: those that it names are gone.
                 self.left(earlier, now_us)
@@ -186,7 +192,7 @@ class Coordinator:
             stored: the newest decision that the member has stored; NO_DECISION: none yet.
             reaches: the members whose answers came to it a moment ago; None: as it said before.
         """
-        if stored != NO_DECISION and (stored.generation != self.site.generation or not self.site.made(stored)):
+        if stored != NO_DECISION and (stored.run < self.site.generation or not self.site.made(stored)):
             self._actions.append(Tell(me, Refused("the coordinator does not know all decisions", report=True)))
             return
         if self._is_given_up(me):
@@ -619,7 +625,7 @@ class Coordinator:
     def _new_life(self) -> Epoch:
         """The epoch under which a new life begins. It is above all epochs that any bucket has had, also one of a region
         that was destroyed since: an epoch counts up by one with a decision, and so by less than the decisions do."""
-        return Epoch(self.site.generation, self.site.number + 1)
+        return Epoch(self.site.run, self.site.number + 1)
 
     def promote(
         self, key: BucketKey, bucket: Bucket, candidates: list[Incarnation], in_sync: tuple[Incarnation, ...]
@@ -637,7 +643,7 @@ class Coordinator:
         before = (*bucket.in_sync, *bucket.leaving)
         unfenced = before if len(before) > 1 and len(in_sync) == 1 else bucket.unfenced
         learners = tuple(each for each in bucket.learners if each.member not in in_sync)
-        epoch = max(Epoch(self.site.generation, bucket.epoch.number + 1), Epoch.of(bucket.life))
+        epoch = max(Epoch(self.site.run, bucket.epoch.number + 1), Epoch.of(bucket.life))
         self.site.set_bucket(
             key,
             replace(
@@ -873,21 +879,20 @@ class Coordinator:
 
     # --- a new generation ---
 
-    def _begin_generation(self, seen: DecisionId, now_us: int) -> None:
+    def _begin_generation(self, now_us: int) -> None:
         """A member knows decisions that are not here: those of this coordinator are not the newest.
 
         Nothing is decided about a bucket until everybody who was in sync, as far as anybody knows, has reported it, and
         nothing at all before a member that nobody knows of has lost its lease.
         """
-        self.site.generation = max(self.site.generation, seen.generation) + 1
-        self.site.number = max(self.site.number, seen.number)
+        self.site.begin_generation()
+        self._heard_now.clear()  # What a member has told before this generation does not count: it tells all again.
+        self._reported.clear()
         self._silent.add(_SOMEBODY)
         self._silence_until = now_us + self.wait_us
-        self.site.decide_all_again()
         for key, bucket in self.site.buckets.items():
             if bucket.in_sync:
                 self._unheard[key] = self._awaited(bucket)
-        self._heard_now.clear()
         self._told.clear()  # A member hears of this generation when it has reported what it knows.
         self._stored_by.clear()
 
@@ -977,6 +982,7 @@ class Coordinator:
             primaries.update(load.primaries)
         return {
             "generation": self.site.generation,
+            "run": self.site.run,
             "decision": self.site.number,
             "waits_us": max(self._silence_until - now_us, 0) if self._silent else 0,
             "lost_buckets": self.lost_buckets,
@@ -1097,7 +1103,7 @@ class Coordinator:
                 f" stop one before member {me.name} is started",
                 self.member_timeout_us,
             )
-        if self._is_given_up(me) and stored.generation == self.site.generation and self.site.made(stored):
+        if self._is_given_up(me) and stored.run >= self.site.generation and self.site.made(stored):
             return Refused(f"member {me} was not heard for its whole lease", join_again=True)
         for earlier in self._earlier_incarnations(me):
             other = self.site.members.get(earlier)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Container, Hashable, Iterable
+from collections.abc import Callable, Container, Hashable, Iterable
 
 from pywan.coordination.actions import Store
 from pywan.coordination.messages import Tables
 from pywan.coordination.placement import Load
 from pywan.coordination.tables import (
+    DECISION_MAX,
+    FORGOTTEN_RUNS,
     NO_DECISION,
+    RUN_MAX,
+    RUN_STEP_MAX,
     Bucket,
     BucketKey,
     DecisionId,
@@ -17,15 +21,23 @@ from pywan.coordination.tables import (
     MemberProfile,
     RegionAttributes,
 )
+from pywan.errors import IllegalStateError
 
 
 class Decisions:
     """Every change of an entry is a decision with the next number. The indexes are derived from the tables."""
 
-    def __init__(self, stored: Iterable[Store], *, run: int, site_identity: str) -> None:
-        """Goes on from what earlier runs gave to be stored, in order. `run` names this one."""
+    def __init__(self, stored: Iterable[Store], *, draw_step: Callable[[], int], site_identity: str) -> None:
+        """Goes on from what earlier runs gave to be stored, in order, as a run above them.
+
+        `draw_step` draws a number from 1 to RUN_STEP_MAX at random: so two runs that begin with the same older file
+        have different numbers. IllegalStateError: no number is left for another run.
+        """
         self.identity = site_identity
+        # All members have to report what they knew before this run: the one that found out that decisions were lost.
+        # 1: none were.
         self.generation = 1
+        self.run = 0
         self.number = 0
         self.runs: dict[int, int] = {}  # Every run that decided something, with its last decision.
         self.members: dict[Incarnation, MemberProfile] = {}
@@ -40,15 +52,42 @@ class Decisions:
         self._naming: defaultdict[Incarnation, dict[BucketKey, None]] = defaultdict(dict)
         self._placed: Bucket | None = None  # The newest decision about a bucket.
         self._last = _LastDecisions()
-        self._run = run
-        self._decided_by = run  # The run that made the newest decision.
+        self._draw_step = draw_step
         self._stored_through = 0
+        self._decided_by = 0  # The run that made the newest decision.
         for store in stored:
             self._take_back(store)
+        self._begin_run(max(self.runs, default=0))
+        self._decided_by = self._decided_by or self.run
 
     @property
     def newest(self) -> DecisionId:
-        return DecisionId(self.generation, self.number, self._decided_by)
+        return DecisionId(self._decided_by, self.number)
+
+    def has_room_above(self, seen: DecisionId) -> bool:
+        """Whether `rise_above` has numbers for that."""
+        return max(seen.run, self.run) + (FORGOTTEN_RUNS + 1) * RUN_STEP_MAX <= RUN_MAX and seen.number < DECISION_MAX
+
+    def rise_above(self, seen: DecisionId) -> None:
+        """Decisions were lost, of which this is one. What follows is above all that may have been forgotten."""
+        self._begin_run(max(seen.run, self.run) + FORGOTTEN_RUNS * RUN_STEP_MAX)
+        self.number = max(self.number, seen.number)
+
+    def begin_generation(self) -> None:
+        """Everything is decided again by this run."""
+        self.generation = self.run
+        self.runs[self.run], self._decided_by = self.number, self.run
+        for key in [*self.members, *self.regions, *self.buckets]:
+            self._decide(key)
+
+    def _begin_run(self, above: int) -> None:
+        run = above + self._draw_step()
+        if run > RUN_MAX:
+            raise IllegalStateError(
+                f"the coordinator of site {self.identity} has no number for another run: {above} of {RUN_MAX} are used;"
+                f" end the site, and start it again with empty folders of its locators and members"
+            )
+        self.run = run
 
     def made(self, decision: DecisionId) -> bool:
         """Whether the decision is known here: a run of this coordinator made it, and it was not lost."""
@@ -73,25 +112,25 @@ class Decisions:
     # --- decisions ---
 
     def set_member(self, member: Incarnation, profile: MemberProfile | None) -> None:
-        self._place_member(member, profile)
         self._decide(member)
+        self._place_member(member, profile)
 
     def set_region(self, region: str, attributes: RegionAttributes | None) -> None:
-        self._place_region(region, attributes)
         self._decide(region)
+        self._place_region(region, attributes)
 
     def set_bucket(self, key: BucketKey, bucket: Bucket | None) -> None:
-        self._place(key, bucket)
         self._decide(key)
-
-    def decide_all_again(self) -> None:
-        """Everything gets a number of this generation."""
-        for key in [*self.members, *self.regions, *self.buckets]:
-            self._decide(key)
+        self._place(key, bucket)
 
     def _decide(self, key: Hashable) -> None:
+        if self.number >= DECISION_MAX:
+            raise IllegalStateError(
+                f"the coordinator of site {self.identity} has no number for another decision; end the site, and start"
+                f" it again with empty folders of its locators and members"
+            )
         self.number += 1
-        self.runs[self._run], self._decided_by = self.number, self._run
+        self.runs[self.run], self._decided_by = self.number, self.run
         self._last.note(key, self.number)
 
     def _place_member(self, member: Incarnation, profile: MemberProfile | None) -> None:
@@ -161,6 +200,7 @@ class Decisions:
         self._stored_through = self.number
         return Store(
             self.newest,
+            self.generation,
             ((self._decided_by, self.number),),
             self.identity,
             tuple((each, self.members.get(each)) for each in members),
@@ -177,7 +217,8 @@ class Decisions:
         )
 
     def _take_back(self, store: Store) -> None:
-        self.generation, self.number, self._decided_by = store.newest
+        self._decided_by, self.number = store.newest
+        self.generation = store.generation
         self.runs.update(store.runs)
         self._stored_through = self.number
         self.identity = store.site_identity

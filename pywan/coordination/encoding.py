@@ -18,6 +18,8 @@ import msgpack
 from pywan.base.names import quoted
 from pywan.coordination.messages import MayLeave, Refused, StillNeeded, Tables
 from pywan.coordination.tables import (
+    DECISION_MAX,
+    RUN_MAX,
     Bucket,
     BucketKey,
     DecisionId,
@@ -70,8 +72,8 @@ def plain_decision_id(decision: DecisionId) -> list[Any]:
 
 
 def decision_id_of(value: Any) -> DecisionId:
-    generation, number, run = _items(value, 3, "a decision")
-    return DecisionId(number_of(generation), number_of(number), number_of(run))
+    run, number = _items(value, 2, "a decision")
+    return DecisionId(run_of(run), _decision_of(number))
 
 
 def plain_attributes(attributes: RegionAttributes) -> list[Any]:
@@ -300,8 +302,8 @@ def plain_epoch(epoch: Epoch) -> list[Any]:
 
 
 def epoch_of(value: Any) -> Epoch:
-    generation, number = _items(value, 2, "an epoch")
-    return Epoch(number_of(generation), number_of(number))
+    run, number = _items(value, 2, "an epoch")
+    return Epoch(run_of(run), _decision_of(number))
 
 
 def plain_key(key: BucketKey) -> list[Any]:
@@ -339,6 +341,20 @@ def number_of(value: Any) -> int:
     if type(value) is not int or not 0 <= value <= NUMBER_MAX:
         raise ProtocolError(f"a number from 0 to {NUMBER_MAX} is not {quoted(value)}")
     return value
+
+
+def run_of(value: Any) -> int:
+    return _at_most(value, RUN_MAX, "a run of the coordinator")
+
+
+def _decision_of(value: Any) -> int:
+    return _at_most(value, DECISION_MAX, "the number of a decision")
+
+
+def _at_most(value: Any, limit: int, what: str) -> int:
+    if number_of(value) > limit:
+        raise ProtocolError(f"{what} is at most {limit} and not {value}")
+    return number_of(value)
 
 
 def numbers_of(value: Any) -> tuple[int, ...]:

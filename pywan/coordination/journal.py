@@ -19,9 +19,11 @@ from pywan.coordination.actions import Store
 from pywan.coordination.tables import Bucket, BucketKey
 from pywan.errors import DiskAccessError, ProtocolError
 
-FORMAT = 1  # Of the database, as SQLite's user_version.
+FORMAT = 2  # Of the database, as SQLite's user_version.
 _SCHEMA = """
-CREATE TABLE site (id INTEGER PRIMARY KEY CHECK (id = 0), identity TEXT NOT NULL, newest BLOB NOT NULL);
+CREATE TABLE site (
+    id INTEGER PRIMARY KEY CHECK (id = 0), identity TEXT NOT NULL, newest BLOB NOT NULL, generation INTEGER NOT NULL
+);
 CREATE TABLE runs (run INTEGER PRIMARY KEY, last INTEGER NOT NULL);
 CREATE TABLE members (key BLOB PRIMARY KEY, value BLOB NOT NULL);
 CREATE TABLE regions (key BLOB PRIMARY KEY, value BLOB NOT NULL);
@@ -64,13 +66,14 @@ class Journal:
     def read(self) -> list[Store]:
         """All that was written, as one `Store`; [] if nothing was."""
         with self._reasons("read"):
-            site = self._database.execute("SELECT identity, newest FROM site").fetchone()
+            site = self._database.execute("SELECT identity, newest, generation FROM site").fetchone()
             if site is None:
                 return []
             runs = tuple(self._database.execute("SELECT run, last FROM runs ORDER BY run"))
             return [
                 Store(
                     encoding.decision_id_of(_unpack(site[1])),
+                    encoding.run_of(site[2]),
                     runs,
                     site[0],
                     tuple(
@@ -88,8 +91,8 @@ class Journal:
     def _write(self, store: Store) -> None:
         execute = self._database.execute
         execute(
-            "INSERT OR REPLACE INTO site VALUES (0, ?, ?)",
-            (store.site_identity, _pack(encoding.plain_decision_id(store.newest))),
+            "INSERT OR REPLACE INTO site VALUES (0, ?, ?, ?)",
+            (store.site_identity, _pack(encoding.plain_decision_id(store.newest)), store.generation),
         )
         self._database.executemany("INSERT OR REPLACE INTO runs VALUES (?, ?)", store.runs)
         self._put(

@@ -10,6 +10,11 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 DRIFT_DIVISOR = 20  # Who waits for the end of a time that another one has waits a twentieth longer: clocks drift.
+RUN_MAX = (1 << 31) - 1  # About 65,000 starts of a coordinator that each decide something.
+RUN_STEP_MAX = 1 << 16  # A run is above the runs that it knows by a random number from 1 to this.
+# A new generation is also above so many steps more: above runs that were forgotten, and that nobody names.
+FORGOTTEN_RUNS = 16
+DECISION_MAX = (1 << 32) - 1
 MEMBER_TIMEOUT_US = 5_000_000  # The default of `member-timeout`: a member that is silent for so long is lost.
 
 
@@ -26,38 +31,40 @@ class Incarnation(NamedTuple):
 class Epoch(NamedTuple):
     """Orders the primaries of a bucket. A member refuses what comes under an older epoch than it knows.
 
-    A coordinator that has lost decisions begins a new generation, which is above all that it may have forgotten.
+    No two runs of a coordinator give the same epoch, whatever each of them has forgotten (docs/decisions/0070).
     """
 
-    generation: int
-    number: int
+    run: int  # The run of the coordinator that gave it.
+    number: int  # At most that of the decision which gave it.
 
     def __str__(self) -> str:
-        return f"{self.generation}.{self.number}"
+        return f"{self.run}.{self.number}"
 
     @property
     def word(self) -> int:
-        """The epoch as one number, which is how the core compares epochs."""
-        return self.generation << 40 | self.number
+        """The epoch as one number, which is how the core compares epochs. It fits a signed number of 64 bits."""
+        return self.run << 32 | self.number
 
     @classmethod
     def of(cls, word: int) -> Epoch:
         """The epoch that has this word."""
-        return cls(word >> 40, word & (1 << 40) - 1)
+        return cls(word >> 32, word & DECISION_MAX)
 
 
 NO_EPOCH = Epoch(0, 0)
 
 
 class DecisionId(NamedTuple):
-    """Names a decision. Numbers count up; `run` tells an older file of the coordinator that was put back."""
+    """Names a decision. Runs and numbers count up; `run` tells an older file of the coordinator that was put back."""
 
-    generation: int
-    number: int
     run: int
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.run}.{self.number}"
 
 
-NO_DECISION = DecisionId(0, 0, 0)
+NO_DECISION = DecisionId(0, 0)  # The first run has a number above 0.
 
 
 class Kind(enum.Enum):
@@ -115,7 +122,7 @@ class Learner(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """One decision about a bucket. `number` (of the decision) counts up over the whole site, within a generation.
+    """One decision about a bucket. `number` (of the decision) counts up over the whole site.
 
     Invariants: the primary is in `in_sync`. No learner is in `in_sync`. The primary waits for everybody in `in_sync`
     and in `leaving`, and for a learner from the moment at which it reports it as caught up.

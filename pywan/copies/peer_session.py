@@ -104,8 +104,8 @@ def answers_of(reply: dict[str, Any]) -> list[Answer]:
     """Reads the answers in a reply. ProtocolError if they are not whole."""
     try:
         return [
-            Answer(int(number), epoch_of(epoch), int(after), int(last), bytes(entries), epoch_of(led))
-            for number, epoch, after, last, entries, led in reply["answers"]
+            Answer(int(number), epoch_of(epoch), int(after), int(last), bytes(entries), epoch_of(before), led is True)
+            for number, epoch, after, last, entries, before, led in reply["answers"]
         ]
     except (KeyError, TypeError, ValueError) as error:
         raise ProtocolError(f"an answer about copies is not whole: {error!r}") from None
@@ -114,7 +114,7 @@ def answers_of(reply: dict[str, Any]) -> list[Answer]:
 def plain_answers(answers: list[Answer]) -> list[Any]:
     """Returns answers as a reply has them."""
     return [
-        [each.bucket, plain_epoch(each.epoch), each.after, each.last, each.entries, plain_epoch(each.led)]
+        [each.bucket, plain_epoch(each.epoch), each.after, each.last, each.entries, plain_epoch(each.before), each.led]
         for each in answers
     ]
 

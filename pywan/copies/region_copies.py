@@ -28,15 +28,16 @@ class Question(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """The copy has adopted the epoch. `last` is its last sequence; `entries` are changes from `after` + 1 on. `led` is
-    the last epoch under which it accepted changes itself."""
+    """The copy has adopted the epoch. `last` is its last sequence; `entries` are changes from `after` + 1 on. `before`
+    is the epoch that it had adopted before; `led`: it was its primary, and accepted changes."""
 
     bucket: int
     epoch: Epoch
     after: int
     last: int
     entries: bytes
-    led: Epoch
+    before: Epoch
+    led: bool
 
 
 class MemberServices(Protocol):
@@ -71,8 +72,16 @@ class MemberServices(Protocol):
 class _Copy:
     life: int
     epoch: Epoch = NO_EPOCH
+    before: Epoch = NO_EPOCH  # The epoch that it had adopted before this one.
     transfer: int = 0  # It learns, and this names its image. 0: it has everything.
     led: Epoch = NO_EPOCH  # The last epoch under which this member was the primary and accepted changes.
+
+    def adopt(self, epoch: Epoch) -> bool:
+        """Returns whether the epoch is later than the one that the copy has adopted."""
+        is_later = epoch > self.epoch
+        if is_later:
+            self.before, self.epoch = self.epoch, epoch
+        return is_later
 
 
 @dataclass
@@ -81,12 +90,18 @@ class _Lead:
 
     epoch: Epoch
     wait_until_us: int  # Until then an earlier primary may answer reads.
-    # The primary of the epoch before is a copy now. It answers no reads any more, so promises to it need not end.
-    has_followed: bool = False
+    before: Epoch  # The newest epoch that this copy, or one that has answered, had adopted before.
+    led: Epoch = NO_EPOCH  # The newest of these whose primary has answered, and had accepted changes.
     is_active: bool = False
     adopted: dict[Incarnation, int] = field(default_factory=dict)  # The last sequence of each copy when it answered.
     asked_us: dict[Incarnation, int] = field(default_factory=dict)
     caught_up: set[Learner] = field(default_factory=set)  # The primary waits for them already.
+
+    @property
+    def has_followed(self) -> bool:
+        """Whether the primary of the epoch before is a copy now. It answers no reads any more, so promises to it need
+        not end. It counts when all copies have answered."""
+        return self.led == self.before != NO_EPOCH
 
 
 class RegionCopies:
@@ -132,9 +147,9 @@ class RegionCopies:
             self._drop_lead(number)
             self.tail.set_role(number, _core.TAIL_ABSENT, bucket.life, bucket.epoch.word)
             self._core.drop_bucket(number)
-            copy = self._copies[number] = _Copy(bucket.life, transfer=transfer)
-        is_later = bucket.epoch > copy.epoch
-        copy.epoch, copy.transfer = bucket.epoch, transfer
+            copy = self._copies[number] = _Copy(bucket.life)
+        is_later = copy.adopt(bucket.epoch)
+        copy.transfer = transfer
         for other in bucket.holders:
             self._services.prepare(other)
         if transfer:
@@ -174,7 +189,8 @@ class RegionCopies:
             return
         # The member's own promise to an earlier primary counts too.
         wait_us = self._services.promised_us(self._me)
-        self._leads[number] = _Lead(bucket.epoch, self._services.now_us() + wait_us)
+        before = self._copies[number].before
+        self._leads[number] = _Lead(bucket.epoch, self._services.now_us() + wait_us, before)
         self._inactive.add(number)
         self._set_role(number, _core.TAIL_TAKING_OVER)
         self._services.deny(self.name, number, bucket.epoch, self._me)
@@ -238,8 +254,9 @@ class RegionCopies:
             lead.adopted[member] = answer.last
             lead.asked_us.pop(member, None)  # It is asked again at once for what it has beyond these entries.
             lead.wait_until_us = max(lead.wait_until_us, until_us)
-            before = Epoch(lead.epoch.generation, lead.epoch.number - 1)
-            lead.has_followed = lead.has_followed or answer.led == before
+            lead.before = max(lead.before, answer.before)
+            if answer.led:
+                lead.led = max(lead.led, answer.before)
         if failed is not None:
             raise failed
 
@@ -253,9 +270,8 @@ class RegionCopies:
             if self._me not in (*bucket.in_sync, *bucket.leaving) or bucket.primary in (None, self._me):
                 continue
             assert bucket.primary is not None
-            if bucket.epoch > copy.epoch:
+            if copy.adopt(bucket.epoch):
                 self._drop_lead(number)
-                copy.epoch = bucket.epoch
                 self._set_role(number, _core.TAIL_COPY)
                 self._services.deny(self.name, number, bucket.epoch, bucket.primary)
             known = self._decisions[number]
@@ -266,7 +282,8 @@ class RegionCopies:
                 entries = some_entries(self.tail.fetch(number, after)) if last > after else b""
             except ValueError:  # The question is late. Its primary has the changes, which count since, and has gone on.
                 continue
-            answers.append(Answer(number, bucket.epoch, after, last, entries, copy.led))
+            led = copy.led == copy.before != NO_EPOCH
+            answers.append(Answer(number, bucket.epoch, after, last, entries, copy.before, led))
         return answers
 
     # Leading

@@ -33,8 +33,15 @@ from pywan.coordination.coordinator import Coordinator
 from pywan.coordination.journal import Journal
 from pywan.coordination.messages import MayLeave, Refused, StillNeeded, Tables
 from pywan.coordination.requests import take_request
-from pywan.coordination.tables import Incarnation, MemberProfile, Reach
-from pywan.errors import ConfigurationError, ConnectivityError, DiskAccessError, ProtocolError, PywanError
+from pywan.coordination.tables import RUN_STEP_MAX, Incarnation, MemberProfile, Reach
+from pywan.errors import (
+    ConfigurationError,
+    ConnectivityError,
+    DiskAccessError,
+    IllegalStateError,
+    ProtocolError,
+    PywanError,
+)
 from pywan.transport.control import call_once
 
 log = logging.getLogger("pywan.coordinator")
@@ -373,7 +380,7 @@ class CoordinationHost:
             self._core = Coordinator(
                 self.name,
                 stored,
-                run=secrets.randbits(62),
+                draw_step=lambda: 1 + secrets.randbelow(RUN_STEP_MAX),
                 now_us=boot_us(),
                 site_identity=secrets.token_hex(8),
                 member_timeout_us=self._member_timeout_us,
@@ -459,7 +466,7 @@ class CoordinationHost:
         if self._core is None:
             try:
                 self._open()
-            except DiskAccessError as error:
+            except (DiskAccessError, IllegalStateError) as error:
                 self._fail(error)
                 return REOPEN_S
         core, now = self._core, boot_us()

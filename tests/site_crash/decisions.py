@@ -36,7 +36,7 @@ def note_decisions(path: Path) -> None:
             if bucket is not None and bucket.primary is not None and key not in unheard
         ]
         if buckets:
-            line = {"at": time.monotonic(), "generation": store.newest.generation, "buckets": buckets}
+            line = {"at": time.monotonic(), "generation": store.generation, "buckets": buckets}
             os.write(file, (json.dumps(line) + "\n").encode())
 
     class NotingCoordinator(Coordinator):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +12,7 @@ from pywan.coordination.actions import Probe, Store, Tell
 from pywan.coordination.coordinator import Coordinator
 from pywan.coordination.messages import MayLeave, Refused, StillNeeded, Tables
 from pywan.coordination.requests import take_request
-from pywan.coordination.tables import Incarnation, MemberProfile, Reach
+from pywan.coordination.tables import RUN_STEP_MAX, Incarnation, MemberProfile, Reach
 
 from .simulation import MS, Node
 
@@ -36,7 +38,7 @@ class CoordinatorNode(Node):
         self.core = Coordinator(
             "locator",
             stored,
-            run=rng.randrange(1 << 60),
+            draw_step=functools.partial(random.Random(rng.randrange(1 << 60)).randint, 1, RUN_STEP_MAX),
             now_us=self.clock(),
             site_identity=f"site-{rng.randrange(1 << 30)}",
             member_timeout_us=MEMBER_TIMEOUT_US,

@@ -256,7 +256,7 @@ class Faults:
     def lose_decisions(self, kept: int) -> None:
         """The coordinator is dead. Of its decisions the first `kept` are left."""
         for store in self._world.journal[kept:]:
-            self._world.watch.forgotten.update((key, store.newest.generation) for key, _ in store.buckets)
+            self._world.watch.forgotten.update((key, store.generation) for key, _ in store.buckets)
         del self._world.journal[kept:]
         self._world.note(f"coordinator comes back with {len(self._world.journal)} of its decisions")
         self._world.statistics["files"] += 1

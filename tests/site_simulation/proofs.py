@@ -41,7 +41,8 @@ class Proofs:
         self._reaches: dict[Incarnation, list[Incarnation]] = {}  # As the member said last.
         # Which primary asked when to take which copy out.
         self._asked_us: dict[Incarnation, dict[Incarnation, int]] = defaultdict(dict)
-        self._decided: dict[BucketKey, Bucket] = {}  # The last decision that names a primary.
+        # The last decision that names a primary, and in which generation.
+        self._decided: dict[BucketKey, tuple[Bucket, int]] = {}
         self._removals: dict[BucketKey, dict[Incarnation, _Removal]] = defaultdict(dict)  # Those not in effect.
 
     # What the coordinator hears, and what members store
@@ -71,10 +72,10 @@ class Proofs:
 
     def decided(self, key: BucketKey, bucket: Bucket, store: Store) -> None:
         """A bucket has a primary by this decision."""
-        before = self._decided.get(key)
-        self._decided[key] = bucket
+        before, generation = self._decided.get(key, (None, 0))
+        self._decided[key] = bucket, store.generation
         self._see_ignorance(key, store)
-        if before is None or key in self._world.watch.unchecked or before.epoch.generation != bucket.epoch.generation:
+        if before is None or key in self._world.watch.unchecked or generation != store.generation:
             self._removals[key].clear()
         elif before.life != bucket.life:
             self._see_everybody_has_ended(key)
@@ -98,9 +99,8 @@ class Proofs:
                 continue
             newest = member.agent.tables.newest
             self._world.must(
-                newest.generation < store.newest.generation or coordinator.core.site.made(newest),
-                f"the coordinator decides about {key}, and does not know decision {newest.generation}.{newest.number},"
-                f" which {me} has",
+                newest.run < store.generation or coordinator.core.site.made(newest),
+                f"the coordinator decides about {key}, and does not know decision {newest}, which {me} has",
             )
 
     def _see_removal(self, key: BucketKey, before: Bucket, bucket: Bucket, gone: Incarnation) -> None:

@@ -66,8 +66,8 @@ class Watch:
                 continue
             if key in self._world.coordinator.core._unheard:
                 continue  # Members that know later decisions may yet report them.
-            self._see_fork(key, store.newest.generation)
-            self._world.note(f"decision {store.newest.generation}.{store.newest.number} {key}: {shown(bucket)}")
+            self._see_fork(key, store.generation)
+            self._world.note(f"decision {store.newest} {key}: {shown(bucket)}")
             if key == self._world.faults.severed and bucket.leaving:
                 self._world.faults.strike(bucket)
             self._world.proofs.decided(key, bucket, store)

@@ -74,7 +74,7 @@ def show_coordinator(session: Session, values: Values) -> Result:
         ("address", told["address"]),
         ("decides", told["decides"]),
         *((key, told[key]) for key in ("site_identity", "folder", "member_timeout_ms") if key in told),
-        *((key, told[key]) for key in ("generation", "decision", "regions") if key in told),
+        *((key, told[key]) for key in ("run", "generation", "decision", "regions") if key in told),
         *((key, told[key]) for key in ("buckets", "buckets_without_primary", "lost_buckets") if key in told),
     ]
     if told.get("waits_us"):
