@@ -8,7 +8,7 @@ configuration manager; docs/decisions/0056 and 0065 say where it differs, and wh
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import fields, replace
 from typing import Any
@@ -18,6 +18,7 @@ from pywan.coordination.decisions import Decisions
 from pywan.coordination.messages import MayLeave, Refused, Tables
 from pywan.coordination.moves import Moves
 from pywan.coordination.placement import choose_copies, choose_primary
+from pywan.coordination.reports import Reports
 from pywan.coordination.tables import (
     DRIFT_DIVISOR,
     MEMBER_TIMEOUT_US,
@@ -99,10 +100,7 @@ class Coordinator:
         # By primary: the copies that it could not reach, and when.
         self._complaints: dict[Incarnation, dict[Incarnation, int]] = {}
         self._recovery_at: dict[str, int] = {}  # When lost copies of the region are made again. UNTIMED: at once.
-        self._reported: defaultdict[BucketKey, set[Incarnation]] = defaultdict(set)
-        self._heard_now: set[Incarnation] = set()  # Members that have reported in this generation.
-        self._unheard: dict[BucketKey, set[Incarnation]] = {}  # In a new generation: who has yet to report the bucket.
-        self._all_heard: list[BucketKey] = []  # Of those: nobody is left. They are decided when the silence is over.
+        self._reports = Reports(self.site, self)
         # Regions that may have buckets which nobody has.
         self._unsettled: set[str] = set(self.site.regions)
         # Members that asked to host a region, each with its weight. They wait for those who have it.
@@ -173,7 +171,7 @@ class Coordinator:
         if self.site.members.get(me) != profile:
             self.site.set_member(me, profile)
             self._moves.site_goes_on()
-        self._take_reports(me, holdings)
+        self._reports.take(me, holdings)
         self._told[me] = self._stored_by[me] = 0
         for region, _ in profile.hosting:
             self._unsettled.add(region)
@@ -310,7 +308,7 @@ class Coordinator:
                 continue
             self.lose_copy(key, bucket, me, now_us)
             after = self.site.buckets[key]
-            if after.named == {me} and key not in self._unheard:
+            if after.named == {me} and key not in self._reports.undecided:
                 self._lose_bucket(key, after)
         self._unsettled.add(region)
 
@@ -401,7 +399,7 @@ class Coordinator:
 
     def _take_over_from(self, member: Incarnation, now_us: int) -> None:
         for key, bucket in self.held_by(member):
-            if bucket.primary == member and key not in self._unheard:
+            if bucket.primary == member and key not in self._reports.undecided:
                 self._replace_primary(key, bucket, {member}, now_us, in_sync=bucket.in_sync)
 
     def leave(self, me: Incarnation, now_us: int) -> None:
@@ -447,13 +445,11 @@ class Coordinator:
         if me in self.site.members:
             self._gone.add(me)
             self._give_up(me, now_us)
-        for key in [each for each, waiting in self._unheard.items() if me in waiting]:
-            self._heard(key, me)
+        self._reports.never_comes(me)
 
     def revoke(self, me: Incarnation, now_us: int) -> None:
         """An operator says that an incarnation, for which buckets wait, never comes back."""
-        for key in [each for each, waiting in self._unheard.items() if me in waiting]:
-            self._heard(key, me)
+        self._reports.never_comes(me)
         if me in self._expired:
             self._gone.add(me)
             self._begin_anew_without(me, now_us)
@@ -541,7 +537,8 @@ class Coordinator:
     def take_actions(self) -> list[Action]:
         """What the driver is to do now, in this order. Every decision made since the last call is stored first."""
         if not self._silent:
-            self._decide_heard()
+            for key, reported in self._reports.take_complete():
+                self._decide_anew(key, reported)
         for region in sorted(self._unsettled):
             self._settle(region)
         for member in self.site.members:
@@ -667,7 +664,7 @@ class Coordinator:
 
     def lose_copy(self, key: BucketKey, bucket: Bucket, copy: Incarnation, now_us: int) -> None:
         """Takes a copy out, if somebody else has everything or it never acknowledges anything again."""
-        if key in self._unheard:
+        if key in self._reports.undecided:
             return
         self._schedule_recovery(key.region, copy, now_us)
         if copy in bucket.learning:
@@ -741,7 +738,7 @@ class Coordinator:
         """
         if self._silent:
             return
-        for key in sorted(self.site.unfinished - self._unheard.keys()):
+        for key in sorted(self.site.unfinished - self._reports.undecided):
             bucket, decided = self.site.buckets[key], self.site.decided_at(key)
             stored = [self._stored_by.get(each, 0) >= decided for each in bucket.in_sync]
             if bucket.leaving and all(stored):
@@ -768,7 +765,7 @@ class Coordinator:
     def _begin_anew_without(self, member: Incarnation, now_us: int) -> None:
         """More is known of a member whose lease is over: buckets that it alone holds up may begin anew."""
         for key, bucket in self.site.naming(member):
-            if bucket.primary is not None and key not in self._unheard and not self.is_there(bucket.primary):
+            if bucket.primary is not None and key not in self._reports.undecided and not self.is_there(bucket.primary):
                 in_sync = self._kept_set(bucket, member)
                 self._replace_primary(key, bucket, {bucket.primary}, now_us, in_sync=in_sync)
         self._forget(member)
@@ -809,7 +806,7 @@ class Coordinator:
         for number in range(attributes.total_num_buckets):
             key = BucketKey(region, number)
             bucket = self.site.buckets.get(key)
-            if key not in self._unheard and (bucket is None or bucket.primary is None):
+            if key not in self._reports.undecided and (bucket is None or bucket.primary is None):
                 self._make(key, attributes, bucket, begins)
 
     def _is_used(self, region: str, me: Incarnation) -> bool:
@@ -819,7 +816,7 @@ class Coordinator:
 
     def _drop_buckets(self, region: str) -> None:
         for key in list(self.site.of_region[region]):
-            self._unheard.pop(key, None)
+            self._reports.drop(key)
             self.site.set_bucket(key, None)
 
     # --- recovery of redundancy ---
@@ -844,7 +841,7 @@ class Coordinator:
         again = False
         for key in list(self.site.of_region[region]):
             bucket = self.site.buckets[key]
-            if bucket.primary is None or key in self._unheard:
+            if bucket.primary is None or key in self._reports.undecided:
                 continue
             missing = wanted - sum(each in weights for each in bucket.holders)
             if missing > 0:
@@ -886,64 +883,15 @@ class Coordinator:
         nothing at all before a member that nobody knows of has lost its lease.
         """
         self.site.begin_generation()
-        self._heard_now.clear()  # What a member has told before this generation does not count: it tells all again.
-        self._reported.clear()
         self._silent.add(_SOMEBODY)
         self._silence_until = now_us + self.wait_us
-        for key, bucket in self.site.buckets.items():
-            if bucket.in_sync:
-                self._unheard[key] = self._awaited(bucket)
+        self._reports.begin()
         self._told.clear()  # A member hears of this generation when it has reported what it knows.
         self._stored_by.clear()
 
-    def _take_reports(self, me: Incarnation, holdings: dict[BucketKey, Holding]) -> None:
-        """Takes the newest decision that anybody knows about each bucket. A member is heard once, about all of them."""
-        self._heard_now.add(me)
-        for key, holding in holdings.items():
-            known, theirs = self.site.buckets.get(key), holding.bucket
-            if known is not None and key not in self._unheard:
-                continue
-            if holding.has_all:
-                self._reported[key].add(me)
-            if known is None or (theirs.life, theirs.epoch, theirs.version) > (known.life, known.epoch, known.version):
-                self.site.number = max(self.site.number, theirs.epoch.number)  # A new life begins above it.
-                self.site.set_bucket(key, theirs)
-                self._unheard[key] = self._awaited(theirs)
-        for key in list(self._unheard):
-            self._heard(key, me)
-
-    def _awaited(self, bucket: Bucket) -> set[Incarnation]:
-        """Who has to report the bucket. A member whose name has a later incarnation is gone, and reports nothing."""
-        alive = {each.name: each for each in self.site.members if each not in self._expired}
-        return {
-            each
-            for each in (*bucket.in_sync, *bucket.leaving)
-            if each not in self._heard_now and each not in self._gone and alive.get(each.name, each) == each
-        }
-
-    def _heard(self, key: BucketKey, member: Incarnation) -> None:
-        """The member has reported the bucket, or never will.
-
-        When nobody is left, the bucket is ready to be decided, but not before the silence is over: the copies that this
-        coordinator knows may be those of an earlier set, and the newest may be with a member that it has forgotten.
-        """
-        waiting = self._unheard[key]
-        waiting.discard(member)
-        if not waiting:
-            self._all_heard.append(key)
-
-    def _decide_heard(self) -> None:
-        keys, self._all_heard = self._all_heard, []
-        for key in keys:
-            waiting = self._unheard.get(key)  # Meanwhile the region may be gone, or a later decision was reported.
-            if waiting is not None and not waiting:
-                self._decide_anew(key)
-
-    def _decide_anew(self, key: BucketKey) -> None:
+    def _decide_anew(self, key: BucketKey, reported: set[Incarnation]) -> None:
         """The copies that reported the bucket go on under an epoch of this generation."""
-        del self._unheard[key]
         bucket = self.site.buckets[key]
-        reported = self._reported.pop(key, set())
         # Who leaves may lack what was acknowledged since, if the removal came into effect by a decision that was lost.
         there = tuple(each for each in bucket.in_sync if each in reported)
         there = there or tuple(each for each in bucket.leaving if each in reported)
@@ -965,16 +913,16 @@ class Coordinator:
 
     def tables(self, since: int, lease_us: int) -> Tables:
         """What a member is told that has stored everything up to number `since`."""
-        return self.site.tables(since, self.name, lease_us, self._unheard)
+        return self.site.tables(since, self.name, lease_us, self._reports.undecided)
 
     def awaited_incarnations(self, name: str) -> list[Incarnation]:
         """The incarnations of a member that are not heard, and for which buckets may wait. They can be revoked."""
-        awaited = {each for waiting in self._unheard.values() for each in waiting} | self._expired.keys()
+        awaited = self._reports.waited_for.keys() | self._expired.keys()
         return sorted(each for each in awaited if each.name == name)
 
     def status(self, now_us: int) -> dict[str, Any]:
         """What an operator sees, as plain values."""
-        waiting: Counter[Incarnation] = Counter(each for some in self._unheard.values() for each in some)
+        waiting = self._reports.waited_for
         for member in self._expired:
             waiting[member] += len(self.site.naming(member))
         primaries: Counter[Incarnation] = Counter()
@@ -1032,9 +980,17 @@ class Coordinator:
         """Whether the member is heard."""
         return member in self.site.members and member not in self._down and member not in self._expired
 
+    def is_gone(self, member: Incarnation) -> bool:
+        """Whether the member is proved to be gone."""
+        return member in self._gone
+
+    def by_name(self) -> dict[str, Incarnation]:
+        """The members whose leases are not over, by their names."""
+        return {each.name: each for each in self.site.members if each not in self._expired}
+
     def is_undecided(self, key: BucketKey) -> bool:
         """Whether this generation has not decided about the bucket yet."""
-        return key in self._unheard
+        return key in self._reports.undecided
 
     def _is_over(self, region: str, bucket: Bucket, now_us: int) -> bool:
         """Whether nobody can acknowledge anything of the bucket any more, so that it may begin anew, empty.
@@ -1067,7 +1023,13 @@ class Coordinator:
     def _of_primary(self, me: Incarnation, key: BucketKey, epoch: Epoch) -> Bucket | None:
         """The bucket, if `me` speaks as its primary under the epoch that counts, and decisions about it can be made."""
         bucket = self.site.buckets.get(key)
-        if bucket is None or bucket.primary != me or bucket.epoch != epoch or key in self._unheard or self._silent:
+        if (
+            bucket is None
+            or bucket.primary != me
+            or bucket.epoch != epoch
+            or key in self._reports.undecided
+            or self._silent
+        ):
             return None
         return bucket
 
@@ -1125,7 +1087,7 @@ class Coordinator:
         return None
 
     def _earlier_incarnations(self, me: Incarnation) -> list[Incarnation]:
-        awaited = {each for waiting in self._unheard.values() for each in waiting}
+        awaited = self._reports.waited_for.keys()
         return sorted(each for each in awaited | self.site.members.keys() if each.name == me.name and each != me)
 
 

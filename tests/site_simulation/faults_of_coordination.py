@@ -54,7 +54,7 @@ class FaultsOfCoordination:
     def _pick(self, copies: int, *, more: bool = False) -> tuple[BucketKey, Member, list[Member]] | None:
         """A bucket at rest with so many copies, all of them there: its primary and the others."""
         core = self._world.coordinator.core
-        if self.is_at_work or self._world.coordinator.is_dead or core._silent or core._unheard:
+        if self.is_at_work or self._world.coordinator.is_dead or core._silent or core._reports.undecided:
             return None
         self._network.heal()
         found = []

@@ -22,7 +22,7 @@ class Rest:
     def why_not(self) -> str:
         """Why the site is not at rest; empty: it is."""
         core = self._world.coordinator.core
-        if core._unheard or core._silent:
+        if core._reports.undecided or core._silent:
             return "the coordinator waits for members that are there"
         nodes = [self._world.coordinator, *self._world.members.values()]
         if any(each.paused_until > self._world.simulation.now_us for each in nodes):

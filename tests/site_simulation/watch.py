@@ -64,7 +64,7 @@ class Watch:
         for key, bucket in store.buckets:
             if bucket is None or bucket.primary is None:
                 continue
-            if key in self._world.coordinator.core._unheard:
+            if key in self._world.coordinator.core._reports.undecided:
                 continue  # Members that know later decisions may yet report them.
             self._see_fork(key, store.generation)
             self._world.note(f"decision {store.newest} {key}: {shown(bucket)}")
@@ -180,7 +180,13 @@ class Watch:
         self.counted[key, life] = max(self.counted[key, life], counted)
         core, known = self._world.coordinator.core, member.agent.tables.buckets.get(key)
         bucket = core.site.buckets.get(key)
-        if bucket is None or known is None or core._silent or key in core._unheard or bucket.version < known.version:
+        if (
+            bucket is None
+            or known is None
+            or core._silent
+            or key in core._reports.undecided
+            or bucket.version < known.version
+        ):
             return  # The coordinator does not know better than the primary.
         if bucket.life != life:
             return
