@@ -80,7 +80,9 @@ def of_one_process(describe: Callable[[Any], str], *, nothing_in_child: tuple[st
                 )
             elif callable(member) and not isinstance(member, (type, classmethod, staticmethod)):
                 setattr(cls, name, _checked(member, describe, ends))
-        make: Callable[..., None] = vars(cls)["__init__"]
+        make: Callable[..., None] | None = vars(cls).get("__init__")
+        if make is None:  # Its base is decorated, too, and notes the process.
+            return cls
 
         @functools.wraps(make)
         def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - It becomes the class's.

@@ -14,6 +14,7 @@ from pywan._core.base.tables import (
     CREATE,
     DESTROY,
     FAILED_FORGOTTEN,
+    FAILED_LISTENER,
     FAILED_NO_MEMORY,
     FAILED_OTHER,
     FAILED_REGION_NOT_FOUND,
@@ -36,6 +37,8 @@ from pywan._core.copies.lane import LaneReceiver, LaneSender
 from pywan._core.copies.lane_receiver import LaneReceiverSession, Promise
 from pywan._core.copies.lane_sender import LaneSenderSession
 from pywan._core.gateway.dispatcher import DispatcherSession
+from pywan._core.gateway.event_batch import AsyncEvent, EventBatch
+from pywan._core.gateway.listener_stream import run_listener
 from pywan._core.gateway.receiver import APPLY_DONE, APPLY_LOST, ReceiverSession
 from pywan._core.gateway.source_memory import ReceiverCounts, SourceMemory, remembered_failures
 from pywan._core.log.disk_log import LogBudget

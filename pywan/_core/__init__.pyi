@@ -6,7 +6,7 @@ Each docstring is the first sentence of the one at run time.
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from os import PathLike
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, overload
 
 # An object with a contiguous buffer of bytes: bytes, bytearray, memoryview, numpy uint8.
 _Bytes = bytes | bytearray | memoryview
@@ -48,6 +48,7 @@ FAILED_NO_MEMORY: int
 FAILED_OTHER: int
 FAILED_FORGOTTEN: int
 FAILED_WITHHELD: int
+FAILED_LISTENER: int
 WITHHELD: str
 # A call made while calls are served, one within the other, is refused beyond this depth.
 CALL_DEPTH_MAX: int
@@ -167,7 +168,7 @@ class EventQueue:
         cls,
         name: str,
         *,
-        remote_site: int = 0,
+        remote_site: int | None = 0,
         partitions: int = 1,
         dispatchers: int = 1,
         memory_limit: int = ...,
@@ -935,6 +936,49 @@ class RowCalls:
         """Adds the rows of columns from `row` on, and sends them."""
     def send(self) -> None:
         """Makes all rows that wait, at the primaries of their buckets."""
+
+class AsyncEvent:
+    @property
+    def region(self) -> str | None: ...
+    @property
+    def operation(self) -> str: ...
+    @property
+    def key(self) -> Any: ...
+    @property
+    def value(self) -> Any: ...
+    @property
+    def callback_argument(self) -> Any: ...
+    @property
+    def creation_timestamp(self) -> int: ...
+    @property
+    def origin_site(self) -> int: ...
+    @property
+    def possible_duplicate(self) -> bool: ...
+    @property
+    def event_id(self) -> Any: ...
+    @property
+    def partition(self) -> int: ...
+    @property
+    def sequence(self) -> int: ...
+
+class EventBatch:
+    @property
+    def queue(self) -> str: ...
+    @property
+    def numbering(self) -> int: ...
+    def __len__(self) -> int: ...
+    @overload
+    def __getitem__(self, place: int) -> AsyncEvent: ...
+    @overload
+    def __getitem__(self, place: slice) -> EventBatch: ...
+    def __iter__(self) -> Iterator[AsyncEvent]: ...
+    def events(self) -> list[AsyncEvent]: ...
+    def part(self, first: int, end: int) -> EventBatch: ...
+    def marks(self) -> dict[int, int]: ...
+
+def run_listener(
+    session: Session, deliver: Callable[[EventBatch], list[tuple[int, int]] | None], queue: str, numbering: int
+) -> str: ...
 
 class DispatcherSession(Session):
     """The session of dispatcher `index` of a queue, over one connection after another."""

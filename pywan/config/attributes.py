@@ -18,7 +18,12 @@ from pywan.base.names import check_name
 from pywan.config.classes import check_allowed, removes_all, to_class_references
 from pywan.config.table import Attribute, Attributes, Row, table
 from pywan.config.values import DISK_LEVELS, DiskLevel, to_directories, to_disk_level, to_host, to_region_name, to_word
-from pywan.errors import ConfigurationError, GatewayReceiverError, GatewaySenderConfigurationError
+from pywan.errors import (
+    AsyncEventQueueConfigurationError,
+    ConfigurationError,
+    GatewayReceiverError,
+    GatewaySenderConfigurationError,
+)
 
 log = logging.getLogger("pywan.config")
 
@@ -68,6 +73,37 @@ def to_region_type(value: Any, what: str) -> str:
     return to_word(value, what, REGION_TYPES, upper=True)
 
 
+# What gateway senders and asynchronous event queues have in common.
+_GatewayEventFilters = Annotated[
+    Collection[Any],
+    Attribute(
+        "filter classes package.module:Class, separated by commas; CLEAR: none",
+        methods=("before_enqueue", "before_transmit", "after_acknowledgement"),
+        element="gateway-event-filter",
+        more="They are called in the given order",
+    ),
+]
+
+
+def check_queue(queue: SenderAttributes | AsyncEventQueueAttributes) -> None:
+    """Raises ConfigurationError if attributes of a queue contradict each other."""
+    what = queue.what
+    if queue.parallel and queue.order_policy == "thread":
+        raise ConfigurationError(
+            f"{what}: order_policy thread does not go with parallel=true; use key or partition, or a serial one"
+        )
+    if queue.substitution_on_error != "park" and queue.gateway_event_substitution_filter is None:
+        raise ConfigurationError(
+            f"{what}: substitution_on_error {queue.substitution_on_error!r} has no effect without"
+            " gateway_event_substitution_filter; name the filter, or leave it out"
+        )
+    if queue.disk_store_name is not None and not queue.enable_persistence:
+        raise ConfigurationError(
+            f"{what}: disk_store_name {queue.disk_store_name!r} has no effect without {queue.persistence_word}; set"
+            " that to true, or name overflow_directory for what is beyond the memory of a queue that is not persistent"
+        )
+
+
 @dataclass(kw_only=True)
 class SenderChanges:
     """The attributes of a sender that can be changed while it exists (Geode's alter gateway-sender)."""
@@ -102,15 +138,7 @@ class SenderChanges:
             also={0: "none are counted"},
         ),
     ] = 0
-    gateway_event_filters: Annotated[
-        Collection[Any],
-        Attribute(
-            "filter classes package.module:Class, separated by commas; CLEAR: none",
-            methods=("before_enqueue", "before_transmit", "after_acknowledgement"),
-            element="gateway-event-filter",
-            more="They are called in the given order",
-        ),
-    ] = ()
+    gateway_event_filters: _GatewayEventFilters = ()
     group_transaction_events: Annotated[
         bool,
         Attribute(
@@ -120,11 +148,82 @@ class SenderChanges:
     ] = False
 
 
+_Parallel = Annotated[bool, Attribute("one queue for each bucket; for partitioned regions only")]
+_DispatcherThreads = Annotated[
+    int,
+    Attribute(
+        "queues with a thread each (serial), or threads that share the buckets (parallel)",
+        lowest=1,
+        highest=MAX_DISPATCHER_THREADS,
+    ),
+]
+_OrderPolicy = Annotated[
+    str,
+    Attribute(
+        "events of the same one of these stay in order",
+        words=("key", "thread", "partition"),
+        more="`thread` is for a serial sender only",
+    ),
+]
+_EnableBatchConflation = Annotated[
+    bool,
+    Attribute("send only the latest update of a key", more="It replaces older ones in the queue and in the batch"),
+]
+_MaximumQueueMemory = Annotated[
+    int,
+    Attribute("the memory for events; further events go to overflow files", unit="MB", lowest=1, highest=INT_MAX),
+]
+_OverflowDirectory = Annotated[str | None, Attribute("the folder of overflow files", unset="the member's folder")]
+_DiskStoreName = Annotated[
+    str | None, Attribute("the disk store of the queue", unset=DEFAULT_STORE, more="Only with `enable-persistence`")
+]
+_DiskSynchronous = Annotated[
+    DiskLevel,
+    Attribute(
+        "an enqueue waits for the disk; `written`: it waits for the log, which is synced later",
+        words=DISK_LEVELS,
+        read=to_disk_level,
+        more="With `written`, events survive the end of the process, and not a loss of power. Geode calls that"
+        " synchronous, because it does not sync by default. With `false`, a kill loses the last milliseconds too",
+    ),
+]
+_FullPolicy = Annotated[
+    str,
+    Attribute(
+        "what happens to an event for which the queue has no room",
+        words=("block", "refuse", "drop-oldest", "drop-newest"),
+        more="`block` waits for `full-timeout-ms`, and then refuses the change. Dropped events are counted in the"
+        " ledger. The oldest events are dropped only when the new one is queued: not if another sender's queue or"
+        " the region refuses the change. Until then the queue takes up to a segment (2 MiB) of memory more than"
+        " its limit. If the disk is only slow, each event waits for it up to 10 s, unless the policy is `refuse`",
+    ),
+]
+_FullTimeoutMs = Annotated[int, Attribute("how long `block` waits", unit="ms", lowest=0, highest=INT_MAX)]
+_GatewayEventSubstitutionFilter = Annotated[
+    Any,
+    Attribute(
+        "the class package.module:Class that returns the value to send",
+        methods=("get_substitute_value",),
+        element="gateway-event-substitution-filter",
+    ),
+]
+_SubstitutionOnError = Annotated[
+    str,
+    Attribute(
+        "what happens to an event whose substitution filter raises",
+        words=("park", "drop", "send"),
+        more="`park` keeps it with the parked events; a replay asks the filter again. `send` sends the region's own"
+        " value, as Geode does. The event is counted as withheld unless it is sent",
+    ),
+]
+
+
 @dataclass
 class SenderAttributes(Attributes, SenderChanges):
     """The attributes of a gateway sender."""
 
     kind, title, error = "gateway-sender", "gateway sender", GatewaySenderConfigurationError
+    persistence_word: ClassVar[str] = "enable_persistence"
 
     id: Annotated[
         str,
@@ -142,61 +241,18 @@ class SenderAttributes(Attributes, SenderChanges):
             "the other site's id", lowest=0, highest=MAX_DISTRIBUTED_SYSTEM_ID, more="It is not the site's own id"
         ),
     ]
-    parallel: Annotated[bool, Attribute("one queue for each bucket; for partitioned regions only")] = False
+    parallel: _Parallel = False
     manual_start: Annotated[bool, Attribute("do not start it before `start gateway-sender`")] = False
-    dispatcher_threads: Annotated[
-        int,
-        Attribute(
-            "queues with a thread each (serial), or threads that share the buckets (parallel)",
-            lowest=1,
-            highest=MAX_DISPATCHER_THREADS,
-        ),
-    ] = 5
-    order_policy: Annotated[
-        str,
-        Attribute(
-            "events of the same one of these stay in order",
-            words=("key", "thread", "partition"),
-            more="`thread` is for a serial sender only",
-        ),
-    ] = "key"
-    enable_batch_conflation: Annotated[
-        bool,
-        Attribute("send only the latest update of a key", more="It replaces older ones in the queue and in the batch"),
-    ] = False
-    maximum_queue_memory: Annotated[
-        int,
-        Attribute("the memory for events; further events go to overflow files", unit="MB", lowest=1, highest=INT_MAX),
-    ] = 100
-    overflow_directory: Annotated[
-        str | None, Attribute("the folder of overflow files", unset="the member's folder")
-    ] = None
+    dispatcher_threads: _DispatcherThreads = 5
+    order_policy: _OrderPolicy = "key"
+    enable_batch_conflation: _EnableBatchConflation = False
+    maximum_queue_memory: _MaximumQueueMemory = 100
+    overflow_directory: _OverflowDirectory = None
     enable_persistence: Annotated[bool, Attribute("keep the queue and its parked events in a disk store")] = False
-    disk_store_name: Annotated[
-        str | None, Attribute("the disk store of the queue", unset=DEFAULT_STORE, more="Only with `enable-persistence`")
-    ] = None
-    disk_synchronous: Annotated[
-        DiskLevel,
-        Attribute(
-            "an enqueue waits for the disk; `written`: it waits for the log, which is synced later",
-            words=DISK_LEVELS,
-            read=to_disk_level,
-            more="With `written`, events survive the end of the process, and not a loss of power. Geode calls that"
-            " synchronous, because it does not sync by default. With `false`, a kill loses the last milliseconds too",
-        ),
-    ] = True
-    full_policy: Annotated[
-        str,
-        Attribute(
-            "what happens to an event for which the queue has no room",
-            words=("block", "refuse", "drop-oldest", "drop-newest"),
-            more="`block` waits for `full-timeout-ms`, and then refuses the change. Dropped events are counted in the"
-            " ledger. The oldest events are dropped only when the new one is queued: not if another sender's queue or"
-            " the region refuses the change. Until then the queue takes up to a segment (2 MiB) of memory more than"
-            " its limit. If the disk is only slow, each event waits for it up to 10 s, unless the policy is `refuse`",
-        ),
-    ] = "block"
-    full_timeout_ms: Annotated[int, Attribute("how long `block` waits", unit="ms", lowest=0, highest=INT_MAX)] = 1000
+    disk_store_name: _DiskStoreName = None
+    disk_synchronous: _DiskSynchronous = True
+    full_policy: _FullPolicy = "block"
+    full_timeout_ms: _FullTimeoutMs = 1000
     socket_buffer_size: Annotated[
         int,
         Attribute(
@@ -234,23 +290,8 @@ class SenderAttributes(Attributes, SenderChanges):
         ),
     ] = 1000
     compression: Annotated[str | None, Attribute("compress batches", words=("lz4",))] = None
-    gateway_event_substitution_filter: Annotated[
-        Any,
-        Attribute(
-            "the class package.module:Class that returns the value to send",
-            methods=("get_substitute_value",),
-            element="gateway-event-substitution-filter",
-        ),
-    ] = None
-    substitution_on_error: Annotated[
-        str,
-        Attribute(
-            "what happens to an event whose substitution filter raises",
-            words=("park", "drop", "send"),
-            more="`park` keeps it with the parked events; a replay asks the filter again. `send` sends the region's own"
-            " value, as Geode does. The event is counted as withheld unless it is sent",
-        ),
-    ] = "park"
+    gateway_event_substitution_filter: _GatewayEventSubstitutionFilter = None
+    substitution_on_error: _SubstitutionOnError = "park"
 
     def check(self) -> None:
         """Raises ConfigurationError for contradictions, and raises a read timeout that is too short, as Geode does."""
@@ -260,24 +301,11 @@ class SenderAttributes(Attributes, SenderChanges):
                 f"{what}: ids that begin with {RESERVED_SENDER_PREFIX} belong to asynchronous event queues; take"
                 " another id"
             )
-        if self.parallel and self.order_policy == "thread":
-            raise ConfigurationError(
-                f"{what}: order_policy thread does not go with parallel=true; use key or partition, or a serial sender"
-            )
+        check_queue(self)
         if self.group_transaction_events:
             raise ConfigurationError(
                 f"{what}: group_transaction_events has no effect in this version (it has no transactions); set it to"
                 " false, or leave it out"
-            )
-        if self.substitution_on_error != "park" and self.gateway_event_substitution_filter is None:
-            raise ConfigurationError(
-                f"{what}: substitution_on_error {self.substitution_on_error!r} has no effect without"
-                " gateway_event_substitution_filter; name the filter, or leave it out"
-            )
-        if self.disk_store_name is not None and not self.enable_persistence:
-            raise ConfigurationError(
-                f"{what}: disk_store_name {self.disk_store_name!r} has no effect without enable_persistence; set that"
-                " to true, or name overflow_directory for what is beyond the memory of a queue that is not persistent"
             )
         if 0 < self.socket_read_timeout < MIN_SOCKET_READ_TIMEOUT_MS:
             log.warning(
@@ -296,6 +324,16 @@ class SenderAttributes(Attributes, SenderChanges):
             )
         return made
 
+    @property
+    def core_id(self) -> str:
+        """The id among all queues of a member, asynchronous ones too."""
+        return self.id
+
+    @property
+    def reaches(self) -> frozenset[int]:
+        """The remote sites that its events reach."""
+        return frozenset((self.remote_distributed_system_id,))
+
     def check_site(self, own_distributed_system_id: int) -> None:
         """Raises GatewaySenderConfigurationError if the sender would send to its own site."""
         if self.remote_distributed_system_id == own_distributed_system_id:
@@ -303,6 +341,128 @@ class SenderAttributes(Attributes, SenderChanges):
                 f"{self.what}: remote_distributed_system_id {self.remote_distributed_system_id} is this site's own"
                 " id; name the other site's"
             )
+
+
+@dataclass(kw_only=True)
+class AsyncEventQueueChanges:
+    """The attributes of an asynchronous event queue that can be changed while it exists."""
+
+    batch_size: Annotated[
+        int,
+        Attribute(
+            "the most events in a batch",
+            lowest=1,
+            highest=INT_MAX,
+            also={-1: "no limit, only the time interval closes a batch"},
+            more="`alter` does not take -1",
+        ),
+    ] = 100
+    batch_time_interval: Annotated[
+        int,
+        Attribute(
+            "the time after which a batch is handed over that is not full",
+            unit="ms",
+            lowest=0,
+            highest=INT_MAX,
+            also={-1: "a batch never waits for more events"},
+        ),
+    ] = 5
+    park_after_tries: Annotated[
+        int,
+        Attribute(
+            "an event on which the listener failed so often is parked",
+            lowest=1,
+            highest=INT_MAX,
+            also={0: "none is parked: the batch comes again for ever"},
+            more="The events of a batch that failed so often come one by one, and those that fail again are parked."
+            " Geode has no such attribute",
+        ),
+    ] = 0
+    gateway_event_filters: _GatewayEventFilters = ()
+
+
+@dataclass
+class AsyncEventQueueAttributes(Attributes, AsyncEventQueueChanges):
+    """The attributes of an asynchronous event queue."""
+
+    kind, title, error = "async-event-queue", "async event queue", AsyncEventQueueConfigurationError
+    persistence_word: ClassVar[str] = "persistent"
+    refused: ClassVar[Mapping[str, str]] = {
+        "forward_expiration_destroy": "entries do not expire",
+    }
+
+    id: Annotated[
+        str,
+        Attribute(
+            "the queue's id",
+            read=check_name,
+            more="It has letters, digits, `_`, `.` and `-`, and is unique in the member",
+        ),
+    ]
+    async_event_listener: Annotated[
+        Any,
+        Attribute(
+            "the listener: a class package.module:Class, or in Python an object or a function",
+            option="listener",
+            aliases=("async-event-listener",),
+            methods=("process_events",),
+            element="async-event-listener",
+            more="It has `process_events(events)` or `process_arrow(batch)`, which may be `async`, or is a function of"
+            " events",
+        ),
+    ]
+    _: KW_ONLY
+    parallel: _Parallel = False
+    pause_event_processing: Annotated[
+        bool, Attribute("begin paused: events are queued, and none is handed over before a resume")
+    ] = False
+    dispatcher_threads: _DispatcherThreads = 5
+    order_policy: _OrderPolicy = "key"
+    enable_batch_conflation: _EnableBatchConflation = False
+    maximum_queue_memory: _MaximumQueueMemory = 100
+    overflow_directory: _OverflowDirectory = None
+    persistent: Annotated[bool, Attribute("keep the queue and its parked events in a disk store")] = False
+    disk_store_name: _DiskStoreName = None
+    disk_synchronous: _DiskSynchronous = True
+    full_policy: _FullPolicy = "block"
+    full_timeout_ms: _FullTimeoutMs = 1000
+    gateway_event_substitution_filter: _GatewayEventSubstitutionFilter = None
+    substitution_on_error: _SubstitutionOnError = "park"
+
+    @property
+    def enable_persistence(self) -> bool:
+        """Whether the queue is persistent, as a sender's attributes say it."""
+        return self.persistent
+
+    @property
+    def core_id(self) -> str:
+        """The id among all queues of a member, senders' too. Geode has the same prefix."""
+        return f"{RESERVED_SENDER_PREFIX}{self.id}"
+
+    @property
+    def reaches(self) -> frozenset[int]:
+        """The remote sites that its events reach: none."""
+        return frozenset()
+
+    def check(self) -> None:
+        check_queue(self)
+
+    def altered(self, changes: type = AsyncEventQueueChanges, /, **given: Any) -> AsyncEventQueueAttributes:
+        made = super().altered(changes, **given)
+        if "batch_size" in given and made.batch_size < 1:
+            raise self.error(
+                f"{self.what}: batch_size {made.batch_size} is no size that it can be altered to; give 1 or more"
+            )
+        return made
+
+
+QueueAttributes = SenderAttributes | AsyncEventQueueAttributes
+
+
+def queue_words(core_id: str) -> str:
+    """Returns the words for a sender or an asynchronous event queue of that `core_id`."""
+    id = core_id.removeprefix(RESERVED_SENDER_PREFIX)
+    return f"{AsyncEventQueueAttributes.title if id != core_id else SenderAttributes.title} {id}"
 
 
 @dataclass(kw_only=True)
@@ -391,7 +551,7 @@ class RegionChanges:
             "the ids of asynchronous event queues, separated by commas",
             option="async-event-queue-id",
             aliases=("async-event-queue-ids",),
-            more="This version has none: an id is refused",
+            more="An id whose queue does not exist yet is accepted; events skip it until it does",
         ),
     ] = ()
 
@@ -546,6 +706,14 @@ class RegionAttributes(Attributes, RegionChanges):
         return "PERSISTENT" in self.type
 
     @property
+    def queue_ids(self) -> tuple[str, ...]:
+        """The ids of all queues that its events enter, among all queues of the member (`core_id`)."""
+        return (
+            *self.gateway_sender_ids,
+            *(f"{RESERVED_SENDER_PREFIX}{each}" for each in self.async_event_queue_ids),
+        )
+
+    @property
     def feeds_gateways(self) -> bool:
         """Whether events of this region are queued for senders. Otherwise they are counted as received, and
         not queued."""
@@ -584,10 +752,6 @@ class RegionAttributes(Attributes, RegionChanges):
             raise ConfigurationError(
                 f"{what}: disk_store_name {self.disk_store_name!r} has no effect with type {self.type}; take a type"
                 " that is persistent, or leave it out"
-            )
-        if self.async_event_queue_ids:
-            raise ConfigurationError(
-                f"{what}: asynchronous event queues are not in this version; leave async_event_queue_ids empty"
             )
         if self.colocated_with == self.name:
             raise ConfigurationError(f"{what}: it cannot be colocated with itself")
@@ -645,7 +809,14 @@ class DiskStoreAttributes(Attributes):
 # The kinds of things that a site's configuration can hold, in the order in which a member makes them. Each kind may
 # need those before it.
 THINGS: dict[str, type[Attributes]] = {
-    cls.kind: cls for cls in (DiskStoreAttributes, SenderAttributes, RegionAttributes, ReceiverAttributes)
+    cls.kind: cls
+    for cls in (
+        DiskStoreAttributes,
+        SenderAttributes,
+        AsyncEventQueueAttributes,
+        RegionAttributes,
+        ReceiverAttributes,
+    )
 }
 
 # The attributes that name classes of the user's, and the methods that these classes need.

@@ -4,31 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from pywan.config.attributes import RegionAttributes, SenderAttributes
-from pywan.errors import GatewaySenderConfigurationError, IllegalStateError
+from pywan.config.attributes import QueueAttributes, RegionAttributes
+from pywan.errors import IllegalStateError
 
 
-def validate_attachment(region: RegionAttributes, sender: SenderAttributes) -> None:
-    """Raises GatewaySenderConfigurationError if events of `region` cannot go to `sender`.
+def validate_attachment(region: RegionAttributes, sender: QueueAttributes) -> None:
+    """Raises a ConfigurationError if events of `region` cannot go to `sender`.
 
     It is called when either is created, and when the region is altered.
     """
     if sender.parallel and not region.is_partitioned:
-        raise GatewaySenderConfigurationError(
-            f"gateway sender {sender.id!r} is parallel and cannot be used with region {region.name!r} of type"
-            f" {region.type}; use a serial sender (parallel=false) or a partitioned region"
+        raise sender.error(
+            f"{sender.what} is parallel and cannot be used with region {region.name!r} of type"
+            f" {region.type}; use a serial one (parallel=false) or a partitioned region"
         )
     if sender.parallel and region.is_persistent and not sender.enable_persistence:
-        raise GatewaySenderConfigurationError(
-            f"gateway sender {sender.id!r} is not persistent and cannot be used with the persistent region"
-            f" {region.name!r}; create it with enable_persistence=true"
+        raise sender.error(
+            f"{sender.what} is not persistent and cannot be used with the persistent region"
+            f" {region.name!r}; create it with {sender.persistence_word}=true"
         )
 
 
 def validate_colocation(
     region: RegionAttributes,
     others: Iterable[RegionAttributes],
-    senders: Mapping[str, SenderAttributes],
+    senders: Mapping[str, QueueAttributes],
 ) -> None:
     """Raises IllegalStateError if a region cannot be colocated, or cannot share a sender, with the other regions.
 
@@ -54,12 +54,12 @@ def validate_colocation(
             f" {parent.total_num_buckets} of {parent.name!r}, with which it is to be colocated; give both the same"
         )
     for other in others:
-        for sender_id in region.gateway_sender_ids:
-            shared = sender_id in other.gateway_sender_ids and sender_id in senders and senders[sender_id].parallel
+        for sender_id in region.queue_ids:
+            shared = sender_id in other.queue_ids and sender_id in senders and senders[sender_id].parallel
             if shared and _leader(region.name, table) != _leader(other.name, table):
                 raise IllegalStateError(
-                    f"regions {other.name!r} and {region.name!r} cannot share the parallel gateway sender"
-                    f" {sender_id!r}, as they are not colocated; use another sender, or colocated_with"
+                    f"regions {other.name!r} and {region.name!r} cannot share the parallel {senders[sender_id].what},"
+                    " as they are not colocated; use another one, or colocated_with"
                 )
 
 

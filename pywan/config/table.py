@@ -208,6 +208,12 @@ class Attributes:
         """The thing, as errors name it."""
         return _title(type(self), vars(self))
 
+    @property
+    def label(self) -> str:
+        """The thing, as the log names it."""
+        name = naming(type(self))
+        return f"{self.title} {getattr(self, name)}" if name is not None else self.title
+
 
 def _title(cls: type[Attributes], values: Mapping[str, Any]) -> str:
     name = naming(cls)

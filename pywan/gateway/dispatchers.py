@@ -1,41 +1,83 @@
-"""Owns the dispatchers of one gateway sender: their threads, and the connection of each one to a receiver, from its
-opening to its end."""
+"""Owns the dispatchers of one queue: their threads, and when each one opens its other end again."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import socket
 import threading
 import time
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
 
 from pywan import _core
 from pywan.base.repeats import Repeats
 from pywan.base.threads import start_thread
-from pywan.config.attributes import SenderAttributes
-from pywan.errors import ConnectivityError, GatewaySenderError, ProtocolError, PywanError
+from pywan.config.attributes import QueueAttributes
+from pywan.errors import GatewaySenderError, PywanError
 from pywan.gateway.filters import SenderFilters
 from pywan.gateway.parked import ParkedEvents
 from pywan.gateway.queue import SenderQueue
-from pywan.gateway.remote import CONNECT_TIMEOUT_S, ReceiverPlace, RemoteReceivers
-from pywan.protocol.gateway import SenderHello, Welcome, encode
-from pywan.transport import data
-from pywan.transport.sockets import connect, shut
+from pywan.gateway.remote import ReceiverPlace
 
 log = logging.getLogger("pywan.sender")
 
-# The wait before the first attempt after a connection that worked. It doubles each time, up to retry-interval-ms.
+# The wait before the first attempt after a connection that worked. It doubles each time, up to the longest of the ends.
 FIRST_RETRY_S = 0.05
 JOIN_TIMEOUT_S = 15.0
 
 
-class Connected(NamedTuple):
-    """A connection that a receiver has welcomed."""
+class End(Protocol):
+    """The other end of a dispatcher's connection: a receiver of the remote site, or a listener in this process."""
 
-    sock: socket.socket
-    place: ReceiverPlace
+    @property
+    def place(self) -> ReceiverPlace | None: ...
+
+    @property
+    def held_back_us(self) -> int: ...
+
+    @property
+    def untaken_bytes(self) -> int: ...
+
+    def begin(self, session: _core.DispatcherSession) -> None: ...
+
+    def run(self, session: _core.DispatcherSession) -> str:
+        """Returns "stopped", or why it ended."""
+
+    def ended(self, session: _core.DispatcherSession, outcome: str) -> str:
+        """Returns why it ended, in words for people."""
+
+    def shut(self) -> None:
+        """Ends what is under way. Any thread may call it."""
+
+    def close(self) -> None: ...
+
+
+class Ends(Protocol):
+    """Opens the other ends."""
+
+    # The beginning of `lag`'s cause while no end is open; the cause while the end is slow.
+    trouble_word: str
+    slow_word: str
+    running_words: tuple[str, str]  # The state in words while an end is open, and while none is.
+
+    @property
+    def longest_retry_s(self) -> float: ...
+
+    def configure(self, attributes: Any) -> None:
+        """Takes altered attributes."""
+
+    def session_options(self, attributes: Any) -> dict[str, Any]:
+        """Returns the options of `DispatcherSession.configure` that depend on the kind of end."""
+
+    def words(self, event_id: tuple[int, int, int]) -> str | None:
+        """Returns what the end said of a parked event. None: nothing is known."""
+
+    def close(self) -> None:
+        """Nothing is opened any more."""
+
+    def open(self, index: int, stopping: threading.Event, on_opening: Callable[[Any], None]) -> End:
+        """Opens the end of dispatcher number `index`. `on_opening` gets what `shut` ends while that lasts, then
+        None."""
 
 
 class Dispatcher:
@@ -43,18 +85,20 @@ class Dispatcher:
 
     def __init__(self, index: int, session: _core.DispatcherSession) -> None:
         self.index, self.session = index, session
-        self.connecting: socket.socket | None = None  # A connection that the receiver has not welcomed yet.
-        self.connection: Connected | None = None
+        self.opening: Any = None  # An end that is being opened.
+        self.end_open: End | None = None
         # Why the last connection was given up or refused. None again when a receiver shows progress.
         self.given_up: str | None = None
+
+    def note_opening(self, opening: Any) -> None:
+        self.opening = opening
 
     def end(self) -> None:
         """Ends its connection and its work. Any thread may call it."""
         self.session.stop()
-        connection = self.connection
-        for sock in (self.connecting, connection.sock if connection is not None else None):
-            if sock is not None:
-                shut(sock)
+        for each in (self.opening, self.end_open):
+            if each is not None:
+                each.shut()
 
     @property
     def hung_reason(self) -> str | None:
@@ -63,8 +107,8 @@ class Dispatcher:
 
     def times(self) -> dict[str, int]:
         """Returns the microseconds spent so far in each kind of work or waiting. `Lag` makes shares of them."""
-        connection = self.connection
-        held_back = data.held_back_us(connection.sock) if connection is not None else 0
+        end = self.end_open
+        held_back = end.held_back_us if end is not None else 0
         return {**self.session.times(time.monotonic_ns() // 1000), "held_back": held_back}
 
     def flow(self) -> dict[str, int]:
@@ -77,28 +121,18 @@ class Dispatcher:
         It is not counted as silent while its host has not taken all bytes, unless that host has no room for more
         (`is_held_back`).
         """
-        flow, connection = self.flow(), self.connection
-        if connection is None or flow["unanswered_us"] <= max(1_000_000, 4 * flow["link_us"]):
+        flow, end = self.flow(), self.end_open
+        if end is None or flow["unanswered_us"] <= max(1_000_000, 4 * flow["link_us"]):
             return False
-        return is_held_back or data.untaken_bytes(connection.sock) == 0
+        return is_held_back or end.untaken_bytes == 0
 
 
 class Dispatchers:
     """All dispatchers of one sender. They run from `begin` and `start` to `end`."""
 
-    def __init__(
-        self,
-        attributes: SenderAttributes,
-        queue: SenderQueue,
-        parked: ParkedEvents,
-        receivers: RemoteReceivers,
-        *,
-        member_name: str,
-        site: int,
-    ) -> None:
-        self._attributes, self._queue, self._receivers = attributes, queue, receivers
-        self._member_name, self._site = member_name, site
-        self._what = f"gateway sender {attributes.id!r}"
+    def __init__(self, attributes: QueueAttributes, queue: SenderQueue, parked: ParkedEvents, ends: Ends) -> None:
+        self._attributes, self._queue, self.ends = attributes, queue, ends
+        self._what = attributes.what
         self._each = [
             Dispatcher(n, _core.DispatcherSession(queue.events, n, parked.queue, on_failure=parked.note_failure))
             for n in range(queue.dispatchers)
@@ -111,7 +145,6 @@ class Dispatchers:
         self._repeats = Repeats()  # Limits the log lines about troubles, until a receiver shows progress.
         self._flushes_lock = threading.Lock()
         self._flushes = 0  # The number of callers that wait until the queue is flushed.
-        data.warn_if_buffer_too_large(attributes.socket_buffer_size, socket.SO_SNDBUF, self._what)
 
     # State
 
@@ -124,12 +157,12 @@ class Dispatchers:
 
     @property
     def is_connected(self) -> bool:
-        return any(each.connection is not None for each in self._each)
+        return any(each.end_open is not None for each in self._each)
 
     @property
     def receiver_place(self) -> ReceiverPlace | None:
         """The address of a receiver that one of the dispatchers is connected to. None: no dispatcher is connected."""
-        return next((connection.place for each in self._each if (connection := each.connection) is not None), None)
+        return next((end.place for each in self._each if (end := each.end_open) is not None), None)
 
     @property
     def is_sending(self) -> bool:
@@ -150,17 +183,16 @@ class Dispatchers:
 
     # Orders
 
-    def configure(self, attributes: SenderAttributes, filters: SenderFilters) -> None:
+    def configure(self, attributes: QueueAttributes, filters: SenderFilters) -> None:
         """Gives all dispatchers the attributes and filters that hold from now on."""
-        a = attributes
+        a = self._attributes = attributes
+        self.ends.configure(a)
         for each in self._each:
             each.session.configure(
                 a.batch_size,
                 a.batch_time_interval,
                 batch_conflation=a.enable_batch_conflation,
-                compress=a.compression == "lz4",
-                alert_threshold_ms=a.alert_threshold,
-                silence_ms=a.socket_read_timeout,
+                **self.ends.session_options(a),
             )
             each.session.set_callbacks(
                 filters.choose if filters.decides_transmit else None,
@@ -183,17 +215,17 @@ class Dispatchers:
             for each in self._each:
                 each.session.flush(self._flushes > 0)
 
-    def begin(self) -> None:
+    def begin(self, paused: bool) -> None:
         """Makes the dispatchers count as running. `start` follows."""
         self._stopping.clear()
-        self.pause(False)
+        self.pause(paused)
         self._threads = []
 
     def start(self) -> None:
         """Starts the threads. IllegalStateError if the system has not enough of them; the caller must call
         `end` then."""
         for each in self._each:
-            name = f"sender-{self._attributes.id}-{each.index}"
+            name = f"sender-{self._attributes.core_id}-{each.index}"
             self._threads.append(start_thread(f"{self._what} is not started", name, self._dispatch, each))
 
     def end(self) -> None:
@@ -208,7 +240,7 @@ class Dispatchers:
         late = self.late_threads()
         if late:
             raise GatewaySenderError(
-                f"{self._what}: {late} did not end within {JOIN_TIMEOUT_S:.0f} s; a filter may hang"
+                f"{self._what}: {late} did not end within {JOIN_TIMEOUT_S:.0f} s; a filter or a listener may hang"
             )
         self._threads = []
 
@@ -216,7 +248,7 @@ class Dispatchers:
 
     def _dispatch(self, own: Dispatcher) -> None:
         """Connects, serves the connection, and connects again, until the sender is stopped."""
-        longest = self._attributes.retry_interval_ms / 1000
+        longest = self.ends.longest_retry_s
         retry = min(FIRST_RETRY_S, longest)
         while not self._stopping.is_set():
             try:
@@ -227,9 +259,7 @@ class Dispatchers:
                     if isinstance(error, (PywanError, OSError, MemoryError)):
                         self._note_trouble(str(error) or "out of memory: the process cannot get any for a connection")
                     else:
-                        log.exception(
-                            "gateway sender %s: dispatcher %d failed to connect", self._attributes.id, own.index
-                        )
+                        log.exception("%s: dispatcher %d failed to connect", self._attributes.label, own.index)
             self._stopping.wait(retry)
             retry = min(2 * retry, longest)
 
@@ -240,90 +270,31 @@ class Dispatchers:
         """
         session = own.session
         try:
-            connection, welcome = self._connect(own)
+            end = self.ends.open(own.index, self._stopping, own.note_opening)
         finally:
-            own.connecting = None
+            own.opening = None
         try:
             since = time.monotonic()
-            session.connected(
-                welcome.credit_events, welcome.credit_bytes, 0, welcome.maximum_time_between_pings * 1000 // 3
-            )
-            own.connection = connection
+            end.begin(session)
+            own.end_open = end
             self.trouble = None
-            if self._stopping.is_set():  # `end` may have stopped the session just before `connected` cleared that.
+            if self._stopping.is_set():  # `end` may have stopped the session just before `begin` cleared that.
                 session.stop()
-            outcome = session.run(connection.sock.fileno())
+            outcome = end.run(session)
         finally:
-            own.connection = None
+            own.end_open = None
             session.disconnected()
-            connection.sock.close()
+            end.close()
         if outcome == "stopped":
             return False
         if session.has_progressed:
             own.given_up = None
             self._repeats.clear()
-        reason = f"connection to the receiver at {connection.place} ended: {outcome}"
+        reason = end.ended(session, outcome)
         if session.is_given_up or session.is_refused:
             own.given_up = reason
-        if session.is_given_up:
-            self._receivers.avoid(connection.place)
         self._note_trouble(reason)
         return session.has_progressed or (not session.is_given_up and time.monotonic() - since > long_s)
-
-    def _connect(self, own: Dispatcher) -> tuple[Connected, Welcome]:
-        """Connects to a receiver, and returns the connection with the receiver's welcome."""
-        a = self._attributes
-        place = self._receivers.find()
-        try:
-            sock = connect(
-                (place.host, place.port),
-                CONNECT_TIMEOUT_S,
-                what=f"receiver of site {a.remote_distributed_system_id}",
-                on_socket=lambda opened: self._note_connecting(own, opened),
-            )
-        except ConnectivityError:
-            self._receivers.avoid(place)
-            raise
-        try:
-            welcome = self._open(own, sock, place)
-            sock.settimeout(None)
-            return Connected(sock, place), welcome
-        except BaseException:
-            sock.close()
-            raise
-
-    def _open(self, own: Dispatcher, sock: socket.socket, place: ReceiverPlace) -> Welcome:
-        """Sends the hello, and returns the welcome. ProtocolError if this is not a receiver of the remote site."""
-        a = self._attributes
-        data.set_socket_options(sock, a.socket_buffer_size, socket.SO_SNDBUF)
-        hello = SenderHello(
-            site=self._site,
-            remote_site=a.remote_distributed_system_id,
-            member=self._member_name,
-            sender=a.id,
-            dispatcher=own.index,
-            numbering=self._queue.numbering,
-            mount=self._queue.mount,
-            partitions=self._queue.events.partitions,
-        )
-        sock.sendall(encode(hello, _core.FRAME_HELLO))
-        try:
-            welcome = data.receive_message(sock, Welcome)
-        except ConnectivityError as error:
-            self._receivers.avoid(place)
-            raise ConnectivityError(f"the receiver at {place} does not answer: {error}") from None
-        self._queue.check_past(hello.numbering, str(place), data.receive_known(sock, welcome.known))
-        if welcome.site != a.remote_distributed_system_id:
-            raise ProtocolError(
-                f"the receiver at {place} belongs to site {welcome.site}, not to {a.remote_distributed_system_id}"
-            )
-        return welcome
-
-    def _note_connecting(self, own: Dispatcher, sock: socket.socket) -> None:
-        """Remembers the socket, so that `end` can close it and need not wait for a host that does not answer."""
-        own.connecting = sock
-        if self._stopping.is_set():
-            raise GatewaySenderError(f"{self._what} is stopping")
 
     def _note_trouble(self, reason: str) -> None:
         """Logs a trouble when it is new, and every minute while it lasts."""
@@ -331,10 +302,10 @@ class Dispatchers:
             return
         if self._repeats.is_due(reason):
             log.warning(
-                "gateway sender %s: %s; %d events wait in the queue; it tries again, in the end every %d ms",
-                self._attributes.id,
+                "%s: %s; %d events wait in the queue; it tries again, in the end every %d ms",
+                self._attributes.label,
                 reason,
                 len(self._queue.events),
-                self._attributes.retry_interval_ms,
+                self.ends.longest_retry_s * 1000,
             )
         self.trouble = reason

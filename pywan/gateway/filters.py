@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from pywan import _core
-from pywan.config.attributes import CALLBACK_METHODS, SenderAttributes
+from pywan.config.attributes import CALLBACK_METHODS, QueueAttributes
 from pywan.config.classes import let_through, make_instance, overrides
 from pywan.events import OPERATIONS, GatewayQueueEvent, event_of_record
 
@@ -28,11 +28,11 @@ class SenderFilters:
     `position` of a record is (partition, sequence, whether the event may have been applied before).
     """
 
-    def __init__(self, attributes: SenderAttributes) -> None:
+    def __init__(self, attributes: QueueAttributes) -> None:
         a = attributes
-        what = f"gateway sender {a.id!r}"
+        what = a.what
         methods = CALLBACK_METHODS["gateway_event_filters"]
-        self._id = a.id
+        self._label = a.label
         self._filters = tuple(
             make_instance(f, f"{what}: gateway_event_filter", methods) for f in a.gateway_event_filters
         )
@@ -166,4 +166,4 @@ class SenderFilters:
         now = time.monotonic()
         if now - self._logged_at >= 1.0:
             self._logged_at = now
-            log.exception("gateway sender %s: %s", self._id, text)
+            log.exception("%s: %s", self._label, text)

@@ -65,13 +65,15 @@ class Lag:
             return "paused"
         if not status.is_connected:
             reason = self._dispatchers.trouble
-            return f"link down: {reason}" if reason else "link down"
+            word = self._dispatchers.ends.trouble_word
+            return f"{word}: {reason}" if reason and word else reason or word
         for each in self._dispatchers:
             if each.session.unreadable_reason:
                 return f"disk: {each.session.unreadable_reason}"
         for each in self._dispatchers:
             if each.hung_reason is not None:
-                return f"link down: {each.hung_reason}"
+                word = self._dispatchers.ends.trouble_word
+                return f"{word}: {each.hung_reason}" if word else each.hung_reason
         if trouble:
             return f"clock: {trouble.text}"
         if log_state and log_state["pending"] * 2 >= events and seconds > DISK_SLOW_S:
@@ -88,7 +90,7 @@ class Lag:
         if shares["blocked"] > 0.3 or (is_late and is_sending):
             is_held_back = shares["held_back"] > 0.5
             is_stuck = any(each.is_left_waiting(is_held_back) for each in self._dispatchers)
-            return "receiver slow" if shares["receiver"] > 0.5 or is_stuck else "link slow"
+            return self._dispatchers.ends.slow_word if shares["receiver"] > 0.5 or is_stuck else "link slow"
         return "in flight" if is_sending else "waiting for a batch to fill"
 
     def _time_shares(self) -> dict[str, float]:

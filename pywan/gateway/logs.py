@@ -6,7 +6,7 @@ from typing import Any
 
 from pywan import _core
 from pywan.base.draws import drawn_number
-from pywan.config.attributes import SenderAttributes
+from pywan.config.attributes import QueueAttributes
 from pywan.disk.store import StoreCore
 
 # The longest delay of a write without disk-synchronous. It is short, because events are sent only from the disk.
@@ -17,7 +17,7 @@ class SenderLogs:
     """The logs of one sender. Without a disk store (`store` is None) there are none, and the events end with the
     process."""
 
-    def __init__(self, attributes: SenderAttributes, store: StoreCore | None, site: int) -> None:
+    def __init__(self, attributes: QueueAttributes, store: StoreCore | None, site: int) -> None:
         self._attributes, self._store, self._site = attributes, store, site
         self._queues_with_writer: list[_core.EventQueue] = []  # The queues whose logs have a writer.
 
@@ -42,8 +42,8 @@ class SenderLogs:
             self._owner(kind),
             {
                 "kind": kind,
-                "sender": a.id,
-                "remote_distributed_system_id": a.remote_distributed_system_id,
+                "sender": a.core_id,
+                "remote_distributed_system_id": next(iter(a.reaches), None),
                 "parallel": a.parallel,
                 "partitions": partitions,
                 "site": self._site,
@@ -68,7 +68,7 @@ class SenderLogs:
         self._queues_with_writer = list(queues.values())
         try:
             for kind, queue in queues.items():
-                self._store.start_writer(self._owner(kind), f"sender-{self._attributes.id}-log", queue.commit_loop)
+                self._store.start_writer(self._owner(kind), f"sender-{self._attributes.core_id}-log", queue.commit_loop)
         except BaseException:
             self.stop()
             raise
@@ -93,4 +93,4 @@ class SenderLogs:
         return None
 
     def _owner(self, kind: str) -> str:
-        return f"{kind}-{self._attributes.id}"
+        return f"{kind}-{self._attributes.core_id}"

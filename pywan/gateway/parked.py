@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pywan import _core
-from pywan.config.attributes import SenderAttributes
+from pywan.config.attributes import QueueAttributes
 from pywan.config.values import to_int
 from pywan.errors import PywanError
 from pywan.events import event_of_record
@@ -25,17 +25,19 @@ WITHHOLD_WAIT_S = 10.0  # So long a change waits for the disk to take an event t
 class ParkedEvents:
     """The parked events. `queue` keeps them until they are replayed or dropped."""
 
-    def __init__(self, attributes: SenderAttributes, logs: SenderLogs, *, directory: str) -> None:
+    def __init__(self, attributes: QueueAttributes, logs: SenderLogs, *, directory: str) -> None:
         self._waits_for_disk = bool(attributes.disk_synchronous)
-        self._id, self._remote_site = attributes.id, attributes.remote_distributed_system_id
+        self._what, self._label = attributes.what, attributes.label
+        self._where = "".join(f" at site {site}" for site in attributes.reaches)
         self.queue = _core.EventQueue(
-            f"{self._id} (parked)",
+            f"{attributes.core_id} (parked)",
             partitions=_core.PARK_PARTITIONS,
             memory_limit=MEMORY_LIMIT,
             directory=directory,
             **logs.options("parked", _core.PARK_PARTITIONS),
         )
         self.queue.running = True
+        self.words_of: Callable[[tuple[int, int, int]], str | None] = lambda event_id: None  # What the end said of it.
         self.lock = threading.Lock()  # A replay, drop or repair holds it.
         self._failures_logged = 0
 
@@ -49,18 +51,18 @@ class ParkedEvents:
             return
         if reason == NOT_PARKED:
             log.error(
-                "gateway sender %s: event %d/%d failed and could not be parked: no room in the parked queue",
-                self._id,
+                "%s: event %d/%d failed and could not be parked: no room in the parked queue",
+                self._label,
                 partition,
                 sequence,
             )
         else:
             log.warning(
-                "gateway sender %s: event %d/%d failed at site %d and is parked: %s",
-                self._id,
+                "%s: event %d/%d failed%s and is parked: %s",
+                self._label,
                 partition,
                 sequence,
-                self._remote_site,
+                self._where,
                 _core.failure_text(reason),
             )
 
@@ -72,11 +74,11 @@ class ParkedEvents:
             if self.queue.persistent and self._waits_for_disk:
                 self.queue.wait_durable(WITHHOLD_WAIT_S)
         except (PywanError, MemoryError) as error:
-            log.error("gateway sender %s: an event was withheld, and it could not be parked: %s", self._id, error)
+            log.error("%s: an event was withheld, and it could not be parked: %s", self._label, error)
 
     def shown(self, limit: int) -> list[dict[str, Any]]:
         """Returns up to `limit` parked events as plain values, each with the reason why it failed."""
-        limit = to_int(limit, f"gateway sender {self._id!r}: parked: limit", 0, 2**31 - 1)
+        limit = to_int(limit, f"{self._what}: parked: limit", 0, 2**31 - 1)
         listed = []
         for reason, _, record in self.queue.records(limit):
             event = event_of_record(record)
@@ -87,7 +89,7 @@ class ParkedEvents:
                     "key": event.key,
                     "value": event.value,
                     "timestamp": event.creation_timestamp,
-                    "reason": _core.failure_text(reason),
+                    "reason": self.words_of(tuple(event.event_id)) or _core.failure_text(reason),
                 }
             )
         return listed

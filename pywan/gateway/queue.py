@@ -7,8 +7,8 @@ import os
 
 from pywan import _core
 from pywan.base.draws import drawn_number
-from pywan.config.attributes import BUCKETS, SenderAttributes
-from pywan.errors import DataLossError, GatewaySenderConfigurationError, GatewaySenderError
+from pywan.config.attributes import BUCKETS, QueueAttributes
+from pywan.errors import DataLossError, GatewaySenderError
 from pywan.gateway.logs import SenderLogs
 from pywan.protocol.gateway import Known
 from pywan.stats import check_ledger, ledger
@@ -16,13 +16,13 @@ from pywan.stats import check_ledger, ledger
 log = logging.getLogger("pywan.sender")
 
 
-def overflow_directory(attributes: SenderAttributes, directory: str) -> str:
-    """Returns the folder for records that find no room in memory. GatewaySenderConfigurationError if it cannot be
+def overflow_directory(attributes: QueueAttributes, directory: str) -> str:
+    """Returns the folder for records that find no room in memory. ConfigurationError if it cannot be
     written to."""
     overflow = attributes.overflow_directory or directory
     if not os.access(overflow, os.W_OK | os.X_OK):
-        raise GatewaySenderConfigurationError(
-            f"gateway sender {attributes.id!r}: overflow_directory {overflow} is not a directory that can be written"
+        raise attributes.error(
+            f"{attributes.what}: overflow_directory {overflow} is not a directory that can be written"
             " to; make it, or name another"
         )
     return overflow
@@ -40,19 +40,19 @@ class SenderQueue:
 
     def __init__(
         self,
-        attributes: SenderAttributes,
+        attributes: QueueAttributes,
         logs: SenderLogs,
         *,
         directory: str,
         buckets: int | None = None,
     ) -> None:
         a = attributes
-        self._id, self._logs = a.id, logs
+        self._label, self._id, self._logs = a.label, a.id, logs
         partitions = (buckets or logs.partitions("queue") or BUCKETS) if a.parallel else a.dispatcher_threads
         self.dispatchers = min(a.dispatcher_threads, partitions)
         self.events = _core.EventQueue(
-            a.id,
-            remote_site=a.remote_distributed_system_id,
+            a.core_id,
+            remote_site=next(iter(a.reaches), None),
             partitions=partitions,
             dispatchers=self.dispatchers,
             memory_limit=a.maximum_queue_memory << 20,
@@ -102,7 +102,7 @@ class SenderQueue:
         )
         if renewed == fresh:  # Otherwise another dispatcher came first, and has logged it.
             self.renewals += 1
-            log.error("gateway sender %s: %s", self._id, problem)
+            log.error("%s: %s", self._label, problem)
         raise GatewaySenderError(problem)
 
     def _say_recovered(self) -> None:
@@ -110,14 +110,14 @@ class SenderQueue:
         recovery = self.events.recovery()
         if recovery["cut_bytes"]:
             log.warning(
-                "gateway sender %s: the end of its log was not synced, and is not whole; %d bytes were cut",
-                self._id,
+                "%s: the end of its log was not synced, and is not whole; %d bytes were cut",
+                self._label,
                 recovery["cut_bytes"],
             )
         if len(self.events) or recovery["records"]:
             log.info(
-                "gateway sender %s: %d events recovered from disk store %s",
-                self._id,
+                "%s: %d events recovered from disk store %s",
+                self._label,
                 len(self.events),
                 self._logs.store_name,
             )

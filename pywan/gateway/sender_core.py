@@ -10,16 +10,15 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from pywan import _core
-from pywan.config.attributes import SenderAttributes
+from pywan.config.attributes import QueueAttributes
 from pywan.disk.store import StoreCore
 from pywan.errors import ConfigurationError, GatewaySenderError, IllegalStateError
-from pywan.gateway.dispatchers import Dispatchers
+from pywan.gateway.dispatchers import Dispatchers, Ends
 from pywan.gateway.filters import SenderFilters
 from pywan.gateway.lag import Lag
 from pywan.gateway.logs import SenderLogs
 from pywan.gateway.parked import ParkedEvents
 from pywan.gateway.queue import SenderQueue, overflow_directory
-from pywan.gateway.remote import OtherSites, RemoteReceivers
 from pywan.gateway.status import SenderStatus
 from pywan.gateway.telling import FloorTelling
 from pywan.region.callback_lock import LifeCycleLock
@@ -29,7 +28,8 @@ log = logging.getLogger("pywan.sender")
 
 
 class SenderCore:
-    """A sender as its member works with it: the core of a `GatewaySender`.
+    """A sender as its member works with it: the core of a `GatewaySender`, and of an `AsyncEventQueue`, which differs
+    in where its dispatchers send: `make_ends(core)` says that.
 
     `buckets` is the number of buckets of the regions that feed a parallel sender. None: no region feeds it yet.
     `on_state(core)` is called after each start and stop, so that regions stamp events only with sites that will be
@@ -38,10 +38,9 @@ class SenderCore:
 
     def __init__(
         self,
-        attributes: SenderAttributes,
+        attributes: QueueAttributes,
         *,
-        other_sites: OtherSites,
-        member_name: str,
+        make_ends: Callable[[SenderCore], Ends],
         site: int,
         directory: str,
         clock: _core.Clock,
@@ -51,7 +50,7 @@ class SenderCore:
         on_destroy: Callable[[SenderCore], None] = lambda core: None,
     ) -> None:
         self.attributes = attributes
-        self.id = attributes.id
+        self.id, self.what, self.label = attributes.core_id, attributes.what, attributes.label
         self.filters = SenderFilters(attributes)  # An error in them is raised before a log is opened.
         self._on_state, self._on_destroy = on_state, on_destroy
         overflow = overflow_directory(attributes, directory)
@@ -59,25 +58,29 @@ class SenderCore:
         self.outgoing = SenderQueue(attributes, self.logs, directory=overflow, buckets=buckets)
         self.queue = self.outgoing.events
         self.parked = ParkedEvents(attributes, self.logs, directory=overflow)
-        receivers = RemoteReceivers(other_sites, attributes.remote_distributed_system_id)
-        self.dispatchers = Dispatchers(
-            attributes, self.outgoing, self.parked, receivers, member_name=member_name, site=site
-        )
+        ends = make_ends(self)
+        self.parked.words_of = ends.words
+        self.dispatchers = Dispatchers(attributes, self.outgoing, self.parked, ends)
         self.dispatchers.configure(attributes, self.filters)
         self.lag = Lag(
             self.queue, self.dispatchers, clock, lambda: self.status, lambda: self.attributes.batch_time_interval
         )
-        self.floors = FloorTelling(
-            self.id,
-            site=site,
-            remote_site=attributes.remote_distributed_system_id,
-            low=clock.raise_low(),
-            queue=self.queue,
-            parked=self.parked,
-            dispatchers=self.dispatchers,
+        # What other sites are told about destroyed keys. None: the events reach none.
+        self.floors = (
+            None
+            if not attributes.reaches
+            else FloorTelling(
+                self.id,
+                site=site,
+                remote_site=min(attributes.reaches),
+                low=clock.raise_low(),
+                queue=self.queue,
+                parked=self.parked,
+                dispatchers=self.dispatchers,
+            )
         )
         # Guards the life cycle of the sender and of its dispatchers, and the fields below.
-        self._lock = LifeCycleLock(f"gateway sender {self.id!r}", self._is_waited_for)
+        self._lock = LifeCycleLock(self.what, self._is_waited_for)
         self._is_paused = False
         self._is_destroyed = False
         # The logs start last: if the constructor fails before, no thread is left that writes them.
@@ -96,7 +99,8 @@ class SenderCore:
 
     @property
     def status(self) -> SenderStatus:
-        return SenderStatus(self.is_running, self._is_paused, self.dispatchers.is_connected)
+        words = self.dispatchers.ends.running_words
+        return SenderStatus(self.is_running, self._is_paused, self.dispatchers.is_connected, words)
 
     @property
     def is_draining(self) -> bool:
@@ -132,40 +136,39 @@ class SenderCore:
         """Logs why some events could not be written. It is called after the logs have ended."""
         failing = self.queue.log_state().get("failing")
         if failing:
-            log.error("gateway sender %s: the newest events could not be written: %s", self.id, failing)
+            log.error("%s: the newest events could not be written: %s", self.label, failing)
 
     # Life cycle
 
-    def start(self, *, clean_queues: bool = False) -> None:
-        """Starts the sender. See `GatewaySender.start`."""
+    def start(self, *, clean_queues: bool = False, paused: bool = False) -> None:
+        """Starts the sender, which is `paused` then. See `GatewaySender.start`."""
         with self._lock:
             self._check_alive()
             if self.is_running:
                 if clean_queues:
                     raise GatewaySenderError(
-                        f"gateway sender {self.id!r} runs, and its queues are cleaned only as it starts; stop it first"
+                        f"{self.what} runs, and its queues are cleaned only as it starts; stop it first"
                     )
                 return
             if self.dispatchers.is_own_thread():
                 raise GatewaySenderError(
-                    f"gateway sender {self.id!r} cannot be started by its own filter; start it from another thread"
+                    f"{self.what} cannot be started by its own filter; start it from another thread"
                 )
             late = self.dispatchers.late_threads()
             if late:
                 raise GatewaySenderError(
-                    f"gateway sender {self.id!r} cannot start: {late} of its last run did not end"
-                    " yet; a filter may hang"
+                    f"{self.what} cannot start: {late} of its last run did not end yet; a filter may hang"
                 )
             if clean_queues:
                 dropped = self.queue.clear()
                 self.queue.wait_removed()
                 log.warning(
-                    "gateway sender %s: %d queued events were dropped, as it was started with clean queues",
-                    self.id,
+                    "%s: %d queued events were dropped, as it was started with clean queues",
+                    self.label,
                     dropped,
                 )
-            self.dispatchers.begin()
-            self._is_paused = False
+            self.dispatchers.begin(paused)
+            self._is_paused = paused
             self.queue.running = self.queue.reachable = True
             self._on_state(self)
             try:
@@ -173,7 +176,7 @@ class SenderCore:
             except IllegalStateError:
                 self.stop()
                 raise
-        log.info("gateway sender %s started", self.id)
+        log.info("%s started", self.label)
 
     def stop(self) -> None:
         """Stops the sender. See `GatewaySender.stop`."""
@@ -191,7 +194,7 @@ class SenderCore:
             self.queue.running = False
             self._is_paused = False
             self.dispatchers.end()
-        log.info("gateway sender %s stopped with %d events queued", self.id, len(self.queue))
+        log.info("%s stopped with %d events queued", self.label, len(self.queue))
 
     def pause(self, is_paused: bool) -> None:
         with self._lock:
@@ -204,17 +207,22 @@ class SenderCore:
         """Ends the sender, and drops its events and logs."""
         with self._lock:
             self._on_destroy(self)
-            self.floors.say_goodbye()
+            self.say_goodbye()
             self.close()
             dropped, parked = len(self.queue), len(self.parked)
             if dropped or parked:
                 log.warning(
-                    "gateway sender %s is destroyed with %d queued and %d parked events, which are dropped",
-                    self.id,
+                    "%s is destroyed with %d queued and %d parked events, which are dropped",
+                    self.label,
                     dropped,
                     parked,
                 )
             self.logs.forget()
+
+    def say_goodbye(self) -> None:
+        """Tells other sites that nothing comes from this sender any more."""
+        if self.floors is not None:
+            self.floors.say_goodbye()
 
     def retire(self, wanted: str) -> None:
         """Ends the sender and removes its logs, because another one takes its place.
@@ -229,7 +237,7 @@ class SenderCore:
                     f"{wanted}; the queue of gateway sender {self.id!r} has {self.queue.partitions} partitions, one for"
                     f" each bucket, and holds {queued} events and {parked} parked ones: let it send them, or destroy it"
                 )
-            self.floors.say_goodbye()
+            self.say_goodbye()
             self.close()
             self.logs.forget()
 
@@ -241,6 +249,7 @@ class SenderCore:
                 self.stop()
             finally:
                 self.logs.stop()
+                self.dispatchers.ends.close()
 
     def alter(self, **attributes: Any) -> None:
         """Changes attributes. See `GatewaySender.alter`."""
@@ -257,7 +266,7 @@ class SenderCore:
         is_number = isinstance(timeout, (int, float)) and not isinstance(timeout, bool)
         if timeout is not None and not (is_number and timeout >= 0):
             raise ConfigurationError(
-                f"gateway sender {self.id!r}: wait_until_flushed({timeout!r}): the timeout is a"
+                f"{self.what}: wait_until_flushed({timeout!r}): the timeout is a"
                 " number of seconds of at least 0, or None (no limit)"
             )
         deadline = math.inf if timeout is None else time.monotonic() + timeout
@@ -279,7 +288,7 @@ class SenderCore:
 
     def _check_alive(self) -> None:
         if self._is_destroyed:
-            raise GatewaySenderError(f"gateway sender {self.id!r} was destroyed; create it again")
+            raise GatewaySenderError(f"{self.what} was destroyed; create it again")
 
     def _is_waited_for(self) -> bool:
         """Returns whether the calling thread is a dispatcher of this sender that was told to end."""

@@ -12,7 +12,8 @@ class SenderStatus(NamedTuple):
 
     is_running: bool
     is_paused: bool
-    is_connected: bool  # Whether at least one dispatcher is connected to a receiver.
+    is_connected: bool  # Whether at least one dispatcher is connected to a receiver, or its listener works.
+    running_words: tuple[str, str]  # The state in words while it is connected, and while it is not.
 
     @property
     def text(self) -> str:
@@ -21,7 +22,7 @@ class SenderStatus(NamedTuple):
             return NOT_RUNNING
         if self.is_paused:
             return "Paused"
-        return "Running and Connected" if self.is_connected else "Running, not Connected"
+        return self.running_words[0 if self.is_connected else 1]
 
 
 def receiver_status(is_running: bool) -> str:

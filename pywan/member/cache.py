@@ -10,11 +10,17 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from pywan.async_queue.async_event_queue import AsyncEventQueue
 from pywan.base.faces import Described, counted
-from pywan.config.attributes import DiskStoreAttributes, ReceiverAttributes, RegionAttributes, SenderAttributes
+from pywan.config.attributes import (
+    AsyncEventQueueAttributes,
+    DiskStoreAttributes,
+    ReceiverAttributes,
+    RegionAttributes,
+    SenderAttributes,
+)
 from pywan.config.table import takes
 from pywan.disk.disk_store import DiskStore
-from pywan.errors import ConfigurationError
 from pywan.forks import is_inherited, of_one_process
 from pywan.gateway.receiver import GatewayReceiver
 from pywan.gateway.sender import GatewaySender
@@ -307,13 +313,34 @@ class Cache(Described):
         """The member's gateway receiver. None: it has none."""
         return self._core.receiving.receiver
 
-    def create_async_event_queue(self, id: str, **attributes: Any) -> Any:
-        """Refuses to create an asynchronous event queue: this version has none.
+    @takes(AsyncEventQueueAttributes)
+    def create_async_event_queue(self, attributes: AsyncEventQueueAttributes) -> AsyncEventQueue:
+        """Creates an asynchronous event queue, and starts it.
+
+        Keyword Args:
+            id (str): The queue's id. It may be given by its position too.
+            async_event_listener (Any): The listener: an object with `process_events(events)` or
+                `process_arrow(batch)`, or a function of events. It may be given by its position too.
+            **attributes (Any): The attributes of an asynchronous event queue (docs/configuration.md lists them).
 
         Raises:
-            ConfigurationError: Always.
+            AsyncEventQueueConfigurationError: An attribute cannot be used, or the listener cannot be made.
+            IllegalStateError: The member has a queue of that id already, or the disk store does not exist.
+            DiskError: The queue's log cannot be opened.
         """
-        raise ConfigurationError(f"async event queue {id!r}: asynchronous event queues are not in this version")
+        return self._core.create_async_event_queue(attributes)
+
+    def async_event_queues(self) -> dict[str, AsyncEventQueue]:
+        """Returns the member's asynchronous event queues by their ids."""
+        return self._core.senders.queues_by_id()
+
+    def async_event_queue(self, id: str) -> AsyncEventQueue:
+        """Returns the asynchronous event queue of that id.
+
+        Raises:
+            NotFoundError: The member has no such queue.
+        """
+        return self._core.senders.get_queue(id)
 
     # Disk stores
 

@@ -14,9 +14,16 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 import pywan
+from pywan.async_queue.async_event_queue import AsyncEventQueue
 from pywan.base.addresses import WILDCARDS, check_told_host, parse_locators
 from pywan.base.threads import start_thread
-from pywan.config.attributes import DiskStoreAttributes, ReceiverAttributes, RegionAttributes, SenderAttributes
+from pywan.config.attributes import (
+    AsyncEventQueueAttributes,
+    DiskStoreAttributes,
+    ReceiverAttributes,
+    RegionAttributes,
+    SenderAttributes,
+)
 from pywan.config.classes import to_callback_patterns
 from pywan.config.values import MAX_WAIT_S, to_int, to_wait_time
 from pywan.disk.disk_store import DiskStore
@@ -253,6 +260,9 @@ class MemberCore:
     def create_gateway_sender(self, attributes: SenderAttributes) -> GatewaySender:
         return self.senders.create(attributes)
 
+    def create_async_event_queue(self, attributes: AsyncEventQueueAttributes) -> AsyncEventQueue:
+        return self.senders.create_queue(attributes)
+
     def create_gateway_receiver(self, attributes: ReceiverAttributes) -> GatewayReceiver:
         return self.receiving.create(self.tombstones.sources, attributes)
 
@@ -272,7 +282,7 @@ class MemberCore:
             "uptime_seconds": round(time.time() - self._started_at, 1),
             "locator_connected": self.state.has_membership and self.state.membership.is_connected,
             "regions": {region.name: 0 if region.is_closed else region.entries_here for region in self.regions.all()},
-            "gateway_senders": {sender.id: sender.status.text for sender in self.senders.cores()},
+            "gateway_senders": {sender.id: sender.status.text for sender in self.senders.sender_cores()},
             "gateway_receiver_port": receiver.port if receiver else None,
             "maximum_shutdown_wait_time": self.maximum_shutdown_wait_time,
             "handover_time": self.handover_time,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from pywan.base.draws import drawn_number
-from pywan.config.attributes import CALLBACK_METHODS, RegionAttributes, RegionChanges, SenderAttributes
+from pywan.config.attributes import CALLBACK_METHODS, QueueAttributes, RegionAttributes, RegionChanges, queue_words
 from pywan.config.classes import make_instance
 from pywan.config.rules import validate_attachment, validate_colocation
 from pywan.errors import IllegalStateError, RegionNotFoundError
@@ -173,21 +173,21 @@ class Regions:
     # Senders
 
     def of_sender(self, id: str) -> list[MemberRegion]:
-        """Returns the regions that name this sender."""
-        return [region for region in self.all() if id in region.gateway_sender_ids]
+        """Returns the regions that name this sender, or this queue: `id` is unique among both."""
+        return [region for region in self.all() if id in region.attributes.queue_ids]
 
     def attach(self, region: MemberRegion) -> None:
         """Connects the region to those of its senders that the member has."""
-        region.attach_senders([self._senders[id] for id in region.attributes.gateway_sender_ids if id in self._senders])
+        region.attach_senders([self._senders[id] for id in region.attributes.queue_ids if id in self._senders])
 
-    def validate_sender(self, attributes: SenderAttributes) -> None:
+    def validate_sender(self, attributes: QueueAttributes) -> None:
         """Raises ConfigurationError if a sender with these attributes does not fit a region that names it."""
-        regions = self.of_sender(attributes.id)
+        regions = self.of_sender(attributes.core_id)
         for region in regions:
             validate_attachment(region.attributes, attributes)
         others = [region.attributes for region in self.all()]
         for region in regions:
-            validate_colocation(region.attributes, others, {attributes.id: attributes})
+            validate_colocation(region.attributes, others, {attributes.core_id: attributes})
 
     def reached_with(self, sender: SenderCore) -> frozenset[int]:
         """Returns the remote sites that every event of this sender is stamped as reaching, whatever its region."""
@@ -196,12 +196,13 @@ class Regions:
             if region.attributes.feeds_gateways:
                 others = [self._senders.get(id) for id in region.gateway_sender_ids]
                 sites = frozenset(
-                    other.attributes.remote_distributed_system_id
+                    site
                     for other in others
                     if other is not None and other.queue.running and other.queue.reachable
+                    for site in other.attributes.reaches
                 )
                 reached = sites if reached is None else reached & sites
-        return (reached or frozenset()) | {sender.attributes.remote_distributed_system_id}
+        return (reached or frozenset()) | sender.attributes.reaches
 
     def with_other_buckets(self, core: SenderCore) -> MemberRegion | None:
         """Returns a region that names this parallel sender and has another number of buckets than the sender. None:
@@ -241,10 +242,10 @@ class Regions:
             )
 
     def _named_by(self, attributes: RegionAttributes) -> list[SenderCore]:
-        return [self._senders[id] for id in attributes.gateway_sender_ids if id in self._senders]
+        return [self._senders[id] for id in attributes.queue_ids if id in self._senders]
 
     def _validate(self, attributes: RegionAttributes) -> None:
-        for id in attributes.gateway_sender_ids:
+        for id in attributes.queue_ids:
             sender = self._senders.get(id)
             if sender is not None:
                 validate_attachment(attributes, sender.attributes)
@@ -274,21 +275,21 @@ class Regions:
     def _check_one_member(self, region: MemberRegion, altered: RegionAttributes) -> None:
         """Raises IllegalStateError if a region that several members have would get senders or queues."""
         is_of_several = region.route is not None or (self.hosting is not None and self.hosting.is_of_several(altered))
-        if is_of_several and altered.gateway_sender_ids:
+        named = (*altered.gateway_sender_ids, *altered.async_event_queue_ids)
+        if is_of_several and named:
             raise IllegalStateError(
                 f"region {region.name!r} is on several members, and events of such a region enter no gateway sender or"
-                f" asynchronous queue in this version ({', '.join(altered.gateway_sender_ids)}); nothing was changed."
+                f" asynchronous queue in this version ({', '.join(named)}); nothing was changed."
                 " Destroy the region and create it with its senders, on one member"
             )
 
     def _note_missing_senders(self, region: MemberRegion) -> None:
-        missing = [id for id in region.gateway_sender_ids if id not in self._senders]
+        missing = [id for id in region.attributes.queue_ids if id not in self._senders]
         if missing:
             log.info(
-                "region %s names gateway sender %s, which member %s does not have; events are not queued for it"
-                " until it is created",
+                "region %s names %s, which member %s does not have; events are not queued for it until it is created",
                 region.name,
-                ", ".join(missing),
+                ", ".join(queue_words(id) for id in missing),
                 self._state.name,
             )
 

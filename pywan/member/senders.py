@@ -1,16 +1,36 @@
-"""Owns the gateway senders of a member."""
+"""Owns the gateway senders of a member, and its asynchronous event queues, which are made of the same parts."""
 
 from __future__ import annotations
 
-from pywan.config.attributes import RegionAttributes, SenderAttributes
+from typing import TypeVar
+
+from pywan.async_queue.async_event_queue import AsyncEventQueue
+from pywan.async_queue.listener_ends import ListenerEnds
+from pywan.config.attributes import (
+    RESERVED_SENDER_PREFIX,
+    AsyncEventQueueAttributes,
+    QueueAttributes,
+    RegionAttributes,
+    SenderAttributes,
+)
 from pywan.errors import GatewaySenderError, IllegalStateError, NotFoundError
+from pywan.gateway.queue_face import QueueFace
+from pywan.gateway.receiver_ends import ReceiverEnds
+from pywan.gateway.remote import RemoteReceivers
 from pywan.gateway.sender import GatewaySender
 from pywan.gateway.sender_core import SenderCore
 from pywan.member.regions import Regions
 from pywan.member.state import MemberFolder, MemberState
 from pywan.member.stores import DiskStores
 
-MAX_SENDERS = 128
+MAX_SENDERS = 128  # Of a member, asynchronous event queues included.
+
+Face = TypeVar("Face", bound=QueueFace)
+
+
+def is_queue(core: SenderCore) -> bool:
+    """Whether it is the core of an asynchronous event queue."""
+    return core.id.startswith(RESERVED_SENDER_PREFIX)
 
 
 class Senders:
@@ -30,53 +50,85 @@ class Senders:
         self._state, self._folder, self._stores, self._regions = state, folder, stores, regions
         self._cores = cores
         regions.fit_sender = self.fit
-        self._faces: dict[str, GatewaySender] = {}
+        self._faces: dict[str, GatewaySender] = {}  # By id.
+        self._queues: dict[str, AsyncEventQueue] = {}  # By id.
 
     def cores(self) -> list[SenderCore]:
+        """Returns the cores of senders and asynchronous event queues."""
         return list(self._cores.values())
+
+    def sender_cores(self) -> list[SenderCore]:
+        return [core for core in self.cores() if not is_queue(core)]
+
+    def queue_cores(self) -> list[SenderCore]:
+        return [core for core in self.cores() if is_queue(core)]
 
     def by_id(self) -> dict[str, GatewaySender]:
         """Returns what users hold of the senders, by id."""
         return dict(self._faces)
 
+    def queues_by_id(self) -> dict[str, AsyncEventQueue]:
+        """Returns what users hold of the asynchronous event queues, by id."""
+        return dict(self._queues)
+
     def get(self, id: str) -> GatewaySender:
         """Returns what users hold of the sender of that id. NotFoundError if there is none."""
+        return self._found(self._faces, id, "gateway sender")
+
+    def get_queue(self, id: str) -> AsyncEventQueue:
+        """Returns what users hold of the asynchronous event queue of that id. NotFoundError if there is none."""
+        return self._found(self._queues, id, "async event queue")
+
+    def _found(self, faces: dict[str, Face], id: str, what: str) -> Face:
         try:
-            return self._faces[id]
+            return faces[id]
         except (KeyError, TypeError):  # The id may be of a type that is no key, such as a list.
             raise NotFoundError(
-                f"member {self._state.name!r} has no gateway sender {id!r}; it has"
-                f" {', '.join(sorted(self._faces)) or 'none'}"
+                f"member {self._state.name!r} has no {what} {id!r}; it has {', '.join(sorted(faces)) or 'none'}"
             ) from None
 
     def create(self, made: SenderAttributes) -> GatewaySender:
         """Creates a sender, and starts it unless `manual_start` is true. See `Cache.create_gateway_sender` for the
         errors."""
-        id, state = made.id, self._state
-        with state.lock:
-            state.check_open()
-            if id in self._cores:
-                raise IllegalStateError(
-                    f"a gateway sender with id {id!r} is already defined in this cache (member"
-                    f" {state.name!r}); destroy it first, or choose another id"
-                )
-            if len(self._cores) >= MAX_SENDERS:
-                raise IllegalStateError(
-                    f"gateway sender {id!r}: member {state.name!r} has {MAX_SENDERS} senders, the most there can be"
-                )
-            made.check_site(state.distributed_system_id)
-            core = self._make(made)
-            region = self._regions.with_other_buckets(core)
-            if region is not None:  # The log of the sender has another number of partitions, or none yet.
-                buckets = region.attributes.total_num_buckets
-                core.retire(f"region {region.name!r} has {buckets} buckets")
-                core = self._make(made, buckets)
-            self._cores[id], self._faces[id] = core, GatewaySender(core)
-            self._changed(core)
-            face = self._faces[id]
+        made.check_site(self._state.distributed_system_id)
+        with self._state.lock:
+            core = self._create(made)
+            face = self._faces[made.id] = GatewaySender(core)
         if not made.manual_start:
             core.start()
         return face
+
+    def create_queue(self, made: AsyncEventQueueAttributes) -> AsyncEventQueue:
+        """Creates an asynchronous event queue and starts it. See `Cache.create_async_event_queue` for the errors."""
+        with self._state.lock:
+            core = self._create(made)
+            face = self._queues[made.id] = AsyncEventQueue(core)
+        core.start(paused=made.pause_event_processing)
+        return face
+
+    def _create(self, made: QueueAttributes) -> SenderCore:
+        """The caller holds the member's lock."""
+        state = self._state
+        state.check_open()
+        if made.core_id in self._cores:
+            raise IllegalStateError(
+                f"a {made.title} with id {made.id!r} is already defined in this cache (member"
+                f" {state.name!r}); destroy it first, or choose another id"
+            )
+        if len(self._cores) >= MAX_SENDERS:
+            raise IllegalStateError(
+                f"{made.what}: member {state.name!r} has {MAX_SENDERS} senders and asynchronous event queues, the most"
+                " there can be"
+            )
+        core = self._make(made)
+        region = self._regions.with_other_buckets(core)
+        if region is not None:  # The log of the sender has another number of partitions, or none yet.
+            buckets = region.attributes.total_num_buckets
+            core.retire(f"region {region.name!r} has {buckets} buckets")
+            core = self._make(made, buckets)
+        self._cores[core.id] = core
+        self._changed(core)
+        return core
 
     def fit(self, core: SenderCore, region: RegionAttributes) -> None:
         """Gives a parallel sender, which no region feeds yet, a queue with a partition for each bucket of this region.
@@ -88,28 +140,36 @@ class Senders:
         with self._state.lock:
             fresh = self._make(core.attributes, region.total_num_buckets)
             self._cores[core.id] = fresh
-            self._faces[core.id]._take_place(fresh)
+            self._face(core)._take_place(fresh)
         if was_running:
-            fresh.start()
-            fresh.pause(was_paused)
+            fresh.start(paused=was_paused)
 
     def volatile_events(self) -> dict[str, dict[str, int]]:
         """Counts the events that would be lost with the process, for each sender that has some."""
         by_id = {core.id: core.volatile_events() for core in self.cores()}
         return {id: counts for id, counts in by_id.items() if counts}
 
-    def _make(self, attributes: SenderAttributes, buckets: int | None = None) -> SenderCore:
+    def _face(self, core: SenderCore) -> GatewaySender | AsyncEventQueue:
+        return self._queues[core.attributes.id] if is_queue(core) else self._faces[core.id]
+
+    def _ends(self, core: SenderCore) -> ReceiverEnds | ListenerEnds:
+        a, outgoing = core.attributes, core.outgoing
+        if isinstance(a, AsyncEventQueueAttributes):
+            return ListenerEnds(a, lambda: outgoing.numbering)
+        receivers = RemoteReceivers(self._state.membership, a.remote_distributed_system_id)
+        return ReceiverEnds(a, outgoing, receivers, member_name=self._state.name, site=self._state.site)
+
+    def _make(self, attributes: QueueAttributes, buckets: int | None = None) -> SenderCore:
         """Makes the core of a sender, which does not run yet."""
         a, state = attributes, self._state
-        self._stores.check_there(a.disk_store_name, f"gateway sender {a.id!r}")
+        self._stores.check_there(a.disk_store_name, a.what)
         self._regions.validate_sender(a)
         store = self._stores.needed(a.disk_store_name) if a.enable_persistence else None
         if store is None:
-            self._stores.warn_of_log(f"gateway sender {a.id}", f"queue-{a.id}")
+            self._stores.warn_of_log(a.label, f"queue-{a.core_id}")
         return SenderCore(
             a,
-            other_sites=state.membership,
-            member_name=state.name,
+            make_ends=self._ends,
             site=state.site,
             directory=str(self._folder.overflow),
             buckets=buckets,
@@ -131,8 +191,10 @@ class Senders:
             attached = sorted(region.name for region in self._regions.of_sender(core.id))
             if attached:
                 raise GatewaySenderError(
-                    f"gateway sender {core.id!r} is attached to region {', '.join(attached)};"
-                    " detach it there first (alter region)"
+                    f"{core.what} is attached to region {', '.join(attached)}; detach it there first (alter region)"
                 )
             self._cores.pop(core.id, None)
-            self._faces.pop(core.id, None)
+            if is_queue(core):
+                self._queues.pop(core.attributes.id, None)
+            else:
+                self._faces.pop(core.id, None)

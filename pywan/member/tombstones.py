@@ -74,8 +74,10 @@ class Tombstones:
             region.fix_stamps()
         self.sources.begin_look()
         for sender in self._senders.cores():
+            if sender.floors is None:
+                continue
             reached = self._regions.reached_with(sender)
-            coming = self.sources.forwarded(sender.attributes.remote_distributed_system_id, reached)
+            coming = self.sources.forwarded(min(sender.attributes.reaches), reached)
             sender.floors.tell({**coming, self._state.site: Floor(low, reached)})
         below = min(low, self.sources.lowest()[0])
         is_waiting = self._regions.keep_tombstones(below, int(time.time() * 1000) - TOMBSTONE_AGE_MS)

@@ -265,9 +265,10 @@ class CallbackPath:
                 entry = self._region.lookup(change.key)  # A member without entries cannot tell the stamp.
                 version = (change.made_ms << 16, self._site) if entry is None else (entry[1], entry[2])
             reached = {
-                other.attributes.remote_distributed_system_id
+                site
                 for queue, other in self._senders.items()
                 if queue.running and queue.reachable
+                for site in other.attributes.reaches
             }
             record = _core.make_record(
                 self._region.name,

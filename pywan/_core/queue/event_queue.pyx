@@ -46,15 +46,15 @@ cdef int check_whole(EventQueue self) except -1:
 cdef class EventQueue:
     """The events of one sender on this member, in `partitions` units of order served by `dispatchers`.
 
-    The queue uses memory up to `memory_limit` bytes, then mapped files in `directory` (None: no overflow, the limit is
-    final). With `log_directory` it is persistent. Then opening recovers what is there, events are logged, `commit_loop`
+    The events go to `remote_site`; None: to a listener in this process. The queue uses memory up to `memory_limit`
+    bytes, then mapped files in `directory` (None: no overflow, the limit is final). With `log_directory` it is persistent. Then opening recovers what is there, events are logged, `commit_loop`
     has to run in a thread of its own, and `wait_durable` waits for the disk. `log_budget` bounds this log and others
     together, and counts `log_known` bytes of it already. `environment` stands in for the operating system's files.
 
     All methods are thread-safe. Call `close()` only when no dispatcher and no region uses the queue any more.
     """
 
-    def __cinit__(self, str name, *, int remote_site=0, uint32_t partitions=1, uint32_t dispatchers=1,
+    def __cinit__(self, str name, *, remote_site=0, uint32_t partitions=1, uint32_t dispatchers=1,
                   uint64_t memory_limit=100 << 20, directory=None, bint conflate=False, bint by_thread=False,
                   bint by_bucket=False, log_directory=None, uint64_t log_id=0, synchronous=True, uint32_t flush_ms=10,
                   LogBudget log_budget=None, uint64_t log_known=0, bint log_may_use_reserve=False, bint salvage=False,
@@ -68,7 +68,7 @@ cdef class EventQueue:
             path_or_null = path
         self.name, self.environment = name, environment
         self.reachable = True
-        if dispatchers == 0 or remote_site < 0 or remote_site > 255:
+        if dispatchers == 0 or (remote_site is not None and not 0 <= remote_site <= 255):
             from pywan.errors import ConfigurationError
             raise ConfigurationError(f"queue {name!r}: {dispatchers} dispatchers for site {remote_site}; at least "
                                      "one, and a site from 0 to 255")
@@ -83,7 +83,10 @@ cdef class EventQueue:
                   f"queue {name!r}")
         self.gateway.dispatchers = dispatchers
         memset(self.gateway.lowest_copied, 0xff, sizeof(self.gateway.lowest_copied))
-        self.gateway.remote_site = <uint8_t>remote_site
+        if remote_site is None:
+            self.gateway.stays_here = True
+        else:
+            self.gateway.remote_site = remote_site
         self.gateway.by_thread, self.gateway.by_bucket = by_thread, by_bucket
         if by_bucket:
             self.gateway.buckets = <uint16_t *>calloc(WAN_REGION_NAMES, sizeof(uint16_t))

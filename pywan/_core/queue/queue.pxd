@@ -34,6 +34,7 @@ cdef struct gateway_queue:
     dispatcher_signal *signals
     uint32_t dispatchers
     uint8_t remote_site
+    uint8_t stays_here      # The events go to a listener of this process, and reach no other site.
     uint8_t by_thread       # order-policy thread: the producing thread chooses the partition.
     # Parallel, or order-policy partition: the bucket of the region chooses the partition, if the region has buckets.
     uint8_t by_bucket

@@ -104,7 +104,7 @@ cdef class CompiledRegion:
             fresh.count += 1
             if queue.gateway.buckets != NULL:
                 queue.gateway.buckets[self.region.number] = <uint16_t>self.region.buckets
-            if wan_flag_read(&queue.gateway.running) and queue.reachable:
+            if wan_flag_read(&queue.gateway.running) and queue.reachable and not queue.gateway.stays_here:
                 for n in range(fresh.recipient_count):
                     if fresh.recipients[n] == queue.gateway.remote_site:
                         break

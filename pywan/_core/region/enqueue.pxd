@@ -26,8 +26,11 @@ cdef struct enqueue_decision:
     uint32_t count
     uint8_t verdicts[MAX_ATTACHED]      # ENQUEUE_* for each attached queue, in the order of the attachment.
 
-cdef inline bint already_there(const origin *from_, uint8_t site, uint8_t own) noexcept nogil:
+cdef inline bint already_there(const origin *from_, const gateway_queue *gateway, uint8_t own) noexcept nogil:
     """Loop control: whether the remote site made the event, has it, or will get it from another site."""
+    cdef uint8_t site = gateway.remote_site
+    if gateway.stays_here:
+        return False
     if from_.site == site and from_.site != own:
         return True
     for n in range(from_.recipient_count):
@@ -46,7 +49,7 @@ cdef inline bint decide_enqueue(const attachment *attached, const origin *from_,
     decided.count = attached.count
     for n in range(attached.count):
         gateway = attached.queues[n]
-        if already_there(from_, gateway.remote_site, own_site):
+        if already_there(from_, gateway, own_site):
             decided.verdicts[n] = ENQUEUE_LOOP
         elif known != NULL and known[n].filtered:
             decided.verdicts[n] = ENQUEUE_FILTERED
@@ -64,7 +67,7 @@ cdef inline bint decide_enqueue(const attachment *attached, const origin *from_,
 
 cdef inline bint enters_straight(const gateway_queue *gateway, const origin *from_, uint8_t own_site) noexcept nogil:
     """The decision about a change that comes straight from its maker. No filter was asked, because there is none."""
-    return not already_there(from_, gateway.remote_site, own_site) and wan_flag_read(&gateway.running)
+    return not already_there(from_, gateway, own_site) and wan_flag_read(&gateway.running)
 
 
 cdef inline gateway_queue *only_queue(const attachment *attached, uint8_t own_site) noexcept nogil:

@@ -1,0 +1,19 @@
+# The interface of event_batch.pyx.
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from pywan._core.c_record cimport wan_frame, wan_record
+
+cdef class BatchMemory:
+    cdef uint8_t *bytes             # The payload of a batch frame: unpacked, laid out by this process.
+    cdef const wan_record **records
+    cdef uint64_t *sequences        # The place of each event in its partition of the queue.
+    cdef uint32_t *partitions
+    cdef uint8_t *repeated          # Whether the listener may have got the event before.
+    cdef uint32_t count
+
+cdef class EventBatch:
+    cdef BatchMemory memory
+    cdef uint32_t first, count      # The events of this batch, among those of its memory.
+    cdef readonly str queue         # The id of the queue.
+    cdef readonly uint64_t numbering        # The identity of the queue's sequences.
+
+cdef EventBatch batch_of_frame(const wan_frame *frame, str queue, uint64_t numbering)

@@ -1,0 +1,182 @@
+# Owns what a listener gets: the events of one batch, as objects that read a record when they are asked, or as columns.
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy
+from pywan._core.c_base cimport *
+from pywan._core.c_record cimport *
+from pywan._core.values.codec cimport decode
+from pywan._core.values.names import region_name
+
+cdef tuple OPERATIONS = ("create", "update", "destroy")
+
+
+cdef class AsyncEvent:
+    """An event that an asynchronous event queue hands to its listener. Key, value and callback argument are decoded
+    each time they are read."""
+    cdef BatchMemory memory         # It owns the record.
+    cdef const wan_record *record
+    cdef uint32_t place             # Among the events of the memory.
+
+    @property
+    def region(self):
+        """The region's name."""
+        return region_name(self.record.region)
+
+    @property
+    def operation(self):
+        """"create", "update" or "destroy"."""
+        return OPERATIONS[self.record.operation]
+
+    @property
+    def key(self):
+        """The key."""
+        return decode(self.record.key_form, wan_record_key(self.record), self.record.key_length)
+
+    @property
+    def value(self):
+        """The new value. None for a destroy."""
+        return decode(self.record.value_form, wan_record_value(self.record), self.record.value_length)
+
+    @property
+    def callback_argument(self):
+        """The object that the caller gave with the change. None: it gave none."""
+        return decode(self.record.callback_form, wan_record_callback(self.record), self.record.callback_length)
+
+    @property
+    def creation_timestamp(self):
+        """Milliseconds since 1970, by the clock of the site that made the event."""
+        return self.record.stamp >> 16
+
+    @property
+    def origin_site(self):
+        """The id of the site that made the event."""
+        return self.record.origin_site
+
+    @property
+    def possible_duplicate(self):
+        """Whether the listener may have got the event before."""
+        return self.memory.repeated[self.place] != 0
+
+    @property
+    def event_id(self):
+        """The event's identity, an `EventSequenceID`. It is the same at every site."""
+        from pywan.events import EventSequenceID
+        return EventSequenceID(self.record.event_member, self.record.event_thread, self.record.event_sequence)
+
+    @property
+    def partition(self):
+        """The partition of the queue that the event came through: its bucket, in a parallel queue."""
+        return self.memory.partitions[self.place]
+
+    @property
+    def sequence(self):
+        """The place of the event in its partition. It grows within a partition, and a repeat has the same."""
+        return self.memory.sequences[self.place]
+
+    def __repr__(self):
+        return f"<{self.operation} of {self.key!r:.80} in {self.region}>"
+
+
+cdef class BatchMemory:
+    """What the events of a batch are read from. It does not change once it is made."""
+
+    def __dealloc__(self):
+        free(self.bytes)
+        free(self.records)
+        free(self.sequences)
+        free(self.partitions)
+        free(self.repeated)
+
+
+cdef class EventBatch:
+    """The events of one batch, the oldest first: a sequence of `AsyncEvent`. It and its events stay as they are when
+    the queue goes on."""
+
+    def __init__(self):
+        raise TypeError("batches are made by asynchronous event queues")
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, place):
+        if isinstance(place, slice):
+            first, end, step = place.indices(self.count)
+            return self.part(first, max(first, end)) if step == 1 else self.events()[place]
+        if place < 0:
+            place += self.count
+        if not 0 <= place < self.count:
+            raise IndexError(f"event {place} of {self.count}")
+        return event_of(self, place)
+
+    def __iter__(self):
+        return iter(self.events())
+
+    def __repr__(self):
+        return f"<{self.count} events of queue {self.queue}>"
+
+    def events(self):
+        """Returns the events as a new list."""
+        cdef uint32_t n
+        return [event_of(self, n) for n in range(self.count)]
+
+    def part(self, uint32_t first, uint32_t end):
+        """Returns the events from `first` up to `end` as a batch."""
+        cdef EventBatch made = EventBatch.__new__(EventBatch)
+        made.memory, made.queue, made.numbering = self.memory, self.queue, self.numbering
+        made.first, made.count = self.first + first, end - first
+        return made
+
+    def marks(self):
+        """How far this batch goes: a map from each partition of the queue to the sequence of its last event here."""
+        cdef uint32_t n
+        cdef dict last = {}
+        for n in range(self.first, self.first + self.count):
+            last[self.memory.partitions[n]] = self.memory.sequences[n]
+        return last
+
+
+cdef inline AsyncEvent event_of(EventBatch batch, uint32_t place):
+    cdef AsyncEvent made = AsyncEvent.__new__(AsyncEvent)
+    made.memory, made.place = batch.memory, batch.first + place
+    made.record = batch.memory.records[made.place]
+    return made
+
+
+cdef EventBatch batch_of_frame(const wan_frame *frame, str queue, uint64_t numbering):
+    """Returns the events of a batch frame that this process laid out, and that is not packed."""
+    cdef BatchMemory memory = BatchMemory.__new__(BatchMemory)
+    cdef EventBatch batch = EventBatch.__new__(EventBatch)
+    cdef size_t room = max(frame.count, <uint32_t>1)
+    memory.bytes = <uint8_t *>malloc(frame.length)
+    memory.records = <const wan_record **>malloc(room * sizeof(void *))
+    memory.sequences = <uint64_t *>malloc(room * sizeof(uint64_t))
+    memory.partitions = <uint32_t *>malloc(room * sizeof(uint32_t))
+    memory.repeated = <uint8_t *>malloc(room)
+    if (memory.bytes == NULL or memory.records == NULL or memory.sequences == NULL or memory.partitions == NULL
+            or memory.repeated == NULL):
+        raise MemoryError(f"no memory for a batch of {frame.count} events")
+    with nogil:
+        memcpy(memory.bytes, frame + 1, frame.length)
+        find_records(memory)
+    batch.memory, batch.queue, batch.numbering = memory, queue, numbering
+    batch.first, batch.count = 0, memory.count
+    return batch
+
+
+cdef void find_records(BatchMemory memory) noexcept nogil:
+    cdef const wan_batch_head *head = <const wan_batch_head *>memory.bytes
+    cdef const wan_section *section = <const wan_section *>(head + 1)
+    cdef const uint8_t *at = <const uint8_t *>(section + head.sections)
+    cdef const wan_record *record
+    cdef uint32_t s, n, done = 0
+    for s in range(head.sections):
+        record = <const wan_record *>(at + wan_section_head_bytes(section))
+        for n in range(section.count):
+            memory.records[done], memory.partitions[done] = record, section.partition
+            memory.sequences[done] = wan_section_sequence(section, at, n)
+            memory.repeated[done] = n < section.duplicates
+            record = <const wan_record *>(<const uint8_t *>record + wan_record_length(record))
+            done += 1
+        at += section.bytes
+        section += 1
+    memory.count = done
