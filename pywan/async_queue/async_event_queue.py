@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pywan.base.amounts import size_text
+from pywan.async_queue.listener_ends import ListenerEnds
 from pywan.config.attributes import AsyncEventQueueAttributes, AsyncEventQueueChanges
 from pywan.config.table import takes_changes
 from pywan.forks import is_inherited, of_one_process
@@ -21,13 +22,19 @@ class AsyncEventQueue(QueueFace):
     @property
     def attributes(self) -> AsyncEventQueueAttributes:
         """The attributes that the queue has now."""
-        attributes: AsyncEventQueueAttributes = self._core.attributes
+        attributes = self._core.attributes
+        assert isinstance(attributes, AsyncEventQueueAttributes)
         return attributes
 
     @property
     def async_event_listener(self) -> Any:
         """The listener."""
-        return self._core.dispatchers.ends.listener.made
+        return self._ends().listener.made
+
+    def _ends(self) -> ListenerEnds:
+        ends = self._core.dispatchers.ends
+        assert isinstance(ends, ListenerEnds)
+        return ends
 
     @takes_changes(AsyncEventQueueChanges)
     def alter(self, changes: dict[str, Any]) -> None:
@@ -59,11 +66,11 @@ class AsyncEventQueue(QueueFace):
         return {
             **facts,
             "state": core.status.text,
-            "listener": repr(core.dispatchers.ends.listener),
+            "listener": repr(self._ends().listener),
             "queued events": len(core.queue),
             "queued bytes": size_text(core.queue.bytes),
             "parked events": len(core.parked),
             "parallel": attributes.parallel,
-            "persistent": attributes.persistent,
+            "persistent": attributes.enable_persistence,
             "dispatcher threads": attributes.dispatcher_threads,
         }

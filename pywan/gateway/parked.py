@@ -89,7 +89,7 @@ class ParkedEvents:
                     "key": event.key,
                     "value": event.value,
                     "timestamp": event.creation_timestamp,
-                    "reason": self.words_of(tuple(event.event_id)) or _core.failure_text(reason),
+                    "reason": self.words_of(event.event_id) or _core.failure_text(reason),
                 }
             )
         return listed

@@ -21,7 +21,9 @@ class GatewaySender(QueueFace):
     @property
     def attributes(self) -> SenderAttributes:
         """The attributes that the sender has now."""
-        return self._core.attributes
+        attributes = self._core.attributes
+        assert isinstance(attributes, SenderAttributes)
+        return attributes
 
     @property
     def is_connected(self) -> bool:
@@ -51,14 +53,14 @@ class GatewaySender(QueueFace):
 
     def _line(self) -> str:
         core = self._core
-        words = f"{core.id} to site {core.attributes.remote_distributed_system_id}"
+        words = f"{core.id} to site {min(core.attributes.reaches)}"
         if is_inherited(self):
             return f"{words}, of the parent process"
         return f"{words}, {core.status.text}, {len(core.queue):,} queued, {len(core.parked):,} parked"
 
     def _facts(self) -> dict[str, object]:
         core, attributes = self._core, self._core.attributes
-        facts: dict[str, object] = {"id": core.id, "remote site": str(attributes.remote_distributed_system_id)}
+        facts: dict[str, object] = {"id": core.id, "remote site": str(min(attributes.reaches))}
         if is_inherited(self):
             return {**facts, "state": "of the parent process"}
         return {
