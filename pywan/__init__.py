@@ -22,6 +22,8 @@ _HOME = {
     "GatewayConflictResolver": "pywan.callbacks",
     "CacheListener": "pywan.callbacks",
     "AsyncEventListener": "pywan.callbacks",
+    "AsyncEventQueue": "pywan.async_queue.async_event_queue",
+    "AsyncEvent": "pywan.events",
     "register_serializer": "pywan.serializers",
     "Undecodable": "pywan.serializers",
 }
@@ -57,6 +59,7 @@ _HOME.update(dict.fromkeys(_ERRORS, "pywan.errors"))
 __all__ = ["__version__", *_HOME]  # noqa: PLE0604 - The keys are names.
 
 if TYPE_CHECKING:
+    from pywan.async_queue.async_event_queue import AsyncEventQueue as AsyncEventQueue
     from pywan.callbacks import (
         AsyncEventListener as AsyncEventListener,
         CacheListener as CacheListener,
@@ -65,6 +68,7 @@ if TYPE_CHECKING:
         GatewayEventSubstitutionFilter as GatewayEventSubstitutionFilter,
     )
     from pywan.errors import *  # noqa: F403
+    from pywan.events import AsyncEvent as AsyncEvent
     from pywan.gateway.receiver import GatewayReceiver as GatewayReceiver
     from pywan.gateway.sender import GatewaySender as GatewaySender
     from pywan.member.cache import Cache as Cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pywan.events import EntryEvent, GatewayQueueEvent, TimestampedEntryEvent
+from pywan.events import AsyncEvent, EntryEvent, GatewayQueueEvent, TimestampedEntryEvent
 
 
 class GatewayEventFilter:
@@ -123,15 +123,19 @@ class CacheListener:
 
 
 class AsyncEventListener:
-    """Consumes the events of an asynchronous event queue. This version has no such queues."""
+    """Gets the events of an asynchronous event queue. A listener need not derive from it."""
 
-    def process_events(self, events: Sequence[GatewayQueueEvent]) -> bool:
-        """Processes a group of events.
+    def process_events(self, events: Sequence[AsyncEvent]) -> bool:
+        """Processes a batch of events. It may be `async`.
 
         Args:
-            events: The events, the oldest first.
+            events: The events, the oldest first. Those of one key come in order.
 
         Returns:
-            Whether the events are done. After False or an exception, the same events come again.
+            Whether the events are done. After anything that is not true, or an exception, the same events come again,
+                marked as possible duplicates.
         """
         return True
+
+    def close(self) -> None:
+        """Called once, when the queue is closed or destroyed: no more events come."""

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from pywan import _core
 from pywan.base.faces import Face
 
+AsyncEvent = _core.AsyncEvent  # An event that an asynchronous event queue hands to its listener.
 OPERATIONS = ("create", "update", "destroy")
 
 

@@ -38,6 +38,7 @@ from pywan._core.copies.lane_receiver import LaneReceiverSession, Promise
 from pywan._core.copies.lane_sender import LaneSenderSession
 from pywan._core.gateway.dispatcher import DispatcherSession
 from pywan._core.gateway.event_batch import AsyncEvent, EventBatch
+from pywan._core.gateway.event_columns import EventColumns
 from pywan._core.gateway.listener_stream import run_listener
 from pywan._core.gateway.receiver import APPLY_DONE, APPLY_LOST, ReceiverSession
 from pywan._core.gateway.source_memory import ReceiverCounts, SourceMemory, remembered_failures

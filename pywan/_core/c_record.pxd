@@ -5,6 +5,7 @@ from pywan._core.c_tables cimport wan_record       # Its fields are a table.
 
 cdef extern from "record/wan_form.h" nogil:
     enum: WAN_FORM_BYTES, WAN_FORM_TEXT, WAN_FORM_TAGGED, WAN_FORM_NONE, WAN_FORM_INT, WAN_FORM_FLOAT, WAN_FORM_USER
+    enum: WAN_FORM_COUNT
     enum: WAN_TAG_INSTANT, WAN_TAG_BIG_INT, WAN_TAG_TUPLE, WAN_TAG_DATE, WAN_TAG_NAIVE, WAN_TAG_FROZENSET, WAN_TAG_SET
     enum: WAN_TAG_DURATION, WAN_TAG_ENUM, WAN_TAG_USER
     enum: WAN_TAG_TIME, WAN_TAG_DECIMAL

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from pywan.base.amounts import size_text
 from pywan.async_queue.listener_ends import ListenerEnds
+from pywan.base.amounts import size_text
 from pywan.config.attributes import AsyncEventQueueAttributes, AsyncEventQueueChanges
 from pywan.config.table import takes_changes
 from pywan.forks import is_inherited, of_one_process

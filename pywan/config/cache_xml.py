@@ -19,7 +19,9 @@ from pywan.base.files import FileError, read_regular
 from pywan.config.attributes import (
     DEFAULT_STORE,
     THINGS,
+    AsyncEventQueueAttributes,
     DiskStoreAttributes,
+    QueueAttributes,
     ReceiverAttributes,
     RegionAttributes,
     SenderAttributes,
@@ -38,13 +40,14 @@ MAX_FILE_BYTES = 1024 * 1024
 
 @dataclass
 class CacheConfiguration:
-    """What a cache.xml asks for. A member makes the disk stores first, then senders, then regions, and the receiver
-    last.
+    """What a cache.xml asks for. A member makes the disk stores first, then senders and queues, then regions, and the
+    receiver last.
 
     So what the receiver gets finds its regions.
     """
 
     senders: list[SenderAttributes] = field(default_factory=list)
+    queues: list[AsyncEventQueueAttributes] = field(default_factory=list)
     receiver: ReceiverAttributes | None = None
     regions: list[RegionAttributes] = field(default_factory=list)
     disk_stores: list[DiskStoreAttributes] = field(default_factory=list)
@@ -216,19 +219,21 @@ class _Reader(xml.sax.handler.ContentHandler):
         if self._for_this_member:
             import_class(str(made), "class-name")
         named_so_far = parent.values.setdefault(element.name, [])
-        if named_so_far and element.name in ("gateway-event-substitution-filter", "gateway-conflict-resolver"):
+        if named_so_far and element.name in _ONE_OF_A_KIND:
             self._fail(element.line, f"a second <{element.name}>; there can be one")
         named_so_far.append(made)
         if element.name == "gateway-conflict-resolver":
             self.result.lines["conflict-resolver", ""] = element.line
 
     def thing(self, element: _Element, parent: _Element) -> None:
-        """Reads a sender, a receiver or a disk store."""
+        """Reads a sender, an asynchronous event queue, a receiver or a disk store."""
         made = THINGS[element.name].make(**_snake(element.attributes), **_inside(element))
         name = naming(type(made))
         self._once(element.name, getattr(made, name) if name is not None else "", element)
         if isinstance(made, SenderAttributes):
             self.result.senders.append(made)
+        elif isinstance(made, AsyncEventQueueAttributes):
+            self.result.queues.append(made)
         elif isinstance(made, DiskStoreAttributes):
             self.result.disk_stores.append(made)
         else:
@@ -312,14 +317,15 @@ class _Reader(xml.sax.handler.ContentHandler):
     def cache(self, element: _Element, parent: _Element) -> None:
         self.result.conflict_resolver = next(iter(element.values.get("gateway-conflict-resolver", ())), None)
         stores = {store.name for store in self.result.disk_stores}
-        senders = {sender.id: sender for sender in self.result.senders}
-        for sender in self.result.senders:
-            self._check_disk_store(stores, sender.disk_store_name, "gateway-sender", sender.id)
+        senders: dict[str, QueueAttributes] = {each.core_id: each for each in self.result.senders}
+        senders |= {each.core_id: each for each in self.result.queues}
+        for sender in senders.values():
+            self._check_disk_store(stores, sender.disk_store_name, sender.kind, sender.id)
         done: list[RegionAttributes] = []
         for region in self.result.regions:
             self._check_disk_store(stores, region.disk_store_name, "region", region.name)
             try:
-                for sender_id in region.gateway_sender_ids:
+                for sender_id in region.queue_ids:
                     if sender_id in senders:  # A sender that is made later is accepted. Events skip it until then.
                         validate_attachment(region, senders[sender_id])
                 validate_colocation(region, done, senders)
@@ -388,7 +394,9 @@ _DATA_POLICIES = {
     "persistent-replicate": "REPLICATE_PERSISTENT",
     "persistent-partition": "PARTITION_PERSISTENT",
 }
+_ONE_OF_A_KIND = ("gateway-event-substitution-filter", "gateway-conflict-resolver", "async-event-listener")
 _CALLBACKS = (
+    "async-event-listener",
     "gateway-event-filter",
     "gateway-event-substitution-filter",
     "gateway-conflict-resolver",
@@ -399,8 +407,10 @@ _RULES: dict[str, _Rule] = {
     "gateway-sender": _Rule(
         _Reader.thing, ("cache",), _names("gateway-sender"), ("id", "remote-distributed-system-id")
     ),
-    "gateway-event-filter": _Rule(_Reader.reference, ("gateway-sender",)),
-    "gateway-event-substitution-filter": _Rule(_Reader.reference, ("gateway-sender",)),
+    "async-event-queue": _Rule(_Reader.thing, ("cache",), _names("async-event-queue"), ("id",)),
+    "async-event-listener": _Rule(_Reader.reference, ("async-event-queue",)),
+    "gateway-event-filter": _Rule(_Reader.reference, ("gateway-sender", "async-event-queue")),
+    "gateway-event-substitution-filter": _Rule(_Reader.reference, ("gateway-sender", "async-event-queue")),
     "gateway-conflict-resolver": _Rule(_Reader.reference, ("cache",)),
     "gateway-receiver": _Rule(_Reader.thing, ("cache",), _names("gateway-receiver")),
     "disk-store": _Rule(
@@ -447,6 +457,7 @@ def to_things(configuration: CacheConfiguration) -> list[Thing]:
     for kind, those in (
         ("disk-store", configuration.disk_stores),
         ("gateway-sender", configuration.senders),
+        ("async-event-queue", configuration.queues),
         ("region", configuration.regions),
         ("gateway-receiver", receivers),
     ):
@@ -454,7 +465,9 @@ def to_things(configuration: CacheConfiguration) -> list[Thing]:
             plain = to_plain(attributes)
             name = plain.pop("id", None) or plain.pop("name", "")
             needed: dict[str, Any] = {
-                key: plain[key] for key in ("remote_distributed_system_id", "type") if key in plain
+                key: plain[key]
+                for key in ("remote_distributed_system_id", "type", "async_event_listener")
+                if key in plain
             }
             usual = to_plain(make_attributes(kind, name, needed))
             given = {key: value for key, value in plain.items() if key in needed or value != usual[key]}
@@ -541,4 +554,5 @@ def _region_text(name: str, attributes: RegionAttributes, rows: list[Row]) -> st
     return _element(f"region name={quoteattr(name)}{refid}", inner, "  ")
 
 
-_SCHEMA_ORDER = ("gateway-sender", "gateway-receiver", "disk-store", "region")  # The order in Geode's schema.
+# The order in Geode's schema.
+_SCHEMA_ORDER = ("gateway-sender", "gateway-receiver", "async-event-queue", "disk-store", "region")

@@ -13,7 +13,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pywan.base.names import is_name, printable, quoted
-from pywan.config.attributes import CALLBACK_METHODS, THINGS, SenderAttributes, check_callbacks_allowed
+from pywan.config.attributes import (
+    CALLBACK_METHODS,
+    THINGS,
+    AsyncEventQueueAttributes,
+    SenderAttributes,
+    check_callbacks_allowed,
+)
 from pywan.config.table import Attributes, naming, to_plain
 from pywan.errors import ConfigurationError, ProtocolError
 
@@ -106,6 +112,12 @@ def _parent(region: Thing) -> str | None:
     return name.lstrip("/") if isinstance(name, str) else None
 
 
+# Kinds of which `alter` checks what it makes together.
+ALTERED: dict[str, type[SenderAttributes] | type[AsyncEventQueueAttributes]] = {
+    each.kind: each for each in (SenderAttributes, AsyncEventQueueAttributes)
+}
+
+
 class ClusterConfiguration:
     """The entries of one locator. It is not thread-safe.
 
@@ -172,8 +184,8 @@ class ClusterConfiguration:
         before = self.find(kind, name)
         if before is None:
             return False
-        if kind == "gateway-sender":
-            plain = to_plain(SenderAttributes.make(name, **before).altered(**changes))
+        if kind in ALTERED:
+            plain = to_plain(ALTERED[kind].make(name, **before).altered(**changes))
             changes = {key: plain[key] for key in changes}
         return self.put(kind, name, {**before, **changes}, id)
 

@@ -249,6 +249,8 @@ class MemberCore:
             making("disk-store", store.name, functools.partial(self.create_disk_store, store))
         for sender in configuration.senders:
             making("gateway-sender", sender.id, functools.partial(self.create_gateway_sender, sender))
+        for queue in configuration.queues:
+            making("async-event-queue", queue.id, functools.partial(self.create_async_event_queue, queue))
         for region in configuration.regions:
             making("region", region.name, functools.partial(self.create_region, region))
 

@@ -27,6 +27,14 @@ def silence_limit_ms(made: RegionAttributes) -> int:
     return -1 if made.is_replicated or made.redundant_copies else SILENCE_LIMIT_MS
 
 
+def _why_only_once(made: RegionAttributes) -> str:
+    if made.is_persistent:
+        return "it is persistent"
+    if made.gateway_sender_ids:
+        return "it has senders"
+    return "it has asynchronous event queues" if made.async_event_queue_ids else ""
+
+
 def site_attributes(made: RegionAttributes) -> tables.RegionAttributes:
     """Returns what all members of the site must say alike of the region."""
     return tables.RegionAttributes(
@@ -38,5 +46,5 @@ def site_attributes(made: RegionAttributes) -> tables.RegionAttributes:
         recovery_delay_ms=made.recovery_delay,
         startup_recovery_delay_ms=made.startup_recovery_delay,
         silence_limit_ms=silence_limit_ms(made),
-        only_once="it is persistent" if made.is_persistent else "it has senders" if made.gateway_sender_ids else "",
+        only_once=_why_only_once(made),
     )

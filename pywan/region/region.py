@@ -182,12 +182,19 @@ class Region(_core.RegionFace, Described, MutableMapping[K, V]):
         exist yet."""
         return core_of(self).gateway_sender_ids
 
+    @property
+    def async_event_queue_ids(self) -> tuple[str, ...]:
+        """The ids of the asynchronous event queues that the region is attached to, in the order given. A queue of such
+        an id need not exist yet."""
+        return tuple(core_of(self).attributes.async_event_queue_ids)
+
     @takes_changes(RegionChanges)
     def alter(self, attributes: dict[str, Any]) -> None:
         """Changes attributes of the region. Either all changes are made or none.
 
         Keyword Args:
             gateway_sender_ids (Collection[str]): The ids of the senders that get the region's events from now on.
+            async_event_queue_ids (Collection[str]): The ids of the asynchronous event queues that get them.
 
         Raises:
             ConfigurationError: An attribute cannot be used.
@@ -232,6 +239,7 @@ class Region(_core.RegionFace, Described, MutableMapping[K, V]):
             "tombstones": self.tombstones,
             "memory": size_text(self.memory_bytes),
             "gateway senders": core.gateway_sender_ids,
+            "asynchronous event queues": tuple(core.attributes.async_event_queue_ids),
             "disk store": (core.attributes.disk_store_name or DEFAULT_STORE)
             if core.attributes.is_persistent
             else "none",
