@@ -75,7 +75,7 @@ cdef class EventColumns:
         """The events whose part has this form; others are null, or left out (`only`)."""
         cdef bytes validity, offsets = None, data
         cdef uint8_t *bits
-        cdef int32_t *ends
+        cdef int32_t *ends = NULL
         cdef uint8_t *to
         cdef part_view view
         cdef uint32_t n, rows = 0, nulls = 0
