@@ -42,6 +42,7 @@ PROGRAMS = {
         "compare.py", 15, "by hand", (str(HERE.parent), "--smallest", "--only", "put", "latency", "stored", "lz4")
     ),
     "pieces": Program("test_pieces.py", 16),
+    "async_queue": Program("bench_async_queue.py", 3),
     "calls": Program("bench_calls.py", 4),
     "core": Program("bench_core.py", 5),
     "distance": Program("bench_distance.py", 1),
