@@ -15,7 +15,6 @@ from pywan.gateway.applied import AppliedMemory
 from pywan.protocol.gateway import SenderHello
 from pywan.testing.fault_proxy import TO_CLIENT, TO_TARGET
 from pywan.testing.waiting import LIMIT_S, SOON_S, eventually
-from pywan.transport.sockets import shut
 from records import make_batch, make_record
 from sites import keep_doing
 
@@ -448,8 +447,8 @@ def test_a_receiver_whose_callback_hangs_keeps_few_connections(network):
     ny.data["k"] = 2
 
     def give_up():  # As a sender does that waits no longer.
-        for sock in [each.connection.sock for each in sender._core.dispatchers if each.connection is not None]:
-            shut(sock)
+        for end in [each.end_open for each in sender._core.dispatchers if each.end_open is not None]:
+            end.shut()
         return "a callback of a region here may hang" in (sender.lag()["cause"])
 
     eventually(give_up)

@@ -20,7 +20,7 @@ from pywan.errors import (
     IllegalStateError,
     NotFoundError,
 )
-from pywan.gateway import dispatchers
+from pywan.gateway import dispatchers, receiver_ends
 from pywan.testing.waiting import LIMIT_S, SOON_S, eventually
 from sites import at_once, keep_doing
 from test_receiver_failures import Slow
@@ -148,7 +148,7 @@ def test_stop_is_quick_and_leaves_no_thread(network, linked, parallel, monkeypat
 def test_stop_does_not_wait_for_a_receiver_that_says_nothing(network, parallel, monkeypatch):
     """The link hangs while the sender opens its connection."""
     monkeypatch.setattr(dispatchers, "JOIN_TIMEOUT_S", LIMIT_S)
-    monkeypatch.setattr(dispatchers, "CONNECT_TIMEOUT_S", LIMIT_S)
+    monkeypatch.setattr(receiver_ends, "CONNECT_TIMEOUT_S", LIMIT_S)
     ny, ln = network.add("ny ln")
     ln.receive(through_proxy=True)
     ln.proxy.hang()
