@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from pywan import _core
 from pywan.base.faces import html_table
+from pywan.config.attributes import queue_words
 from pywan.errors import DataLossError
 
 Counter = tuple[int, str, str, str, str, str]  # Number, field, statistic, entry, part of, about (see wan_counts.h).
@@ -135,11 +136,11 @@ def ledger(counts: Mapping[str, int]) -> dict[str, Any]:
     return entry
 
 
-def check_ledger(sender_id: str, entry: Mapping[str, Any]) -> None:
-    """Raises DataLossError, which has the whole ledger, if it does not balance."""
+def check_ledger(what: str, entry: Mapping[str, Any]) -> None:
+    """Raises DataLossError, which has the whole ledger, if it does not balance. `what` names the sender or queue."""
     if not entry["balanced"]:
         raise DataLossError(
-            f"gateway sender {sender_id!r}: {entry['unexplained']} events are unaccounted for: {dict(entry)}",
+            f"{what}: {entry['unexplained']} events are unaccounted for: {dict(entry)}",
             dict(entry),
         )
 
@@ -147,6 +148,6 @@ def check_ledger(sender_id: str, entry: Mapping[str, Any]) -> None:
 def volatile_text(events: Mapping[str, Mapping[str, int]]) -> str:
     """Returns what `Cache.volatile_events` gives, in words."""
     return "; ".join(
-        f"sender {id}: {' and '.join(f'{count:,} {what}' for what, count in counts.items())}"
+        f"{queue_words(id)}: {' and '.join(f'{count:,} {what}' for what, count in counts.items())}"
         for id, counts in sorted(events.items())
     )

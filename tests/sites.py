@@ -180,7 +180,7 @@ class Network:
 
     def check_ledgers(self) -> None:
         for sender in self.senders():
-            check_ledger(sender.id, sender.ledger())
+            check_ledger(f"gateway sender {sender.id!r}", sender.ledger())
 
     def assert_equal(self, region: str = "data") -> None:
         """Every site holds the same keys, values and stamps."""

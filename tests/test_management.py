@@ -14,7 +14,7 @@ import pywan
 from pywan.cli.commands import COMMANDS
 from pywan.cli.output import Output
 from pywan.cli.session import Session
-from pywan.config.attributes import RegionAttributes
+from pywan.config.attributes import RegionAttributes, RegionChanges
 from pywan.config.options import commands_of
 from pywan.errors import (
     ConfigurationError,
@@ -24,7 +24,8 @@ from pywan.errors import (
     RegionNotFoundError,
 )
 from pywan.gateway.status import SenderStatus
-from pywan.member.management import PLAIN_DEPTH, ManagementService, shown_value, to_plain_value
+from pywan.member.answers import PLAIN_DEPTH, shown_value, to_plain_value
+from pywan.member.management import ManagementService
 from pywan.testing.waiting import LIMIT_S
 from pywan.transport.control import ControlClient, ControlServer
 
@@ -32,10 +33,11 @@ from pywan.transport.control import ControlClient, ControlServer
 class PlainRegion(dict):
     def __init__(self, attributes):
         super().__init__()
-        self.name, self.type, self.gateway_sender_ids, self.attributes = (
+        self.name, self.type, self.gateway_sender_ids, self.async_event_queue_ids, self.attributes = (
             attributes.name,
             attributes.type,
             attributes.gateway_sender_ids,
+            attributes.async_event_queue_ids,
             attributes,
         )
 
@@ -50,6 +52,7 @@ class PlainRegion(dict):
 
     def alter(self, gateway_sender_ids):
         self.gateway_sender_ids = gateway_sender_ids
+        self.attributes = self.attributes.altered(RegionChanges, gateway_sender_ids=gateway_sender_ids)
 
     def scan(self, cursor, limit):
         names = sorted(self)[cursor : cursor + limit]
@@ -135,6 +138,12 @@ class PlainSenders(dict):
 
     def by_id(self):
         return self
+
+    def cores(self):
+        return list(self.values())
+
+    def queues_by_id(self):
+        return {}
 
     def volatile_events(self):
         return {}
@@ -422,7 +431,10 @@ def test_a_senders_status_has_geodes_words():
 def test_a_gateway_sender_that_is_not_there_is_noted(ask):
     assert "no gateway sender nope" in ask("create region", name="data", gateway_sender_ids="nope")["status"]
     ask("create gateway-sender", id="ln", remote_distributed_system_id=2)
-    assert "no gateway sender nope, nor" in ask("alter region", name="data", gateway_sender_ids="ln,nope,nor")["status"]
+    assert (
+        "no gateway sender nope, no gateway sender nor"
+        in ask("alter region", name="data", gateway_sender_ids="ln,nope,nor")["status"]
+    )
     assert "note" not in ask("alter region", name="data", gateway_sender_ids="ln")["status"]
 
 

@@ -1,6 +1,6 @@
-/* Owns the table of the reasons for which a receiver does not apply an event, a sender does not send it, or a listener does not
- * take it. The enum,
- * the words that people read, and the table in the documents are made from its rows (docs/recipes.md).
+/* Owns the table of the reasons for which a receiver does not apply an event, a sender does not send it, or a listener
+ * does not take it. The enum, the words that people read, and the table in the documents are made from its rows
+ * (docs/recipes.md).
  *
  * X(number, NAME, text): the number is the one on the wire, and also the partition of the queue of parked events. */
 #ifndef WAN_FAILURE_H
@@ -10,7 +10,7 @@
     X(1, REGION_NOT_FOUND, "the region does not exist at the remote site")                                             \
     X(2, FUTURE_STAMP, "its timestamp is too far in the future for the remote site")                                   \
     X(3, NO_MEMORY, "the remote site is out of memory")                                                                \
-    X(4, LISTENER, "the listener of its asynchronous event queue failed on it (see the log here)")                    \
+    X(4, LISTENER, "the listener of its asynchronous event queue failed on it (see the log here)")                     \
     X(5, OTHER, "the remote site could not apply it (see its log)")                                                    \
     X(6, FORGOTTEN,                                                                                                    \
       "it is older than destroys that the remote site does not remember any more, or by a hash only: its key may"      \

@@ -938,6 +938,8 @@ class RowCalls:
         """Makes all rows that wait, at the primaries of their buckets."""
 
 class AsyncEvent:
+    """An event that an asynchronous event queue hands to its listener."""
+
     @property
     def region(self) -> str | None: ...
     @property
@@ -962,6 +964,8 @@ class AsyncEvent:
     def sequence(self) -> int: ...
 
 class EventBatch:
+    """The events of one batch, the oldest first: a sequence of `AsyncEvent`."""
+
     @property
     def queue(self) -> str: ...
     @property
@@ -972,19 +976,31 @@ class EventBatch:
     @overload
     def __getitem__(self, place: slice) -> EventBatch: ...
     def __iter__(self) -> Iterator[AsyncEvent]: ...
-    def events(self) -> list[AsyncEvent]: ...
-    def part(self, first: int, end: int) -> EventBatch: ...
-    def marks(self) -> dict[int, int]: ...
+    def events(self) -> list[AsyncEvent]:
+        """Returns the events as a new list."""
+    def part(self, first: int, end: int) -> EventBatch:
+        """Returns the events from `first` up to `end` as a batch."""
+    def marks(self) -> dict[int, int]:
+        """How far this batch goes: a map from each partition of the queue to the sequence of its last event here."""
 
 class EventColumns:
+    """The columns of a batch."""
+
     def __init__(self, batch: EventBatch) -> None: ...
-    def part(self, name: str) -> tuple[Any, ...]: ...
-    def regions(self) -> tuple[bytes, list[str | None]]: ...
-    def numbers(self) -> dict[str, bytes]: ...
+    def part(self, name: str) -> tuple[Any, ...]:
+        """Returns the column of "key", "value" or "callback"."""
+    def regions(self) -> tuple[bytes, list[str | None]]:
+        """Returns (the number of each event's region among `names`, 32 bits each; `names`)."""
+    def numbers(self) -> dict[str, bytes]:
+        """Returns a column for each of these, by its name: "operation" (8 bits: 0 create, 1 update, 2 destroy),
+        "timestamp" (64 bits, milliseconds since 1970), "stamp", "sequence", "event_sequence" (64 bits), "partition",
+        "event_member", "event_thread" (32 bits), "origin_site", "possible_duplicate" (8 bits)."""
 
 def run_listener(
     session: Session, deliver: Callable[[EventBatch], list[tuple[int, int]] | None], queue: str, numbering: int
-) -> str: ...
+) -> str:
+    """Hands the batches of a dispatcher's session to `deliver(batch)`, until it is told to stop or a batch is to come
+    again."""
 
 class DispatcherSession(Session):
     """The session of dispatcher `index` of a queue, over one connection after another."""

@@ -24,9 +24,10 @@ WORDS_MAX = 10_000  # So many parked events are remembered with the listener's o
 class ListenerEnds:
     """The ends of all dispatchers of one queue. A dispatcher opens its end again after each batch that failed."""
 
-    trouble_word, slow_word = "", "listener slow"
+    trouble_word, slow_word, link_word = "", "listener slow", "listener slow"
     running_words = ("Running", "Running, listener fails")
     longest_retry_s = LONGEST_PAUSE_S
+    each_end_is_trouble = True
 
     def __init__(self, attributes: AsyncEventQueueAttributes, numbering: Callable[[], int]) -> None:
         self.listener = Listener(attributes.async_event_listener, attributes.what)
@@ -41,6 +42,10 @@ class ListenerEnds:
 
     def close(self) -> None:
         self.listener.close()
+
+    @property
+    def is_own_thread(self) -> bool:
+        return self.listener.is_own_thread
 
     def session_options(self, attributes: AsyncEventQueueAttributes) -> dict[str, Any]:
         return {}

@@ -14,10 +14,14 @@ from typing import Any
 from pywan import _core
 from pywan.async_queue.columns import to_arrow
 from pywan.base.threads import start_thread
-from pywan.config.classes import make_instance, overrides
+from pywan.config.classes import import_class, make_instance, overrides
 from pywan.errors import ConfigurationError
+from pywan.forks import end_strayed_child
 
 log = logging.getLogger("pywan.async_queue")
+
+CLOSE_LIMIT_S = 15.0  # The longest wait for the `close` of an awaitable listener, and for the end of its event loop.
+_METHODS = ("process_events", "process_arrow")
 
 
 class Listener:
@@ -29,8 +33,7 @@ class Listener:
 
     def __init__(self, given: Any, what: str) -> None:
         self.what = what
-        is_function = not isinstance(given, (str, type)) and not _has(given, "process_events", "process_arrow")
-        self.made: Any = given if is_function else make_instance(given, f"{what}: async_event_listener")
+        self.made: Any = _made(given, f"{what}: async_event_listener")
         call: Callable[[Any], Any]
         self._takes_arrow = overrides(self.made, "process_arrow")
         if self._takes_arrow:
@@ -40,19 +43,26 @@ class Listener:
         elif callable(self.made):
             call = self.made
         else:
-            cls = type(self.made)
-            raise ConfigurationError(
-                f"{what}: async_event_listener: {cls.__module__}:{cls.__qualname__} has no method process_events or"
-                " process_arrow, and is no function"
-            )
+            raise _no_listener(type(self.made), f"{what}: async_event_listener")
         self._call = call
         is_async = inspect.iscoroutinefunction(call) or inspect.iscoroutinefunction(type(call).__call__)
         self._loop = _Loop(what) if is_async else None
+        self._forks = _core.forks()
+        self._lock = threading.Lock()  # Guards the two below.
+        self._calls = 0  # How many dispatchers wait for it now.
+        self._is_closed = False
 
     def call(self, batch: _core.EventBatch) -> str | None:
-        """Returns None if the listener has done with the batch, otherwise why not."""
-        taken: Any = to_arrow(batch) if self._takes_arrow else batch
-        answer = self._call(taken) if self._loop is None else self._loop.run(self._call(taken))
+        """Returns None if the listener has done with the batch, otherwise why not. Raises what the listener raises."""
+        with self._lock:
+            if self._is_closed:
+                return "it was closed"
+            self._calls += 1
+        try:
+            taken: Any = to_arrow(batch) if self._takes_arrow else batch
+            answer = self._answer(taken) if self._loop is None else self._loop.run(self._answer_later(taken))
+        finally:
+            self._end_call()
         if inspect.iscoroutine(answer):
             answer.close()
             return "its answer is a coroutine: declare the listener with `async def`"
@@ -60,15 +70,48 @@ class Listener:
             return "it returned None; a listener returns True when the events are done"
         return None if answer else f"it returned {answer!r:.80}"
 
+    def _answer(self, taken: Any) -> Any:
+        try:
+            return self._call(taken)
+        finally:
+            self._end_strayed()
+
+    async def _answer_later(self, taken: Any) -> Any:
+        try:
+            return await self._call(taken)
+        finally:
+            self._end_strayed()
+
+    def _end_strayed(self) -> None:
+        if self._forks != _core.forks():
+            end_strayed_child("an asynchronous event queue")
+
+    def _end_call(self) -> None:
+        with self._lock:
+            self._calls -= 1
+            is_last = self._is_closed and not self._calls
+        if is_last:
+            self._close()
+
     def close(self) -> None:
-        """Tells the listener that no more events come."""
+        """Tells the listener that no more events come: now, or when the calls that are under way have returned. One of
+        them may be the caller's, or hang."""
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            if self._calls:
+                return
+        self._close()
+
+    def _close(self) -> None:
         close = getattr(self.made, "close", None)
         try:
             if callable(close):
                 answer = close()
                 if inspect.iscoroutine(answer):
                     if self._loop is not None:
-                        self._loop.run(answer)
+                        self._loop.run(answer, CLOSE_LIMIT_S)
                     else:
                         asyncio.run(answer)
         except Exception:
@@ -77,36 +120,98 @@ class Listener:
             if self._loop is not None:
                 self._loop.end()
 
+    @property
+    def is_own_thread(self) -> bool:
+        """Whether the calling thread is the one of the event loop, so that all calls wait for the caller."""
+        return self._loop is not None and self._loop.is_own_thread
+
     def __repr__(self) -> str:
         cls = type(self.made)
         name = getattr(self.made, "__qualname__", None)
         return f"{cls.__module__}:{cls.__qualname__}" if name is None else f"{self.made.__module__}:{name}"
 
 
-def _has(given: Any, *methods: str) -> bool:
-    return any(callable(getattr(given, method, None)) for method in methods)
+def _made(given: Any, what: str) -> Any:
+    """Returns the listener itself: a class is called, an object or function is taken as it is."""
+    cls = import_class(given, what) if isinstance(given, str) else given
+    if not isinstance(cls, type):
+        return given
+    # Checked before it is called: calling a class that is no listener may do anything.
+    if not any(callable(getattr(cls, method, None)) for method in _METHODS) and not any(
+        "__call__" in vars(each) for each in cls.__mro__
+    ):
+        raise _no_listener(cls, what)
+    return make_instance(given, what)
+
+
+def _no_listener(cls: type, what: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"{what}: {cls.__module__}:{cls.__qualname__} has no method process_events or process_arrow, and is no function"
+    )
 
 
 class _Loop:
-    """An event loop in a thread of its own."""
+    """An event loop in a thread of its own, which begins with the first call."""
 
     def __init__(self, what: str) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = start_thread(f"{what} has no event loop", "listener-loop", self._serve)
+        self._what = what
+        self._lock = threading.Lock()  # Held while the thread begins.
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
 
-    def _serve(self) -> None:
-        asyncio.set_event_loop(self._loop)
+    @property
+    def is_own_thread(self) -> bool:
+        return threading.current_thread() is self._thread
+
+    def run(self, coroutine: Coroutine[Any, Any, Any], timeout: float | None = None) -> Any:
+        """Returns what the coroutine returns, or raises what it raises. TimeoutError after `timeout` seconds."""
         try:
-            self._loop.run_forever()
-            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
-        finally:
-            self._loop.close()
+            loop = self._begun()
+        except BaseException:
+            coroutine.close()
+            raise
+        answer, error = asyncio.run_coroutine_threadsafe(_guarded(coroutine), loop).result(timeout)
+        if error is not None:
+            raise error
+        return answer
 
-    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+    def _begun(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None:
+                loop = asyncio.new_event_loop()
+                try:
+                    self._thread = start_thread(f"{self._what} has no event loop", "listener-loop", _serve, loop)
+                except BaseException:
+                    loop.close()
+                    raise
+                self._loop = loop
+            return self._loop
 
     def end(self) -> None:
-        if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            if threading.current_thread() is not self._thread:
-                self._thread.join()
+        """Ends the loop. A coroutine that blocks it is waited for, up to a limit."""
+        with self._lock:
+            if self._loop is None or self._thread is None:
+                return
+            loop, thread = self._loop, self._thread
+        if thread.is_alive():
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join(CLOSE_LIMIT_S)
+            if thread.is_alive():
+                log.error("%s: the event loop of its listener did not end within %d s", self._what, CLOSE_LIMIT_S)
+
+
+async def _guarded(coroutine: Coroutine[Any, Any, Any]) -> tuple[Any, BaseException | None]:
+    """Returns what the coroutine returned, and what it raised. asyncio ends its loop when a task raises SystemExit."""
+    try:
+        return await coroutine, None
+    except BaseException as error:
+        return None, error
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_forever()
+        loop.run_until_complete(loop.shutdown_asyncgens())
+    finally:
+        loop.close()

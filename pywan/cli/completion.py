@@ -30,6 +30,8 @@ _KINDS = {
     "regions": "region",
     "colocated_with": "region",
     "gateway_sender_ids": "gateway-sender",
+    "async_event_queue_ids": "async-event-queue",
+    "async_event_queue_id": "async-event-queue",
     "disk_store_name": "disk-store",
     "locator": "locator",
     "locators": "locator",
@@ -37,6 +39,7 @@ _KINDS = {
         ("dir", "to", "file", "xml_file", "cache_xml_file", "properties_file", "overflow_directory"), "path"
     ),
 }
+_QUEUE_THINGS = dict.fromkeys(("async-event-queue", "async-event-queue-dispatcher"), "async-event-queue")
 _OWN_OPTIONS = ("-e", "--help", "--json", "--locator=", "--version")
 _BASH = """\
 _pywan() {{
@@ -123,7 +126,7 @@ def _kind(command: Command, option: Option) -> str:
             return "process"
         if verb == "create":
             return ""  # Nothing has that name yet.
-        return thing if thing in ("region", "disk-store") else "gateway-sender"
+        return thing if thing in ("region", "disk-store") else _QUEUE_THINGS.get(thing, "gateway-sender")
     return _KINDS.get(option.key, "")
 
 
@@ -154,6 +157,7 @@ def _of_site(kind: str, locator: str | None) -> list[str]:
         return [server["name"] for server in servers]
     op, items, name = {
         "gateway-sender": ("list gateways", "senders", "id"),
+        "async-event-queue": ("list async-event-queues", "async_event_queues", "id"),
         "region": ("list regions", "regions", "name"),
         "disk-store": ("list disk-stores", "disk_stores", "name"),
     }[kind]

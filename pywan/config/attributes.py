@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -169,14 +169,11 @@ _EnableBatchConflation = Annotated[
     bool,
     Attribute("send only the latest update of a key", more="It replaces older ones in the queue and in the batch"),
 ]
-_MaximumQueueMemory = Annotated[
-    int,
-    Attribute("the memory for events; further events go to overflow files", unit="MB", lowest=1, highest=INT_MAX),
-]
+_maximum_queue_memory = Attribute(
+    "the memory for events; further events go to overflow files", unit="MB", lowest=1, highest=INT_MAX
+)
 _OverflowDirectory = Annotated[str | None, Attribute("the folder of overflow files", unset="the member's folder")]
-_DiskStoreName = Annotated[
-    str | None, Attribute("the disk store of the queue", unset=DEFAULT_STORE, more="Only with `enable-persistence`")
-]
+_disk_store_name = Attribute("the disk store of the queue", unset=DEFAULT_STORE, more="Only with `enable-persistence`")
 _DiskSynchronous = Annotated[
     DiskLevel,
     Attribute(
@@ -246,10 +243,10 @@ class SenderAttributes(Attributes, SenderChanges):
     dispatcher_threads: _DispatcherThreads = 5
     order_policy: _OrderPolicy = "key"
     enable_batch_conflation: _EnableBatchConflation = False
-    maximum_queue_memory: _MaximumQueueMemory = 100
+    maximum_queue_memory: Annotated[int, _maximum_queue_memory] = 100
     overflow_directory: _OverflowDirectory = None
     enable_persistence: Annotated[bool, Attribute("keep the queue and its parked events in a disk store")] = False
-    disk_store_name: _DiskStoreName = None
+    disk_store_name: Annotated[str | None, _disk_store_name] = None
     disk_synchronous: _DiskSynchronous = True
     full_policy: _FullPolicy = "block"
     full_timeout_ms: _FullTimeoutMs = 1000
@@ -328,6 +325,11 @@ class SenderAttributes(Attributes, SenderChanges):
     def core_id(self) -> str:
         """The id among all queues of a member, asynchronous ones too."""
         return self.id
+
+    @property
+    def thread_name(self) -> str:
+        """The beginning of its threads' names."""
+        return f"sender-{self.id}"
 
     @property
     def reaches(self) -> frozenset[int]:
@@ -419,10 +421,15 @@ class AsyncEventQueueAttributes(Attributes, AsyncEventQueueChanges):
     dispatcher_threads: _DispatcherThreads = 5
     order_policy: _OrderPolicy = "key"
     enable_batch_conflation: _EnableBatchConflation = False
-    maximum_queue_memory: _MaximumQueueMemory = 100
+    maximum_queue_memory: Annotated[
+        int, replace(_maximum_queue_memory, option="max-queue-memory", aliases=("maximum-queue-memory",))
+    ] = 100
     overflow_directory: _OverflowDirectory = None
     persistent: Annotated[bool, Attribute("keep the queue and its parked events in a disk store")] = False
-    disk_store_name: _DiskStoreName = None
+    disk_store_name: Annotated[
+        str | None,
+        replace(_disk_store_name, option="disk-store", aliases=("disk-store-name",), more="Only with `persistent`"),
+    ] = None
     disk_synchronous: _DiskSynchronous = True
     full_policy: _FullPolicy = "block"
     full_timeout_ms: _FullTimeoutMs = 1000
@@ -443,6 +450,11 @@ class AsyncEventQueueAttributes(Attributes, AsyncEventQueueChanges):
     def reaches(self) -> frozenset[int]:
         """The remote sites that its events reach: none."""
         return frozenset()
+
+    @property
+    def thread_name(self) -> str:
+        """The beginning of its threads' names."""
+        return f"async-queue-{self.id}"
 
     def check(self) -> None:
         check_queue(self)

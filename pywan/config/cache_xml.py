@@ -407,7 +407,13 @@ _RULES: dict[str, _Rule] = {
     "gateway-sender": _Rule(
         _Reader.thing, ("cache",), _names("gateway-sender"), ("id", "remote-distributed-system-id")
     ),
-    "async-event-queue": _Rule(_Reader.thing, ("cache",), _names("async-event-queue"), ("id",)),
+    "async-event-queue": _Rule(
+        _Reader.thing,
+        ("cache",),
+        _names("async-event-queue"),
+        ("id",),
+        refused=tuple(name.replace("_", "-") for name in AsyncEventQueueAttributes.refused),
+    ),
     "async-event-listener": _Rule(_Reader.reference, ("async-event-queue",)),
     "gateway-event-filter": _Rule(_Reader.reference, ("gateway-sender", "async-event-queue")),
     "gateway-event-substitution-filter": _Rule(_Reader.reference, ("gateway-sender", "async-event-queue")),

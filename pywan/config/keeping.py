@@ -41,23 +41,24 @@ def check_saved(reply: Reply) -> None:
         raise PywanError(f"{reply['problem']} (the locator has it in memory, and tries again with the next change)")
 
 
-def check_has_nothing(server: str, regions: Reply, gateways: Reply) -> None:
+def check_has_nothing(server: str, regions: Reply, gateways: Reply, queues: Reply) -> None:
     """Raises an error unless a server that runs can make what a file holds, because it has nothing yet.
 
     Args:
         server: Its name.
         regions: Its answer to `list regions`.
         gateways: Its answer to `list gateways`.
+        queues: Its answer to `list async-event-queues`.
     """
-    for reply in (regions, gateways):
+    for reply in (regions, gateways, queues):
         if not reply["ok"]:
             raise PywanError(
                 f"import cluster-configuration: server {server} could not be asked for what it has, and"
                 f" nothing was changed: {reply['error']}"
             )
-    if regions["regions"] or gateways["senders"] or gateways["receivers"]:
+    if regions["regions"] or gateways["senders"] or gateways["receivers"] or queues["async_event_queues"]:
         raise ConfigurationError(
-            f"import cluster-configuration: server {server} has regions, senders or a receiver already, and"
+            f"import cluster-configuration: server {server} has regions, senders, queues or a receiver already, and"
             " nothing was changed; stop it, or give --action=STAGE: servers then have what the file says when they"
             " are started"
         )

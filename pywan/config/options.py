@@ -86,8 +86,14 @@ def name_of(method: str) -> str:
 
 
 def commands_of(cls: type) -> dict[str, MemberCommand]:
-    """Returns the commands of a class by name, in the order in which they are defined."""
-    return {name_of(name): method.command for name, method in vars(cls).items() if hasattr(method, "command")}
+    """Returns the commands of a class by name, in the order in which they are defined, and behind
+    them those of its bases."""
+    return {
+        name_of(name): method.command
+        for each in cls.__mro__
+        for name, method in vars(each).items()
+        if hasattr(method, "command")
+    }
 
 
 def attribute_options(kind: str, changes: type | None = None) -> tuple[Option, ...]:

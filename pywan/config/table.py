@@ -331,5 +331,5 @@ def _plain(value: Any) -> Any:
         return str(value)
     if value is None or isinstance(value, (bool, int, float)):
         return value
-    cls = value if isinstance(value, type) else type(value)
-    return f"{cls.__module__}:{cls.__qualname__}"
+    named = value if hasattr(value, "__qualname__") else type(value)  # A class or a function has a name of its own.
+    return f"{named.__module__}:{named.__qualname__}"

@@ -58,10 +58,18 @@ class Ends(Protocol):
     # The beginning of `lag`'s cause while no end is open; the cause while the end is slow.
     trouble_word: str
     slow_word: str
-    running_words: tuple[str, str]  # The state in words while an end is open, and while none is.
+    link_word: str  # The cause while the way to the end is slow.
+    running_words: tuple[str, str]  # The state in words while it is connected, and while it is not.
+    # Whether an end ends only by a failure. Then the queue counts as not connected while a dispatcher has a batch that
+    # failed; otherwise, while no end is open.
+    each_end_is_trouble: bool
 
     @property
     def longest_retry_s(self) -> float: ...
+
+    @property
+    def is_own_thread(self) -> bool:
+        """Whether the calling thread is one that every dispatcher waits for."""
 
     def configure(self, attributes: Any) -> None:
         """Takes altered attributes."""
@@ -157,6 +165,8 @@ class Dispatchers:
 
     @property
     def is_connected(self) -> bool:
+        if self.ends.each_end_is_trouble:
+            return all(each.hung_reason is None for each in self._each)
         return any(each.end_open is not None for each in self._each)
 
     @property
@@ -174,11 +184,15 @@ class Dispatchers:
         return self._stopping.wait(seconds)
 
     def is_own_thread(self) -> bool:
-        """Returns whether the calling thread is one of the dispatchers, for example in a filter."""
-        return threading.current_thread() in self._threads
+        """Returns whether the calling thread is one of the dispatchers, for example in a filter, or one that they wait
+        for."""
+        return threading.current_thread() in self._threads or self.ends.is_own_thread
 
     def late_threads(self) -> str:
-        """Returns the names of the threads that were told to end and have not, apart from the caller's."""
+        """Returns the names of the threads that were told to end and have not, apart from those that wait for the
+        caller."""
+        if self.ends.is_own_thread:
+            return ""
         return ", ".join(t.name for t in self._threads if t.is_alive() and t is not threading.current_thread())
 
     # Orders
@@ -225,7 +239,7 @@ class Dispatchers:
         """Starts the threads. IllegalStateError if the system has not enough of them; the caller must call
         `end` then."""
         for each in self._each:
-            name = f"sender-{self._attributes.core_id}-{each.index}"
+            name = f"{self._attributes.thread_name}-{each.index}"
             self._threads.append(start_thread(f"{self._what} is not started", name, self._dispatch, each))
 
     def end(self) -> None:
@@ -235,7 +249,7 @@ class Dispatchers:
             each.end()
         deadline = time.monotonic() + JOIN_TIMEOUT_S
         for thread in self._threads:
-            if thread is not threading.current_thread():
+            if thread is not threading.current_thread() and not self.ends.is_own_thread:
                 thread.join(max(0.0, deadline - time.monotonic()))
         late = self.late_threads()
         if late:
@@ -291,7 +305,7 @@ class Dispatchers:
             own.given_up = None
             self._repeats.clear()
         reason = end.ended(session, outcome)
-        if session.is_given_up or session.is_refused:
+        if session.is_given_up or session.is_refused or self.ends.each_end_is_trouble:
             own.given_up = reason
         self._note_trouble(reason)
         return session.has_progressed or (not session.is_given_up and time.monotonic() - since > long_s)

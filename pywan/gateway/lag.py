@@ -64,7 +64,8 @@ class Lag:
         if status.is_paused:
             return "paused"
         if not status.is_connected:
-            reason = self._dispatchers.trouble
+            hung = (each.hung_reason for each in self._dispatchers)
+            reason = self._dispatchers.trouble or next((each for each in hung if each is not None), None)
             word = self._dispatchers.ends.trouble_word
             return f"{word}: {reason}" if reason and word else reason or word
         for each in self._dispatchers:
@@ -90,7 +91,8 @@ class Lag:
         if shares["blocked"] > 0.3 or (is_late and is_sending):
             is_held_back = shares["held_back"] > 0.5
             is_stuck = any(each.is_left_waiting(is_held_back) for each in self._dispatchers)
-            return self._dispatchers.ends.slow_word if shares["receiver"] > 0.5 or is_stuck else "link slow"
+            ends = self._dispatchers.ends
+            return ends.slow_word if shares["receiver"] > 0.5 or is_stuck else ends.link_word
         return "in flight" if is_sending else "waiting for a batch to fill"
 
     def _time_shares(self) -> dict[str, float]:

@@ -1,4 +1,5 @@
-"""Owns where the logs of one gateway sender are in a disk store: the queue's log, and the log of its parked events."""
+"""Owns where the logs of one gateway sender or asynchronous event queue are in a disk store: the log of its queued
+events, and that of its parked ones."""
 
 from __future__ import annotations
 
@@ -68,7 +69,7 @@ class SenderLogs:
         self._queues_with_writer = list(queues.values())
         try:
             for kind, queue in queues.items():
-                self._store.start_writer(self._owner(kind), f"sender-{self._attributes.core_id}-log", queue.commit_loop)
+                self._store.start_writer(self._owner(kind), f"{self._attributes.thread_name}-log", queue.commit_loop)
         except BaseException:
             self.stop()
             raise

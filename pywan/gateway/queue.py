@@ -1,4 +1,4 @@
-"""Owns the queue of one gateway sender, and the identity by which receivers know its sequences."""
+"""Owns the events of one gateway sender or asynchronous event queue, and the identity of their sequences."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class SenderQueue:
         buckets: int | None = None,
     ) -> None:
         a = attributes
-        self._label, self._id, self._logs = a.label, a.id, logs
+        self._label, self._what, self._logs = a.label, a.what, logs
         partitions = (buckets or logs.partitions("queue") or BUCKETS) if a.parallel else a.dispatcher_threads
         self.dispatchers = min(a.dispatcher_threads, partitions)
         self.events = _core.EventQueue(
@@ -122,6 +122,6 @@ class SenderQueue:
                 self._logs.store_name,
             )
         try:
-            check_ledger(self._id, ledger(self.events.counts()))
+            check_ledger(self._what, ledger(self.events.counts()))
         except DataLossError as error:  # The events that are there can be sent all the same.
             log.error("after recovery: %s", error)

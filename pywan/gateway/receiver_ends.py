@@ -65,8 +65,10 @@ class _Opening(NamedTuple):
 class ReceiverEnds:
     """Opens connections to receivers of the remote site."""
 
-    trouble_word, slow_word = "link down", "receiver slow"
+    trouble_word, slow_word, link_word = "link down", "receiver slow", "link slow"
     running_words = ("Running and Connected", "Running, not Connected")
+    each_end_is_trouble = False
+    is_own_thread = False
 
     def __init__(
         self,

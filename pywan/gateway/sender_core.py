@@ -1,4 +1,5 @@
-"""Owns the life cycle of one gateway sender. Puts its parts together: queue, parked events, filters and dispatchers."""
+"""Owns the life cycle of one gateway sender or asynchronous event queue. Puts its parts together: queued events, parked
+events, filters and dispatchers."""
 
 from __future__ import annotations
 
@@ -152,12 +153,12 @@ class SenderCore:
                 return
             if self.dispatchers.is_own_thread():
                 raise GatewaySenderError(
-                    f"{self.what} cannot be started by its own filter; start it from another thread"
+                    f"{self.what} cannot be started by its own filter or listener; start it from another thread"
                 )
             late = self.dispatchers.late_threads()
             if late:
                 raise GatewaySenderError(
-                    f"{self.what} cannot start: {late} of its last run did not end yet; a filter may hang"
+                    f"{self.what} cannot start: {late} of its last run did not end yet; a filter or a listener may hang"
                 )
             if clean_queues:
                 dropped = self.queue.clear()
@@ -234,8 +235,8 @@ class SenderCore:
             queued, parked = len(self.queue), len(self.parked)
             if queued or parked:
                 raise IllegalStateError(
-                    f"{wanted}; the queue of gateway sender {self.id!r} has {self.queue.partitions} partitions, one for"
-                    f" each bucket, and holds {queued} events and {parked} parked ones: let it send them, or destroy it"
+                    f"{wanted}; the queue of {self.what} has {self.queue.partitions} partitions, one for"
+                    f" each bucket, and holds {queued} events and {parked} parked ones: let it empty, or destroy it"
                 )
             self.say_goodbye()
             self.close()

@@ -167,8 +167,9 @@ class Cache(Described):
         """Counts the events that would be lost if the member ended now.
 
         Returns:
-            For each sender without persistence that holds events, by its id: the numbers of "queued" and "parked"
-                events. Zeros are left out.
+            For each sender or asynchronous event queue without persistence that holds events: the numbers of "queued"
+                and "parked" events. Zeros are left out. Senders are named by their ids, and a queue as
+                "AsyncEventQueue_" and its id.
         """
         return self._core.senders.volatile_events()
 
@@ -180,7 +181,9 @@ class Cache(Described):
             return f"{core.name}, of the parent process"
         if core.state.closed.is_set():
             return f"{core.name}, closed"
-        things = f"{counted(len(core.regions.all()), 'region')}, {counted(len(core.senders.cores()), 'gateway sender')}"
+        senders, queues = core.senders.sender_cores(), core.senders.queue_cores()
+        things = f"{counted(len(core.regions.all()), 'region')}, {counted(len(senders), 'gateway sender')}"
+        things += f", {counted(len(queues), 'async event queue')}" if queues else ""
         return f"{core.name} of site {core.state.distributed_system_id} on {core.host}[{core.port}], {things}"
 
     def _facts(self) -> dict[str, object]:
@@ -196,7 +199,8 @@ class Cache(Described):
             "address": f"{core.host}[{core.port}]",
             "directory": core.folder.path,
             "regions": sorted(region.name for region in core.regions.all()),
-            "gateway senders": {sender.id: sender.status.text for sender in core.senders.cores()},
+            "gateway senders": {sender.id: sender.status.text for sender in core.senders.sender_cores()},
+            "async event queues": {queue.attributes.id: queue.status.text for queue in core.senders.queue_cores()},
             "gateway receiver": receiver_status(receiver.is_running) if receiver is not None else "none",
             "disk stores": sorted(core.stores.all()),
             "configuration problems": len(core.configuration_problems),
@@ -438,7 +442,7 @@ class Cache(Described):
         First other members take over what they lack of the regions that the site shares, for `handover_time` at most.
         The log says which entries are lost if they did not. Then the member takes no change any more, and waits for its
         running senders to empty their queues. After that it ends senders, receiver, regions and disk stores. Events
-        that senders without persistence still hold are lost then; the log says how many, for each sender. When `close`
+        that queues without persistence still hold are lost then; the log says how many, for each of them. When `close`
         returns, nothing writes to the disk any more. Calling it again is no error. In a forked child it does nothing,
         because the member belongs to the parent process.
 

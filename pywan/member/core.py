@@ -285,6 +285,7 @@ class MemberCore:
             "locator_connected": self.state.has_membership and self.state.membership.is_connected,
             "regions": {region.name: 0 if region.is_closed else region.entries_here for region in self.regions.all()},
             "gateway_senders": {sender.id: sender.status.text for sender in self.senders.sender_cores()},
+            "async_event_queues": {queue.attributes.id: queue.status.text for queue in self.senders.queue_cores()},
             "gateway_receiver_port": receiver.port if receiver else None,
             "maximum_shutdown_wait_time": self.maximum_shutdown_wait_time,
             "handover_time": self.handover_time,
@@ -472,14 +473,14 @@ class MemberCore:
         log.warning("cache %s: %s: %s", self.name, why, lost_copies_text(lost))
 
     def _drain(self, wait_s: float) -> None:
-        """Returns when no sender has anything left that it can send, or after `wait_s` seconds."""
+        """Returns when no sender or queue has anything left that it can let go, or after `wait_s` seconds."""
         senders = [sender for sender in self.senders.cores() if sender.is_draining]
         if not senders or not wait_s:
             return
         log.info(
             "cache %s waits for %s to empty its queue before it closes: %d events",
             self.name,
-            ", ".join(sorted(sender.id for sender in senders)),
+            ", ".join(sorted(sender.label for sender in senders)),
             sum(len(sender.queue) for sender in senders),
         )
         deadline = time.monotonic() + wait_s
@@ -519,8 +520,9 @@ class MemberCore:
         lost = self.senders.volatile_events()
         if lost:
             log.warning(
-                "cache %s: events are lost as it closes, since their senders have no persistence: %s. To keep such"
-                " events, give the senders enable-persistence; to send them first, give maximum-shutdown-wait-time",
+                "cache %s: events are lost as it closes, since their queues have no persistence: %s. To keep such"
+                " events, give senders enable-persistence, and asynchronous event queues persistent; to let them leave"
+                " first, give maximum-shutdown-wait-time",
                 self.name,
                 volatile_text(lost),
             )

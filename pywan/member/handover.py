@@ -39,7 +39,7 @@ def still_needed_text(needed: StillNeeded) -> str:
 
 
 def volatile_events_of(states: Iterable[Mapping[str, Any]], time_out: float | None) -> dict[str, Any]:
-    """Returns, by member, the events of senders without persistence that are lost by the end of all members.
+    """Returns, by member, the events in queues without persistence that are lost by the end of all members.
 
     Args:
         states: What each member says of itself.

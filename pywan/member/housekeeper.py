@@ -58,7 +58,7 @@ class Housekeeper:
             except (PywanError, MemoryError) as error:
                 log.error("member %s: its tombstones were not checked, and stay for now: %s", self._state.name, error)
             for sender in self._senders.cores():
-                self._watch_log(f"gateway sender {sender.id}", sender.logs.trouble())
+                self._watch_log(sender.label, sender.logs.trouble())
             for region in self._regions.all():
                 self._watch_log(f"region {region.name}", region.log_trouble())
             self._watch_clock()

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from pywan.base.amounts import duration_text, size_text
+from pywan.base.amounts import size_text
 from pywan.base.names import check_name, printable, quoted
 from pywan.config import values
 from pywan.config.attributes import (
@@ -25,6 +25,7 @@ from pywan.config.attributes import (
     SenderAttributes,
     SenderChanges,
     check_callbacks_allowed,
+    queue_words,
     rows_of,
 )
 from pywan.config.cluster import make_attributes
@@ -32,7 +33,6 @@ from pywan.config.options import Answer, Option, Shown, attribute_options, comma
 from pywan.config.table import to_plain
 from pywan.errors import (
     ConfigurationError,
-    DataLossError,
     GatewayReceiverError,
     IllegalStateError,
     NotFoundError,
@@ -41,7 +41,19 @@ from pywan.errors import (
 )
 from pywan.gateway.floors import format_stamp
 from pywan.gateway.status import receiver_status
+from pywan.member.answers import (
+    GATEWAYS,
+    IF_EXISTS,
+    IF_NOT_EXISTS,
+    SENDER_ID,
+    lag_text,
+    ledger_fault,
+    ledger_of,
+    plain_map,
+    to_plain_value,
+)
 from pywan.member.handover import LostCopies, lost_copies_text, still_needed_text
+from pywan.member.queue_commands import QueueCommands
 from pywan.transport.control import Reply
 
 if TYPE_CHECKING:
@@ -51,10 +63,6 @@ log = logging.getLogger("pywan.management")
 
 MAX_SCAN_ENTRIES = 100_000
 MAX_SCAN_BYTES = 12 * 1024 * 1024  # The limit for one answer. A control message holds 16 MiB.
-MAX_PARKED_SHOWN = 10_000
-SHOWN_VALUE_CHARACTERS = 200  # The limit for each key and value in a list of parked events.
-# The depth of containers in each other. A control message has room for 32, with those around the value.
-PLAIN_DEPTH = 24
 PROGRESS_S = 1.0
 REPAIR_TIMEOUT_S = 60.0
 
@@ -62,32 +70,13 @@ REPAIR_TIMEOUT_S = 60.0
 _ENVELOPE = ("op",)
 
 # Options that name a thing.
-_NAMING = frozenset({"id", "name", "region"})
+_NAMING = frozenset({"id", "name", "region", "async_event_queue_id"})
 
-IF_EXISTS = Option("if-exists", "no error if it is not there", flag=True)
-IF_NOT_EXISTS = Option("if-not-exists", "no error if it is there", flag=True)
-SENDER_ID = Option("id", "the sender's id", required=True)
-GATEWAYS, STORES, REGIONS, SITE = "Gateways", "Disk stores", "Regions", "The site"
+STORES, REGIONS, SITE = "Disk stores", "Regions", "The site"
 
 
 def _named(what: str) -> Option:
     return Option("name", f"the {what}'s name", required=True)
-
-
-def _ledger_fault(answer: Answer) -> str:
-    ledger = answer["ledger"]
-    if ledger["balanced"]:
-        return ""
-    return f"{ledger['unexplained']:,} events are unaccounted for (DataLossError); --json shows the ledger"
-
-
-def _lag_text(answer: Answer) -> str:
-    events, cause = answer["lag"].get("events") or 0, answer["lag"].get("cause")
-    if not events:
-        return cause or "none"  # A stopped sender has no cause either, and drops new events.
-    cause = f", {cause}" if cause else ""
-    size, age = answer["lag"].get("bytes") or 0, answer["lag"].get("seconds") or 0
-    return f"{events:,} event{'s' if events != 1 else ''}, {size_text(size)}, {duration_text(age)}{cause}"
 
 
 def _directories(answer: Answer) -> list[Answer]:
@@ -106,7 +95,7 @@ _DIRECTORIES: dict[str, str | Callable[[Answer], Any]] = {
 }
 
 
-class ManagementService:
+class ManagementService(QueueCommands):
     """Answers requests about one member. Any thread may call `handle`. The member's own parts do the locking."""
 
     def __init__(self, member: MemberCore) -> None:
@@ -200,6 +189,7 @@ class ManagementService:
         looks: dict[str, Callable[[], Any]] = {
             "disk-store": lambda: member.stores.all().get(name),
             "gateway-sender": lambda: member.senders.by_id().get(name),
+            "async-event-queue": lambda: member.senders.queues_by_id().get(name),
             "region": lambda: member.regions.find(name),
             "gateway-receiver": lambda: member.receiving.receiver,
         }
@@ -288,32 +278,32 @@ class ManagementService:
             )
         self._member.create_region(RegionAttributes.make(name, **attributes))
         return {
-            "status": f'Region "/{name}" created on "{self._member.name}"{self._missing_senders(name)}',
+            "status": f'Region "/{name}" created on "{self._member.name}"{self._missing_queues(name)}',
             "changed": True,
         }
 
     @command(
         REGIONS,
-        "attach and detach senders",
+        "attach and detach senders and asynchronous event queues",
         attribute_options("region", RegionChanges),
         keeps="alter",
-        more='`--gateway-sender-id=""` detaches all',
+        more='`--gateway-sender-id=""` detaches all senders, `--async-event-queue-id=""` all queues',
     )
     def on_alter_region(self, name: str, **attributes: Any) -> Answer:
         region = self._region(name)
         altered = region.attributes.altered(RegionChanges, **attributes)
         region.alter(**{name: getattr(altered, name) for name in attributes})
         return {
-            "status": f'Region "/{region.name}" altered on "{self._member.name}"{self._missing_senders(region.name)}',
+            "status": f'Region "/{region.name}" altered on "{self._member.name}"{self._missing_queues(region.name)}',
             "changed": True,
         }
 
-    def _missing_senders(self, region: str) -> str:
-        """Returns a note about gateway senders that a region names and that the member does not have."""
-        missing = [id for id in self._region(region).gateway_sender_ids if id not in self._member.senders.by_id()]
+    def _missing_queues(self, region: str) -> str:
+        """Returns a note about senders and queues that a region names and that the member does not have."""
+        named, has = self._region(region).attributes.queue_ids, {core.id for core in self._member.senders.cores()}
+        missing = [queue_words(id) for id in named if id not in has]
         return (
-            f"; note: it has no gateway sender {', '.join(missing)}, and events are not queued for that until it is"
-            " created"
+            f"; note: it has no {', no '.join(missing)}; nothing is queued for what is not there until it is created"
             if missing
             else ""
         )
@@ -337,6 +327,7 @@ class ManagementService:
                 "Type": "type",
                 "Size": "size",
                 "Gateway Senders": "gateway_sender_ids",
+                "Event Queues": "async_event_queue_ids",
             },
             items="regions",
             none="No Regions Found",
@@ -485,49 +476,15 @@ class ManagementService:
                 "Status": "status",
                 "Queued Events": "queue_size",
                 "Parked": "parked_count",
-                "Lag": _lag_text,
+                "Lag": lag_text,
                 "Receiver Location": "receiver_location",
             },
-            fault=_ledger_fault,
+            fault=ledger_fault,
         ),
     )
     def on_status_gateway_sender(self, id: str) -> Answer:
         sender = self._sender(id)
-        return {**_sender_view(sender), "attributes": to_plain(sender.attributes), "stats": _plain_map(sender.stats)}
-
-    @command(
-        GATEWAYS,
-        "list events that the other site refused",
-        SENDER_ID,
-        Option("limit", "how many (100)"),
-        shown=Shown(items="events", none="no events are parked"),
-    )
-    def on_list_parked_events(self, id: str, limit: Any = 100) -> Answer:
-        sender = self._sender(id)
-        shown = sender.parked(values.to_int(limit, "limit", 1, MAX_PARKED_SHOWN))
-        return {
-            "parked_count": sender.parked_count,
-            "events": [{name: shown_value(value) for name, value in event.items()} for event in shown],
-        }
-
-    @command(
-        GATEWAYS,
-        "send parked events again",
-        SENDER_ID,
-        Option("force", "also events whose key may have been destroyed later", flag=True),
-        shown=Shown(line=lambda answer: f"{answer['replayed']} parked events are sent again"),
-    )
-    def on_replay_parked_events(self, id: str, force: Any = False) -> Answer:
-        return {"replayed": self._sender(id).replay_parked(force=values.to_bool(force, "force"))}
-
-    @command(
-        GATEWAYS,
-        "forget parked events",
-        SENDER_ID,
-        shown=Shown(line=lambda answer: f"{answer['dropped']} parked events are dropped"),
-    )
-    def on_drop_parked_events(self, id: str) -> Answer:
-        return {"dropped": self._sender(id).drop_parked()}
+        return {**_sender_view(sender), "attributes": to_plain(sender.attributes), "stats": plain_map(sender.stats)}
 
     # --- the receiver ---
 
@@ -613,7 +570,7 @@ class ManagementService:
         return {
             **_receiver_view(receiver),
             "attributes": to_plain(receiver.attributes),
-            "stats": _plain_map(receiver.stats),
+            "stats": plain_map(receiver.stats),
         }
 
     def on_list_gateways(self) -> Answer:
@@ -654,7 +611,7 @@ class ManagementService:
     # --- the member ---
 
     def on_status_member(self) -> Answer:
-        return {"pid": os.getpid(), **_plain_map(self._member.status())}
+        return {"pid": os.getpid(), **plain_map(self._member.status())}
 
     def on_stop_member(
         self,
@@ -727,49 +684,6 @@ class ManagementService:
         return receiver
 
 
-def to_plain_value(value: Any, depth: int = PLAIN_DEPTH) -> Any:
-    """Returns `value` if it consists of plain values in containers at most `depth` deep, and its text if not.
-
-    A control message holds nothing that names code.
-    """
-    if value is None or isinstance(value, (str, bytes, bool, float)):
-        return value
-    if isinstance(value, int):
-        return value if -(2**63) <= value < 2**64 else _text(value)
-    if depth and isinstance(value, (list, tuple, set, frozenset)):
-        return [to_plain_value(item, depth - 1) for item in value]
-    if depth and isinstance(value, dict):
-        return {
-            key if isinstance(key, str) else _text(key): to_plain_value(item, depth - 1) for key, item in value.items()
-        }
-    return _text(value)
-
-
-def _text(value: Any) -> str:
-    try:
-        return repr(value)
-    except Exception:  # The value is of a user's class that fails, or a number with more digits than Python writes.
-        return quoted(value)
-
-
-def shown_value(value: Any) -> Any:
-    """Returns a value as a list of many shows it: of a long value only the beginning."""
-    if (
-        value is None
-        or isinstance(value, (bool, float))
-        or (isinstance(value, (str, bytes)) and len(value) <= SHOWN_VALUE_CHARACTERS)
-    ):
-        return value
-    text = quoted(value, SHOWN_VALUE_CHARACTERS + 1)
-    return to_plain_value(value) if len(text) <= SHOWN_VALUE_CHARACTERS else f"{text[:SHOWN_VALUE_CHARACTERS]}..."
-
-
-def _plain_map(value: Any) -> dict[str, Any]:
-    """Returns a mapping or a named tuple, such as statistics, as a map of plain values."""
-    plain: dict[str, Any] = to_plain_value(value._asdict() if hasattr(value, "_asdict") else dict(value))
-    return plain
-
-
 def _region_view(region: Any) -> dict[str, Any]:
     """Returns what an answer tells about a region."""
     return {
@@ -777,16 +691,8 @@ def _region_view(region: Any) -> dict[str, Any]:
         "type": region.type,
         "size": len(region),
         "gateway_sender_ids": list(region.gateway_sender_ids),
+        "async_event_queue_ids": list(region.async_event_queue_ids),
     }
-
-
-def _ledger(sender: Any) -> dict[str, Any]:
-    """Returns the ledger, balanced or not. Its entry `balanced` says which."""
-    try:
-        entry: dict[str, Any] = sender.ledger()
-        return entry
-    except DataLossError as error:
-        return error.ledger
 
 
 def _sender_view(sender: Any) -> dict[str, Any]:
@@ -803,8 +709,8 @@ def _sender_view(sender: Any) -> dict[str, Any]:
         "queue_size": sender.queue_size,
         "parked_count": sender.parked_count,
         "receiver_location": sender.receiver_location,
-        "ledger": _plain_map(_ledger(sender)),
-        "lag": _plain_map(sender.lag()),
+        "ledger": plain_map(ledger_of(sender)),
+        "lag": plain_map(sender.lag()),
         "status": sender.status,
     }
 

@@ -69,8 +69,8 @@ class LifeCycleLock:
         while not self._lock.acquire(timeout=0.05):
             if self._is_waited_for():
                 raise IllegalStateError(
-                    f"{self._what} is being stopped, which waits for its own filter to return; the"
-                    " filter cannot change it meanwhile"
+                    f"{self._what} is being stopped, which waits for its own filter or listener to return;"
+                    " that cannot change it meanwhile"
                 )
 
     def __exit__(self, *exc: object) -> None:

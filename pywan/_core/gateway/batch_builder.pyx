@@ -312,7 +312,7 @@ cdef void note_readable(BatchBuilder self, const wan_section *section, bint read
 cdef void tell_unreadable(BatchBuilder self) noexcept with gil:
     import logging
     logging.getLogger("pywan.sender").error(
-        "gateway sender %s: events of dispatcher %d stay queued and are not sent: %s; stop the member, and restore "
+        "queue %s: events of dispatcher %d stay queued and are not sent: %s; stop the member, and restore "
         "the file or "
         "save what is whole with `pywan salvage disk-store --dir=STORE --to=NEW`",
         self.queue.name, self.index, self.unreadable_reason())

@@ -35,13 +35,13 @@ cdef class SenderCallbacks:
         try:
             return [bool(verdict) for verdict in self.transmit_filter(self._until_stopped(session, records))]
         finally:
-            end_if_strayed(self.born, "a gateway sender")
+            end_if_strayed(self.born, "a dispatcher")
 
     cdef int tell_acknowledged(self, Session session, list records) except -1:
         try:
             self.acknowledged(self._one_by_one(session, records))
         finally:
-            end_if_strayed(self.born, "a gateway sender")
+            end_if_strayed(self.born, "a dispatcher")
         return 0
 
     cdef void tell_failure(self, uint32_t partition, uint64_t sequence, uint32_t reason) noexcept with gil:
@@ -54,7 +54,7 @@ cdef class SenderCallbacks:
     def _one_by_one(self, Session session, list records):
         """Before each record the receiver hears that we live, so that all of them together are no time-out for it."""
         for record in records:
-            end_if_strayed(self.born, "a gateway sender")
+            end_if_strayed(self.born, "a dispatcher")
             session.keep_alive()
             yield record
 

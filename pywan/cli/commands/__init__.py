@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pywan.cli.commands import (
+    async_queues,
     configuration,
     disk_stores,
     gateways,
@@ -20,6 +21,7 @@ COMMANDS: tuple[Command, ...] = (
     *group("Processes", *starting.COMMANDS, *disk_stores.COMMANDS, *stopping.COMMANDS, *shutdown.COMMANDS),
     *group("The site", *site.COMMANDS, *configuration.COMMANDS),
     *group("Gateways", *gateways.COMMANDS),
+    *group("Asynchronous event queues", *async_queues.COMMANDS),
     *group("Disk stores"),
     *group("Regions", *regions.COMMANDS),
     *group("This program", *program.COMMANDS),

@@ -38,8 +38,10 @@ def import_configuration(session: Session, values: Values) -> Result:
     things = to_things(parse(given_path(values["xml_file"]), for_this_member=False))
     servers = session.ask_locator("servers")["servers"] if action == "APPLY" else []
     for server in servers:
-        regions, gateways = (session.ask_member(server, op, {}) for op in ("list regions", "list gateways"))
-        check_has_nothing(server["name"], regions, gateways)
+        there = (
+            session.ask_member(server, f"list {what}", {}) for what in ("regions", "gateways", "async-event-queues")
+        )
+        check_has_nothing(server["name"], *there)
     reply = session.change_configuration(action="replace", things=things)
     line = f"the cluster configuration now holds {reply['things']} things, those of {values['xml_file']}"
     result = Result(data={"things": reply["things"]}, lines=[line])

@@ -10,10 +10,11 @@ from pywan.cli.grammar import Command, GrammarError
 from pywan.cli.layout import Table
 from pywan.cli.output import Result
 from pywan.cli.session import Session
+from pywan.config.attributes import queue_words
 from pywan.config.options import Option
 from pywan.errors import ConfigurationError
 from pywan.gateway.status import NOT_RUNNING
-from pywan.member.management import SENDER_ID
+from pywan.member.answers import SENDER_ID
 
 REPAIR_TIMEOUT_S = 86400.0  # The member tells how far it is, and Ctrl-C ends the command.
 
@@ -129,7 +130,7 @@ def repair_clock(session: Session, values: Values) -> Result:
             for name, c in sorted(reply["regions"].items())
         ]
         rows += [
-            (reply["member"], f"gateway sender {id}", "", "", c["queued"], c["parked"])
+            (reply["member"], queue_words(id), "", "", c["queued"], c["parked"])
             for id, c in sorted(reply["senders"].items())
         ]
         if reply["left"]:
@@ -175,6 +176,6 @@ COMMANDS = (
             *TARGETS,
         ),
         more="After the clock has been put right ([operations.md](operations.md#clocks)). Tells its progress; a"
-        " table says what was stamped anew, per region and sender",
+        " table says what was stamped anew, per region, sender and queue",
     ),
 )

@@ -13,7 +13,7 @@ from pywan.cli.session import Session
 from pywan.config.options import Option
 from pywan.config.typed_text import SHORT_TYPES, typed
 from pywan.errors import ConfigurationError, NotFoundError, PywanError
-from pywan.member.management import IF_NOT_EXISTS
+from pywan.member.answers import IF_NOT_EXISTS
 
 REGION = Option("region", "the region's name", required=True)
 

@@ -85,13 +85,13 @@ def _ask_consent(session: Session, lost: dict[str, Any]) -> Result | None:
     """Asks whether the events may be lost. Returns the result if they may not."""
     texts = "; ".join(f"{member}: {volatile_text(events)}" for member, events in lost.items())
     if session.output.confirm(
-        f"Events of senders without persistence are lost by a shutdown: {texts}. Shut down all the same?"
+        f"Events in queues without persistence are lost by a shutdown: {texts}. Shut down all the same?"
     ):
         return None
     return Result(
         data={"would_lose": lost},
         errors=[
-            "nothing was stopped, since events of senders without persistence would be lost:"
+            "nothing was stopped, since events in queues without persistence would be lost:"
             f" {texts}; give --time-out=SECONDS (-1: without limit) to wait until they are sent,"
             " or --force to lose them"
         ],

@@ -73,7 +73,7 @@ def stop_note(name: str, answer: Values, wait: float | None) -> str:
         "" if not wait else " unless they are sent before" if wait == -1 else f" unless they are sent within {wait:g} s"
     )
     lost = volatile_text(answer["volatile_events"])
-    return f"server {name} had events of senders without persistence, which are lost{until}: {lost}"
+    return f"server {name} had events in queues without persistence, which are lost{until}: {lost}"
 
 
 def _stop_through_site(session: Session, kind: str, name: str, values: Values) -> Result:

@@ -1,0 +1,88 @@
+"""Owns the words and plain values of a member's answers that several of its commands have alike."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pywan.base.amounts import duration_text, size_text
+from pywan.base.names import quoted
+from pywan.config.options import Answer, Option
+from pywan.errors import DataLossError
+
+MAX_PARKED_SHOWN = 10_000
+SHOWN_VALUE_CHARACTERS = 200  # The limit for each key and value in a list of parked events.
+# The depth of containers in each other. A control message has room for 32, with those around the value.
+PLAIN_DEPTH = 24
+
+GATEWAYS, QUEUES = "Gateways", "Asynchronous event queues"
+IF_EXISTS = Option("if-exists", "no error if it is not there", flag=True)
+IF_NOT_EXISTS = Option("if-not-exists", "no error if it is there", flag=True)
+SENDER_ID = Option("id", "the sender's id", required=True)
+
+
+def ledger_fault(answer: Answer) -> str:
+    ledger = answer["ledger"]
+    if ledger["balanced"]:
+        return ""
+    return f"{ledger['unexplained']:,} events are unaccounted for (DataLossError); --json shows the ledger"
+
+
+def lag_text(answer: Answer) -> str:
+    events, cause = answer["lag"].get("events") or 0, answer["lag"].get("cause")
+    if not events:
+        return cause or "none"  # A stopped sender has no cause either, and drops new events.
+    cause = f", {cause}" if cause else ""
+    size, age = answer["lag"].get("bytes") or 0, answer["lag"].get("seconds") or 0
+    return f"{events:,} event{'s' if events != 1 else ''}, {size_text(size)}, {duration_text(age)}{cause}"
+
+
+def to_plain_value(value: Any, depth: int = PLAIN_DEPTH) -> Any:
+    """Returns `value` if it consists of plain values in containers at most `depth` deep, and its text if not.
+
+    A control message holds nothing that names code.
+    """
+    if value is None or isinstance(value, (str, bytes, bool, float)):
+        return value
+    if isinstance(value, int):
+        return value if -(2**63) <= value < 2**64 else _text(value)
+    if depth and isinstance(value, (list, tuple, set, frozenset)):
+        return [to_plain_value(item, depth - 1) for item in value]
+    if depth and isinstance(value, dict):
+        return {
+            key if isinstance(key, str) else _text(key): to_plain_value(item, depth - 1) for key, item in value.items()
+        }
+    return _text(value)
+
+
+def _text(value: Any) -> str:
+    try:
+        return repr(value)
+    except Exception:  # The value is of a user's class that fails, or a number with more digits than Python writes.
+        return quoted(value)
+
+
+def shown_value(value: Any) -> Any:
+    """Returns a value as a list of many shows it: of a long value only the beginning."""
+    if (
+        value is None
+        or isinstance(value, (bool, float))
+        or (isinstance(value, (str, bytes)) and len(value) <= SHOWN_VALUE_CHARACTERS)
+    ):
+        return value
+    text = quoted(value, SHOWN_VALUE_CHARACTERS + 1)
+    return to_plain_value(value) if len(text) <= SHOWN_VALUE_CHARACTERS else f"{text[:SHOWN_VALUE_CHARACTERS]}..."
+
+
+def plain_map(value: Any) -> dict[str, Any]:
+    """Returns a mapping or a named tuple, such as statistics, as a map of plain values."""
+    plain: dict[str, Any] = to_plain_value(value._asdict() if hasattr(value, "_asdict") else dict(value))
+    return plain
+
+
+def ledger_of(sender: Any) -> dict[str, Any]:
+    """Returns the ledger, balanced or not. Its entry `balanced` says which."""
+    try:
+        entry: dict[str, Any] = sender.ledger()
+        return entry
+    except DataLossError as error:
+        return error.ledger
