@@ -719,14 +719,14 @@ def test_a_server_that_stops_says_what_it_loses_and_waits_if_told_so(machine, gi
     done = machine.shell(f"gfsh stop server --name=s {stop}")
     assert done.returncode == 0 and "sender ln: 3 queued" in done.stderr and "within 1 s" in done.stderr
     log = (machine.directory / "s" / "s.log").read_text()
-    assert "waits for ln to empty its queue" in log and "sender ln: 3 queued" in log
+    assert "waits for gateway sender ln to empty its queue" in log and "sender ln: 3 queued" in log
 
 
 def test_a_second_signal_ends_the_waiting_of_a_server(machine):
     start_server_with_events(machine, "--maximum-shutdown-wait-time=-1")
     member = process.recorded(process.MemberFiles.of(machine.directory, "s"))
     process.send_signal(member, signal.SIGTERM)
-    machine.until(lambda: "waits for ln" in (machine.directory / "s" / "s.log").read_text(), "it waits")
+    machine.until(lambda: "waits for gateway sender ln" in (machine.directory / "s" / "s.log").read_text(), "it waits")
     process.send_signal(member, signal.SIGTERM)
     assert process.wait_until_gone(member, LIMIT_S)
     assert "sender ln: 3 queued" in (machine.directory / "s" / "s.log").read_text()

@@ -49,6 +49,17 @@ LINES = [
     "stop gateway-receiver",
     "start gateway-receiver",
     "repair clock --dry-run",
+    "create async-event-queue --id=write_behind --listener=queue_listeners:Heard --listener-param=url#db:orders"
+    " --pause-event-processing",
+    "create async-event-queue --id=audit --listener=queue_listeners:Failing --batch-size=1000 --parallel --persistent"
+    " --disk-store=orders_store",
+    "alter async-event-queue --id=audit --batch-size=500",
+    "alter region --name=orders --async-event-queue-id=audit",
+    "pause async-event-queue --id=audit",
+    "resume async-event-queue-dispatcher --id=audit",
+    "list async-event-queues",
+    "describe async-event-queue --id=audit",
+    "list parked-events --async-event-queue-id=audit",
     "list disk-stores",
     "describe disk-store --name=orders_store",
     "describe region --name=orders",
@@ -62,9 +73,10 @@ LINES = [
     "forget site --distributed-system-id=3",
     "status server --name=no_such_server",
     "status locator --name=no_such_locator",
-    "alter region --name=orders --gateway-sender-id=''",
+    "alter region --name=orders --gateway-sender-id='' --async-event-queue-id=''",
     "destroy region --name=orders",
     "destroy gateway-sender --id=to_london",
+    "destroy async-event-queue --id=audit",
     "destroy gateway-receiver",
     "destroy disk-store --name=orders_store",
     "import cluster-configuration --xml-file=empty.xml --action=STAGE",
@@ -81,7 +93,7 @@ OTHERS = {
 def site(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty.xml").write_text("<cache/>")
-    site = CommandedSite(tmp_path)
+    site = CommandedSite(tmp_path, allow_callbacks="queue_listeners")
     site.start()
     yield site
     site.close()

@@ -176,7 +176,7 @@ def test_it_is_shown_as_a_file_of_geodes_kind_and_read_back(site, tmp_path):
     with pytest.raises(
         CommandFailed,
         match=(
-            "server server has regions, senders or a receiver already, and nothing was changed; stop it, or "
+            "server server has regions, senders, queues or a receiver already, and nothing was changed; stop it, or "
             "give --action=STAGE"
         ),
     ):

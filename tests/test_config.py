@@ -11,6 +11,7 @@ import pytest
 import pywan
 from pywan.config.attributes import (
     THINGS,
+    AsyncEventQueueAttributes,
     DiskStoreAttributes,
     ReceiverAttributes,
     RegionAttributes,
@@ -180,6 +181,7 @@ def test_attributes_become_plain_values():
 
 NEEDED = {
     SenderAttributes: {"id": "ln", "remote_distributed_system_id": 2},
+    AsyncEventQueueAttributes: {"id": "audit", "async_event_listener": "shop.listeners:Keep"},
     RegionAttributes: {"name": "data"},
     DiskStoreAttributes: {"name": "kept"},
     ReceiverAttributes: {},

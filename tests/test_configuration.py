@@ -281,6 +281,12 @@ WRONG = [
 ]
 
 
+NEEDED = {
+    "gateway-sender": {"remote_distributed_system_id": 2},
+    "async-event-queue": {"async_event_listener": "a.b:C"},
+}
+
+
 @pytest.mark.parametrize(
     ("kind", "attribute"),
     [
@@ -296,7 +302,7 @@ def test_whatever_is_asked_of_it_is_refused_in_words_or_can_be_told_to_anybody(k
             made.put(
                 kind,
                 "n",
-                {**({"remote_distributed_system_id": 2} if kind == "gateway-sender" else {}), attribute: value},
+                {**NEEDED.get(kind, {}), attribute: value},
                 "a",
             )
         except ConfigurationError:

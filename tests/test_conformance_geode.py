@@ -55,23 +55,13 @@ def test_a_locator_that_stops_leaves_no_thread():
     "element",
     [
         '<gateway-sender id="s" remote-distributed-system-id="2">\n<gateway-transport-filter/></gateway-sender>',
-        '\n<async-event-queue id="q"/>',
+        '\n<async-event-queue id="q" forward-expiration-destroy="true"/>',
     ],
 )
 def test_what_has_no_effect_here_is_refused_with_its_line(element):
-    """C-151, C-181: transport filters and asynchronous event queues of a cache.xml."""
+    """C-151: transport filters of a cache.xml, and what its asynchronous event queues cannot do here."""
     with pytest.raises(CacheXmlError, match=":2:"):
         cache_xml.parse_bytes(f"<cache>{element}</cache>".encode())
-
-
-def test_an_asynchronous_event_queue_is_refused(two_sites):
-    """C-181, C-188."""
-    ny, _ln = two_sites
-    with pytest.raises(pywan.ConfigurationError, match="not in this version"):
-        ny.cache.create_async_event_queue("q", listener=pywan.AsyncEventListener())
-    with pytest.raises(pywan.ConfigurationError, match="not in this version"):
-        ny.cache.create_region("r", async_event_queue_ids=["q"])
-    assert set(ny.cache.regions()) == {"data"}
 
 
 def test_a_filter_that_closes_the_cache_during_a_bulk_call_ends_it_with_an_error():

@@ -23,6 +23,7 @@ from pywan.errors import (
     NotFoundError,
     RegionNotFoundError,
 )
+from pywan.gateway.receiver_ends import ReceiverEnds
 from pywan.gateway.status import SenderStatus
 from pywan.member.answers import PLAIN_DEPTH, shown_value, to_plain_value
 from pywan.member.management import ManagementService
@@ -72,7 +73,7 @@ class PlainSender:
 
     @property
     def status(self):
-        return SenderStatus(self.is_running, self.is_paused, self.is_connected).text
+        return SenderStatus(self.is_running, self.is_paused, self.is_connected, ReceiverEnds.running_words).text
 
     def ledger(self):
         return {"received": 3, "queued": 3, "in_queue": 3}
@@ -266,7 +267,13 @@ def test_a_receivers_life(cache, ask):
 def test_regions_and_their_data(cache, ask):
     ask("create region", name="/data", type="replicate", gateway_sender_ids="ln,tk")
     assert ask("list regions")["regions"] == [
-        {"name": "data", "type": "REPLICATE", "size": 0, "gateway_sender_ids": ["ln", "tk"]}
+        {
+            "name": "data",
+            "type": "REPLICATE",
+            "size": 0,
+            "gateway_sender_ids": ["ln", "tk"],
+            "async_event_queue_ids": [],
+        }
     ]
     ask("alter region", name="data", gateway_sender_ids="")
     assert cache.regions["data"].gateway_sender_ids == ()
@@ -294,7 +301,7 @@ def test_regions_and_their_data(cache, ask):
 
 def test_a_request_that_is_not_known_or_not_whole_says_so(ask):
     for request, words in (
-        (("dance", {}), "it has alter gateway-sender"),
+        (("dance", {}), "it has alter async-event-queue, alter gateway-sender"),
         (("get", {"region": "data"}), "'key' is required"),
         (("get", {"region": "data", "key": 1, "colour": 2}), "no option 'colour'"),
         ((None, {}), "no operation None"),
@@ -415,10 +422,10 @@ def did(site, line):
 
 def test_a_senders_status_has_geodes_words():
     states = [
-        SenderStatus(True, False, True),
-        SenderStatus(True, False, False),
-        SenderStatus(True, True, True),
-        SenderStatus(False, False, False),
+        SenderStatus(True, False, True, ReceiverEnds.running_words),
+        SenderStatus(True, False, False, ReceiverEnds.running_words),
+        SenderStatus(True, True, True, ReceiverEnds.running_words),
+        SenderStatus(False, False, False, ReceiverEnds.running_words),
     ]
     assert [state.text for state in states] == [
         "Running and Connected",

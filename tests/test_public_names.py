@@ -38,14 +38,22 @@ def held(two_sites, tmp_path):
         event_id=EventSequenceID(1, 1, 1),
     )
     sender = ny.cache.create_gateway_sender("spare", remote_distributed_system_id=ln.id)
+    batches = []
+    queue = ny.cache.create_async_event_queue("audit", lambda events: batches.append(events) or True)
+    ny.cache.create_region("audited", type="REPLICATE", async_event_queue_ids=["audit"])["k"] = 1
+    assert queue.wait_until_flushed()
+    batch = batches[0]
     return {
         "Cache": ny.cache,
         "Region": ny.data,
         "GatewaySender": sender,
+        "AsyncEventQueue": queue,
         "GatewayReceiver": ln.receiver,
         "DiskStore": store,
         "Locator": ny.locator,
         "GatewayQueueEvent": event,
+        "AsyncEvent": batch[0],
+        "EventBatch": batch,
         "GatewayConflictHelper": GatewayConflictHelper(),
     }
 

@@ -127,7 +127,7 @@ def test_a_stopped_or_paused_sender_is_not_waited_for(unreachable, caplog):
     ny.sender("ln").stop()
     ny.sender("tk").pause()
     ny.cache.close(-1)
-    assert "sender ln: 22 queued; sender tk: 2 queued" in warnings(caplog)[0]
+    assert "gateway sender ln: 22 queued; gateway sender tk: 2 queued" in warnings(caplog)[0]
 
 
 def test_while_it_waits_no_change_is_taken_and_the_member_answers(unreachable):
@@ -201,6 +201,6 @@ def test_the_end_of_the_interpreter_waits_for_the_queues(network):
 
 def test_counts_are_said_in_words():
     assert (
-        volatile_text({"b": {"queued": 1200}, "a": {"queued": 1, "parked": 2}})
-        == "sender a: 1 queued and 2 parked; sender b: 1,200 queued"
+        volatile_text({"AsyncEventQueue_b": {"queued": 1200}, "a": {"queued": 1, "parked": 2}})
+        == "async event queue b: 1,200 queued; gateway sender a: 1 queued and 2 parked"
     )

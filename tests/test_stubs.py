@@ -15,7 +15,7 @@ import pywan
 from pywan import _core
 
 STUB = ast.parse((Path(pywan.__file__).parent / "_core" / "__init__.pyi").read_text())
-SPECIAL = {"__init__", "__new__", "__len__", "__contains__", "__iter__"}
+SPECIAL = {"__init__", "__new__", "__len__", "__contains__", "__iter__", "__getitem__"}
 
 
 def _members(body: list[ast.stmt]) -> dict[str, ast.stmt]:

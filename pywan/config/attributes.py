@@ -457,6 +457,8 @@ class AsyncEventQueueAttributes(Attributes, AsyncEventQueueChanges):
         return f"async-queue-{self.id}"
 
     def check(self) -> None:
+        if self.async_event_listener is None:
+            raise ConfigurationError(f"{self.what}: async_event_listener names no class; the attribute is required")
         check_queue(self)
 
     def altered(self, changes: type = AsyncEventQueueChanges, /, **given: Any) -> AsyncEventQueueAttributes:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 from pywan import _core
 from pywan.base.amounts import size_text
 from pywan.base.faces import Described, counted
-from pywan.config.attributes import DEFAULT_STORE, RegionAttributes, RegionChanges
+from pywan.config.attributes import DEFAULT_STORE, RegionAttributes, RegionChanges, queue_words
 from pywan.config.table import takes_changes
 from pywan.errors import (
     BatchError,
@@ -380,19 +380,22 @@ class Region(_core.RegionFace, Described, MutableMapping[K, V]):
         """Removes every entry of this site's region. Nothing is sent.
 
         Args:
-            local: Must be true if the region feeds gateway senders: it says that other sites are to keep their entries.
+            local: Must be true if the region feeds gateway senders or asynchronous event queues: it says that they are
+                not told, and that other sites keep their entries.
 
         Returns:
             The number of entries that were removed.
 
         Raises:
-            IllegalStateError: The region feeds gateway senders, and `local` is false. Nothing was removed.
+            IllegalStateError: The region feeds gateway senders or asynchronous event queues, and `local` is false.
+                Nothing was removed.
         """
         core = core_of(self)
         core.check_usable()
-        if not local and core.attributes.feeds_gateways and self.gateway_sender_ids:
+        if not local and core.attributes.feeds_gateways and core.attributes.queue_ids:
+            fed = ", ".join(queue_words(id) for id in core.attributes.queue_ids)
             raise IllegalStateError(
-                f"region {self.name!r} feeds gateway senders ({', '.join(self.gateway_sender_ids)}), and clear() sends"
+                f"region {self.name!r} feeds {fed}, and clear() sends"
                 " nothing was removed. Use clear(local=True) to empty this site's region alone, or"
                 " remove_all(list(region)) to destroy the entries everywhere"
             )
