@@ -1,5 +1,6 @@
-"""An asynchronous event queue with one dispatcher: events a second from the first batch to the last, out of a queue that
-was filled before, for a listener that counts Arrow columns and for one in Python that reads key and value of each event.
+"""An asynchronous event queue with one dispatcher: events a second from the first batch to the last, out of a queue
+that was filled before, for a listener that counts Arrow columns and for one in Python that reads key and value of each
+event.
 
 Beside it, in the same run: a bare loop that hands the same batches, taken from the queue before, to the same listener.
 16-byte keys, 100-byte values, batches of 1,000. And the put path: columns into a proxy region that feeds the queue, and

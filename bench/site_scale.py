@@ -56,7 +56,7 @@ class Site:
         self.now_us = 0
         self.journal = Journal(Path(folder) / "decisions")
         self.stored: dict[Incarnation, DecisionId] = {}
-        self.core = Coordinator("locator", [], run=1, now_us=0, site_identity="site")
+        self.core = Coordinator("locator", [], draw_step=lambda: 1, now_us=0, site_identity="site")
         self.members = [Incarnation(f"server_{n}", n + 1) for n in range(members)]
         attributes = RegionAttributes(Kind.PARTITION, BUCKETS, redundant_copies=1, recovery_delay_ms=0)
         every = {f"region_{n}": attributes for n in range(regions)}

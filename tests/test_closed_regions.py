@@ -50,6 +50,7 @@ DESCRIBE = {
     "type",
     "attributes",
     "gateway_sender_ids",
+    "async_event_queue_ids",
     "is_closed",
     "is_inherited",
     "applied",

@@ -168,8 +168,8 @@ cdef void find_records(BatchMemory memory) noexcept nogil:
     cdef const wan_section *section = <const wan_section *>(head + 1)
     cdef const uint8_t *at = <const uint8_t *>(section + head.sections)
     cdef const wan_record *record
-    cdef uint32_t s, n, done = 0
-    for s in range(head.sections):
+    cdef uint32_t _s, n, done = 0
+    for _s in range(head.sections):
         record = <const wan_record *>(at + wan_section_head_bytes(section))
         for n in range(section.count):
             memory.records[done], memory.partitions[done] = record, section.partition

@@ -17,8 +17,8 @@ cdef enum:
 
 
 cdef class ListenerStream(ByteStream):
-    """The other end of one dispatcher. `deliver(batch)` hands a batch to the listener. It returns the events that are to
-    be parked, each by its place in the batch and its reason; None: the batch is to come again."""
+    """The other end of one dispatcher. `deliver(batch)` hands a batch to the listener. It returns the events that are
+    to be parked, each by its place in the batch and its reason; None: the batch is to come again."""
     cdef object deliver
     cdef str queue
     cdef uint64_t numbering

@@ -47,9 +47,10 @@ cdef class EventQueue:
     """The events of one sender on this member, in `partitions` units of order served by `dispatchers`.
 
     The events go to `remote_site`; None: to a listener in this process. The queue uses memory up to `memory_limit`
-    bytes, then mapped files in `directory` (None: no overflow, the limit is final). With `log_directory` it is persistent. Then opening recovers what is there, events are logged, `commit_loop`
-    has to run in a thread of its own, and `wait_durable` waits for the disk. `log_budget` bounds this log and others
-    together, and counts `log_known` bytes of it already. `environment` stands in for the operating system's files.
+    bytes, then mapped files in `directory` (None: no overflow, the limit is final). With `log_directory` it is
+    persistent. Then opening recovers what is there, events are logged, `commit_loop` has to run in a thread of its
+    own, and `wait_durable` waits for the disk. `log_budget` bounds this log and others together, and counts
+    `log_known` bytes of it already. `environment` stands in for the operating system's files.
 
     All methods are thread-safe. Call `close()` only when no dispatcher and no region uses the queue any more.
     """
