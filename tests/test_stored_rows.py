@@ -1,8 +1,9 @@
-"""Rows of columns into a region that stores and has a sender: some of them share one hold of the queue's lock, and
-nothing else tells them from single changes."""
+"""Rows of columns, and of a client's task, into a region that has a sender: some of them share one hold of the queue's
+lock, and nothing else tells them from single changes."""
 
 from __future__ import annotations
 
+import random
 import threading
 
 import numpy
@@ -16,11 +17,11 @@ CREATE, UPDATE, DESTROY = 0, 1, 2
 
 
 class Member:
-    def __init__(self, **options):
+    def __init__(self, *, stores=True, **options):
         self.queue = _core.EventQueue("ln", **{"remote_site": 2, **options})
         self.queue.running = True
         self.clock = _core.Clock()
-        self.region = _core.RegionCore("rows", self.clock, site=1, member=1)
+        self.region = _core.RegionCore("rows", self.clock, site=1, member=1, stores=stores)
         self.region.attach([self.queue])
 
     def queued(self, partitions=1):
@@ -53,6 +54,87 @@ def test_rows_are_queued_in_their_order_with_what_they_did():
     assert member.region.get(b"a") == b"6" and member.region.get(b"b") is None
 
 
+class Way:
+    """A region and the queue of its one sender, with a log or without."""
+
+    def __init__(self, folder, *, stores, partitions, is_persistent):
+        folder.mkdir()
+        log = {"log_directory": str(folder), "log_id": 1, "synchronous": "written"} if is_persistent else {}
+        self.queue = _core.EventQueue("ln", remote_site=2, partitions=partitions, dispatchers=partitions, **log)
+        self.queue.running = True
+        self.region = _core.RegionCore("rows", _core.Clock(), site=1, member=1, stores=stores)
+        self.region.attach([self.queue])
+        self.stores, self.partitions, self.committer = stores, partitions, None
+        if is_persistent:
+            self.committer = threading.Thread(target=self.queue.commit_loop, daemon=True)
+            self.committer.start()
+
+    def put_alone(self, rows):
+        for key, value, destroys in rows:
+            if not destroys:
+                self.region.put(key, value)
+            elif not self.stores or key in self.region:
+                self.region.destroy(key)
+
+    def put_columns(self, rows):
+        keys, values, destroys = zip(*rows, strict=True)
+        self.region.put_columns(
+            list(keys), list(values), operations=["destroy" if each else "update" for each in destroys]
+        )
+
+    def stage(self, rows):
+        sender, stage = _core.RowSender(), _core.RowStage(None, run_id=b"0123456789abcdef", task=1)
+        stage.connected(1)
+        keys, values, destroys = zip(*rows, strict=True)
+        sender.put_columns(list(keys), list(values), ["destroy" if each else "update" for each in destroys])
+        sender.commit()
+        while data := sender.data_to_send():
+            stage.receive_data(data)
+        assert stage.apply(self.region)
+        assert stage.applied + stage.missing == len(rows)
+
+    def end(self):
+        """What the queue has, by partition; whether all of its events are this member's own, each once."""
+        if self.committer is not None:
+            self.queue.wait_durable()
+        records = [
+            [_core.record_fields(record) for record in self.queue.peek(partition, 1_000_000)]
+            for partition in range(self.partitions)
+        ]
+        if self.committer is not None:
+            self.queue.stop_log()
+            self.committer.join()
+        ids = [each["event_id"] for part in records for each in part]
+        assert len(set(ids)) == len(ids) == self.queue.counts()["queued"]
+        for part in records:
+            assert [each["stamp"] for each in part] == sorted(each["stamp"] for each in part)
+            assert [each["event_sequence"] for each in part] == sorted(each["event_sequence"] for each in part)
+        return [[(each["key"], each["value"], each["operation"]) for each in part] for part in records]
+
+
+@pytest.mark.parametrize("is_persistent", [False, True], ids=["in-memory", "persistent"])
+@pytest.mark.parametrize("partitions", [1, 5])
+@pytest.mark.parametrize("stores", [True, False], ids=["stored", "proxy"])
+def test_rows_make_the_events_that_single_changes_make(stores, partitions, is_persistent, tmp_path):
+    chance = random.Random(f"{stores} {partitions} {is_persistent}")
+    lengths = [0, 1, 100, 700, 20_000, 70_000]
+    rows = [
+        (
+            b"key %d" % chance.randrange(300),
+            chance.randbytes(chance.choices(lengths, [1, 4, 40, 10, 1, 0.2])[0]),
+            chance.random() < 0.2,
+        )
+        for _ in range(1500)
+    ]
+    events = []
+    for way in (Way.put_alone, Way.put_columns, Way.stage):
+        subject = Way(tmp_path / way.__name__, stores=stores, partitions=partitions, is_persistent=is_persistent)
+        way(subject, rows)
+        events.append(subject.end())
+    assert events[0] == events[1] == events[2]
+    assert sum(map(len, events[0])) > 1000
+
+
 def test_a_row_that_changes_nothing_is_not_queued():
     member = Member()
     keys = [b"k%d" % n for n in range(40)]
@@ -62,14 +144,17 @@ def test_a_row_that_changes_nothing_is_not_queued():
     assert queued == [key for key, operation in zip(keys, operations, strict=True) if operation == "update"]
 
 
-def test_a_row_that_is_refused_stops_none_beside_it():
-    member = Member()
-    keys = [b"k%d" % n for n in range(50)]
-    keys[7] = keys[23] = b"x" * 70_000
-    with pytest.raises(BatchError):
-        member.region.put_columns(keys, [b"v"] * 50)
+@pytest.mark.parametrize("stores", [True, False], ids=["stored", "proxy"])
+def test_a_row_that_is_refused_stops_none_beside_it(stores):
+    member = Member(stores=stores)
+    keys = [b"k%d" % n for n in range(300)]
+    for row in (0, 7, 8, 150, 299):
+        keys[row] = b"x" * 70_000
+    with pytest.raises(BatchError) as refused:
+        member.region.put_columns(keys, [b"v"] * 300)
+    assert [row for row, _ in refused.value.failures] == [0, 7, 8, 150, 299]
     assert [key for key, *_ in member.queued()] == [key for key in keys if len(key) < 100]
-    assert len(member.region) == 48
+    assert len(member.region) == (295 if stores else 0)
 
 
 @pytest.mark.parametrize("value_bytes", [10, 3_000, 40_000])

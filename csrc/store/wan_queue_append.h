@@ -32,6 +32,16 @@ static inline wan_status wan_queue_reserve_inline(wan_queue *queue, uint32_t num
     return WAN_OK;
 }
 
+/* `wan_queue_room_for_entries`, which is called only if the room is not there already. */
+static inline wan_status wan_queue_entries_room(wan_queue *queue, uint32_t number, uint32_t count)
+{
+    const wan_partition *partition = &queue->partitions[number];
+    if (WAN_LIKELY(has_block(partition, (partition->appended + count - 1) / WAN_BLOCK_ENTRIES) && !queue->conflate
+                   && queue->broken == NULL))
+        return WAN_OK;
+    return wan_queue_room_for_entries(queue, number, count);
+}
+
 /* Makes the record the newest of its partition. There is room for its entry. */
 static inline void wan_queue_append_entry(wan_queue *queue, wan_reservation *reservation, wan_entry_ref ref,
                                           const wan_record *record)

@@ -56,8 +56,6 @@ cdef extern from "store/wan_queue.h" nogil:
         uint8_t *at
         uint64_t room
         uint32_t segment
-    enum: WAN_RUN_RECORD_BYTES_MAX
-    wan_status wan_queue_room_for_entries(wan_queue *queue, uint32_t partition, uint32_t count)
     wan_status wan_queue_open_run(wan_queue *queue, uint64_t least, wan_run *run)
     uint32_t wan_queue_append_run(wan_queue *queue, const wan_run *run, const uint32_t *lengths,
                                   const uint16_t *partitions, uint32_t count,
@@ -119,3 +117,4 @@ cdef extern from "store/wan_queue_append.h" nogil:
     wan_status wan_queue_reserve_inline(wan_queue *queue, uint32_t partition, uint64_t length,
                                         wan_reservation *reservation)
     void wan_queue_commit_inline(wan_queue *queue, wan_reservation *reservation)
+    wan_status wan_queue_entries_room(wan_queue *queue, uint32_t partition, uint32_t count)

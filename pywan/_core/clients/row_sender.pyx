@@ -7,10 +7,11 @@ from pywan._core.c_base cimport *
 from pywan._core.c_record cimport *
 from pywan._core.values.codec cimport encode, encode_key, encoded
 from pywan._core.values.column_views cimport (
-    COLUMN_TAGGED, ColumnRows, ColumnView, _rows_free, _rows_restart, column_rows)
+    COLUMN_TAGGED, ColumnRows, ColumnView, _rows_free, _rows_restart)
 from pywan._core.values.columns cimport Column
 from pywan._core.values.row_maps cimport RowMaps
-from pywan._core.region.put_rows cimport failure_text, key_fault, keys_are_plain
+from pywan._core.region.put_rows cimport decode_rows, failure_text
+from pywan._core.region.step_rows cimport ROWS_PER_HOLD, decoded_rows
 from pywan._core.wire.session cimport (
     ENDED_CLOSED, ENDED_DONE, ENDED_TOLD, GOES_AGAIN, GOES_ON, Session, SocketStream, session_loop)
 from pywan._core.base.status cimport detail_text
@@ -23,7 +24,6 @@ cdef enum:
     ROWS_PER_FRAME = 10000
     # So small that the frame stays in the processor's cache while it is written, summed and copied.
     FRAME_BYTES = 256 << 10
-    ROWS_AT_ONCE = 64
     SIGNALS_US = 100000         # A session that waits looks at the process's signals so often.
     PING_US = 60000000          # It sends a ping so long after its last byte, if its driver calls it then.
     HEAD_BYTES = sizeof(wan_frame) + sizeof(wan_batch_head) + sizeof(wan_section)
@@ -171,9 +171,8 @@ cdef class RowSender(Session):
             self.interruption = error
             return False
 
-    cdef int add_row(self, uint8_t operation, const uint8_t *key, uint32_t key_length, uint8_t key_form,
-                     const uint8_t *value, uint32_t value_length, uint8_t value_form) noexcept nogil:
-        cdef uint64_t length = wan_record_size(key_length, value_length, 0, 0)
+    cdef int add_row(self, const decoded_rows *rows, int64_t n) noexcept nogil:
+        cdef uint64_t length = wan_record_size(rows.key_lengths[n], rows.value_lengths[n], 0, 0)
         cdef wan_record *record
         cdef uint8_t *to
         cdef int state
@@ -185,9 +184,9 @@ cdef class RowSender(Session):
             return STREAM_MEMORY
         to = self.laid.bytes + self.laid.used
         record = wan_record_begin(to, length, &self.head)
-        record.value_length, record.key_length, record.operation = value_length, <uint16_t>key_length, operation
-        record.key_form, record.value_form = key_form, value_form
-        wan_record_fill(to, key, value, NULL, NULL)
+        record.value_length, record.key_length = rows.value_lengths[n], <uint16_t>rows.key_lengths[n]
+        record.operation, record.key_form, record.value_form = rows.operations[n], rows.key_forms[n], rows.value_forms[n]
+        wan_record_fill(to, rows.keys[n], rows.values[n], NULL, NULL)
         self.sequence += 1
         self.laid.used += length
         self.frame_rows += 1
@@ -231,18 +230,11 @@ cdef class RowSender(Session):
         self.put_views(&k.view, &view, operations)
 
     cdef int put_views(self, const ColumnView *kv, const ColumnView *vv, object operations) except -1:
-        cdef int64_t rows = kv.length, base = 0, n = 0
+        cdef int64_t rows = kv.length, base = 0
         cdef const uint8_t[::1] codes = None
         cdef const uint8_t *codes_ = NULL
-        cdef const uint8_t *keys[ROWS_AT_ONCE]
-        cdef const uint8_t *values[ROWS_AT_ONCE]
-        cdef uint32_t key_lengths[ROWS_AT_ONCE]
-        cdef uint32_t value_lengths[ROWS_AT_ONCE]
-        cdef uint8_t key_forms[ROWS_AT_ONCE]
-        cdef uint8_t value_forms[ROWS_AT_ONCE]
-        cdef uint8_t operation
-        cdef uint32_t count
-        cdef bint is_plain
+        cdef decoded_rows decoded
+        cdef int64_t count, n = 0
         cdef int state = STREAM_OK, wrong = 0
         if vv != NULL and vv.length != rows:
             from pywan.errors import ConfigurationError
@@ -251,17 +243,13 @@ cdef class RowSender(Session):
             codes = operation_codes(operations, rows)
             if rows:
                 codes_ = &codes[0]
+        decoded.has_faults = False
         with nogil:
             while base < rows and not wrong:        # All rows are checked before any is laid out.
-                count = <uint32_t>min(rows - base, <int64_t>ROWS_AT_ONCE)
-                is_plain = keys_are_plain(kv, base, count)
-                column_rows(kv, base, count, keys, key_lengths, key_forms)
-                if vv != NULL:
-                    column_rows(vv, base, count, values, value_lengths, value_forms)
-                for n in range(count):
-                    wrong = key_fault(keys[n], key_lengths[n], key_forms[n], is_plain)
-                    if not wrong and vv != NULL and value_lengths[n] > WAN_VALUE_BYTES_MAX:
-                        wrong = 3
+                count = min(rows - base, <int64_t>ROWS_PER_HOLD)
+                decode_rows(kv, vv, codes_, base, &decoded, 0, count)
+                for n in range(count if decoded.has_faults else 0):
+                    wrong = decoded.faults[n]
                     if wrong:
                         break
                 else:
@@ -269,17 +257,10 @@ cdef class RowSender(Session):
             if not wrong:
                 base = 0
             while base < rows and not wrong and state == STREAM_OK:
-                count = <uint32_t>min(rows - base, <int64_t>ROWS_AT_ONCE)
-                column_rows(kv, base, count, keys, key_lengths, key_forms)
-                if vv != NULL:
-                    column_rows(vv, base, count, values, value_lengths, value_forms)
+                count = min(rows - base, <int64_t>ROWS_PER_HOLD)
+                decode_rows(kv, vv, codes_, base, &decoded, 0, count)
                 for n in range(count):
-                    operation = codes_[base + n] if codes_ != NULL else WAN_UPDATE
-                    if vv != NULL and operation != WAN_DESTROY:
-                        state = self.add_row(operation, keys[n], key_lengths[n], key_forms[n], values[n],
-                                             value_lengths[n], value_forms[n])
-                    else:
-                        state = self.add_row(operation, keys[n], key_lengths[n], key_forms[n], NULL, 0, WAN_FORM_NONE)
+                    state = self.add_row(&decoded, n)
                     if state == STREAM_OK and self.frame_is_full():
                         state = self.send_frame()
                     if state != STREAM_OK:
@@ -296,7 +277,9 @@ cdef class RowSender(Session):
     def put_pairs(self, pairs):
         """Adds (key, value) pairs of Python objects."""
         cdef encoded k, v
+        cdef decoded_rows row
         cdef int state
+        row.operations[0] = WAN_UPDATE
         for pair in pairs:
             # A text of two letters has two items too, and is no pair.
             if not isinstance(pair, (tuple, list)) or len(pair) != 2:
@@ -306,7 +289,9 @@ cdef class RowSender(Session):
             key, value = pair
             _key_holder = encode_key(key, &k)
             _value_holder = encode(value, &v)
-            state = self.add_row(WAN_UPDATE, k.data, k.length, k.form, v.data, v.length, v.form)
+            row.keys[0], row.key_lengths[0], row.key_forms[0] = k.data, k.length, k.form
+            row.values[0], row.value_lengths[0], row.value_forms[0] = v.data, v.length, v.form
+            state = self.add_row(&row, 0)
             if state == STREAM_OK and self.frame_is_full():
                 with nogil:     # This may wait for a member, which may be in this very process.
                     state = self.send_frame()

@@ -2,15 +2,18 @@
 # whole. So a task that is tried again is applied once, whatever order its rows come in.
 cimport cython
 import os
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from pywan._core.c_base cimport *
 from pywan._core.c_record cimport *
 from pywan._core.c_store cimport *
 from pywan._core.c_region cimport *
-from pywan._core.region.put cimport change_from_record, origin_of_row, region_change
+from pywan._core.region.put cimport origin_of_row, region_change
 from pywan._core.region.region cimport RegionCore
 from pywan._core.region.compiled_region cimport OneWait
 from pywan._core.region.region_state cimport origin, region_core
+from pywan._core.region.step_rows cimport (
+    FETCHED_TOGETHER, ROWS_PER_HOLD, STORED_ROWS_PER_HOLD, can_step_rows, decoded_rows, fetch_ahead, fetch_some,
+    hash_of_row, region_step_rows, rows_did, take_row_alone)
 from pywan._core.base.status cimport detail_text, full_error, raise_for
 from pywan._core.wire.session cimport ENDED_DONE, ENDED_STOPPED, ENDED_TOLD, GOES_ON, Session
 from pywan._core.wire.stream cimport buffer_frame, stream_take
@@ -178,45 +181,40 @@ cdef class RowStage(Session):
     cdef wan_status apply_rows(self, region_core *region, uint64_t until_us) noexcept nogil:
         """Applies rows as far as they go straight into the region. WAN_OK: all of them are applied. WAN_EMPTY: the time
         is over. Otherwise the status says why the next row is not applied."""
-        cdef const wan_record *records[256]
-        cdef wan_change changes[256]
-        cdef uint32_t taken, n
-        cdef uint64_t stamp
+        cdef const wan_record *records[ROWS_PER_HOLD]
+        cdef decoded_rows rows
+        cdef fetch_ahead ahead
+        cdef rows_did did
         cdef origin from_
-        cdef wan_outcome outcome
         cdef wan_status status
+        cdef int64_t n, taken, done
+        cdef bint can_step
+        rows.has_faults = rows.are_given = False
         while True:
-            taken = wan_row_stage_peek(&self.stage, 256, records)
+            taken = wan_row_stage_peek(&self.stage, ROWS_PER_HOLD, records)
             if taken == 0:
                 return WAN_OK
-            stamp = wan_clock_take(region.clock, wan_clock_now_ms(region.clock), taken)
-            for n in range(taken):
-                change_from_record(&changes[n], records[n], wan_key_hash(wan_record_key(records[n]),
-                                                                         records[n].key_length, records[n].key_form))
-                changes[n].local = 1
-                changes[n].flags = 0        # The client's flags do not count.
-                changes[n].stamp = stamp + n
-                changes[n].stamp_site = region.site
-                if region.stores:
-                    wan_table_prefetch_slot(&region.table, changes[n].hash)
-            for n in range(taken):
-                if region.stores:
-                    wan_table_prefetch_entry(&region.table, changes[n].hash,
-                                             changes[n].key_length + changes[n].value_length)
-            for n in range(taken):
+            decode_records(region, records, taken, &rows)
+            ahead.next, ahead.left = 0, taken if region.stores else 0
+            while ahead.left and ahead.next < STORED_ROWS_PER_HOLD:
+                fetch_some(region, &rows, &ahead)
+            can_step = can_step_rows(region)
+            n = 0
+            while n < taken:
                 origin_of_row(&from_, region, self.producer, self.task, self.applied + self.missing + 1)
-                status = region_change(region, &changes[n], &from_, NULL, &outcome)
-                if status == WAN_OK and outcome == WAN_OUT_OF_MEMORY:
-                    status = WAN_NO_MEMORY
-                if region.tail != NULL:
-                    status = WAN_ELSEWHERE
-                if status != WAN_OK:
-                    return status       # The row stays: the next call begins with it.
-                if outcome == WAN_MISSING:
-                    self.missing += 1
-                else:
-                    self.applied += 1
-                wan_row_stage_drop(&self.stage)
+                done = region_step_rows(region, &rows, n, taken - n, &from_, &ahead, &did) if can_step else 0
+                if not done:
+                    if n % FETCHED_TOGETHER == 0:
+                        fetch_some(region, &rows, &ahead)
+                    status = apply_alone(region, &rows, n, &from_, &did)
+                    if status != WAN_OK:
+                        return status       # The row stays: the next call begins with it.
+                    done = 1
+                self.applied += did.applied
+                self.missing += done - did.applied
+                n += done
+                for _ in range(done):
+                    wan_row_stage_drop(&self.stage)
             if self.work_us() >= until_us:
                 return WAN_EMPTY
 
@@ -240,6 +238,39 @@ cdef class RowStage(Session):
             if self.work_us() >= until_us:
                 return False
         return True
+
+
+cdef inline void decode_records(region_core *region, const wan_record **records, int64_t count,
+                                decoded_rows *rows) noexcept nogil:
+    """Decodes staged rows, as `decode_rows` does for columns, and gives them stamps. The client's own do not count, nor
+    do its flags."""
+    cdef uint64_t stamp = wan_clock_take(region.clock, wan_clock_now_ms(region.clock), <uint32_t>count)
+    cdef const wan_record *record
+    cdef int64_t n
+    for n in range(count):
+        record = records[n]
+        rows.keys[n], rows.key_lengths[n], rows.key_forms[n] = wan_record_key(record), record.key_length, record.key_form
+        rows.values[n], rows.value_lengths[n] = wan_record_value(record), record.value_length
+        rows.value_forms[n], rows.operations[n] = record.value_form, record.operation
+        rows.flags[n], rows.faults[n] = 0, 0
+        rows.stamps[n] = stamp + n
+        if region.stores:
+            rows.hashes[n] = hash_of_row(rows, n)
+            wan_table_prefetch_slot(&region.table, rows.hashes[n])
+
+
+cdef inline wan_status apply_alone(region_core *region, decoded_rows *rows, int64_t n, const origin *from_,
+                                   rows_did *did) noexcept nogil:
+    """Applies a row by the single step. WAN_OK: it is done. Otherwise the status says why it is not."""
+    cdef wan_change change
+    cdef wan_outcome outcome
+    cdef wan_status status
+    take_row_alone(&change, region, rows, n)
+    status = region_change(region, &change, from_, NULL, &outcome)
+    if status == WAN_OK and outcome == WAN_OUT_OF_MEMORY:
+        status = WAN_NO_MEMORY
+    did.applied = outcome != WAN_MISSING
+    return WAN_ELSEWHERE if region.tail != NULL else status
 
 
 cdef int check_not_shared(RegionCore region) except -1:

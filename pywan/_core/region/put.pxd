@@ -547,11 +547,18 @@ cdef inline wan_status region_apply(region_core *region, wan_shard *shard, wan_c
         status = region_apply_logged(region.log, shard, change, outcome)
         if status != WAN_OK:
             return status
-    if outcome[0] == WAN_DESTROYED and region.bell != NULL:
+    region_note_applied(region, shard, change, proposed, outcome[0])
+    return WAN_OK
+
+
+cdef inline void region_note_applied(region_core *region, wan_shard *shard, const wan_change *change,
+                                     uint64_t proposed, wan_outcome outcome) noexcept nogil:
+    """Notes what follows from a change that the table has: its tombstone, and a stamp that is later than the
+    `proposed` one. Under the entry lock."""
+    if outcome == WAN_DESTROYED and region.bell != NULL:
         region_note_tombstone(region, shard, change.tombstone_bytes)
     if change.stamp != proposed:
         wan_clock_see(region.clock, change.stamp)
-    return WAN_OK
 
 
 cdef inline wan_status region_apply_logged(region_log *log, wan_shard *shard, wan_change *change,

@@ -4,6 +4,7 @@ from pywan._core.c_base cimport *
 from pywan._core.c_record cimport *
 from pywan._core.values.column_views cimport ColumnView
 from pywan._core.region.region_state cimport region_core
+from pywan._core.region.step_rows cimport decoded_rows
 
 cdef enum:
     BULK_FAILURES_LISTED = 1000
@@ -29,12 +30,13 @@ cdef struct bulk_result:
     uint8_t *reasons
 
 cdef object failure_text(int reason)
-cdef bint keys_are_plain(const ColumnView *keys, int64_t row, int64_t count) noexcept nogil
+cdef void decode_rows(const ColumnView *keys, const ColumnView *values, const uint8_t *codes, int64_t base,
+                      decoded_rows *rows, int64_t first, int64_t count) noexcept nogil
 
 
 cdef inline int key_fault(const uint8_t *key, uint32_t length, uint8_t form, bint is_plain) noexcept nogil:
-    """The reason why the bytes of a row cannot be a key, for `failure_text`. 0: they can. `is_plain`: `keys_are_plain`
-    was true for this row."""
+    """The reason why the bytes of a row cannot be a key, for `failure_text`. 0: they can. `is_plain`: it is known that
+    every row that is not null can be one."""
     if length > WAN_KEY_BYTES_MAX:
         return 2
     if (is_plain and form != WAN_FORM_NONE) or wan_key_check(key, length, form) == WAN_OK:

@@ -33,8 +33,9 @@ cdef void column_rows(const ColumnView *view, int64_t row, uint32_t count, const
     else:
         data += row * width
         for n in range(count):
-            starts[n] = data + n * width
+            starts[n] = data
             lengths[n] = <uint32_t>width
+            data += width
 
 
 # Rows that we lay out ourselves
