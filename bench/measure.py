@@ -109,7 +109,10 @@ class Threads:
         now: dict[tuple[int, int], tuple[float, float, float]] = {}
         for pid in self.pids:
             for task in Path(f"/proc/{pid}/task").iterdir():
-                running, ready, _ = map(int, (task / "schedstat").read_text().split())
+                try:
+                    running, ready, _ = map(int, (task / "schedstat").read_text().split())
+                except (FileNotFoundError, ProcessLookupError):
+                    continue  # The thread ended a moment ago.
                 now[pid, int(task.name)] = (running / 1e9, ready / 1e9, time.perf_counter())
         did = {}
         for key, (running, ready, at) in now.items():
