@@ -185,7 +185,8 @@ cdef class RowSender(Session):
         to = self.laid.bytes + self.laid.used
         record = wan_record_begin(to, length, &self.head)
         record.value_length, record.key_length = rows.value_lengths[n], <uint16_t>rows.key_lengths[n]
-        record.operation, record.key_form, record.value_form = rows.operations[n], rows.key_forms[n], rows.value_forms[n]
+        record.key_form, record.value_form = rows.key_forms[n], rows.value_forms[n]
+        record.operation = rows.operations[n]
         wan_record_fill(to, rows.keys[n], rows.values[n], NULL, NULL)
         self.sequence += 1
         self.laid.used += length

@@ -249,9 +249,10 @@ cdef inline void decode_records(region_core *region, const wan_record **records,
     cdef int64_t n
     for n in range(count):
         record = records[n]
-        rows.keys[n], rows.key_lengths[n], rows.key_forms[n] = wan_record_key(record), record.key_length, record.key_form
+        rows.keys[n], rows.key_lengths[n] = wan_record_key(record), record.key_length
         rows.values[n], rows.value_lengths[n] = wan_record_value(record), record.value_length
-        rows.value_forms[n], rows.operations[n] = record.value_form, record.operation
+        rows.key_forms[n], rows.value_forms[n] = record.key_form, record.value_form
+        rows.operations[n] = record.operation
         rows.flags[n], rows.faults[n] = 0, 0
         rows.stamps[n] = stamp + n
         if region.stores:

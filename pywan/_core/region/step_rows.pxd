@@ -26,8 +26,8 @@ cdef enum:
 
 
 cdef struct decoded_rows:
-    # Rows on their way from where they lie to a step: what each says of its change. Arrays, not a wan_change for each: a
-    # proxy reads each field once.
+    # Rows on their way from where they lie to a step: what each says of its change. They are arrays, not a wan_change
+    # for each row: a proxy reads each field once.
     const uint8_t *keys[ROWS_PER_HOLD]
     const uint8_t *values[ROWS_PER_HOLD]
     uint32_t key_lengths[ROWS_PER_HOLD]
@@ -126,10 +126,10 @@ cdef inline bint can_step_rows(const region_core *region) noexcept nogil:
 
 cdef inline int64_t region_step_rows(region_core *region, decoded_rows *rows, int64_t first, int64_t count,
                                      const origin *from_, fetch_ahead *ahead, rows_did *did) noexcept nogil:
-    """Does what `region_change` does for some of `count` rows that are changed here, from row `first` on, under one hold
-    of the queue's lock. If the lock were taken for each change, it would never be free long enough for the dispatcher
-    that waits for it. `from_`: the origin of row `first`; the event of each later row has the next sequence. `ahead`:
-    rows whose entries are fetched meanwhile.
+    """Does what `region_change` does for some of `count` rows that are changed here, from row `first` on, under one
+    hold of the queue's lock. If the lock were taken for each change, it would never be free long enough for the
+    dispatcher that waits for it. `from_`: the origin of row `first`; the event of each later row has the next sequence.
+    `ahead`: rows whose entries are fetched meanwhile.
 
     Returns how many were done. 0: the first one has to take the single step, which finds out why. A row with a fault is
     never done."""
@@ -265,7 +265,8 @@ cdef inline int64_t rows_write(region_core *region, decoded_rows *rows, int64_t 
     return count
 
 
-cdef inline wan_record head_of_rows(const region_core *region, const origin *from_, const rows_step *step) noexcept nogil:
+cdef inline wan_record head_of_rows(const region_core *region, const origin *from_,
+                                    const rows_step *step) noexcept nogil:
     """What all these records have in common, as `write_record` writes it."""
     cdef wan_record head
     memset(&head, 0, sizeof(head))
@@ -338,8 +339,8 @@ cdef inline void write_row(uint8_t *to, uint32_t length, const wan_record *head,
 
 
 cdef inline int rows_commit(rows_step *step) noexcept nogil:
-    """Makes the records the newest of their partitions. Under the queue's lock. Returns the file to write to afterwards,
-    or -1."""
+    """Makes the records the newest of their partitions. Under the queue's lock. Returns the file to write to
+    afterwards, or -1."""
     cdef gateway_queue *gateway = step.gateway
     cdef uint64_t sequences[ROWS_PER_HOLD]
     cdef const uint16_t *partitions = step.partitions if step.has_partitions else NULL
