@@ -14,6 +14,7 @@ from pywan import _core
 from pywan.async_queue.listeners import Listener
 from pywan.config.attributes import AsyncEventQueueAttributes
 from pywan.config.classes import let_through
+from pywan.errors import ConfigurationError
 
 log = logging.getLogger("pywan.async_queue")
 
@@ -30,7 +31,10 @@ class ListenerEnds:
     each_end_is_trouble = True
 
     def __init__(self, attributes: AsyncEventQueueAttributes, numbering: Callable[[], int]) -> None:
-        self.listener = Listener(attributes.async_event_listener, attributes.what)
+        try:
+            self.listener = Listener(attributes.async_event_listener, attributes.what)
+        except ConfigurationError as error:
+            raise attributes.error(str(error)) from error.__cause__
         self._attributes, self._numbering = attributes, numbering
         self._lock = threading.Lock()
         # Of parked events, by their identity: what the listener said. Under `_lock`.
