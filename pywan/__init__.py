@@ -25,6 +25,7 @@ _HOME = {
     "AsyncEventQueue": "pywan.async_queue.async_event_queue",
     "AsyncEvent": "pywan.events",
     "register_serializer": "pywan.serializers",
+    "decode_tagged": "pywan.serializers",
     "Undecodable": "pywan.serializers",
 }
 _ERRORS = (
@@ -73,7 +74,11 @@ if TYPE_CHECKING:
     from pywan.gateway.sender import GatewaySender as GatewaySender
     from pywan.member.cache import Cache as Cache
     from pywan.region.region import Region as Region
-    from pywan.serializers import Undecodable as Undecodable, register_serializer as register_serializer
+    from pywan.serializers import (
+        Undecodable as Undecodable,
+        decode_tagged as decode_tagged,
+        register_serializer as register_serializer,
+    )
     from pywan.site.locator import Locator as Locator
 
 

@@ -53,6 +53,7 @@ _PLAIN = frozenset(
     }
 )
 
+_TAGGED = 2  # The form of objects that are no bytes, text, number or None (csrc/record/wan_form.h).
 _lock = threading.Lock()
 _by_type: dict[type, tuple[str, Callable[[Any], bytes]]] = {}
 _by_name: dict[str, Callable[[bytes], Any]] = {}
@@ -86,6 +87,22 @@ def register_serializer(
     with _lock:
         _by_type[cls] = (name, dumps)
         _by_name[name] = loads
+
+
+def decode_tagged(data: bytes) -> Any:
+    """Returns the object that the bytes of a tagged form hold, as columns of keys and values have them that
+    `process_arrow` gets.
+
+    Args:
+        data: Those bytes.
+
+    Returns:
+        The object. An `Undecodable` with the reason, if there is none in this process.
+
+    Raises:
+        TypeError: `data` is not bytes.
+    """
+    return _core.show_object(_TAGGED, data)
 
 
 # Writing. An object that equals a plain object is written as the plain one, so that both are the same key.

@@ -8,6 +8,7 @@ from pywan._core.gateway.event_batch cimport BatchMemory, EventBatch
 
 cdef enum:
     PART_KEY = 0, PART_VALUE = 1, PART_CALLBACK = 2
+    USER_HEAD_BYTES = 6     # Of a msgpack extension with a 32-bit length.
 
 # The kinds of columns, by the form of what is in them.
 cdef dict KINDS = {
@@ -34,6 +35,12 @@ cdef inline part_view part_of(const wan_record *record, int which) noexcept nogi
         view.bytes, view.length = wan_record_callback(record), record.callback_length
         view.form = record.callback_form
     return view
+
+
+cdef inline void put_user_head(uint8_t *to, uint32_t length) noexcept nogil:
+    # Makes an object of a user's serializer, which stands alone in its record, one of the tagged form.
+    to[0], to[1], to[2] = 0xc9, <uint8_t>(length >> 24), <uint8_t>(length >> 16)
+    to[3], to[4], to[5] = <uint8_t>(length >> 8), <uint8_t>length, WAN_TAG_USER
 
 
 cdef bytes room(size_t length):
@@ -81,10 +88,11 @@ cdef class EventColumns:
         cdef uint32_t n, rows = 0, nulls = 0
         cdef size_t length = 0
         cdef bint fixed = form == WAN_FORM_INT or form == WAN_FORM_FLOAT
+        cdef size_t head = USER_HEAD_BYTES if form == WAN_FORM_USER else 0
         for n in range(self.count):
             view = part_of(self.memory.records[self.first + n], which)
             if view.form == form:
-                length += view.length
+                length += head + view.length
                 rows += 1
             elif not only:
                 nulls += 1
@@ -107,8 +115,10 @@ cdef class EventColumns:
                     if fixed:
                         memcpy(to + <size_t>rows * 8, view.bytes, 8)
                     else:
-                        wan_copy_small(to + length, view.bytes, view.length)
-                        length += view.length
+                        if head:
+                            put_user_head(to + length, view.length)
+                        wan_copy_small(to + length + head, view.bytes, view.length)
+                        length += head + view.length
                 elif only:
                     continue
                 elif fixed:
