@@ -35,8 +35,12 @@ class Heard(pywan.AsyncEventListener):
 
 
 class Failing(Heard):
+    fails = True
+
     def process_events(self, events: Any) -> bool:
-        raise ConnectionError("no database")
+        if self.fails:
+            raise ConnectionError("no database")
+        return super().process_events(events)
 
 
 class NoListener:
@@ -44,3 +48,7 @@ class NoListener:
 
     def __init__(self) -> None:
         raise AssertionError("a class that is no listener was made")
+
+
+class Filter(pywan.GatewayEventFilter):
+    """It lets everything through."""

@@ -607,7 +607,7 @@ def test_shutdown_says_what_it_would_lose_and_takes_consent(machine):
         assert (
             refused.returncode == 1
             and "nothing was stopped" in refused.stderr
-            and "s: sender ln: 3 queued" in refused.stderr
+            and "s: gateway sender ln: 3 queued" in refused.stderr
             and "--force" in refused.stderr
         )
     assert machine.ask(f"{locator} query size --region=data")["data"]["size"] == 3
