@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import decimal
 import random
+import sys
 import threading
 from datetime import UTC, datetime
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 
 import pywan
 from pywan import _core
+from pywan.async_queue import columns
 from pywan.async_queue.columns import to_arrow
 from pywan.testing.waiting import LIMIT_S, eventually
 
@@ -276,3 +278,11 @@ def test_a_listener_with_both_methods_gets_columns(ny):
     ny.cache.create_region("data", type="REPLICATE", async_event_queue_ids=["audit"])["k"] = 1
     eventually(heard.is_set)
     assert queue.wait_until_flushed(LIMIT_S)
+
+
+def test_without_pyarrow_a_listener_of_columns_is_refused_with_the_remedy(ny, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    columns._pyarrow.cache_clear()
+    with pytest.raises(pywan.ConfigurationError, match=r"process_arrow needs pyarrow.*pip install pywan\[arrow\]"):
+        ny.cache.create_async_event_queue("audit", Taken())
+    assert ny.cache.async_event_queues() == {}

@@ -565,6 +565,17 @@ def test_lag_tells_a_slow_listener_a_pause_and_a_stop(ny):
     assert queue.lag()["cause"] == "stopped"
 
 
+def test_a_start_with_clean_queues_forgets_what_failed(ny):
+    heard = Heard(lambda batch: False)
+    queue, data = feed(ny, heard, dispatcher_threads=1)
+    data["k"] = 1
+    eventually(lambda: queue.status == "Running, listener fails")
+    queue.stop()
+    queue.start(clean_queues=True)
+    assert queue.status == "Running" and queue.lag()["cause"] == "none"
+    assert queue.ledger()["dropped_from_queue"]["cleared"] == 1
+
+
 # Listeners that do odd things
 
 

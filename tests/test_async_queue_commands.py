@@ -20,6 +20,7 @@ CREATE = "create async-event-queue --id=audit --listener=queue_listeners:Heard"
 @pytest.fixture
 def start(tmp_path):
     made = []
+    Heard.made.clear()
 
     def start(allow="queue_listeners", **more):
         site = CommandedSite(tmp_path, allow_callbacks=allow, **more)
@@ -30,7 +31,6 @@ def start(tmp_path):
     yield start
     for site in made:
         site.close()
-    Heard.made.clear()
 
 
 @pytest.fixture

@@ -17,11 +17,12 @@ from pywan.cli.grammar import complete
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    site = CommandedSite(tmp_path_factory.mktemp("site"))
+    site = CommandedSite(tmp_path_factory.mktemp("site"), allow_callbacks="queue_listeners")
     site.start()
     site.do("create gateway-sender --id=ln --remote-distributed-system-id=2")
     site.do("create gateway-sender --id=lisbon --remote-distributed-system-id=4")
     site.do("create gateway-sender --id=tk --remote-distributed-system-id=3")
+    site.do("create async-event-queue --id=audit --listener=queue_listeners:Heard")
     site.do("create region --name=orders")
     site.do("create disk-store --name=fast --dir=" + str(site.folder / "fast"))
     yield site
@@ -42,6 +43,11 @@ def offered(line: str, locator: str | None = "127.0.0.1[1]") -> list[str]:
         ("status gateway-sender --id=l", ["lisbon", "ln"]),
         ("alter region --name=orders --gateway-sender-id=tk,l", ["lisbon", "ln"]),
         ("alter region --name=", ["orders"]),
+        ("describe async-event-queue --id=", ["audit"]),
+        ("resume async-event-queue-dispatcher --id=a", ["audit"]),
+        ("alter region --name=orders --async-event-queue-id=", ["audit"]),
+        ("list parked-events --async-event-queue-id=", ["audit"]),
+        ("create async-event-queue --id=", []),
         ("get --region=", ["orders"]),
         ("describe disk-store --name=f", ["fast"]),
         ("list gateways --member=", ["server"]),

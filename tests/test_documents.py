@@ -115,6 +115,7 @@ SAID = [
     ("coming-from-geode.md", "{} at first, then up to `retry-interval-ms`", "FIRST_RETRY_S"),
     ("coming-from-geode.md", "off its list after {} without word", "MEMBER_TIMEOUT_US"),
     ("coming-from-kafka.md", "`total-num-buckets` is {} unless", "RegionAttributes.total_num_buckets"),
+    ("configuration.md", "pause before that is {} at first", "FIRST_RETRY_S"),
     ("configuration.md", "`socket-read-timeout` | 0 ms | 1 or more; 0: {}", "SILENCE_US"),
     ("discovery.md", "length of the payload, at most {}", "MAX_PAYLOAD_BYTES"),
     ("discovery.md", "a frame not whole after {}", "FRAME_TIMEOUT_S"),

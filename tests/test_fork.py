@@ -125,6 +125,12 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "sender.lag": lambda ny: ny.ln.lag(),
     "sender.wait_until_flushed": lambda ny: ny.ln.wait_until_flushed(1.0),
     "sender.parked": lambda ny: ny.ln.parked(),
+    "queue.stop": lambda ny: ny.queue.stop(),
+    "queue.ledger": lambda ny: ny.queue.ledger(),
+    "queue.attributes": lambda ny: ny.queue.attributes,
+    "queue.alter": lambda ny: ny.queue.alter(batch_size=5),
+    "queue.async_event_listener": lambda ny: ny.queue.async_event_listener,
+    "cache.async_event_queue": lambda ny: ny.cache.async_event_queue("audit"),
     "receiver.stop": lambda ny: ny.ln_receiver.stop(),
     "receiver.stats": lambda ny: ny.ln_receiver.stats,
     "locator.status": lambda ny: ny.locator.status(),
@@ -139,6 +145,7 @@ def test_every_call_in_a_child_says_that_the_object_is_its_parents(two_sites, tm
     here = SimpleNamespace(
         cache=ny.cache, locator=ny.locator, data=ny.data, ln=ny.sender("ln"), ln_receiver=ln.receiver
     )
+    here.queue = ny.cache.create_async_event_queue("audit", lambda events: True)
     here.store = ny.cache.create_disk_store("kept", directories=[(str(tmp_path), None)])
     ny.data.put("k", b"v")
     said = {}

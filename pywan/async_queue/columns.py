@@ -89,6 +89,11 @@ def _part(arrow: Any, part: tuple[Any, ...]) -> Any:
     return arrow.Array.from_buffers(_kinds()[kind], count, [*buffers, arrow.py_buffer(data)], null_count=nulls)
 
 
+def check_there() -> None:
+    """Raises ConfigurationError if there is no pyarrow."""
+    _pyarrow()
+
+
 @functools.cache
 def _pyarrow() -> Any:
     try:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from pywan import _core
-from pywan.async_queue.columns import to_arrow
+from pywan.async_queue.columns import check_there, to_arrow
 from pywan.base.threads import start_thread
 from pywan.config.classes import import_class, make_instance, overrides
 from pywan.errors import ConfigurationError
@@ -37,6 +37,7 @@ class Listener:
         call: Callable[[Any], Any]
         self._takes_arrow = overrides(self.made, "process_arrow")
         if self._takes_arrow:
+            check_there()
             call = self.made.process_arrow
         elif overrides(self.made, "process_events"):
             call = self.made.process_events

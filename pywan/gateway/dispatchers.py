@@ -233,6 +233,9 @@ class Dispatchers:
         """Makes the dispatchers count as running. `start` follows."""
         self._stopping.clear()
         self.pause(paused)
+        if self.ends.each_end_is_trouble:  # What failed before the stop may be gone, with clean queues for example.
+            for each in self._each:
+                each.given_up = None
         self._threads = []
 
     def start(self) -> None:
