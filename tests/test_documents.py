@@ -248,7 +248,7 @@ PLAIN_WORDS = {
         "server",
     ),
     *("for", "last", "leave", "may", "reasons", "refused", "reports", "services", "store", "tell"),
-    *("admission", "outbox", "status", "telling"),
+    *("admission", "choice", "named", "outbox", "status", "step", "telling"),
     *("changed", "extended", "given", "hosted", "needed", "remembered", "request", "still", "up"),
 }
 
