@@ -43,7 +43,7 @@ def note_decisions(path: Path) -> None:
         def take_actions(self) -> list[Action]:
             actions = super().take_actions()
             unheard.clear()
-            unheard.update(self._reports.undecided)  # Of these, members that know later decisions may yet report them.
+            unheard.update(self.reports.undecided)  # Of these, members that know later decisions may yet report them.
             return actions
 
     class NotingJournal(Journal):
