@@ -144,9 +144,7 @@ def test_a_region_with_other_attributes_is_refused_with_the_difference():
 def test_a_member_of_another_site_by_its_folder_is_refused(tmp_path):
     with locator() as site, small_members(str(site.address), "a"):
         file = tmp_path / "site.json"
-        file.write_text(
-            json.dumps({"coordinator": "M", "site_identity": "other", "seen": [1, 7, 7], "incarnations": [7]})
-        )
+        file.write_text(json.dumps({"coordinator": "M", "site_identity": "other", "seen": [7, 7], "incarnations": [7]}))
         member = SmallMember("b", str(site.address), file=file)
         try:
             with pytest.raises(IllegalStateError, match="belongs to the site other"):

@@ -8,9 +8,10 @@ import socket
 import sqlite3
 
 from pywan.base.processes import has_ended, this_process
+from pywan.coordination.claims import CLAIM_FILE, JOURNAL_FILE
 from pywan.coordination.tables import BucketKey, Incarnation, MemberProfile, Reach
-from pywan.site import coordination_host
-from pywan.site.coordination_host import CLAIM_FILE, JOURNAL_FILE, reach_of
+from pywan.site import coordinator_driver
+from pywan.site.probes import reach_of
 from pywan.testing.waiting import LIMIT_S, eventually
 from pywan.transport.control import ControlServer, call_once
 from pywan.transport.sockets import listen
@@ -218,7 +219,7 @@ def test_members_of_a_new_site_come_back_as_often_as_they_like(tmp_path):
 
 def test_nobody_hears_of_a_decision_that_is_not_on_the_disk(tmp_path, monkeypatch):
     with locator(dir=tmp_path) as site, small_members(str(site.address), "a") as (a,):
-        journal = site._coordination._journal
+        journal = site._coordination._driver._journal
         real = journal._database
 
         class Full:
@@ -230,7 +231,7 @@ def test_nobody_hears_of_a_decision_that_is_not_on_the_disk(tmp_path, monkeypatc
             def close(self):
                 real.close()
 
-        monkeypatch.setattr(coordination_host, "REOPEN_S", 0.2)
+        monkeypatch.setattr(coordinator_driver, "REOPEN_S", 0.2)
         journal._database = Full()
         eventually(a.host, what="the region is known as soon as the file is there again")
         assert not coordination(site)["problem"]

@@ -20,16 +20,21 @@ from hypothesis import given, strategies as st
 
 from pywan.coordination import encoding
 from pywan.coordination.actions import Probe, Store, Tell
-from pywan.coordination.coordinator import LEARNERS_AT_ONCE, MEMBERS_MAX, PROMISES_END_US, UNTIMED, Coordinator
+from pywan.coordination.admission import MEMBERS_MAX
+from pywan.coordination.coordinator import Coordinator
 from pywan.coordination.journal import Journal
+from pywan.coordination.leavers import LEAVE_REPEATED_US, SITE_ENDS_US
+from pywan.coordination.lives import PROMISES_END_US
 from pywan.coordination.messages import MayLeave, Refused, StillNeeded, Tables
-from pywan.coordination.moves import HANDOVERS_AT_ONCE, LEAVE_REPEATED_US, SITE_ENDS_US
+from pywan.coordination.moves import HANDOVERS_AT_ONCE
+from pywan.coordination.recovery import LEARNERS_AT_ONCE
 from pywan.coordination.tables import (
     DECISION_MAX,
     FORGOTTEN_RUNS,
     NO_DECISION,
     RUN_MAX,
     RUN_STEP_MAX,
+    UNTIMED,
     Bucket,
     BucketKey,
     DecisionId,
@@ -327,7 +332,7 @@ def test_a_coordinator_that_hears_nobody_is_itself_the_suspect():
 
 def test_a_coordinator_that_hears_members_of_its_own_machine_alone_is_itself_the_suspect():
     site = Site()
-    site.core._machine = "here"
+    site.core.liveness._machine = "here"
     for member, machine in ((A, "here"), (B, "there"), (C, "there")):
         site.join(member, process=f"{machine}/1/1")
         site.core.host(member, "data", replace(site.attributes, redundant_copies=2), 100, site.now)
@@ -1256,7 +1261,7 @@ def test_a_bucket_that_is_decided_long_after_its_region_was_recovered_gets_its_c
     site.core.join(profile(A, seen=old, hosting=(("data", 100),)), regions, knows, old, site.now)
     site.core.join(profile(C, hosting=(("data", 100),)), regions, {}, NO_DECISION, site.now)
     site.pass_time(5 * TIMEOUT, A, C)
-    assert site.core.is_undecided(KEY) and not site.bucket().learners, "B may know of a later decision"
+    assert KEY in site.core.reports.undecided and not site.bucket().learners, "B may know of a later decision"
     site.core.revoke(B, site.now)
     site.pass_time(TIMEOUT // 10, A, C)
     assert site.bucket().in_sync == (A,) and site.bucket().learning == (C,)
@@ -1304,7 +1309,7 @@ def test_two_runs_that_begin_with_the_same_older_file_give_no_epoch_twice():
     old, newest = DecisionId(site.journal[0].newest.run + 5, first.epoch.number + 100), site.core.site.newest
     site.core.join(profile(B, seen=old), {"data": site.attributes}, {KEY: Holding(first, True)}, old, site.now)
     site.act()
-    assert site.bucket() == second and site.core.is_undecided(KEY), "C has yet to report"
+    assert site.bucket() == second and KEY in site.core.reports.undecided, "C has yet to report"
     site.core.join(
         profile(C, seen=newest, hosting=(("data", 100),)),
         {"data": site.attributes},

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import time
 
 import pytest
 
 import pywan
-from pywan.calls.route import Route
 from pywan.config.attributes import RegionAttributes
 from pywan.coordination.tables import Kind
 from pywan.errors import ConfigurationError, ConnectivityError, IllegalStateError
@@ -144,7 +142,7 @@ def test_a_region_that_is_created_while_the_coordinator_is_away_waits_for_it(tmp
 
 
 def test_a_call_that_waits_for_the_coordinator_ends_in_time_and_names_it(impatient, monkeypatch):
-    monkeypatch.setattr("pywan.member.sharing.Route", functools.partial(Route, timeout_s=0.3))
+    monkeypatch.setattr("pywan.member.sharing.call_timeout_s", lambda member_timeout_us: 0.3)
     with locator() as site:
         cache = pywan.Cache("a", locators=str(site.address))
     with cache:
@@ -156,7 +154,7 @@ def test_a_call_that_waits_for_the_coordinator_ends_in_time_and_names_it(impatie
 
 
 def test_a_region_beside_a_shared_one_whose_buckets_begin_anew_is_one_region(site, tmp_path, monkeypatch):
-    monkeypatch.setattr("pywan.coordination.coordinator.PROMISES_END_US", 1_500_000)
+    monkeypatch.setattr("pywan.coordination.lives.PROMISES_END_US", 1_500_000)
     with contextlib.ExitStack() as opened:
         a, b, c = (
             opened.enter_context(pywan.Cache(name, locators=str(site.address), dir=tmp_path / name)) for name in "abc"
@@ -221,7 +219,7 @@ def test_a_member_that_restarts_while_the_coordinator_is_away_works_on_nothing_a
 
 @pytest.mark.parametrize("type", ["PARTITION", "PARTITION_PROXY", "REPLICATE"])
 def test_a_region_that_is_created_again_without_the_coordinator_waits_as_a_new_one_does(type, impatient, monkeypatch):
-    monkeypatch.setattr("pywan.member.sharing.Route", functools.partial(Route, timeout_s=0.3))
+    monkeypatch.setattr("pywan.member.sharing.call_timeout_s", lambda member_timeout_us: 0.3)
     with locator() as site:
         cache = pywan.Cache("a", locators=str(site.address))
         region = cache.create_region("data", type)

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+import pywan
 from pywan.base.addresses import Address
+from pywan.calls.route import call_timeout_s
 from pywan.testing.fault_proxy import FaultProxy
 from pywan.testing.processes import ProcessFailed
 from pywan.testing.site_processes import MemberProcess
@@ -90,6 +92,30 @@ def test_every_member_reads_and_writes_every_key(site, pair, region):
     assert contents[0] == contents[1] == contents[2] and len(contents[0]) == 17 + 900
     assert accessor.do(region, "clear") == 917
     eventually(lambda: [member.do(region, "__len__") for member in members] == [0, 0, 0])
+
+
+def test_a_call_outlives_a_silent_primary_however_long_the_member_timeout_is(site, monkeypatch):
+    """Calls end earlier than members are given up, but for the site's `member-timeout`."""
+    monkeypatch.setattr("pywan.calls.route.CALL_TIMEOUT_S", 0.5)
+    one, _ = site.start("one"), site.start("two")
+    eventually(lambda: copies(site, "one") == copies(site, "two") == BUCKETS, what="copies at both members")
+    # If anything waited for the silent member, it would stay in the view, and calls to it would not go elsewhere.
+    eventually(lambda: copies(site, "two", "copied") == 113, what="copies of the replicated region")
+    eventually(lambda: leads(site, "one") > 0 and leads(site, "two") > 0, what="primaries at both members")
+    with pywan.Cache("caller", locators=f"127.0.0.1[{site.port}]") as caller:
+        data = caller.create_region(**ACCESSORS[0])
+        for n in range(20):
+            data[f"k{n}"] = n
+        one.stop()
+        for n in range(20):
+            data[f"k{n}"] = -n  # The first one of a bucket that the silent member leads waits until it is given up.
+        assert [data[f"k{n}"] for n in range(20)] == [-n for n in range(20)]
+    one.go_on()
+
+
+@pytest.mark.parametrize(("member_timeout_us", "limit_s"), [(100_000, 10), (5_000_000, 10), (20_000_000, 40)])
+def test_a_call_is_tried_for_two_member_timeouts_at_least(member_timeout_us, limit_s):
+    assert call_timeout_s(member_timeout_us) == limit_s
 
 
 @pytest.mark.whole

@@ -156,7 +156,7 @@ def test_a_member_without_time_to_hand_over_says_what_is_lost(members, caplog):
 
 def test_a_member_that_waits_says_for_what_and_a_second_close_ends_the_waiting(members, caplog, monkeypatch):
     monkeypatch.setattr("pywan.site.agent.PROGRESS_S", 0.05)
-    monkeypatch.setattr("pywan.coordination.coordinator.LEARNERS_AT_ONCE", 0)  # Nobody learns.
+    monkeypatch.setattr("pywan.coordination.recovery.LEARNERS_AT_ONCE", 0)  # Nobody learns.
     caplog.set_level(logging.INFO, "pywan.cache")
     members.start("a").put_all({n: n for n in range(1000)})
     members.start("b")

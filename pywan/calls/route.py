@@ -13,7 +13,10 @@ from pywan.coordination.tables import Incarnation
 from pywan.errors import BatchError, ConnectivityError, IncompatibleSystemError, PywanError, RemoteError
 from pywan.protocol.calls import decode_primary, encode_primary, error_of
 
-CALL_TIMEOUT_S = 10.0  # How long a call is tried.
+CALL_TIMEOUT_S = 10.0  # How long a call is tried, at least.
+# Of the site's `member-timeout`, so many pass at least before a call ends. After one and a twentieth a primary that is
+# silent is given up, and another member takes over. The rest is for that, and for a second one that is silent too.
+MEMBER_TIMEOUTS_A_CALL = 2
 # How long a call waits for a newer table before it asks the same member again. The member may be about to become
 # primary, or this table may be behind. A handover takes a few milliseconds, a takeover after a death 400. So a call
 # waits a quarter of the time that it has taken so far, within these limits.
@@ -25,6 +28,11 @@ BUCKETS_TOGETHER = 32  # So many buckets are scanned at the same time.
 
 # What happened to the last attempt, the epoch word of that attempt, words, and who is primary as the answer says.
 Trouble = tuple[str, int, str, bytes]
+
+
+def call_timeout_s(member_timeout_us: int) -> float:
+    """Returns how long a call is tried in a site of this `member-timeout`."""
+    return max(CALL_TIMEOUT_S, MEMBER_TIMEOUTS_A_CALL * member_timeout_us / 1e6)
 
 
 class Aim:

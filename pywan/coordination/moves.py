@@ -1,5 +1,5 @@
-"""Owns how buckets move from member to member while all goes well: who leaves, who becomes primary instead, how
-primaries are spread, and which copies are too many.
+"""Owns how buckets move from member to member while all goes well: away from those who leave, to spread primaries, and
+where copies are too many.
 
 There are two steps. A copy is moved by a learner at the target; when that is in sync, the source is taken out. A
 primary is handed over to a copy in sync. Nothing of this is stored: a coordinator that starts again finds the rest of
@@ -9,123 +9,60 @@ the work in the tables, and hears again who leaves (docs/decisions/0067).
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
-from typing import Protocol
 
+from pywan.coordination.candidates import Candidates
 from pywan.coordination.decisions import Decisions
+from pywan.coordination.leavers import Leavers
+from pywan.coordination.liveness import Liveness
 from pywan.coordination.messages import StillNeeded
 from pywan.coordination.placement import choose_to_drop
+from pywan.coordination.recovery import Recovery
+from pywan.coordination.reports import Reports
+from pywan.coordination.succession import Succession
 from pywan.coordination.tables import Bucket, BucketKey, Epoch, Incarnation, RegionAttributes
 
 HANDOVERS_AT_ONCE = 8  # Of one region, to spread its primaries. Changes of these buckets wait for a moment.
 HANDOVER_US = 2_000_000  # A new primary that has not said for so long that it is ready is waited for no longer.
-LEAVE_REPEATED_US = 10_000_000  # Who has not asked for so long whether it may leave does not leave any more.
-SITE_ENDS_US = 10_000_000  # When the site ends, members that have not asked for so long are waited for no longer.
-
-
-class MoveServices(Protocol):
-    """What the moves need of the coordinator."""
-
-    member_timeout_us: int
-
-    def is_there(self, member: Incarnation) -> bool: ...
-    def knows(self, member: Incarnation) -> bool: ...
-    def is_undecided(self, key: BucketKey) -> bool: ...
-    def storing(self, region: str) -> dict[Incarnation, int]:
-        """Returns the members that can take copies of the region, each with its weight."""
-        ...
-
-    def held_by(self, member: Incarnation) -> list[tuple[BucketKey, Bucket]]:
-        """Returns the buckets of which the member has or makes a copy. A colocated one comes after its parent."""
-        ...
-
-    def promote(
-        self, key: BucketKey, bucket: Bucket, candidates: list[Incarnation], in_sync: tuple[Incarnation, ...]
-    ) -> None: ...
-    def lose_copy(self, key: BucketKey, bucket: Bucket, copy: Incarnation, now_us: int) -> None: ...
-    def add_learners(self, key: BucketKey, attributes: RegionAttributes, count: int) -> int:
-        """Names up to `count` members that begin to learn the bucket. Returns how many it has named."""
-        ...
-
-    def release(self, member: Incarnation, lost: tuple[tuple[str, int], ...]) -> None:
-        """Tells the member that it may end. `lost`: by region, the buckets that end with it."""
-        ...
-
-
-@dataclass
-class _Leaver:
-    asked_us: int
-    is_released: bool = False  # It was told that it may end.
-    needed: StillNeeded = field(default_factory=StillNeeded)  # What it was told last.
 
 
 class Moves:
     """A part of the coordinator, which tells it of all that happens."""
 
-    def __init__(self, site: Decisions, services: MoveServices) -> None:
-        self._site, self._services = site, services
-        self._leavers: dict[Incarnation, _Leaver] = {}  # In the order in which they asked.
+    def __init__(
+        self,
+        site: Decisions,
+        liveness: Liveness,
+        leavers: Leavers,
+        reports: Reports,
+        candidates: Candidates,
+        recovery: Recovery,
+        succession: Succession,
+    ) -> None:
+        self._site, self._liveness, self._leavers, self._reports = site, liveness, leavers, reports
+        self._candidates, self._recovery, self._succession = candidates, recovery, succession
         # Handovers under way: under which epoch, and until when the new primary is waited for.
         self._handovers: dict[BucketKey, tuple[Epoch, int]] = {}
         self._uneven: dict[str, None] = {}  # Regions whose primaries may have to be spread.
         self._crowded_until: dict[BucketKey, int] = {}  # When buckets with too many copies lose one.
-        self._ends_at: int | None = None  # The site ends, and so long all members are waited for.
         self._seen = -1  # The last decision that `go_on` has seen.
 
     # --- who leaves ---
 
-    @property
-    def first(self) -> Incarnation | None:
-        """The member whose buckets are moved away now. The others that want to leave wait, and still take copies."""
-        return next((each for each, leaver in self._leavers.items() if not leaver.is_released), None)
-
-    def is_leaving(self, member: Incarnation) -> bool:
-        return member in self._leavers
-
-    def is_released(self, member: Incarnation) -> bool:
-        return member in self._leavers and self._leavers[member].is_released
-
-    def takes_copies(self, member: Incarnation) -> bool:
-        return member != self.first and not self.is_released(member)
-
     def leave(self, member: Incarnation, now_us: int) -> StillNeeded | None:
         """The member asks whether it may leave. Returns what it is still needed for; None: it was told that it may."""
-        leaver = self._leavers.setdefault(member, _Leaver(now_us))
-        leaver.asked_us, leaver.is_released, self._seen = now_us, False, -1
+        leaver, self._seen = self._leavers.ask(member, now_us), -1
         self.go_on(now_us)
         return None if leaver.is_released else leaver.needed
 
     def stay(self, member: Incarnation) -> bool:
         """The member does not leave any more, or is gone. Returns whether it wanted to."""
         self._seen = -1
-        return self._leavers.pop(member, None) is not None
-
-    # --- the end of the site ---
-
-    @property
-    def site_ends(self) -> bool:
-        return self._ends_at is not None
+        return self._leavers.stay(member)
 
     def end_site(self, now_us: int) -> None:
         """All members are about to ask whether they may leave."""
-        self._ends_at, self._seen = now_us + SITE_ENDS_US, -1
-
-    def site_goes_on(self) -> None:
-        """A member has come."""
-        self._ends_at = None
-
-    def _end_together(self, now_us: int) -> None:
-        """Lets all go at the same time: when each member has asked, or when the time for that is over."""
-        waiting = [each for each in self._site.members if self._services.is_there(each) and each not in self._leavers]
-        is_late = self._ends_at is not None and self._ends_at <= now_us
-        for member, leaver in self._leavers.items():
-            if waiting and not is_late:
-                leaver.needed = StillNeeded(waits_for=min(waiting).name)
-            elif not leaver.is_released:
-                leaver.is_released = True
-                self._services.release(member, ())
-        if is_late:
-            self._ends_at = None  # Those that are still there go on.
+        self._leavers.end_site(now_us)
+        self._seen = -1
 
     # --- what happens ---
 
@@ -144,17 +81,15 @@ class Moves:
     def next_us(self) -> int | None:
         """When `go_on` is to be called next though nothing happens; None: never."""
         due = [until for _, until in self._handovers.values()]
-        due += [leaver.asked_us + LEAVE_REPEATED_US for leaver in self._leavers.values()]
-        due += self._crowded_until.values()
-        due += [] if self._ends_at is None else [self._ends_at]
+        due += [*self._leavers.times_us(), *self._crowded_until.values()]
         return min(due, default=None)
 
     def go_on(self, now_us: int) -> None:
         """Takes the next steps, as far as they are possible."""
-        for member in [each for each, leaver in self._leavers.items() if leaver.asked_us + LEAVE_REPEATED_US <= now_us]:
-            self.stay(member)
-        if self._ends_at is not None:
-            self._end_together(now_us)
+        if self._leavers.drop_late(now_us):
+            self._seen = -1
+        if self._leavers.site_ends:
+            self._leavers.end_together(now_us)
             return
         for key, (epoch, until_us) in list(self._handovers.items()):
             bucket = self._site.buckets.get(key)
@@ -165,7 +100,7 @@ class Moves:
         if self._seen == self._site.number:
             return
         self._let_leave(now_us)
-        if not any(not leaver.is_released for leaver in self._leavers.values()):
+        if self._leavers.first is None:
             for region in list(self._uneven):
                 if self._spread(region, now_us):
                     del self._uneven[region]
@@ -175,18 +110,15 @@ class Moves:
 
     def _let_leave(self, now_us: int) -> None:
         """Moves everything away from the first member that leaves, and lets it go; then from the next one."""
-        for member, leaver in list(self._leavers.items()):
-            if leaver.is_released:
-                continue
-            first = self.first
+        for member, leaver in self._leavers.waiting():
+            first = self._leavers.first
             if first is not None and member != first and self._site.naming(member):
                 leaver.needed = StillNeeded(waits_for=first.name, buckets=self._needed_of(member))
                 continue
             needed, lost = self._move_away(member, now_us)
             leaver.needed = StillNeeded(buckets=_sorted(needed))
             if not needed:
-                leaver.is_released = True
-                self._services.release(member, tuple(sorted(lost.items())))
+                self._leavers.release(member, tuple(sorted(lost.items())))
 
     def _needed_of(self, member: Incarnation) -> tuple[tuple[str, int, str], ...]:
         counts = Counter((key.region, "") for key, bucket in self._site.held_by(member) if bucket.primary == member)
@@ -202,9 +134,9 @@ class Moves:
         needed: Counter[tuple[str, str]] = Counter()
         lost: Counter[str] = Counter()
         copies: list[BucketKey] = []
-        for key, bucket in self._services.held_by(member):
+        for key, bucket in self._candidates.held_by(member):
             attributes = self._site.regions.get(key.region)
-            if self._services.is_undecided(key) or attributes is None:
+            if key in self._reports.undecided or attributes is None:
                 needed[key.region, ""] += 1
             elif key in self._handovers:  # The new primary is not ready, whoever that is.
                 needed[key.region, _name_of(bucket.primary)] += 1
@@ -213,7 +145,7 @@ class Moves:
             else:
                 self._replace(key, bucket, attributes, member, now_us, needed, lost)
         for key in copies if not needed else ():
-            self._services.lose_copy(key, self._site.buckets[key], member, now_us)
+            self._succession.lose_copy(key, self._site.buckets[key], member, now_us)
         for key in self._site.unfinished:
             bucket = self._site.buckets[key]
             if member in bucket.leaving:
@@ -231,31 +163,31 @@ class Moves:
         lost: Counter[str],
     ) -> None:
         """Hands the bucket over to another copy. If there is none, one is made; if nobody can store it, it is lost."""
-        others = [each for each in bucket.in_sync if each != member and self._services.is_there(each)]
-        others = [each for each in others if not self.is_leaving(each)] or others
+        others = [each for each in bucket.in_sync if each != member and self._liveness.is_there(each)]
+        others = [each for each in others if not self._leavers.is_leaving(each)] or others
         if others:
             self._hand_over(key, bucket, others, now_us)
             needed[key.region, _name_of(self._site.buckets[key].primary)] += 1
             return
-        learning = [each for each in bucket.learning if self._services.is_there(each)]
+        learning = [each for each in bucket.learning if self._liveness.is_there(each)]
         if not learning and not self._is_stored_by_others(key.region, member):
             lost[key.region] += 1
             return
         if not learning:
-            self._services.add_learners(key, attributes, 1)
+            self._recovery.add_learners(key, attributes, 1)
             learning = list(self._site.buckets[key].learning)
         needed[key.region, _name_of(learning[0] if learning else None)] += 1
 
     def _is_stored_by_others(self, region: str, member: Incarnation) -> bool:
         """Whether another member could take copies. One that is not heard may come back before its lease is over."""
         return any(
-            weight and each != member and self._services.knows(each) and not self.is_released(each)
+            weight and each != member and self._liveness.knows(each) and not self._leavers.is_released(each)
             for each, weight in self._site.hosts(region).items()
         )
 
     def _hand_over(self, key: BucketKey, bucket: Bucket, candidates: list[Incarnation], now_us: int) -> None:
         """Makes another copy the primary. The earlier one stays in sync."""
-        self._services.promote(key, bucket, candidates, bucket.in_sync)
+        self._succession.promote(key, bucket, candidates, bucket.in_sync)
         self._handovers[key] = self._site.buckets[key].epoch, now_us + HANDOVER_US
 
     # --- spreading primaries ---
@@ -272,7 +204,7 @@ class Moves:
         if load.learning.total():
             return False  # An image would begin anew under another primary. The last learner comes back to this.
         under_way = sum(key.region == region for key in self._handovers)
-        storing = self._services.storing(region)
+        storing = self._candidates.storing(region)
         follows = attributes.colocated_with in self._site.regions
         for key in list(self._site.of_region[region]):
             if under_way >= HANDOVERS_AT_ONCE:
@@ -313,8 +245,8 @@ class Moves:
             and not bucket.learners
             and key not in self._site.unfinished
             and key not in self._handovers
-            and not self._services.is_undecided(key)
-            and all(self._services.is_there(each) for each in bucket.in_sync)
+            and key not in self._reports.undecided
+            and all(self._liveness.is_there(each) for each in bucket.in_sync)
         )
 
     # --- copies that are too many ---
@@ -329,18 +261,18 @@ class Moves:
             if not spare:
                 self._crowded_until.pop(key, None)
                 continue
-            delay_us = max(self._site.regions[key.region].recovery_delay_ms * 1000, self._services.member_timeout_us)
+            delay_us = max(self._site.regions[key.region].recovery_delay_ms * 1000, self._liveness.member_timeout_us)
             if self._crowded_until.setdefault(key, now_us + delay_us) <= now_us:
                 beside = Counter(each for other in self._beside(key) for each in self._site.buckets[other].in_sync)
                 copy = choose_to_drop(self._site.loads[key.region], spare, beside)
-                self._services.lose_copy(key, self._site.buckets[key], copy, now_us)
+                self._succession.lose_copy(key, self._site.buckets[key], copy, now_us)
 
     def _spare_copies(self, key: BucketKey) -> list[Incarnation]:
         """The copies of which one can go. Only those count that can take changes, and a bucket that is at rest."""
-        bucket, storing = self._site.buckets[key], self._services.storing(key.region)
+        bucket, storing = self._site.buckets[key], self._candidates.storing(key.region)
         whole = [each for each in bucket.in_sync if each in storing]
         is_moving = bucket.learners or key in self._site.unfinished or key in self._handovers
-        if is_moving or self._services.is_undecided(key) or bucket.primary not in whole:
+        if is_moving or key in self._reports.undecided or bucket.primary not in whole:
             return []
         if len(whole) <= self._site.regions[key.region].copies_wanted(len(whole)):
             return []

@@ -8,29 +8,17 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, KeysView
-from typing import Protocol
 
 from pywan.coordination.decisions import Decisions
+from pywan.coordination.liveness import Liveness
 from pywan.coordination.tables import Bucket, BucketKey, Holding, Incarnation
-
-
-class ReportServices(Protocol):
-    """What the reports need of the coordinator."""
-
-    def is_gone(self, member: Incarnation) -> bool:
-        """Returns whether the member is proved to be gone."""
-        ...
-
-    def by_name(self) -> dict[str, Incarnation]:
-        """Returns the members whose leases are not over, by their names."""
-        ...
 
 
 class Reports:
     """A part of the coordinator, which tells it of all that happens."""
 
-    def __init__(self, site: Decisions, services: ReportServices) -> None:
-        self._site, self._services = site, services
+    def __init__(self, site: Decisions, liveness: Liveness) -> None:
+        self._site, self._liveness = site, liveness
         self._waiting: dict[BucketKey, set[Incarnation]] = {}  # Undecided buckets: who has yet to report each.
         self._reported: defaultdict[BucketKey, set[Incarnation]] = defaultdict(set)  # Who has all of the bucket.
         self._heard: set[Incarnation] = set()  # Members that have reported in this generation.
@@ -86,11 +74,11 @@ class Reports:
 
     def _awaited(self, bucket: Bucket) -> set[Incarnation]:
         """Who has to report the bucket. A member whose name has a later incarnation is gone, and reports nothing."""
-        alive = self._services.by_name()
+        alive = self._liveness.by_name()
         return {
             each
             for each in (*bucket.in_sync, *bucket.leaving)
-            if each not in self._heard and not self._services.is_gone(each) and alive.get(each.name, each) == each
+            if each not in self._heard and not self._liveness.is_gone(each) and alive.get(each.name, each) == each
         }
 
     def _end_waiting(self, key: BucketKey, member: Incarnation) -> None:

@@ -15,6 +15,7 @@ RUN_STEP_MAX = 1 << 16  # A run is above the runs that it knows by a random numb
 # A new generation is also above so many steps more: above runs that were forgotten, and that nobody names.
 FORGOTTEN_RUNS = 16
 DECISION_MAX = (1 << 32) - 1
+UNTIMED = 0  # A time: the next tick is to come at once. It was never due at another time, so it is not late.
 MEMBER_TIMEOUT_US = 5_000_000  # The default of `member-timeout`: a member that is silent for so long is lost.
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from pywan import _core
 from pywan.base.threads import start_thread
 from pywan.calls.pool import CallPool
-from pywan.calls.route import Route
+from pywan.calls.route import Route, call_timeout_s
 from pywan.calls.server import CallServer
 from pywan.calls.table import BucketTable
 from pywan.config.attributes import RegionAttributes
@@ -357,7 +357,13 @@ class SharedRegions:
         region = shared.region
         _, pool = self._connections()
         shared.table = BucketTable(region.name, region.bucket_count)
-        route = Route(region, shared.table, pool, why_nobody=lambda: self._why_undecided(region.name))
+        route = Route(
+            region,
+            shared.table,
+            pool,
+            timeout_s=call_timeout_s(self._agent.member_timeout_us),
+            why_nobody=lambda: self._why_undecided(region.name),
+        )
         region.share(tail, route, not region.attributes.is_partitioned)
         self._have_copies(shared, tail, content)
 

@@ -1,5 +1,5 @@
-"""Owns a member's connection to the coordinator of its site: threads, sockets, the clock, and the file of what outlives
-the process. What is asked, and what the replies mean, is the session's (pywan/coordination/agent_session.py).
+"""Owns a member's exchange with the coordinator of its site: the threads, and the clock. What is asked, and what the
+replies mean, is the session's (pywan/coordination/agent_session.py).
 
 A member whose locators have no coordinator goes on asking. What needs a decision waits.
 """
@@ -7,7 +7,6 @@ A member whose locators have no coordinator goes on asking. What needs a decisio
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import threading
 import time
@@ -16,14 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pywan.base.addresses import Address, parse_locators
+from pywan.base.addresses import Address
 from pywan.base.clocks import boot_us
 from pywan.base.draws import drawn_number
-from pywan.base.files import FileError, read_regular, write_whole
-from pywan.base.names import check_name
 from pywan.base.processes import has_ended, this_process
 from pywan.base.threads import start_thread
-from pywan.coordination import encoding
 from pywan.coordination.agent_session import (
     RETRY_MAX_US,
     AgentSession,
@@ -31,7 +27,6 @@ from pywan.coordination.agent_session import (
     Extended,
     GivenUp,
     Outcome,
-    Remembered,
     Request,
     SiteTables,
 )
@@ -39,24 +34,21 @@ from pywan.coordination.claims import Claim
 from pywan.coordination.messages import StillNeeded, Tables
 from pywan.coordination.tables import Bucket, BucketKey, Epoch, Incarnation, Learner, RegionAttributes
 from pywan.errors import (
-    ConfigurationError,
-    ConnectivityError,
     IllegalStateError,
     NotFoundError,
     ProtocolError,
     PywanError,
 )
 from pywan.forks import of_one_process
-from pywan.transport.control import ControlClient
+from pywan.site.asking import CoordinatorClient
+from pywan.site.remembered import RememberedFile
 
 log = logging.getLogger("pywan.agent")
 
-CALL_TIMEOUT_S = 3.0
 HOST_TIMEOUT_S = 10.0
 PROGRESS_S = 3.0  # So often a member that hands over says how far it is.
 GOODBYE_S = 1.0
 STOP_TIMEOUT_S = 5.0
-MAX_FILE_BYTES = 64 * 1024
 
 
 def _nothing(*_: object) -> None:
@@ -114,7 +106,7 @@ class Agent:
         followed: Callable[[], Mapping[BucketKey, Bucket]] = dict,
     ) -> None:
         self.name = name
-        self._locators, self._claims, self._file = locators, claims, file
+        self._claims, self._file = claims, RememberedFile(name, file)
         self._on_change, self._on_lease, self._on_given_up = on_change, on_lease, on_given_up
         self._changed = threading.Condition()  # Guards everything below.
         self._session = AgentSession(
@@ -124,17 +116,16 @@ class Agent:
             site=site,
             version=version,
             process=this_process(),
-            remembered=Remembered() if file is None else self._read(file),
+            remembered=self._file.read(),
             has_ended=has_ended,
             draw_id=lambda: drawn_number(32),
             reached=reached,
             followed=followed,
         )
         self._session.away_since_us = boot_us()
-        self._address: Address | None = None  # Where the coordinator answered last.
+        self._coordinator = CoordinatorClient(name, locators)
         self._stopping = False
         self._hurries = False  # Nobody waits until other members have taken over.
-        self._clients: set[_Client] = set()
         self._threads: list[threading.Thread] = []
 
     # --- life cycle ---
@@ -229,10 +220,8 @@ class Agent:
         """Ends the threads, without a word to the coordinator. It may be called twice."""
         with self._changed:
             self._stopping = True
-            clients = list(self._clients)
             self._changed.notify_all()
-        for client in clients:
-            client.close()
+        self._coordinator.close()
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join(STOP_TIMEOUT_S)
@@ -382,7 +371,7 @@ class Agent:
             with self._changed:
                 if self._stopping:
                     return
-                due_us, address = session.next_request_us(), self._address
+                due_us, address = session.next_request_us(), self._coordinator.address
                 if due_us is None or address is None:
                     self._changed.wait()
                     continue
@@ -399,7 +388,7 @@ class Agent:
                 log.exception("member %s: a request to the coordinator failed", self.name)
 
     def _send(self, address: Address, batch: list[tuple[tuple[Any, ...], Request]], message: dict[str, Any]) -> None:
-        reply = self._client("asks", address).call("coordination-ask", **message)
+        reply = self._coordinator.tell(address, "coordination-ask", **message)
         with self._changed:
             self._session.take_answers(batch, reply)
             self._changed.notify_all()
@@ -419,9 +408,9 @@ class Agent:
                 if not session.hear_locators(claims, boot_us()):
                     self._changed.notify_all()
                     continue
-                question = session.question(boot_us())
+                question, foreign = session.question(boot_us()), session.foreign
             try:
-                reply = self._call(question.op, **question.fields)
+                reply = self._coordinator.ask(question.op, foreign, **question.fields)
                 with self._changed:
                     outcomes = session.take_news(question, reply, boot_us())
                     self._changed.notify_all()
@@ -441,7 +430,9 @@ class Agent:
                     # It counts as stored from the next question on: by then those who use the tables have acted, and
                     # the file says so. It comes second, as calls may wait for a new primary while a slow disk writes.
                     self._on_change(tables)
-                    self._write()
+                    with self._changed:
+                        remembered = self._session.remembered
+                    self._file.write(remembered)
                 case Extended(until_us, heard_us):
                     self._on_lease(until_us, heard_us)
                 case GivenUp(me):
@@ -449,58 +440,6 @@ class Agent:
         with self._changed:
             self._session.settle()
             self._changed.notify_all()
-
-    def _client(self, use: str, address: Address) -> ControlClient:
-        """Returns the client for that use, connected to that address when it is used."""
-        with self._changed:
-            if self._stopping:
-                raise ConnectivityError(f"member {self.name} is leaving its site")
-            for client in list(self._clients):
-                if client.use == use:
-                    if client.address == address:
-                        return client
-                    self._clients.discard(client)
-                    client.close()
-            client = _Client(use, address)
-            self._clients.add(client)
-            return client
-
-    def _call(self, op: str, **fields: Any) -> dict[str, Any]:
-        """Asks the coordinator, wherever it is. ConnectivityError says why no locator coordinates."""
-        with self._changed:
-            first, foreign = self._address, self._session.foreign
-        known = list(dict.fromkeys([*([first] if first is not None else []), *self._locators()]))
-        # If all are of another site, that one says why it does not take the member in.
-        addresses = [each for each in known if str(each) not in foreign] or known
-        reasons: list[str] = []
-        asked = 0
-        while asked < len(addresses):
-            address = addresses[asked]
-            asked += 1
-            try:
-                reply = self._client("news", address).call(op, **fields)
-            except NotFoundError:
-                reasons.append(f"locator {address} is of a version without a coordinator")
-                continue
-            except ConnectivityError as error:
-                reasons.append(str(error))
-                continue
-            if reply.get("decides") is True:
-                with self._changed:
-                    self._address = address
-                return reply
-            named, there = reply.get("coordinator"), reply.get("address")
-            if reply.get("problem"):
-                reasons.append(f"locator {address} decides nothing: {reply['problem']}")
-            elif named:
-                reasons.append(f"locator {address} names {named} as the coordinator")
-            else:
-                reasons.append(f"locator {address} does not know yet who coordinates")
-            if there and isinstance(there, str):
-                addresses += [each for each in parse_locators(there) if each not in addresses]
-        with self._changed:
-            self._address = None
-        raise ConnectivityError("; ".join(reasons) or "no locator is known")
 
     def _note_away(self, error: PywanError) -> None:
         with self._changed:
@@ -516,56 +455,6 @@ class Agent:
                     error,
                 )
             self._changed.notify_all()
-
-    # --- the file ---
-
-    def _read(self, file: Path) -> Remembered:
-        if not file.exists():
-            return Remembered()
-        try:
-            value = json.loads(read_regular(file, MAX_FILE_BYTES, follow=False).data.decode())
-            return Remembered(
-                check_name(value["coordinator"], "a coordinator"),
-                str(value["site_identity"]),
-                encoding.decision_id_of(value["seen"]),
-                encoding.numbers_of(value["incarnations"]),
-            )
-        except (FileError, OSError, ValueError, KeyError, TypeError, PywanError) as error:
-            raise ConfigurationError(
-                f"member {self.name}: {file} cannot be used: {error}; move it away: the member then joins its site as a"
-                " new one"
-            ) from None
-
-    def _write(self) -> None:
-        """Keeps what a later incarnation of this member tells the coordinator."""
-        if self._file is None:
-            return
-        with self._changed:
-            remembered = self._session.remembered
-        value = {
-            "coordinator": remembered.coordinator,
-            "site_identity": remembered.site_identity,
-            "seen": encoding.plain_decision_id(remembered.seen),
-            "incarnations": list(remembered.incarnations),
-        }
-        try:
-            write_whole(self._file, json.dumps(value).encode())
-        except OSError as error:
-            log.error(
-                "member %s: %s cannot be written: %s; a coordinator that loses its file does not learn from this member"
-                " that it has",
-                self.name,
-                self._file,
-                error.strerror,
-            )
-
-
-class _Client(ControlClient):
-    """A connection to the coordinator. News and requests have one each, so that no request waits for news."""
-
-    def __init__(self, use: str, address: Address) -> None:
-        super().__init__(address, CALL_TIMEOUT_S, what="locator")
-        self.use = use
 
 
 __all__ = ["Agent", "Handover", "SiteTables"]

@@ -17,7 +17,7 @@ from pywan.coordination.actions import Action, Store
 from pywan.coordination.coordinator import Coordinator
 from pywan.coordination.journal import Journal
 from pywan.coordination.tables import BucketKey
-from pywan.site import coordination_host
+from pywan.site import coordinator_driver
 
 _LOST = b'"the file is lost"\n'
 
@@ -43,7 +43,7 @@ def note_decisions(path: Path) -> None:
         def take_actions(self) -> list[Action]:
             actions = super().take_actions()
             unheard.clear()
-            unheard.update(self._reports.undecided)  # Of these, members that know later decisions may yet report them.
+            unheard.update(self.reports.undecided)  # Of these, members that know later decisions may yet report them.
             return actions
 
     class NotingJournal(Journal):
@@ -58,7 +58,7 @@ def note_decisions(path: Path) -> None:
                 note(store)
             return stores
 
-    vars(coordination_host).update(Coordinator=NotingCoordinator, Journal=NotingJournal)
+    vars(coordinator_driver).update(Coordinator=NotingCoordinator, Journal=NotingJournal)
 
 
 # In the campaign

@@ -70,18 +70,13 @@ def bucket_of(of: KeyOf, buckets: Mapping[str, int]) -> BucketOf:
 def over_lives(operations: list[Call], resets: Iterable[Reset]) -> list[Operation]:
     """The history of a key whose bucket began anew: everything in it was gone then.
 
-    A change that was under way meanwhile may have been made before, and again in the new life, which remembers nothing
-    of it. So such a change is there twice, once with an unknown outcome.
+    A change that was under way meanwhile is made in one life at most: the new life knows by its epoch that a repeat is
+    of an earlier one, and answers it as in doubt.
     """
-    made: list[Operation] = list(operations)
-    for number, reset in enumerate(resets):
-        made.append(Operation(-1 - number, "put", (ABSENT,), None, reset.since, reset.until))
-        made += [
-            Operation(-1_000_000 - place, each.name, each.arguments, None, each.called, math.inf)
-            for place, each in enumerate(operations)
-            if each.name != "get" and each.called <= reset.until and reset.since <= each.over
-        ]
-    return made
+    begins = [
+        Operation(-1 - number, "put", (ABSENT,), None, reset.since, reset.until) for number, reset in enumerate(resets)
+    ]
+    return [*operations, *begins]
 
 
 class Verdicts(NamedTuple):

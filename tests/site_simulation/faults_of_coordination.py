@@ -54,7 +54,7 @@ class FaultsOfCoordination:
     def _pick(self, copies: int, *, more: bool = False) -> tuple[BucketKey, Member, list[Member]] | None:
         """A bucket at rest with so many copies, all of them there: its primary and the others."""
         core = self._world.coordinator.core
-        if self.is_at_work or self._world.coordinator.is_dead or core._silent or core._reports.undecided:
+        if self.is_at_work or self._world.coordinator.is_dead or core.silence.is_on or core.reports.undecided:
             return None
         self._network.heal()
         found = []
@@ -191,7 +191,7 @@ class FaultsOfCoordination:
             return bucket is not None and bucket.in_sync == (copy.me,)
 
         def until_near() -> bool:
-            lease = self._world.coordinator.core._lease_until.get(primary.me, 0)
+            lease = self._world.coordinator.core.liveness.lease_until_us(primary.me) or 0
             return lease - self._world.coordinator.clock() < 3 * LOOKS_US
 
         def deafen() -> None:
@@ -294,7 +294,7 @@ class FaultsOfCoordination:
         self._world.statistics["flickers"] += 1
 
         def until_near() -> bool:
-            lease = self._world.coordinator.core._lease_until.get(primary.me, 0)
+            lease = self._world.coordinator.core.liveness.lease_until_us(primary.me) or 0
             return lease - self._world.coordinator.clock() < 3 * LOOKS_US
 
         def wake() -> None:

@@ -22,7 +22,7 @@ class Rest:
     def why_not(self) -> str:
         """Why the site is not at rest; empty: it is."""
         core = self._world.coordinator.core
-        if core._reports.undecided or core._silent:
+        if core.reports.undecided or core.silence.is_on:
             return "the coordinator waits for members that are there"
         nodes = [self._world.coordinator, *self._world.members.values()]
         if any(each.paused_until > self._world.simulation.now_us for each in nodes):
@@ -39,7 +39,8 @@ class Rest:
         return ""
 
     def _member_unrest(self, member: Member) -> str:
-        if member.is_dead or not member.agent.is_joined or member.me not in self._world.coordinator.core._lease_until:
+        lease_until_us = self._world.coordinator.core.liveness.lease_until_us(member.me)
+        if member.is_dead or not member.agent.is_joined or lease_until_us is None:
             return f"{member.name} is not there"
         missing = [each.name for each in self._world.regions if each.name not in member.regions]
         if missing:

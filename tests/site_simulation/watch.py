@@ -64,7 +64,7 @@ class Watch:
         for key, bucket in store.buckets:
             if bucket is None or bucket.primary is None:
                 continue
-            if key in self._world.coordinator.core._reports.undecided:
+            if key in self._world.coordinator.core.reports.undecided:
                 continue  # Members that know later decisions may yet report them.
             self._see_fork(key, store.generation)
             self._world.note(f"decision {store.newest} {key}: {shown(bucket)}")
@@ -183,8 +183,8 @@ class Watch:
         if (
             bucket is None
             or known is None
-            or core._silent
-            or key in core._reports.undecided
+            or core.silence.is_on
+            or key in core.reports.undecided
             or bucket.version < known.version
         ):
             return  # The coordinator does not know better than the primary.

@@ -1,0 +1,87 @@
+"""Owns who is taken into the view of a site, and the reasons of those who are not."""
+
+from __future__ import annotations
+
+from pywan.coordination.decisions import Decisions
+from pywan.coordination.liveness import Liveness
+from pywan.coordination.messages import Refused
+from pywan.coordination.reports import Reports
+from pywan.coordination.tables import DecisionId, Incarnation, MemberProfile
+
+MEMBERS_MAX = 250  # Of a site. A member has lanes to 256 others (WAN_TAIL_LANES_MAX); some may be of members that went.
+
+
+class Admission:
+    """A part of the coordinator, which asks it before it takes a member in."""
+
+    def __init__(self, site: Decisions, liveness: Liveness, reports: Reports) -> None:
+        self._site, self._liveness, self._reports = site, liveness, reports
+        # Members that were asked whether an earlier incarnation of theirs has ended.
+        self._asked_about: set[tuple[Incarnation, Incarnation]] = set()
+
+    def refusal_of(self, profile: MemberProfile, stored: DecisionId, now_us: int) -> Refused | None:
+        """Returns why the member cannot join now, or at all. None: it can."""
+        me = profile.incarnation
+        if me not in self._site.members:
+            self._liveness.hear_newcomer(now_us)
+        refusal = self._of_another_site(profile)
+        if refusal is not None:
+            return refusal
+        if me not in self._site.members and len(self._site.members) >= MEMBERS_MAX:
+            return Refused(
+                f"the site has {len(self._site.members)} members, and {MEMBERS_MAX} are the most that it can have;"
+                f" stop one before member {me.name} is started",
+                self._liveness.member_timeout_us,
+            )
+        if self._liveness.is_given_up(me) and stored.run >= self._site.generation and self._site.made(stored):
+            return Refused(f"member {me} was not heard for its whole lease", join_again=True)
+        for earlier in self.earlier_incarnations(me):
+            if earlier.member_id not in profile.before:
+                refusal = self._beside(earlier, me, now_us)
+                if refusal is not None:
+                    return refusal
+        return None
+
+    def unnumbered(self, me: Incarnation, known: DecisionId) -> Refused | None:
+        """Returns why a member that names this decision cannot join. None: it can be numbered above it."""
+        if self._site.has_room_above(known):
+            return None
+        return Refused(
+            f"member {me.name} names decision {known}, and none can be numbered above it: start it in an empty folder"
+        )
+
+    def earlier_incarnations(self, me: Incarnation) -> list[Incarnation]:
+        awaited = self._reports.waited_for.keys()
+        return sorted(each for each in awaited | self._site.members.keys() if each.name == me.name and each != me)
+
+    def forget(self, member: Incarnation) -> None:
+        self._asked_about = {each for each in self._asked_about if member not in each}
+
+    def _of_another_site(self, profile: MemberProfile) -> Refused | None:
+        if profile.site_identity in ("", self._site.identity):
+            return None
+        if self._site.number or self._site.members:
+            return Refused(
+                f"member {profile.incarnation.name} belongs to the site {profile.site_identity}, and this is"
+                f" {self._site.identity}: start it in an empty folder, or with the locators of its own site"
+            )
+        self._site.identity = profile.site_identity  # Of a coordinator that has lost all: the members know better.
+        return None
+
+    def _beside(self, earlier: Incarnation, me: Incarnation, now_us: int) -> Refused | None:
+        """Returns why the member cannot join beside an earlier incarnation of its name."""
+        other = self._site.members.get(earlier)
+        is_expired = self._liveness.is_expired(earlier) and not self._liveness.is_gone(earlier)
+        if is_expired and (me, earlier) not in self._asked_about:
+            # The member may see that the process is gone, where this coordinator does not.
+            self._asked_about.add((me, earlier))
+            return Refused(f"member {earlier} may still be alive", 1, earlier=other)
+        lease_until_us = self._liveness.lease_until_us(earlier)
+        if lease_until_us is None:
+            return None
+        self._liveness.suspect(earlier, now_us)
+        return Refused(
+            f"another member of the name {me.name} ({earlier}) may still be alive; stop it, or choose another name",
+            max(lease_until_us - now_us, 1),
+            earlier=other,
+        )

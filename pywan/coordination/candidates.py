@@ -1,0 +1,48 @@
+"""Owns the questions of which members can take a copy of a bucket, and where the buckets beside it are."""
+
+from __future__ import annotations
+
+from pywan.coordination.decisions import Decisions
+from pywan.coordination.leavers import Leavers
+from pywan.coordination.liveness import Liveness
+from pywan.coordination.tables import Bucket, BucketKey, Incarnation, RegionAttributes
+
+
+class Candidates:
+    """It has no state of its own: it reads what others own."""
+
+    def __init__(self, site: Decisions, liveness: Liveness, leavers: Leavers) -> None:
+        self._site, self._liveness, self._leavers = site, liveness, leavers
+
+    def is_usable(self, member: Incarnation) -> bool:
+        return self._liveness.is_there(member) and self._leavers.takes_copies(member)
+
+    def storing(self, region: str) -> dict[Incarnation, int]:
+        """Returns the members that can take copies of the region, each with its weight."""
+        hosts = self._site.hosts(region)
+        return {member: weight for member, weight in sorted(hosts.items()) if weight and self.is_usable(member)}
+
+    def beside(
+        self, key: BucketKey, attributes: RegionAttributes, *, learners: bool = False
+    ) -> tuple[Incarnation, ...]:
+        """Returns the copies of the bucket with which this one is colocated, its primary first. (): there is none.
+
+        With `learners`, those that learn it come last.
+        """
+        parent = attributes.colocated_with
+        bucket = self._site.buckets.get(BucketKey(parent, key.number)) if parent in self._site.regions else None
+        if bucket is None or bucket.primary is None:
+            return ()
+        others = (each for each in bucket.in_sync if each != bucket.primary)
+        return (bucket.primary, *others, *(bucket.learning if learners else ()))
+
+    def held_by(self, member: Incarnation) -> list[tuple[BucketKey, Bucket]]:
+        """As `Decisions.held_by`. A bucket comes after the one with which it is colocated, and follows it."""
+        return sorted(self._site.held_by(member), key=lambda each: self._depth(each[0].region))
+
+    def _depth(self, region: str) -> int:
+        depth = 0
+        attributes = self._site.regions.get(region)
+        while attributes is not None and attributes.colocated_with and depth < len(self._site.regions):
+            attributes, depth = self._site.regions.get(attributes.colocated_with), depth + 1
+        return depth

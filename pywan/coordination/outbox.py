@@ -1,0 +1,27 @@
+"""Owns what a coordinator wants done, in its order, until its driver takes it."""
+
+from __future__ import annotations
+
+from pywan.coordination.actions import Action, Lost, Probe, Tell
+from pywan.coordination.messages import MayLeave, Refused, StillNeeded, Tables
+from pywan.coordination.tables import Incarnation, MemberProfile
+
+
+class Outbox:
+    """All parts of a coordinator put in; only the coordinator takes out."""
+
+    def __init__(self) -> None:
+        self._actions: list[Action] = []
+
+    def tell(self, to: Incarnation, message: Tables | Refused | MayLeave | StillNeeded) -> None:
+        self._actions.append(Tell(to, message))
+
+    def probe(self, member: MemberProfile) -> None:
+        self._actions.append(Probe(member))
+
+    def say_lost(self, region: str, buckets: int) -> None:
+        self._actions.append(Lost(region, buckets))
+
+    def take(self) -> list[Action]:
+        actions, self._actions = self._actions, []
+        return actions

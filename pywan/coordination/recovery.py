@@ -1,0 +1,107 @@
+"""Owns when copies that a region lacks are made again, and names the members that begin to learn them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from pywan.coordination.candidates import Candidates
+from pywan.coordination.decisions import Decisions
+from pywan.coordination.liveness import Liveness
+from pywan.coordination.placement import choose_copies
+from pywan.coordination.reports import Reports
+from pywan.coordination.tables import BucketKey, Incarnation, Kind, Learner, RegionAttributes
+
+LEARNERS_AT_ONCE = 8  # Images of one region that one member takes at the same time.
+
+
+class Recovery:
+    """A part of the coordinator, which tells it of all that happens."""
+
+    def __init__(
+        self, site: Decisions, liveness: Liveness, reports: Reports, candidates: Candidates, *, first_us: int
+    ) -> None:
+        """`first_us`: when all regions are looked at for the first time."""
+        self._site, self._liveness, self._reports, self._candidates = site, liveness, reports, candidates
+        self._due_us = dict.fromkeys(site.regions, first_us)  # By region. UNTIMED: at once.
+
+    def begin_by(self, region: str, at_us: int) -> None:
+        """Looks for what the region lacks, at this time or before. UNTIMED: at once."""
+        self._due_us[region] = min(at_us, self._due_us.get(region, at_us))
+
+    def lost(self, region: str, copy: Incarnation, now_us: int) -> None:
+        """A copy was lost. A member that is there gets it again soon; `recovery-delay` counts for one that is gone."""
+        attributes = self._site.regions.get(region)
+        if attributes is None:
+            return
+        if self._candidates.is_usable(copy):
+            self.begin_by(region, now_us + self._liveness.member_timeout_us)
+        elif attributes.kind is Kind.PARTITION and attributes.recovery_delay_ms >= 0:
+            self.begin_by(region, now_us + attributes.recovery_delay_ms * 1000)
+
+    def hosted(self, region: str, attributes: RegionAttributes, now_us: int) -> None:
+        """A member that can store the region has it newly."""
+        delay_ms = 0 if attributes.kind is Kind.REPLICATE else attributes.startup_recovery_delay_ms
+        if delay_ms >= 0:
+            self.begin_by(region, now_us + delay_ms * 1000)
+
+    def come_back(self, region: str, now_us: int) -> None:
+        """A member that can store the region is heard that was not here, or was taken for down."""
+        self.begin_by(region, now_us + self._liveness.member_timeout_us)
+
+    def caught_up(self, region: str, now_us: int) -> None:
+        """A learner has all."""
+        if region in self._due_us:
+            self._recover(region, now_us)
+
+    def forget(self, region: str) -> None:
+        self._due_us.pop(region, None)
+
+    def tick(self, now_us: int) -> None:
+        for region, due in list(self._due_us.items()):
+            if due <= now_us:
+                self._recover(region, now_us)
+
+    def times_us(self) -> Collection[int]:
+        """When something is due."""
+        return self._due_us.values()
+
+    def _recover(self, region: str, now_us: int) -> None:
+        """Gives buckets with too few copies learners, a few at a time; goes on when one of them has caught up."""
+        attributes, weights = self._site.regions[region], self._candidates.storing(region)
+        wanted = attributes.copies_wanted(len(weights))
+        again = False
+        for key in list(self._site.of_region[region]):
+            bucket = self._site.buckets[key]
+            if bucket.primary is None or key in self._reports.undecided:
+                continue
+            missing = wanted - sum(each in weights for each in bucket.holders)
+            if missing > 0:
+                others = weights.keys() - {*bucket.holders, *bucket.leaving}
+                added = self.add_learners(key, attributes, missing)
+                again = again or added < min(missing, len(others)) or bool(bucket.leaving)
+                bucket = self._site.buckets[key]
+            again = again or bool(bucket.learners)
+        if again:
+            self._due_us[region] = now_us + self._liveness.member_timeout_us
+        else:
+            self._due_us.pop(region, None)
+
+    def add_learners(self, key: BucketKey, attributes: RegionAttributes, count: int) -> int:
+        """Names up to `count` members that begin to learn the bucket: those that have the bucket with which it is
+        colocated, then those with the most room. Returns how many it has named: a member takes a few images at a time.
+        """
+        bucket, load = self._site.buckets[key], self._site.loads[key.region]
+        held = {*bucket.holders, *bucket.leaving}
+        free = {
+            each: weight
+            for each, weight in self._candidates.storing(key.region).items()
+            if each not in held and load.learning[each] < LEARNERS_AT_ONCE
+        }
+        beside = [each for each in self._candidates.beside(key, attributes, learners=True) if each in free][:count]
+        rest = {each: weight for each, weight in free.items() if each not in beside}
+        chosen = [*beside, *choose_copies(load, rest, count - len(beside))]
+        if chosen:
+            fresh = tuple(Learner(each, self._site.number + 1) for each in chosen)
+            self._site.set_bucket(key, replace(bucket, learners=(*bucket.learners, *fresh)))
+        return len(chosen)

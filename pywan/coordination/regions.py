@@ -1,0 +1,192 @@
+"""Owns who has which region: who creates it first, who waits to be let in, and who closes or destroys it."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any
+
+from pywan.coordination.decisions import Decisions
+from pywan.coordination.liveness import Liveness
+from pywan.coordination.lives import Lives
+from pywan.coordination.messages import Refused
+from pywan.coordination.outbox import Outbox
+from pywan.coordination.recovery import Recovery
+from pywan.coordination.reports import Reports
+from pywan.coordination.succession import Succession
+from pywan.coordination.tables import Incarnation, Kind, RegionAttributes
+from pywan.coordination.telling import Telling
+
+
+class Regions:
+    """A part of the coordinator, which tells it of all that happens.
+
+    A second member is let in when everybody who has the region knows that others may have it (`shared`): until then
+    they work as if they were alone.
+    """
+
+    def __init__(
+        self,
+        site: Decisions,
+        liveness: Liveness,
+        reports: Reports,
+        telling: Telling,
+        recovery: Recovery,
+        lives: Lives,
+        succession: Succession,
+        outbox: Outbox,
+    ) -> None:
+        self._site, self._liveness, self._reports, self._telling = site, liveness, reports, telling
+        self._recovery, self._lives, self._succession, self._outbox = recovery, lives, succession, outbox
+        # Members that asked to host a region, each with its weight. They wait for those who have it.
+        self._to_let_in: dict[tuple[Incarnation, str], int] = {}
+
+    # --- who comes ---
+
+    def join(self, regions: dict[str, RegionAttributes]) -> None:
+        """A member comes that has these regions already. `shared` is as it knows it."""
+        for region, attributes in regions.items():
+            there = self._site.regions.get(region)
+            if there is None:
+                self._site.set_region(region, attributes)
+            elif attributes.shared and not there.shared:
+                self._site.set_region(region, replace(there, shared=True))
+
+    def joined(self, me: Incarnation) -> None:
+        """The member is in the view, with its regions."""
+        for region, _ in self._site.members[me].hosting:
+            self._lives.look_at(region)
+            if self._having(region) - {me}:
+                self._begin_sharing(region)
+
+    def come_back(self, me: Incarnation, now_us: int) -> None:
+        """A member with regions is heard that was not here, or was taken for down. It gets copies again."""
+        for region, weight in self._site.members[me].hosting:
+            if weight:
+                self._lives.look_at(region)
+                self._recovery.come_back(region, now_us)
+
+    def host(self, me: Incarnation, region: str, attributes: RegionAttributes, weight: int, now_us: int) -> None:
+        """The member creates the region. `weight`: local-max-memory in MB; 0: it is an accessor."""
+        known, is_used = self._site.regions.get(region), self._is_used(region, me)
+        if known is not None and self._may_alter(region, me, known, attributes):
+            known = replace(known, only_once=attributes.only_once)
+            self._site.set_region(region, known)
+        if known is not None and not known.is_like(attributes):
+            if is_used:
+                self._outbox.tell(me, Refused(_mismatch(region, known, attributes)))
+                return
+            self._drop_buckets(region)
+        there = self._site.hosts(region).keys() - {me} - self._liveness.expired
+        if attributes.only_once and there:
+            reason = (
+                f"region {region}: member {min(there).name} has it already, and {attributes.only_once}: such a region "
+                f"is not shared in this version; create it on one member only"
+            )
+            self._outbox.tell(me, Refused(reason))
+            return
+        if known is None or not is_used:  # It begins as the region of one member, also if it was shared once.
+            known = replace(attributes, shared=False)
+            if self._site.regions.get(region) != known:
+                self._site.set_region(region, known)
+        if self._having(region) - {me}:
+            self._begin_sharing(region)
+        self._to_let_in[me, region] = weight
+        self.let_in(now_us)
+
+    def let_in(self, now_us: int) -> None:
+        """Lets in those who wait to host a region, as soon as everybody who has it is aware of them."""
+        for (me, region), weight in list(self._to_let_in.items()):
+            attributes = self._site.regions.get(region)
+            if attributes is not None and self._liveness.knows(me):
+                if not all(self._telling.is_aware(region, each) for each in self._having(region) - {me}):
+                    continue
+                self._host(me, region, attributes, weight, now_us)
+            del self._to_let_in[me, region]
+
+    def _host(self, me: Incarnation, region: str, attributes: RegionAttributes, weight: int, now_us: int) -> None:
+        profile = self._site.members[me]
+        if (region, weight) not in profile.hosting:
+            others = tuple(each for each in profile.hosting if each[0] != region)
+            self._site.set_member(me, replace(profile, hosting=(*others, (region, weight))))
+            if weight:
+                self._recovery.hosted(region, attributes, now_us)
+        self._lives.look_at(region)
+
+    # --- who goes ---
+
+    def unhost(self, me: Incarnation, region: str, now_us: int) -> None:
+        """The member has closed the region. Its copies are gone; a sole copy is gone with its data."""
+        self._to_let_in.pop((me, region), None)
+        if me not in self._site.members:
+            return
+        self._end_hosting(me, region)
+        for key, bucket in self._site.held_by(me):
+            if key.region != region:
+                continue
+            self._succession.lose_copy(key, bucket, me, now_us)
+            after = self._site.buckets[key]
+            if after.named == {me} and key not in self._reports.undecided:
+                self._lives.lose_bucket(key, after)
+        self._lives.look_at(region)
+
+    def destroy(self, region: str) -> None:
+        """The region goes everywhere, with its buckets."""
+        self._drop_buckets(region)
+        self._lives.forget(region)
+        for member in list(self._site.members):
+            self._end_hosting(member, region)
+        self._recovery.forget(region)
+        self._site.set_region(region, None)
+
+    def _end_hosting(self, member: Incarnation, region: str) -> None:
+        profile = self._site.members[member]
+        hosting = tuple(each for each in profile.hosting if each[0] != region)
+        if hosting != profile.hosting:
+            self._site.set_member(member, replace(profile, hosting=hosting))
+
+    def _drop_buckets(self, region: str) -> None:
+        for key in list(self._site.of_region[region]):
+            self._reports.drop(key)
+            self._site.set_bucket(key, None)
+
+    # --- who has it ---
+
+    def _having(self, region: str) -> set[Incarnation]:
+        """Those who have the region, or may have something of it."""
+        named = {each for key in self._site.of_region[region] for each in self._site.buckets[key].named}
+        return named | (self._site.hosts(region).keys() - self._liveness.expired)
+
+    def _is_used(self, region: str, me: Incarnation) -> bool:
+        """Whether another member has the region, or a bucket of it is still somewhere."""
+        others = self._site.hosts(region).keys() - {me} - self._liveness.expired
+        return bool(others) or any(self._site.buckets[key].in_sync for key in self._site.of_region[region])
+
+    def _begin_sharing(self, region: str) -> None:
+        """Others may have the region from now on. Everybody who has it will know that before they do."""
+        attributes = self._site.regions.get(region)
+        if attributes is not None and not attributes.only_once and not attributes.shared:
+            self._site.set_region(region, replace(attributes, shared=True))
+
+    def _may_alter(self, region: str, me: Incarnation, known: RegionAttributes, told: RegionAttributes) -> bool:
+        """Whether the member says newly whether others can have the region, which it alone has, and knows to have."""
+        is_alone = not known.shared and self._having(region) <= {me}
+        return is_alone and known.only_once != told.only_once and replace(known, only_once=told.only_once).is_like(told)
+
+
+def _mismatch(region: str, known: RegionAttributes, told: RegionAttributes) -> str:
+    differences = [
+        f"{_option(field.name)} is {_shown(getattr(told, field.name))} here and "
+        f"{_shown(getattr(known, field.name))} at the other members"
+        for field in fields(RegionAttributes)
+        if getattr(told, field.name) != getattr(known, field.name)
+    ]
+    return f"region {region}: {'; '.join(differences)}: all members of a site must create it alike"
+
+
+def _option(field: str) -> str:
+    """Returns the name that users type."""
+    return "type" if field == "kind" else field.removesuffix("_ms").replace("_", "-")
+
+
+def _shown(value: Any) -> str:
+    return str(value.value) if isinstance(value, Kind) else repr(value) if isinstance(value, str) else str(value)

@@ -1,0 +1,63 @@
+"""Lays out what an operator sees of a coordinator, as plain values."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from pywan.coordination.decisions import Decisions
+from pywan.coordination.leavers import Leavers
+from pywan.coordination.liveness import Liveness
+from pywan.coordination.reports import Reports
+from pywan.coordination.silence import Silence
+from pywan.coordination.tables import Incarnation
+
+
+def status_of_site(site: Decisions, silence: Silence, now_us: int) -> dict[str, Any]:
+    silence_us = silence.next_us()
+    return {
+        "generation": site.generation,
+        "run": site.run,
+        "decision": site.number,
+        "waits_us": 0 if silence_us is None else max(silence_us - now_us, 0),
+        "regions": len(site.regions),
+        "buckets": len(site.buckets),
+        "buckets_without_primary": sum(
+            bucket.primary is None and bool(site.hosts(key.region)) for key, bucket in site.buckets.items()
+        ),
+    }
+
+
+def status_of_members(
+    site: Decisions, silence: Silence, liveness: Liveness, reports: Reports, leavers: Leavers, now_us: int
+) -> list[dict[str, Any]]:
+    waiting = reports.waited_for
+    for member in liveness.expired:
+        waiting[member] += len(site.naming(member))
+    primaries: Counter[Incarnation] = Counter()
+    for load in site.loads.values():
+        primaries.update(load.primaries)
+
+    def state_of(member: Incarnation) -> str:
+        if liveness.is_expired(member):
+            return "lost"
+        if member in silence:
+            return "not heard"
+        return "leaving" if leavers.is_leaving(member) else "down" if liveness.is_down(member) else "alive"
+
+    return [
+        {
+            "name": each.name,
+            "incarnation": str(each),
+            "host": profile.host,
+            "port": profile.port,
+            "version": profile.version,
+            "state": state_of(each),
+            "lease_us": max((liveness.lease_until_us(each) or 0) - now_us, 0),
+            "regions": [region for region, _ in profile.hosting],
+            "primaries": primaries[each],
+            "copies": len(site.held_by(each)),
+            "waited_for": waiting[each],
+        }
+        for each, profile in sorted(site.members.items())
+    ]

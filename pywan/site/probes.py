@@ -1,0 +1,80 @@
+"""Owns the threads with which a locator looks whether members still listen."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import time
+from collections.abc import Callable
+
+from pywan.base.processes import has_ended
+from pywan.base.threads import Workers
+from pywan.coordination.tables import MemberProfile, Reach
+from pywan.errors import ConnectivityError, PywanError
+from pywan.transport.control import call_once
+
+log = logging.getLogger("pywan.coordinator")
+
+PROBE_TIMEOUT_S = 1.0
+PROBES_AT_ONCE = 8  # More probes wait for their turn.
+
+
+class Prober:
+    """Any thread may call it. `on_end(profile, reach, has_gone)` is called in one of its own."""
+
+    def __init__(self, locator: str, on_end: Callable[[MemberProfile, Reach, bool], object]) -> None:
+        self._locator, self._on_end = locator, on_end
+        self._pool = Workers(PROBES_AT_ONCE, name=f"locator {locator}-probe")
+
+    def stop(self) -> None:
+        self._pool.stop(wait=False)
+
+    def begin(self, profile: MemberProfile) -> bool:
+        """Returns whether the member will be probed."""
+        try:
+            self._pool.submit(self._probe, profile)
+        except (RuntimeError, MemoryError) as error:  # The locator is being stopped, or there is no thread now.
+            log.warning("locator %s: member %s is not probed: %s", self._locator, profile.incarnation, error)
+            return False
+        return True
+
+    def _probe(self, profile: MemberProfile) -> None:
+        """Sees whether a member still listens. A process of this machine is asked for itself: its end is proof."""
+        has_gone = has_ended(profile.process)
+        reach = Reach.REFUSED if has_gone else reach_of(profile)
+        has_gone = has_gone or (reach is Reach.REFUSED and has_ended(profile.process))
+        if self._on_end(profile, reach, has_gone) and reach is not Reach.ANSWERED:
+            log.warning(
+                "locator %s: member %s at %s[%d] %s",
+                self._locator,
+                profile.incarnation,
+                profile.host,
+                profile.port,
+                "has ended" if has_gone else "does not listen any more" if reach is Reach.REFUSED else "is silent",
+            )
+
+
+def reach_of(profile: MemberProfile) -> Reach:
+    """Connects to a member's port, and asks who is there.
+
+    A process that is stopped still takes connections. A process that ends may take one more, which is reset.
+    """
+    address = (profile.host, profile.port)
+    for is_last in (False, True):
+        try:
+            socket.create_connection(address, PROBE_TIMEOUT_S).close()
+        except ConnectionRefusedError:
+            return Reach.REFUSED
+        except OSError:
+            return Reach.SILENT
+        try:
+            reply = call_once(address, "ping", timeout=PROBE_TIMEOUT_S)
+        except ConnectivityError:
+            if not is_last:
+                time.sleep(0.02)  # The process may be ending: its port is closed a moment later.
+            continue
+        except PywanError:
+            return Reach.ANSWERED
+        there = reply.get("incarnation", profile.incarnation.member_id)
+        return Reach.ANSWERED if there == profile.incarnation.member_id else Reach.REFUSED
+    return Reach.ANSWERED

@@ -1,0 +1,63 @@
+"""Owns the file of what outlives a member's process: the site's identity, who coordinates it, the newest decision."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+from pywan.base.files import FileError, read_regular, write_whole
+from pywan.base.names import check_name
+from pywan.coordination import encoding
+from pywan.coordination.agent_session import Remembered
+from pywan.errors import ConfigurationError, PywanError
+
+log = logging.getLogger("pywan.agent")
+
+MAX_FILE_BYTES = 64 * 1024
+
+
+class RememberedFile:
+    """`path` None: nothing outlives the process."""
+
+    def __init__(self, member: str, path: Path | None) -> None:
+        self._member, self._path = member, path
+
+    def read(self) -> Remembered:
+        """ConfigurationError: the file cannot be used."""
+        if self._path is None or not self._path.exists():
+            return Remembered()
+        try:
+            value = json.loads(read_regular(self._path, MAX_FILE_BYTES, follow=False).data.decode())
+            return Remembered(
+                check_name(value["coordinator"], "a coordinator"),
+                str(value["site_identity"]),
+                encoding.decision_id_of(value["seen"]),
+                encoding.numbers_of(value["incarnations"]),
+            )
+        except (FileError, OSError, ValueError, KeyError, TypeError, PywanError) as error:
+            raise ConfigurationError(
+                f"member {self._member}: {self._path} cannot be used: {error}; move it away: the member then joins its"
+                " site as a new one"
+            ) from None
+
+    def write(self, remembered: Remembered) -> None:
+        """Keeps what a later incarnation of this member tells the coordinator."""
+        if self._path is None:
+            return
+        value = {
+            "coordinator": remembered.coordinator,
+            "site_identity": remembered.site_identity,
+            "seen": encoding.plain_decision_id(remembered.seen),
+            "incarnations": list(remembered.incarnations),
+        }
+        try:
+            write_whole(self._path, json.dumps(value).encode())
+        except OSError as error:
+            log.error(
+                "member %s: %s cannot be written: %s; a coordinator that loses its file does not learn from this member"
+                " that it has",
+                self._member,
+                self._path,
+                error.strerror,
+            )
