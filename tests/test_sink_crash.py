@@ -23,7 +23,7 @@ def test_a_table_behind_a_queue_equals_the_region_and_no_row_is_applied_twice_ov
     seed = int(os.environ.get("SEED", random.randrange(1 << 30)))
     print(f"seed {seed}")
     counts = run(seed, rounds=6, database=database, rounds_of_a_world=2)
-    assert counts["worlds"] == counts["checks at rest"] == 3
+    assert counts["worlds"] == 3 <= counts["checks at rest"]
 
 
 def test_a_failure_is_told_with_its_seed_and_leaves_no_process(monkeypatch, tmp_path):
