@@ -203,8 +203,8 @@ def run_world(
         try:
             world.wait_until_ready()
             while counts["rounds"] < min(rounds, started + rounds_of_a_world):
-                world.round()
                 counts["rounds"] += 1
+                world.round()
                 tell(f"{counts['rounds']} rounds, {counts['events applied']} events applied")
                 if counts["rounds"] % ROUNDS_BETWEEN_RESTS == 0:
                     world.rest()
@@ -214,7 +214,7 @@ def run_world(
     except Exception as error:
         kind = "postgresql" if isinstance(database, Postgres) else "sqlite"
         raise CampaignFailure(
-            f"seed {seed}, world {number}, round {counts['rounds'] - started + 1}: {error}\nkept in {folder}; repeat:"
+            f"seed {seed}, world {number}, round {counts['rounds'] - started}: {error}\nkept in {folder}; repeat:"
             f" python -m tests.sink_crash --database {kind} --seed {seed} --world {number} --rounds"
-            f" {counts['rounds'] - started + 1}"
+            f" {max(1, counts['rounds'] - started)}"
         ) from error
