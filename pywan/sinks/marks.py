@@ -46,6 +46,10 @@ class Mark:
         refused = (self.refused | {each for each in left_out if self.sequence < each < sequence}).difference(done)
         return Mark(sequence, refused)
 
+    def is_later_than(self, other: Mark) -> bool:
+        """Whether a sink got from the other mark of the same place to this one."""
+        return (self.sequence, -len(self.refused)) > (other.sequence, -len(other.refused))
+
     def __repr__(self) -> str:
         return f"<up to {self.sequence}" + (f", without {sorted(self.refused)}>" if self.refused else ">")
 

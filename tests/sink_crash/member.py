@@ -42,7 +42,6 @@ class Writer(threading.Thread):
             if not self._going.is_set() and self.has_put_all:
                 self.is_resting.set()
                 self._going.wait()
-                self.is_resting.clear()
             self._version += 1
             key = f"{self._number}/{self._version % KEYS}"
             self._do("put", key, lambda key=key: self._region.put(key, str(self._version)))
@@ -83,6 +82,8 @@ class Member:
         return dict(self.region.items())
 
     def go_on(self) -> None:
+        for writer in self.writers:  # Not by the writer, which may not run before it is to rest again.
+            writer.is_resting.clear()
         self.going.set()
 
 
