@@ -168,7 +168,7 @@ def test_partitions_have_marks_of_their_own(made, tmp_path):
 
 @pytest.mark.parametrize("moment", range(4))
 def test_a_process_that_ends_while_it_finishes_a_file_leaves_each_event_once(made, tmp_path, monkeypatch, moment):
-    """At each of the steps: before the whole file, before the marks, before its name, and between its parts as they go."""
+    """Before the whole file, before the marks, before the name of the file, and between its parts as they go."""
     sink = made()
     sink.process_arrow(batch(*puts(1, 4)))
     sink.process_arrow(batch(*puts(4, 6)))
