@@ -1,4 +1,6 @@
-"""Topics behind a queue. The brokers are librdkafka's mock cluster: the real protocol over sockets, in this process."""
+"""Topics behind a queue. Brokers are librdkafka's mock cluster, which speaks the real protocol over sockets in this
+process; and a real one, if `make kafka-broker` has fetched it.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +11,12 @@ import types
 
 import pytest
 
+from brokers import Broker, why_no_broker
 from databases import free_port
 from pywan.errors import ConfigurationError, ConnectivityError
 from pywan.sinks.kafka import KafkaSink
 from pywan.testing.local_site import LocalSite
-from pywan.testing.waiting import LIMIT_S
+from pywan.testing.waiting import LIMIT_S, eventually
 from sink_batches import Batch, destroy, put
 
 kafka = pytest.importorskip("confluent_kafka")
@@ -34,21 +37,22 @@ def sink(brokers):
         yield sink
 
 
-def messages(brokers, topic, count):
-    """So many messages of a topic, in the order of each partition."""
+def messages(brokers, topic, count, is_least=False):
+    """So many messages of a topic, in the order of each partition. With `is_least` all, if there are more."""
     consumer = kafka.Consumer(
         {"bootstrap.servers": brokers, "group.id": "test", "auto.offset.reset": "earliest", "enable.auto.commit": False}
     )
     try:
         partitions = consumer.list_topics(topic, timeout=LIMIT_S).topics[topic].partitions
         consumer.assign([kafka.TopicPartition(topic, n, kafka.OFFSET_BEGINNING) for n in partitions])
+        ends = [consumer.get_watermark_offsets(kafka.TopicPartition(topic, n), timeout=LIMIT_S)[1] for n in partitions]
+        assert sum(ends) == count or (is_least and sum(ends) > count), "so many messages are in the topic"
         found, deadline = [], time.monotonic() + LIMIT_S
-        while len(found) < count and time.monotonic() < deadline:
+        while len(found) < sum(ends) and time.monotonic() < deadline:
             message = consumer.poll(1.0)
             if message is not None:
-                assert message.error() is None
+                assert message.error() is None, message.error()
                 found.append(message)
-        assert consumer.poll(0.2) is None, "more messages than were expected"
         return found
     finally:
         consumer.close()
@@ -171,6 +175,54 @@ def test_the_configuration_can_say_otherwise(brokers, more):
     sink.process_events(Batch(put("a", "1")))
     sink.close()
     assert shown(brokers, 1) == [(b"a", b"1")]
+
+
+# A real broker
+
+
+@pytest.fixture(scope="module")
+def broker():
+    missing = why_no_broker()
+    if missing:
+        pytest.skip(missing)
+    with Broker() as broker:
+        yield broker
+
+
+def test_a_real_broker_has_every_message_in_order(broker):
+    sink = KafkaSink({"bootstrap.servers": broker.address}, topic="plain")
+    for first in range(1, 200, 20):
+        sink.process_events(Batch(*(put(f"k{n % 7}", n) for n in range(first, first + 20)), first=first))
+    sink.close()
+    found = messages(broker.address, "plain", 200)
+    for k in range(7):
+        numbers = [int(each.value()) for each in found if each.key() == f"k{k}".encode()]
+        assert numbers == [n for n in range(1, 201) if n % 7 == k]
+
+
+@pytest.mark.long
+def test_over_kill_9_of_a_real_broker_a_consumer_that_heeds_the_headers_has_each_event_once_and_in_order(broker):
+    with contextlib.closing(LocalSite("ny", 1)) as site:
+        cache = site.start_member()
+        sink = KafkaSink({"bootstrap.servers": broker.address, "delivery.timeout.ms": 1500}, topic="killed")
+        queue = cache.create_async_event_queue("to-topic", sink, batch_size=50, dispatcher_threads=2)
+        orders = cache.create_region("orders", type="REPLICATE", async_event_queue_ids=["to-topic"])
+        for life in range(3):
+            for n in range(500):
+                orders[f"k{n % 10}"] = life * 500 + n
+            if life < 2:
+                broker.kill()
+                eventually(lambda: queue.lag()["cause"].startswith("listener fails"), what="the cause of the lag")
+                broker.start()
+        assert queue.wait_until_flushed(2 * LIMIT_S)
+    taken: dict[bytes, list[int]] = {}
+    last: dict[tuple[object, ...], int] = {}
+    for each in messages(broker.address, "killed", 1500, is_least=True):
+        place = each.partition(), *(header(each, name) for name in ("queue", "life", "partition"))
+        if last.get(place, 0) < int(header(each, "sequence")):
+            last[place] = int(header(each, "sequence"))
+            taken.setdefault(each.key(), []).append(int(each.value()))
+    assert taken == {f"k{k}".encode(): list(range(k, 1500, 10)) for k in range(10)}
 
 
 # What cannot be used
