@@ -66,8 +66,8 @@ class Attempts:
     def check(self, place: Place, mark: Mark, sequence: int, possible_duplicate: bool, where: str) -> None:
         """Checks a mark that says that an event is done.
 
-        An event that no process may have handed over before cannot be done. Then the queue's disk store was restored
-        from a copy, or is a copy, and gives sequences a second time.
+        An event that no process may have handed over before cannot be done. Then the queue gives sequences a second time:
+        its disk store was put back to a copy, or is a copy, or lost its end with the power.
 
         Raises:
             IllegalStateError: The event is new.
@@ -75,8 +75,9 @@ class Attempts:
         if not possible_duplicate and sequence > self._last.get(place, 0):
             raise IllegalStateError(
                 f"{where} says that event {sequence} of partition {place.partition} of queue {place.queue} is done, and"
-                " the event is new: the disk store of the queue was restored from a copy, or is a copy. Remove what"
-                f" {where} has of life {place.life:016x} of this queue; what is queued is then done once more"
+                " the event is new: the disk store of the queue was restored from a copy, or is a copy, or has lost"
+                f" its end. Remove what {where} has of life {place.life:016x} of this queue; what is queued is then"
+                " done once more"
             )
 
     def begin(self, place: Place, last: int) -> None:
