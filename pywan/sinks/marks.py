@@ -66,8 +66,8 @@ class Attempts:
     def check(self, place: Place, mark: Mark, sequence: int, possible_duplicate: bool, where: str) -> None:
         """Checks a mark that says that an event is done.
 
-        An event that no process may have handed over before cannot be done. Then the queue gives sequences a second time:
-        its disk store was put back to a copy, or is a copy, or lost its end with the power.
+        An event that no process may have handed over before cannot be done. Then the queue gives sequences a second
+        time: its disk store was put back to a copy, or is a copy, or lost its end with the power.
 
         Raises:
             IllegalStateError: The event is new.
