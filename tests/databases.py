@@ -1,4 +1,4 @@
-"""Owns the databases that tests write to: a file of SQLite, and a real PostgreSQL on the loopback network."""
+"""Owns the databases that tests write to: a file of SQLite, and real servers on the loopback network."""
 
 from __future__ import annotations
 
@@ -180,6 +180,67 @@ class Postgres:
                 self._process.wait(LIMIT_S)
         self.kill()
         self._log.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+class MariaDb:
+    """A server in a folder of its own, which knows no accounts. It ends with this process at the latest."""
+
+    PROGRAM = shutil.which("mariadbd", path="/usr/sbin:/usr/local/sbin")
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="pywan-mariadb-"))
+        self.port = free_port()
+        (self.folder / "data").mkdir()
+        options = {
+            "datadir": self.folder / "data",
+            "bind-address": "127.0.0.1",
+            "port": self.port,
+            "socket": self.folder / "socket",
+            "user": pwd.getpwuid(os.geteuid()).pw_name,
+        }
+        with open(self.folder / "log", "ab") as log:
+            self._process = subprocess.Popen(
+                [
+                    *("setpriv", "--pdeathsig=KILL", str(self.PROGRAM), "--no-defaults", "--skip-grant-tables"),
+                    *(f"--{name}={value}" for name, value in options.items()),
+                ],
+                cwd="/",
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        try:
+            eventually(self._answers, what="an answer of MariaDB")
+        except BaseException:
+            self.close()
+            raise
+
+    def _answers(self) -> bool:
+        try:
+            self.run("CREATE DATABASE IF NOT EXISTS shop", database=None)
+        except Exception:
+            return False
+        return True
+
+    def connect(self, database: str | None = "shop") -> Any:
+        import pymysql
+
+        return pymysql.connect(host="127.0.0.1", port=self.port, user="root", database=database)
+
+    def run(self, *statements: str, database: str | None = "shop") -> list[tuple[Any, ...]]:
+        """The rows of the last statement."""
+        return run(lambda: self.connect(database), statements)
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait(LIMIT_S)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def __enter__(self) -> Self:

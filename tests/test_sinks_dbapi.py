@@ -10,7 +10,7 @@ import types
 
 import pytest
 
-from databases import Postgres, SqliteFile, why_no_postgres
+from databases import MariaDb, Postgres, SqliteFile, why_no_postgres
 from pywan.errors import ConfigurationError, IllegalStateError
 from pywan.sinks.dbapi import DbApiSink
 from pywan.sinks.sql import Dialect
@@ -445,11 +445,29 @@ def test_another_module_for_postgresql_works_as_well(server):
 
 
 def test_mysql_is_written_in_its_own_words():
-    """There is no server of it here: only the statement is checked."""
     assert Dialect("mysql", "pyformat").upsert("shop.orders", ["k`ey"], ["100%"]) == (
         "INSERT INTO `shop`.`orders` (`k``ey`, `100%%`) VALUES (%(p1)s, %(p2)s)"
         " ON DUPLICATE KEY UPDATE `100%%` = VALUES(`100%%`)"
     )
+
+
+@pytest.mark.skipif(
+    MariaDb.PROGRAM is None, reason="MariaDB is not installed (Debian: apt install mariadb-server-core)"
+)
+def test_a_real_mariadb_has_each_event_once():
+    pytest.importorskip("pymysql")
+    with MariaDb() as server:
+        first, second = (DbApiSink(server.connect, ["100%`"], create=TEXT) for _ in range(2))
+        batch = Batch(put("a", "1"), put("b", "100%"), destroy("a"), put("a", "2"))
+        first.process_events(batch)
+        second.process_events(batch.again())
+        first.process_events(Batch(put("a", "3"), first=5))
+        with pytest.raises(IllegalStateError, match="another member has applied"):
+            second.process_events(Batch(put("a", "late"), first=5))
+        second.process_events(Batch(put("a", "late"), put("a", "3"), first=5).again())
+        assert sorted(server.run("SELECT * FROM `100%```")) == [("a", "3"), ("b", "100%")]
+        assert server.run("SELECT sequence FROM pywan_marks") == [(6,)]
+        first.close(), second.close()
 
 
 # What cannot be used
