@@ -19,6 +19,8 @@
 #   make mutants-quick  two of those that need no build: others on each day of the year
 #   make crash     senders and receivers killed with kill -9  (ARGS="--rounds 1000 --seed 7" ...)
 #   make crash-site  a site of three members: killed, stopped, cut off, ended, and its locator  (ARGS="--rounds 100 --seed 7" or "--rolling 50")
+#   make crash-sink  a table behind a queue: member and database killed with kill -9  (ARGS="--rounds 200 --database sqlite" ...)
+#   make kafka-broker  fetches a broker of Kafka for tests, into build/kafka   (needs Maven and Java 17)
 #   make campaign  the random campaigns one after another, each for CAMPAIGN_SECONDS=600, or as many rounds or seeds
 #   make sanitize  the C tests, and the extension's tests, under ASan and UBSan; then make tsan
 #   make sanitize-quick  the C tests under ASan and UBSan; the C primitives under ThreadSanitizer
@@ -31,7 +33,7 @@
 SHELL      := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: help demo lint tidy test test-quick test-long campaign sanitize-quick bench ctest fuzz fuzz-core fuzz-python libfuzzer simulate simulate-site mutants mutants-quick crash crash-site sanitize sanitized tsan tables docs wheel install build clean
+.PHONY: help demo lint tidy test test-quick test-long campaign sanitize-quick bench ctest fuzz fuzz-core fuzz-python libfuzzer simulate simulate-site mutants mutants-quick crash crash-site crash-sink kafka-broker sanitize sanitized tsan tables docs wheel install build clean
 
 # Only used to make .venv; needs Python 3.11 or newer with the venv module.
 PYTHON ?= python3
@@ -201,11 +203,18 @@ crash: build
 crash-site: build
 	$(PY) -m tests.site_crash $(ARGS)
 
+crash-sink: build
+	$(PY) -m tests.sink_crash $(ARGS)
+
+kafka-broker:
+	mvn -q -B -f tests/kafka_broker.xml dependency:copy-dependencies -DoutputDirectory=$(CURDIR)/build/kafka
+
 campaign: build
 	$(MAKE) --no-print-directory fuzz libfuzzer fuzz-core fuzz-python FUZZ_SECONDS=$(CAMPAIGN_SECONDS)
 	$(MAKE) --no-print-directory simulate ARGS="--seeds $(CAMPAIGN_SECONDS) --jobs $(CORES)"
 	$(MAKE) --no-print-directory crash ARGS="--rounds $(CAMPAIGN_SECONDS)"
 	$(MAKE) --no-print-directory crash-site ARGS="--rounds $(CAMPAIGN_SECONDS)"
+	$(MAKE) --no-print-directory crash-sink ARGS="--rounds $(CAMPAIGN_SECONDS)"
 	EVERY_CALL=1 CONFIGURATION_SEEDS=1-$(CAMPAIGN_SECONDS) $(PYTEST) --timeout 3600 -o faulthandler_timeout=3700 -k "every_call or configuration_model"
 
 # The extension is built a second time beside the normal one, and its tests run with the sanitizer's library loaded first.

@@ -26,6 +26,8 @@ GROUPS = {
     "test_damaged_stores": "damaged stores",
     "test_golden": "golden",
     "test_refused": "refused",
+    "test_sinks_dbapi": "postgresql",
+    "test_sinks_kafka": "kafka",
 }
 
 # Modules for `make test-quick`: they need no second site, no process and no long wait. All others are marked `whole`.

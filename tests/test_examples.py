@@ -17,7 +17,12 @@ EXAMPLES = [
     pytest.param(path, id=path.stem, marks=[pytest.mark.spark] if path.stem.startswith("spark_") else [])
     for path in sorted((ROOT / "docs" / "examples").glob("*.py"))
 ]
-GUIDES = ("README.md", "docs/python.md", *(f"docs/coming-from-{name}.md" for name in ("geode", "kafka", "redis")))
+GUIDES = (
+    "README.md",
+    "docs/python.md",
+    "docs/async-event-queues.md",
+    *(f"docs/coming-from-{name}.md" for name in ("geode", "kafka", "redis")),
+)
 
 
 def blocks_of(page: str) -> list[object]:

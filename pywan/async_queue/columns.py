@@ -23,6 +23,9 @@ def to_arrow(batch: _core.EventBatch) -> Any:
     - `timestamp`: of the event, by the clock of its site. `stamp`: its version, which grows with each change of a key.
     - `origin_site`, `event_member`, `event_thread`, `event_sequence`: where it was made, and its identity.
     - `partition`, `sequence`: its place in the queue. `possible_duplicate`: whether it may have come before.
+
+    The metadata of its schema has the id of the queue (`pywan.queue`), and its numbering (`pywan.life`), which a
+    persistent queue keeps over restarts: with these two, partition and sequence identify an event.
     """
     arrow, columns = _pyarrow(), _core.EventColumns(batch)
     count, numbers = len(batch), columns.numbers()
@@ -51,6 +54,7 @@ def to_arrow(batch: _core.EventBatch) -> Any:
             plain("possible_duplicate", arrow.uint8()).cast(arrow.bool_()),
         ],
         names=_NAMES,
+        metadata={"pywan.queue": batch.queue, "pywan.life": str(batch.numbering)},
     )
 
 
