@@ -99,8 +99,6 @@ def test_a_call_outlives_a_silent_primary_however_long_the_member_timeout_is(sit
     monkeypatch.setattr("pywan.calls.route.CALL_TIMEOUT_S", 0.5)
     one, _ = site.start("one"), site.start("two")
     eventually(lambda: copies(site, "one") == copies(site, "two") == BUCKETS, what="copies at both members")
-    # If anything waited for the silent member, it would stay in the view, and calls to it would not go elsewhere.
-    eventually(lambda: copies(site, "two", "copied") == 113, what="copies of the replicated region")
     eventually(lambda: leads(site, "one") > 0 and leads(site, "two") > 0, what="primaries at both members")
     with pywan.Cache("caller", locators=f"127.0.0.1[{site.port}]") as caller:
         data = caller.create_region(**ACCESSORS[0])

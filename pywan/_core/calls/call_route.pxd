@@ -26,6 +26,7 @@ cdef class CallRoute:
     cdef bytes begin_change(self, wan_call *head, const wan_call_identity *call, int operation, key, value,
                             callback_argument, event_id, Condition condition_, int64_t timestamp_ms)
     cdef str outcome_of(self, const wan_answer *got, bytes payload, Condition condition_)
+    cdef bint has_moved(self, const wan_call *head) except *
     cdef object judge(self, wan_call *head, int state, const wan_answer *got, bytes payload, CallLine line,
                       uint64_t before, uint64_t *since, key)
     cdef object rename(self, wan_call *head)

@@ -250,6 +250,8 @@ cdef class CallRoute:
             for part in parts:
                 while part.slot != NULL and part.wait(until):
                     PyErr_CheckSignals()
+                    if self.has_moved(&part.head):
+                        part.trouble = "moved", part.head.epoch, MOVED, b""
         finally:
             for part in parts:
                 part.let_go()
@@ -362,6 +364,8 @@ cdef class CallRoute:
                     since[0] = before or max(<uint64_t>1, head.epoch)
                 while state == CALL_INTERRUPTED:
                     PyErr_CheckSignals()
+                    if self.has_moved(head):
+                        break
                     with nogil:
                         line.flush(until)
                         state = line.wait(slot, until)
@@ -378,6 +382,12 @@ cdef class CallRoute:
                     with nogil:
                         line.free(slot)
                 line.leave()
+
+    cdef bint has_moved(self, const wan_call *head) except *:
+        """Whether the bucket of a call that waits for its answer has another primary by now. The one that was asked may
+        be silent for long, while its connection is kept: other buckets may still wait for it. The call goes to the new
+        one, as after a connection that broke."""
+        return bool(self.tell_primary(head.bucket, head.epoch))
 
     cdef object judge(self, wan_call *head, int state, const wan_answer *got, bytes payload, CallLine line,
                       uint64_t before, uint64_t *since, key):
@@ -396,6 +406,8 @@ cdef class CallRoute:
             return "late", head.epoch, "it did not answer", b""
         if state == CALL_UNKNOWN:
             return "broken", head.epoch, line.why, b""
+        if state == CALL_INTERRUPTED:
+            return "moved", head.epoch, MOVED, b""
         since[0] = before
         return "broken", head.epoch, line.why if line.broken else "too many calls are on their way", b""
 
@@ -423,6 +435,9 @@ cdef class CallRoute:
         self.slots.rename(&call)
         head.caller = call.caller
         return "given up", head.epoch, "it knows this member as one that the site has given up", b""
+
+
+cdef str MOVED = "it did not answer, and another member is primary now"
 
 
 cdef class CallPart:
