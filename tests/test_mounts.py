@@ -15,6 +15,7 @@ from pywan import _core
 from pywan.callbacks import CacheListener, GatewayEventFilter
 from pywan.errors import QueueFullError
 from pywan.protocol.gateway import SenderHello, Welcome, encode
+from pywan.testing.doors import door_to
 from pywan.testing.waiting import eventually
 from pywan.transport import data
 from records import BATCH, REGION, make_batch, make_record, split_frames
@@ -359,10 +360,11 @@ def test_two_members_on_copies_of_one_store_lose_nothing(network, sites, tmp_pat
     stop_and_copy(member, tmp_path / "clone")
     eventually(lambda: member.sender.is_connected)
     # A site of its own: two members of one site cannot both have a persistent region.
-    locator = pywan.Locator(
-        "locator_clone", distributed_system_id=1, port=0, remote_locators=str(ln.locator.address), timings=QUICK
-    )
-    with locator, pywan.Cache("clone", locators=str(locator.address), dir=tmp_path / "clone") as clone:
+    with (
+        door_to(ln.locator, timings=QUICK) as door,
+        pywan.Locator("locator_clone", distributed_system_id=1, port=0, remote_locators=door, timings=QUICK) as locator,
+        pywan.Cache("clone", locators=str(locator.address), dir=tmp_path / "clone") as clone,
+    ):
         sender = clone.create_gateway_sender(
             "ln",
             remote_distributed_system_id=2,

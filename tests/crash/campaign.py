@@ -13,6 +13,7 @@ from typing import Any
 
 import pywan
 from pywan.protocol.discovery import Timings
+from pywan.testing.doors import door_to
 from pywan.testing.waiting import eventually
 
 from . import load
@@ -257,35 +258,33 @@ class World:
         folder = self.copy.with_name("clone")
         shutil.copytree(self.copy, folder)
         # It is in a site of its own: two members of one site cannot both have a persistent region.
-        locator = pywan.Locator(
-            "locator_clone",
-            distributed_system_id=1,
-            port=0,
-            timings=QUICK,
-            remote_locators=str(self.locators[1].address),
-        ).start()
-        spec = {**self.first.spec, "site": "clone", "directory": str(folder), "locators": str(locator.address)}
-        clone = Member(self.nursery, spec)
-        clone.start()
-        try:
-            told: dict[str, Any] = {}
+        with (
+            door_to(self.locators[1], timings=QUICK) as door,
+            pywan.Locator(
+                "locator_clone", distributed_system_id=1, port=0, timings=QUICK, remote_locators=door
+            ) as locator,
+        ):
+            spec = {**self.first.spec, "site": "clone", "directory": str(folder), "locators": str(locator.address)}
+            clone = Member(self.nursery, spec)
+            clone.start()
+            try:
+                told: dict[str, Any] = {}
 
-            def is_refused() -> bool:
-                told.update(clone.ask("tell"))
-                assert not told["is_connected"] or not self.first.ask("tell")["is_connected"], (
-                    f"both are connected: {told}"
-                )
-                return "connected from another opening" in (folder / "log").read_text()
+                def is_refused() -> bool:
+                    told.update(clone.ask("tell"))
+                    assert not told["is_connected"] or not self.first.ask("tell")["is_connected"], (
+                        f"both are connected: {told}"
+                    )
+                    return "connected from another opening" in (folder / "log").read_text()
 
-            eventually(is_refused, DRAIN_S, what="the refusal of a clone")
-            clone.stop()
-            self.counts["clones refused"] += 1
-        finally:
-            if clone.pid:
-                clone.kill()
-            clone.let_go()
-            locator.stop()
-            shutil.rmtree(folder)
+                eventually(is_refused, DRAIN_S, what="the refusal of a clone")
+                clone.stop()
+                self.counts["clones refused"] += 1
+            finally:
+                if clone.pid:
+                    clone.kill()
+                clone.let_go()
+        shutil.rmtree(folder)
 
     def _hear(self, seconds: float) -> None:
         """Lets the writers work for `seconds` from now, and returns what they did."""
