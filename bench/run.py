@@ -56,6 +56,7 @@ PROGRAMS = {
     "table": Program("bench_table.py", 3),
     "site_scale": Program("site_scale.py", 17, "long"),
     "site_peers": Program("compare_site.py", 4, "peers", ("--smallest", "--only", "pywan")),
+    "async_queue_peers": Program("compare_async_queue.py", 4, "peers", ("--smallest", "--only", "pywan")),
     "peers": Program("bench_peers.py", 0),  # Its smallest form only says that other systems are needed.
 }
 # The other files of this directory, which the programs use.
@@ -63,6 +64,7 @@ PARTS = {
     "conftest.py",
     "measure.py",
     "pieces.py",
+    "queue_member.py",
     "results.py",
     "run.py",
     "site_member.py",

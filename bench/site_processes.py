@@ -113,7 +113,13 @@ class GeodeSite:
 
     name = "Geode"
     accessor = "accessor"
-    heap: ClassVar = {"locator": "256m", "store": "1500m", "accessor": "700m"}
+    # {role: (the class of bench/peers, the size of its heap)}
+    roles: ClassVar = {
+        "locator": ("GeodeMember", "256m"),
+        "store": ("GeodeMember", "1500m"),
+        "accessor": ("GeodeMember", "700m"),
+        "queues": ("GeodeQueues", "1500m"),
+    }
 
     def __init__(self, folder: Path, *, goes_first: bool = False) -> None:
         self.folder, self._goes_first = folder, goes_first
@@ -122,12 +128,12 @@ class GeodeSite:
         self.start("locator", "locator")
 
     def begin(self, name: str, role: str = "store") -> GeodeProcess:
-        heap = self.heap[role]
+        program, heap = self.roles[role]
         class_path = f"{GEODE / 'classes'}:{GEODE / 'lib'}/*"
         options = [f"-Xms{heap}", f"-Xmx{heap}", "-XX:+UseG1GC", *GEODE_OPENS, "-cp", class_path]
         folder = self.folder / name
         folder.mkdir(exist_ok=True)
-        command = ["java", *options, "GeodeMember", role, name, str(self.port), folder]
+        command = ["java", *options, program, role, name, str(self.port), folder]
         self.members[name] = GeodeProcess(name, command, folder=folder, cwd=folder, goes_first=self._goes_first)
         return self.members[name]
 
@@ -145,7 +151,7 @@ class GeodeSite:
 
 
 def build_geode() -> None:
-    """Fetches the jars with Maven if they are not there, and compiles the member. Needs a JDK 17 and Maven."""
+    """Fetches the jars with Maven if they are not there, and compiles the members. Needs a JDK 17 and Maven."""
     missing = [name for name in ("java", "javac", "mvn") if not shutil.which(name)]
     if missing:
         sys.exit(f"{', '.join(missing)} not found; Debian: apt-get install openjdk-17-jdk-headless maven")
@@ -156,8 +162,9 @@ def build_geode() -> None:
         command = ["mvn", "-q", "-f", str(GEODE / "pom.xml"), "dependency:copy-dependencies", where]
         subprocess.run([*command, "-DincludeScope=runtime"], check=True, timeout=600)
         (GEODE / "fetched").touch()
-    source, classes = HERE / "peers" / "GeodeMember.java", GEODE / "classes"
-    made = classes / "GeodeMember.class"
-    if not made.exists() or made.stat().st_mtime < source.stat().st_mtime:
-        command = ["javac", "-nowarn", "-d", str(classes), "-cp", f"{GEODE / 'lib'}/*", str(source)]
+    sources, classes = sorted((HERE / "peers").glob("*.java")), GEODE / "classes"
+    made = [classes / f"{source.stem}.class" for source in sources]
+    newest = max(source.stat().st_mtime for source in sources)
+    if not all(each.exists() and each.stat().st_mtime >= newest for each in made):
+        command = ["javac", "-nowarn", "-d", str(classes), "-cp", f"{GEODE / 'lib'}/*", *map(str, sources)]
         subprocess.run(command, check=True, timeout=120)

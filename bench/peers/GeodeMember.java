@@ -34,7 +34,7 @@ public final class GeodeMember {
   private Map<String, byte[]>[] batches;
   private int nextBatch;
 
-  private static Properties properties(String name, int port) {
+  static Properties properties(String name, int port) {
     Properties properties = new Properties();
     properties.setProperty("name", name);
     properties.setProperty("mcast-port", "0");
@@ -69,11 +69,21 @@ public final class GeodeMember {
     }
     member.region =
         cache.<String, byte[]>createRegionFactory(kind).setPartitionAttributes(partition.create()).create("data");
+    serve(cache, member::run);
+  }
+
+  /** What a member does for a line: it gets the words, and returns the fields of the answer. */
+  interface Handler {
+    String run(String[] words) throws Exception;
+  }
+
+  /** Answers each line of the standard input. Ends the process when that ends. */
+  static void serve(Cache cache, Handler handler) throws Exception {
     answer("\"ready\": true");
     BufferedReader in = new BufferedReader(new InputStreamReader(System.in));
     for (String line; (line = in.readLine()) != null; ) {
       try {
-        answer(member.run(line.trim().split(" ")));
+        answer(handler.run(line.trim().split(" ")));
       } catch (Throwable trouble) {
         trouble.printStackTrace();
         answer("\"error\": \"" + trouble.toString().replaceAll("[^ -~]|[\"\\\\]", "'") + "\"");
