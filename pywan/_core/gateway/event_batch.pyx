@@ -1,4 +1,5 @@
 # Owns what a listener gets: the events of one batch, as objects that read a record when they are asked, or as columns.
+cimport cython
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
@@ -10,6 +11,8 @@ from pywan._core.values.names import region_name
 cdef tuple OPERATIONS = ("create", "update", "destroy")
 
 
+# It refers to its memory alone, and that to no object. Otherwise a batch would start a collection each time.
+@cython.no_gc
 cdef class AsyncEvent:
     """An event that an asynchronous event queue hands to its listener. Key, value and callback argument are decoded
     each time they are read."""
