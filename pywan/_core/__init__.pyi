@@ -994,7 +994,7 @@ class EventColumns:
     def numbers(self) -> dict[str, bytes]:
         """Returns a column for each of these, by its name: "operation" (8 bits: 0 create, 1 update, 2 destroy),
         "timestamp" (64 bits, milliseconds since 1970), "stamp", "sequence", "event_sequence" (64 bits), "partition",
-        "event_member", "event_thread" (32 bits), "origin_site", "possible_duplicate" (8 bits)."""
+        "event_member", "event_thread" (32 bits), "origin_site" (8 bits), "possible_duplicate" (one bit)."""
 
 def run_listener(
     session: Session, deliver: Callable[[EventBatch], list[tuple[int, int]] | None], queue: str, numbering: int

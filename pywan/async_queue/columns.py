@@ -37,9 +37,11 @@ def to_arrow(batch: _core.EventBatch) -> Any:
     return arrow.RecordBatch.from_arrays(
         [
             arrow.DictionaryArray.from_arrays(
-                arrow.Array.from_buffers(arrow.int32(), count, [None, arrow.py_buffer(regions)]), names
+                arrow.Array.from_buffers(arrow.int32(), count, [None, arrow.py_buffer(regions)]),
+                _words(tuple(names)),
+                safe=False,
             ),
-            arrow.DictionaryArray.from_arrays(plain("operation", arrow.int8()), _operations()),
+            arrow.DictionaryArray.from_arrays(plain("operation", arrow.int8()), _words(OPERATIONS), safe=False),
             _part(arrow, columns.part("key")),
             _part(arrow, columns.part("value")),
             _part(arrow, columns.part("callback")),
@@ -51,7 +53,7 @@ def to_arrow(batch: _core.EventBatch) -> Any:
             plain("event_sequence", arrow.uint64()),
             plain("partition", arrow.uint32()),
             plain("sequence", arrow.uint64()),
-            plain("possible_duplicate", arrow.uint8()).cast(arrow.bool_()),
+            plain("possible_duplicate", arrow.bool_()),
         ],
         names=_NAMES,
         metadata={"pywan.queue": batch.queue, "pywan.life": str(batch.numbering)},
@@ -121,9 +123,9 @@ def _kinds() -> dict[str, Any]:
     }
 
 
-@functools.cache
-def _operations() -> Any:
-    return _pyarrow().array(OPERATIONS)
+@functools.lru_cache(maxsize=64)
+def _words(words: tuple[str | None, ...]) -> Any:
+    return _pyarrow().array(words)
 
 
 @functools.cache

@@ -170,11 +170,12 @@ cdef class EventColumns:
     def numbers(self):
         """Returns a column for each of these, by its name: "operation" (8 bits: 0 create, 1 update, 2 destroy),
         "timestamp" (64 bits, milliseconds since 1970), "stamp", "sequence", "event_sequence" (64 bits), "partition",
-        "event_member", "event_thread" (32 bits), "origin_site", "possible_duplicate" (8 bits)."""
+        "event_member", "event_thread" (32 bits), "origin_site" (8 bits), "possible_duplicate" (one bit)."""
         cdef size_t count = self.count
         cdef bytes operation = room(count), timestamp = room(count * 8), stamp = room(count * 8)
         cdef bytes sequence = room(count * 8), partition = room(count * 4), member = room(count * 4)
-        cdef bytes thread = room(count * 4), number = room(count * 8), origin = room(count), repeated = room(count)
+        cdef bytes thread = room(count * 4), number = room(count * 8), origin = room(count)
+        cdef bytes repeated = room((count + 7) // 8)
         cdef uint8_t *operations = <uint8_t *>PyBytes_AS_STRING(operation)
         cdef int64_t *timestamps = <int64_t *>PyBytes_AS_STRING(timestamp)
         cdef uint64_t *stamps = <uint64_t *>PyBytes_AS_STRING(stamp)
@@ -182,18 +183,20 @@ cdef class EventColumns:
         cdef uint32_t *threads = <uint32_t *>PyBytes_AS_STRING(thread)
         cdef uint64_t *event_numbers = <uint64_t *>PyBytes_AS_STRING(number)
         cdef uint8_t *origins = <uint8_t *>PyBytes_AS_STRING(origin)
+        cdef uint8_t *repeats = <uint8_t *>PyBytes_AS_STRING(repeated)
         cdef const wan_record *record
         cdef uint32_t n
+        memset(repeats, 0, (count + 7) // 8)
         with nogil:
             for n in range(self.count):
                 record = self.memory.records[self.first + n]
+                repeats[n >> 3] |= <uint8_t>((self.memory.repeated[self.first + n] != 0) << (n & 7))
                 operations[n], origins[n] = record.operation, record.origin_site
                 timestamps[n], stamps[n] = <int64_t>(record.stamp >> 16), record.stamp
                 members[n], threads[n], event_numbers[n] = (record.event_member, record.event_thread,
                                                             record.event_sequence)
         memcpy(PyBytes_AS_STRING(sequence), self.memory.sequences + self.first, count * 8)
         memcpy(PyBytes_AS_STRING(partition), self.memory.partitions + self.first, count * 4)
-        memcpy(PyBytes_AS_STRING(repeated), self.memory.repeated + self.first, count)
         return {
             "operation": operation, "timestamp": timestamp, "stamp": stamp, "sequence": sequence,
             "partition": partition, "event_member": member, "event_thread": thread, "event_sequence": number,
