@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from pywan.async_queue.listener_ends import ListenerEnds
-from pywan.base.amounts import size_text
 from pywan.config.attributes import AsyncEventQueueAttributes, AsyncEventQueueChanges
 from pywan.config.table import takes_changes
-from pywan.forks import is_inherited, of_one_process
+from pywan.forks import of_one_process
 from pywan.gateway.queue_face import QueueFace
 
 
@@ -51,26 +50,8 @@ class AsyncEventQueue(QueueFace):
 
     # How it shows itself
 
-    def _line(self) -> str:
-        core = self._core
-        words = core.attributes.id
-        if is_inherited(self):
-            return f"{words}, of the parent process"
-        return f"{words}, {core.status.text}, {len(core.queue):,} queued, {len(core.parked):,} parked"
+    def _names(self) -> dict[str, object]:
+        return {"id": self._core.attributes.id}
 
-    def _facts(self) -> dict[str, object]:
-        core, attributes = self._core, self._core.attributes
-        facts: dict[str, object] = {"id": attributes.id}
-        if is_inherited(self):
-            return {**facts, "state": "of the parent process"}
-        return {
-            **facts,
-            "state": core.status.text,
-            "listener": repr(self._ends().listener),
-            "queued events": len(core.queue),
-            "queued bytes": size_text(core.queue.bytes),
-            "parked events": len(core.parked),
-            "parallel": attributes.parallel,
-            "persistent": attributes.enable_persistence,
-            "dispatcher threads": attributes.dispatcher_threads,
-        }
+    def _far_end(self) -> dict[str, object]:
+        return {"listener": repr(self._ends().listener)}

@@ -74,6 +74,26 @@ def to_region_type(value: Any, what: str) -> str:
 
 
 # What gateway senders and asynchronous event queues have in common.
+_BatchSize = Annotated[
+    int,
+    Attribute(
+        "the most events in a batch",
+        lowest=1,
+        highest=INT_MAX,
+        also={-1: "no limit, only the time interval closes a batch"},
+        more="`alter` does not take -1",
+    ),
+]
+_BatchTimeInterval = Annotated[
+    int,
+    Attribute(
+        "the time after which a batch leaves that is not full",
+        unit="ms",
+        lowest=0,
+        highest=INT_MAX,
+        also={-1: "a batch never waits for more events"},
+    ),
+]
 _GatewayEventFilters = Annotated[
     Collection[Any],
     Attribute(
@@ -104,30 +124,20 @@ def check_queue(queue: SenderAttributes | AsyncEventQueueAttributes) -> None:
         )
 
 
+def check_batch_size(made: SenderAttributes | AsyncEventQueueAttributes, given: Mapping[str, Any]) -> None:
+    """Raises an error if the size of batches was altered to one that only a new queue may have."""
+    if "batch_size" in given and made.batch_size < 1:
+        raise made.error(
+            f"{made.what}: batch_size {made.batch_size} is no size that it can be altered to; give 1 or more"
+        )
+
+
 @dataclass(kw_only=True)
 class SenderChanges:
     """The attributes of a sender that can be changed while it exists (Geode's alter gateway-sender)."""
 
-    batch_size: Annotated[
-        int,
-        Attribute(
-            "the most events in a batch",
-            lowest=1,
-            highest=INT_MAX,
-            also={-1: "no limit, only the time interval closes a batch"},
-            more="`alter` does not take -1",
-        ),
-    ] = 100
-    batch_time_interval: Annotated[
-        int,
-        Attribute(
-            "the time after which a batch is sent that is not full",
-            unit="ms",
-            lowest=0,
-            highest=INT_MAX,
-            also={-1: "a batch never waits for more events"},
-        ),
-    ] = 1000
+    batch_size: _BatchSize = 100
+    batch_time_interval: _BatchTimeInterval = 1000
     alert_threshold: Annotated[
         int,
         Attribute(
@@ -315,10 +325,7 @@ class SenderAttributes(Attributes, SenderChanges):
 
     def altered(self, changes: type = SenderChanges, /, **given: Any) -> SenderAttributes:
         made = super().altered(changes, **given)
-        if "batch_size" in given and made.batch_size < 1:
-            raise self.error(
-                f"{self.what}: batch_size {made.batch_size} is no size that it can be altered to; give 1 or more"
-            )
+        check_batch_size(made, given)
         return made
 
     @property
@@ -349,26 +356,8 @@ class SenderAttributes(Attributes, SenderChanges):
 class AsyncEventQueueChanges:
     """The attributes of an asynchronous event queue that can be changed while it exists."""
 
-    batch_size: Annotated[
-        int,
-        Attribute(
-            "the most events in a batch",
-            lowest=1,
-            highest=INT_MAX,
-            also={-1: "no limit, only the time interval closes a batch"},
-            more="`alter` does not take -1",
-        ),
-    ] = 100
-    batch_time_interval: Annotated[
-        int,
-        Attribute(
-            "the time after which a batch is handed over that is not full",
-            unit="ms",
-            lowest=0,
-            highest=INT_MAX,
-            also={-1: "a batch never waits for more events"},
-        ),
-    ] = 5
+    batch_size: _BatchSize = 100
+    batch_time_interval: _BatchTimeInterval = 5
     park_after_tries: Annotated[
         int,
         Attribute(
@@ -463,10 +452,7 @@ class AsyncEventQueueAttributes(Attributes, AsyncEventQueueChanges):
 
     def altered(self, changes: type = AsyncEventQueueChanges, /, **given: Any) -> AsyncEventQueueAttributes:
         made = super().altered(changes, **given)
-        if "batch_size" in given and made.batch_size < 1:
-            raise self.error(
-                f"{self.what}: batch_size {made.batch_size} is no size that it can be altered to; give 1 or more"
-            )
+        check_batch_size(made, given)
         return made
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from pywan.base.amounts import size_text
 from pywan.base.faces import Described
-from pywan.forks import of_one_process
+from pywan.forks import is_inherited, of_one_process
 from pywan.gateway.sender_core import SenderCore
 from pywan.stats import Ledger, check_ledger, ledger
 
@@ -194,3 +195,35 @@ class QueueFace(Described):
             The number of events that were forgotten.
         """
         return self._core.parked.drop()
+
+    # How it shows itself
+
+    def _names(self) -> dict[str, object]:
+        """Returns the rows of the table that say which one it is."""
+        raise NotImplementedError
+
+    def _far_end(self) -> dict[str, object]:
+        """Returns the rows that say where its events go now. It is of this process."""
+        raise NotImplementedError
+
+    def _line(self) -> str:
+        core, words = self._core, " to site ".join(map(str, self._names().values()))
+        if is_inherited(self):
+            return f"{words}, of the parent process"
+        return f"{words}, {core.status.text}, {len(core.queue):,} queued, {len(core.parked):,} parked"
+
+    def _facts(self) -> dict[str, object]:
+        core, attributes = self._core, self._core.attributes
+        if is_inherited(self):
+            return {**self._names(), "state": "of the parent process"}
+        return {
+            **self._names(),
+            "state": core.status.text,
+            **self._far_end(),
+            "queued events": len(core.queue),
+            "queued bytes": size_text(core.queue.bytes),
+            "parked events": len(core.parked),
+            "parallel": attributes.parallel,
+            "persistent": attributes.enable_persistence,
+            "dispatcher threads": attributes.dispatcher_threads,
+        }

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from pywan.base.amounts import size_text
 from pywan.config.attributes import SenderAttributes, SenderChanges
 from pywan.config.table import takes_changes
-from pywan.forks import is_inherited, of_one_process
+from pywan.forks import of_one_process
 from pywan.gateway.queue_face import QueueFace
 
 
@@ -51,26 +50,8 @@ class GatewaySender(QueueFace):
 
     # How it shows itself
 
-    def _line(self) -> str:
-        core = self._core
-        words = f"{core.id} to site {min(core.attributes.reaches)}"
-        if is_inherited(self):
-            return f"{words}, of the parent process"
-        return f"{words}, {core.status.text}, {len(core.queue):,} queued, {len(core.parked):,} parked"
+    def _names(self) -> dict[str, object]:
+        return {"id": self._core.id, "remote site": str(min(self._core.attributes.reaches))}
 
-    def _facts(self) -> dict[str, object]:
-        core, attributes = self._core, self._core.attributes
-        facts: dict[str, object] = {"id": core.id, "remote site": str(min(attributes.reaches))}
-        if is_inherited(self):
-            return {**facts, "state": "of the parent process"}
-        return {
-            **facts,
-            "state": core.status.text,
-            "receiver": str(core.dispatchers.receiver_place or "none"),
-            "queued events": len(core.queue),
-            "queued bytes": size_text(core.queue.bytes),
-            "parked events": len(core.parked),
-            "parallel": attributes.parallel,
-            "persistent": attributes.enable_persistence,
-            "dispatcher threads": attributes.dispatcher_threads,
-        }
+    def _far_end(self) -> dict[str, object]:
+        return {"receiver": str(self._core.dispatchers.receiver_place or "none")}

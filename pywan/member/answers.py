@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pywan.base.amounts import duration_text, size_text
 from pywan.base.names import quoted
 from pywan.config.options import Answer, Option
-from pywan.errors import DataLossError
+from pywan.errors import DataLossError, NotFoundError
+
+if TYPE_CHECKING:
+    from pywan.gateway.sender import GatewaySender
+    from pywan.member.core import MemberCore
 
 MAX_PARKED_SHOWN = 10_000
 SHOWN_VALUE_CHARACTERS = 200  # The limit for each key and value in a list of parked events.
@@ -86,3 +90,14 @@ def ledger_of(sender: Any) -> dict[str, Any]:
         return entry
     except DataLossError as error:
         return error.ledger
+
+
+def sender_of(member: MemberCore, id: Any) -> GatewaySender:
+    """Returns the member's gateway sender of that id. NotFoundError, in Geode's words, if there is none."""
+    senders = member.senders.by_id()
+    if id not in senders:
+        raise NotFoundError(
+            f"GatewaySender {id} is not available on member {member.name}; senders there:"
+            f" {', '.join(sorted(senders)) or 'none'}"
+        )
+    return senders[id]

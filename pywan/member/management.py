@@ -50,6 +50,7 @@ from pywan.member.answers import (
     ledger_fault,
     ledger_of,
     plain_map,
+    sender_of,
     to_plain_value,
 )
 from pywan.member.handover import LostCopies, lost_copies_text, still_needed_text
@@ -420,7 +421,7 @@ class ManagementService(QueueCommands):
         keeps="alter",
     )
     def on_alter_gateway_sender(self, id: str, **attributes: Any) -> Answer:
-        sender = self._sender(id)
+        sender = sender_of(self._member, id)
         altered = sender.attributes.altered(**attributes)
         sender.alter(**{name: getattr(altered, name) for name in attributes})
         return {"status": f'GatewaySender "{id}" altered on "{self._member.name}"', "changed": True}
@@ -429,11 +430,11 @@ class ManagementService(QueueCommands):
     def on_destroy_gateway_sender(self, id: str, if_exists: Any = False) -> Answer:
         if id not in self._member.senders.by_id() and values.to_bool(if_exists, "if-exists"):
             return {"status": f'GatewaySender "{id}" is not there; skipped', "changed": False}
-        self._sender(id).destroy()
+        sender_of(self._member, id).destroy()
         return {"status": f'GatewaySender "{id}" destroyed on "{self._member.name}"', "changed": True}
 
     def on_start_gateway_sender(self, id: str, clean_queues: Any = False) -> Answer:
-        sender, clean = self._sender(id), values.to_bool(clean_queues, "clean-queues")
+        sender, clean = sender_of(self._member, id), values.to_bool(clean_queues, "clean-queues")
         if sender.is_running and not clean:
             return {"status": f"GatewaySender {id} is already started on member {self._member.name}"}
         sender.start(clean_queues=clean)
@@ -441,7 +442,7 @@ class ManagementService(QueueCommands):
 
     @command(GATEWAYS, "end queueing and sending", SENDER_ID, more="It is no error if the sender does not run")
     def on_stop_gateway_sender(self, id: str) -> Answer:
-        sender = self._sender(id)
+        sender = sender_of(self._member, id)
         if not sender.is_running:
             return {"status": f"GatewaySender {id} is not running on member {self._member.name}"}
         sender.stop()
@@ -483,7 +484,7 @@ class ManagementService(QueueCommands):
         ),
     )
     def on_status_gateway_sender(self, id: str) -> Answer:
-        sender = self._sender(id)
+        sender = sender_of(self._member, id)
         return {**_sender_view(sender), "attributes": to_plain(sender.attributes), "stats": plain_map(sender.stats)}
 
     # --- the receiver ---
@@ -662,17 +663,8 @@ class ManagementService(QueueCommands):
             raise RegionNotFoundError(f"region {name!r} is not on member {self._member.name}; regions there: {there}")
         return region
 
-    def _sender(self, id: Any) -> Any:
-        sender = self._member.senders.by_id().get(id)
-        if sender is None:
-            there = ", ".join(sorted(self._member.senders.by_id())) or "none"
-            raise NotFoundError(
-                f"GatewaySender {id} is not available on member {self._member.name}; senders there: {there}"
-            )
-        return sender
-
     def _running_sender(self, id: Any) -> Any:
-        sender = self._sender(id)
+        sender = sender_of(self._member, id)
         if not sender.is_running:
             raise IllegalStateError(f"GatewaySender {id} is not running on member {self._member.name}; start it first")
         return sender

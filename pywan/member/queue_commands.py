@@ -18,6 +18,7 @@ from pywan.member.answers import (
     QUEUES,
     ledger_of,
     plain_map,
+    sender_of,
     shown_value,
 )
 
@@ -34,9 +35,6 @@ class QueueCommands:
     """A part of `ManagementService`."""
 
     _member: MemberCore
-
-    def _sender(self, id: Any) -> Any:
-        raise NotImplementedError  # The other part finds senders.
 
     def on_create_async_event_queue(self, id: str, if_not_exists: Any = False, **attributes: Any) -> Answer:
         if id in self._member.senders.queues_by_id():
@@ -173,7 +171,7 @@ class QueueCommands:
     def _either(self, op: str, sender_id: str | None, queue_id: str | None) -> Any:
         if (sender_id is None) == (queue_id is None):
             raise ConfigurationError(f"{op}: give either --id, of a sender, or --async-event-queue-id")
-        return self._sender(sender_id) if queue_id is None else self._queue(queue_id)
+        return sender_of(self._member, sender_id) if queue_id is None else self._queue(queue_id)
 
 
 def _queue_view(queue: Any) -> dict[str, Any]:
