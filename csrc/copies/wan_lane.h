@@ -103,11 +103,16 @@ static inline int wan_epoch_order(uint64_t life, uint64_t epoch, uint64_t other_
     return epoch == other_epoch ? 0 : epoch < other_epoch ? -1 : 1;
 }
 
-/* The lane's thread is about to sleep, or does not sleep any more. After it said that it sleeps, it looks for work once
- * more: whoever gives it work does that first, and then looks whether it sleeps. */
+/* The thread that runs the lane says WAN_LANE_RUNS or WAN_LANE_WAITS. After it said that it waits, it looks for work
+ * once more: whoever gives it work does that first, and then looks whether it waits. */
 static inline void wan_lane_set_asleep(wan_lane_state *state, uint32_t value)
 {
     __atomic_exchange_n(&state->asleep, value, __ATOMIC_SEQ_CST);
+}
+/* Makes `asleep` another WAN_LANE_* if it is `before`. Returns whether it was. */
+static inline int wan_lane_change(wan_lane_state *state, uint32_t before, uint32_t now)
+{
+    return __atomic_compare_exchange_n(&state->asleep, &before, now, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
 }
 static inline void wan_lane_set_connected(wan_lane_state *state, uint32_t value)
 {

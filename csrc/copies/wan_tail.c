@@ -219,20 +219,51 @@ static void wake(uint32_t *asleep, int wake_file)
     (void)written; /* It is full: the thread is about to wake. */
 }
 
-/* Marks the bucket for a lane, and wakes the lane. Under the bucket's lock. */
-static void give_lane(wan_tail *tail, const wan_tail_bucket *bucket, uint32_t lane)
+void wan_lane_wake(wan_lane_state *state)
+{
+    const uint32_t was = __atomic_exchange_n(&state->asleep, WAN_LANE_RUNS, __ATOMIC_SEQ_CST);
+    if (was == WAN_LANE_RUNS) return;
+    const uint64_t one = 1;
+    ssize_t written = write(was == WAN_LANE_WAITS ? state->wake_file : state->rest_file, &one, sizeof one);
+    (void)written; /* It is full: the thread is about to wake. */
+}
+
+/* Marks the bucket for a lane, and wakes the lane. `may_rest`: not if it rests. Under the bucket's lock. */
+static void give_lane(wan_tail *tail, const wan_tail_bucket *bucket, uint32_t lane, int may_rest)
 {
     const uint32_t number = number_of(tail, bucket);
     uint64_t *bits = __atomic_load_n(&tail->to_send[lane], __ATOMIC_ACQUIRE);
     if (!bits) return;
     __atomic_fetch_or(&bits[number / 64], (uint64_t)1 << (number % 64), __ATOMIC_SEQ_CST);
     wan_lane_state *state = __atomic_load_n(&tail->lanes[lane], __ATOMIC_ACQUIRE);
-    if (state) wake(&state->asleep, state->wake_file);
+    if (!state || (may_rest && __atomic_load_n(&state->asleep, __ATOMIC_SEQ_CST) == WAN_LANE_RESTS)) return;
+    wan_lane_wake(state);
 }
 
-static void give_lanes(wan_tail *tail, const wan_tail_bucket *bucket)
+static void give_lanes(wan_tail *tail, const wan_tail_bucket *bucket, int may_rest)
 {
-    for (uint32_t n = 0; n < bucket->copy_count; n++) give_lane(tail, bucket, bucket->copies[n].lane);
+    for (uint32_t n = 0; n < bucket->copy_count; n++)
+        give_lane(tail, bucket, bucket->copies[n].lane, may_rest && bucket->copies[n].state == WAN_COPY_WAITED);
+}
+
+void wan_tail_run_lane(const wan_lane_wait *wait)
+{
+    wan_tail *tail = wait->tail;
+    wan_tail_bucket *bucket = &tail->buckets[wait->bucket];
+    wan_lane_state *taken = NULL;
+    if (load(&bucket->counted) >= wait->sequence) return;
+    wan_lock_take(&bucket->lock); /* A lane that is found in the tail lives as long. */
+    for (uint32_t n = 0; n < bucket->copy_count; n++) {
+        wan_lane_state *state = __atomic_load_n(&tail->lanes[bucket->copies[n].lane], __ATOMIC_ACQUIRE);
+        uint32_t rests = WAN_LANE_RESTS;
+        if (!state || __atomic_load_n(&state->asleep, __ATOMIC_SEQ_CST) != WAN_LANE_RESTS) continue;
+        if (taken) wan_lane_wake(state);
+        else if (__atomic_compare_exchange_n(&state->asleep, &rests, WAN_LANE_RUNS, 0, __ATOMIC_SEQ_CST,
+                                             __ATOMIC_SEQ_CST))
+            taken = state;
+    }
+    wan_lock_release(&bucket->lock);
+    if (taken) taken->run(taken->runner, wait);
 }
 
 /* What happens under a bucket's lock. */
@@ -456,6 +487,7 @@ static wan_status make_room(wan_tail_bucket *bucket, uint64_t length, wan_tail_r
     room->at = bucket->changes.bytes + bucket->changes.used;
     room->length = length;
     room->sequence = bucket->last + 1;
+    room->is_waited_for = 0;
     return WAN_OK;
 }
 
@@ -472,6 +504,7 @@ wan_status wan_tail_reserve(wan_tail *tail, uint32_t number, uint64_t length, co
     }
     if (status == WAN_OK) status = may_take(tail, bucket, length);
     if (status == WAN_OK) status = make_room(bucket, length, room);
+    if (status == WAN_OK && attempt) room->is_waited_for = attempt->waits;
     if (status != WAN_OK) wan_lock_release(&bucket->lock);
     return status;
 }
@@ -487,7 +520,7 @@ uint64_t wan_tail_commit(wan_tail *tail, wan_tail_reservation *room, uint32_t sh
         bucket->changes.used += room->length;
         /* It counts if nobody is waited for. */
         if (bucket->counted == sequence - 1 || !bucket->copy_count) recount(tail, bucket);
-        give_lanes(tail, bucket);
+        give_lanes(tail, bucket, room->is_waited_for);
     } else {
         bucket->dropped_bytes += room->length;
         bucket->first = sequence + 1;
@@ -613,7 +646,7 @@ int wan_tail_set_primary_until(wan_tail *tail, uint64_t until_us)
         wan_lock_take(&bucket->lock);
         if (recount(tail, bucket)) {
             grew = 1;
-            give_lanes(tail, bucket); /* The copies are told. */
+            give_lanes(tail, bucket, 0); /* The copies are told. */
         }
         wan_lock_release(&bucket->lock);
     }
@@ -658,7 +691,7 @@ void wan_tail_set_role(wan_tail *tail, uint32_t number, uint8_t role, uint64_t l
     }
     if (role == WAN_TAIL_PRIMARY) {
         recount(tail, bucket);
-        give_lanes(tail, bucket);
+        give_lanes(tail, bucket, 0);
     }
     __atomic_fetch_add(&bucket->changed, 1, __ATOMIC_SEQ_CST);
     wake_waiters(bucket);
@@ -701,7 +734,7 @@ wan_status wan_tail_set_copies(wan_tail *tail, uint32_t number, const wan_tail_c
     bucket->copies = fresh;
     bucket->copy_count = count;
     recount(tail, bucket);
-    give_lanes(tail, bucket);
+    give_lanes(tail, bucket, 0);
     wan_lock_release(&bucket->lock);
     return WAN_OK;
 }
@@ -720,7 +753,7 @@ int wan_tail_may_read(wan_tail *tail, uint32_t number, uint64_t now_us)
         may = 0;
         if (state) {
             __atomic_store_n(&state->wants_promise, 1, __ATOMIC_SEQ_CST);
-            wake(&state->asleep, state->wake_file);
+            wan_lane_wake(state);
         }
     }
     may = may && (bucket->role == WAN_TAIL_COPY ? load(&tail->lease_until_us) > now_us : is_in_time(tail, now_us));
@@ -794,7 +827,7 @@ int wan_tail_acknowledged(wan_tail *tail, uint32_t number, uint32_t lane, uint64
         copy->confirmed = 1;
         if (recount(tail, bucket)) {
             became = WAN_TAIL_GREW;
-            give_lanes(tail, bucket); /* The copies are told. */
+            give_lanes(tail, bucket, 0); /* The copies are told. */
         }
         if (copy->image_acked && !copy->caught_up && copy->acked >= bucket->counted) {
             copy->caught_up = 1;
@@ -835,7 +868,7 @@ void wan_tail_rewind(wan_tail *tail, uint32_t lane)
             copy->confirmed = copy->asked = copy->queued = 0;
             copy->retry_us = 0;
             if (copy->state == WAN_COPY_LEARNING) copy->image_shard = 0;
-            give_lane(tail, bucket, lane);
+            give_lane(tail, bucket, lane, 0);
         }
         wan_lock_release(&bucket->lock);
     }

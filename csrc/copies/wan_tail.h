@@ -130,14 +130,37 @@ typedef struct {
     wan_feed items[];
 } wan_feeds;
 
-/* What the tails of all regions know of the lane to one other member. Its owner (a LaneSender) keeps it alive as long
- * as a tail names it. All fields are atomic. */
+/* What a thread waits for that runs a lane itself. */
 typedef struct {
-    uint32_t asleep;            /* The lane's thread waits on wake_file: whoever gives it work writes there. */
-    int wake_file;              /* An eventfd. */
+    struct wan_tail *tail;
+    uint32_t bucket;
+    int other_file; /* The thread stops running the lane as soon as this file can be read. -1: there is none. */
+    uint64_t era, sequence, until_us;
+} wan_lane_wait;
+
+/* Who runs a lane: sends on it, and takes what comes. One thread does at a time, the lane's own or one that waits for
+ * its change (docs/decisions/0080). */
+enum {
+    WAN_LANE_RUNS = 0, /* A thread is at work. Before it waits it looks for more. */
+    WAN_LANE_WAITS =
+        1, /* It waits on wake_file: whoever gives the lane work makes this WAN_LANE_RUNS and writes there. */
+    /* Nothing is on its way. The lane's thread rests on rest_file. Whoever makes this WAN_LANE_RUNS runs the lane, or
+     * writes there: then the lane's thread does. */
+    WAN_LANE_RESTS = 2,
+};
+
+/* What the tails of all regions know of the lane to one other member. Its owner (a LaneSender) keeps it alive as long
+ * as a tail names it. All fields but the last two are atomic. */
+typedef struct {
+    uint32_t asleep;            /* WAN_LANE_* */
+    int wake_file, rest_file;   /* Each an eventfd. */
     uint64_t promised_until_us; /* Until then (wan_monotonic_us) the member adopts no later epoch without saying so. */
     uint32_t is_connected;
     uint32_t wants_promise; /* A read waits for a promise: the lane asks at once. Whoever sets it wakes the lane. */
+    /* Runs the lane for a thread that has made it WAN_LANE_RUNS, until what that waits for counts, or can come only
+     * from elsewhere, or it is `until_us`. Then somebody else runs it, or it rests. Set before it rests. */
+    void (*run)(void *runner, const wan_lane_wait *wait);
+    void *runner;
 } wan_lane_state;
 
 enum { WAN_COPY_LEARNING = 0, WAN_COPY_WAITED = 1 }; /* Waited: a change counts only when this copy has it too. */
@@ -223,6 +246,9 @@ typedef struct {
     uint64_t since;
     uint32_t row; /* Of a call of many rows. */
     uint8_t is_row;
+    /* The thread that makes the change waits for it at once, and calls wan_tail_run_lane: a lane that rests is not
+     * woken for it. */
+    uint8_t waits;
 } wan_attempt;
 
 /* What is remembered. It holds when `sequence` counts, in this era. */
@@ -232,7 +258,7 @@ typedef struct {
     uint8_t outcome, found_form, has_found;
 } wan_recalled;
 
-typedef struct {
+typedef struct wan_tail {
     wan_tail_bucket *buckets;
     uint32_t bucket_count, shard_count;
     uint32_t min_copies; /* A bucket with fewer copies in sync, the primary included, takes no change. */
@@ -258,6 +284,7 @@ typedef struct {
     uint8_t *at; /* Where the wan_tail_entry goes. */
     uint64_t length;
     uint64_t sequence;     /* Of the change, if it is made. */
+    uint8_t is_waited_for; /* As `waits` of its attempt. */
     wan_recalled recalled; /* WAN_MADE_BEFORE: what an earlier attempt did. */
 } wan_tail_reservation;
 /* Instead of the shard that an entry changes: */
@@ -327,6 +354,11 @@ wan_status wan_tail_reserve(wan_tail *tail, uint32_t bucket, uint64_t length, co
  * of the key, WAN_NO_SHARD or WAN_TAIL_ALL_SHARDS. */
 uint64_t wan_tail_commit(wan_tail *tail, wan_tail_reservation *room, uint32_t shard);
 void wan_tail_cancel(wan_tail_reservation *room);
+/* Runs a lane on which a change leaves, if one rests, as `wan_lane_state.run`. Other lanes of the bucket that rest are
+ * woken. The caller holds no lock. */
+void wan_tail_run_lane(const wan_lane_wait *wait);
+/* Gives the lane's thread something to do, if nobody runs the lane. */
+void wan_lane_wake(wan_lane_state *state);
 /* What became of a call, or of one of its rows, before. WAN_MADE_BEFORE: it took effect, and *recalled says how;
  * `found` (NULL: nobody wants it) gets the value that it found. WAN_EMPTY: it has not happened. WAN_IN_DOUBT: a later
  * call of its caller and slot was made here, so its caller has given it up; or its answer is lost; or an attempt was

@@ -679,6 +679,8 @@ class Promise:
 class LaneSenderSession(Session):
     """The sending end of lane `number`."""
 
+    @property
+    def runs_beside(self) -> int: ...
     def connected(self) -> None:
         """The connection is a new one."""
     def run(self, file: int) -> str:
@@ -709,6 +711,9 @@ class LaneSender(LaneState):
         """Until when the other member has promised to adopt no later epoch without saying so."""
     @property
     def is_connected(self) -> bool: ...
+    @property
+    def rests(self) -> bool:
+        """Whether nothing is on its way."""
     @property
     def news_file(self) -> int:
         """An eventfd: readable while there is news."""

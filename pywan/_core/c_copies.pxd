@@ -49,11 +49,20 @@ cdef extern from "copies/wan_tail.h" nogil:
     wan_record *wan_tail_entry_record(const wan_tail_entry *entry)
     uint32_t wan_tail_entry_found_length(const wan_tail_entry *entry)
     uint8_t *wan_tail_entry_found(const wan_tail_entry *entry)
+    enum: WAN_LANE_RUNS, WAN_LANE_WAITS, WAN_LANE_RESTS
+    ctypedef struct wan_tail
+    ctypedef struct wan_lane_wait:
+        wan_tail *tail
+        uint32_t bucket
+        int other_file
+        uint64_t era, sequence, until_us
     ctypedef struct wan_lane_state:
         uint32_t asleep
-        int wake_file
+        int wake_file, rest_file
         uint64_t promised_until_us
         uint32_t is_connected, wants_promise
+        void (*run)(void *runner, const wan_lane_wait *wait) noexcept nogil
+        void *runner
     ctypedef struct wan_tail_copy:
         uint32_t lane
         uint8_t state
@@ -87,7 +96,7 @@ cdef extern from "copies/wan_tail.h" nogil:
         wan_call_identity call
         uint64_t since
         uint32_t row
-        uint8_t is_row
+        uint8_t is_row, waits
     ctypedef struct wan_recalled:
         uint64_t era, sequence
         uint32_t applied
@@ -130,6 +139,8 @@ cdef extern from "copies/wan_tail.h" nogil:
                                 wan_tail_reservation *room)
     uint64_t wan_tail_commit(wan_tail *tail, wan_tail_reservation *room, uint32_t shard)
     void wan_tail_cancel(wan_tail_reservation *room)
+    void wan_tail_run_lane(const wan_lane_wait *wait)
+    void wan_lane_wake(wan_lane_state *state)
     wan_status wan_tail_recall(wan_tail *tail, uint32_t bucket, const wan_attempt *attempt, wan_recalled *recalled,
                                wan_buffer *found)
     wan_status wan_tail_forget(wan_tail *tail, uint32_t bucket, uint64_t caller)

@@ -30,6 +30,7 @@ cdef extern from "copies/wan_lane.h" nogil:
         uint8_t kind
     int wan_epoch_order(uint64_t life, uint64_t epoch, uint64_t other_life, uint64_t other_epoch)
     void wan_lane_set_asleep(wan_lane_state *state, uint32_t value)
+    bint wan_lane_change(wan_lane_state *state, uint32_t before, uint32_t now)
     void wan_lane_set_connected(wan_lane_state *state, uint32_t value)
     uint32_t wan_lane_take_wish(wan_lane_state *state)
     uint64_t wan_lane_bits(const uint64_t *word)

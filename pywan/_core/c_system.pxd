@@ -21,7 +21,7 @@ cdef extern from "<poll.h>" nogil:
         short events
         short revents
     int poll(pollfd *files, unsigned long count, int timeout_ms)
-    enum: POLLIN, POLLOUT, POLLERR, POLLHUP
+    enum: POLLIN, POLLOUT, POLLERR, POLLHUP, POLLRDHUP
 
 cdef extern from "<dlfcn.h>" nogil:
     void *dlopen(const char *path, int flags)

@@ -313,6 +313,54 @@ static void a_lane_that_sleeps_is_woken_once_and_one_that_works_is_not(void)
     end(&all);
 }
 
+/* What a lane was run for. */
+static const wan_lane_wait *ran;
+static void note_run(void *runner, const wan_lane_wait *wait)
+{
+    EXPECT(runner == &ran);
+    ran = wait;
+}
+
+static void a_lane_at_rest_is_run_by_the_thread_that_waits_and_woken_for_all_others(void)
+{
+    tails all;
+    begin(&all, WAN_TAIL_PRIMARY);
+    const wan_tail_copy copies[] = {
+        waited, {.lane = 1, .state = WAN_COPY_WAITED}, {.lane = 2, .state = WAN_COPY_LEARNING, .transfer = 1}};
+    set_copies(&all, copies, 3);
+    for (uint32_t n = 0; n < 3; n++) {
+        all.lanes[n].asleep = WAN_LANE_RESTS;
+        all.lanes[n].rest_file = all.lanes[n].wake_file;
+        all.lanes[n].run = note_run;
+        all.lanes[n].runner = &ran;
+    }
+    wan_tail_reservation room;
+    const wan_attempt attempt = {.waits = 1};
+    EXPECT_EQUAL(wan_tail_reserve(&all.tail, BUCKET, 64, &attempt, &room), WAN_OK);
+    write_entry(room.at, 64, 1);
+    const wan_lane_wait wait = {.tail = &all.tail,
+                                .bucket = BUCKET,
+                                .other_file = -1,
+                                .era = all.bucket->era,
+                                .sequence = wan_tail_commit(&all.tail, &room, SHARD)};
+    EXPECT(!was_woken(&all, 0) && !was_woken(&all, 1));
+    EXPECT(was_woken(&all, 2)); /* Nobody waits for a learner. */
+    wan_tail_run_lane(&wait);
+    EXPECT(ran == &wait && !was_woken(&all, 0) && was_woken(&all, 1));
+    EXPECT(all.lanes[0].asleep == WAN_LANE_RUNS && all.lanes[1].asleep == WAN_LANE_RUNS);
+    /* Nobody runs a lane that works, or one for what counts. */
+    ran = NULL;
+    wan_tail_run_lane(&wait);
+    acknowledge(&all, 0, 1);
+    acknowledge(&all, 1, 1);
+    all.lanes[0].asleep = WAN_LANE_RESTS;
+    wan_tail_run_lane(&wait);
+    EXPECT(!ran && all.lanes[0].asleep == WAN_LANE_RESTS);
+    put(&all, 64, 2);
+    EXPECT(was_woken(&all, 0));
+    end(&all);
+}
+
 static void whoever_waits_hears_that_the_era_is_another_one(void)
 {
     tails all;
@@ -846,6 +894,8 @@ const test_case tail_tests[] = {
      a_tail_takes_no_change_beyond_its_limit_but_any_when_it_is_empty},
     {"a lane that sleeps is woken once, and one that works is not",
      a_lane_that_sleeps_is_woken_once_and_one_that_works_is_not},
+    {"a lane at rest is run by the thread that waits, and woken for all others",
+     a_lane_at_rest_is_run_by_the_thread_that_waits_and_woken_for_all_others},
     {"whoever waits hears that the era is another one", whoever_waits_hears_that_the_era_is_another_one},
     {"each attempt of a call is asked what became of the call before",
      each_attempt_of_a_call_is_asked_what_became_of_the_call_before},

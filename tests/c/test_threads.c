@@ -16,6 +16,7 @@
 #include "memory_disk.h"
 #include "base/wan_clock.h"
 #include "base/wan_lock.h"
+#include "copies/wan_lane.h"
 #include "copies/wan_tail.h"
 #include "log/wan_log.h"
 #include "store/wan_queue.h"
@@ -513,7 +514,7 @@ typedef struct {
     wan_tail tail;
     wan_lane_state lane;
     uint64_t received[TAIL_BUCKETS]; /* What the copy has: the lane's thread publishes it before it acknowledges. */
-    uint64_t made, acknowledgements, naps;
+    uint64_t made, acknowledgements, naps, beside;
     int making;
 } shared_tail;
 
@@ -525,9 +526,12 @@ static void *make_changes(void *context)
     const uint64_t era = wan_read(&shared->tail.buckets[number].era);
     for (uint64_t made = 0; !is_over(); made++) {
         wan_tail_reservation room;
-        CHECK(wan_tail_reserve(&shared->tail, number, 64, NULL, &room) == WAN_OK);
+        const wan_attempt attempt = {.since = 1, .waits = 1};
+        CHECK(wan_tail_reserve(&shared->tail, number, 64, made % 4 ? &attempt : NULL, &room) == WAN_OK);
         *(wan_tail_entry *)room.at = (wan_tail_entry){.length = 64};
         uint64_t sequence = wan_tail_commit(&shared->tail, &room, number);
+        if (made % 4) /* It runs the lane if that rests. */
+            wan_tail_run_lane(&(wan_lane_wait){.tail = &shared->tail, .bucket = number, .sequence = sequence});
         /* If a wake-up is lost, on either side, nobody comes and this wait ends. */
         CHECK(wan_tail_wait(&shared->tail, number, era, sequence, 20000) == WAN_OK);
         CHECK(__atomic_load_n(&shared->received[number], __ATOMIC_ACQUIRE) >= sequence);
@@ -587,32 +591,63 @@ static void *shelve_changes(void *context)
     return NULL;
 }
 
+/* What the lane does in one turn. Only the thread that runs the lane calls it. */
+static void send_all(shared_tail *shared)
+{
+    uint64_t bits = __atomic_exchange_n(shared->tail.to_send[0], 0, __ATOMIC_SEQ_CST);
+    for (uint32_t n = 0; n < TAIL_BUCKETS; n++) {
+        if (!(bits >> n & 1)) continue;
+        wan_tail_bucket *bucket = &shared->tail.buckets[n];
+        wan_lock_take(&bucket->lock);
+        CHECK(bucket->first <= bucket->counted + 1 && bucket->counted <= bucket->last);
+        CHECK(bucket->changes.used - bucket->changes.start == 64 * (bucket->last + 1 - bucket->first));
+        uint64_t last = bucket->last;
+        wan_lock_release(&bucket->lock);
+        __atomic_store_n(&shared->received[n], last, __ATOMIC_RELEASE);
+        shared->acknowledgements += (uint64_t)wan_tail_acknowledged(&shared->tail, n, 0, 1, 1, last);
+    }
+}
+
+/* Another thread runs the lane, as a LaneSender does: it leaves it at rest, or wakes the lane's thread. */
+static void run_beside(void *runner, const wan_lane_wait *wait)
+{
+    shared_tail *shared = runner;
+    (void)wait;
+    send_all(shared);
+    wan_lane_set_asleep(&shared->lane, WAN_LANE_WAITS);
+    shared->beside++;
+    if (!__atomic_load_n(shared->tail.to_send[0], __ATOMIC_SEQ_CST) && shared->beside % 8
+        && wan_lane_change(&shared->lane, WAN_LANE_WAITS, WAN_LANE_RESTS))
+        return;
+    wan_lane_set_asleep(&shared->lane, WAN_LANE_RUNS);
+    const uint64_t one = 1;
+    CHECK(write(shared->lane.rest_file, &one, sizeof one) == sizeof one);
+}
+
+static int nap(int file, int timeout_ms)
+{
+    struct pollfd wake = {file, POLLIN, 0};
+    CHECK(poll(&wake, 1, timeout_ms) >= 0);
+    uint64_t count;
+    if (read(file, &count, sizeof count) == sizeof count) return 1;
+    CHECK(errno == EAGAIN);
+    return 0;
+}
+
 static void *run_lane(void *context)
 {
     shared_tail *shared = ((worker *)context)->shared;
-    uint64_t *work = shared->tail.to_send[0];
-    while (__atomic_load_n(&shared->making, __ATOMIC_SEQ_CST)) {
-        __atomic_store_n(&shared->lane.asleep, 1, __ATOMIC_SEQ_CST);
-        if (!__atomic_load_n(work, __ATOMIC_SEQ_CST)) {
-            struct pollfd wake = {shared->lane.wake_file, POLLIN, 0};
+    wan_lane_state *lane = &shared->lane;
+    for (uint32_t round = 0; __atomic_load_n(&shared->making, __ATOMIC_SEQ_CST); round++) {
+        wan_lane_set_asleep(lane, WAN_LANE_WAITS);
+        if (!__atomic_load_n(shared->tail.to_send[0], __ATOMIC_SEQ_CST)) {
             shared->naps++;
-            CHECK(poll(&wake, 1, 20) >= 0);
-            uint64_t count;
-            if (read(shared->lane.wake_file, &count, sizeof count) < 0) CHECK(errno == EAGAIN);
+            if (round % 16 == 0 || !wan_lane_change(lane, WAN_LANE_WAITS, WAN_LANE_RESTS)) nap(lane->wake_file, 20);
+            else /* It is written exactly when this thread is to run the lane. */
+                while (!nap(lane->rest_file, 20) && !wan_lane_change(lane, WAN_LANE_RESTS, WAN_LANE_RUNS)) continue;
         }
-        __atomic_store_n(&shared->lane.asleep, 0, __ATOMIC_SEQ_CST);
-        uint64_t bits = __atomic_exchange_n(work, 0, __ATOMIC_SEQ_CST);
-        for (uint32_t n = 0; n < TAIL_BUCKETS; n++) {
-            if (!(bits >> n & 1)) continue;
-            wan_tail_bucket *bucket = &shared->tail.buckets[n];
-            wan_lock_take(&bucket->lock);
-            CHECK(bucket->first <= bucket->counted + 1 && bucket->counted <= bucket->last);
-            CHECK(bucket->changes.used - bucket->changes.start == 64 * (bucket->last + 1 - bucket->first));
-            uint64_t last = bucket->last;
-            wan_lock_release(&bucket->lock);
-            __atomic_store_n(&shared->received[n], last, __ATOMIC_RELEASE);
-            shared->acknowledgements += (uint64_t)wan_tail_acknowledged(&shared->tail, n, 0, 1, 1, last);
-        }
+        wan_lane_set_asleep(lane, WAN_LANE_RUNS);
+        send_all(shared);
     }
     return NULL;
 }
@@ -637,6 +672,9 @@ static void a_change_that_counts_is_at_the_copy_and_nobody_waits_for_a_lost_wake
     memset(&shared, 0, sizeof shared);
     CHECK(wan_tail_init(&shared.tail, TAIL_BUCKETS, TAIL_BUCKETS, 1) == WAN_OK);
     shared.lane.wake_file = eventfd(0, EFD_NONBLOCK);
+    shared.lane.rest_file = eventfd(0, EFD_NONBLOCK);
+    shared.lane.run = run_beside;
+    shared.lane.runner = &shared;
     CHECK(wan_tail_add_lane(&shared.tail, 0, &shared.lane) == WAN_OK);
     const wan_tail_copy copy = {.lane = 0, .state = WAN_COPY_WAITED};
     for (uint32_t n = 0; n < TAIL_BUCKETS; n++) {
@@ -650,8 +688,10 @@ static void a_change_that_counts_is_at_the_copy_and_nobody_waits_for_a_lost_wake
     uint64_t last = 0;
     for (uint32_t n = 0; n < TAIL_BUCKETS; n++) last += shared.tail.buckets[n].last;
     CHECK(last == shared.made && shared.made > 100);
-    printf("  tail: %" PRIu64 " changes in %" PRIu64 " acknowledgements\n", shared.made, shared.acknowledgements);
+    printf("  tail: %" PRIu64 " changes in %" PRIu64 " acknowledgements, %" PRIu64 " times beside the lane's thread\n",
+           shared.made, shared.acknowledgements, shared.beside);
     close(shared.lane.wake_file);
+    close(shared.lane.rest_file);
     wan_tail_close(&shared.tail);
 }
 

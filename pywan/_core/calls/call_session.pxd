@@ -38,6 +38,7 @@ cdef class CallSession(Session):
     cdef object find_region
     cdef dict names, states         # By number: the names that the caller told, and the CompiledRegion of that name.
     cdef region_core **regions      # By number: the same region. NULL: it was not looked up, or is not there.
+    cdef int socket_file            # Of the connection. -1: the session has none.
     cdef wan_buffer waits           # call_wait after call_wait.
     cdef wan_buffer found           # The value that a condition found.
     cdef wan_buffer keys            # Keys of a bucket that is being cleared.
@@ -87,6 +88,8 @@ cdef class CallSession(Session):
     cdef uint64_t last_answer(self) noexcept nogil
     cdef void settle(self) noexcept nogil
     cdef bint shelve(self, uint64_t begin) noexcept nogil
+    cdef bint is_alone(self, const wan_call *call) noexcept nogil
+    cdef void run_lane(self, const call_wait *wait) noexcept nogil
     cdef bint is_full(self) noexcept nogil
     cdef bint collect(self, uint64_t now_us) noexcept nogil
     cdef bint look_at_reads(self, uint64_t now_us) noexcept nogil

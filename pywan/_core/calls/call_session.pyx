@@ -51,7 +51,7 @@ cdef class CallSession(Session):
             raise MemoryError("no memory to serve calls of another member")
         self.wanted = sizeof(wan_call)
         self.speaks_last = True
-        self.waker.wake_file = -1
+        self.waker.wake_file = self.socket_file = -1
         self.former = []
 
     def __dealloc__(self):
@@ -70,9 +70,11 @@ cdef class CallSession(Session):
             self.wake_file = self.waker.wake_file = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)
             if self.wake_file < 0:
                 raise OSError("no file descriptor is left to serve another member's calls; raise the limit (ulimit -n)")
+        self.socket_file = file
         try:
             return self.run_over_socket(file)
         finally:
+            self.socket_file = -1
             with nogil:
                 self.drop_shelved()
 
@@ -433,8 +435,23 @@ cdef class CallSession(Session):
         call.shelved.era, call.shelved.sequence = wait.era, wait.sequence
         self.out.used -= length
         if wan_tail_shelve(wait.tail, wait.bucket, &call.shelved) == WAN_EMPTY:
+            if self.socket_file >= 0 and self.shelved == 1 and wait.is_change:
+                self.run_lane(wait)
             return True
         return self.go_on_with(call, now)
+
+    cdef bint is_alone(self, const wan_call *call) noexcept nogil:
+        """Whether the session has no other call: then its thread waits for this one, and may run a lane meanwhile."""
+        return (self.socket_file >= 0 and self.shelved == 0 and self.out.start == self.out.used
+                and self.into.used - self.into.start == sizeof(wan_call) + wan_align8(call.length))
+
+    cdef void run_lane(self, const call_wait *wait) noexcept nogil:
+        """Runs a lane that rests, until the call's change counts or another call comes."""
+        cdef wan_lane_wait waits
+        waits.tail, waits.bucket, waits.other_file = wait.tail, wait.bucket, self.socket_file
+        waits.era, waits.sequence = wait.era, wait.sequence
+        waits.until_us = self.work_us() + SLICE_MS * 1000
+        wan_tail_run_lane(&waits)
 
     cdef shelved_call *keep(self, call_list *among, const void *data, uint64_t length,
                             uint64_t until_us) noexcept nogil:
@@ -689,6 +706,7 @@ cdef class CallSession(Session):
         if wan_table_bucket(&region.table, change.hash).number != call.bucket:
             return self.fail(call, WAN_ANSWER_FAILED, b"IllegalStateError", WRONG_BUCKET, 0)
         attempt_of(call, &from_.attempt)
+        from_.attempt.waits = self.is_alone(call)
         if call.flags & WAN_CALL_REPEAT and region.tail == NULL:
             return self.fail(call, WAN_ANSWER_IN_DOUBT, b"ConnectivityError", NOT_REMEMBERED, 0)
         if call.condition:

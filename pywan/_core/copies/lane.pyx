@@ -2,6 +2,7 @@
 # get what their primaries have, as Python sees them. One connection serves one direction.
 from libc.stdint cimport uint32_t, uint64_t
 from pywan._core.c_base cimport *
+from pywan._core.c_copies cimport WAN_LANE_RESTS
 from pywan._core.c_lane cimport WAN_LANE_NAME_BYTES_MAX, WAN_LANE_REGIONS_MAX
 from pywan._core.copies.lane_news cimport (
     NEWS_IMAGE, NEWS_REFUSED, NEWS_SLOW, News)
@@ -68,6 +69,11 @@ cdef class LaneSender(LaneState):
     @property
     def is_connected(self):
         return bool(self.state.is_connected)
+
+    @property
+    def rests(self):
+        """Whether nothing is on its way. Then a thread that waits for its change runs the lane itself."""
+        return wan_flag_read(<const int *>&self.state.asleep) == <int>WAN_LANE_RESTS
 
     @property
     def news_file(self):

@@ -1,13 +1,13 @@
 # The interface of lane_sender.pyx.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from pywan._core.c_base cimport *
-from pywan._core.c_copies cimport wan_lane_state, wan_tail, wan_tail_bucket, wan_tail_copy
+from pywan._core.c_copies cimport wan_lane_state, wan_lane_wait, wan_tail, wan_tail_bucket, wan_tail_copy
 from pywan._core.c_lane cimport wan_lane_answer
 from pywan._core.c_record cimport wan_frame
 from pywan._core.copies.lane_image cimport lane_image
 from pywan._core.copies.lane_news cimport News
 from pywan._core.region.region_state cimport region_core
-from pywan._core.wire.session cimport Session
+from pywan._core.wire.session cimport Session, SocketStream
 
 cdef enum:
     QUESTIONS_MAX = 1024        # A power of two.
@@ -47,12 +47,21 @@ cdef class LaneSenderSession(Session):
     cdef wan_buffer later, to_tell
     cdef uint64_t later_us, tell_us
     cdef bint is_telling
+    # Who runs the lane. Beside the lane's thread this can be a thread that waits for its change.
+    cdef SocketStream stream            # Of the connection. None: there is none.
+    cdef readonly uint64_t runs_beside  # How often such a thread did.
+    cdef uint64_t rest_until_us         # The lane's thread looks again then. It is set before the lane rests.
+    cdef int ended_beside               # How the connection ended while another thread ran the lane; GOES_ON.
+    cdef char end_detail[WAN_DETAIL_BYTES]
     cdef wan_buffer learners            # Buckets whose images are to be sent: lane_bucket.
     cdef lane_image image
 
     cdef int add_region(self, uint32_t number, bytes name, region_core *core) except -1
     cdef void remove_region(self, uint32_t number) noexcept nogil
     cdef void wake(self) noexcept nogil
+    cdef int rest(self, uint64_t until_us) noexcept nogil
+    cdef void run_for(self, const wan_lane_wait *wait) noexcept nogil
+    cdef void hand_back(self, int how) noexcept nogil
     cdef bint has_room(self) noexcept nogil
     cdef bint has_work(self) noexcept nogil
     cdef uint64_t alive_until(self) noexcept nogil

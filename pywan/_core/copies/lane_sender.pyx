@@ -13,8 +13,10 @@ from pywan._core.copies.lane_image cimport (
     copy_of, image_begin, image_copy, image_is_next, image_lay, image_stays, lane_bucket, lane_image)
 from pywan._core.copies.lane_news cimport NEWS_LEARNED, NEWS_REFUSED, NEWS_SLOW, News
 from pywan._core.region.region_state cimport region_core
-from pywan._core.wire.session cimport ENDED_TOLD, GOES_AGAIN, GOES_ON, Session
-from pywan._core.base.status cimport raise_for
+from pywan._core.wire.session cimport (
+    ENDED_CLOSED, ENDED_STOPPED, ENDED_TOLD, GOES_AGAIN, GOES_ON, OTHER_READY, WOKEN, ByteStream, Session, SocketStream,
+    session_turn)
+from pywan._core.base.status cimport detail_text, raise_for
 from pywan._core.wire.stream cimport buffer_frame, buffer_reserve
 from pywan._core.region.tail cimport LaneState, tail_count_events
 
@@ -26,6 +28,7 @@ cdef enum:
     IMAGE_WINDOW_BYTES = 512 << 10  # Images that may be. A put waits until they are applied.
     PING_US = 100000                # At most a quarter of the member time-out, so that silence means something.
     LATER_US = 50000                # A copy that said "later" is asked again after so long.
+    REST_LOOK_US = 10000            # While another thread runs the lane, the lane's thread looks so often.
     TELL_US = 2000                  # A copy that gets no changes is told what counts after so long.
     # What became of a bucket's turn.
     LAID = 1, HAS_MORE = 2, NO_ROOM = 4
@@ -48,12 +51,17 @@ cdef uint8_t *find_entry(wan_tail_bucket *at, wan_tail_copy *copy, uint64_t sequ
     return entry
 
 
+cdef void run_lane(void *runner, const wan_lane_wait *wait) noexcept nogil:
+    (<LaneSenderSession>runner).run_for(wait)
+
+
 cdef class LaneSenderSession(Session):
     """The sending end of lane `number`. Its owner keeps it, and the state that the tails know. All times are those of
     wan_monotonic_us."""
 
     def __cinit__(self, uint32_t number, LaneState owner not None, News news not None):
         self.number, self.state, self.news = number, &owner.state, news
+        self.state.run, self.state.runner = run_lane, <void *>self
         self.wake_file = owner.state.wake_file
         self.reads_while_writing = True
         self.oldest = self.next_id = 1
@@ -143,7 +151,9 @@ cdef class LaneSenderSession(Session):
     # What other threads call.
 
     cdef void wake(self) noexcept nogil:
+        """Whoever runs the lane looks at everything again."""
         eventfd_write(self.state.wake_file, 1)
+        wan_lane_wake(self.state)
 
     def stop(self):
         """Makes `run` return soon, also a later one."""
@@ -162,11 +172,69 @@ cdef class LaneSenderSession(Session):
         """Sends over a connected socket until it breaks, or until `stop`. Returns "stopped", or why it ended. The GIL
         is free meanwhile."""
         self.connected()
+        self.stream, self.ended_beside = SocketStream(file), GOES_ON
         wan_lane_set_connected(self.state, 1)
         try:
-            return self.run_over_socket(file)
+            ended = self.run_over(self.stream)
+            return {ENDED_STOPPED: "stopped", ENDED_CLOSED: "closed"}.get(ended) or detail_text()
         finally:
             wan_lane_set_connected(self.state, 0)
+            self.stream = None
+
+    # Who runs the lane.
+
+    cdef int wait(self, ByteStream stream, bint to_read, bint to_write, uint64_t until_us) noexcept nogil:
+        """As `Session.wait`. If nothing is on its way, the lane's thread leaves the lane to whoever has work for it."""
+        if self.stream is None or self.oldest != self.next_id or to_write:
+            return Session.wait(self, stream, to_read, to_write, until_us)
+        wan_set(&self.rest_until_us, until_us)
+        if not wan_lane_change(self.state, WAN_LANE_WAITS, WAN_LANE_RESTS):     # There is work by now.
+            return Session.wait(self, stream, to_read, to_write, until_us)
+        return self.rest(until_us)
+
+    cdef int rest(self, uint64_t until_us) noexcept nogil:
+        """Waits until this thread has to run the lane again."""
+        cdef int ready = 0
+        if wan_flag_read(&self.stop_flag):      # Perhaps since just before the lane rested.
+            until_us = 0
+        while True:
+            if until_us:
+                ready = self.stream.wait_for_end(self.state.rest_file, until_us)
+            if ready & WOKEN or wan_lane_change(self.state, WAN_LANE_RESTS, WAN_LANE_RUNS):
+                return ready
+            # Another thread runs the lane. It writes to the file, or leaves the lane at rest.
+            until_us = self.stream.now_us() + REST_LOOK_US
+
+    cdef void run_for(self, const wan_lane_wait *wait) noexcept nogil:
+        """As `wan_lane_state.run`."""
+        cdef wan_tail_bucket *at = &wait.tail.buckets[wait.bucket]
+        cdef uint64_t now = 0, due
+        cdef int how, ready = 0
+        self.runs_beside += 1
+        while True:
+            how = session_turn(self, self.stream, &now)
+            if how == GOES_AGAIN:
+                continue
+            if (how != GOES_ON or ready & OTHER_READY or self.oldest == self.next_id or now >= wait.until_us
+                    or wan_read(&at.counted) >= wait.sequence or wan_read(&at.era) != wait.era):
+                break
+            due = min(self.due_us(now), wait.until_us)
+            ready = self.stream.wait_beside(not self.all_left(), self.wake_file, wait.other_file, due)
+            self.woken(now, self.stream.now_us())
+        self.hand_back(how)
+
+    cdef void hand_back(self, int how) noexcept nogil:
+        """Leaves the lane at rest if its thread has nothing to do before it looks anyway; otherwise that runs it."""
+        if (how == GOES_ON and self.oldest == self.next_id and self.all_left()
+                and self.due_us(self.now_us) >= wan_read(&self.rest_until_us)
+                and wan_lane_change(self.state, WAN_LANE_WAITS, WAN_LANE_RESTS)):
+            if not wan_flag_read(&self.stop_flag) or not wan_lane_change(self.state, WAN_LANE_RESTS, WAN_LANE_RUNS):
+                return
+        elif how != GOES_ON:
+            self.ended_beside = how
+            memcpy(self.end_detail, wan_detail, WAN_DETAIL_BYTES)
+        wan_lane_set_asleep(self.state, WAN_LANE_RUNS)
+        eventfd_write(self.state.rest_file, 1)
 
     cdef void begin(self, uint64_t now_us) noexcept nogil:
         cdef uint32_t n
@@ -212,7 +280,10 @@ cdef class LaneSenderSession(Session):
 
     cdef int step(self, uint64_t now_us) noexcept nogil:
         cdef int laid
-        wan_lane_set_asleep(self.state, 0)
+        if self.ended_beside != GOES_ON:
+            wan_note(WAN_CORRUPT, "%s", self.end_detail)
+            return self.ended_beside
+        wan_lane_set_asleep(self.state, WAN_LANE_RUNS)
         if self.oldest < self.next_id:
             if not self.is_slow and now_us > self.slow_from():
                 self.is_slow = True
@@ -236,12 +307,12 @@ cdef class LaneSenderSession(Session):
             return GOES_AGAIN
         if not self.has_room():
             return GOES_ON                  # An answer wakes the session.
-        wan_lane_set_asleep(self.state, 1)
+        wan_lane_set_asleep(self.state, WAN_LANE_WAITS)
         if self.has_work():
-            wan_lane_set_asleep(self.state, 0)
+            wan_lane_set_asleep(self.state, WAN_LANE_RUNS)
             return GOES_AGAIN
         if self.oldest == self.next_id and (wan_lane_take_wish(self.state) or now_us >= self.ping_from()):
-            wan_lane_set_asleep(self.state, 0)
+            wan_lane_set_asleep(self.state, WAN_LANE_RUNS)
             if not buffer_frame(&self.out, WAN_FRAME_PING, self.next_id, 0, NULL, 0):
                 return ENDED_TOLD
             self.begin_question(sizeof(wan_frame), False, False, now_us)
@@ -274,7 +345,7 @@ cdef class LaneSenderSession(Session):
         return due
 
     cdef void woken(self, uint64_t since_us, uint64_t now_us) noexcept nogil:
-        wan_lane_set_asleep(self.state, 0)
+        wan_lane_set_asleep(self.state, WAN_LANE_RUNS)
 
     cdef void begin_question(self, uint32_t bytes, bint of_changes, bint of_image, uint64_t now_us) noexcept nogil:
         cdef lane_question *question = &self.questions[self.next_id % QUESTIONS_MAX]

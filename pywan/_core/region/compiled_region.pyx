@@ -238,7 +238,11 @@ cdef class CompiledRegion:
         cdef uint64_t until
         cdef wan_status status
         cdef wan_tail *tail = self.region.tail
+        cdef wan_lane_wait wait
+        wait.tail, wait.bucket, wait.era, wait.sequence, wait.other_file = tail, bucket, era, sequence, -1
+        wait.until_us = wan_monotonic_us() + WAIT_SLICE_MS * 1000
         with nogil:
+            wan_tail_run_lane(&wait)
             status = wan_tail_wait(tail, bucket, era, sequence, WAIT_SLICE_MS)
         if status != WAN_EMPTY:
             return status

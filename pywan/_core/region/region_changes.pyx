@@ -700,6 +700,7 @@ cdef str change_one(CompiledRegion self, int operation, key, value, callback_arg
             slots = self.slots
             slots.take(&from_.attempt.call)
             own = from_.attempt.call
+            from_.attempt.waits = 1
             epoch = self.epoch_of(wan_table_bucket(&self.region.table, change.hash).number)
     try:
         if wanted != NULL:

@@ -41,8 +41,11 @@ cdef class LaneState:
     """What the tails of all regions know of the lane to one other member. `LaneSender` extends it."""
 
     def __cinit__(self, *arguments, **named):
+        self.state.rest_file = -1
         self.state.wake_file = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)
-        if self.state.wake_file < 0:
+        if self.state.wake_file >= 0:
+            self.state.rest_file = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)
+        if self.state.rest_file < 0:
             raise OSError("no file descriptor is left for a lane between members; raise the limit (ulimit -n)")
 
     def promise(self, uint64_t until_us):
@@ -52,6 +55,8 @@ cdef class LaneState:
     def __dealloc__(self):
         if self.state.wake_file >= 0:
             close_file(self.state.wake_file)
+        if self.state.rest_file >= 0:
+            close_file(self.state.rest_file)
 
 
 cdef class Tail:

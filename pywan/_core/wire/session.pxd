@@ -4,7 +4,8 @@ from pywan._core.c_base cimport *
 from pywan._core.c_record cimport wan_frame
 
 cdef enum:
-    READY_TO_READ = 1, WOKEN = 2        # Why a wait ended. Neither: the time has come, or there is room to write.
+    # Why a wait ended. None of them: the time has come, or there is room to write.
+    READY_TO_READ = 1, WOKEN = 2, OTHER_READY = 4
 
 cdef enum:
     # What a session returns. GOES_ON: it goes on with the next bytes or the next deadline. GOES_AGAIN: it goes on with
@@ -26,6 +27,8 @@ cdef class ByteStream(Driver):
 
 cdef class SocketStream(ByteStream):
     cdef int file
+    cdef int wait_beside(self, bint to_write, int wake_file, int other_file, uint64_t until_us) noexcept nogil
+    cdef int wait_for_end(self, int wake_file, uint64_t until_us) noexcept nogil
 
 cdef class Session:
     cdef wan_buffer into, out
@@ -61,10 +64,12 @@ cdef class Session:
     cdef int hear(self, uint64_t now_us) noexcept nogil
     cdef void say_why(self) noexcept nogil
     cdef void look(self, uint64_t now_us) noexcept nogil
+    cdef int wait(self, ByteStream stream, bint to_read, bint to_write, uint64_t until_us) noexcept nogil
     cdef int take_frames(self) noexcept nogil
     cdef void forget_bytes(self) noexcept nogil
     cdef int run_over(self, ByteStream stream)
     cdef str run_over_socket(self, int file)
     cdef object error_of_end(self)
 
+cdef int session_turn(Session session, ByteStream stream, uint64_t *now_us) noexcept nogil
 cdef int session_loop(Session session, ByteStream stream) noexcept nogil

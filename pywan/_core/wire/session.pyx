@@ -119,21 +119,37 @@ cdef class SocketStream(ByteStream):
         return STREAM_OK
 
     cdef int wait(self, bint to_read, bint to_write, int wake_file, uint64_t until_us) noexcept nogil:
-        cdef pollfd files[2]
-        cdef uint64_t now = self.now_us(), drained
-        cdef int ready = 0
-        if until_us <= now:
-            return 0
-        files[0].fd, files[0].events, files[0].revents = self.file, (POLLIN if to_read else 0) | (POLLOUT if to_write
-                                                                                                  else 0), 0
-        files[1].fd, files[1].events, files[1].revents = wake_file, POLLIN, 0       # poll ignores the file -1.
-        poll(files, 2, <int>((min(until_us - now, <uint64_t>WAIT_US_MAX) + 999) // 1000))
-        if files[0].revents & (POLLIN | POLLERR | POLLHUP):
-            ready |= READY_TO_READ
-        if files[1].revents & POLLIN:
-            eventfd_read(wake_file, &drained)
-            ready |= WOKEN
-        return ready
+        return wait_for_files(self.file, (POLLIN if to_read else 0) | (POLLOUT if to_write else 0), wake_file, -1,
+                              until_us)
+
+    cdef int wait_beside(self, bint to_write, int wake_file, int other_file, uint64_t until_us) noexcept nogil:
+        """As `wait` for bytes to read, or until there are some in another file: OTHER_READY."""
+        return wait_for_files(self.file, POLLIN | (POLLOUT if to_write else 0), wake_file, other_file, until_us)
+
+    cdef int wait_for_end(self, int wake_file, uint64_t until_us) noexcept nogil:
+        """As `wait`, but READY_TO_READ is returned only when the other end has closed the connection."""
+        return wait_for_files(self.file, POLLRDHUP, wake_file, -1, until_us)
+
+
+cdef int wait_for_files(int file, short events, int wake_file, int other_file, uint64_t until_us) noexcept nogil:
+    """Waits for these events of the first file, or until the others can be read; poll ignores the file -1."""
+    cdef pollfd files[3]
+    cdef uint64_t now = wan_monotonic_us(), drained
+    cdef int ready = 0
+    if until_us <= now:
+        return 0
+    files[0].fd, files[0].events, files[0].revents = file, events, 0
+    files[1].fd, files[1].events, files[1].revents = wake_file, POLLIN, 0
+    files[2].fd, files[2].events, files[2].revents = other_file, POLLIN, 0
+    poll(files, 3, <int>((min(until_us - now, <uint64_t>WAIT_US_MAX) + 999) // 1000))
+    if files[0].revents & (POLLIN | POLLERR | POLLHUP | POLLRDHUP):
+        ready |= READY_TO_READ
+    if files[1].revents & POLLIN:
+        eventfd_read(wake_file, &drained)
+        ready |= WOKEN
+    if files[2].revents:
+        ready |= OTHER_READY
+    return ready
 
 
 cdef bytes taken_out(wan_buffer *out):
@@ -230,6 +246,10 @@ cdef class Session:
             self.waiting_us = 0
         elif self.waiting_us == 0:
             self.waiting_us = now_us
+
+    cdef int wait(self, ByteStream stream, bint to_read, bint to_write, uint64_t until_us) noexcept nogil:
+        """Waits as `ByteStream.wait`, when there is nothing to do."""
+        return stream.wait(to_read, to_write, self.wake_file, until_us)
 
     cdef int take_frames(self) noexcept nogil:
         """Takes every whole frame out of `into`. Returns GOES_ON, or how the session ended. If a frame is not in order,
@@ -347,45 +367,51 @@ cdef class Session:
         return None if due == NEVER else due
 
 
+cdef int session_turn(Session session, ByteStream stream, uint64_t *now_us) noexcept nogil:
+    """Reads what has come, sends what fits, lays out what is due. Returns GOES_AGAIN: another turn comes at once;
+    GOES_ON: there is nothing to do now; otherwise how the session ended. `now_us` gets the time when it began."""
+    cdef uint64_t now
+    cdef size_t drained
+    cdef int state = STREAM_WAIT, how
+    cdef bint is_empty
+    if wan_flag_read(&session.stop_flag):
+        return ENDED_STOPPED
+    now = now_us[0] = stream.now_us()
+    if (session.reads_while_writing or session.out.start == session.out.used) and not session.reads_nothing:
+        state = stream.read(&session.into, session.wanted)
+        if state == STREAM_CLOSED:
+            return session.closed(True)
+        if state == STREAM_MEMORY:
+            return ENDED_TOLD
+        if state == STREAM_OK:
+            how = session.hear(now)
+            if how != GOES_ON:
+                return how
+    is_empty = session.out.start == session.out.used
+    if not is_empty:
+        drained = session.out.start
+        how = stream.write(&session.out)
+        if how == STREAM_CLOSED:
+            return session.closed(False)
+        is_empty = how == STREAM_OK
+        if is_empty or session.out.start != drained:
+            session.sent(now)
+    if state == STREAM_OK and is_empty and not session.reads_while_writing:
+        return GOES_AGAIN                   # There may be more bytes, and there is nothing else to do.
+    session.look(now)
+    return session.step(now)
+
+
 cdef int session_loop(Session session, ByteStream stream) noexcept nogil:
     """Runs a session over a stream until it ends. Returns how it ended."""
-    cdef uint64_t now, until
-    cdef size_t drained
+    cdef uint64_t now = 0, until
     cdef int state, how
-    cdef bint is_empty
     if session.into.start < session.into.used:       # Bytes of an earlier run.
         how = session.hear(stream.now_us())
         if how != GOES_ON:
             return how
     while True:
-        if wan_flag_read(&session.stop_flag):
-            return ENDED_STOPPED
-        now = stream.now_us()
-        if (session.reads_while_writing or session.out.start == session.out.used) and not session.reads_nothing:
-            state = stream.read(&session.into, session.wanted)
-            if state == STREAM_CLOSED:
-                return session.closed(True)
-            if state == STREAM_MEMORY:
-                return ENDED_TOLD
-            if state == STREAM_OK:
-                how = session.hear(now)
-                if how != GOES_ON:
-                    return how
-        else:
-            state = STREAM_WAIT
-        is_empty = session.out.start == session.out.used
-        if not is_empty:
-            drained = session.out.start
-            how = stream.write(&session.out)
-            if how == STREAM_CLOSED:
-                return session.closed(False)
-            is_empty = how == STREAM_OK
-            if is_empty or session.out.start != drained:
-                session.sent(now)
-        if state == STREAM_OK and is_empty and not session.reads_while_writing:
-            continue                    # There may be more bytes, and there is nothing else to do.
-        session.look(now)
-        how = session.step(now)
+        how = session_turn(session, stream, &now)
         if how == GOES_AGAIN:
             continue
         if how != GOES_ON:
@@ -393,9 +419,8 @@ cdef int session_loop(Session session, ByteStream stream) noexcept nogil:
         until = min(session.due_us(now), now + WAIT_US_MAX)
         if session.wake_file < 0:
             until = min(until, now + LOOK_US)
-        state = stream.wait((session.reads_while_writing or session.out.start == session.out.used)
-                            and not session.reads_nothing,
-                            session.out.start < session.out.used, session.wake_file, until)
+        state = session.wait(stream, (session.reads_while_writing or session.out.start == session.out.used)
+                             and not session.reads_nothing, session.out.start < session.out.used, until)
         session.woken(now, stream.now_us())
         if session.reads_nothing and state & READY_TO_READ:
             return session.closed(False)        # It broke. Nobody reads what would say so.
