@@ -19,6 +19,7 @@
 #   make mutants-quick  two of those that need no build: others on each day of the year
 #   make crash     senders and receivers killed with kill -9  (ARGS="--rounds 1000 --seed 7" ...)
 #   make crash-site  a site of three members: killed, stopped, cut off, ended, and its locator  (ARGS="--rounds 100 --seed 7" or "--rolling 50")
+#   make churn    a site of three members under full load, and a fourth one that comes and goes  (MINUTES=30)
 #   make crash-sink  a table behind a queue: member and database killed with kill -9  (ARGS="--rounds 200 --database sqlite" ...)
 #   make kafka-broker  fetches a broker of Kafka for tests, into build/kafka   (needs Maven and Java 17)
 #   make campaign  the random campaigns one after another, each for CAMPAIGN_SECONDS=600, or as many rounds or seeds
@@ -33,7 +34,7 @@
 SHELL      := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: help demo lint tidy test test-quick test-long campaign sanitize-quick bench ctest fuzz fuzz-core fuzz-python libfuzzer simulate simulate-site mutants mutants-quick crash crash-site crash-sink kafka-broker sanitize sanitized tsan tables docs wheel install build clean
+.PHONY: help demo lint tidy test test-quick test-long campaign sanitize-quick bench ctest fuzz fuzz-core fuzz-python libfuzzer simulate simulate-site mutants mutants-quick crash crash-site churn crash-sink kafka-broker sanitize sanitized tsan tables docs wheel install build clean
 
 # Only used to make .venv; needs Python 3.11 or newer with the venv module.
 PYTHON ?= python3
@@ -202,6 +203,9 @@ crash: build
 
 crash-site: build
 	$(PY) -m tests.site_crash $(ARGS)
+
+churn: build
+	$(PY) bench/site_churn.py --minutes $(or $(MINUTES),30) $(ARGS)
 
 crash-sink: build
 	$(PY) -m tests.sink_crash $(ARGS)

@@ -54,6 +54,7 @@ PROGRAMS = {
     "put": Program("bench_put.py", 4),
     "stored": Program("bench_stored.py", 2),
     "table": Program("bench_table.py", 3),
+    "site_churn": Program("site_churn.py", 1, "long"),
     "site_scale": Program("site_scale.py", 17, "long"),
     "site_peers": Program("compare_site.py", 4, "peers", ("--smallest", "--only", "pywan")),
     "async_queue_peers": Program("compare_async_queue.py", 4, "peers", ("--smallest", "--only", "pywan")),

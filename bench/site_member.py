@@ -116,6 +116,16 @@ class Member(SiteProcess):
         self.values = data.view(f"S{VALUE_BYTES}").ravel()
         return {"keys": len(self.ready_keys)}
 
+    def keys_of(self, number: int, count: int) -> dict[str, Any]:
+        """As `keys`, in order, and no keys of another number."""
+        self.ready_keys = numbered_keys(numpy.arange(count) + number * count)
+        self.values = numpy.full(count, b"v" * VALUE_BYTES)
+        return {"keys": count}
+
+    def digests(self) -> list[tuple[int, int]]:
+        """Of each bucket that this member has a copy of: its number, and a digest of all entries."""
+        return [(number, self.core.bucket_digest(number)) for number in self.states()]
+
     def own(self) -> dict[str, Any]:
         led, bucket_of = set(self.led()), self.core.bucket_of
         is_own = numpy.fromiter((bucket_of(key) in led for key in self.ready_keys.tolist()), bool, len(self.ready_keys))
