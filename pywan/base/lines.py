@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 
 LINES_AT_ONCE = 20  # The limit for lines of one kind in one period.
 LINES_PERIOD_S = 10.0  # The length of a period. The first line after it says how many lines were left out.
+OUTAGE_PERIOD_S = 60.0  # So often a line says that something still fails.
 
 
 class Lines:
@@ -42,3 +44,44 @@ class Lines:
         # memory and sockets.
         said = (str(value) if isinstance(value, BaseException) else value for value in values)
         self._log.log(level, text, *said, exc_info=traceback)
+
+
+class Outage:
+    """The lines about one thing that is tried again and again: the first failure, one a minute, and the end. Any thread
+    may use it.
+
+    Args:
+        log: Where the lines go.
+        what: What is tried, as the subject of each line.
+        clock: Returns seconds that only grow.
+    """
+
+    def __init__(self, log: logging.Logger, what: str, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._log, self._what, self._clock = log, what, clock
+        self._lock = threading.Lock()
+        self._began: float | None = None  # `_lock` guards these. None: it did not fail last.
+        self._told, self._failures = 0.0, 0
+
+    def failed(self, why: object) -> None:
+        """It failed once more."""
+        with self._lock:
+            now = self._clock()
+            if self._began is None:
+                self._began, self._failures, text = now, 0, f"{self._what}: {why}"
+            elif now - self._told < OUTAGE_PERIOD_S:
+                self._failures += 1
+                return
+            else:
+                text = f"{self._what} has failed for {now - self._began:.0f} s, {self._failures + 2} times: {why}"
+                self._failures += 1
+            self._told = now
+        self._log.warning("%s", text)
+
+    def over(self) -> None:
+        """It works."""
+        with self._lock:
+            if self._began is None:
+                return
+            lasted, self._began = self._clock() - self._began, None
+            failures = self._failures + 1
+        self._log.info("%s works again after %.1f s, in which it failed %d times", self._what, lasted, failures)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pywan import _core
-from pywan.base.lines import Lines
+from pywan.base.lines import Outage
 from pywan.base.threads import start_thread
 from pywan.coordination.tables import Incarnation
 from pywan.copies.peer_session import PeerSession
@@ -55,7 +55,8 @@ class Peer:
         self.session, self.member = session, session.member
         self._me, self._site_identity = me, site_identity
         self._suspect, self._answered = suspect, answered
-        self._lines = Lines(log)
+        self._lane = Outage(log, f"the lane to member {self.member}")
+        self._talk = Outage(log, f"asking member {self.member} about its copies")
         self._changed = threading.Condition(lock)  # Guards all below.
         self._ending = False
         self._sock: socket.socket | None = None
@@ -98,9 +99,9 @@ class Peer:
         while not self._ending:
             try:
                 self._run_connection()
-            except PywanError as error:
+            except (PywanError, OSError) as error:
                 if not self._ending:
-                    self._lines.warning("%s", error)
+                    self._lane.failed(error)
             except Exception:
                 log.exception("the lane to member %s broke", self.member)
             with self._changed:
@@ -125,6 +126,7 @@ class Peer:
         body = receive_exactly(sock, wire.length_of_body(wire.LANE, head))
         wire.check_answer(body, f"member {self.member}")
         sock.settimeout(None)
+        self._lane.over()
         with self._changed:
             self.session.connected()
         ended = self.session.lane.run_over_socket(sock.fileno())
@@ -150,9 +152,9 @@ class Peer:
             wait_s = KEPT_OPEN_S
             try:
                 self._ask(request)
-            except PywanError as error:  # The copies ask again as long as they need an answer.
+            except (PywanError, OSError) as error:  # The copies ask again as long as they need an answer.
                 if not self._ending and request["questions"]:
-                    self._lines.warning("%s", error)
+                    self._talk.failed(error)
             except Exception:
                 log.exception("questions about region %s to member %s failed", request["region"], self.member)
 
@@ -163,4 +165,6 @@ class Peer:
                     return
                 what = f"member {self.member.name}"
                 self._client = ControlClient(self.session.address, QUESTION_TIMEOUT_S, what=what)
-        self._answered(self.member, request["region"], self._client.call("adopt-buckets", **request))
+        reply = self._client.call("adopt-buckets", **request)
+        self._talk.over()
+        self._answered(self.member, request["region"], reply)

@@ -28,7 +28,8 @@ DEFAULT_SOCKET_BUFFER = 524288  # The default of the attribute. With it the kern
 def receive_exactly(sock: socket.socket, count: int, first: bytes = b"", deadline: float | None = None) -> bytes:
     """Returns `count` bytes, which begin with `first`.
 
-    ConnectivityError if the connection ends before, or at `deadline` (in seconds of time.monotonic).
+    ConnectivityError if the connection ends before, or at `deadline` (in seconds of time.monotonic). It names the other
+    end.
     """
     limit = sock.gettimeout()
     data = bytearray(first)
@@ -38,18 +39,28 @@ def receive_exactly(sock: socket.socket, count: int, first: bytes = b"", deadlin
                 sock.settimeout(max(0.001, deadline - time.monotonic()))
             chunk = sock.recv(count - len(data))
             if not chunk:
-                raise ConnectivityError("the other side closed the connection")
+                raise ConnectivityError(f"{_other_end(sock)} closed the connection")
             data += chunk
     except TimeoutError:
-        raise ConnectivityError(f"no whole message within {limit:.1f} s, {len(data)} bytes of it") from None
+        raise ConnectivityError(
+            f"no whole message from {_other_end(sock)} within {limit:.1f} s: {len(data)} of {count} bytes came"
+        ) from None
     except OSError as error:
         if isinstance(error, PywanError):
             raise
-        raise ConnectivityError(f"the connection broke: {error.strerror or error}") from None
+        raise ConnectivityError(f"the connection to {_other_end(sock)} broke: {error.strerror or error}") from None
     finally:
         if deadline is not None and sock.fileno() >= 0:
             sock.settimeout(limit)
     return bytes(data)
+
+
+def _other_end(sock: socket.socket) -> str:
+    """The address of the other end, for errors."""
+    try:
+        return "%s[%d]" % sock.getpeername()[:2]
+    except (OSError, TypeError):  # It is gone; or the socket has no addresses.
+        return "the other side"
 
 
 def _deadline(sock: socket.socket) -> float | None:
