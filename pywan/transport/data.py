@@ -58,8 +58,9 @@ def receive_exactly(sock: socket.socket, count: int, first: bytes = b"", deadlin
 def _other_end(sock: socket.socket) -> str:
     """The address of the other end, for errors."""
     try:
-        return "%s[%d]" % sock.getpeername()[:2]
-    except (OSError, TypeError):  # It is gone; or the socket has no addresses.
+        host, port = sock.getpeername()[:2]
+        return f"{host}[{port}]"
+    except (OSError, ValueError):  # It is gone; or the socket has no addresses.
         return "the other side"
 
 
