@@ -36,9 +36,10 @@ static wan_status check_head(const wan_call *call)
     if (status != WAN_OK) return status;
     if (call->kind == 0 || call->kind >= WAN_CALL_ANSWER)
         return WAN_FAIL(WAN_CORRUPT, "a call of kind %u is unknown", call->kind);
-    if (call->flags > (WAN_CALL_REPEAT | WAN_CALL_VALUES) || call->condition >= CONDITION_COUNT || call->reserved)
-        return WAN_FAIL(WAN_CORRUPT, "a call with flags %u, condition %u, and %u where 0 should be", call->flags,
-                        call->condition, call->reserved);
+    if (call->flags > (WAN_CALL_REPEAT | WAN_CALL_VALUES) || call->condition >= CONDITION_COUNT)
+        return WAN_FAIL(WAN_CORRUPT, "a call with flags %u and condition %u", call->flags, call->condition);
+    if ((call->kind == WAN_CALL_REGION) != (call->within == 0))
+        return WAN_FAIL(WAN_CORRUPT, "a call of kind %u whose caller waits for %u0 ms", call->kind, call->within);
     if (call->flags & WAN_CALL_REPEAT && (!wan_call_changes(call->kind) || !call->since))
         return WAN_FAIL(WAN_CORRUPT, "a call of kind %u that is the repeat of one under epoch %" PRIx64, call->kind,
                         call->since);

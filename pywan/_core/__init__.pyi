@@ -581,6 +581,8 @@ class RegionCore(RegionCalls):
     def one_wait(self) -> AbstractContextManager[Any]:
         """A context for many changes: the changes that this thread makes in the region while the context is entered are
         waited for once, at its end."""
+    def one_deadline(self) -> AbstractContextManager[Any]:
+        """A context for a call that makes several others in this thread: all of them end by its deadline."""
 
 class RegionFace(RegionCalls):
     """The part of a region that users hold: the compiled calls."""
@@ -818,6 +820,10 @@ class CallRoute:
     def __new__(cls, core: RegionCore, *args: Any, timeout_s: float = 10.0, **kwargs: Any) -> Self: ...
     @property
     def limit_us(self) -> int: ...
+    def set_limit(self, timeout_s: float) -> None:
+        """Calls are given up after so many seconds from now on, those that are under way too."""
+    def deadline(self, began_us: int) -> int:
+        """Until when a call may take that this thread began then, in microseconds of the monotonic clock."""
     @property
     def targets(self) -> list[tuple[CallLine, int] | None]: ...
     slots: CallSlots
@@ -829,7 +835,7 @@ class CallRoute:
         """(CallLine, epoch word) for a call about a bucket."""
     def tell_primary(self, bucket: int, epoch: int) -> bytes:
         """Returns who is primary of a bucket, as bytes for a caller that knows the epoch word `epoch`."""
-    def aim_now(self, bucket: int) -> tuple[CallLine, int] | Literal[False] | None:
+    def aim_now(self, bucket: int, until_us: int, slow: set[Any]) -> tuple[CallLine, int] | Literal[False] | None:
         """As `aim` for a first attempt, without a long wait."""
     def failure(self, words: bytes, in_doubt: bool) -> Exception:
         """The error for a call that the primary answered with these words."""
@@ -911,7 +917,7 @@ class CallSteps:
     @property
     def found(self) -> Any:
         """The value that a conditional change found, as an object."""
-    def send(self, line: CallLine, epoch: int) -> bool:
+    def send(self, line: CallLine, epoch: int, left_us: int) -> bool:
         """Lays out the next attempt on a line."""
     def take(self) -> bool | None:
         """Looks for the answer."""

@@ -126,6 +126,10 @@ cdef extern from "region/wan_table.h" nogil:
         uint32_t noted
     void wan_fetch_next(const wan_table *table, wan_fetch *fetch, uint64_t hash, uint64_t bytes, int is_row)
 
+cdef extern from "region/wan_deadline.h" nogil:
+    uint64_t wan_deadline_us
+    uint64_t wan_deadline_of(uint64_t began_us, uint64_t limit_us)
+
 cdef extern from "region/wan_bulk.h" nogil:
     enum: WAN_BULK_CHANGED, WAN_BULK_QUEUED
     const void *wan_bulk_region

@@ -25,11 +25,13 @@ cdef extern from "session/wan_call.h" nogil:
         uint32_t magic
         uint8_t kind, flags, form, condition
         uint32_t length, crc, id
-        uint16_t region
+        uint16_t region, within
         uint32_t bucket, count
         uint64_t epoch, shard, since, caller, number
         uint16_t slot
     bint wan_call_changes(uint8_t kind)
+    uint16_t wan_call_within(uint64_t left_us)
+    uint64_t wan_call_work_us(const wan_call *call)
     ctypedef struct wan_answer:
         uint32_t magic
         uint8_t kind, status, outcome, form

@@ -13,9 +13,9 @@ from pywan.coordination.tables import Incarnation
 from pywan.errors import BatchError, ConnectivityError, IncompatibleSystemError, PywanError, RemoteError
 from pywan.protocol.calls import decode_primary, encode_primary, error_of
 
-CALL_TIMEOUT_S = 10.0  # How long a call is tried, at least.
-# Of the site's `member-timeout`, so many pass at least before a call ends. After one and a twentieth a primary that is
-# silent is given up, and another member takes over. The rest is for that, and for a second one that is silent too.
+CALL_TIMEOUT_S = 10.0  # How long a call is tried, at least, if the member's `call-timeout` says nothing.
+# Of the site's `member-timeout`, so many pass at least before such a call ends. After one and a twentieth a primary that
+# is silent is given up, and another member takes over. The rest is for that, and for a second one that is silent too.
 MEMBER_TIMEOUTS_A_CALL = 2
 # How long a call waits for a newer table before it asks the same member again. The member may be about to become
 # primary, or this table may be behind. A handover takes a few milliseconds, a takeover after a death 400. So a call
@@ -30,9 +30,15 @@ BUCKETS_TOGETHER = 32  # So many buckets are scanned at the same time.
 Trouble = tuple[str, int, str, bytes]
 
 
+def least_call_timeout_s(member_timeout_us: int) -> float:
+    """Returns how long a call has to be tried to outlive a primary that falls silent."""
+    return MEMBER_TIMEOUTS_A_CALL * member_timeout_us / 1e6
+
+
 def call_timeout_s(member_timeout_us: int) -> float:
-    """Returns how long a call is tried in a site of this `member-timeout`."""
-    return max(CALL_TIMEOUT_S, MEMBER_TIMEOUTS_A_CALL * member_timeout_us / 1e6)
+    """Returns how long a call is tried in a site of this `member-timeout`, if the member's `call-timeout` says
+    nothing."""
+    return max(CALL_TIMEOUT_S, least_call_timeout_s(member_timeout_us))
 
 
 class Aim:
@@ -215,7 +221,7 @@ class Route(_core.CallRoute):
         self, bucket: int, began_us: int, trouble: Trouble | None, in_doubt: bool, key: Any
     ) -> tuple[_core.CallLine, int] | None:
         """As `CallRoute.aim`. It waits in short steps, so that Ctrl-C ends it."""
-        until_us = began_us + self.limit_us
+        until_us = self.deadline(began_us)
         aim = Aim(self._table, bucket, trouble, (_core.monotonic_us() - began_us) / 1e6)
         while True:
             if aim.wait_s:
@@ -224,7 +230,7 @@ class Route(_core.CallRoute):
             if self._pool.is_closed:
                 raise self._ended(bucket, key, in_doubt)
             if _core.monotonic_us() >= until_us:
-                raise self._too_late(bucket, key, aim.primary, aim.trouble, in_doubt)
+                raise self._too_late(bucket, key, aim.primary, aim.trouble, in_doubt, until_us - began_us)
             primary = aim.primary
             if primary.member == self._pool.me:
                 return None
@@ -245,16 +251,19 @@ class Route(_core.CallRoute):
             return b""
         return encode_primary((*primary.member, primary.host, primary.port, primary.epoch))
 
-    def aim_now(self, bucket: int) -> tuple[_core.CallLine, int] | Literal[False] | None:
+    def aim_now(
+        self, bucket: int, until_us: int, slow: set[Incarnation]
+    ) -> tuple[_core.CallLine, int] | Literal[False] | None:
         """As `CallRoute.aim_now`."""
         primary = self._table.primary(bucket)
-        if primary.member is None:
+        if primary.member is None or primary.member in slow:
             return False
         if primary.member == self._pool.me:
             return None
         try:
-            return self._line(bucket, primary, time.monotonic() + QUICK_S)
+            return self._line(bucket, primary, time.monotonic() + min(QUICK_S, seconds_to(until_us)))
         except (ConnectivityError, IncompatibleSystemError):
+            slow.add(primary.member)
             return False
 
     def failure(self, words: bytes, in_doubt: bool) -> Exception:
@@ -297,7 +306,7 @@ class Route(_core.CallRoute):
         return error
 
     def _too_late(
-        self, bucket: int, key: Any, primary: KnownPrimary, trouble: Trouble | None, in_doubt: bool
+        self, bucket: int, key: Any, primary: KnownPrimary, trouble: Trouble | None, in_doubt: bool, waited_us: int
     ) -> ConnectivityError:
         what = f"key {key!r:.80}" if key is not None else f"bucket {bucket}"
         where = (
@@ -308,7 +317,7 @@ class Route(_core.CallRoute):
         words = trouble[2] if trouble is not None else "no time was left"
         why = self._why_nobody() if trouble is not None and trouble[0] == "nobody" else ""
         error = ConnectivityError(
-            f"region {self._name!r}: {what}: {where} did not answer within {self.limit_us / 1e6:g} s:"
+            f"region {self._name!r}: {what}: {where} did not answer within {waited_us / 1e6:.3g} s:"
             f" {words}{f', since {why}' if why else ''}; {_became(in_doubt)}. Try again when the members of the"
             " site reach each other; `show coordinator` says who is there"
         )

@@ -477,10 +477,11 @@ class Region(_core.RegionFace, Described, MutableMapping[K, V]):
         Raises:
             KeyError: The region is empty.
         """
-        for key in self:
-            value = self.pop(key, _MISSING)
-            if value is not _MISSING:
-                return key, value
+        with core_of(self).one_deadline():
+            for key in self:
+                value = self.pop(key, _MISSING)
+                if value is not _MISSING:
+                    return key, value
         raise KeyError(f"region {self.name!r} is empty")
 
 

@@ -34,6 +34,7 @@ static void fuzz_a_call(random_source *source)
     call->magic = WAN_CALL_MAGIC;
     call->kind = (uint8_t)(1 + random_below(source, WAN_CALL_ANSWER - 1));
     call->id = 1 + random_below(source, 1000);
+    if (call->kind != WAN_CALL_REGION) call->within = 1 + (uint16_t)random_below(source, UINT16_MAX);
     if (wan_call_changes(call->kind))
         call->caller = 7, call->slot = (uint16_t)random_below(source, 9), call->number = 1;
     fill(source, call);

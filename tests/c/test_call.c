@@ -10,7 +10,8 @@ static uint64_t lay_out_a_get(void)
 {
     wan_call *call = (wan_call *)bytes;
     memset(bytes, 0, sizeof bytes);
-    *call = (wan_call){.magic = WAN_CALL_MAGIC, .kind = WAN_CALL_GET, .length = 3, .id = 7, .form = WAN_FORM_TEXT};
+    *call = (wan_call){
+        .magic = WAN_CALL_MAGIC, .kind = WAN_CALL_GET, .length = 3, .id = 7, .form = WAN_FORM_TEXT, .within = 1000};
     memcpy(call + 1, "abc", 3);
     call->crc = wan_call_crc(call);
     return sizeof *call + 8;
@@ -106,7 +107,35 @@ static void a_repeat_says_since_when_it_is_one_and_a_read_is_none(void)
     EXPECT(strstr(wan_detail, "the repeat of one under epoch 0") != NULL);
 }
 
+static void a_call_says_how_long_its_caller_waits_and_a_name_does_not(void)
+{
+    uint64_t whole = lay_out_a_get(), length;
+    wan_call *call = (wan_call *)bytes;
+    call->within = 0;
+    call->crc = wan_call_crc(call);
+    EXPECT_EQUAL(wan_call_next(bytes, whole, &length), WAN_CORRUPT);
+    call->kind = WAN_CALL_REGION;
+    call->crc = wan_call_crc(call);
+    EXPECT_EQUAL(wan_call_next(bytes, whole, &length), WAN_OK);
+    call->within = 1;
+    call->crc = wan_call_crc(call);
+    EXPECT_EQUAL(wan_call_next(bytes, whole, &length), WAN_CORRUPT);
+}
+
+static void a_member_stops_before_the_caller_does(void)
+{
+    static const uint64_t left_us[] = {0, 9999, 10000, 50000, 10000000, 655350000, UINT64_MAX};
+    static const uint64_t work_us[] = {8000, 8000, 8000, 40000, 8000000, 524280000, 524280000};
+    for (int n = 0; n < 7; n++) {
+        wan_call call = {.within = wan_call_within(left_us[n])};
+        EXPECT_EQUAL(wan_call_work_us(&call), work_us[n]);
+    }
+}
+
 const test_case call_tests[] = {
+    {"a call says how long its caller waits, and a name does not",
+     a_call_says_how_long_its_caller_waits_and_a_name_does_not},
+    {"a member stops before the caller does", a_member_stops_before_the_caller_does},
     {"a call that is not whole is waited for", a_call_that_is_not_whole_is_waited_for},
     {"a bit that changed anywhere in a call is found", a_bit_that_changed_anywhere_in_a_call_is_found},
     {"another protocol is named by its first bytes", another_protocol_is_named_by_its_first_bytes},

@@ -45,9 +45,10 @@ def call(
     number: int | None = None,
     length: int | None = None,
     crc: int | None = None,
+    within: int | None = None,
 ) -> bytes:
     """A whole call. Its checksum is right unless it is given. A change is the first one in a slot of its own, unless
-    the identity is given."""
+    the identity is given. Its caller waits for 10 s."""
     length = len(payload) if length is None else length
     shard = shard or flags & REPEAT  # There it says since when it is a repeat.
     changes = kind in (CHANGE, ROWS, CLEAR)
@@ -55,7 +56,8 @@ def call(
     slot = id % 65536 * changes if slot is None else slot
     number = int(changes) if number is None else number
     place = slot << 48 | number
-    fields = [MAGIC, kind, flags, form, condition, length, 0, id, region, 0, bucket, count, epoch, shard, caller, place]
+    within = 1000 * (kind != REGION) if within is None else within
+    fields = [MAGIC, kind, flags, form, condition, length, 0, id, region, within, bucket, count, epoch, shard, caller, place]
     fields[6] = _core.crc32c(CALL.pack(*fields) + payload[:length]) if crc is None else crc
     return CALL.pack(*fields) + padded(payload)
 
@@ -129,6 +131,7 @@ def plan(source: Random, id_: int) -> bytes:
                     "caller",
                     "slot",
                     "number",
+                    "within",
                 )
             )
         ] = odd(source) & 0xFF

@@ -184,7 +184,7 @@ class Client:
         self._wait_until_us = self._member.now_us + int(self._aim.wait_s * 1e6)
 
     def _send(self, line: Line, epoch: int) -> None:
-        if self._steps.send(line.line, epoch):
+        if self._steps.send(line.line, epoch, max(0, self._until_us - self._member.now_us)):
             self._line = line
         else:
             self._aim = self._new_aim(self._steps.trouble)

@@ -259,7 +259,8 @@ cdef class CallLine:
                     if not self.read_once(0):
                         state = CALL_INTERRUPTED
                         break
-                    if wan_flag_read(&slot.state) != CALL_WAITS:
+                    # Answers to others may come all the time.
+                    if wan_flag_read(&slot.state) != CALL_WAITS or wan_monotonic_us() >= until_us:
                         break
                 wan_lock_take(&self.lock)
                 self.is_read = False

@@ -10,15 +10,15 @@ from pywan._core.region.region_changes cimport Condition
 
 cdef class CallRoute:
     cdef CompiledRegion state
-    cdef readonly uint64_t limit_us     # A call is given up after so long.
+    cdef readonly uint64_t limit_us     # A call is given up after so long. `set_limit` changes it.
     cdef readonly list targets          # By bucket: (CallLine, epoch word) that a call may take at once; or None.
     cdef public CallSlots slots         # Gives the calls their identities. A subclass sets it.
 
     cdef object change_as(self, const wan_call_identity *call, int operation, key, value, callback_argument, event_id,
                           Condition condition_, int64_t timestamp_ms, uint64_t began_us, uint64_t since)
     cdef int exchange_all(self, list parts, uint64_t began_us) except -1
-    cdef int exchange_parts(self, list parts, uint64_t began_us, CallSession here) except -1
-    cdef int send(self, CallPart part, uint64_t began_us, list lines) except -1
+    cdef int exchange_parts(self, list parts, uint64_t began_us, CallSession here, set slow) except -1
+    cdef int send(self, CallPart part, uint64_t until, list lines, set slow) except -1
     cdef int finish(self, CallPart part, uint64_t began_us, CallSession here) except -1
     cdef bytes exchange(self, wan_call *head, const void *first, uint64_t first_length, const void *second,
                         uint64_t second_length, uint64_t began_us, uint64_t *since, key, wan_answer *got,

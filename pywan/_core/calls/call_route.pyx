@@ -31,6 +31,14 @@ cdef class CallRoute:
         self.limit_us = <uint64_t>(timeout_s * 1e6)
         self.targets = [None] * self.state.region.table.bucket_count
 
+    def set_limit(self, double timeout_s):
+        """Calls are given up after so many seconds from now on, those that are under way too."""
+        self.limit_us = <uint64_t>(timeout_s * 1e6)
+
+    def deadline(self, uint64_t began_us):
+        """Until when a call may take that this thread began then, in microseconds of the monotonic clock."""
+        return wan_deadline_of(began_us, self.limit_us)
+
     def aim(self, uint32_t bucket, uint64_t began_us, trouble, bint in_doubt, key):
         """(CallLine, epoch word) for a call about a bucket. None: this member is primary itself. `trouble`: what became
         of the last attempt: None, or (what happened, epoch word of the attempt, words, who is primary as the answer
@@ -43,8 +51,9 @@ cdef class CallRoute:
         Empty: nothing newer is known here."""
         raise NotImplementedError
 
-    def aim_now(self, uint32_t bucket):
-        """As `aim` for a first attempt, without a long wait. False: `aim` would have to wait."""
+    def aim_now(self, uint32_t bucket, uint64_t until_us, set slow):
+        """As `aim` for a first attempt, without a long wait. False: `aim` would have to wait. `until_us`: when the call
+        is given up. `slow`: the members to which this call could not connect; it does not try them again here."""
         raise NotImplementedError
 
     def failure(self, bytes words, bint in_doubt):
@@ -222,28 +231,28 @@ cdef class CallRoute:
         self.state.check_process()
         cdef CallSession here = CallSession(None)
         here.callback_depth = wan_call_depth
+        cdef set slow = set()
         for at in range(0, len(parts), PARTS_UNDER_WAY):
-            self.exchange_parts(parts[at:at + PARTS_UNDER_WAY], began_us, here)
+            self.exchange_parts(parts[at:at + PARTS_UNDER_WAY], began_us, here, slow)
         return 0
 
-    cdef int exchange_parts(self, list parts, uint64_t began_us, CallSession here) except -1:
+    cdef int exchange_parts(self, list parts, uint64_t began_us, CallSession here, set slow) except -1:
         cdef CallPart part
         cdef CallLine line
-        cdef uint64_t until = began_us + self.limit_us
+        cdef uint64_t until = wan_deadline_of(began_us, self.limit_us)
         cdef list lines = []
         try:
             for part in parts:
-                self.send(part, began_us, lines)
+                self.send(part, until, lines, slow)
             for line in lines:
                 with nogil:
                     line.flush(until)
-            here.begin_here()
+            here.begin_here(until)
             for part in parts:
                 if part.is_here:
                     part.since = self.state.epoch_of(part.head.bucket) if wan_call_changes(part.head.kind) else 0
                     part.answer_at = here.do_here(self.state, &part.head, part.data, part.length)
-            with nogil:
-                here.settle()       # One wait for the copies of all buckets.
+            here.settle_here()      # One wait for the copies of all buckets.
             for part in parts:
                 if part.is_here:
                     part.take(here.answer_here(part.answer_at))
@@ -259,20 +268,20 @@ cdef class CallRoute:
             self.finish(part, began_us, here)
         return 0
 
-    cdef int send(self, CallPart part, uint64_t began_us, list lines) except -1:
+    cdef int send(self, CallPart part, uint64_t until, list lines, set slow) except -1:
         """Lays out the first attempt of a part, if that needs no wait."""
         cdef CallLine line
         cdef uint64_t epoch
         aimed = self.targets[part.head.bucket] if wan_call_depth == 0 else None
         if aimed is None:
-            aimed = self.aim_now(part.head.bucket)
+            aimed = self.aim_now(part.head.bucket, until, slow)
         if aimed is None:
             part.is_here = True
             return 0
         if aimed is False:
             return 0        # `finish` waits for it, when the others have their answers.
         line, epoch = aimed
-        part.head.epoch = epoch
+        part.head.epoch, part.head.within = epoch, within(until)
         if not line.enter():
             part.trouble = "broken", epoch, line.why, b""
             return 0
@@ -323,7 +332,7 @@ cdef class CallRoute:
         cdef bytes payload
         self.state.check_process()
         began_us = began_us or wan_monotonic_us()
-        until = began_us + self.limit_us
+        until = wan_deadline_of(began_us, self.limit_us)
         while True:
             aimed = self.targets[head.bucket] if trouble is None and wan_call_depth == 0 else None
             if aimed is None or not (<CallLine?>aimed[0]).enter():
@@ -338,19 +347,21 @@ cdef class CallRoute:
             if aimed is None:
                 epoch = self.state.epoch_of(head.bucket)
                 head.epoch = 0
-                answer = here.serve_here(self.state, head, first, first_length)
+                answer = here.serve_here(self.state, head, first, first_length, until)
                 got[0] = answer[0]
                 payload = PyBytes_FromStringAndSize(<const char *>(answer + 1), answer.length)
                 if self.is_final(head, got, payload, key):
                     return payload
-                if got.status == WAN_ANSWER_IN_DOUBT:
-                    since[0] = before or epoch
-                elif got.status == WAN_ANSWER_GIVEN_UP:
+                if got.status == WAN_ANSWER_GIVEN_UP:
                     trouble = self.rename(head)
-                    continue
-                trouble = "elsewhere", got.number, "it is not primary yet, or not any more", b""
+                elif got.status == WAN_ANSWER_IN_DOUBT:
+                    since[0] = before or epoch
+                    trouble = "in doubt", got.number, UNCOUNTED, b""
+                else:
+                    trouble = "elsewhere", got.number, "it is not primary yet, or not any more", b""
                 continue
             line, head.epoch = aimed
+            head.within = within(until)
             slot, state = NULL, CALL_NOT_SENT
             try:
                 with nogil:
@@ -397,7 +408,7 @@ cdef class CallRoute:
             if self.is_final(head, got, payload, key):
                 return None
             if got.status == WAN_ANSWER_IN_DOUBT:
-                return "in doubt", head.epoch, "it lost track of the change before that counted", b""
+                return "in doubt", head.epoch, UNCOUNTED, b""
             since[0] = before
             if got.status == WAN_ANSWER_GIVEN_UP:
                 return self.rename(head)
@@ -437,6 +448,7 @@ cdef class CallRoute:
         return "given up", head.epoch, "it knows this member as one that the site has given up", b""
 
 
+cdef str UNCOUNTED = "its copies did not answer in time, or it is not primary any more"
 cdef str MOVED = "it did not answer, and another member is primary now"
 
 
@@ -532,9 +544,9 @@ cdef class CallSteps:
         """When the call is given up."""
         return self.began_us + self.route.limit_us
 
-    def send(self, CallLine line not None, uint64_t epoch):
-        """Lays out the next attempt on a line. `epoch`: 0 if the line leads to this member itself. Returns whether it
-        is on its way; if not, `trouble` says why."""
+    def send(self, CallLine line not None, uint64_t epoch, uint64_t left_us):
+        """Lays out the next attempt on a line. `epoch`: 0 if the line leads to this member itself. `left_us`: for how
+        long the caller waits yet. Returns whether it is on its way; if not, `trouble` says why."""
         cdef const void *expected = NULL
         cdef uint64_t length = 0, known = epoch or self.route.state.epoch_of(self.head.bucket)
         cdef int state = CALL_NOT_SENT
@@ -542,6 +554,7 @@ cdef class CallSteps:
             expected, length = self.condition_.wanted.value, self.condition_.wanted.length
         self.let_go()
         self.line, self.before, self.head.epoch = line, self.since, epoch
+        self.head.within = wan_call_within(left_us)
         mark_repeat(&self.head, self.before)
         self.slot = line.take_slot(0)
         if self.slot != NULL:
@@ -593,6 +606,12 @@ cdef void mark_repeat(wan_call *head, uint64_t since) noexcept nogil:
     if since and wan_call_changes(head.kind):
         head.flags |= WAN_CALL_REPEAT
         head.since = since
+
+
+cdef uint16_t within(uint64_t until_us) noexcept nogil:
+    """What a call that leaves now says of the time that its caller waits."""
+    cdef uint64_t now = wan_monotonic_us()
+    return wan_call_within(until_us - now if until_us > now else 0)
 
 
 cdef void begin(wan_call *head, int kind, CompiledRegion state, uint64_t hash) noexcept:

@@ -39,6 +39,10 @@ cdef class RowCalls:
     cdef readonly int64_t failed    # Rows that were refused, or may not have been made.
     cdef readonly list failures     # (row, reason), the first thousand.
     cdef readonly object error      # The first error of a whole bucket; of one that is in doubt, if there is one.
+    # When the part of the call began that goes together. It stays once a part took too long: the rest of the call has
+    # no time of its own.
+    cdef uint64_t began
+    cdef bint is_late
 
     def __cinit__(self, CallRoute route not None):
         self.route, self.bucket_count = route, route.state.region.table.bucket_count
@@ -152,18 +156,18 @@ cdef class RowCalls:
 
     def send(self):
         """Makes all rows that wait, at the primaries of their buckets. Returns when each row is made or refused. What
-        goes together is one call: it has the same identity in all buckets."""
+        goes together is one call: it has the same identity in all buckets, and one deadline."""
         cdef CallPart part
-        cdef uint64_t began
         cdef list parts
         cdef CallSlots slots = self.route.slots
         cdef wan_call_identity call
+        if not self.is_late:
+            self.began = wan_monotonic_us()
         while self.bytes:
-            began = wan_monotonic_us()
             slots.take(&call)
             parts = self.parts(&call)
             try:
-                self.route.exchange_all(parts, began)
+                self.route.exchange_all(parts, self.began)
             except BaseException:
                 self.drop()         # Ctrl-C: nobody waits for the answers.
                 raise
@@ -171,6 +175,7 @@ cdef class RowCalls:
                 wan_slots_give(&slots.slots, call)
             for part in parts:
                 self.take(part)
+        self.is_late = self.is_late or wan_monotonic_us() >= wan_deadline_of(self.began, self.route.limit_us)
 
     cdef list parts(self, const wan_call_identity *call):
         cdef CallPart part

@@ -25,7 +25,8 @@ cdef struct shelved_call:
     shelved_call *behind
     call_wait wait              # Of a call that is held, only the tail and the bucket.
     bint is_held
-    uint64_t until_us           # When it is given up.
+    uint64_t until_us           # When its wait ends.
+    uint64_t given_up_us        # Of a call that is held: until when its caller waits.
     uint64_t length
 
 cdef struct call_list:
@@ -51,6 +52,9 @@ cdef class CallSession(Session):
     cdef shelved_call *reads         # Of `done`: they count, and wait until no other member can be primary.
     cdef uint64_t shelved_bytes      # The bytes of all answers and calls that wait.
     cdef readonly uint32_t shelved   # How many calls wait.
+    # When the call that is being done is given up, because its caller waits no longer. As the driver tells the time;
+    # of calls of this member itself, as the monotonic clock does.
+    cdef uint64_t until_us
     cdef list former                # States of regions that are gone, and that shelved calls may name.
     cdef readonly uint32_t depth
     cdef uint32_t callback_depth    # Of the calls that callbacks make.
@@ -58,13 +62,14 @@ cdef class CallSession(Session):
     cdef readonly uint64_t rounds   # How often a group of answers was sent.
 
     cdef const wan_answer *serve_here(self, CompiledRegion state, wan_call *head, const void *payload,
-                                      uint64_t length) except NULL
-    cdef void begin_here(self) noexcept
+                                      uint64_t length, uint64_t until_us) except NULL
+    cdef void begin_here(self, uint64_t until_us) noexcept
+    cdef int settle_here(self) except -1
     cdef uint64_t do_here(self, CompiledRegion state, wan_call *head, const void *payload,
                           uint64_t length) except? NO_LIMIT
     cdef const wan_answer *answer_here(self, uint64_t at) noexcept
     cdef int take_calls(self) noexcept nogil
-    cdef int do_call(self, const wan_call *call, uint64_t held_until_us) noexcept nogil
+    cdef int do_call(self, const wan_call *call, uint64_t held_until_us, uint64_t until_us) noexcept nogil
     cdef int take_call(self, const wan_call *call, uint64_t held_until_us) noexcept nogil
     cdef int hold(self, region_core *region, const wan_call *call, uint64_t until_us) noexcept nogil
     cdef shelved_call *keep(self, call_list *among, const void *data, uint64_t length, uint64_t until_us) noexcept nogil
@@ -86,7 +91,7 @@ cdef class CallSession(Session):
                        bint is_change) noexcept nogil
     cdef bint wait_for_bucket(self, region_core *region, const wan_call *call, uint64_t era, uint64_t at) noexcept nogil
     cdef uint64_t last_answer(self) noexcept nogil
-    cdef void settle(self) noexcept nogil
+    cdef void settle(self, uint64_t *at) noexcept nogil
     cdef bint shelve(self, uint64_t begin) noexcept nogil
     cdef bint is_alone(self, const wan_call *call) noexcept nogil
     cdef void run_lane(self, const call_wait *wait) noexcept nogil
@@ -98,8 +103,7 @@ cdef class CallSession(Session):
     cdef void drop(self, shelved_call *call) noexcept nogil
     cdef void unshelve_all(self, shelved_call *call) noexcept nogil
     cdef void drop_shelved(self) noexcept nogil
-    cdef bint counts(self, const call_wait *wait, uint64_t *until_us) noexcept nogil
-    cdef bint may_wait(self, uint64_t *until_us) noexcept nogil
+    cdef wan_status counts(self, const call_wait *wait, uint64_t until_us) noexcept nogil
     cdef void seal(self, uint64_t begin) noexcept nogil
     cdef wan_answer *do_get(self, region_core *region, const wan_call *call) noexcept nogil
     cdef wan_answer *do_change(self, region_core *region, const wan_call *call) noexcept nogil
@@ -118,4 +122,5 @@ cdef class CallSession(Session):
                                       uint64_t done, int *happened) noexcept nogil
     cdef wan_answer *row_in_python(self, const wan_call *call, region_core *region, const wan_record *record,
                                    uint64_t done, int *happened) noexcept
+    cdef uint64_t deadline(self) noexcept
     cdef object ask_callbacks(self, const wan_call *call, const wan_record *record, Condition condition_, row)

@@ -6,6 +6,7 @@ from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset, strlen
 from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.exc cimport PyErr_CheckSignals
 from pywan._core.c_base cimport *
 from pywan._core.c_record cimport *
 from pywan._core.c_copies cimport *
@@ -27,7 +28,6 @@ from pywan._core.values.tagged cimport Encoded
 cdef enum:
     REGION_NUMBERS = 65536
     ANSWERS_BYTES = 8 << 20     # With so many bytes of answers the session sends before it takes the next call.
-    COUNTS_WAIT_MS = 8000       # A change that does not count after so long is answered as in doubt.
     # So long a call waits until this member is primary. A handover takes a few milliseconds. A caller that waits longer
     # may miss that the call has to go elsewhere now.
     HELD_US = 250000
@@ -84,19 +84,20 @@ cdef class CallSession(Session):
         if self.wake_file >= 0:
             eventfd_write(self.wake_file, 1)
 
-    cdef const wan_answer *serve_here(self, CompiledRegion state, wan_call *head, const void *payload,
-                                      uint64_t length) except NULL:
+    cdef const wan_answer *serve_here(self, CompiledRegion state, wan_call *head, const void *payload, uint64_t length,
+                                      uint64_t until_us) except NULL:
         """Does a call of this member itself, without a connection. The answer is valid until the next call."""
         cdef uint64_t at
-        self.begin_here()
+        self.begin_here(until_us)
         at = self.do_here(state, head, payload, length)
-        with nogil:
-            self.settle()
+        self.settle_here()
         return self.answer_here(at)
 
-    # Calls of this member itself: `begin_here`, `do_here` for each, `settle` once for all, `answer_here` for each.
+    # Calls of this member itself: `begin_here`, `do_here` for each, `settle_here` once for all, `answer_here` for each.
 
-    cdef void begin_here(self) noexcept:
+    cdef void begin_here(self, uint64_t until_us) noexcept:
+        """`until_us`: when the calls are given up, of the monotonic clock."""
+        self.until_us = until_us
         self.out.start = self.out.used = 0
         wan_buffer_empty(&self.waits)
 
@@ -120,6 +121,20 @@ cdef class CallSession(Session):
         if how != GOES_ON or self.last_answer() == at:
             raise MemoryError(f"region {state.name!r}: no memory for the answer to a call of this member itself")
         return at
+
+    cdef int settle_here(self) except -1:
+        """Waits until all that the answers say counts. An answer about something that does not count in time says so.
+        Ctrl-C ends the wait."""
+        cdef uint64_t at = 0
+        while True:
+            with nogil:
+                self.settle(&at)
+            if at == self.waits.used:
+                break
+            PyErr_CheckSignals()
+        with nogil:
+            wan_buffer_trim(&self.waits, WAN_BUFFER_KEPT_BYTES)
+        return 0
 
     cdef const wan_answer *answer_here(self, uint64_t at) noexcept:
         """The answer that begins there. It is valid until the next call."""
@@ -164,6 +179,7 @@ cdef class CallSession(Session):
         """Does every whole call in `into`, and lays out the answers that may leave."""
         cdef uint64_t length = 0, begin
         cdef wan_status status
+        cdef const wan_call *call
         cdef int how = GOES_ON
         cdef bint answered = False
         self.has_more = self.reads_nothing = False
@@ -184,7 +200,9 @@ cdef class CallSession(Session):
                 how = ENDED_STOPPED
                 break
             begin = self.last_answer()
-            how = self.do_call(<const wan_call *>(self.into.bytes + self.into.start), self.now_us + HELD_US)
+            call = <const wan_call *>(self.into.bytes + self.into.start)
+            # The calls that lie here came with the last bytes, or before.
+            how = self.do_call(call, self.now_us + HELD_US, self.last_heard_us + wan_call_work_us(call))
             answered = answered or self.last_answer() > begin
             self.into.start += length
             if self.into.start == self.into.used:
@@ -198,10 +216,12 @@ cdef class CallSession(Session):
         self.rounds += answered
         return how
 
-    cdef int do_call(self, const wan_call *call, uint64_t held_until_us) noexcept nogil:
-        """Does a call. Its answer is laid out if it may leave; otherwise the call is shelved."""
+    cdef int do_call(self, const wan_call *call, uint64_t held_until_us, uint64_t until_us) noexcept nogil:
+        """Does a call. Its answer is laid out if it may leave; otherwise the call is shelved. `until_us`: when it is
+        given up."""
         cdef uint64_t begin = self.last_answer()
         cdef int how
+        self.until_us = until_us
         wan_buffer_empty(&self.waits)
         how = self.take_call(call, held_until_us)
         if how == GOES_ON and not self.shelve(begin):
@@ -225,8 +245,10 @@ cdef class CallSession(Session):
             return GOES_ON if self.fail(call, WAN_ANSWER_FAILED, b"IllegalStateError",
                                         b"the region has fewer buckets at this member than the caller says", 0
                                         ) else ENDED_TOLD
+        if self.work_us() > self.until_us:      # Its caller does not wait any more.
+            return GOES_ON if self.say_elsewhere(call, region) else ENDED_TOLD
         while held_until_us and may_become_primary(region, call):
-            how = self.hold(region, call, held_until_us)
+            how = self.hold(region, call, min(held_until_us, self.until_us))
             if how == HELD:
                 self.served -= 1        # It is served when it is looked at again.
                 return GOES_ON
@@ -423,12 +445,10 @@ cdef class CallSession(Session):
         there is no memory."""
         cdef const call_wait *wait = <const call_wait *>self.waits.bytes
         cdef uint64_t length = self.last_answer() - begin
-        cdef uint64_t now
         cdef shelved_call *call
         if self.waits.used == 0:
             return True
-        now = self.work_us()
-        call = self.keep(&self.done, self.out.bytes + self.out.start + begin, length, now + COUNTS_WAIT_MS * 1000)
+        call = self.keep(&self.done, self.out.bytes + self.out.start + begin, length, self.until_us)
         if call == NULL:
             return False
         call.wait = wait[0]
@@ -438,7 +458,7 @@ cdef class CallSession(Session):
             if self.socket_file >= 0 and self.shelved == 1 and wait.is_change:
                 self.run_lane(wait)
             return True
-        return self.go_on_with(call, now)
+        return self.go_on_with(call, self.work_us())
 
     cdef bint is_alone(self, const wan_call *call) noexcept nogil:
         """Whether the session has no other call: then its thread waits for this one, and may run a lane meanwhile."""
@@ -450,7 +470,7 @@ cdef class CallSession(Session):
         cdef wan_lane_wait waits
         waits.tail, waits.bucket, waits.other_file = wait.tail, wait.bucket, self.socket_file
         waits.era, waits.sequence = wait.era, wait.sequence
-        waits.until_us = self.work_us() + SLICE_MS * 1000
+        waits.until_us = min(self.until_us, self.work_us() + SLICE_MS * 1000)
         wan_tail_run_lane(&waits)
 
     cdef shelved_call *keep(self, call_list *among, const void *data, uint64_t length,
@@ -465,7 +485,7 @@ cdef class CallSession(Session):
         memcpy(call + 1, data, length)
         call.length, call.until_us, call.is_held = length, until_us, among == &self.held
         call.shelved.owner = &self.waker
-        while before != NULL and before.until_us > until_us:     # Of a call that is held once more.
+        while before != NULL and before.until_us > until_us:     # Of callers that have more time, or are held again.
             before = before.before
         call.before, call.behind = before, among.first if before == NULL else before.behind
         if before != NULL:
@@ -486,6 +506,7 @@ cdef class CallSession(Session):
         if held == NULL:
             return NO_ROOM
         held.wait.tail, held.wait.bucket = region.tail, call.bucket
+        held.given_up_us = self.until_us
         held.shelved.era, held.shelved.sequence = era_of(region, call), WAN_TAIL_HELD
         if wan_tail_shelve(region.tail, call.bucket, &held.shelved) == WAN_EMPTY:
             # Once more, as it may have changed before the call waited. What is ready already comes with `collect`.
@@ -497,7 +518,7 @@ cdef class CallSession(Session):
     cdef int go_on_with_held(self, shelved_call *call, uint64_t held_until_us) noexcept nogil:
         """Does a call that was held and does not wait in its tail, and forgets that it was held."""
         cdef uint64_t begin = self.last_answer()
-        cdef int how = self.do_call(<const wan_call *>(call + 1), held_until_us)
+        cdef int how = self.do_call(<const wan_call *>(call + 1), held_until_us, call.given_up_us)
         self.rounds += begin == 0 and self.last_answer() > 0
         self.drop(call)
         return how
@@ -616,41 +637,41 @@ cdef class CallSession(Session):
 
     # Calls of this member itself wait in their own thread.
 
-    cdef void settle(self) noexcept nogil:
-        """Waits until all that the answers say counts. An answer about something that does not count in time says
+    cdef void settle(self, uint64_t *at) noexcept nogil:
+        """Waits for a while until what the answers say from the wait at *at on counts. *at is moved behind those that
+        are settled. An answer about something that does not count in time, or that this member has lost track of, says
         so."""
-        cdef uint64_t at = 0, until = 0
+        cdef uint64_t slice_us = min(self.until_us, wan_monotonic_us() + SLICE_MS * 1000)
         cdef call_wait *wait
-        while at < self.waits.used:
-            wait = <call_wait *>(self.waits.bytes + at)
-            at += sizeof(call_wait)
-            if not self.counts(wait, &until):
+        cdef wan_status status
+        while at[0] < self.waits.used:
+            wait = <call_wait *>(self.waits.bytes + at[0])
+            status = self.counts(wait, slice_us)
+            if status == WAN_EMPTY and slice_us < self.until_us:
+                return
+            if status != WAN_OK:
                 lose(wait, <wan_answer *>(self.out.bytes + self.out.start + wait.at))
             elif wait.is_change and wait.tail.min_copies > 1:
                 say_thin(wait, <wan_answer *>(self.out.bytes + self.out.start + wait.at))
-        wan_buffer_trim(&self.waits, WAN_BUFFER_KEPT_BYTES)
+            at[0] += sizeof(call_wait)
 
-    cdef bint counts(self, const call_wait *wait, uint64_t *until_us) noexcept nogil:
-        """Waits until a sequence counts, and for a read until no other member can be primary. False: it does not count
-        in time, or this member has lost track of it. `until_us`: when all waits of a group end; 0: none has waited
-        yet."""
+    cdef wan_status counts(self, const call_wait *wait, uint64_t until_us) noexcept nogil:
+        """Waits until a sequence counts, and for a read until no other member can be primary. WAN_EMPTY: the time is
+        over. WAN_ELSEWHERE: this member has lost track of it."""
         cdef uint32_t never = 0
-        cdef wan_status status = wan_tail_wait(wait.tail, wait.bucket, wait.era, wait.sequence, 0)
-        while status == WAN_EMPTY and self.may_wait(until_us):
-            status = wan_tail_wait(wait.tail, wait.bucket, wait.era, wait.sequence, SLICE_MS)
-        if status != WAN_OK or wait.is_change:
-            return status == WAN_OK
-        while not wan_tail_may_read(wait.tail, wait.bucket, wan_monotonic_us()):
-            if not self.may_wait(until_us) or wan_read(&wait.tail.buckets[wait.bucket].era) != wait.era:
-                return False
-            wan_wait_change(&never, 0, 1)
-        return True
-
-    cdef bint may_wait(self, uint64_t *until_us) noexcept nogil:
         cdef uint64_t now = wan_monotonic_us()
-        if until_us[0] == 0:
-            until_us[0] = now + COUNTS_WAIT_MS * 1000
-        return now < until_us[0] and not wan_flag_read(&self.stop_flag)
+        cdef uint32_t left_ms = <uint32_t>((until_us - now) // 1000 + 1) if now < until_us else 0
+        cdef wan_status status = wan_tail_wait(wait.tail, wait.bucket, wait.era, wait.sequence, left_ms)
+        if status != WAN_OK or wait.is_change:
+            return status
+        while not wan_tail_may_read(wait.tail, wait.bucket, now):
+            if wan_read(&wait.tail.buckets[wait.bucket].era) != wait.era:
+                return WAN_ELSEWHERE
+            if now >= until_us:
+                return WAN_EMPTY
+            wan_wait_change(&never, 0, 1)
+            now = wan_monotonic_us()
+        return WAN_OK
 
     cdef void seal(self, uint64_t begin) noexcept nogil:
         """Gives each answer from `begin` on its checksum."""
@@ -950,6 +971,13 @@ cdef class CallSession(Session):
 
     # Through the user's Python
 
+    cdef uint64_t deadline(self) noexcept:
+        """When the call that is being done is given up, as the monotonic clock tells it."""
+        cdef uint64_t now = self.work_us()
+        if now == 0:                # A call of this member itself: no driver tells the time.
+            return self.until_us
+        return wan_monotonic_us() + (self.until_us - now if self.until_us > now else 0)
+
     cdef wan_answer *change_by_callbacks(self, const wan_call *call, region_core *region,
                                          const wan_record *record) noexcept nogil:
         with gil:
@@ -1017,8 +1045,9 @@ cdef class CallSession(Session):
         cdef const char *value = <const char *>wan_record_value(record)
         cdef const char *callback = <const char *>wan_record_callback(record)
         cdef uint32_t before = wan_call_depth
-        global wan_call_depth
-        wan_call_depth = self.callback_depth
+        cdef uint64_t deadline = wan_deadline_us
+        global wan_call_depth, wan_deadline_us
+        wan_call_depth, wan_deadline_us = self.callback_depth, self.deadline()
         try:
             return state.change_by_callbacks(
                 record.operation,
@@ -1030,7 +1059,7 @@ cdef class CallSession(Session):
                 event_id=(record.event_member, record.event_thread, record.event_sequence),
                 call=(call.caller, call.slot, call.number, row, call.since if call.flags & WAN_CALL_REPEAT else 0))
         finally:
-            wan_call_depth = before
+            wan_call_depth, wan_deadline_us = before, deadline
 
 
 cdef tuple NOT_MADE = ("elsewhere", "in doubt")     # Outcomes of a change whose call has to go on elsewhere.
@@ -1073,6 +1102,8 @@ cdef void lose(const call_wait *wait, wan_answer *answer) noexcept nogil:
         answer.status = WAN_ANSWER_IN_DOUBT if wait.is_change else WAN_ANSWER_ELSEWHERE
         answer.number = wan_read(&wait.tail.buckets[wait.bucket].epoch)
         memset(answer + 1, 0, answer.length)        # The caller has words for it.
+    if not wait.is_change:
+        answer.done = 0         # Rows that changed nothing have seen what may be lost: they are asked again.
 
 
 cdef void say_thin(const call_wait *wait, wan_answer *answer) noexcept nogil:

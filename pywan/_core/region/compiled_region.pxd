@@ -45,10 +45,11 @@ cdef class CompiledRegion:
     cdef int feed_from(self, Tail tail, queues) except -1
     cdef int check_can_be_fed(self, Tail tail, EventQueue queue) except -1
     cdef bint is_elsewhere(self, uint64_t hash) noexcept
-    cdef wan_status wait_counted(self, uint32_t bucket, uint64_t era, uint64_t sequence) except *
+    cdef uint64_t deadline(self, uint64_t began) except? 0
+    cdef wan_status wait_counted(self, uint32_t bucket, uint64_t era, uint64_t sequence, uint64_t began) except *
     cdef uint64_t epoch_of(self, uint32_t bucket) noexcept
     cdef int wait_for_role(self, key, uint64_t began, bint may_be_made) except -1
-    cdef wan_status wait_readable(self, uint32_t bucket, uint64_t era) except *
+    cdef wan_status wait_readable(self, uint32_t bucket, uint64_t era, uint64_t began) except *
     cdef wan_status wait_for_room(self, wan_change *change, const origin *from_, decision *decided, condition *wanted,
                                   wan_outcome *outcome) except *
     cdef bint may_wait(self, uint64_t began_us) except *
@@ -60,3 +61,10 @@ cdef class OneWait:
     cdef CompiledRegion state
     cdef const void *outer
     cdef int outer_waits
+
+cdef class OneDeadline:
+    cdef CompiledRegion state
+    cdef uint64_t outer
+
+cdef uint64_t enter_call(CompiledRegion self) except? 0
+cdef void leave_call(uint64_t outer) noexcept

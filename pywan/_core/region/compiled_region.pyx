@@ -26,6 +26,7 @@ from pywan._core.region.tail cimport Tail
 
 cdef enum:
     WAIT_SLICE_MS = 100     # A wait for copies is so long at a time. In between, Ctrl-C ends it.
+    FIRST_WAIT_MS = 10      # The first one, before it is known how much time is left.
 
 
 @cython.no_gc_clear      # The collector must not clear what __dealloc__ uses.
@@ -232,10 +233,14 @@ cdef class CompiledRegion:
         """The epoch that a bucket has here. It is above 0. An attempt that begins now is made under no lower one."""
         return max(<uint64_t>1, wan_read(&self.region.tail.buckets[bucket].epoch)) if self.region.tail != NULL else 1
 
-    cdef wan_status wait_counted(self, uint32_t bucket, uint64_t era, uint64_t sequence) except *:
+    cdef uint64_t deadline(self, uint64_t began) except? 0:
+        """Until when a call may take that began then."""
+        return wan_deadline_of(began, <uint64_t>self.route.limit_us)
+
+    cdef wan_status wait_counted(self, uint32_t bucket, uint64_t era, uint64_t sequence, uint64_t began) except *:
         """Waits until a change counts, with what came before it. WAN_OK: it does. WAN_ELSEWHERE: nobody here knows
-        whether it does or will. WAN_EMPTY: it does not after the time that a call may take."""
-        cdef uint64_t until
+        whether it does or will. WAN_EMPTY: it does not after the time of a call that began at `began`."""
+        cdef uint64_t until, now
         cdef wan_status status
         cdef wan_tail *tail = self.region.tail
         cdef wan_lane_wait wait
@@ -243,14 +248,16 @@ cdef class CompiledRegion:
         wait.until_us = wan_monotonic_us() + WAIT_SLICE_MS * 1000
         with nogil:
             wan_tail_run_lane(&wait)
-            status = wan_tail_wait(tail, bucket, era, sequence, WAIT_SLICE_MS)
+            status = wan_tail_wait(tail, bucket, era, sequence, FIRST_WAIT_MS)
         if status != WAN_EMPTY:
             return status
-        until = wan_monotonic_us() + <uint64_t>self.route.limit_us
-        while status == WAN_EMPTY and wan_monotonic_us() < until:
+        until, now = self.deadline(began), wan_monotonic_us()
+        while status == WAN_EMPTY and now < until:
             PyErr_CheckSignals()
             with nogil:
-                status = wan_tail_wait(tail, bucket, era, sequence, WAIT_SLICE_MS)
+                status = wan_tail_wait(tail, bucket, era, sequence,
+                                       min(<uint32_t>WAIT_SLICE_MS, <uint32_t>((until - now) // 1000 + 1)))
+            now = wan_monotonic_us()
         return status
 
     cdef int wait_for_role(self, key, uint64_t began, bint may_be_made) except -1:
@@ -258,12 +265,12 @@ cdef class CompiledRegion:
         not answer. Raises an error when the time of a call that began at `began` is over."""
         cdef uint32_t never = 0
         from pywan.errors import ConnectivityError
-        if wan_monotonic_us() >= began + <uint64_t>self.route.limit_us:
+        if wan_monotonic_us() >= self.deadline(began):
             became = "an earlier attempt may have made the change" if may_be_made else "nothing was changed"
             error = ConnectivityError(f"region {self.name!r}: key {described(key)}: this member is primary of its"
-                                      f" bucket, and may not answer for {self.route.limit_us / 1e6:g} s now: it does"
-                                      " not reach the copies, or has not heard the coordinator for the silence-limit;"
-                                      f" {became}. Look at `show coordinator`")
+                                      f" bucket, and may not answer for {(wan_monotonic_us() - began) / 1e6:.3g} s"
+                                      " now: it does not reach the copies, or has not heard the coordinator for the"
+                                      f" silence-limit; {became}. `show coordinator` says who is silent")
             error.in_doubt = may_be_made
             raise error
         PyErr_CheckSignals()
@@ -271,9 +278,9 @@ cdef class CompiledRegion:
             wan_wait_change(&never, 0, 1)
         return 0
 
-    cdef wan_status wait_readable(self, uint32_t bucket, uint64_t era) except *:
+    cdef wan_status wait_readable(self, uint32_t bucket, uint64_t era, uint64_t began) except *:
         """Waits until this member, as primary, may answer a read. WAN_ELSEWHERE: it is not primary any more. WAN_EMPTY:
-        it may not after the time that a call may take."""
+        it may not after the time of a call that began at `began`."""
         cdef uint64_t now = wan_monotonic_us(), until = 0
         cdef uint32_t never = 0
         cdef wan_tail *tail = self.region.tail
@@ -281,8 +288,8 @@ cdef class CompiledRegion:
             if wan_read(&tail.buckets[bucket].era) != era:
                 return WAN_ELSEWHERE
             if not until:
-                until = now + <uint64_t>self.route.limit_us
-            elif now >= until:
+                until = self.deadline(began)
+            if now >= until:
                 return WAN_EMPTY
             PyErr_CheckSignals()
             with nogil:
@@ -400,3 +407,32 @@ cdef class OneWait:
             else:
                 error.add_note(f"of what was stored: {late}")
         return False
+
+
+cdef class OneDeadline:
+    """A context for a call that makes several others in this thread: all of them end by its deadline."""
+
+    def __cinit__(self, CompiledRegion state not None):
+        self.state = state
+
+    def __enter__(self):
+        self.outer = enter_call(self.state)
+        return self
+
+    def __exit__(self, kind, error, trace):
+        leave_call(self.outer)
+        return False
+
+
+cdef uint64_t enter_call(CompiledRegion self) except? 0:
+    """This thread begins a call of the region, which other calls may be part of. Returns what `leave_call` wants."""
+    global wan_deadline_us
+    cdef uint64_t outer = wan_deadline_us
+    if self.route is not None:
+        wan_deadline_us = self.deadline(wan_monotonic_us())
+    return outer
+
+
+cdef void leave_call(uint64_t outer) noexcept:
+    global wan_deadline_us
+    wan_deadline_us = outer

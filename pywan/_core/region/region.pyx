@@ -7,7 +7,7 @@ from pywan._core.c_copies cimport *
 from pywan._core.c_region cimport *
 from pywan._core.base.clock cimport Clock
 from pywan._core.region.follow cimport region_follow
-from pywan._core.region.compiled_region cimport OneWait, CompiledRegion
+from pywan._core.region.compiled_region cimport OneDeadline, OneWait, CompiledRegion
 from pywan._core.region.region_changes cimport RegionCalls
 from pywan._core.region.region_persistence cimport PersistentRegion
 from pywan._core.region.region_state cimport region_core
@@ -99,6 +99,10 @@ cdef class RegionCore(PersistentRegion):
         """A context for many changes: the changes that this thread makes in the region while the context is entered are
         waited for once, at its end."""
         return OneWait(self.state)
+
+    def one_deadline(self):
+        """A context for a call that makes several others in this thread: all of them end by its deadline."""
+        return OneDeadline(self.state)
 
 
 @cython.auto_pickle(False)

@@ -13,7 +13,7 @@ from pywan._core.c_region cimport *
 from pywan._core.values.codec cimport (
     decode, encode, encode_by_type, encode_key, encode_key_by_type, encode_plain, encoded)
 from pywan._core.region.call_slots cimport CallSlots
-from pywan._core.region.compiled_region cimport CompiledRegion
+from pywan._core.region.compiled_region cimport CompiledRegion, enter_call, leave_call
 from pywan._core.region.enqueue cimport (
     ENQUEUE_ASK, decide_enqueue, enqueue_decision, known_decisions, read_origin)
 from pywan._core.queue.event_queue cimport EventQueue
@@ -360,6 +360,7 @@ cdef int put_one(CompiledRegion self, key, value, callback_argument) except -1:
     cdef origin from_
     cdef wan_outcome outcome
     cdef wan_status status
+    cdef uint64_t began
     if self.region.closed or self.born != wan_forks:
         self.check_open()
     if self.seems_by_callbacks:
@@ -395,9 +396,10 @@ cdef int put_one(CompiledRegion self, key, value, callback_argument) except -1:
             change_by_callbacks(self, WAN_UPDATE, key, value, callback_argument, 0, None)
         return 0
     if status == WAN_OK and self.region.tail != NULL and change.waits:      # The region is shared since just now.
-        if self.wait_counted(wan_table_bucket(&self.region.table, change.hash).number, change.era,
-                             change.sequence) != WAN_OK:
-            raise no_answer(self, key, True)
+        began = wan_monotonic_us()
+        if self.wait_counted(wan_table_bucket(&self.region.table, change.hash).number, change.era, change.sequence,
+                             began) != WAN_OK:
+            raise no_answer(self, key, True, began)
         check_copies(self, key, wan_table_bucket(&self.region.table, change.hash).number, change.sequence, False)
         return 0
     if status != WAN_OK:
@@ -470,13 +472,13 @@ cdef bytes find_shared(CompiledRegion self, key, const encoded *encoded_key, uin
         if role == WAN_TAIL_PRIMARY:
             data = find_here(self, encoded_key, hash, form, live, &sequence)
             # The promise of the copies comes last: it has to hold after all that was read counts.
-            status = self.wait_counted(bucket, era, sequence)
+            status = self.wait_counted(bucket, era, sequence, began)
             if status == WAN_OK:
-                status = self.wait_readable(bucket, era)
+                status = self.wait_readable(bucket, era, began)
             if status == WAN_OK:
                 return data
             if status == WAN_EMPTY:
-                raise no_answer(self, key, False)
+                raise no_answer(self, key, False, began)
         elif copy_answers(self, role):
             data = find_here(self, encoded_key, hash, form, live, &sequence)
             if wait_at_copy(self, bucket, era, sequence, COPY_WAIT_MS) == WAN_OK:
@@ -531,13 +533,13 @@ cdef class CopyRead:
         return None if status == WAN_EMPTY else status == WAN_OK
 
 
-cdef object no_answer(CompiledRegion self, key, bint in_doubt):
-    """The error for a call whose copies do not answer in time."""
+cdef object no_answer(CompiledRegion self, key, bint in_doubt, uint64_t began):
+    """The error for a call that began then, and whose copies do not answer in time."""
     from pywan.errors import ConnectivityError
     became = "the change may count later, or be lost" if in_doubt else "nothing was changed"
     error = ConnectivityError(f"region {self.name!r}: key {described(key)}: not all copies of its bucket answered"
-                              f" within {self.route.limit_us / 1e6:g} s; {became}. Try again when the members of the"
-                              " site reach each other; `show coordinator` says who is there")
+                              f" within {(wan_monotonic_us() - began) / 1e6:.3g} s; {became}. Try again when the members"
+                              " of the site reach each other; `show coordinator` says who is there")
     error.in_doubt = in_doubt
     return error
 
@@ -563,16 +565,29 @@ cdef str change_by_callbacks(CompiledRegion self, int operation, key, value, cal
                              Condition condition_):
     """Takes a change through the user's callbacks, at the primary of its bucket. Returns its outcome."""
     cdef encoded encoded_key
-    if self.region.tail != NULL:
+    cdef uint64_t began, outer
+    if self.region.tail == NULL:
+        return change_through_path(self, operation, key, value, callback_argument, timestamp_ms, condition_)
+    began = wan_monotonic_us()
+    outer = enter_call(self)
+    try:
         _key_holder = encode_key(key, &encoded_key)
         if self.is_elsewhere(wan_key_hash(encoded_key.data, encoded_key.length, encoded_key.form)):
             outcome = self.route.change(operation, key, value, callback_argument,
                                         (self.region.member, wan_thread_number(), wan_thread_next_event()), condition_,
-                                        timestamp_ms)
+                                        timestamp_ms, began)
             if outcome is not None:
                 if not isinstance(outcome, str):    # The callbacks would make another change.
-                    raise no_answer(self, key, True)
+                    raise no_answer(self, key, True, began)
                 return outcome
+        return change_through_path(self, operation, key, value, callback_argument, timestamp_ms, condition_)
+    finally:
+        leave_call(outer)
+
+
+cdef str change_through_path(CompiledRegion self, int operation, key, value, callback_argument, int64_t timestamp_ms,
+                             Condition condition_):
+    """Takes a change through the user's callbacks on this member."""
     if condition_ is None and not timestamp_ms:
         return self.change_by_callbacks(operation, key, value, callback_argument)
     return self.change_by_callbacks(operation, key, value, callback_argument, timestamp_ms, condition_)
@@ -591,13 +606,13 @@ cdef str finish_shared(CompiledRegion self, wan_change *change, origin *from_, d
     event_id = from_.event_member, from_.event_thread, from_.event_sequence
     while True:
         if status[0] == WAN_OK and outcome[0] != WAN_OUT_OF_MEMORY:
-            counts = wait_shared(self, bucket, change, outcome[0])
+            counts = wait_shared(self, bucket, change, outcome[0], began)
             if counts == WAN_OK:
                 if self.region.tail.min_copies > 1 and outcome[0] <= WAN_DESTROYED:
                     check_copies(self, key, bucket, change.sequence, change.recalled != 0)
                 return None
             if counts == WAN_EMPTY:
-                raise no_answer(self, key, outcome[0] <= WAN_DESTROYED)
+                raise no_answer(self, key, outcome[0] <= WAN_DESTROYED, began)
             if outcome[0] <= WAN_DESTROYED:
                 from_.attempt.since = from_.attempt.since or epoch
         elif status[0] == WAN_IN_DOUBT or (status[0] == WAN_GIVEN_UP and from_.attempt.since):
@@ -621,16 +636,17 @@ cdef str finish_shared(CompiledRegion self, wan_change *change, origin *from_, d
             status[0] = region_change(&self.region, change, from_, decided, outcome)
 
 
-cdef str finish_for_other(CompiledRegion self, wan_change *change, key, wan_status status, wan_outcome outcome):
+cdef str finish_for_other(CompiledRegion self, wan_change *change, key, uint64_t began, wan_status status,
+                          wan_outcome outcome):
     """As `finish_shared`, for a change of another call, which goes again by itself. Returns "elsewhere" or "in doubt"
     if this member is not primary, and the call has to."""
     cdef wan_status counts
     if status == WAN_IN_DOUBT or status == WAN_GIVEN_UP:
         raise nobody_knows(self, key)
     if status == WAN_OK and outcome != WAN_OUT_OF_MEMORY:
-        counts = wait_shared(self, wan_table_bucket(&self.region.table, change.hash).number, change, outcome)
+        counts = wait_shared(self, wan_table_bucket(&self.region.table, change.hash).number, change, outcome, began)
         if counts == WAN_EMPTY:
-            raise no_answer(self, key, outcome <= WAN_DESTROYED)
+            raise no_answer(self, key, outcome <= WAN_DESTROYED, began)
         if counts != WAN_OK:
             return "in doubt" if outcome <= WAN_DESTROYED else "elsewhere"
         if self.region.tail.min_copies > 1 and outcome <= WAN_DESTROYED:
@@ -639,12 +655,12 @@ cdef str finish_for_other(CompiledRegion self, wan_change *change, key, wan_stat
     return "elsewhere" if status == WAN_ELSEWHERE else None
 
 
-cdef wan_status wait_shared(CompiledRegion self, uint32_t bucket, const wan_change *change,
-                            wan_outcome outcome) except *:
+cdef wan_status wait_shared(CompiledRegion self, uint32_t bucket, const wan_change *change, wan_outcome outcome,
+                            uint64_t began) except *:
     """Waits until a change counts, or what a change saw that did nothing. Statuses as `CompiledRegion.wait_counted`."""
-    cdef wan_status status = self.wait_counted(bucket, change.era, change.sequence)
+    cdef wan_status status = self.wait_counted(bucket, change.era, change.sequence, began)
     if status == WAN_OK and outcome > WAN_DESTROYED:        # The answer is a read.
-        status = self.wait_readable(bucket, change.era)
+        status = self.wait_readable(bucket, change.era, began)
     return status
 
 
@@ -711,7 +727,7 @@ cdef str change_one(CompiledRegion self, int operation, key, value, callback_arg
             status = self.wait_for_room(&change, &from_, decided, wanted, &outcome)
         if self.region.tail != NULL and status != WAN_SLOW:
             if slots is None:
-                elsewhere = finish_for_other(self, &change, key, status, outcome)
+                elsewhere = finish_for_other(self, &change, key, began, status, outcome)
             else:
                 elsewhere = finish_shared(self, &change, &from_, decided, condition_, key, value, callback_argument,
                                           timestamp_ms, began, slots, epoch, &status, &outcome)

@@ -122,7 +122,8 @@ cdef int64_t put_rows_shared(CompiledRegion self, Column key_column, Column valu
     """Puts the rest of the rows when other members came to hold the region during the call. Returns how many rows took
     effect."""
     from pywan.errors import BatchError, ConnectivityError
-    if result.sequence and self.wait_counted(result.bucket, result.era, result.sequence) != WAN_OK:
+    if result.sequence and self.wait_counted(result.bucket, result.era, result.sequence,
+                                             wan_monotonic_us()) != WAN_OK:
         late = ConnectivityError(f"put_columns stopped at row {result.done}: not all copies of the row before have it;"
                                  " it may count later, or be lost (the rows before that one were stored)")
         late.in_doubt = True

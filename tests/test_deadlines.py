@@ -1,0 +1,189 @@
+"""A call has one deadline: whatever it waits for, and however often, it ends by that."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fuzz_core import calls
+from pywan import _core
+from pywan.calls.table import KnownPrimary
+from pywan.errors import BatchError, ConnectivityError
+from pywan.testing.fault_proxy import FaultProxy
+from shared_site import Call, SharedSite
+from test_shelved_calls import ELSEWHERE, IN_DOUBT, SECOND, Served, served
+
+__all__ = ["served"]
+
+TIMEOUT_S = 0.4
+SLACK_S = 0.5  # A loaded machine.
+
+
+def read_all(core: _core.RegionCore) -> list[Any]:
+    return list(core.route.items())
+
+
+# What waits at its primary until all copies have it, and what does not count yet is not shown either.
+CALLS: dict[str, Callable[[_core.RegionCore], Any]] = {
+    "put": lambda core: core.put("k", 1),
+    "get": lambda core: core.get("k"),
+    "contains": lambda core: "k" in core,
+    "destroy": lambda core: core.destroy("k"),
+    "put if absent": lambda core: core.change_if("absent", _core.UPDATE, "other", 1),
+    "compare": lambda core: core.change_if("equal", _core.UPDATE, "k", 1, "what it is not"),
+    "put columns": lambda core: core.put_columns(np.arange(100), np.arange(100)),
+    "put all": lambda core: core.route.put_all((n, n) for n in range(100)),
+    "remove all": lambda core: core.route.remove_all(range(100)),
+    "len": len,
+    "keys": lambda core: list(core.scan_keys()),
+    "items": read_all,
+    "clear": lambda core: core.clear(),
+}
+
+
+def took_s(call: Callable[[], Any]) -> float:
+    """Returns how long a call took that failed, as nobody answered."""
+    began = time.monotonic()
+    with pytest.raises((ConnectivityError, BatchError)) as raised:
+        call()
+    took = time.monotonic() - began
+    assert "within" in str(raised.value) or "may not answer" in str(raised.value), raised.value
+    return took
+
+
+@pytest.fixture(scope="module")
+def silent() -> Iterator[SharedSite]:
+    """Members of which one has every key, and whose copies have stopped to acknowledge."""
+    with SharedSite(members=3, timeout_s=TIMEOUT_S) as site:
+        site.keep_carrying()
+        core = site.cores[0]
+        core.put("k", 0)
+        core.put_columns(np.arange(100), np.arange(100))
+        site.stop_carrying()
+        site.carry()
+        with pytest.raises(ConnectivityError):
+            core.put("k", 0)
+        with pytest.raises(BatchError):
+            core.put_columns(np.arange(100), np.arange(100))  # Now no bucket counts, so reads wait too.
+        yield site
+
+
+@pytest.mark.parametrize("caller", [0, 1])
+@pytest.mark.parametrize("what", CALLS)
+def test_a_call_ends_in_time_when_the_copies_are_silent(silent: SharedSite, what: str, caller: int) -> None:
+    took = took_s(lambda: CALLS[what](silent.cores[caller]))
+    assert TIMEOUT_S - 0.05 <= took <= TIMEOUT_S + SLACK_S
+
+
+def test_a_bulk_call_of_several_parts_has_no_time_for_the_next_when_one_took_too_long(silent: SharedSite) -> None:
+    """Each part has 16 MiB."""
+    value = bytes(8 << 20)
+    took = took_s(lambda: silent.cores[1].route.put_all((n, value) for n in range(7)))
+    assert took <= TIMEOUT_S + 3 * SLACK_S  # 56 MiB are laid out, and one part travels.
+
+
+def test_a_call_of_many_parts_tries_once_to_connect_to_a_member_that_does_not_answer() -> None:
+    with SharedSite(members=3, timeout_s=2.5) as site, FaultProxy(("127.0.0.1", site.members[0].port.port)) as proxy:
+        far = site.members[0].me
+        proxy.hang()
+        site.members[1].table.set_primaries(
+            {bucket: KnownPrimary(far, *proxy.address, site.epochs[bucket] + 1) for bucket in range(site.buckets)}
+        )
+        took = took_s(lambda: len(site.cores[1]))
+        assert took <= 2.5 + SLACK_S
+
+
+def test_calls_that_callbacks_make_end_with_the_call_that_they_are_part_of() -> None:
+    with SharedSite(timeout_s=TIMEOUT_S) as site:
+        core = site.cores[0]
+
+        def through(operation: int, key: Any, value: Any, argument: Any, *more: Any, call: Any = None, **named: Any) -> Any:
+            time.sleep(TIMEOUT_S / 2)
+            with pytest.raises(ConnectivityError):
+                core.get("other")
+            origin = 1, b"", core.next_event_id(), False, 0, call
+            return core.change(operation, key, value, argument, (), None, origin)
+
+        with pytest.raises(ConnectivityError):
+            core.put("other", 1)  # It does not count, so reads of it wait.
+        core.set_callback_path(through)
+        for caller in site.cores:
+            assert took_s(lambda caller=caller: caller.put("k", 1)) <= TIMEOUT_S + SLACK_S
+
+
+def test_a_call_that_makes_others_has_one_deadline(silent: SharedSite) -> None:
+    core = silent.cores[0]
+
+    def several() -> None:
+        with core.one_deadline():
+            for _ in range(5):
+                with pytest.raises(ConnectivityError):
+                    core.get("k")
+            core.get("k")
+
+    assert took_s(several) <= TIMEOUT_S + SLACK_S
+    assert took_s(lambda: core.get("k")) >= TIMEOUT_S - 0.05, "the next call has its own"
+
+
+def test_a_limit_that_is_changed_holds_for_the_next_call(silent: SharedSite) -> None:
+    route = silent.members[1].route
+    route.set_limit(0.2)
+    try:
+        for what, call in CALLS.items():
+            assert took_s(lambda call=call: call(silent.cores[1])) <= 0.2 + SLACK_S, what
+    finally:
+        route.set_limit(TIMEOUT_S)
+
+
+def test_an_answer_in_doubt_comes_before_its_caller_gives_up(served: Served) -> None:
+    served.answered(SECOND)
+    record = calls.record(served.keys[0].encode(), b"v", key_form=1)
+    served.session.receive_data(calls.call(calls.CHANGE, record, id=1, epoch=1, within=10), SECOND)  # 100 ms.
+    get = calls.call(calls.GET, served.keys[0].encode(), id=2, form=1, epoch=1, within=20)
+    served.session.receive_data(get, SECOND)
+    assert served.session.next_us() == SECOND + 80_000
+    assert served.answered(SECOND + 80_000 - 1) == {}
+    assert {id: status for id, (status, _) in served.answered(SECOND + 80_000).items()} == {1: IN_DOUBT}
+    assert {id: status for id, (status, _) in served.answered(SECOND + 160_000).items()} == {2: ELSEWHERE}
+
+
+def test_a_change_is_not_made_for_a_caller_that_does_not_wait_any_more(served: Served) -> None:
+    most = 4096
+    served.answered(SECOND)
+    for _ in range(most):
+        served.put(0, b"value")
+    record = calls.record(served.keys[1].encode(), b"late", key_form=1)
+    served.session.receive_data(calls.call(calls.CHANGE, record, id=9000, bucket=1, epoch=1, within=10))
+    assert served.answered(SECOND) == {} and served.tail.last(1) == 0
+    served.acknowledge(0)
+    assert served.answered(2 * SECOND)[9000][0] == ELSEWHERE
+    assert served.tail.last(1) == 0 and served.session.shelved == 0
+
+
+def test_a_call_that_is_held_is_not_done_when_its_caller_has_given_up(served: Served) -> None:
+    served.answered(SECOND)
+    served.becomes(0, _core.TAIL_TAKING_OVER, 2)
+    record = calls.record(served.keys[0].encode(), b"v", key_form=1)
+    served.session.receive_data(calls.call(calls.CHANGE, record, id=1, epoch=2, within=10), SECOND)
+    assert served.answered(SECOND) == {} and served.session.shelved == 1
+    served.becomes(0, _core.TAIL_PRIMARY, 2)
+    assert served.answered(SECOND + 90_000)[1][0] == ELSEWHERE and served.tail.last(0) == 0
+
+
+def test_rows_that_change_nothing_are_not_told_as_done_while_what_they_saw_does_not_count() -> None:
+    with SharedSite(buckets=1, timeout_s=TIMEOUT_S) as site:
+        site.keep_carrying()
+        site.cores[0].put("k", 1)
+        site.stop_carrying()
+        site.carry()
+        with pytest.raises(ConnectivityError):
+            site.cores[0].destroy("k")  # It may be lost yet, and then the key is there.
+        for core in site.cores:
+            with pytest.raises(BatchError):
+                core.route.remove_all(["k"])
+        site.keep_carrying()
+        assert [core.route.remove_all(["k"]) for core in site.cores] == [0, 0]
