@@ -676,6 +676,31 @@ def test_a_server_whose_data_nobody_takes_over_is_stopped_only_by_force(machine)
     machine.do(f"gfsh {locator} shutdown --include-locators")
 
 
+def test_a_call_is_tried_for_as_long_as_the_locator_or_the_server_says(machine):
+    host = machine.hosts["ny_host"]
+    machine.do(
+        f"gfsh start locator --name=ny --port=10341 --bind-address={host} --distributed-system-id=1"
+        " --member-timeout=7000"
+    )
+    locator = f"--locator={host}[10341]"
+    (machine.directory / "calls.properties").write_text("call-timeout=2.5\nmember-timeout=99\n")
+    started = machine.shell(
+        f"gfsh start server --name=s --locators={host}[10341] --properties-file={machine.directory}/calls.properties"
+    )
+    assert started.returncode == 0 and "property member-timeout: the locators' one holds" in started.stderr
+    machine.do(f"gfsh start server --name=t --locators={host}[10341] --call-timeout=30")
+    machine.do(f"gfsh start server --name=u --locators={host}[10341]")
+    for name, timeout_s in (("s", 2.5), ("t", 30), ("u", 14)):
+        told = machine.ask(f"{locator} describe member --name={name}")["data"]["member"]
+        assert told["call_timeout"] == timeout_s
+    assert machine.ask(f"{locator} show coordinator")["data"]["coordination"]["member_timeout_ms"] == 7000
+    refused = machine.shell(f"gfsh start server --name=v --locators={host}[10341] --call-timeout=0")
+    assert refused.returncode == 1 and "call-timeout: '0' is not a number of seconds from 0.1" in refused.stderr
+    refused = machine.shell("gfsh start locator --name=w --port=10399 --member-timeout=9")
+    assert refused.returncode == 1 and "member_timeout_ms: 9 is out of range" in refused.stderr
+    machine.do(f"gfsh {locator} shutdown --include-locators")
+
+
 def test_servers_that_are_stopped_one_after_the_other_take_nothing_but_the_last(machine):
     locator = start_two_servers(machine)
     machine.do("gfsh stop server --name=s")

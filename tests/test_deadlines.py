@@ -101,7 +101,9 @@ def test_calls_that_callbacks_make_end_with_the_call_that_they_are_part_of() -> 
     with SharedSite(timeout_s=TIMEOUT_S) as site:
         core = site.cores[0]
 
-        def through(operation: int, key: Any, value: Any, argument: Any, *more: Any, call: Any = None, **named: Any) -> Any:
+        def through(
+            operation: int, key: Any, value: Any, argument: Any, *more: Any, call: Any = None, **named: Any
+        ) -> Any:
             time.sleep(TIMEOUT_S / 2)
             with pytest.raises(ConnectivityError):
                 core.get("other")

@@ -23,6 +23,8 @@ UNDERSTOOD = (
     "log-level",
     "maximum-shutdown-wait-time",
     "handover-time",
+    "call-timeout",
+    "member-timeout",
     "allow-callbacks",
     "maximum-tombstone-memory",
 )
@@ -45,7 +47,6 @@ IGNORED = (
     "use-cluster-configuration",
     "cluster-configuration-dir",
     "enable-management-rest-service",
-    "member-timeout",
     "ack-wait-threshold",
     "start-dev-rest-api",
     "statistics-sampling-enabled",

@@ -84,6 +84,24 @@ def to_wait_time(value: Any, what: str) -> float:
     return math.inf if number == -1 else float(number)
 
 
+LONGEST_CALL_S = 86_400
+
+
+def to_call_timeout(value: Any, what: str) -> float | None:
+    """Reads a number of seconds from 0.1 to LONGEST_CALL_S. None, or an empty text: it is not given."""
+    number: Any = value
+    if value is None or value == "":
+        return None
+    if isinstance(value, str):
+        try:
+            number = float(value)
+        except ValueError:
+            number = None
+    if not isinstance(number, (int, float)) or isinstance(number, bool) or not 0.1 <= number <= LONGEST_CALL_S:
+        raise ConfigurationError(f"{what}: {value!r} is not a number of seconds from 0.1 to {LONGEST_CALL_S}")
+    return float(number)
+
+
 def to_word(value: Any, what: str, words: Iterable[str], *, upper: bool = False) -> str:
     """Reads one of `words`, in any case of letters."""
     word = value.strip() if isinstance(value, str) else ""

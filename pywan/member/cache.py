@@ -59,6 +59,8 @@ class Cache(Described):
             not wait. -1: it waits until they are empty.
         handover_time: How many seconds `close` waits until other members of the site have taken over what only this one
             has of the regions that the site shares. -1: it waits until they have. What is lost is logged.
+        call_timeout: For how many seconds, from 0.1 to 86,400, a call about a region of several members is tried. Then
+            it ends with a ConnectivityError. None: 10, or twice the site's `member-timeout` if that is longer.
         allow_callbacks: The classes that may be named over the network as filters and listeners: `package.*`,
             `package.module` or `package.module:Class`, several in a list or separated by commas. By default no class is
             allowed. Classes that this program or its cache.xml names need no permission.
@@ -88,6 +90,7 @@ class Cache(Described):
         conflict_resolver: Any = None,
         maximum_shutdown_wait_time: float = 0,
         handover_time: float = 60.0,
+        call_timeout: float | None = None,
         allow_callbacks: Any = (),
         maximum_tombstone_memory: int = TOMBSTONE_MEMORY_MB,
     ) -> None:
@@ -99,6 +102,7 @@ class Cache(Described):
             conflict_resolver=conflict_resolver,
             maximum_shutdown_wait_time=maximum_shutdown_wait_time,
             handover_time=handover_time,
+            call_timeout=call_timeout,
             allow_callbacks=allow_callbacks,
             maximum_tombstone_memory=maximum_tombstone_memory,
         )
@@ -157,6 +161,16 @@ class Cache(Described):
         """One text for each part of the site's cluster configuration that this member could not take over, with the
         reason."""
         return self._core.configuration_problems
+
+    @property
+    def call_timeout(self) -> float | None:
+        """For how many seconds a call about a region of several members is tried. It can be set, for calls that are
+        under way too. None means 10, or twice the site's `member-timeout` if that is longer."""
+        return self._core.call_timeout
+
+    @call_timeout.setter
+    def call_timeout(self, call_timeout: float | None) -> None:
+        self._core.set_call_timeout(call_timeout)
 
     @property
     def maximum_shutdown_wait_time(self) -> float:

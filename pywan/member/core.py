@@ -25,7 +25,7 @@ from pywan.config.attributes import (
     SenderAttributes,
 )
 from pywan.config.classes import to_callback_patterns
-from pywan.config.values import MAX_WAIT_S, to_int, to_wait_time
+from pywan.config.values import MAX_WAIT_S, to_call_timeout, to_int, to_wait_time
 from pywan.disk.disk_store import DiskStore
 from pywan.errors import CacheXmlError, ConfigurationError, IllegalStateError, PywanError
 from pywan.gateway.receiver import GatewayReceiver
@@ -76,6 +76,7 @@ class MemberCore:
         conflict_resolver: Any,
         maximum_shutdown_wait_time: float,
         handover_time: float,
+        call_timeout: float | None,
         allow_callbacks: Any,
         maximum_tombstone_memory: int,
     ) -> None:
@@ -94,6 +95,8 @@ class MemberCore:
             )
         self._shutdown_wait_s = to_wait_time(maximum_shutdown_wait_time, f"cache {name!r}: maximum_shutdown_wait_time")
         self._handover_s = to_wait_time(handover_time, f"cache {name!r}: handover_time")
+        # None: what follows from the site's `member-timeout`.
+        self._call_timeout_s = to_call_timeout(call_timeout, f"cache {name!r}: call_timeout")
         tombstone_bytes = to_int(maximum_tombstone_memory, "maximum_tombstone_memory", 1, 1 << 20) << 20
         self._bind_address, self._join_timeout = bind_address, join_timeout
         self.shutdown_requested = threading.Event()
@@ -228,7 +231,7 @@ class MemberCore:
             reached=self._reached,
             followed=self._followed,
         )
-        self.sharing = SharedRegions(self.agent, self.regions.find)
+        self.sharing = SharedRegions(self.agent, self.regions.find, self._call_timeout_s)
         self.agent.start()
         self.agent.wait_joined(self._join_timeout)
         self.regions.hosting = self.sharing
@@ -289,6 +292,7 @@ class MemberCore:
             "gateway_receiver_port": receiver.port if receiver else None,
             "maximum_shutdown_wait_time": self.maximum_shutdown_wait_time,
             "handover_time": self.handover_time,
+            "call_timeout": self.call_timeout,
             "volatile_events": self.senders.volatile_events(),
             "volatile_entries": self._volatile_entries(),
             "cluster_configuration_problems": list(self.configuration_problems),
@@ -369,6 +373,18 @@ class MemberCore:
     @property
     def handover_time(self) -> float:
         return -1 if self._handover_s == math.inf else self._handover_s
+
+    @property
+    def call_timeout(self) -> float | None:
+        """For how many seconds a call about a region of several members is tried. None: the member has not joined its
+        site, and its `call-timeout` says nothing."""
+        return self._call_timeout_s if self.sharing is None else self.sharing.call_timeout_s
+
+    def set_call_timeout(self, call_timeout: float | None) -> None:
+        """Calls that are under way, and later ones, are tried for so many seconds. None: as `member-timeout` says."""
+        self._call_timeout_s = to_call_timeout(call_timeout, f"cache {self.name!r}: call_timeout")
+        if self.sharing is not None:
+            self.sharing.set_call_timeout(self._call_timeout_s)
 
     def request_shutdown(self, maximum_shutdown_wait_time: float | None, handover_time: float | None = None) -> None:
         """Sets `shutdown_requested`. The second request ends the waiting of `close`."""

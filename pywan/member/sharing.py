@@ -12,7 +12,7 @@ from typing import Any
 from pywan import _core
 from pywan.base.threads import start_thread
 from pywan.calls.pool import CallPool
-from pywan.calls.route import Route, call_timeout_s
+from pywan.calls.route import Route, call_timeout_s, least_call_timeout_s
 from pywan.calls.server import CallServer
 from pywan.calls.table import BucketTable
 from pywan.config.attributes import RegionAttributes
@@ -51,10 +51,13 @@ def primary_until_us(made: RegionAttributes, heard_us: int) -> int | None:
 class SharedRegions:
     """Any thread may call it. `start` is called once the member has joined its site, `stop` when it ends."""
 
-    def __init__(self, agent: Agent, find: Callable[[str], Any]) -> None:
+    def __init__(self, agent: Agent, find: Callable[[str], Any], call_timeout_s: float | None = None) -> None:
+        """`call_timeout_s`: for how long a call is tried. None: as `member-timeout` says."""
         self._agent, self._find = agent, find
         self._lock = threading.RLock()  # Guards the regions. Nobody waits for another process under it.
         self._regions: dict[str, _Shared] = {}
+        self._call_timeout_s = call_timeout_s
+        self._member_timeout_us = 0  # For which `call-timeout` was looked at last.
         self._unanswered: set[str] = set()  # Regions that were created without an answer of the coordinator.
         self._addresses: dict[Incarnation, tuple[str, int]] = {}
         self._pool: CallPool | None = None  # It stays when the member begins anew: calls that wait go on over it.
@@ -242,10 +245,42 @@ class SharedRegions:
         """Takes until when the coordinator's lease runs, and a moment after which the coordinator was heard."""
         with self._lock:
             self._copies.lease_renewed(self._agent.member_timeout_us)
+            if self._agent.member_timeout_us != self._member_timeout_us:
+                self._set_limits()
             for shared in self._regions.values():
                 if shared.tail is not None:
                     shared.tail.set_lease(until_us)
                     shared.tail.set_primary_until(primary_until_us(shared.region.attributes, heard_us))
+
+    # For how long a call is tried
+
+    def set_call_timeout(self, call_timeout_s: float | None) -> None:
+        """Calls that are under way, and later ones, are tried for so many seconds. None: as `member-timeout` says."""
+        with self._lock:
+            self._call_timeout_s = call_timeout_s
+            self._set_limits()
+
+    @property
+    def call_timeout_s(self) -> float:
+        return self._call_timeout_s or call_timeout_s(self._agent.member_timeout_us)
+
+    def _set_limits(self) -> None:
+        """Tells the routes of all regions how long a call is tried. `member-timeout`, or `call-timeout`, is another
+        one."""
+        self._member_timeout_us = self._agent.member_timeout_us
+        least_s = least_call_timeout_s(self._member_timeout_us)
+        if self._call_timeout_s is not None and self._call_timeout_s < least_s:
+            log.warning(
+                "call-timeout is %g s, and the site's member-timeout %g s: calls to a member that falls silent end"
+                " before another one takes over, which a call-timeout of %g s would outlive",
+                self._call_timeout_s,
+                self._member_timeout_us / 1e6,
+                least_s,
+            )
+        for shared in self._regions.values():
+            route = shared.region.route
+            if route is not None:
+                route.set_limit(self.call_timeout_s)
 
     def reached(self) -> list[Incarnation]:
         """Returns the members whose answers came to this one a moment ago."""
@@ -361,7 +396,7 @@ class SharedRegions:
             region,
             shared.table,
             pool,
-            timeout_s=call_timeout_s(self._agent.member_timeout_us),
+            timeout_s=self.call_timeout_s,
             why_nobody=lambda: self._why_undecided(region.name),
         )
         region.share(tail, route, not region.attributes.is_partitioned)

@@ -8,7 +8,14 @@ from pathlib import Path
 from pywan.base.addresses import is_loopback, parse_locators, resolve
 from pywan.base.files import given_path
 from pywan.cli.commands.of_members import Values
-from pywan.cli.commands.waits import HANDOVER_OPTION, WAIT_OPTION, handover_time_of, wait_time_of
+from pywan.cli.commands.waits import (
+    CALL_TIMEOUT_OPTION,
+    HANDOVER_OPTION,
+    WAIT_OPTION,
+    call_timeout_of,
+    handover_time_of,
+    wait_time_of,
+)
 from pywan.cli.grammar import FROM_ENVIRONMENT, Command
 from pywan.cli.output import Result
 from pywan.cli.properties import Properties, gather
@@ -55,6 +62,9 @@ def start_locator(session: Session, values: Values) -> Result:
             "locators": values.get("locators") or properties.get("locators") or "",
             "remote_locators": remote,
             "hostname_for_clients": values.get("hostname_for_clients") or properties.get("hostname-for-clients"),
+            "member_timeout_ms": _number(
+                values.get("member_timeout") or properties.get("member-timeout"), "member-timeout"
+            ),
             "recover_from_members": str(values.get("recover_from_members", "false")).lower() == "true",
         },
         properties,
@@ -66,6 +76,8 @@ def start_locator(session: Session, values: Values) -> Result:
 
 def start_server(session: Session, values: Values) -> Result:
     properties = _properties(session, values)
+    if properties.get("member-timeout"):
+        properties.notes.append("property member-timeout: the locators' one holds for all members; ignored")
     xml = values.get("cache_xml_file") or properties.get("cache-xml-file")
     if xml is not None and not given_path(xml).is_file():
         raise ConfigurationError(f"start server: --cache-xml-file={xml}: there is no such file")
@@ -91,6 +103,7 @@ def start_server(session: Session, values: Values) -> Result:
             else None,  # The member can then still say why it did not join.
             "maximum_shutdown_wait_time": wait_time_of(values, properties.get("maximum-shutdown-wait-time")),
             "handover_time": handover_time_of(values, properties.get("handover-time")),
+            "call_timeout": call_timeout_of(values, properties.get("call-timeout")),
         },
         properties,
     )
@@ -196,6 +209,7 @@ COMMANDS = (
             Option("port", "where it listens (10334)"),
             Option("distributed-system-id", "the site's id, 0 to 255"),
             Option("remote-locators", "locators of other sites"),
+            Option("member-timeout", "milliseconds after which a silent member of the site counts as lost (5000)"),
             Option(
                 "recover-from-members",
                 "coordinate the site in place of a locator that is gone for good; what was decided comes from the"
@@ -219,6 +233,7 @@ COMMANDS = (
             Option("maximum-tombstone-memory", "MB that remember destroyed keys (64)"),
             WAIT_OPTION,
             HANDOVER_OPTION,
+            CALL_TIMEOUT_OPTION,
         ),
     ),
 )

@@ -1,4 +1,5 @@
-"""Owns the options that say how long a server waits at its end, and whether it may lose something by it."""
+"""Owns the options that say how long a server waits: in a call, and at its end; and whether it may lose something
+then."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import math
 
 from pywan.cli.commands.of_members import Values
 from pywan.config.options import Option
-from pywan.config.values import to_wait_time
+from pywan.config.values import to_call_timeout, to_wait_time
 
 WAIT_OPTION = Option(
     "maximum-shutdown-wait-time",
@@ -20,12 +21,22 @@ HANDOVER_OPTION = Option(
 )
 
 
+CALL_TIMEOUT_OPTION = Option(
+    "call-timeout",
+    "seconds that a call about a region of several members is tried (10, or twice the site's member-timeout)",
+)
+
+
 def wait_time_of(values: Values, otherwise: str | None = None) -> float | None:
     return _seconds(values.get("maximum_shutdown_wait_time") or otherwise, "maximum-shutdown-wait-time")
 
 
 def handover_time_of(values: Values, otherwise: str | None = None) -> float | None:
     return _seconds(values.get("handover_time") or otherwise, "handover-time")
+
+
+def call_timeout_of(values: Values, otherwise: str | None = None) -> float | None:
+    return to_call_timeout(values.get("call_timeout") or otherwise, "call-timeout")
 
 
 def _seconds(text: str | None, option: str) -> float | None:
