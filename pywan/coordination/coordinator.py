@@ -28,7 +28,7 @@ from pywan.coordination.recovery import Recovery
 from pywan.coordination.regions import Regions
 from pywan.coordination.reports import Reports
 from pywan.coordination.silence import Silence
-from pywan.coordination.status import status_of_members, status_of_site
+from pywan.coordination.status import status_of_members, status_of_site, waiting_regions
 from pywan.coordination.succession import Succession
 from pywan.coordination.tables import (
     MEMBER_TIMEOUT_US,
@@ -434,5 +434,6 @@ class Coordinator:
         return {
             **status_of_site(self.site, self.silence, now_us),
             "lost_buckets": self.lost_buckets,
+            "waiting_regions": waiting_regions(self.site, self.liveness),
             "members": status_of_members(self.site, self.silence, self.liveness, self.reports, self._leavers, now_us),
         }

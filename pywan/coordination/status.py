@@ -28,6 +28,18 @@ def status_of_site(site: Decisions, silence: Silence, now_us: int) -> dict[str, 
     }
 
 
+def waiting_regions(site: Decisions, liveness: Liveness) -> dict[str, dict[str, Any]]:
+    """By region that has buckets without a primary that is there, whether a member has the region or not: how many these
+    are, and for which members they wait. Those that wait for nobody wait for a member that can store them."""
+    found: dict[str, dict[str, Any]] = {}
+    for key, bucket in site.buckets.items():
+        if bucket.primary is None or liveness.is_expired(bucket.primary):
+            told = found.setdefault(key.region, {"buckets": 0, "waits_for": set()})
+            told["buckets"] += 1
+            told["waits_for"].update(each.name for each in (*bucket.in_sync, *bucket.leaving, *bucket.unfenced))
+    return {region: {**told, "waits_for": sorted(told["waits_for"])} for region, told in sorted(found.items())}
+
+
 def status_of_members(
     site: Decisions, silence: Silence, liveness: Liveness, reports: Reports, leavers: Leavers, now_us: int
 ) -> list[dict[str, Any]]:

@@ -159,13 +159,16 @@ class SharedRegions:
                 f"coordinator {status['coordinator'] or '(unknown)'} is away:"
                 f" {status['problem'] or 'it has not answered yet'}"
             )
-        holders = {
-            each for key, bucket in list(tables.buckets.items()) if key.region == name for each in bucket.in_sync
-        }
+        attributes = tables.regions.get(name)
+        is_shared = attributes is not None and attributes.shared
+        buckets = [bucket for key, bucket in list(tables.buckets.items()) if key.region == name]
+        holders = {each for bucket in buckets if not (is_shared and bucket.primary) for each in bucket.in_sync}
         if holders - {self._me}:
             who = ", ".join(sorted({each.name for each in holders - {self._me}}))
+            if is_shared:
+                waiting = sum(bucket.primary is None for bucket in buckets)
+                return f"{waiting} of its buckets wait for member {who}: start it again, or `revoke member`"
             return f"member {who} has it, and has not said yet that others may"
-        attributes = tables.regions.get(name)
         if attributes is not None and not any(
             weight > 0 for each in tables.members.values() for region, weight in each.hosting if region == name
         ):

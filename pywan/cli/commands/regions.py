@@ -6,13 +6,14 @@ import re
 from typing import Any
 
 from pywan.cli.commands.of_members import TARGETS, Values, target_of
+from pywan.cli.commands.site import coordination_of
 from pywan.cli.grammar import Command, GrammarError
 from pywan.cli.layout import Sheet, Table
 from pywan.cli.output import Result, readable, value_text
 from pywan.cli.session import Session
 from pywan.config.options import Option
 from pywan.config.typed_text import SHORT_TYPES, typed
-from pywan.errors import ConfigurationError, NotFoundError, PywanError
+from pywan.errors import ConfigurationError, ConnectivityError, NotFoundError, PywanError
 from pywan.member.answers import IF_NOT_EXISTS
 
 REGION = Option("region", "the region's name", required=True)
@@ -55,9 +56,37 @@ def _holder(session: Session, region: str) -> dict[str, Any]:
         reply = session.ask_member(member, "list regions", {})
         if reply["ok"] and any(view["name"] == name for view in reply["regions"]):
             return member
-    raise NotFoundError(
-        f"region {name!r} is on no member of the site of {session.locator}; `list regions` shows what there is"
-    )
+    raise _nobody_has(session, name)
+
+
+def _nobody_has(session: Session, name: str) -> PywanError:
+    """The error for a region of which no member that answers knows. It tells a region that is nowhere from one whose
+    members are silent, or whose buckets wait for members that are gone."""
+    told = coordination_of(session)
+    if told["problem"]:
+        return ConnectivityError(
+            f"region {name!r} is on no member that answers, and nobody says who has it: {told['problem']}"
+        )
+    hosts = [f"{each['name']} ({each['state']})" for each in told["members"] if name in each["regions"]]
+    waiting = told.get("waiting_regions", {}).get(name, {"buckets": 0, "waits_for": []})
+    words = f"region {name!r}: "
+    if hosts:
+        words += f"no member that has it answers: {', '.join(hosts)}"
+    elif waiting["buckets"]:
+        words += "no member that runs has it"
+    else:
+        return NotFoundError(
+            f"region {name!r} is on no member of the site of {session.locator}; `list regions` shows what there is"
+        )
+    if waiting["waits_for"]:
+        who = ", ".join(waiting["waits_for"])
+        words += (
+            f"; {waiting['buckets']} of its buckets wait for {who}: start them again (start server) in their"
+            " folders, or say of one that never comes back: revoke member --name=NAME"
+        )
+    elif waiting["buckets"]:
+        words += f"; {waiting['buckets']} of its buckets wait for a member that stores them: create the region on one"
+    return ConnectivityError(f"{words}; `show coordinator` and `list members` show the site")
 
 
 def _ask_holder(session: Session, op: str, values: Values) -> Values:

@@ -79,6 +79,9 @@ def show_coordinator(session: Session, values: Values) -> Result:
     ]
     if told.get("waits_us"):
         pairs.append(("hears_members_for_ms", told["waits_us"] // 1000))
+    for region, waiting in told.get("waiting_regions", {}).items():
+        who = ", ".join(waiting["waits_for"]) or "a member that stores it"
+        pairs.append((f"region {region}", f"{waiting['buckets']} buckets without a primary wait for {who}"))
     waited = [each["incarnation"] for each in told.get("members", []) if each["waited_for"] and each["state"] == "lost"]
     if waited:
         pairs.append(("waits_for", ", ".join(waited)))
