@@ -1,5 +1,6 @@
 #include "copies/wan_tail.h"
 
+#include "copies/wan_contact.h"
 #include "copies/wan_heard.h"
 #include "region/wan_table.h"
 #include <sched.h>
@@ -675,6 +676,7 @@ void wan_tail_set_role(wan_tail *tail, uint32_t number, uint8_t role, uint64_t l
         store(&bucket->era, bucket->era + 1);
         if (bucket->life != life || is_new_image || role == WAN_TAIL_ABSENT) bucket->thin_count = 0;
     }
+    if (bucket->life != life || bucket->epoch != epoch) store(&bucket->contact, 0);
     __atomic_store_n(&bucket->role, role, __ATOMIC_RELEASE);
     store(&bucket->life, life);
     store(&bucket->epoch, epoch);
@@ -796,11 +798,12 @@ void wan_tail_followed(wan_tail *tail, wan_tail_reservation *room, const wan_tai
     wan_lock_release(&bucket->lock);
 }
 
-void wan_tail_told(wan_tail *tail, uint32_t number, uint64_t life, uint64_t epoch, uint64_t counted)
+void wan_tail_told(wan_tail *tail, uint32_t number, uint64_t life, uint64_t epoch, uint64_t counted, uint64_t contact)
 {
     wan_tail_bucket *bucket = &tail->buckets[number];
     wan_lock_take(&bucket->lock);
     if (bucket->life == life && bucket->epoch == epoch && !leads(bucket->role)) {
+        store(&bucket->contact, contact);
         if (counted > bucket->last) counted = bucket->last;
         if (counted > bucket->counted) {
             store(&bucket->counted, counted);
@@ -809,6 +812,12 @@ void wan_tail_told(wan_tail *tail, uint32_t number, uint64_t life, uint64_t epoc
         }
     }
     wan_lock_release(&bucket->lock);
+}
+
+int wan_tail_copy_may_answer(const wan_tail *tail, uint32_t number)
+{
+    return wan_tail_role(tail, number) == WAN_TAIL_COPY && wan_tail_lease_runs(tail)
+           && wan_contact_is_fresh(load(&tail->buckets[number].contact));
 }
 
 /* What lanes send and hear. */

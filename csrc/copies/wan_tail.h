@@ -231,6 +231,8 @@ typedef struct {
     wan_buffer changes;     /* wan_tail_entry after wan_tail_entry. */
     uint64_t dropped_bytes; /* Bytes that ever left `changes` at its front. */
     uint64_t transfer;      /* Of a learner: the image that it is getting. 0: none. */
+    /* The connection on which the present primary sent a section of this epoch (wan_contact). 0: none yet. Atomic. */
+    uint64_t contact;
     uint64_t learned;       /* Of a learner: the last transfer whose image became whole. */
     wan_tail_copy *copies;
     uint32_t copy_count;
@@ -416,8 +418,12 @@ int wan_tail_may_read(wan_tail *tail, uint32_t bucket, uint64_t now_us);
 wan_status wan_tail_follow(wan_tail *tail, uint32_t bucket, uint64_t life, uint64_t epoch, uint64_t sequence,
                            const wan_tail_entry *entry, wan_tail_reservation *room);
 void wan_tail_followed(wan_tail *tail, wan_tail_reservation *room, const wan_tail_entry *entry, uint32_t shard);
-/* The primary told through which sequence changes count: drops them from the tail, wakes reads that wait. */
-void wan_tail_told(wan_tail *tail, uint32_t bucket, uint64_t life, uint64_t epoch, uint64_t counted);
+/* The primary told, on the connection `contact`, through which sequence changes count: drops them from the tail, wakes
+ * reads that wait. */
+void wan_tail_told(wan_tail *tail, uint32_t bucket, uint64_t life, uint64_t epoch, uint64_t counted, uint64_t contact);
+/* Whether this member, as a copy in sync, may answer a read alone: while the coordinator's lease runs, and while the
+ * primary was heard a moment ago. It is asked before and after the read. */
+int wan_tail_copy_may_answer(const wan_tail *tail, uint32_t bucket);
 
 /* What a lane sends and hears. `acknowledged`: the copy has everything through `sequence`; raises `counted`, drops what
  * nobody needs, wakes waiters. Returns WAN_TAIL_*: what became of it. */

@@ -159,13 +159,20 @@ cdef extern from "copies/wan_tail.h" nogil:
     wan_status wan_tail_follow(wan_tail *tail, uint32_t bucket, uint64_t life, uint64_t epoch, uint64_t sequence,
                                const wan_tail_entry *entry, wan_tail_reservation *room)
     void wan_tail_followed(wan_tail *tail, wan_tail_reservation *room, const wan_tail_entry *entry, uint32_t shard)
-    void wan_tail_told(wan_tail *tail, uint32_t bucket, uint64_t life, uint64_t epoch, uint64_t counted)
+    void wan_tail_told(wan_tail *tail, uint32_t bucket, uint64_t life, uint64_t epoch, uint64_t counted,
+                       uint64_t contact)
+    bint wan_tail_copy_may_answer(const wan_tail *tail, uint32_t bucket)
     int wan_tail_acknowledged(wan_tail *tail, uint32_t bucket, uint32_t lane, uint64_t life, uint64_t epoch,
                               uint64_t sequence)
     enum: WAN_TAIL_GREW, WAN_TAIL_CAUGHT_UP
     int wan_tail_image_acked(wan_tail *tail, uint32_t bucket, uint32_t lane, uint64_t life, uint64_t epoch,
                              uint64_t transfer)
     void wan_tail_rewind(wan_tail *tail, uint32_t lane)
+
+cdef extern from "copies/wan_contact.h" nogil:
+    uint64_t wan_contact_begin()
+    void wan_contact_heard(uint64_t contact, uint64_t after_us)
+    void wan_contact_end(uint64_t contact)
 
 cdef extern from "copies/wan_clear.h" nogil:
     wan_status wan_clear_make(wan_table *table, wan_tail *tail, uint32_t bucket, uint8_t site,

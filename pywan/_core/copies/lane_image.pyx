@@ -235,7 +235,7 @@ cdef int image_copy(lane_image *image, region_core *core, uint32_t lane) noexcep
     return done
 
 
-cdef uint64_t image_lay(lane_image *image, wan_buffer *out, uint64_t id, uint64_t most) noexcept nogil:
+cdef uint64_t image_lay(lane_image *image, wan_buffer *out, uint64_t id, uint32_t answered, uint64_t most) noexcept nogil:
     """Lays out a piece of the run, of about `most` bytes. `is_copied` is 0 when it was the last one. Returns the bytes
     of its frame; 0: nothing was left of a run that does not end the image. There is room in `out`."""
     cdef wan_buffer *part = &image.entries
@@ -281,6 +281,7 @@ cdef uint64_t image_lay(lane_image *image, wan_buffer *out, uint64_t id, uint64_
     head.life, head.epoch, head.transfer, head.through = image.life, image.epoch, image.transfer, image.through
     head.count, head.bytes, head.shard = count, <uint32_t>bytes, image.next_shard
     frame.magic, frame.type, frame.id = WAN_FRAME_MAGIC, WAN_FRAME_LANE_IMAGE, id
+    frame.count = answered
     frame.length = frame.raw_length = <uint32_t>(sizeof(wan_lane_image) + bytes)
     frame.crc = wan_frame_crc(frame, head, frame.length)
     out.used += sizeof(wan_frame) + frame.length

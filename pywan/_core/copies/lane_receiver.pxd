@@ -8,6 +8,9 @@ from pywan._core.copies.lane_news cimport News
 from pywan._core.region.region_state cimport region_core
 from pywan._core.wire.session cimport Session
 
+cdef enum:
+    ANSWERS_KEPT = 1024     # As many as questions may be open at the same time.
+
 cdef class Promise:
     cdef uint64_t until_us              # By wan_monotonic_us. Atomic.
 
@@ -27,6 +30,8 @@ cdef class LaneReceiverSession(Session):
     cdef wan_lock lock
     cdef wan_buffer denied
     cdef uint64_t silence_us
+    cdef uint64_t contact               # Of the present connection.
+    cdef uint64_t answered_us[ANSWERS_KEPT]     # When each of the last questions was answered, by its number.
 
     cdef int learn_regions(self, const wan_frame *frame) noexcept nogil
     cdef int learn_region(self, uint32_t number, uint32_t buckets, const uint8_t *name,
@@ -40,6 +45,7 @@ cdef class LaneReceiverSession(Session):
                                 wan_lane_answer *answer) noexcept nogil
     cdef int refuse_denied(self) noexcept nogil
     cdef int give_promise(self) noexcept nogil
+    cdef void note_contact(self, const wan_frame *frame) noexcept nogil
     cdef int end_at_gap(self, uint32_t bucket, uint64_t first, uint64_t last) noexcept nogil
     cdef uint64_t alive_until(self) noexcept nogil
     cdef bint deny(self, uint32_t number, uint32_t bucket, uint64_t life, uint64_t epoch) noexcept nogil

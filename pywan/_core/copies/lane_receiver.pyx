@@ -100,6 +100,7 @@ cdef class LaneReceiverSession(Session):
             raise OSError("no file descriptor is left for a lane between members; raise the limit (ulimit -n)")
 
     def __dealloc__(self):
+        wan_contact_end(self.contact)
         if self.wake_file >= 0:
             close_file(self.wake_file)
         free(self.regions)
@@ -110,6 +111,8 @@ cdef class LaneReceiverSession(Session):
         wan_lock_take(&self.lock)
         wan_buffer_empty(&self.denied)      # Every bucket is asked about anew on this connection.
         wan_lock_release(&self.lock)
+        wan_contact_end(self.contact)
+        self.contact = wan_contact_begin()
 
     # Regions.
 
@@ -246,7 +249,7 @@ cdef class LaneReceiverSession(Session):
         if status != WAN_OK and status != WAN_EMPTY:
             return ENDED_TOLD
         wan_tail_told(core.tail, section.bucket, section.life, section.epoch,
-                      min(section.counted, section.first + section.count - 1))
+                      min(section.counted, section.first + section.count - 1), self.contact)
         set_answer(answer, WAN_ANSWER_APPLIED, section.life, section.epoch, section.first + section.count - 1)
         return GOES_ON
 
@@ -378,7 +381,20 @@ cdef class LaneReceiverSession(Session):
     def run(self, int file):
         """Takes what comes over a connected socket, until it closes or breaks, or until `stop`. Returns "stopped",
         "closed", or why it ended. The GIL is free meanwhile."""
-        return self.run_over_socket(file)
+        try:
+            return self.run_over_socket(file)
+        finally:
+            wan_contact_end(self.contact)
+
+    cdef void note_contact(self, const wan_frame *frame) noexcept nogil:
+        """Notes when this question is answered, and that the sender has the answer that it names. It was there after
+        that one left: however long this frame was on its way."""
+        cdef uint64_t before = <uint32_t>(<uint32_t>frame.id - frame.count)
+        if frame.id == 0:               # The names of regions are no question.
+            return
+        self.answered_us[frame.id % ANSWERS_KEPT] = wan_monotonic_us()
+        if 0 < before < ANSWERS_KEPT and before < frame.id:
+            wan_contact_heard(self.contact, self.answered_us[(frame.id - before) % ANSWERS_KEPT])
 
     # The connection.
 
@@ -387,6 +403,7 @@ cdef class LaneReceiverSession(Session):
                                  or frame.type == WAN_FRAME_LANE_REGIONS or frame.type == WAN_FRAME_PING):
             if wan_lane_check(frame.type, <const uint8_t *>(frame + 1), frame.length) != WAN_OK:
                 return ENDED_TOLD
+            self.note_contact(frame)
             if frame.type == WAN_FRAME_LANE_CHANGES:
                 return self.apply_changes(frame)
             if frame.type == WAN_FRAME_LANE_IMAGE:

@@ -71,6 +71,7 @@ cdef class LaneSenderSession(Session):
     cdef int lay_changes(self, uint64_t now_us) noexcept nogil
     cdef int lay_bucket(self, uint32_t number, uint32_t bucket, uint64_t frame_at, uint32_t sections,
                         uint64_t now_us) noexcept nogil
+    cdef uint32_t answered(self) noexcept nogil
     cdef void begin_question(self, uint32_t bytes, bint of_changes, bint of_image, uint64_t now_us) noexcept nogil
     cdef int take_answer(self, const wan_frame *frame) noexcept nogil
     cdef int take_one(self, const wan_lane_answer *answer) noexcept nogil

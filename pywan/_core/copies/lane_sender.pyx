@@ -313,7 +313,7 @@ cdef class LaneSenderSession(Session):
             return GOES_AGAIN
         if self.oldest == self.next_id and (wan_lane_take_wish(self.state) or now_us >= self.ping_from()):
             wan_lane_set_asleep(self.state, WAN_LANE_RUNS)
-            if not buffer_frame(&self.out, WAN_FRAME_PING, self.next_id, 0, NULL, 0):
+            if not buffer_frame(&self.out, WAN_FRAME_PING, self.next_id, self.answered(), NULL, 0):
                 return ENDED_TOLD
             self.begin_question(sizeof(wan_frame), False, False, now_us)
             return GOES_AGAIN
@@ -346,6 +346,11 @@ cdef class LaneSenderSession(Session):
 
     cdef void woken(self, uint64_t since_us, uint64_t now_us) noexcept nogil:
         wan_lane_set_asleep(self.state, WAN_LANE_RUNS)
+
+    cdef uint32_t answered(self) noexcept nogil:
+        """The number of the newest question whose answer has come, in its low 32 bits. Each question says it: so the
+        receiver knows that this end had heard it after that answer."""
+        return <uint32_t>(self.oldest - 1)
 
     cdef void begin_question(self, uint32_t bytes, bint of_changes, bint of_image, uint64_t now_us) noexcept nogil:
         cdef lane_question *question = &self.questions[self.next_id % QUESTIONS_MAX]
@@ -456,6 +461,7 @@ cdef class LaneSenderSession(Session):
             self.out.used = self.out.start + frame_at
             return 0
         frame.magic, frame.type, frame.id = WAN_FRAME_MAGIC, WAN_FRAME_LANE_CHANGES, self.next_id
+        frame.count = self.answered()
         (<wan_lane_head *>(frame + 1)).count = sections
         frame.length = frame.raw_length = <uint32_t>(self.out.used - self.out.start - frame_at - sizeof(wan_frame))
         frame.crc = wan_frame_crc(frame, frame + 1, frame.length)
@@ -709,7 +715,7 @@ cdef class LaneSenderSession(Session):
         if not buffer_reserve(&self.out, 2 * FRAME_BYTES + image.largest):
             wan_note(WAN_NO_MEMORY, "no memory for a piece of the image of bucket %u", image.where.bucket)
             return -1
-        laid = image_lay(image, &self.out, self.next_id, FRAME_BYTES)
+        laid = image_lay(image, &self.out, self.next_id, self.answered(), FRAME_BYTES)
         if not image.is_copied:
             if image.is_whole:
                 self.drop_image()

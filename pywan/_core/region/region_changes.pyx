@@ -479,7 +479,7 @@ cdef bytes find_shared(CompiledRegion self, key, const encoded *encoded_key, uin
                 return data
             if status == WAN_EMPTY:
                 raise no_answer(self, key, False, began)
-        elif copy_answers(self, role):
+        elif copy_answers(self, bucket):
             data = find_here(self, encoded_key, hash, form, live, &sequence)
             if wait_at_copy(self, bucket, era, sequence, COPY_WAIT_MS) == WAN_OK:
                 return data
@@ -491,9 +491,9 @@ cdef bytes find_shared(CompiledRegion self, key, const encoded *encoded_key, uin
         self.wait_for_role(key, began, False)
 
 
-cdef bint copy_answers(CompiledRegion self, uint8_t role) noexcept:
+cdef bint copy_answers(CompiledRegion self, uint32_t bucket) noexcept:
     """Whether a read may begin at this member's copy."""
-    return role == WAN_TAIL_COPY and self.region.reads_copies and wan_tail_lease_runs(self.region.tail)
+    return self.region.reads_copies and wan_tail_copy_may_answer(self.region.tail, bucket)
 
 
 cdef wan_status wait_at_copy(CompiledRegion self, uint32_t bucket, uint64_t era, uint64_t sequence,
@@ -503,8 +503,8 @@ cdef wan_status wait_at_copy(CompiledRegion self, uint32_t bucket, uint64_t era,
     cdef wan_status status
     with nogil:
         status = wan_tail_wait(self.region.tail, bucket, era, sequence, limit_ms)
-    # The lease is asked again: a copy may answer only if it was in sync when it looked at its table.
-    return WAN_ELSEWHERE if status == WAN_OK and not wan_tail_lease_runs(self.region.tail) else status
+    # It is asked again: a copy may answer only if it was in sync when it looked at its table.
+    return WAN_ELSEWHERE if status == WAN_OK and not wan_tail_copy_may_answer(self.region.tail, bucket) else status
 
 
 cdef class CopyRead:
@@ -522,7 +522,7 @@ cdef class CopyRead:
             return
         self.bucket = wan_table_bucket(&self.state.region.table, hash).number
         self.era = wan_read(&self.state.region.tail.buckets[self.bucket].era)
-        if copy_answers(self.state, wan_tail_role(self.state.region.tail, self.bucket)):
+        if copy_answers(self.state, self.bucket):
             self.data = find_here(self.state, &encoded_key, hash, &self.form, &self.live, &self.sequence)
             self.begun = True
 

@@ -1,5 +1,5 @@
 # The interface of tail.pyx.
-from libc.stdint cimport uint32_t
+from libc.stdint cimport uint32_t, uint64_t
 from pywan._core.c_copies cimport wan_lane_state, wan_tail
 
 cdef class LaneState:
@@ -9,6 +9,7 @@ cdef class Tail:
     cdef wan_tail tail
     cdef dict lanes             # Keeps the lanes alive that the tail names.
     cdef tuple fed              # Keeps the queues alive that the tail feeds.
+    cdef uint64_t contact       # Of a driver that has no lanes. 0: there is none.
     cdef int check(self, bucket) except -1
 
 cdef void tail_count_events(wan_tail *tail, uint32_t bucket) noexcept nogil

@@ -243,9 +243,12 @@ cdef class Tail:
         return grew
 
     def told(self, uint32_t bucket, uint64_t life, uint64_t epoch, uint64_t counted):
-        """The primary says through which sequence the changes of the bucket count."""
+        """The primary says through which sequence the changes of the bucket count. It was heard now. For drivers that
+        have no lanes."""
         self.check(bucket)
-        wan_tail_told(&self.tail, bucket, life, epoch, counted)
+        self.contact = self.contact or wan_contact_begin()
+        wan_contact_heard(self.contact, wan_monotonic_us())
+        wan_tail_told(&self.tail, bucket, life, epoch, counted, self.contact)
 
     def may_read(self, uint32_t bucket):
         """Whether this member, as primary of the bucket, may answer a read without asking the copies."""
