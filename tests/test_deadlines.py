@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,8 +13,10 @@ import pytest
 from fuzz_core import calls
 from pywan import _core
 from pywan.calls.table import KnownPrimary
+from pywan.coordination.tables import Incarnation
 from pywan.errors import BatchError, ConnectivityError
 from pywan.testing.fault_proxy import FaultProxy
+from pywan.testing.waiting import LIMIT_S, eventually
 from shared_site import Call, SharedSite
 from test_shelved_calls import ELSEWHERE, IN_DOUBT, SECOND, Served, served
 
@@ -189,3 +192,51 @@ def test_rows_that_change_nothing_are_not_told_as_done_while_what_they_saw_does_
                 core.route.remove_all(["k"])
         site.keep_carrying()
         assert [core.route.remove_all(["k"]) for core in site.cores] == [0, 0]
+
+
+@pytest.mark.parametrize("what", ["put", "put columns", "put all", "remove all", "len", "keys", "items", "clear"])
+def test_a_call_goes_on_over_the_new_routes_when_its_member_begins_anew(what: str, monkeypatch: Any) -> None:
+    """The site has given the member up while it calls, and it goes on as another incarnation."""
+    with SharedSite() as site:
+        site.keep_carrying()
+        core, member = site.cores[1], site.members[1]
+        core.put_columns(np.arange(100), np.arange(100))
+        core.put("k", 0)
+        wanted = {"put": None, "put columns": 100, "put all": None, "remove all": 100, "len": 101, "clear": 101}
+        waits, wait_newer = threading.Event(), member.table.wait_newer
+
+        def wait(*given: Any) -> KnownPrimary:
+            waits.set()
+            return wait_newer(*given)
+
+        monkeypatch.setattr(member.table, "wait_newer", wait)
+        member.table.forget()
+        call = Call(CALLS[what], core)
+        assert waits.wait(LIMIT_S) and not call.is_done
+        known = member.route.slots.caller
+        member.pool.begin_anew(Incarnation(member.me.name, 77), "one")
+        for bucket in range(site.buckets):
+            site.members[0].tail.forget(bucket, known)  # The site has forgotten the earlier incarnation.
+            site.lead(bucket, 0)
+        result = call.result()
+        if what in wanted:
+            assert result == wanted[what]
+        else:
+            assert len(result) == 101
+        assert _core.member_of_caller(member.route.slots.caller) == 77
+        entries = {"remove all": 1, "clear": 0}.get(what, 101)
+        assert len(core) == entries
+
+
+def test_rows_that_wait_for_their_copies_go_on_when_their_member_begins_anew() -> None:
+    with SharedSite() as site:
+        core, member = site.cores[1], site.members[1]
+        calls_ = [Call(core.put_columns, np.arange(100), np.arange(100)), Call(core.route.put_all, {"a": 1}.items())]
+        eventually(lambda: sum(map(site.members[0].tail.last, range(site.buckets))) == 101)
+        member.table.forget()
+        member.pool.begin_anew(Incarnation(member.me.name, 77), "one")
+        site.keep_carrying()
+        for bucket in range(site.buckets):
+            site.lead(bucket, 0)
+        assert [call.result() for call in calls_] == [100, None]
+        assert sum(map(site.members[0].tail.last, range(site.buckets))) == 101, "each row was made once"

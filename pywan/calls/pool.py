@@ -22,6 +22,7 @@ from pywan.protocol import between_members
 from pywan.transport import data, sockets
 
 CONNECT_TIMEOUT_S = 3.0  # The longest that one attempt to open a connection takes.
+LEAST_TIMEOUT_S = 0.001  # A socket has no timeout of 0: that would mean that it does not wait.
 AGAIN_S = 0.1  # No attempt to connect is made sooner after one that failed.
 SLICE_US = 100_000  # A thread that waits for an answer looks so often for a signal.
 
@@ -171,7 +172,8 @@ class CallPool:
                 f"a call within {depth} calls, one within the other; {_core.CALL_DEPTH_MAX} are possible. Do not call"
                 " regions in callbacks in a circle; nothing was changed"
             )
-        left = min(CONNECT_TIMEOUT_S, deadline - time.monotonic())
+        began = time.monotonic()
+        left = min(CONNECT_TIMEOUT_S, deadline - began)
         if left <= 0:
             raise ConnectivityError(f"no time is left to connect to member {member.name}")
         sock = sockets.connect(Address(*address), left, what=f"member {member.name}")
@@ -179,10 +181,16 @@ class CallPool:
             with self._lock:
                 self._lines += 1
                 opening = between_members.Opening(self._me, member, self._site_identity, depth=depth, line=self._lines)
+            until = min(began + CONNECT_TIMEOUT_S, deadline)
+
+            def receive(count: int) -> bytes:
+                sock.settimeout(max(LEAST_TIMEOUT_S, until - time.monotonic()))
+                return data.receive_exactly(sock, count)
+
             sock.sendall(between_members.encode_opening(between_members.CALLS, opening))
-            head = data.receive_exactly(sock, between_members.HEAD_BYTES)
+            head = receive(between_members.HEAD_BYTES)
             following = between_members.length_of_body(between_members.CALLS, head)
-            between_members.check_answer(data.receive_exactly(sock, following), f"member {member}")
+            between_members.check_answer(receive(following), f"member {member}")
             sock.settimeout(None)
             data.keep_alive(sock)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, SLICE_US))
