@@ -69,7 +69,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[pywan.Re
         region, other = here.create_region("data", **DATA), accessor.create_region("data", **PROXY)
         far = site.start("far")
         eventually(lambda: far.ask("sharing", "data").get("primary", 0) == BUCKETS // 2, what="primaries at both")
-        region.put_all({n: 0 for n in range(3 * BUCKETS)})
+        region.put_all(dict.fromkeys(range(3 * BUCKETS), 0))
         assert len(other) == 3 * BUCKETS
         far.stop()
         yield region, other
@@ -96,7 +96,7 @@ def test_a_call_ends_in_time_while_a_connection_hangs(tmp_path: Path) -> None:
         region = one.create_region("data", **DATA)
         two.create_region("data", **DATA)
         eventually(lambda: is_spread(one, two))
-        region.put_all({n: 0 for n in range(3 * BUCKETS)})
+        region.put_all(dict.fromkeys(range(3 * BUCKETS), 0))
         assert len(region) == 3 * BUCKETS
         proxy.hang()
         for what in ("put", "get", "len", "items", "put_all", "clear"):
@@ -148,6 +148,5 @@ def test_regions_that_are_shared_follow_a_member_timeout_that_changes(tmp_path: 
         region, _ = (cache.create_region("data", **DATA) for cache in (one, two))
         eventually(lambda: is_spread(one, two))
         assert limit_s(region) == one.call_timeout == 16
-    with one, two:
-        with locator(dir=tmp_path, port=port, member_timeout_ms=3000):
-            eventually(lambda: limit_s(region) == one.call_timeout == 10)
+    with one, two, locator(dir=tmp_path, port=port, member_timeout_ms=3000):
+        eventually(lambda: limit_s(region) == one.call_timeout == 10)

@@ -89,5 +89,3 @@ def is_led_by(cache: pywan.Cache, region: pywan.Region, key: object) -> bool:
     sharing = cache._core.sharing
     assert sharing is not None
     return core_of(region).bucket_of(key) in sharing.led("copied")
-
-

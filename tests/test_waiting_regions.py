@@ -1,4 +1,4 @@
-"""A region that nobody answers for: the shell and the errors of calls say whether it is nowhere, or for whom it waits."""
+"""A region that nobody answers for: shell and errors of calls say whether it is nowhere, or for whom it waits."""
 
 from __future__ import annotations
 

@@ -233,7 +233,7 @@ typedef struct {
     uint64_t transfer;      /* Of a learner: the image that it is getting. 0: none. */
     /* The connection on which the present primary sent a section of this epoch (wan_contact). 0: none yet. Atomic. */
     uint64_t contact;
-    uint64_t learned;       /* Of a learner: the last transfer whose image became whole. */
+    uint64_t learned; /* Of a learner: the last transfer whose image became whole. */
     wan_tail_copy *copies;
     uint32_t copy_count;
     wan_tail_thin *thin; /* WAN_TAIL_THIN_MAX of them. NULL: there were none. */

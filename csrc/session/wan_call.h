@@ -9,7 +9,7 @@
 #define WAN_CALL_BYTES_MAX      (64u << 20) /* The most bytes of a payload. */
 #define WAN_CALL_SCAN_MAX       (4u << 20)  /* A scan stops at the end of the shard in which it has so many bytes. */
 #define WAN_CALL_ITEMS_MAX      (32u << 20) /* From so many bytes of an answer on, a scan leaves values out. */
-#define WAN_CALL_WITHIN_US      10000u /* The unit of a call's time. */
+#define WAN_CALL_WITHIN_US      10000u      /* The unit of a call's time. */
 #define WAN_CALL_DEPTH_MAX      4u          /* Calls made while a call is served, one within the other. */
 #define WAN_CALL_VALUE_LEFT_OUT 0xffu /* Instead of a value's form in a scan: the value is asked for by its key. */
 #define WAN_CALL_VALUE_NONE     0xfeu /* Instead of a value's form in a scan: the key has no value. */
@@ -82,8 +82,8 @@ static inline int wan_call_changes(uint8_t kind)
 }
 
 /* What a call says of the time that its caller waits, and for how long a member works for a call that says so. The
- * fifth that is left is for the way back, and for another attempt: an answer that the change is in doubt comes while the
- * caller can still ask the next primary. */
+ * fifth that is left is for the way back, and for another attempt: an answer that the change is in doubt comes while
+ * the caller can still ask the next primary. */
 static inline uint16_t wan_call_within(uint64_t left_us)
 {
     uint64_t within = left_us / WAN_CALL_WITHIN_US;
@@ -91,7 +91,7 @@ static inline uint16_t wan_call_within(uint64_t left_us)
 }
 static inline uint64_t wan_call_work_us(const wan_call *call)
 {
-    return (uint64_t)call->within * (WAN_CALL_WITHIN_US / 5 * 4);
+    return (uint64_t)call->within * WAN_CALL_WITHIN_US / 5 * 4;
 }
 
 typedef struct {

@@ -14,8 +14,8 @@ from pywan.errors import BatchError, ConnectivityError, IncompatibleSystemError,
 from pywan.protocol.calls import decode_primary, encode_primary, error_of
 
 CALL_TIMEOUT_S = 10.0  # How long a call is tried, at least, if the member's `call-timeout` says nothing.
-# Of the site's `member-timeout`, so many pass at least before such a call ends. After one and a twentieth a primary that
-# is silent is given up, and another member takes over. The rest is for that, and for a second one that is silent too.
+# Of the site's `member-timeout`, so many pass at least before such a call ends. After one and a twentieth a silent
+# primary is given up, and another member takes over. The rest is for that, and for a second one that is silent too.
 MEMBER_TIMEOUTS_A_CALL = 2
 # How long a call waits for a newer table before it asks the same member again. The member may be about to become
 # primary, or this table may be behind. A handover takes a few milliseconds, a takeover after a death 400. So a call
@@ -271,7 +271,8 @@ class Route(_core.CallRoute):
         error = error_of(words)
         if not words.strip(b"\0"):
             error = ConnectivityError(
-                f"region {self._name!r}: the primary lost its part, or its copies did not answer in time"
+                f"region {self._name!r}: the primary lost its part, or its copies did not answer in time;"
+                " `show coordinator` says who is there"
             )
         error.in_doubt = in_doubt
         return error

@@ -29,8 +29,8 @@ def status_of_site(site: Decisions, silence: Silence, now_us: int) -> dict[str, 
 
 
 def waiting_regions(site: Decisions, liveness: Liveness) -> dict[str, dict[str, Any]]:
-    """By region that has buckets without a primary that is there, whether a member has the region or not: how many these
-    are, and for which members they wait. Those that wait for nobody wait for a member that can store them."""
+    """By region that has buckets without a primary that is there, whether a member has the region or not: how many
+    these are, and for which members they wait. Those that wait for nobody wait for a member that can store them."""
     found: dict[str, dict[str, Any]] = {}
     for key, bucket in site.buckets.items():
         if bucket.primary is None or liveness.is_expired(bucket.primary):

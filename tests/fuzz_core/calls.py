@@ -57,7 +57,24 @@ def call(
     number = int(changes) if number is None else number
     place = slot << 48 | number
     within = 1000 * (kind != REGION) if within is None else within
-    fields = [MAGIC, kind, flags, form, condition, length, 0, id, region, within, bucket, count, epoch, shard, caller, place]
+    fields = [
+        MAGIC,
+        kind,
+        flags,
+        form,
+        condition,
+        length,
+        0,
+        id,
+        region,
+        within,
+        bucket,
+        count,
+        epoch,
+        shard,
+        caller,
+        place,
+    ]
     fields[6] = _core.crc32c(CALL.pack(*fields) + payload[:length]) if crc is None else crc
     return CALL.pack(*fields) + padded(payload)
 

@@ -33,4 +33,5 @@ cdef bint image_begin(lane_image *image, wan_tail_bucket *at, uint32_t lane) noe
 cdef int image_copy(lane_image *image, region_core *core, uint32_t lane) noexcept nogil
 cdef bint image_stays(const lane_image *image, wan_tail_bucket *at, uint32_t lane) noexcept nogil
 cdef bint image_is_next(const lane_image *image, wan_tail_bucket *at, uint32_t lane) noexcept nogil
-cdef uint64_t image_lay(lane_image *image, wan_buffer *out, uint64_t id, uint32_t answered, uint64_t most) noexcept nogil
+cdef uint64_t image_lay(lane_image *image, wan_buffer *out, uint64_t id, uint32_t answered,
+                        uint64_t most) noexcept nogil

@@ -235,7 +235,8 @@ cdef int image_copy(lane_image *image, region_core *core, uint32_t lane) noexcep
     return done
 
 
-cdef uint64_t image_lay(lane_image *image, wan_buffer *out, uint64_t id, uint32_t answered, uint64_t most) noexcept nogil:
+cdef uint64_t image_lay(lane_image *image, wan_buffer *out, uint64_t id, uint32_t answered,
+                        uint64_t most) noexcept nogil:
     """Lays out a piece of the run, of about `most` bytes. `is_copied` is 0 when it was the last one. Returns the bytes
     of its frame; 0: nothing was left of a run that does not end the image. There is room in `out`."""
     cdef wan_buffer *part = &image.entries

@@ -538,8 +538,8 @@ cdef object no_answer(CompiledRegion self, key, bint in_doubt, uint64_t began):
     from pywan.errors import ConnectivityError
     became = "the change may count later, or be lost" if in_doubt else "nothing was changed"
     error = ConnectivityError(f"region {self.name!r}: key {described(key)}: not all copies of its bucket answered"
-                              f" within {(wan_monotonic_us() - began) / 1e6:.3g} s; {became}. Try again when the members"
-                              " of the site reach each other; `show coordinator` says who is there")
+                              f" within {(wan_monotonic_us() - began) / 1e6:.3g} s; {became}. Try again when the"
+                              " members of the site reach each other; `show coordinator` says who is there")
     error.in_doubt = in_doubt
     return error
 
