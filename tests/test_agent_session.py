@@ -11,7 +11,6 @@ import pytest
 from pywan.coordination import encoding
 from pywan.coordination.actions import Tell
 from pywan.coordination.agent_session import (
-    REPEAT_US,
     RETRY_US,
     AgentSession,
     Changed,
@@ -19,7 +18,9 @@ from pywan.coordination.agent_session import (
     GivenUp,
     Outcome,
     Remembered,
+    tables_in,
 )
+from pywan.coordination.asked import REPEAT_US
 from pywan.coordination.coordinator import Coordinator
 from pywan.coordination.messages import MayLeave, Refused, StillNeeded
 from pywan.coordination.requests import take_request
@@ -76,7 +77,7 @@ class Site:
         reply |= {"lease_us": LEASE_US, "refused": [encoding.plain_refused(each) for each in refused]}
         if not refused:
             reply["tables"] = encoding.pack(encoding.plain_tables(self.core.tables(since, LEASE_US)))
-        outcomes = session.take_news(question, reply, self.now_us)
+        outcomes = session.take_news(question, reply, tables_in(reply), self.now_us)
         session.settle()
         return outcomes
 
@@ -120,7 +121,7 @@ def test_the_lease_counts_from_the_moment_at_which_the_question_was_sent():
     session = site.member("m")
     site.news(session)
     question = session.question(site.now_us)
-    outcomes = session.take_news(question, {"decides": True, "lease_us": LEASE_US}, site.now_us + 3_000_000)
+    outcomes = session.take_news(question, {"decides": True, "lease_us": LEASE_US}, None, site.now_us + 3_000_000)
     assert outcomes == [] and session.lease_until_us == site.now_us + LEASE_US
 
 
@@ -262,7 +263,7 @@ def test_a_member_reports_whether_others_may_have_its_region_as_it_knows_it(shar
     earlier = site.core.site.newest
     site.core = Coordinator("locator", (), draw_step=lambda: 2, now_us=site.now_us, site_identity="site")
     refused = encoding.plain_refused(Refused("the coordinator does not know all decisions", report=True))
-    session.take_news(session.question(site.now_us), {"decides": True, "refused": [refused]}, site.now_us)
+    session.take_news(session.question(site.now_us), {"decides": True, "refused": [refused]}, None, site.now_us)
     site.news(session)
     assert site.core.site.generation > earlier.run
     assert site.core.site.regions == {"data": replace(ATTRIBUTES, shared=shared)}

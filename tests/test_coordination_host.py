@@ -8,8 +8,10 @@ import socket
 import sqlite3
 
 from pywan.base.processes import has_ended, this_process
+from pywan.coordination import encoding
 from pywan.coordination.claims import CLAIM_FILE, JOURNAL_FILE
-from pywan.coordination.tables import BucketKey, Incarnation, MemberProfile, Reach
+from pywan.coordination.journal import Journal
+from pywan.coordination.tables import BucketKey, Incarnation, Kind, MemberProfile, Reach, RegionAttributes
 from pywan.site import coordinator_driver
 from pywan.site.probes import reach_of
 from pywan.testing.waiting import LIMIT_S, eventually
@@ -278,3 +280,36 @@ def test_requests_that_are_no_requests_are_refused_and_change_nothing(tmp_path):
             else:
                 raise AssertionError(f"{requests} was taken")
         assert coordination(site)["decision"] == before and BucketKey("data", 0) not in a.buckets
+
+
+def hosts(region: str, *, buckets: int = 7) -> list:
+    return ["host", region, encoding.plain_attributes(RegionAttributes(Kind.PARTITION, buckets)), 100]
+
+
+def test_what_the_requests_of_one_message_decide_is_stored_once(tmp_path, monkeypatch):
+    stored = []
+    append = Journal.append
+
+    def noted(journal, store):
+        stored.append({region for region, _ in store.regions})
+        append(journal, store)
+
+    with locator("l", dir=tmp_path) as site, small_members(str(site.address), "a") as (a,):
+        monkeypatch.setattr(Journal, "append", noted)
+        me = encoding.plain_incarnation(a.agent.me)
+        names = {f"r{n}" for n in range(20)}
+        reply = call_once(site.address, "coordination-ask", me=me, requests=[hosts(each) for each in sorted(names)])
+        assert reply["decides"] and [each for each in stored if each] == [names]
+        eventually(lambda: names <= a.agent.tables.regions.keys())
+
+
+def test_a_refusal_in_a_message_names_its_request(tmp_path):
+    with locator("l", dir=tmp_path) as site, small_members(str(site.address), "a", "b") as (a, b):
+        call_once(site.address, "coordination-ask", me=encoding.plain_incarnation(a.agent.me), requests=[hosts("r")])
+        requests = [hosts("s"), hosts("r", buckets=9), hosts("t")]
+        reply = call_once(
+            site.address, "coordination-ask", me=encoding.plain_incarnation(b.agent.me), requests=requests
+        )
+        ((index, refused),) = reply["refused_requests"]
+        assert index == 1 and "total-num-buckets is 9 here and 7" in refused[0]
+        eventually(lambda: {"r", "s", "t"} <= b.agent.tables.regions.keys())

@@ -796,6 +796,7 @@ def test_images_are_made_a_few_at_a_time():
     learning = [key for key, bucket in site.core.site.buckets.items() if bucket.learning == (B,)]
     assert len(learning) == LEARNERS_AT_ONCE
     site.core.caught_up(A, learning[0], site.bucket(learning[0]).epoch, site.bucket(learning[0]).learners[0], site.now)
+    site.act()
     assert sum(bucket.learning == (B,) for bucket in site.core.site.buckets.values()) == LEARNERS_AT_ONCE
 
 
@@ -1610,3 +1611,34 @@ def test_a_killed_coordinator_keeps_every_decision_that_it_told_and_each_as_a_wh
         (store,) = Journal(path).read()
         assert store.newest.number >= told
         assert {bucket.version for _, bucket in store.buckets} == {store.newest.number}
+
+
+def test_members_that_lack_the_same_decisions_are_told_by_the_same_tables():
+    site = Site(A, B, C)
+    newest = site.core.site.number
+    site.core.site.set_bucket(KEY, replace(site.bucket(), version=site.bucket().version + 1))
+    told = {
+        action.to: action.message
+        for action in site.core.take_actions()
+        if isinstance(action, Tell) and isinstance(action.message, Tables)
+    }
+    assert told[A] is told[B] is told[C] and [key for key, _ in told[A].buckets] == [KEY]
+    assert site.core.tables(newest, 0) is told[A], "and an answer to a question for news has them too"
+
+
+def test_the_coordinator_shows_what_a_region_lacks():
+    site = Site(A, B)
+    site.deaf.add(B)
+    shown = site.core.status(site.now)
+    assert shown["missing_copies"] == shown["images"] == 0 and shown["incomplete_regions"] == {}
+    site.core.left(B, site.now)
+    site.act()
+    shown = site.core.status(site.now)
+    assert shown["incomplete_regions"] == {"data": {"buckets_without_primary": 0, "missing_copies": 4, "images": 0}}
+    site.join(C)
+    site.core.host(C, "data", site.attributes, 100, site.now)
+    site.act()
+    site.core.tick(site.now)
+    site.act()
+    shown = site.core.status(site.now)["incomplete_regions"]["data"]
+    assert shown == {"buckets_without_primary": 0, "missing_copies": 4, "images": 4}

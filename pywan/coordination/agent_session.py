@@ -1,20 +1,20 @@
 """Owns what a member knows of its site's decisions, and what it asks of the coordinator.
 
 A state machine without sockets, threads or clock (docs/decisions/0054). Its driver sends the questions that it names,
-hands it the replies and the time, and does what comes out: `Changed`, `Extended`, `GivenUp`. A request is repeated
-until the tables show its effect, so the coordinator may drop any of them.
+hands it the replies and the time, and does what comes out: `Changed`, `Extended`, `GivenUp`.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from pywan.base.names import check_name
 from pywan.coordination import encoding
+from pywan.coordination.asked import Asked, Request, RequestKey
 from pywan.coordination.claims import Claim, in_words, pairs_of_two_sites
 from pywan.coordination.messages import MayLeave, Refused, StillNeeded, Tables
 from pywan.coordination.tables import (
@@ -36,11 +36,10 @@ log = logging.getLogger("pywan.agent")
 
 RETRY_US = 200_000  # So soon the locators are asked again when none of them coordinated. The pause grows.
 RETRY_MAX_US = 2_000_000
-REPEAT_US = 200_000  # So soon a request is repeated whose effect the tables do not show. The pause grows.
-REPEAT_MAX_US = 2_000_000
-REQUESTS_AT_ONCE = 1000  # In one message.
 INCARNATIONS_KEPT = 16  # A set of copies may name one that was not the last.
 AGAIN_MIN_US = 10_000  # A refusal that passes is tried again no sooner.
+LEAVE, STAY = ("leave",), ("stay",)  # Keys of requests.
+ENDS = ("unhost", "destroy-region")  # The first words of the keys of requests that end a region.
 
 
 class SiteTables:
@@ -95,23 +94,6 @@ class SiteTables:
 
 
 @dataclass
-class Request:
-    """What is asked until `is_done` says that the tables show its effect. None: an answer is enough.
-
-    Tables that are older than the newest answer may show the effect of an earlier request. So they do not count.
-    """
-
-    fields: list[Any]
-    is_done: Callable[[], bool] | None
-    needs_answer: bool = False  # The tables count as soon as they have what was decided before an answer.
-    answered_at: int = -1  # The newest decision at an answer.
-    due_us: int = 0
-    pause_us: int = REPEAT_US
-    refused: str = ""
-    done: bool = False
-
-
-@dataclass
 class _Hosted:
     attributes: RegionAttributes
     weight: int
@@ -160,6 +142,13 @@ class GivenUp:
 
 
 Outcome = Changed | Extended | GivenUp
+
+
+def tables_in(reply: Mapping[str, Any]) -> Tables | None:
+    """Reads the tables that a reply to a `Question` carries. ProtocolError: they cannot be read. They may be those of a
+    whole site, so they are read before a lock is taken."""
+    packed = reply.get("tables")
+    return None if packed is None else encoding.tables_of(encoding.unpack(packed))
 
 
 class AgentSession:
@@ -213,7 +202,7 @@ class AgentSession:
         self.foreign: frozenset[str] = frozenset()  # Addresses of locators that belong to another site.
         self._told_foreign: set[tuple[str, str]] = set()  # Of those, address and identity: so each is logged once.
         self.news_due_us = 0  # When the next question for news is to be sent.
-        self.requests: dict[tuple[Any, ...], Request] = {}
+        self.asked = Asked()
         self._host, self._port, self._site, self._version, self._process = host, port, site, version, process
         self._has_ended, self._draw_id, self._reached = has_ended, draw_id, reached
         self._followed = followed
@@ -253,7 +242,9 @@ class AgentSession:
             return not hosted.weight or self.tables.has_buckets(region)
 
         fields = ["host", region, encoding.plain_attributes(hosted.attributes), hosted.weight]
-        return self.ask(("host", region), fields, is_done, needs_answer=True)
+        request = self._ask(("host", region), fields, is_done, (region,), needs_answer=True)
+        self._hold_host(region)
+        return request
 
     def unhost(self, region: str) -> None:
         """Tells the site that this member has closed the region. Its copies are gone."""
@@ -266,21 +257,23 @@ class AgentSession:
     def _end(self, what: str, region: str) -> None:
         """Asks until the coordinator has answered, and the tables say that this member has the region no more."""
         self._hosted.pop(region, None)
-        self.requests.pop(("host", region), None)
+        self.asked.drop(("host", region))
 
         def is_done() -> bool:
             profile = self.tables.members.get(self.me)
             return profile is None or all(name != region for name, _ in profile.hosting)
 
-        self.ask((what, region), [what, region], is_done, needs_answer=True)
+        self._ask((what, region), [what, region], is_done, (region,), needs_answer=True)
 
-    def _is_ending(self, region: str) -> bool:
-        return ("unhost", region) in self.requests or ("destroy-region", region) in self.requests
+    def _hold_host(self, region: str) -> None:
+        """A region is hosted when the end of an earlier one of its name is settled: the end is repeated too."""
+        is_ending = ("unhost", region) in self.asked or ("destroy-region", region) in self.asked
+        self.asked.hold(("host", region), is_held=is_ending)
 
     @property
     def has_ending_regions(self) -> bool:
         """Whether the coordinator has yet to take regions away that this member has closed or destroyed."""
-        return any(key[0] in ("unhost", "destroy-region") for key in self.requests)
+        return any(key[0] in ENDS for key in self.asked.requests)
 
     def caught_up(self, key: BucketKey, epoch: Epoch, learner: Learner) -> None:
         """The member, primary of the bucket under `epoch`, waits for the learner with every change from now on."""
@@ -296,7 +289,7 @@ class AgentSession:
             encoding.plain_incarnation(learner.member),
             learner.transfer,
         ]
-        self.ask(("caught-up", key, learner), fields, is_done)
+        self._ask(("caught-up", key, learner), fields, is_done, (key,))
 
     def unreachable(self, epochs: Mapping[BucketKey, Epoch], copy: Incarnation) -> None:
         """The member, primary of these buckets, asks to take a copy out that does not answer."""
@@ -306,7 +299,7 @@ class AgentSession:
             return bucket is None or bucket.epoch != epoch or copy not in bucket.holders
 
         for key, epoch in epochs.items():
-            self.ask(
+            self._ask(
                 ("unreachable", key, copy),
                 [
                     "unreachable",
@@ -314,29 +307,30 @@ class AgentSession:
                     [encoding.plain_key(key), encoding.plain_epoch(epoch)],
                 ],
                 lambda key=key, epoch=epoch: is_done(key, epoch),  # type: ignore[misc]
+                (key,),
             )
 
     def ready(self, keys: Iterable[BucketKey]) -> None:
         """The member, the new primary of these buckets, has reached all copies, and accepts changes."""
         for key in keys:
-            self.ask(("ready", key), ["ready", encoding.plain_key(key)], None)
+            self._ask(("ready", key), ["ready", encoding.plain_key(key)], None)
 
     def suspect(self, member: Incarnation) -> None:
         """A connection to that member was refused or reset: the coordinator is to look at it at once."""
-        self.ask(("suspect", member), ["suspect", encoding.plain_incarnation(member)], None)
+        self._ask(("suspect", member), ["suspect", encoding.plain_incarnation(member)], None)
 
     def leave(self) -> Request:
         """Asks whether the member may end, again and again until it may. Others become primary first."""
-        if ("leave",) not in self.requests:
+        if LEAVE not in self.asked:
             self.may_leave, self.still_needed = None, StillNeeded()
-        self.requests.pop(("stay",), None)
-        return self.ask(("leave",), ["leave"], lambda: self.may_leave is not None)
+        self.asked.drop(STAY)
+        return self._ask(LEAVE, ["leave"], lambda: self.may_leave is not None)
 
     def stay(self) -> None:
         """The member does not leave any more."""
         self.may_leave, self.still_needed = None, StillNeeded()
-        self.requests.pop(("leave",), None)
-        self.ask(("stay",), ["stay"], None)
+        self.asked.drop(LEAVE)
+        self._ask(STAY, ["stay"], None)
 
     @property
     def last_copies(self) -> dict[str, int]:
@@ -351,84 +345,60 @@ class AgentSession:
 
     def say_goodbye(self) -> Request:
         """The member ends, and says so: its lease is over at once."""
-        self.requests.clear()
+        self.asked.clear()
         self.is_leaving = True
-        return self.ask(("left",), ["left"], None)
+        return self._ask(("left",), ["left"], None)
 
-    def ask(
+    def _ask(
         self,
-        key: tuple[Any, ...],
+        key: RequestKey,
         fields: list[Any],
         is_done: Callable[[], bool] | None,
+        shown_by: Collection[BucketKey | str] = (),
         *,
         needs_answer: bool = False,
     ) -> Request:
         """Adds a request, in place of an earlier one with the same key."""
-        request = self.requests.pop(key, None)
-        if request is None or request.fields != fields:
-            request = Request(fields, is_done, needs_answer)
-        self.requests[key] = request
-        self.settle()
-        return request
+        return self.asked.ask(
+            key, fields, is_done, shown_by, needs_answer=needs_answer, known=self.tables.newest.number
+        )
 
     def settle(self) -> None:
         """Drops the requests whose effect the tables show. The driver calls it when it has done what has changed."""
-        settled = [
-            key
-            for key, each in self.requests.items()
-            if each.is_done is not None
-            and not (each.needs_answer and not 0 <= each.answered_at <= self.tables.newest.number)
-            and each.is_done()
-        ]
-        for key in settled:
-            self.requests.pop(key).done = True
+        for key in self.asked.settle(self.tables.newest.number):
+            if key[0] in ENDS:
+                self._hold_host(key[1])
 
     def next_request_us(self) -> int | None:
         """When the next request is to be sent; None: nothing is."""
-        if not self.is_joined:
-            return None
-        return min((each.due_us for _, each in self._to_send()), default=None)
+        return self.asked.next_us() if self.is_joined else None
 
-    def _to_send(self) -> Iterator[tuple[tuple[Any, ...], Request]]:
-        """A region is hosted when the end of an earlier one of its name is settled: the end is repeated too."""
-        return (each for each in self.requests.items() if each[0][0] != "host" or not self._is_ending(each[0][1]))
-
-    def take_due(self, now_us: int) -> list[tuple[tuple[Any, ...], Request]]:
+    def take_due(self, now_us: int) -> list[tuple[RequestKey, Request]]:
         """Returns the requests that are to be sent now, in one message (`encoded_requests`)."""
-        if not self.is_joined:
-            return []
-        batch = [each for each in self._to_send() if each[1].due_us <= now_us][:REQUESTS_AT_ONCE]
-        for _, request in batch:
-            request.due_us = now_us + request.pause_us
-            request.pause_us = min(request.pause_us * 2, REPEAT_MAX_US)
-        return batch
+        return self.asked.take_due(now_us) if self.is_joined else []
 
-    def encoded_requests(self, batch: list[tuple[tuple[Any, ...], Request]]) -> dict[str, Any]:
+    def encoded_requests(self, batch: list[tuple[RequestKey, Request]]) -> dict[str, Any]:
         """The fields of the message `coordination-ask`."""
         return {"me": encoding.plain_incarnation(self.me), "requests": [each.fields for _, each in batch]}
 
-    def take_answers(self, batch: list[tuple[tuple[Any, ...], Request]], reply: Mapping[str, Any]) -> None:
+    def take_answers(self, batch: list[tuple[RequestKey, Request]], reply: Mapping[str, Any]) -> None:
         """Takes the coordinator's reply to these requests."""
         if reply.get("decides") is not True:
             return
         for index, refusal in reply.get("refused_requests", []):
             batch[index][1].refused = encoding.refused_of(refusal).reason
         self._take_leaving(reply)
-        for key, request in batch:
-            request.answered_at = encoding.number_of(reply.get("decision"))
-            if request.refused or request.is_done is None:
-                request.done = True
-                if self.requests.get(key) is request:
-                    del self.requests[key]
+        self.asked.answered(batch, encoding.number_of(reply.get("decision")))
         self.settle()
 
     def _take_leaving(self, reply: Mapping[str, Any]) -> None:
-        if ("leave",) not in self.requests:
+        if LEAVE not in self.asked:
             return  # The member has changed its mind.
         if "still_needed" in reply:
             self.still_needed = encoding.still_needed_of(reply["still_needed"])
         if "may_leave" in reply:
             self.may_leave = encoding.may_leave_of(reply["may_leave"])
+            self.asked.look_at(LEAVE)
 
     # --- locators ---
 
@@ -525,8 +495,11 @@ class AgentSession:
         known = self.tables.regions.get(region)
         return replace(self._hosted[region].attributes, shared=known is None or known.shared)
 
-    def take_news(self, question: Question, reply: Mapping[str, Any], now_us: int) -> list[Outcome]:
-        """Takes the coordinator's reply. Returns what is to be done, in this order; then comes `settle`."""
+    def take_news(
+        self, question: Question, reply: Mapping[str, Any], tables: Tables | None, now_us: int
+    ) -> list[Outcome]:
+        """Takes the coordinator's reply, and its tables as `tables_in` has read them. Returns what is to be done, in
+        this order; then comes `settle`."""
         self._pause_us, self.news_due_us = RETRY_US, now_us
         refused = [encoding.refused_of(each) for each in reply.get("refused", [])]
         take = self._take_join if question.op == "coordination-join" else self._take_poll
@@ -535,8 +508,7 @@ class AgentSession:
             return outcomes
         self.problem, self.away_since_us = "", None
         # What was decided is done before the lease is extended: a copy that is out of the set must not go on under it.
-        packed = reply.get("tables")
-        changes = self._take_tables(encoding.tables_of(encoding.unpack(packed))) if packed is not None else []
+        changes = self._take_tables(tables) if tables is not None else []
         return [*changes, *self._extend(question.sent_us, reply)]
 
     def news_failed(self, problem: str, now_us: int) -> bool:
@@ -618,15 +590,25 @@ class AgentSession:
         self.is_joined, self._reports, self.lease_until_us = False, False, 0
         self._ended = earlier
         self.tables = SiteTables()
-        self.requests.clear()
+        self.asked.clear()
         for each in self._hosted.values():
             each.is_known = False
         return [GivenUp(self.me)]
 
+    def _hosting(self) -> set[tuple[str, int]]:
+        """The member's regions, each with its weight, as the tables say."""
+        profile = self.tables.members.get(self.me)
+        return set() if profile is None else set(profile.hosting)
+
     def _take_tables(self, tables: Tables) -> list[Outcome]:
+        hosting = self._hosting()
         changes = self.tables.take(tables)
         if changes is None:
             return []
+        for entry, _ in (*changes.regions, *changes.buckets):
+            self.asked.entry_changed(entry)
+        for region in {region for region, _ in hosting ^ self._hosting()} | {key.region for key, _ in changes.buckets}:
+            self.asked.entry_changed(region)
         others = tuple(each for each in self.remembered.incarnations if each != self.me.member_id)
         incarnations = (*others, self.me.member_id)[-INCARNATIONS_KEPT:]
         self.remembered = Remembered(tables.coordinator, tables.site_identity, tables.newest, incarnations)

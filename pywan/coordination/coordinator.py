@@ -94,6 +94,7 @@ class Coordinator:
         self._primaries = Primaries(site, silence, liveness, reports, candidates, recovery, succession)
         self._regions = Regions(site, liveness, reports, telling, recovery, lives, succession, outbox)
         self._moves = Moves(site, liveness, leavers, reports, candidates, recovery, succession)
+        self._goes_on_us: int | None = None  # Moves are to go on when the actions are taken: since when. None: not.
         self._due_us: int | None = None  # When `tick` was to be called, as the driver was told.
         if any(each.in_sync and each.epoch.run < self.site.generation for each in self.site.buckets.values()):
             # An earlier run did not hear all reports of its generation.
@@ -174,13 +175,16 @@ class Coordinator:
         if self.liveness.is_given_up(me):
             self._outbox.tell(me, Refused(f"member {me} was not heard for its whole lease", join_again=True))
             return
+        has_more = stored.number > self._telling.stored_by(me)
         self._telling.hear_stored(me, stored.number)
         if reaches is not None:
             self.liveness.hear_reached(me, reaches)
         self._hear(me, now_us)
-        self._succession.finish_removals()
-        self._regions.let_in(now_us)
-        self._go_on(now_us)
+        if has_more:
+            self._succession.stored_more(me)
+            self._succession.finish_removals()
+            self._regions.let_in(now_us)
+        self._goes_on_us = now_us
 
     def _hear(self, me: Incarnation, now_us: int) -> None:
         self.silence.end_for(me)
@@ -215,9 +219,9 @@ class Coordinator:
 
     def caught_up(self, me: Incarnation, key: BucketKey, epoch: Epoch, learner: Learner, now_us: int) -> None:
         """The primary says that a learner has all, and that it waits for the learner with every change from now on."""
-        if self._primaries.caught_up(me, key, epoch, learner, now_us):
+        if self._primaries.caught_up(me, key, epoch, learner):
             self._moves.caught_up(key.region)
-            self._go_on(now_us)
+            self._goes_on_us = now_us
 
     def unreachable(self, me: Incarnation, epochs: dict[BucketKey, Epoch], copy: Incarnation, now_us: int) -> None:
         """The primary asks to take a copy out: the copy does not answer, or cannot take changes.
@@ -234,7 +238,7 @@ class Coordinator:
             return
         for key in keys:
             self._moves.ready(me, key)
-        self._go_on(now_us)
+        self._goes_on_us = now_us
 
     # --- suspicion ---
 
@@ -284,7 +288,7 @@ class Coordinator:
         if self._moves.stay(me) and self.liveness.knows(me):
             self.liveness.rise(me)
             self._regions.come_back(me, now_us)
-            self._go_on(now_us)
+            self._goes_on_us = now_us
 
     def end_site(self, now_us: int) -> None:
         """All members are about to end. Nothing is moved, and all that have asked may leave at the same time."""
@@ -313,7 +317,7 @@ class Coordinator:
         self.liveness.give_up(member, now_us)
         self._succession.lose_all_copies(member, now_us)
         self._forget(member)
-        self._go_on(now_us)
+        self._goes_on_us = now_us
         if self.liveness.is_expired(member) and not self.liveness.is_gone(member):
             self.liveness.suspect(member, now_us)
 
@@ -351,7 +355,7 @@ class Coordinator:
         self._regions.let_in(now_us)
         if not self.silence.is_on and not self._leavers.site_ends:
             self._recovery.tick(now_us)
-        self._go_on(now_us)
+        self._goes_on_us = now_us
 
     def _replace_those_not_there(self, now_us: int) -> None:
         for member in self.liveness.not_there:
@@ -376,12 +380,14 @@ class Coordinator:
         return self._due_us
 
     def _go_on(self, now_us: int) -> None:
+        """Takes the steps that follow from what one message says, or one tick."""
         if self.silence.is_on:
             return
         for member in self._succession.take_lost_in_silence():
             if self.liveness.is_expired(member):
                 self._succession.lose_all_copies(member, now_us)
                 self._forget(member)
+        self._recovery.go_on(now_us)
         self._moves.go_on(now_us)
 
     def _begin_generation(self, now_us: int) -> None:
@@ -399,6 +405,9 @@ class Coordinator:
 
     def take_actions(self) -> list[Action]:
         """What the driver is to do now, in this order. Every decision made since the last call is stored first."""
+        if self._goes_on_us is not None:
+            now_us, self._goes_on_us = self._goes_on_us, None
+            self._go_on(now_us)
         if not self.silence.is_on:
             for key, reported in self.reports.take_complete():
                 self._succession.decide_anew(key, reported)
@@ -408,6 +417,13 @@ class Coordinator:
         actions = self._outbox.take()
         store = self.site.take_store()
         return actions if store is None else [store, *actions]
+
+    def take_refusals(self, me: Incarnation) -> list[Refused]:
+        """What was refused to the member since the last actions were taken. It is not among the actions any more.
+
+        So a refusal is known to be that of the request that was handed over last.
+        """
+        return self._outbox.take_refusals(me)
 
     # --- questions ---
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Hashable, Iterable
 
 from pywan.coordination.actions import Store
@@ -46,10 +46,17 @@ class Decisions:
         self.of_region: defaultdict[str, dict[BucketKey, None]] = defaultdict(dict)
         self.loads: defaultdict[str, Load] = defaultdict(Load)
         self.unfinished: set[BucketKey] = set()  # Buckets with somebody in `leaving` or `unfenced`.
+        # By region: those that are colocated with it.
+        self.children: defaultdict[str, dict[str, None]] = defaultdict(dict)
         # Buckets of partitioned regions with more copies in sync than their region wants.
         self.crowded: set[BucketKey] = set()
         self._hosts: defaultdict[str, dict[Incarnation, int]] = defaultdict(dict)  # By region: weights of its members.
         self._naming: defaultdict[Incarnation, dict[BucketKey, None]] = defaultdict(dict)
+        # By member: the unfinished buckets that may be finished when the member has stored a decision.
+        self._unfinished_of: defaultdict[Incarnation, dict[BucketKey, None]] = defaultdict(dict)
+        # By primary: the members with which it shares buckets, and how many.
+        self._partners: defaultdict[Incarnation, Counter[Incarnation]] = defaultdict(Counter)
+        self._touched: dict[BucketKey, None] = {}  # Buckets about which something was decided since they were taken.
         self._placed: Bucket | None = None  # The newest decision about a bucket.
         self._last = _LastDecisions()
         self._draw_step = draw_step
@@ -101,6 +108,30 @@ class Decisions:
         """The buckets that may depend on the member in any way."""
         return [(key, self.buckets[key]) for key in self._naming.get(member, ())]
 
+    def unfinished_of(self, member: Incarnation) -> Iterable[BucketKey]:
+        """The buckets with somebody in `leaving` or `unfenced` for which it counts what the member has stored."""
+        return self._unfinished_of.get(member, ())
+
+    def partners(self, primary: Incarnation) -> list[Incarnation]:
+        """The members for which the primary waits in one of its buckets, or waited until they were taken out."""
+        return [each for each, count in self._partners[primary].items() if count]
+
+    def with_children(self, region: str) -> list[str]:
+        """The region, and all that are colocated with it, directly or not, in order."""
+        found = {region: None}
+        for each in (order := [region]):
+            for child in self.children.get(each, ()):
+                if child not in found:
+                    found[child] = None
+                    order.append(child)
+        return order
+
+    def take_touched(self) -> list[BucketKey]:
+        """The buckets about which something was decided since the last call."""
+        touched = list(self._touched)
+        self._touched.clear()
+        return touched
+
     def hosts(self, region: str) -> dict[Incarnation, int]:
         """The members that have the region, each with its weight; 0: it is an accessor."""
         return self._hosts[region]
@@ -144,16 +175,24 @@ class Decisions:
                 self._hosts[region][member] = weight
 
     def _place_region(self, region: str, attributes: RegionAttributes | None) -> None:
-        self.regions.pop(region, None)
+        before = self.regions.pop(region, None)
+        if before is not None:
+            self.children[before.colocated_with].pop(region, None)
         if attributes is not None:
             self.regions[region] = attributes
+            self.children[attributes.colocated_with][region] = None
 
     def _place(self, key: BucketKey, bucket: Bucket | None) -> None:
         before = self.buckets.pop(key, None)
+        self._touched[key] = None
         if before is not None:
-            self.loads[key.region].remove(before)
+            self.loads[key.region].remove(key, before)
             for member in before.named:
                 del self._naming[member][key]
+            self._count_partners(before, -1)
+        if key in self.unfinished and before is not None:
+            for member in {*before.in_sync, *before.unfenced}:
+                del self._unfinished_of[member][key]
         self.unfinished.discard(key)
         self.crowded.discard(key)
         if bucket is None:
@@ -166,14 +205,23 @@ class Decisions:
         self._placed = bucket
         self.buckets[key] = bucket
         self.of_region[key.region][key] = None
-        self.loads[key.region].add(bucket)
+        self.loads[key.region].add(key, bucket)
         for member in bucket.named:
             self._naming[member][key] = None
+        self._count_partners(bucket, 1)
         if bucket.leaving or bucket.unfenced:
             self.unfinished.add(key)
+            for member in {*bucket.in_sync, *bucket.unfenced}:
+                self._unfinished_of[member][key] = None
         attributes = self.regions.get(key.region)
         if attributes is not None and len(bucket.in_sync) > attributes.copies_wanted(len(bucket.in_sync)):
             self.crowded.add(key)
+
+    def _count_partners(self, bucket: Bucket, by: int) -> None:
+        if bucket.primary is not None:
+            for member in (*bucket.in_sync, *bucket.leaving):
+                if member != bucket.primary:
+                    self._partners[bucket.primary][member] += by
 
     # --- what others are told, and what is stored ---
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from pywan.coordination.candidates import Candidates
@@ -117,19 +117,26 @@ class Lives:
         attributes = self._site.regions.get(region)
         if attributes is None or {region, attributes.colocated_with} & self._anew_at.keys():
             return
-        if not self._candidates.storing(region):
+        weights = self._candidates.storing(region)
+        if not weights:
             return
         begins = self.new_life()
         for number in range(attributes.total_num_buckets):
             key = BucketKey(region, number)
             bucket = self._site.buckets.get(key)
             if key not in self._reports.undecided and (bucket is None or bucket.primary is None):
-                self._make(key, attributes, bucket, begins)
+                self._make(key, attributes, bucket, begins, weights)
 
-    def _make(self, key: BucketKey, attributes: RegionAttributes, before: Bucket | None, begins: Epoch) -> None:
-        """A new and empty life of a bucket, under the epoch `begins`. Nothing happens while no member can store it: the
-        bucket waits."""
-        weights = self._candidates.storing(key.region)
+    def _make(
+        self,
+        key: BucketKey,
+        attributes: RegionAttributes,
+        before: Bucket | None,
+        begins: Epoch,
+        weights: Mapping[Incarnation, int],
+    ) -> None:
+        """A new and empty life of a bucket, under the epoch `begins`. Nothing happens while no member can store it
+        (`weights`): the bucket waits."""
         if not weights:
             return
         load = self._site.loads[key.region]
@@ -154,7 +161,7 @@ class Lives:
         beside = BucketKey(attributes.colocated_with, key.number)
         bucket = self._site.buckets.get(beside)
         if bucket is None or bucket.primary is None:
-            self._make(beside, theirs, bucket, begins)
+            self._make(beside, theirs, bucket, begins, self._candidates.storing(beside.region))
 
     # --- time ---
 
@@ -164,7 +171,7 @@ class Lives:
                 self._anew_at[region] = now_us + PROMISES_END_US
             elif due <= now_us:
                 del self._anew_at[region]
-                self._unsettled.update(self._site.regions)  # Those that are colocated with it waited too.
+                self._unsettled.update(self._site.with_children(region))  # These waited too.
 
     def times_us(self) -> Collection[int]:
         """When something is due."""

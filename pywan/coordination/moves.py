@@ -8,6 +8,7 @@ the work in the tables, and hears again who leaves (docs/decisions/0067).
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 
 from pywan.coordination.candidates import Candidates
@@ -22,6 +23,7 @@ from pywan.coordination.succession import Succession
 from pywan.coordination.tables import Bucket, BucketKey, Epoch, Incarnation, RegionAttributes
 
 HANDOVERS_AT_ONCE = 8  # Of one region, to spread its primaries. Changes of these buckets wait for a moment.
+THIN_OUT_DIVISOR = 16  # Buckets with too many copies are looked at that often in a `member-timeout`.
 HANDOVER_US = 2_000_000  # A new primary that has not said for so long that it is ready is waited for no longer.
 
 
@@ -40,11 +42,15 @@ class Moves:
     ) -> None:
         self._site, self._liveness, self._leavers, self._reports = site, liveness, leavers, reports
         self._candidates, self._recovery, self._succession = candidates, recovery, succession
-        # Handovers under way: under which epoch, and until when the new primary is waited for.
+        # Handovers under way: under which epoch, and until when the new primary is waited for. The oldest is first.
         self._handovers: dict[BucketKey, tuple[Epoch, int]] = {}
+        self._under_way: Counter[str] = Counter()  # How many of these each region has.
         self._uneven: dict[str, None] = {}  # Regions whose primaries may have to be spread.
+        self._to_spread: dict[str, None] = {}  # Those of them to which something has happened.
         self._crowded_until: dict[BucketKey, int] = {}  # When buckets with too many copies lose one.
-        self._seen = -1  # The last decision that `go_on` has seen.
+        self._thin_out_us: int | None = None  # When these are looked at next. None: there are none.
+        self._leads_away = False  # A member leaves, or did when `go_on` was called last: nothing is spread.
+        self._seen = -1  # The last decision that `_let_leave` has seen.
 
     # --- who leaves ---
 
@@ -70,41 +76,68 @@ class Moves:
         """A new primary accepts changes."""
         bucket = self._site.buckets.get(key)
         if bucket is not None and bucket.primary == member:
-            self._handovers.pop(key, None)
-            self._uneven[key.region] = None
-            self._seen = -1
+            self._end_handover(key)
+            self._look_at(key.region)
 
     def caught_up(self, region: str) -> None:
         """A learner has become a copy in sync: it can lead."""
-        self._uneven[region] = None
+        self._look_at(region)
+
+    def _look_at(self, region: str) -> None:
+        self._uneven[region] = self._to_spread[region] = None
 
     def next_us(self) -> int | None:
         """When `go_on` is to be called next though nothing happens; None: never."""
-        due = [until for _, until in self._handovers.values()]
-        due += [*self._leavers.times_us(), *self._crowded_until.values()]
+        due = [*self._leavers.times_us()]
+        due += [until for _, until in itertools.islice(self._handovers.values(), 1)]
+        due += [] if self._thin_out_us is None else [self._thin_out_us]
         return min(due, default=None)
 
     def go_on(self, now_us: int) -> None:
-        """Takes the next steps, as far as they are possible."""
+        """Takes the next steps, as far as they are possible. It looks at the buckets about which something was decided
+        since the last call. While a member leaves, it looks at all buckets of that member."""
         if self._leavers.drop_late(now_us):
             self._seen = -1
         if self._leavers.site_ends:
             self._leavers.end_together(now_us)
             return
-        for key, (epoch, until_us) in list(self._handovers.items()):
-            bucket = self._site.buckets.get(key)
-            if until_us <= now_us or bucket is None or bucket.epoch != epoch:
-                del self._handovers[key]
-                self._seen = -1
-        self._thin_out(now_us)
-        if self._seen == self._site.number:
-            return
-        self._let_leave(now_us)
+        touched = self._site.take_touched()
+        self._end_handovers(touched, now_us)
+        self._thin_out(touched, now_us)
+        for region in {key.region for key in touched} & self._uneven.keys():
+            self._to_spread[region] = None
+        if self._leavers.first is not None:
+            if self._seen != self._site.number:
+                self._let_leave(now_us)
+                self._seen = self._site.number
+            self._leads_away = True
         if self._leavers.first is None:
-            for region in list(self._uneven):
+            if self._leads_away:
+                self._to_spread.update(self._uneven)  # They have waited for those who left.
+                self._leads_away = False
+            regions, self._to_spread = sorted(self._to_spread), {}
+            for region in regions:
                 if self._spread(region, now_us):
-                    del self._uneven[region]
-        self._seen = self._site.number
+                    self._uneven.pop(region, None)
+
+    def _end_handovers(self, touched: list[BucketKey], now_us: int) -> None:
+        """Waits no longer for new primaries that have been silent for long, or that are primary no more."""
+        for key in touched:
+            bucket, handover = self._site.buckets.get(key), self._handovers.get(key)
+            if handover is not None and (bucket is None or bucket.epoch != handover[0]):
+                self._end_handover(key)
+        while self._handovers:
+            key, (_, until_us) = next(iter(self._handovers.items()))
+            if until_us > now_us:
+                break
+            self._end_handover(key)
+
+    def _end_handover(self, key: BucketKey) -> None:
+        if self._handovers.pop(key, None) is not None:
+            self._under_way[key.region] -= 1
+            self._seen = -1
+            if key.region in self._uneven:
+                self._to_spread[key.region] = None
 
     # --- members that leave ---
 
@@ -174,7 +207,7 @@ class Moves:
             lost[key.region] += 1
             return
         if not learning:
-            self._recovery.add_learners(key, attributes, 1)
+            self._recovery.add_learners(key, attributes, 1, self._candidates.storing(key.region))
             learning = list(self._site.buckets[key].learning)
         needed[key.region, _name_of(learning[0] if learning else None)] += 1
 
@@ -188,7 +221,9 @@ class Moves:
     def _hand_over(self, key: BucketKey, bucket: Bucket, candidates: list[Incarnation], now_us: int) -> None:
         """Makes another copy the primary. The earlier one stays in sync."""
         self._succession.promote(key, bucket, candidates, bucket.in_sync)
+        self._end_handover(key)
         self._handovers[key] = self._site.buckets[key].epoch, now_us + HANDOVER_US
+        self._under_way[key.region] += 1
 
     # --- spreading primaries ---
 
@@ -201,24 +236,22 @@ class Moves:
         if attributes is None:
             return True
         load = self._site.loads[region]
-        if load.learning.total():
+        if load.learners:
             return False  # An image would begin anew under another primary. The last learner comes back to this.
-        under_way = sum(key.region == region for key in self._handovers)
         storing = self._candidates.storing(region)
         follows = attributes.colocated_with in self._site.regions
         for key in list(self._site.of_region[region]):
-            if under_way >= HANDOVERS_AT_ONCE:
+            if self._under_way[region] >= HANDOVERS_AT_ONCE:
                 return False  # `ready` comes back to this.
             if not follows and _is_even([load.primaries[each] for each in storing]):
-                return under_way == 0
+                break
             to = self._parents_primary(key, attributes) if follows else self._less_loaded(key, storing)
             if to is not None and self._may_hand_over(key, to):
                 self._hand_over(key, self._site.buckets[key], [to], now_us)
-                under_way += 1
                 for child in self._colocated_with(key):
                     if self._site.buckets[child].primary != to:
                         self._hand_over(child, self._site.buckets[child], [to], now_us)
-        return under_way == 0
+        return not self._under_way[region]
 
     def _less_loaded(self, key: BucketKey, storing: dict[Incarnation, int]) -> Incarnation | None:
         """The copy that leads fewest buckets, if the primary leads more than one bucket more."""
@@ -251,25 +284,40 @@ class Moves:
 
     # --- copies that are too many ---
 
-    def _thin_out(self, now_us: int) -> None:
+    def _thin_out(self, touched: list[BucketKey], now_us: int) -> None:
         """Takes a copy out of each bucket that has had too many for a while. There may be one too many when a member
         was not heard, another one got a copy instead, and the first one comes back with its own."""
-        for key in self._crowded_until.keys() - self._site.crowded:
-            del self._crowded_until[key]
-        for key in sorted(self._site.crowded):
-            spare = self._spare_copies(key)
-            if not spare:
-                self._crowded_until.pop(key, None)
-                continue
-            delay_us = max(self._site.regions[key.region].recovery_delay_ms * 1000, self._liveness.member_timeout_us)
-            if self._crowded_until.setdefault(key, now_us + delay_us) <= now_us:
-                beside = Counter(each for other in self._beside(key) for each in self._site.buckets[other].in_sync)
-                copy = choose_to_drop(self._site.loads[key.region], spare, beside)
-                self._succession.lose_copy(key, self._site.buckets[key], copy, now_us)
+        crowded = self._site.crowded
+        if not crowded:
+            self._crowded_until.clear()
+            self._thin_out_us = None
+            return
+        is_due = self._thin_out_us is None or self._thin_out_us <= now_us
+        storing: dict[str, dict[Incarnation, int]] = {}
+        for key in sorted(crowded) if is_due else [each for each in touched if each in crowded]:
+            if key.region not in storing:
+                storing[key.region] = self._candidates.storing(key.region)
+            self._thin_out_bucket(key, storing[key.region], now_us)
+        if is_due:
+            for key in self._crowded_until.keys() - crowded:
+                del self._crowded_until[key]
+            pause_us = self._liveness.member_timeout_us // THIN_OUT_DIVISOR
+            self._thin_out_us = now_us + pause_us if crowded else None
 
-    def _spare_copies(self, key: BucketKey) -> list[Incarnation]:
+    def _thin_out_bucket(self, key: BucketKey, storing: dict[Incarnation, int], now_us: int) -> None:
+        spare = self._spare_copies(key, storing)
+        if not spare:
+            self._crowded_until.pop(key, None)
+            return
+        delay_us = max(self._site.regions[key.region].recovery_delay_ms * 1000, self._liveness.member_timeout_us)
+        if self._crowded_until.setdefault(key, now_us + delay_us) <= now_us:
+            beside = Counter(each for other in self._beside(key) for each in self._site.buckets[other].in_sync)
+            copy = choose_to_drop(self._site.loads[key.region], spare, beside)
+            self._succession.lose_copy(key, self._site.buckets[key], copy, now_us)
+
+    def _spare_copies(self, key: BucketKey, storing: dict[Incarnation, int]) -> list[Incarnation]:
         """The copies of which one can go. Only those count that can take changes, and a bucket that is at rest."""
-        bucket, storing = self._site.buckets[key], self._candidates.storing(key.region)
+        bucket = self._site.buckets[key]
         whole = [each for each in bucket.in_sync if each in storing]
         is_moving = bucket.learners or key in self._site.unfinished or key in self._handovers
         if is_moving or key in self._reports.undecided or bucket.primary not in whole:
@@ -285,13 +333,8 @@ class Moves:
 
     def _colocated_with(self, key: BucketKey) -> list[BucketKey]:
         """The buckets of the same number that go where this one is, in order."""
-        found = [key]
-        for each in found:
-            for region, attributes in self._site.regions.items():
-                child = BucketKey(region, key.number)
-                if attributes.colocated_with == each.region and child in self._site.buckets and child not in found:
-                    found.append(child)
-        return found[1:]
+        beside = [BucketKey(region, key.number) for region in self._site.with_children(key.region)[1:]]
+        return [each for each in beside if each in self._site.buckets]
 
 
 def _is_even(counts: list[int]) -> bool:

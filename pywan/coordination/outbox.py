@@ -22,6 +22,18 @@ class Outbox:
     def say_lost(self, region: str, buckets: int) -> None:
         self._actions.append(Lost(region, buckets))
 
+    def take_refusals(self, to: Incarnation) -> list[Refused]:
+        """Takes out what is refused to a member, and leaves everything else."""
+        refusals: list[Refused] = []
+        rest: list[Action] = []
+        for action in self._actions:
+            if isinstance(action, Tell) and action.to == to and isinstance(action.message, Refused):
+                refusals.append(action.message)
+            else:
+                rest.append(action)
+        self._actions = rest
+        return refusals
+
     def take(self) -> list[Action]:
         actions, self._actions = self._actions, []
         return actions

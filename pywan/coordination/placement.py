@@ -2,35 +2,51 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import heapq
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 
-from pywan.coordination.tables import Bucket, Incarnation
+from pywan.coordination.tables import Bucket, BucketKey, Incarnation
 
 
 class Load:
     """How many copies and primaries of one region each member has. It is kept up to date by its owner."""
 
-    def __init__(self, buckets: Iterable[Bucket] = ()) -> None:
+    def __init__(self) -> None:
         self.copies: Counter[Incarnation] = Counter()
         self.primaries: Counter[Incarnation] = Counter()
         self.learning: Counter[Incarnation] = Counter()
-        for bucket in buckets:
-            self.add(bucket)
+        self.named: Counter[Incarnation] = Counter()  # Buckets that may depend on the member in any way.
+        self.learners = 0  # Of all buckets.
+        self.led = 0  # Buckets with a primary.
+        self.whole: Counter[int] = Counter()  # By number of copies in sync: buckets that have so many.
+        # By number of copies, those included that are being made: the buckets that have so many.
+        self.by_holders: defaultdict[int, dict[BucketKey, None]] = defaultdict(dict)
 
-    def add(self, bucket: Bucket) -> None:
+    def add(self, key: BucketKey, bucket: Bucket) -> None:
         self._count(bucket, 1)
+        self.by_holders[len(bucket.holders)][key] = None
 
-    def remove(self, bucket: Bucket) -> None:
+    def remove(self, key: BucketKey, bucket: Bucket) -> None:
         self._count(bucket, -1)
+        del self.by_holders[len(bucket.holders)][key]
 
     def _count(self, bucket: Bucket, by: int) -> None:
         for holder in bucket.holders:
             self.copies[holder] += by
         for learner in bucket.learning:
             self.learning[learner] += by
+            self.learners += by
+        for member in bucket.named:
+            self.named[member] += by
+        self.whole[len(bucket.in_sync)] += by
         if bucket.primary is not None:
             self.primaries[bucket.primary] += by
+            self.led += by
+
+    def missing(self, wanted: int) -> int:
+        """How many copies in sync the buckets lack, of which each is to have `wanted`."""
+        return sum((wanted - copies) * buckets for copies, buckets in self.whole.items() if copies < wanted)
 
 
 def choose_copies(load: Load, weights: Mapping[Incarnation, int], count: int) -> list[Incarnation]:
@@ -39,7 +55,7 @@ def choose_copies(load: Load, weights: Mapping[Incarnation, int], count: int) ->
     def filled(member: Incarnation) -> tuple[float, Incarnation]:
         return (load.copies[member] + 1) / weights[member], member
 
-    return sorted(weights, key=filled)[:count]
+    return heapq.nsmallest(count, weights, key=filled)
 
 
 def choose_to_drop(load: Load, copies: Iterable[Incarnation], beside: Counter[Incarnation]) -> Incarnation:

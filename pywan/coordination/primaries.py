@@ -32,7 +32,7 @@ class Primaries:
         # By primary: the copies that it could not reach, and when.
         self._complaints: dict[Incarnation, dict[Incarnation, int]] = {}
 
-    def caught_up(self, me: Incarnation, key: BucketKey, epoch: Epoch, learner: Learner, now_us: int) -> bool:
+    def caught_up(self, me: Incarnation, key: BucketKey, epoch: Epoch, learner: Learner) -> bool:
         """A learner becomes a copy in sync. Returns whether it does."""
         bucket = self._led_by(me, key, epoch)
         if bucket is None or learner not in bucket.learners:
@@ -40,7 +40,7 @@ class Primaries:
         learners = tuple(each for each in bucket.learners if each != learner)
         in_sync = (*bucket.in_sync, learner.member)
         self._site.set_bucket(key, replace(bucket, learners=learners, in_sync=in_sync, version=bucket.version + 1))
-        self._recovery.caught_up(key.region, now_us)
+        self._recovery.caught_up(key.region)
         return True
 
     def unreachable(self, me: Incarnation, epochs: dict[BucketKey, Epoch], copy: Incarnation, now_us: int) -> None:
@@ -71,11 +71,7 @@ class Primaries:
         complaints[copy] = now_us
         for old in [each for each, at in complaints.items() if at + self._liveness.member_timeout_us < now_us]:
             del complaints[old]
-        partners = {
-            each
-            for _, bucket in self._site.held_by(me)
-            if bucket.primary == me
-            for each in (*bucket.in_sync, *bucket.leaving)
-            if each != me and self._candidates.is_usable(each)
-        }
-        return len(complaints) > 1 and bool(partners) and partners <= complaints.keys()
+        if len(complaints) < 2:
+            return False
+        partners = {each for each in self._site.partners(me) if self._candidates.is_usable(each)}
+        return bool(partners) and partners <= complaints.keys()

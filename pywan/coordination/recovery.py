@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from pywan.coordination.candidates import Candidates
@@ -24,6 +24,7 @@ class Recovery:
         """`first_us`: when all regions are looked at for the first time."""
         self._site, self._liveness, self._reports, self._candidates = site, liveness, reports, candidates
         self._due_us = dict.fromkeys(site.regions, first_us)  # By region. UNTIMED: at once.
+        self._caught_up: dict[str, None] = {}  # Regions in which a learner has all.
 
     def begin_by(self, region: str, at_us: int) -> None:
         """Looks for what the region lacks, at this time or before. UNTIMED: at once."""
@@ -49,13 +50,20 @@ class Recovery:
         """A member that can store the region is heard that was not here, or was taken for down."""
         self.begin_by(region, now_us + self._liveness.member_timeout_us)
 
-    def caught_up(self, region: str, now_us: int) -> None:
-        """A learner has all."""
+    def caught_up(self, region: str) -> None:
+        """A learner has all. `go_on` looks for what the region still lacks, once for all that one message says."""
         if region in self._due_us:
-            self._recover(region, now_us)
+            self._caught_up[region] = None
 
     def forget(self, region: str) -> None:
         self._due_us.pop(region, None)
+        self._caught_up.pop(region, None)
+
+    def go_on(self, now_us: int) -> None:
+        """Takes the next steps where learners have caught up."""
+        regions, self._caught_up = self._caught_up, {}
+        for region in regions:
+            self._recover(region, now_us)
 
     def tick(self, now_us: int) -> None:
         for region, due in list(self._due_us.items()):
@@ -71,31 +79,45 @@ class Recovery:
         attributes, weights = self._site.regions[region], self._candidates.storing(region)
         wanted = attributes.copies_wanted(len(weights))
         again = False
-        for key in list(self._site.of_region[region]):
+        for key in self._with_too_few(region, weights, wanted):
             bucket = self._site.buckets[key]
             if bucket.primary is None or key in self._reports.undecided:
                 continue
             missing = wanted - sum(each in weights for each in bucket.holders)
             if missing > 0:
                 others = weights.keys() - {*bucket.holders, *bucket.leaving}
-                added = self.add_learners(key, attributes, missing)
+                added = self.add_learners(key, attributes, missing, weights)
                 again = again or added < min(missing, len(others)) or bool(bucket.leaving)
-                bucket = self._site.buckets[key]
-            again = again or bool(bucket.learners)
-        if again:
+        if again or self._site.loads[region].learners:
             self._due_us[region] = now_us + self._liveness.member_timeout_us
         else:
             self._due_us.pop(region, None)
 
-    def add_learners(self, key: BucketKey, attributes: RegionAttributes, count: int) -> int:
+    def _with_too_few(self, region: str, weights: Mapping[Incarnation, int], wanted: int) -> list[BucketKey]:
+        """Returns the buckets that may lack copies. Those that have enough are not looked at, unless a copy is with a
+        member that cannot take changes."""
+        load = self._site.loads[region]
+        if any(count and member not in weights for member, count in load.copies.items()):
+            return list(self._site.of_region[region])
+        return sorted(key for holders, keys in load.by_holders.items() if holders < wanted for key in keys)
+
+    def add_learners(
+        self,
+        key: BucketKey,
+        attributes: RegionAttributes,
+        count: int,
+        weights: Mapping[Incarnation, int],
+    ) -> int:
         """Names up to `count` members that begin to learn the bucket: those that have the bucket with which it is
         colocated, then those with the most room. Returns how many it has named: a member takes a few images at a time.
+
+        `weights`: as `Candidates.storing` has them.
         """
         bucket, load = self._site.buckets[key], self._site.loads[key.region]
         held = {*bucket.holders, *bucket.leaving}
         free = {
             each: weight
-            for each, weight in self._candidates.storing(key.region).items()
+            for each, weight in weights.items()
             if each not in held and load.learning[each] < LEARNERS_AT_ONCE
         }
         beside = [each for each in self._candidates.beside(key, attributes, learners=True) if each in free][:count]

@@ -153,13 +153,13 @@ class Regions:
 
     def _having(self, region: str) -> set[Incarnation]:
         """Those who have the region, or may have something of it."""
-        named = {each for key in self._site.of_region[region] for each in self._site.buckets[key].named}
+        named = {each for each, buckets in self._site.loads[region].named.items() if buckets}
         return named | (self._site.hosts(region).keys() - self._liveness.expired)
 
     def _is_used(self, region: str, me: Incarnation) -> bool:
         """Whether another member has the region, or a bucket of it is still somewhere."""
         others = self._site.hosts(region).keys() - {me} - self._liveness.expired
-        return bool(others) or any(self._site.buckets[key].in_sync for key in self._site.of_region[region])
+        return bool(others) or any(copies and count for copies, count in self._site.loads[region].whole.items())
 
     def _begin_sharing(self, region: str) -> None:
         """Others may have the region from now on. Everybody who has it will know that before they do."""

@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pywan.base.names import check_name, quoted
 from pywan.coordination import encoding
 from pywan.coordination.coordinator import Coordinator
+from pywan.coordination.messages import Refused
 from pywan.coordination.tables import BucketKey, Epoch, Incarnation, Learner
 from pywan.errors import ProtocolError
+
+
+def take_requests(
+    core: Coordinator, me: Incarnation, requests: Sequence[object], now_us: int
+) -> list[tuple[int, Refused]]:
+    """Hands the requests of one message to the coordinator, in their order. What it decides is to be stored before the
+    message is answered. Returns those that it refuses, each with its place in the message.
+
+    ProtocolError: there is no such request, or it has other fields. Those before it have been taken.
+    """
+    refused: list[tuple[int, Refused]] = []
+    for index, each in enumerate(requests):
+        take_request(core, me, each, now_us)
+        refused += [(index, refusal) for refusal in core.take_refusals(me)]
+    return refused
 
 
 def take_request(core: Coordinator, me: Incarnation, request: object, now_us: int) -> None:

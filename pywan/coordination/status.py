@@ -10,11 +10,11 @@ from pywan.coordination.leavers import Leavers
 from pywan.coordination.liveness import Liveness
 from pywan.coordination.reports import Reports
 from pywan.coordination.silence import Silence
-from pywan.coordination.tables import Incarnation
+from pywan.coordination.tables import Incarnation, Kind
 
 
 def status_of_site(site: Decisions, silence: Silence, now_us: int) -> dict[str, Any]:
-    silence_us = silence.next_us()
+    silence_us, incomplete = silence.next_us(), _incomplete_regions(site)
     return {
         "generation": site.generation,
         "run": site.run,
@@ -22,9 +22,10 @@ def status_of_site(site: Decisions, silence: Silence, now_us: int) -> dict[str, 
         "waits_us": 0 if silence_us is None else max(silence_us - now_us, 0),
         "regions": len(site.regions),
         "buckets": len(site.buckets),
-        "buckets_without_primary": sum(
-            bucket.primary is None and bool(site.hosts(key.region)) for key, bucket in site.buckets.items()
-        ),
+        "buckets_without_primary": sum(each["buckets_without_primary"] for each in incomplete.values()),
+        "missing_copies": sum(each["missing_copies"] for each in incomplete.values()),
+        "images": sum(each["images"] for each in incomplete.values()),
+        "incomplete_regions": incomplete,
     }
 
 
@@ -38,6 +39,24 @@ def waiting_regions(site: Decisions, liveness: Liveness) -> dict[str, dict[str, 
             told["buckets"] += 1
             told["waits_for"].update(each.name for each in (*bucket.in_sync, *bucket.leaving, *bucket.unfenced))
     return {region: {**told, "waits_for": sorted(told["waits_for"])} for region, told in sorted(found.items())}
+
+
+def _incomplete_regions(site: Decisions) -> dict[str, dict[str, int]]:
+    """By region that lacks something: its buckets without a primary, the copies in sync that are missing to what its
+    attributes want, and the images that are on their way to learners."""
+    found = {}
+    for region, attributes in sorted(site.regions.items()):
+        hosts, load = site.hosts(region), site.loads[region]
+        storing = sum(bool(weight) for weight in hosts.values())
+        wanted = storing if attributes.kind is Kind.REPLICATE else 1 + attributes.redundant_copies
+        counts = {
+            "buckets_without_primary": len(site.of_region[region]) - load.led if hosts else 0,
+            "missing_copies": load.missing(wanted) if storing else 0,
+            "images": load.learners,
+        }
+        if any(counts.values()):
+            found[region] = counts
+    return found
 
 
 def status_of_members(

@@ -36,6 +36,7 @@ class Succession:
         # Members that were given up while there was silence. Their copies are lost when it is over: until then somebody
         # may report later decisions about these buckets.
         self._lost_in_silence: set[Incarnation] = set()
+        self._to_finish: set[BucketKey] = set()  # Unfinished buckets of which a member has stored more.
 
     # --- who leads ---
 
@@ -171,6 +172,10 @@ class Succession:
 
     # --- removals ---
 
+    def stored_more(self, member: Incarnation) -> None:
+        """The member has stored decisions that it had not before: `finish_removals` looks what is in effect by that."""
+        self._to_finish.update(self._site.unfinished_of(member))
+
     def finish_removals(self) -> None:
         """A removal is in effect when everybody who stays has stored it; then the primary waits for nobody else.
 
@@ -179,7 +184,8 @@ class Succession:
         """
         if self._silence.is_on:
             return
-        for key in sorted(self._site.unfinished - self._reports.undecided):
+        keys, self._to_finish = self._to_finish, set()
+        for key in sorted(keys & self._site.unfinished - self._reports.undecided):
             bucket = self._site.buckets[key]
             stored = [self._telling.has_stored(each, key) for each in bucket.in_sync]
             if bucket.leaving and all(stored):

@@ -6,7 +6,9 @@ from pywan.coordination.decisions import Decisions
 from pywan.coordination.messages import Tables
 from pywan.coordination.outbox import Outbox
 from pywan.coordination.reports import Reports
-from pywan.coordination.tables import BucketKey, Incarnation
+from pywan.coordination.tables import NO_DECISION, BucketKey, DecisionId, Incarnation
+
+MADE_MAX = 16  # Tables that are kept for members that lack the same decisions.
 
 
 class Telling:
@@ -16,21 +18,29 @@ class Telling:
         self._site, self._reports, self._outbox, self._coordinator = site, reports, outbox, coordinator
         self._stored_by: dict[Incarnation, int] = {}  # Newest decision that the member has stored.
         self._told: dict[Incarnation, int] = {}  # Newest decision that was sent to it.
+        self._behind: set[Incarnation] = set()  # Members that may lack decisions through number `_told_all`.
+        self._told_all = 0  # Everybody else of `_told` was sent everything up to there.
+        # What was made for a member that lacks as much as another one, by `since` and lease. It ends at `_made_for`.
+        self._made: dict[tuple[int, int], Tables] = {}
+        self._made_for: tuple[DecisionId, str] = (NO_DECISION, "")
 
     # --- what happens ---
 
     def hear_stored(self, member: Incarnation, number: int) -> None:
         """The member has stored everything up to that decision, and nothing behind it."""
         self._told[member] = self._stored_by[member] = number
+        self._behind.add(member)
 
     def begin(self) -> None:
         """A generation begins. A member hears of it when it has reported what it knows."""
         self._told.clear()
         self._stored_by.clear()
+        self._behind.clear()
 
     def give_up(self, member: Incarnation) -> None:
         """The member is told nothing any more. What it has stored still counts."""
         self._told.pop(member, None)
+        self._behind.discard(member)
 
     def forget(self, member: Incarnation) -> None:
         self._stored_by.pop(member, None)
@@ -41,12 +51,18 @@ class Telling:
         if told >= self._site.number and not lease_us:
             return
         self._told[member] = self._site.number
+        self._behind.discard(member)
         self._outbox.tell(member, self.tables(told, lease_us))
 
     def tell_all(self) -> None:
+        """Sends everybody what he has not been sent."""
+        if self._told_all == self._site.number and not self._behind:
+            return
+        self._told_all = self._site.number
         for member in self._site.members:
             if member in self._told:
                 self.tell(member, 0)
+        self._behind.clear()
 
     # --- questions ---
 
@@ -54,7 +70,18 @@ class Telling:
         return member in self._told
 
     def tables(self, since: int, lease_us: int) -> Tables:
-        return self._site.tables(since, self._coordinator, lease_us, self._reports.undecided)
+        """Members that lack the same decisions get the same object."""
+        site = self._site
+        if self._made_for != (site.newest, site.identity):
+            self._made.clear()
+            self._made_for = site.newest, site.identity
+        tables = self._made.get((since, lease_us))
+        if tables is None:
+            if len(self._made) >= MADE_MAX:
+                self._made.clear()
+            tables = site.tables(since, self._coordinator, lease_us, self._reports.undecided)
+            self._made[since, lease_us] = tables
+        return tables
 
     def stored_by(self, member: Incarnation) -> int:
         """The newest decision that the member has stored; 0: none is known."""

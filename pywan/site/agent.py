@@ -21,15 +21,17 @@ from pywan.base.draws import drawn_number
 from pywan.base.processes import has_ended, this_process
 from pywan.base.threads import start_thread
 from pywan.coordination.agent_session import (
+    LEAVE,
     RETRY_MAX_US,
     AgentSession,
     Changed,
     Extended,
     GivenUp,
     Outcome,
-    Request,
     SiteTables,
+    tables_in,
 )
+from pywan.coordination.asked import Request, RequestKey
 from pywan.coordination.claims import Claim
 from pywan.coordination.messages import StillNeeded, Tables
 from pywan.coordination.tables import Bucket, BucketKey, Epoch, Incarnation, Learner, RegionAttributes
@@ -153,7 +155,7 @@ class Agent:
                 now = time.monotonic()
                 if now >= deadline or self._hurries:
                     return Handover(False, session.last_copies)
-                if request is None or session.requests.get(("leave",)) is not request:
+                if request is None or session.asked.requests.get(LEAVE) is not request:
                     request = session.leave()
                     self._changed.notify_all()
                 self._wait_for_others(request, min(deadline, progress_at) - now)
@@ -278,7 +280,7 @@ class Agent:
                 "decision": list(session.tables.newest),
                 "members": [str(each) for each in sorted(session.tables.members)],
                 "regions": session.hosted,
-                "waiting": sorted({str(key[0]) for key in session.requests}),
+                "waiting": sorted({str(key[0]) for key in session.asked.requests}),
             }
 
     def wait_joined(self, timeout: float) -> bool:
@@ -387,7 +389,7 @@ class Agent:
             except Exception:
                 log.exception("member %s: a request to the coordinator failed", self.name)
 
-    def _send(self, address: Address, batch: list[tuple[tuple[Any, ...], Request]], message: dict[str, Any]) -> None:
+    def _send(self, address: Address, batch: list[tuple[RequestKey, Request]], message: dict[str, Any]) -> None:
         reply = self._coordinator.tell(address, "coordination-ask", **message)
         with self._changed:
             self._session.take_answers(batch, reply)
@@ -411,8 +413,9 @@ class Agent:
                 question, foreign = session.question(boot_us()), session.foreign
             try:
                 reply = self._coordinator.ask(question.op, foreign, **question.fields)
+                tables = tables_in(reply)
                 with self._changed:
-                    outcomes = session.take_news(question, reply, boot_us())
+                    outcomes = session.take_news(question, reply, tables, boot_us())
                     self._changed.notify_all()
                 self._do(outcomes)
             except PywanError as error:

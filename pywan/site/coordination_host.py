@@ -19,11 +19,12 @@ from pywan.coordination import encoding
 from pywan.coordination.choice import Choice
 from pywan.coordination.coordinator import Coordinator
 from pywan.coordination.messages import Refused
-from pywan.coordination.requests import take_request
+from pywan.coordination.requests import take_requests
 from pywan.coordination.tables import Incarnation, MemberProfile
 from pywan.errors import ConfigurationError, ProtocolError
-from pywan.site.coordinator_driver import CoordinatorDriver, Mail, Mailbox
+from pywan.site.coordinator_driver import CoordinatorDriver, Mailbox
 from pywan.site.locator_claims import LocatorClaims
+from pywan.site.packed_tables import PackedTables
 
 log = logging.getLogger("pywan.coordinator")
 
@@ -69,6 +70,7 @@ class CoordinationHost:
         self._claims = LocatorClaims(self._choice, self._driver, folder=folder, peers=peers, address=address)
         self._changed = self._driver.changed  # Guards all of them, and what is below.
         self._connections: dict[tuple[Any, ...], Incarnation] = {}
+        self._packed = PackedTables()
 
     # --- life cycle ---
 
@@ -171,7 +173,7 @@ class CoordinationHost:
             self._driver.expect(me)
             log.info("locator %s: member %s is in the site's view", self.name, me)
             tables = core.tables(0, core.member_timeout_us)
-        return self._reply(site_identity=tables.site_identity, tables=encoding.pack(encoding.plain_tables(tables)))
+        return self._reply(site_identity=tables.site_identity, tables=self._packed.packed(tables))
 
     def _refusal_of(self, profile: MemberProfile, core: Coordinator) -> Refused | None:
         """Returns why the member is not even brought before the coordinator. None: it is."""
@@ -230,7 +232,7 @@ class CoordinationHost:
                     tables = core.tables(stored.number, core.member_timeout_us)
         return self._reply(
             refused=[each for each in mail if isinstance(each, Refused)],
-            tables=None if tables is None else encoding.pack(encoding.plain_tables(tables)),
+            tables=None if tables is None else self._packed.packed(tables),
             **encoding.plain_leaving(mail),
         )
 
@@ -242,36 +244,33 @@ class CoordinationHost:
             has_any = mailbox.has_news or bool(mailbox.mail) or mailbox.turn != turn
             return has_any or self._driver.core is not core or not self._driver.running
 
-        self._changed.wait_for(is_over, deadline - time.monotonic())
+        mailbox.arrived.wait_for(is_over, deadline - time.monotonic())
 
     def _on_ask(self, request: dict[str, Any], peer: tuple[Any, ...]) -> dict[str, Any]:
-        """Takes requests of a member in their order. The reply says of each that was refused why."""
+        """Takes requests of a member in their order, and stores what they decide once. The reply says of each that was
+        refused why."""
         me = encoding.incarnation_of(request.get("me"))
         requests = request.get("requests")
         if not isinstance(requests, list) or len(requests) > MAX_REQUESTS:
             raise ProtocolError(f"coordination-ask: requests is a list of at most {MAX_REQUESTS}")
-        refused: list[Any] = []
-        leaving: list[Mail] = []
         with self._changed:
             core = self._decider()
             if isinstance(core, dict):
                 return core
             if me in core.site.members:
                 self._connections[peer] = me
-            for index, each in enumerate(requests):
-                take_request(core, me, each, boot_us())
-                for message in self._driver.act(me):
-                    if isinstance(message, Refused):
-                        refused.append([index, encoding.plain_refused(message)])
-                    else:
-                        leaving.append(message)
+            refused: list[tuple[int, Refused]] = []
+            try:
+                refused = take_requests(core, me, requests, boot_us())
+            finally:
+                leaving = self._driver.act(me)
             decision = core.site.number
-            self._changed.notify_all()
+            self._driver.look()
         return {
             "decides": True,
             "coordinator": self.name,
             "decision": decision,
-            "refused_requests": refused,
+            "refused_requests": [[index, encoding.plain_refused(refusal)] for index, refusal in refused],
             **encoding.plain_leaving(leaving),
         }
 
@@ -297,7 +296,7 @@ class CoordinationHost:
             for each in revoked:
                 core.revoke(each, boot_us())
             self._driver.act()
-            self._changed.notify_all()
+            self._driver.look()
             alive = sorted(str(each) for each in core.site.members if each.name == name and each not in revoked)
             return {
                 "decides": True,
@@ -314,7 +313,7 @@ class CoordinationHost:
                 return core
             core.end_site(boot_us())
             log.info("locator %s: all members of site %d are ended by an operator", self.name, self._site)
-            self._changed.notify_all()
+            self._driver.look()
             return {"decides": True, "coordinator": self.name}
 
     def status(self) -> dict[str, Any]:

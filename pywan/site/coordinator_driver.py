@@ -29,8 +29,10 @@ from pywan.site.probes import Prober
 
 log = logging.getLogger("pywan.coordinator")
 
+NEVER_US = 1 << 62  # A time that does not come.
 POLL_GAP_US = 300_000  # A member that asks no further question for so long is looked at.
 LOOK_AGAIN_US = 500_000  # And looked at again, as long as it asks nothing.
+TICK_US = 250_000  # The coordinator does what is due so often at least, as long as there are members.
 REOPEN_S = 1.0  # So soon the file is tried again that could not be written.
 MAX_MAIL = 8  # Refusals that wait for a member. Older ones go: the member repeats what it asked.
 STOP_TIMEOUT_S = 5.0
@@ -42,6 +44,7 @@ Mail = Refused | MayLeave | StillNeeded
 class Mailbox:
     """What waits for one member."""
 
+    arrived: threading.Condition  # Its question for news waits here: news of one member wakes up no other one.
     turn: int = 0  # Counts its questions for news. Only the newest is answered with news.
     has_news: bool = False
     mail: deque[Mail] = field(default_factory=lambda: deque(maxlen=MAX_MAIL))
@@ -53,11 +56,16 @@ class Mailbox:
 
 
 class CoordinatorDriver:
-    """`changed` guards it, and the choice. The callers of its methods hold that, but for `start` and `stop`."""
+    """The lock of `changed` guards it, and the choice. The callers of its methods hold it, but for `start` and `stop`.
+
+    `changed` says that the choice has changed, or that the locator ends. Each mailbox says for itself what has arrived.
+    """
 
     def __init__(self, choice: Choice, *, folder: Path | None, member_timeout_us: int) -> None:
         """`folder`: the locator's. None: the file is in a temporary one, and goes with the locator."""
-        self.changed = threading.Condition()
+        self._lock = threading.RLock()
+        self.changed, self._is_due = threading.Condition(self._lock), threading.Condition(self._lock)
+        self._wakes_us = 0  # When the thread does the next work that is due.
         self.choice, self.member_timeout_us = choice, member_timeout_us
         self.core: Coordinator | None = None
         self.running = False
@@ -83,7 +91,7 @@ class CoordinatorDriver:
         """Whoever waits for news goes on, and nothing is decided any more."""
         with self.changed:
             self.running = False
-            self.changed.notify_all()
+            self._wake_all()
 
     def stop(self) -> None:
         """Ends the thread and closes the file. It may be called twice."""
@@ -130,13 +138,20 @@ class CoordinatorDriver:
         self._journal, self.problem = journal, ""
         choice.identity = self.core.site.identity
         self._next_poll_us.clear()
+        self._is_due.notify()
 
     def close(self) -> None:
         if self._journal is not None:
             self._journal.close()
         self.core = self._journal = None
+        self._wake_all()
         self._mailboxes.clear()
+
+    def _wake_all(self) -> None:
         self.changed.notify_all()
+        self._is_due.notify_all()
+        for mailbox in self._mailboxes.values():
+            mailbox.arrived.notify_all()
 
     def fail(self, error: Exception) -> None:
         """The file cannot be written. Nobody has heard of what was decided, so all of it is taken back."""
@@ -171,16 +186,26 @@ class CoordinatorDriver:
     def expect(self, me: Incarnation) -> None:
         """The member is about to ask for news: it is looked at if it does not."""
         self._next_poll_us[me] = boot_us() + POLL_GAP_US
-        self.changed.notify_all()
+        self.look()
+
+    def look(self) -> None:
+        """Something may be due sooner than the thread knows."""
+        due_us = self._due_us()
+        if due_us is not None and due_us < self._wakes_us:
+            self._is_due.notify()
 
     def mailbox(self, me: Incarnation) -> Mailbox:
-        return self._mailboxes.setdefault(me, Mailbox())
+        mailbox = self._mailboxes.get(me)
+        if mailbox is None:
+            mailbox = self._mailboxes[me] = Mailbox(threading.Condition(self._lock))
+        return mailbox
 
     def begin_turn(self, me: Incarnation) -> Mailbox:
         """The member asks for news. An earlier question of it gets none any more."""
         self._next_poll_us.pop(me, None)
         mailbox = self.mailbox(me)
         mailbox.turn += 1
+        mailbox.arrived.notify_all()
         return mailbox
 
     def drop_mailbox(self, me: Incarnation) -> None:
@@ -230,7 +255,7 @@ class CoordinatorDriver:
             mailbox.has_news = True
         else:
             return
-        self.changed.notify_all()
+        mailbox.arrived.notify_all()
 
     # --- time ---
 
@@ -246,7 +271,8 @@ class CoordinatorDriver:
                     log.exception("locator %s: the coordinator failed", self.choice.name)
                     self.fail(error)
                     wait_s = REOPEN_S
-                self.changed.wait(wait_s)
+                self._wakes_us = NEVER_US if wait_s is None else boot_us() + round(wait_s * 1e6)
+                self._is_due.wait(wait_s)
 
     def _work(self) -> float | None:
         """Returns for how many seconds nothing is due; None: until somebody asks."""
@@ -269,11 +295,20 @@ class CoordinatorDriver:
                 self._next_poll_us[me] = now + LOOK_AGAIN_US
                 core.suspect(me, me, now)
         self.act()
+        due_us = self._due_us()
+        return None if due_us is None else max(due_us - boot_us(), 1000) / 1e6
+
+    def _due_us(self) -> int | None:
+        """When something is due; None: nothing is, until somebody asks."""
+        if self.core is None:
+            return None
         due_us = [*self._next_poll_us.values()]
-        next_us = core.next_us()
+        next_us = self.core.next_us()
         if next_us is not None:
             due_us.append(next_us)
-        return max(min(due_us) - boot_us(), 1000) / 1e6 if due_us else None
+        if self.core.site.members:
+            due_us.append(boot_us() + TICK_US)
+        return min(due_us, default=None)
 
     def _end_probe(self, profile: MemberProfile, reach: Reach, has_gone: bool) -> bool:
         """Called in a thread of the prober. Returns whether the coordinator took it."""
@@ -288,5 +323,5 @@ class CoordinatorDriver:
                 self.act()
             except DiskAccessError:
                 return False
-            self.changed.notify_all()
+            self.look()
             return True

@@ -11,7 +11,7 @@ from pywan.coordination import encoding
 from pywan.coordination.actions import Probe, Store, Tell
 from pywan.coordination.coordinator import Coordinator
 from pywan.coordination.messages import MayLeave, Refused, StillNeeded, Tables
-from pywan.coordination.requests import take_request
+from pywan.coordination.requests import take_requests
 from pywan.coordination.tables import RUN_STEP_MAX, Incarnation, MemberProfile, Reach
 
 from .simulation import MS, Node
@@ -134,16 +134,14 @@ class CoordinatorNode(Node):
 
     def _ask(self, request: dict[str, Any], reply: Reply) -> None:
         me = encoding.incarnation_of(request["me"])
-        refused: list[Any] = []
-        leaving: list[Refused | MayLeave | StillNeeded] = []
-        for index, each in enumerate(request["requests"]):
+        for each in request["requests"]:
             if each[0] == "unreachable":
                 self.world.proofs.asked_to_take_out(me, encoding.incarnation_of(each[1]))
-            take_request(self.core, me, each, self.clock())
-            for message in self._act(me):
-                leaving.append(message)
-                if isinstance(message, Refused):
-                    refused.append([index, encoding.plain_refused(message)])
+        refused = [
+            [index, encoding.plain_refused(refusal)]
+            for index, refusal in take_requests(self.core, me, request["requests"], self.clock())
+        ]
+        leaving = self._act(me)
         reply(self._reply(decision=self.core.site.number, refused_requests=refused, **encoding.plain_leaving(leaving)))
 
     def _reply(self, **fields: Any) -> dict[str, Any]:

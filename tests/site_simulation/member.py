@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Any
 from pywan import _core
 from pywan.calls.table import BucketTable
 from pywan.config.attributes import RegionAttributes
-from pywan.coordination.agent_session import AgentSession, Changed, Extended, GivenUp, Question, Remembered, Request
+from pywan.coordination.agent_session import (
+    AgentSession,
+    Changed,
+    Extended,
+    GivenUp,
+    Question,
+    Remembered,
+    tables_in,
+)
+from pywan.coordination.asked import Request, RequestKey
 from pywan.coordination.messages import MayLeave
 from pywan.coordination.tables import BucketKey, Epoch, Incarnation, Learner, MemberProfile
 from pywan.copies.copies_session import CopiesSession
@@ -587,7 +596,7 @@ class SimulatedAgent:
             due.append(request)
         return min(due, default=None)
 
-    def _take_answers(self, batch: list[tuple[tuple[Any, ...], Request]], reply: dict[str, Any]) -> None:
+    def _take_answers(self, batch: list[tuple[RequestKey, Request]], reply: dict[str, Any]) -> None:
         self._is_sending = False
         self.session.take_answers(batch, reply)
 
@@ -601,7 +610,7 @@ class SimulatedAgent:
     def _take_news(self, question: Question, reply: dict[str, Any]) -> None:
         self._is_asking_news, self._has_address = False, True
         member = self._member
-        for outcome in self.session.take_news(question, reply, member.now_us):
+        for outcome in self.session.take_news(question, reply, tables_in(reply), member.now_us):
             member.turn += 1
             match outcome:
                 case Changed(tables):
@@ -672,7 +681,9 @@ class Member(Node):
                 self.world.note(f"{self.me} may not create {made.name}: {request.refused}")
             elif request.done:
                 self._create(made)
-            elif not any(each is request for each in self.agent.session.requests.values()) and not self._is_asked(made):
+            elif not any(each is request for each in self.agent.session.asked.requests.values()) and not self._is_asked(
+                made
+            ):
                 self.host(made)  # The member has become another one meanwhile.
             else:
                 self.later(20 * MS, look)
@@ -680,7 +691,7 @@ class Member(Node):
         look()
 
     def _is_asked(self, made: RegionAttributes) -> bool:
-        return ("host", made.name) in self.agent.session.requests
+        return ("host", made.name) in self.agent.session.asked.requests
 
     def _create(self, made: RegionAttributes) -> None:
         if made.name in self.regions or self.is_leaving:
@@ -767,7 +778,7 @@ class Member(Node):
         self._leave_until_us = self.now_us + LEAVE_TIMEOUT_US
         self.later(LEAVE_TIMEOUT_US, lambda: None)
         session = self.agent.session
-        session.requests.clear()
+        session.asked.clear()
         if session.is_joined and session.tables.members.keys() - {session.me}:
             session.leave()
         else:

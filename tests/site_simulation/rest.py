@@ -52,7 +52,7 @@ class Rest:
         shelved = sum(each.shelved for each in sessions)
         if shelved:
             return f"{shelved} calls are shelved at {member.me}"
-        waiting = sorted(key[0] for key in member.agent.session.requests)
+        waiting = sorted(key[0] for key in member.agent.session.asked.requests)
         if waiting:
             return f"{member.me} waits for the effect of {', '.join(map(str, waiting))}"
         return ""

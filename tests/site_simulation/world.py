@@ -9,7 +9,7 @@ from collections.abc import Hashable, Sequence
 from linearizability import Operation
 from pywan import _core
 from pywan.config.attributes import RegionAttributes
-from pywan.coordination import agent_session, tables
+from pywan.coordination import agent_session, asked, tables
 from pywan.coordination.actions import Store
 from pywan.coordination.agent_session import Remembered
 from pywan.coordination.tables import Incarnation
@@ -25,7 +25,7 @@ from .simulation import MS, Network, Simulation
 from .watch import Watch
 
 NAMES = ("m1", "m2", "m3", "m4")
-PAUSES = ("RETRY_US", "RETRY_MAX_US", "REPEAT_US", "REPEAT_MAX_US")  # Of an agent: shorter, as the lease is.
+PAUSES = ((agent_session, "RETRY_US"), (agent_session, "RETRY_MAX_US"), (asked, "REPEAT_MAX_US"))  # Of an agent.
 READS = ("get",)
 OPERATIONS = (*READS * 3, "put", "put", "put_if_absent", "replace", "remove", "compare", "destroy")  # Each as likely.
 BEHIND_US = MEMBER_TIMEOUT_US * 11 // 10  # A lease, by the slowest clock.
@@ -132,7 +132,7 @@ class SiteWorld:
         missing = [each for each in self.regions if each.name not in member.regions]
         if not missing or member.is_leaving or member.is_dead:
             return
-        if not any(key[0] == "host" for key in member.agent.session.requests):
+        if not any(key[0] == "host" for key in member.agent.session.asked.requests):
             member.do(lambda: member.host(missing[0]))
         member.later(50 * MS, lambda: self._host(member))
 
@@ -237,14 +237,14 @@ class SiteWorld:
     # --- a run ---
 
     def run(self, steps: int = 25) -> None:
-        pauses = {name: getattr(agent_session, name) for name in PAUSES}
+        pauses = {(module, name): getattr(module, name) for module, name in PAUSES}
         try:
-            for name, pause_us in pauses.items():
-                setattr(agent_session, name, pause_us * MEMBER_TIMEOUT_US // tables.MEMBER_TIMEOUT_US)
+            for (module, name), pause_us in pauses.items():  # They are shorter, as the lease is.
+                setattr(module, name, pause_us * MEMBER_TIMEOUT_US // tables.MEMBER_TIMEOUT_US)
             self._run(steps)
         finally:
-            for name, pause_us in pauses.items():
-                setattr(agent_session, name, pause_us)
+            for (module, name), pause_us in pauses.items():
+                setattr(module, name, pause_us)
             _core.simulate_monotonic_us(0)
             for member in self.members.values():
                 if not member.is_dead:
