@@ -440,6 +440,10 @@ class Coordinator:
         """What a member is told that has stored everything up to number `since`."""
         return self._telling.tables(since, lease_us)
 
+    def answer(self, since: int, lease_us: int) -> Tables:
+        """The same for a question for news. It may end a little before the newest decision."""
+        return self._telling.answer(since, lease_us)
+
     def awaited_incarnations(self, name: str) -> list[Incarnation]:
         """The incarnations of a member that are not heard, and for which buckets may wait. They can be revoked."""
         awaited = self.reports.waited_for.keys() | self.liveness.expired

@@ -57,6 +57,7 @@ class Decisions:
         # By primary: the members with which it shares buckets, and how many.
         self._partners: defaultdict[Incarnation, Counter[Incarnation]] = defaultdict(Counter)
         self._touched: dict[BucketKey, None] = {}  # Buckets about which something was decided since they were taken.
+        self._newly_hosted: dict[str, None] = {}  # Regions that a member can store newly, since they were taken.
         self._placed: Bucket | None = None  # The newest decision about a bucket.
         self._last = _LastDecisions()
         self._draw_step = draw_step
@@ -132,6 +133,12 @@ class Decisions:
         self._touched.clear()
         return touched
 
+    def take_newly_hosted(self) -> list[str]:
+        """The regions that a member can store since the last call, and could not before."""
+        regions = list(self._newly_hosted)
+        self._newly_hosted.clear()
+        return regions
+
     def hosts(self, region: str) -> dict[Incarnation, int]:
         """The members that have the region, each with its weight; 0: it is an accessor."""
         return self._hosts[region]
@@ -173,6 +180,8 @@ class Decisions:
             self.members[member] = profile
             for region, weight in profile.hosting:
                 self._hosts[region][member] = weight
+            hosted = () if before is None else before.hosting
+            self._newly_hosted.update((each[0], None) for each in profile.hosting if each[1] and each not in hosted)
 
     def _place_region(self, region: str, attributes: RegionAttributes | None) -> None:
         before = self.regions.pop(region, None)

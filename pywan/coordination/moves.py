@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from dataclasses import replace
 
 from pywan.coordination.candidates import Candidates
 from pywan.coordination.decisions import Decisions
@@ -17,10 +18,10 @@ from pywan.coordination.leavers import Leavers
 from pywan.coordination.liveness import Liveness
 from pywan.coordination.messages import StillNeeded
 from pywan.coordination.placement import choose_to_drop
-from pywan.coordination.recovery import Recovery
+from pywan.coordination.recovery import LEARNERS_AT_ONCE, Recovery
 from pywan.coordination.reports import Reports
 from pywan.coordination.succession import Succession
-from pywan.coordination.tables import Bucket, BucketKey, Epoch, Incarnation, RegionAttributes
+from pywan.coordination.tables import Bucket, BucketKey, Epoch, Incarnation, Kind, Learner, RegionAttributes
 
 HANDOVERS_AT_ONCE = 8  # Of one region, to spread its primaries. Changes of these buckets wait for a moment.
 THIN_OUT_DIVISOR = 16  # Buckets with too many copies are looked at that often in a `member-timeout`.
@@ -102,6 +103,8 @@ class Moves:
             self._leavers.end_together(now_us)
             return
         touched = self._site.take_touched()
+        for region in self._site.take_newly_hosted():
+            self._look_at(region)
         self._end_handovers(touched, now_us)
         self._thin_out(touched, now_us)
         for region in {key.region for key in touched} & self._uneven.keys():
@@ -228,7 +231,7 @@ class Moves:
     # --- spreading primaries ---
 
     def _spread(self, region: str, now_us: int) -> bool:
-        """Hands a few primaries over to members that lead fewer buckets of the region. Copies stay where they are.
+        """Hands a few primaries over to members that lead fewer buckets of the region. Then copies are spread too.
 
         A colocated region follows the one with which it is colocated. Returns whether nothing more is to be done.
         """
@@ -251,7 +254,40 @@ class Moves:
                 for child in self._colocated_with(key):
                     if self._site.buckets[child].primary != to:
                         self._hand_over(child, self._site.buckets[child], [to], now_us)
-        return not self._under_way[region]
+        return not self._under_way[region] and (follows or self._spread_copies(region, attributes, storing))
+
+    def _spread_copies(self, region: str, attributes: RegionAttributes, storing: dict[Incarnation, int]) -> bool:
+        """Makes a few copies at members that have fewer, in place of others: the primary goes there if it must, and
+        `_thin_out` takes a copy out that is too many then. Returns whether nothing more is to be done.
+
+        A member that has more copies than all others is the one that loses them: so each round brings them nearer.
+        Regions stay where they are whose members are not to get copies when they come (`startup-recovery-delay`), that
+        are colocated, or whose members have room for different shares.
+        """
+        load = self._site.loads[region]
+        is_fixed = attributes.kind is not Kind.PARTITION or attributes.startup_recovery_delay_ms != 0
+        if is_fixed or self._site.children.get(region) or len(set(storing.values())) != 1:
+            return True
+        wanted = attributes.copies_wanted(len(storing))
+        if load.missing(wanted) or any(count and copies > wanted for copies, count in load.whole.items()):
+            return False  # What becomes of these buckets comes back to this.
+        copies, taken = {each: load.copies[each] for each in storing}, Counter[Incarnation]()
+        for key in list(self._site.of_region[region]):
+            most, least = (
+                max(copies, key=lambda each: (copies[each], each)),
+                min(copies, key=lambda each: (copies[each], each)),
+            )
+            if copies[most] - copies[least] < 2 or taken[least] >= LEARNERS_AT_ONCE:
+                break
+            bucket = self._site.buckets[key]
+            may_lose = most in bucket.in_sync and (wanted == 1 or bucket.primary != most)
+            if may_lose and least not in bucket.named and self._is_at_rest(key):
+                fresh = Learner(least, self._site.number + 1)
+                self._site.set_bucket(key, replace(bucket, learners=(fresh,)))
+                copies[most] -= 1
+                copies[least] += 1
+                taken[least] += 1
+        return not taken
 
     def _less_loaded(self, key: BucketKey, storing: dict[Incarnation, int]) -> Incarnation | None:
         """The copy that leads fewest buckets, if the primary leads more than one bucket more."""
@@ -271,10 +307,13 @@ class Moves:
         return parent.primary if parent is not None and parent.primary != bucket.primary else None
 
     def _may_hand_over(self, key: BucketKey, to: Incarnation) -> bool:
+        return to in self._site.buckets[key].in_sync and self._is_at_rest(key)
+
+    def _is_at_rest(self, key: BucketKey) -> bool:
+        """Whether nothing happens to the bucket now, and all its copies are there."""
         bucket = self._site.buckets[key]
         return (
             bucket.primary is not None
-            and to in bucket.in_sync
             and not bucket.learners
             and key not in self._site.unfinished
             and key not in self._handovers

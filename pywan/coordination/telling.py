@@ -23,6 +23,7 @@ class Telling:
         # What was made for a member that lacks as much as another one, by `since` and lease. It ends at `_made_for`.
         self._made: dict[tuple[int, int], Tables] = {}
         self._made_for: tuple[DecisionId, str] = (NO_DECISION, "")
+        self._answers: dict[tuple[int, int], Tables] = {}  # The same for answers, which may end a little earlier.
 
     # --- what happens ---
 
@@ -36,6 +37,7 @@ class Telling:
         self._told.clear()
         self._stored_by.clear()
         self._behind.clear()
+        self._answers.clear()
 
     def give_up(self, member: Incarnation) -> None:
         """The member is told nothing any more. What it has stored still counts."""
@@ -82,6 +84,24 @@ class Telling:
             tables = site.tables(since, self._coordinator, lease_us, self._reports.undecided)
             self._made[since, lease_us] = tables
         return tables
+
+    def answer(self, since: int, lease_us: int) -> Tables:
+        """As `tables`, for a question for news. The answer may end before the newest decision, as if it had been longer
+        on its way: the member asks again at once.
+
+        After the death of a member all others lack the same thousand decisions. While they ask, each of those that have
+        stored them brings about a few more. The thousand are laid out once all the same: an answer is given again as
+        long as fewer decisions were made since than it has.
+        """
+        answer = self._answers.get((since, lease_us))
+        if answer is not None and answer.site_identity == self._site.identity:
+            lacks = self._site.number - answer.newest.number
+            if since and lacks < len(answer.buckets):
+                return answer
+        if len(self._answers) >= MADE_MAX:
+            del self._answers[next(iter(self._answers))]
+        answer = self._answers[since, lease_us] = self.tables(since, lease_us)
+        return answer
 
     def stored_by(self, member: Incarnation) -> int:
         """The newest decision that the member has stored; 0: none is known."""

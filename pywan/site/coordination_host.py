@@ -229,7 +229,7 @@ class CoordinationHost:
                 self._driver.expect(me)
                 # In a new generation a member hears nothing before it has reported what it knows.
                 if core.may_hear(me):
-                    tables = core.tables(stored.number, core.member_timeout_us)
+                    tables = core.answer(stored.number, core.member_timeout_us)
         return self._reply(
             refused=[each for each in mail if isinstance(each, Refused)],
             tables=None if tables is None else self._packed.packed(tables),

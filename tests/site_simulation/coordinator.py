@@ -123,7 +123,7 @@ class CoordinatorNode(Node):
         del self._polls[me]
         core, mail = self.core, self._mail.pop(me, [])
         self._next_poll_us[me] = self.clock() + POLL_GAP_US
-        tables = core.tables(waiting[1], core.member_timeout_us) if core.may_hear(me) else None
+        tables = core.answer(waiting[1], core.member_timeout_us) if core.may_hear(me) else None
         waiting[2](
             self._reply(
                 tables=None if tables is None else encoding.pack(encoding.plain_tables(tables)),
