@@ -11,6 +11,7 @@ import pytest
 from commands import CommandedSite
 from pywan.base.amounts import duration_text, moment_text, size_text
 from pywan.cli.commands import COMMANDS
+from pywan.cli.commands.site import show_coordinator
 from pywan.cli.layout import Sheet, Table, layout, wrapped
 from pywan.cli.output import Output, readable
 from pywan.cli.session import Session
@@ -264,3 +265,24 @@ def test_a_locator_in_the_foreground_says_its_error_once(site, tmp_path):
     )
     assert done.returncode == 1 and (done.stdout + done.stderr).count("in use") == 1
     eventually(lambda: not (tmp_path / "x" / "x.pid").exists(), what="no pid file is left")
+
+
+class Coordinating:
+    """A session whose locator coordinates a site, and says this of it."""
+
+    def __init__(self, **told: object) -> None:
+        self._told = {"decides": True, "coordinator": "l", "address": "", "problem": "", "members": [], **told}
+
+    def ask_locator(self, op: str) -> dict:
+        return {"coordination": self._told}
+
+
+def test_show_coordinator_tells_what_each_region_lacks_and_what_lost_buckets_are():
+    lacks = {"cart": {"buckets_without_primary": 1, "missing_copies": 7, "images": 3}}
+    result = show_coordinator(Coordinating(incomplete_regions=lacks, lost_buckets=2, missing_copies=7, images=3), {})
+    sheet, table = result.tables
+    assert isinstance(sheet, Sheet) and isinstance(table, Table)
+    assert [*table.columns[2:]] == ["Missing copies", "Images on their way"] and table.rows == [("cart", 1, 7, 3)]
+    assert any("lost_buckets counts the buckets that began anew, empty" in note for note in result.notes)
+    whole = show_coordinator(Coordinating(incomplete_regions={}, lost_buckets=0), {})
+    assert len(whole.tables) == 1 and not whole.notes

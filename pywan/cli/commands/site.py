@@ -13,6 +13,13 @@ from pywan.config.options import Option
 from pywan.errors import NoLocatorError, NotFoundError, PywanError
 from pywan.site.listing import processes_of
 
+# What a region lacks, as the coordinator counts it, in the order of the table.
+LACKS = ("buckets_without_primary", "missing_copies", "images")
+LOST_BUCKETS = (
+    "lost_buckets counts the buckets that began anew, empty, since this coordinator started, as all members with a copy"
+    " were gone or silent for too long: put their data again, and give the region more redundant copies"
+)
+
 
 def connect(session: Session, values: Values) -> Result:
     locator = values.get("locator") or DEFAULT_LOCATOR
@@ -75,7 +82,12 @@ def show_coordinator(session: Session, values: Values) -> Result:
         ("decides", told["decides"]),
         *((key, told[key]) for key in ("site_identity", "folder", "member_timeout_ms") if key in told),
         *((key, told[key]) for key in ("run", "generation", "decision", "regions") if key in told),
-        *((key, told[key]) for key in ("buckets", "buckets_without_primary", "lost_buckets") if key in told),
+        *(
+            (key, told[key])
+            for key in ("buckets", "buckets_without_primary", "missing_copies", "images")
+            if key in told
+        ),
+        *((key, told[key]) for key in ("lost_buckets",) if key in told),
     ]
     if told.get("waits_us"):
         pairs.append(("hears_members_for_ms", told["waits_us"] // 1000))
@@ -86,6 +98,13 @@ def show_coordinator(session: Session, values: Values) -> Result:
     if waited:
         pairs.append(("waits_for", ", ".join(waited)))
     result = Result(data={"coordination": told}, tables=[Sheet("Coordinator", readable(pairs))])
+    if incomplete := told.get("incomplete_regions"):
+        rows = [(region, *(counts[each] for each in LACKS)) for region, counts in incomplete.items()]
+        result.tables.append(
+            Table(("Region", "Buckets without a primary", "Missing copies", "Images on their way"), rows)
+        )
+    if told.get("lost_buckets"):
+        result.notes.append(LOST_BUCKETS)
     if told["problem"]:
         result.errors.append(told["problem"])
     return result
