@@ -44,6 +44,7 @@ PROGRAMS = {
     "pieces": Program("test_pieces.py", 16),
     "async_queue": Program("bench_async_queue.py", 3),
     "calls": Program("bench_calls.py", 4),
+    "coordination": Program("bench_coordination.py", 7, "long"),
     "core": Program("bench_core.py", 5),
     "distance": Program("bench_distance.py", 1),
     "durable": Program("bench_durable.py", 3),
