@@ -30,6 +30,7 @@ from pywan.coordination.messages import Tables
 from pywan.coordination.tables import (
     MEMBER_TIMEOUT_US,
     NO_DECISION,
+    Bucket,
     DecisionId,
     Incarnation,
     Kind,
@@ -58,6 +59,7 @@ class Site:
         self.stored: dict[Incarnation, DecisionId] = {}
         self.core = Coordinator("locator", [], draw_step=lambda: 1, now_us=0, site_identity="site")
         self.members = [Incarnation(f"server_{n}", n + 1) for n in range(members)]
+        self.alive = set(self.members)
         attributes = RegionAttributes(Kind.PARTITION, BUCKETS, redundant_copies=1, recovery_delay_ms=0)
         every = {f"region_{n}": attributes for n in range(regions)}
         hosting = tuple((name, 100) for name in every)
@@ -87,20 +89,26 @@ class Site:
         return {"s": deciding_s, "store_s": storing_s, "buckets": entries, "told": told, "bytes": told_bytes}
 
     def primaries(self) -> Counter[Incarnation]:
-        """How many buckets with another copy each member leads."""
+        """How many buckets each member leads of which another one that lives has a copy."""
         led = Counter(dict.fromkeys(self.members, 0))
         for bucket in self.core.site.buckets.values():
-            if bucket.primary in led and len(bucket.in_sync) > 1:
+            if bucket.primary in led and self.has_another(bucket, bucket.primary):
                 led[bucket.primary] += 1
         return led
+
+    def has_another(self, bucket: Bucket, member: Incarnation) -> bool:
+        """Whether a member that lives has a copy beside this one. Those that died stay in the set until their lease is
+        over: a refused connection proves no death."""
+        return any(each != member and each in self.alive for each in bucket.in_sync)
 
     def die(self, member: Incarnation) -> dict[str, float]:
         """A member's machine says that nobody listens there any more: the coordinator replaces it everywhere. Buckets
         of which an earlier death left one copy wait for its lease."""
         held = [bucket for _, bucket in self.core.site.held_by(member)]
         partners = {each for bucket in held for each in bucket.in_sync} - {member}
-        led = sum(bucket.primary == member and len(bucket.in_sync) > 1 for bucket in held)
-        waiting = sum(bucket.primary == member and len(bucket.in_sync) == 1 for bucket in held)
+        self.alive.discard(member)
+        led = sum(bucket.primary == member and self.has_another(bucket, member) for bucket in held)
+        waiting = sum(bucket.primary == member and not self.has_another(bucket, member) for bucket in held)
         started = time.perf_counter()
         self.core.probed(member, Reach.REFUSED, self.now_us)
         decided_s = time.perf_counter() - started
