@@ -18,7 +18,7 @@ from pywan.coordination.leavers import Leavers
 from pywan.coordination.liveness import Liveness
 from pywan.coordination.messages import StillNeeded
 from pywan.coordination.placement import choose_to_drop
-from pywan.coordination.recovery import LEARNERS_AT_ONCE, Recovery
+from pywan.coordination.recovery import Recovery
 from pywan.coordination.reports import Reports
 from pywan.coordination.succession import Succession
 from pywan.coordination.tables import Bucket, BucketKey, Epoch, Incarnation, Kind, Learner, RegionAttributes
@@ -271,13 +271,13 @@ class Moves:
         wanted = attributes.copies_wanted(len(storing))
         if load.missing(wanted) or any(count and copies > wanted for copies, count in load.whole.items()):
             return False  # What becomes of these buckets comes back to this.
-        copies, taken = {each: load.copies[each] for each in storing}, Counter[Incarnation]()
+        copies, is_even = {each: load.copies[each] for each in storing}, True
         for key in list(self._site.of_region[region]):
             most, least = (
                 max(copies, key=lambda each: (copies[each], each)),
                 min(copies, key=lambda each: (copies[each], each)),
             )
-            if copies[most] - copies[least] < 2 or taken[least] >= LEARNERS_AT_ONCE:
+            if copies[most] - copies[least] < 2 or self._recovery.images_left(region, least) <= 0:
                 break
             bucket = self._site.buckets[key]
             may_lose = most in bucket.in_sync and (wanted == 1 or bucket.primary != most)
@@ -286,8 +286,8 @@ class Moves:
                 self._site.set_bucket(key, replace(bucket, learners=(fresh,)))
                 copies[most] -= 1
                 copies[least] += 1
-                taken[least] += 1
-        return not taken
+                is_even = False
+        return is_even
 
     def _less_loaded(self, key: BucketKey, storing: dict[Incarnation, int]) -> Incarnation | None:
         """The copy that leads fewest buckets, if the primary leads more than one bucket more."""

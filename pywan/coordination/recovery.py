@@ -101,6 +101,10 @@ class Recovery:
             return list(self._site.of_region[region])
         return sorted(key for holders, keys in load.by_holders.items() if holders < wanted for key in keys)
 
+    def images_left(self, region: str, member: Incarnation) -> int:
+        """How many images of the region more the member can take now."""
+        return LEARNERS_AT_ONCE - self._site.loads[region].learning[member]
+
     def add_learners(
         self,
         key: BucketKey,
@@ -118,7 +122,7 @@ class Recovery:
         free = {
             each: weight
             for each, weight in weights.items()
-            if each not in held and load.learning[each] < LEARNERS_AT_ONCE
+            if each not in held and self.images_left(key.region, each) > 0
         }
         beside = [each for each in self._candidates.beside(key, attributes, learners=True) if each in free][:count]
         rest = {each: weight for each, weight in free.items() if each not in beside}
