@@ -146,7 +146,8 @@ def test_a_member_that_others_do_not_need_ends_at_once(members):
     assert time.monotonic() - began < SOON_S
 
 
-def test_a_member_without_time_to_hand_over_says_what_is_lost(members, caplog):
+def test_a_member_without_time_to_hand_over_says_what_is_lost(members, caplog, monkeypatch):
+    monkeypatch.setattr("pywan.coordination.recovery.LEARNERS_AT_ONCE", 0)  # Nobody learns.
     members.start("a", handover_time=0).put_all({n: n for n in range(1000)})
     members.start("b")
     members.close("a")
