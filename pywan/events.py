@@ -124,6 +124,7 @@ class EntryEvent(NamedTuple):
         is_origin_remote: Whether another site made the change.
         origin_site: The id of the site that made the change.
         event_id: The event's identity. Filters and listeners get the same one, at every site.
+        possible_duplicate: Whether a listener may have been told of the change before, at this member or another one.
     """
 
     region: Any
@@ -135,6 +136,7 @@ class EntryEvent(NamedTuple):
     is_origin_remote: bool
     origin_site: int
     event_id: EventSequenceID
+    possible_duplicate: bool = False
 
 
 class TimestampedEntryEvent(NamedTuple):

@@ -144,9 +144,9 @@ class SharedSite:
                     if leader.tail.last(bucket) > last:
                         member.core.extend(bucket, LIFE, epoch, last + 1, leader.tail.fetch(bucket, last))
                     leader.tail.acknowledged(bucket, member.number, LIFE, epoch, member.tail.last(bucket))
-                counted = leader.tail.state(bucket)["counted"]
+                counted, heard = leader.tail.state(bucket)["counted"], leader.tail.heard_through(bucket)
                 for member in self.members:
-                    member.tail.told(bucket, LIFE, epoch, counted)
+                    member.tail.told(bucket, LIFE, epoch, counted, heard)
 
     def keep_carrying(self) -> None:
         """Has a thread carry until the end of the test."""

@@ -106,7 +106,7 @@ SAID = [
     ("architecture.md", "If that takes more than {}, the copy asks", "COPY_WAIT_MS"),
     ("architecture.md", "only if the new primary is not ready within {}", "HANDOVER_US"),
     ("architecture.md", "no connection for {}, or no answer", "UNREACHABLE_US"),
-    ("architecture.md", "listeners of a shared replicated region {} behind", "WAN_HEARD_BYTES_MAX"),
+    ("architecture.md", "listeners of a shared region {} behind", "WAN_HEARD_BYTES_MAX"),
     ("architecture.md", "a copy is {} behind in one bucket", "WAN_TAIL_BYTES_MAX"),
     ("cli.md", "After {} it sends SIGTERM", "STOP_TIMEOUT_S"),
     ("cli.md", "after {} more SIGKILL", "SIGNAL_TIMEOUT_S"),

@@ -11,7 +11,7 @@ import random
 import select
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -36,7 +36,7 @@ from fuzz_core.lane import (
     section,
 )
 from pywan import _core
-from pywan.errors import ConnectivityError, ProtocolError
+from pywan.errors import ConnectivityError, ProtocolError, QueueFullError
 from pywan.testing.waiting import LIMIT_S, eventually
 from records import PING, PONG, split_frames
 
@@ -218,6 +218,56 @@ def learning() -> Iterator[Pair]:
     made.close()
 
 
+def test_what_listeners_were_told_travels_to_the_copies_when_nothing_else_does(pair):
+    for member in (pair.here, pair.there):
+        member.tail.hear(True)
+    pair.connect()
+    for n in range(20):
+        pair.here.core.put(b"k%d" % n, b"v")
+    eventually(pair.is_even)
+    kept = pair.there.tail.heard_state()["bytes"]
+    assert kept == pair.here.tail.heard_state()["bytes"] > 0
+    while pair.here.tail.next_heard(0) is not None:
+        pass
+    eventually(lambda: pair.there.tail.heard_state()["bytes"] == 0, what="the copy has heard that all was told")
+    assert pair.there.tail.next_heard(0) is None
+
+
+def test_a_copy_that_is_full_of_changes_for_listeners_still_hears_what_was_told(pair):
+    for member in (pair.here, pair.there):
+        member.tail.hear(True)
+    key, value = key_of(0), bytes(1 << 20)
+
+    def put_all() -> None:
+        left = 70
+        while left:
+            with contextlib.suppress(QueueFullError):
+                pair.here.core.put(key, value)
+                left -= 1
+
+    pair.open(SECOND)
+    made = threading.Thread(target=put_all)
+    made.start()
+
+    def carry() -> None:
+        pair.now += 60_000  # A copy that said "later" is asked again.
+        pair.pump()
+
+    def carried_until(happened: Callable[[], bool]) -> bool:
+        carry()
+        return happened()
+
+    eventually(lambda: carried_until(lambda: pair.there.tail.heard_state()["bytes"] > 64 << 20), what="a full copy")
+    while made.is_alive():
+        while pair.here.tail.next_heard(0) is not None:
+            pass
+        carry()
+    made.join()
+    while pair.here.tail.next_heard(0) is not None:
+        pass
+    eventually(lambda: carried_until(lambda: pair.there.tail.heard_state()["bytes"] == 0))
+
+
 def test_a_put_returns_when_the_copy_has_it(pair):
     pair.connect()
     for n in range(200):
@@ -361,6 +411,7 @@ def test_a_key_of_another_bucket_ends_the_connection(pair):
         (changes([section([entry(b"k")], 1, size=8)], 1), "an entry of a bucket is not whole"),
         (changes([section([entry(b"k")], 1, size=1 << 30)], 1), "section 0 of a lane has 1073741824 bytes"),
         (changes([section([], 0)], 1), "begins with sequence 0"),
+        (changes([section([], 1, counted=6, heard=7)], 1), "says that listeners heard sequence 7, and that 6 counts"),
         (changes([section([], 1)], 1, count=70_000), "says that it has 70000 parts"),
         (changes([], 1), "says that it has 0 parts"),
         (changes([section([], 1) + bytes(8)], 1), "8 bytes behind its sections"),
@@ -850,4 +901,4 @@ def campaign(source: random.Random) -> None:
 
 
 def test_the_layouts_are_those_of_the_documents():
-    assert (SECTION.size, PIECE.size, ITEM.size, ENTRY.size, IDENTITY.size) == (56, 56, 40, 16, 16)
+    assert (SECTION.size, PIECE.size, ITEM.size, ENTRY.size, IDENTITY.size) == (64, 56, 40, 16, 16)

@@ -1,10 +1,13 @@
 """Listeners in a site of several members: each member that has a copy of a replicated region is told of every change,
-in the order of each key; of a partitioned region the primary of a key is told."""
+in the order of each key; of a partitioned region the member that leads a key's bucket is told. A listener that stands
+still holds up nobody for long."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -16,9 +19,12 @@ from site_crash.world import Site
 REGIONS = [
     {"name": "copied", "type": "REPLICATE"},
     {"name": "echo", "type": "REPLICATE"},
-    {"name": "data", "type": "PARTITION", "total_num_buckets": 7, "redundant_copies": 1, "recovery_delay": 0},
+    *(
+        {"name": name, "type": "PARTITION", "total_num_buckets": 7, "redundant_copies": 1, "recovery_delay": 0}
+        for name in ("data", "other")
+    ),
 ]
-COPIES = {"copied": 113, "echo": 113, "data": 7}  # A replicated region has 113 buckets.
+COPIES = {"copied": 113, "echo": 113, "data": 7, "other": 7}  # A replicated region has 113 buckets.
 
 
 @pytest.fixture
@@ -153,3 +159,80 @@ def test_a_member_ends_though_a_listener_is_far_behind(site, pair):
         one.do("copied", "put", f"k{n}", n)
     two.end()
     assert "were told of" in (site.folder / "two.log").read_text()
+
+
+@pytest.mark.whole
+def test_a_member_that_takes_over_tells_what_the_primary_had_yet_to_tell_and_marks_it(site, pair):
+    one, two = pair
+    eventually(lambda: site.counts("data")["one"]["primary"] > 0 < site.counts("data")["two"]["primary"])
+    in_sync(site, "one", "data")
+    for member in pair:
+        member.ask("listen", "data")
+    two.do("data", "put", "before", 0)
+    eventually(lambda: one.ask("count_heard", "data") + two.ask("count_heard", "data") == 1)
+    one.ask("hold", True)
+    for n in range(100):
+        two.do("data", "put", f"k{n}", n)
+    own = {each[1] for each in heard(two, "data")}
+    eventually(lambda: two.ask("count_heard", "data") >= 20, what="changes of the buckets that member two leads")
+    assert heard(one, "data") in ([], [["create", "before", None, 0, None, False]])
+    one.kill()
+    eventually(lambda: {each[1] for each in heard(two, "data")} >= {f"k{n}" for n in range(100)})
+    told = [each[1] for each in heard(two, "data")]
+    assert len(told) == len({*told}), "the new primary tells each change once"
+    repeats = {*two.ask("repeats", "data")}
+    assert repeats and not repeats & own
+
+
+@pytest.mark.whole
+def test_listeners_that_write_into_each_others_region_wait_for_nobody(site, pair):
+    for region, other in (("data", "other"), ("other", "data")):
+        eventually(lambda at=region: site.counts(at)["one"]["primary"] > 0 < site.counts(at)["two"]["primary"])
+        in_sync(site, "one", region)
+        in_sync(site, "two", region)
+        for member in pair:
+            member.ask("listen", region, other)
+    threads, each = 32, 20
+    with ThreadPoolExecutor(2) as members:
+        storms = [members.submit(member.ask, "storm", ["data", "other"], threads, each) for member in pair]
+        assert [storm.result(60) for storm in storms] == [[], []]
+    keys = {f"{name} {thread} {n}" for name in ("one", "two") for thread in range(threads) for n in range(each)}
+    expected = keys | {f"{key} heard" for key in keys}
+
+    def told() -> Counter[str]:
+        return Counter(key for at in ("data", "other") for member in pair for key in member.ask("heard_keys", at))
+
+    eventually(lambda: len(told()) == len(expected), what="every change told")
+    assert told() == Counter(expected)
+
+
+@pytest.mark.whole
+def test_a_listener_that_stands_still_holds_up_its_site_for_the_member_timeout_and_goes_on_with_what_is_kept(
+    site, pair
+):
+    one, two = pair
+    two.ask("hold", True)
+    blocks, rows = 90, 10  # Of 100,000 bytes each: 90 MB.
+    for n in range(blocks):
+        one.ask("fill_patiently", "copied", n * rows, rows, 100_000)
+    eventually(lambda: two.ask("waiting", "copied")["dropped"] > 0, what="changes that are dropped")
+    one.do("copied", "put", "newest", 1)
+    assert two.do("copied", "get", "newest") == 1
+    eventually(lambda: "newest" in one.ask("heard_keys", "copied"), what="the other member's listener")
+    assert two.ask("count_heard", "copied") == 0
+    shown = two.ask("waiting", "copied")
+    assert 0 < shown["bytes"] <= 65 << 20 and shown["standing_us"] > 2_000_000
+    two.ask("hold", False)
+    eventually(lambda: two.ask("waiting", "copied")["bytes"] == 0, what="all that is kept told")
+    made = one.ask("count_heard", "copied") - 1  # The first one was before member two came.
+    assert two.ask("count_heard", "copied") == made - two.ask("waiting", "copied")["dropped"] >= blocks * rows // 2
+    assert "newest" in two.ask("heard_keys", "copied")
+
+    def log() -> str:
+        return (site.folder / "two.log").read_text()
+
+    eventually(lambda: "region copied: the listener" in log(), what="a line of the log")
+    lines = re.findall(r"region copied: the listener .*Ear.* stood still .* for (\d)\.\d s: (\d+) changes", log())
+    assert sum(int(dropped) for _, dropped in lines) == two.ask("waiting", "copied")["dropped"]
+    assert all(int(seconds) >= 2 for seconds, _ in lines)
+    assert len(lines) < 20

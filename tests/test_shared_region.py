@@ -22,7 +22,7 @@ from pywan.copies.member_copies import MemberCopies
 from pywan.copies.region_copies import Question, RegionCopies, _Copy
 from pywan.errors import BatchError, ConnectivityError, IllegalStateError
 from pywan.testing.waiting import LIMIT_S, eventually
-from shared_site import LIFE, Call, SharedSite
+from shared_site import LIFE, Call, Member, SharedSite
 
 REPEATS = LIFE  # `since` of a repeat: no attempt was made before this life.
 
@@ -380,6 +380,52 @@ def test_a_clear_of_which_a_bucket_has_no_primary_says_what_was_cleared() -> Non
         assert not raised.value.in_doubt
 
 
+def hear(member: Member, count: int) -> list[Any]:
+    """The next changes that the listeners of a member are told."""
+    heard = [member.tail.next_heard(int(LIMIT_S * 1000)) for _ in range(count)]
+    assert None not in heard and member.tail.next_heard(0) is None
+    return heard
+
+
+def test_listeners_hear_a_change_when_it_counts(site: SharedSite) -> None:
+    primary, copy = site.members
+    for member in site.members:
+        member.tail.hear()
+    made = Call(site.cores[0].put, "k", 1)
+    eventually(lambda: waits_in_tail(site, "k"))
+    assert primary.tail.next_heard(0) is copy.tail.next_heard(0) is None
+    site.carry()
+    made.result()
+    assert len(hear(primary, 1)) == len(hear(copy, 1)) == 1
+
+
+def test_in_a_partitioned_region_a_copy_keeps_what_the_primary_has_to_tell(site: SharedSite) -> None:
+    primary, copy = site.members
+    for member in site.members:
+        member.tail.hear(True)
+    site.keep_carrying()
+    for n in range(3):
+        site.cores[0].put("k", f"value {n}")
+    site.stop_carrying()
+    site.carry()
+    assert copy.tail.next_heard(0) is None and copy.tail.heard_state()["bytes"] > 0
+    olds = [primary.tail.next_heard(0)[1] for _ in range(2)]
+    assert olds[0] is None and olds[1][1] == b"value 0"
+    site.carry()  # The second one is being told.
+    site.lead(site.bucket_of("k"), 1)
+    told = hear(copy, 2)
+    assert [old[1] for _, old, _, _ in told] == [b"value 0", b"value 1"]
+    assert [repeats for *_, repeats in told] == [True, True]
+
+
+def test_a_primary_without_listeners_has_told_all_that_counts(site: SharedSite) -> None:
+    copy = site.members[1]
+    copy.tail.hear(True)
+    site.keep_carrying()
+    site.cores[0].put("k", 1)
+    eventually(lambda: copy.tail.heard_state()["bytes"] == 0)
+
+
 def test_listeners_hear_a_clear_as_the_destroys_of_its_entries_everywhere(site: SharedSite) -> None:
     site.keep_carrying()
     for member in site.members:
@@ -387,16 +433,15 @@ def test_listeners_hear_a_clear_as_the_destroys_of_its_entries_everywhere(site: 
     for number in range(20):
         site.cores[0].put(number, f"value {number}")
     for member in site.members:
-        eventually(lambda member=member: len(member.tail.take_heard(0)) >= 0 and member.tail.heard_bytes == 0)
+        assert {operation for operation, *_ in hear(member, 20)} == {"create"}
     assert site.cores[1].clear() == 20
     for member in site.members:
-        heard = []
-        eventually(lambda member=member, heard=heard: len(heard.extend(member.tail.take_heard(0)) or heard) == 20)
-        assert {operation for operation, _, _ in heard} == {"destroy"}
-        assert {_core.record_fields(record)["key"][1] for _, _, record in heard} == {
+        heard = hear(member, 20)
+        assert {operation for operation, *_ in heard} == {"destroy"}
+        assert {_core.record_fields(record)["key"][1] for _, _, record, _ in heard} == {
             _core.encoded_key(number).data for number in range(20)
         }
-        assert sorted(old[1] for _, old, _ in heard) == sorted(b"value %d" % number for number in range(20))
+        assert sorted(old[1] for _, old, _, _ in heard) == sorted(b"value %d" % number for number in range(20))
 
 
 # Doubt

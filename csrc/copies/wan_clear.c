@@ -10,7 +10,7 @@ static uint64_t heard_length(const wan_entry *entry)
 
 /* Makes the changes that listeners hear: a destroy of each entry. WAN_FULL, WAN_NO_MEMORY: there are none. */
 static wan_status tell_listeners(wan_heard *heard, const wan_table *table, const wan_bucket *bucket, uint8_t site,
-                                 wan_call_identity call, int may_refuse)
+                                 uint64_t sequence, wan_call_identity call, int may_refuse)
 {
     uint64_t bytes = 0;
     for (uint32_t n = 0; n < bucket->shard_count; n++) {
@@ -22,10 +22,10 @@ static wan_status tell_listeners(wan_heard *heard, const wan_table *table, const
         }
     }
     if (!bytes) return WAN_OK;
-    const uint64_t waiting = __atomic_load_n(&heard->bytes, __ATOMIC_RELAXED);
-    if (may_refuse && waiting && waiting + bytes > WAN_HEARD_BYTES_MAX)
-        return WAN_FAIL(WAN_FULL, "listeners are %" PRIu64 " bytes of changes behind", waiting);
-    wan_status status = wan_heard_begin_many(heard, bytes);
+    if (may_refuse && wan_heard_is_full(heard))
+        return WAN_FAIL(WAN_FULL, "listeners are %" PRIu64 " bytes of changes behind",
+                        __atomic_load_n(&heard->bytes, __ATOMIC_RELAXED));
+    wan_status status = wan_heard_begin_many(heard, bucket->number, bytes);
     if (status != WAN_OK) return status;
     for (uint32_t n = 0; n < bucket->shard_count; n++) {
         const wan_shard *shard = &table->shards[bucket->first_shard + n];
@@ -34,8 +34,8 @@ static wan_status tell_listeners(wan_heard *heard, const wan_table *table, const
             if (!entry || entry->state == WAN_ENTRY_TOMBSTONE) continue;
             const uint64_t length = heard_length(entry);
             const int is_live = entry->state == WAN_ENTRY_LIVE;
-            uint8_t *to = wan_heard_place(heard, is_live ? wan_entry_value(entry) : NULL, entry->value_length,
-                                          entry->value_form, length);
+            uint8_t *to = wan_heard_place(heard, bucket->number, sequence, is_live ? wan_entry_value(entry) : NULL,
+                                          entry->value_length, entry->value_form, length);
             const wan_record record = {
                 .key_length = entry->key_length,
                 .stamp = entry->stamp,
@@ -54,7 +54,6 @@ static wan_status tell_listeners(wan_heard *heard, const wan_table *table, const
                              entry->bytes, entry->bytes, entry->bytes);
         }
     }
-    wan_heard_add_many(heard);
     return WAN_OK;
 }
 
@@ -92,7 +91,7 @@ wan_status wan_clear_make(wan_table *table, wan_tail *tail, uint32_t number, uin
     wan_status status = wan_tail_reserve(tail, number, WAN_TAIL_CLEAR_BYTES, attempt, &room);
     if (status == WAN_MADE_BEFORE) return recall_cleared(tail, number, attempt, made, entries);
     if (status != WAN_OK) return status;
-    if (heard && (status = tell_listeners(heard, table, bucket, site, attempt->call, 1)) != WAN_OK) {
+    if (heard && (status = tell_listeners(heard, table, bucket, site, room.sequence, attempt->call, 1)) != WAN_OK) {
         wan_tail_cancel(&room);
         return status;
     }
@@ -117,7 +116,8 @@ wan_status wan_clear_follow(wan_table *table, wan_tail *tail, uint32_t number, u
     wan_tail_reservation room;
     wan_status status = wan_tail_follow(tail, number, life, epoch, sequence, entry, &room);
     if (status != WAN_OK) return status;
-    if (heard && (status = tell_listeners(heard, table, bucket, site, *wan_tail_entry_call(entry), 0)) != WAN_OK) {
+    if (heard
+        && (status = tell_listeners(heard, table, bucket, site, sequence, *wan_tail_entry_call(entry), 0)) != WAN_OK) {
         wan_tail_cancel(&room);
         return status;
     }

@@ -17,6 +17,8 @@ static wan_status check_entries(const uint8_t *at, uint64_t bytes, uint32_t coun
         if (is_image && (entry->kind || entry->flags))
             return WAN_FAIL(WAN_CORRUPT, "an entry of an image is of kind %u and has the flags %u", entry->kind,
                             entry->flags);
+        if (!is_image && entry->outcome > WAN_DESTROYED)
+            return WAN_FAIL(WAN_CORRUPT, "a change of a bucket has the outcome %u", entry->outcome);
         at += entry->length, bytes -= entry->length;
     }
     return bytes ? WAN_FAIL(WAN_CORRUPT, "a section of a lane has %" PRIu64 " bytes too many", bytes) : WAN_OK;
@@ -69,6 +71,11 @@ static wan_status check_changes(const uint8_t *payload, uint64_t length)
         if (section->first == 0 || section->first > SEQUENCE_MAX)
             return WAN_FAIL(WAN_CORRUPT, "section %" PRIu32 " of a lane begins with sequence %" PRIu64, n,
                             section->first);
+        if (section->heard > section->counted)
+            return WAN_FAIL(WAN_CORRUPT,
+                            "section %" PRIu32 " of a lane says that listeners heard sequence %" PRIu64
+                            ", and that %" PRIu64 " counts",
+                            n, section->heard, section->counted);
         if (section->bytes > length - at || section->bytes % 8)
             return WAN_FAIL(WAN_CORRUPT,
                             "section %" PRIu32 " of a lane has %" PRIu32 " bytes where %" PRIu64 " are left", n,

@@ -40,9 +40,10 @@ typedef struct {
     uint64_t transfer; /* Names the image that the learner is getting. 0: the copy is in sync. */
     uint64_t first;    /* The sequence of the first entry. */
     uint64_t counted;  /* Through here the changes count. */
+    uint64_t heard;    /* Through here the listeners of the primary's member were told. heard <= counted */
     uint32_t count, bytes;
 } wan_lane_section;
-_Static_assert(sizeof(wan_lane_section) == 56, "a section of a lane is a format");
+_Static_assert(sizeof(wan_lane_section) == 64, "a section of a lane is a format");
 
 /* What the entries of a piece of an image are. */
 enum {

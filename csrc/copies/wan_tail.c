@@ -87,7 +87,7 @@ wan_status wan_tail_entry_check(const uint8_t *at, uint64_t bytes)
 wan_status wan_tail_init(wan_tail *tail, uint32_t buckets, uint32_t shards, uint32_t min_copies)
 {
     memset(tail, 0, sizeof *tail);
-    tail->lease_until_us = tail->primary_until_us = WAN_NEVER;
+    tail->lease_until_us = tail->primary_until_us = tail->heard_limit_us = WAN_NEVER;
     tail->buckets = calloc(buckets, sizeof *tail->buckets);
     tail->shard_last = calloc(shards, sizeof *tail->shard_last);
     if (!tail->buckets || !tail->shard_last) {
@@ -113,7 +113,7 @@ void wan_tail_close(wan_tail *tail)
         wan_answers_close(&tail->buckets[n].answers);
     }
     for (uint32_t n = 0; n < WAN_TAIL_LANES_MAX; n++) free(tail->to_send[n]);
-    wan_heard_close(tail->heard);
+    wan_heard_close(tail->heard, tail->bucket_count);
     free(tail->feeds);
     free(tail->buckets);
     free(tail->shard_last);
@@ -229,13 +229,19 @@ void wan_lane_wake(wan_lane_state *state)
     (void)written; /* It is full: the thread is about to wake. */
 }
 
+/* Marks the bucket for a lane. Returns whether there is one. Under the bucket's lock. */
+static int mark_lane(wan_tail *tail, uint32_t number, uint32_t lane)
+{
+    uint64_t *bits = __atomic_load_n(&tail->to_send[lane], __ATOMIC_ACQUIRE);
+    if (!bits) return 0;
+    __atomic_fetch_or(&bits[number / 64], (uint64_t)1 << (number % 64), __ATOMIC_SEQ_CST);
+    return 1;
+}
+
 /* Marks the bucket for a lane, and wakes the lane. `may_rest`: not if it rests. Under the bucket's lock. */
 static void give_lane(wan_tail *tail, const wan_tail_bucket *bucket, uint32_t lane, int may_rest)
 {
-    const uint32_t number = number_of(tail, bucket);
-    uint64_t *bits = __atomic_load_n(&tail->to_send[lane], __ATOMIC_ACQUIRE);
-    if (!bits) return;
-    __atomic_fetch_or(&bits[number / 64], (uint64_t)1 << (number % 64), __ATOMIC_SEQ_CST);
+    if (!mark_lane(tail, number_of(tail, bucket), lane)) return;
     wan_lane_state *state = __atomic_load_n(&tail->lanes[lane], __ATOMIC_ACQUIRE);
     if (!state || (may_rest && __atomic_load_n(&state->asleep, __ATOMIC_SEQ_CST) == WAN_LANE_RESTS)) return;
     wan_lane_wake(state);
@@ -267,7 +273,24 @@ void wan_tail_run_lane(const wan_lane_wait *wait)
     if (taken) taken->run(taken->runner, wait);
 }
 
+void wan_tail_say_heard(wan_tail *tail, uint32_t number, int wakes)
+{
+    const wan_tail_bucket *bucket = &tail->buckets[number];
+    if (!tail->heard->by_primary || !leads(bucket->role)) return;
+    if (wakes) give_lanes(tail, bucket, 1);
+    for (uint32_t n = 0; n < bucket->copy_count && !wakes; n++) mark_lane(tail, number, bucket->copies[n].lane);
+}
+
 /* What happens under a bucket's lock. */
+
+/* More of the bucket counts, or this member leads it now: listeners are told of that, if it is for this member to do
+ * so. */
+static inline void let_hear(wan_tail *tail, const wan_tail_bucket *bucket)
+{
+    wan_heard *heard = wan_tail_heard(tail);
+    if (heard && (!heard->by_primary || bucket->role == WAN_TAIL_PRIMARY))
+        wan_heard_count(heard, number_of(tail, bucket), bucket->counted);
+}
 
 static void unlink_shelved(wan_tail_bucket *bucket, wan_shelved *shelved)
 {
@@ -379,6 +402,7 @@ static int recount(wan_tail *tail, wan_tail_bucket *bucket)
             note_thin(bucket, counted, copies_in_sync(bucket) + 1);
         store(&bucket->counted, counted);
         wake_waiters(bucket);
+        let_hear(tail, bucket);
     }
     drop_through(bucket, needed < bucket->counted ? needed : bucket->counted);
     return grew;
@@ -526,6 +550,7 @@ uint64_t wan_tail_commit(wan_tail *tail, wan_tail_reservation *room, uint32_t sh
         bucket->dropped_bytes += room->length;
         bucket->first = sequence + 1;
         store(&bucket->counted, sequence);
+        let_hear(tail, bucket);
     }
     wan_lock_release(&bucket->lock);
     return sequence;
@@ -659,6 +684,7 @@ void wan_tail_set_role(wan_tail *tail, uint32_t number, uint8_t role, uint64_t l
     wan_tail_bucket *bucket = &tail->buckets[number];
     wan_lock_take(&bucket->lock);
     const uint8_t before = bucket->role;
+    wan_heard *heard = wan_tail_heard(tail);
     const int holds = role >= WAN_TAIL_COPY;
     const int is_new_image =
         role == WAN_TAIL_LEARNER
@@ -677,6 +703,7 @@ void wan_tail_set_role(wan_tail *tail, uint32_t number, uint8_t role, uint64_t l
         if (bucket->life != life || is_new_image || role == WAN_TAIL_ABSENT) bucket->thin_count = 0;
     }
     if (bucket->life != life || bucket->epoch != epoch) store(&bucket->contact, 0);
+    if (heard && !leads(before) != !leads(role)) wan_heard_turn(heard, number);
     __atomic_store_n(&bucket->role, role, __ATOMIC_RELEASE);
     store(&bucket->life, life);
     store(&bucket->epoch, epoch);
@@ -687,12 +714,14 @@ void wan_tail_set_role(wan_tail *tail, uint32_t number, uint8_t role, uint64_t l
         store(&bucket->last, 0);
         drop_all(bucket);
         drop_events(tail, number);
+        if (heard) wan_heard_forget(heard, number);
         wan_answers_close(&bucket->answers);
         uint32_t shards = tail->shard_count / tail->bucket_count;
         for (uint32_t n = 0; n < shards; n++) store(&tail->shard_last[(uint64_t)number * shards + n], 0);
     }
     if (role == WAN_TAIL_PRIMARY) {
         recount(tail, bucket);
+        let_hear(tail, bucket); /* What counted under an earlier primary, which did not tell it. */
         give_lanes(tail, bucket, 0);
     }
     __atomic_fetch_add(&bucket->changed, 1, __ATOMIC_SEQ_CST);
@@ -798,9 +827,11 @@ void wan_tail_followed(wan_tail *tail, wan_tail_reservation *room, const wan_tai
     wan_lock_release(&bucket->lock);
 }
 
-void wan_tail_told(wan_tail *tail, uint32_t number, uint64_t life, uint64_t epoch, uint64_t counted, uint64_t contact)
+void wan_tail_told(wan_tail *tail, uint32_t number, uint64_t life, uint64_t epoch, uint64_t counted, uint64_t heard,
+                   uint64_t contact)
 {
     wan_tail_bucket *bucket = &tail->buckets[number];
+    wan_heard *keeper = wan_tail_heard(tail);
     wan_lock_take(&bucket->lock);
     if (bucket->life == life && bucket->epoch == epoch && !leads(bucket->role)) {
         store(&bucket->contact, contact);
@@ -809,7 +840,9 @@ void wan_tail_told(wan_tail *tail, uint32_t number, uint64_t life, uint64_t epoc
             store(&bucket->counted, counted);
             drop_through(bucket, counted);
             wake_waiters(bucket);
+            let_hear(tail, bucket);
         }
+        if (keeper) wan_heard_pass(keeper, number, heard);
     }
     wan_lock_release(&bucket->lock);
 }
@@ -873,7 +906,7 @@ void wan_tail_rewind(wan_tail *tail, uint32_t lane)
         wan_tail_copy *copy = (wan_tail_copy *)find_copy(bucket, lane);
         if (copy) {
             copy->sent = copy->acked;
-            copy->told = 0;
+            copy->told = copy->heard = 0;
             copy->confirmed = copy->asked = copy->queued = 0;
             copy->retry_us = 0;
             if (copy->state == WAN_COPY_LEARNING) copy->image_shard = 0;

@@ -171,7 +171,7 @@ typedef struct {
     uint8_t state;        /* WAN_COPY_* */
     uint64_t transfer;    /* Of a learner: names its image. */
     uint64_t sent, acked; /* Sequences through which changes left on the present connection, and were acknowledged. */
-    uint64_t told;        /* The `counted` that the copy was last told. */
+    uint64_t told, heard; /* What the copy was last told: `counted`, and through what listeners were told. */
     /* The next shard of the image, relative to the bucket's first; WAN_IMAGE_DONE. The lane's thread only. */
     uint32_t image_shard;
     uint8_t
@@ -278,6 +278,8 @@ typedef struct wan_tail {
     /* The queues that the buckets feed. NULL: none. It is read under any bucket's lock, and replaced as a whole. */
     wan_feeds *feeds;
     wan_heard *heard; /* Where changes wait for listeners. NULL: nobody listens. Atomic; it is set once. */
+    /* A listener may stand still for so long before changes that wait for it are dropped. Atomic. */
+    uint64_t heard_limit_us;
 } wan_tail;
 
 /* Room for a change at the end of a bucket's tail. The bucket's lock is held. */
@@ -419,8 +421,13 @@ wan_status wan_tail_follow(wan_tail *tail, uint32_t bucket, uint64_t life, uint6
                            const wan_tail_entry *entry, wan_tail_reservation *room);
 void wan_tail_followed(wan_tail *tail, wan_tail_reservation *room, const wan_tail_entry *entry, uint32_t shard);
 /* The primary told, on the connection `contact`, through which sequence changes count: drops them from the tail, wakes
- * reads that wait. */
-void wan_tail_told(wan_tail *tail, uint32_t bucket, uint64_t life, uint64_t epoch, uint64_t counted, uint64_t contact);
+ * reads that wait. `heard`: through which sequence listeners were told at the primary's member. */
+void wan_tail_told(wan_tail *tail, uint32_t bucket, uint64_t life, uint64_t epoch, uint64_t counted, uint64_t heard,
+                   uint64_t contact);
+/* Listeners were told of more changes of a bucket: has its copies hear of that. `wakes`: a lane that is
+ * at work says it soon; otherwise it is said with the next changes, or when the lane asks for signs of life. Under the
+ * bucket's lock. */
+void wan_tail_say_heard(wan_tail *tail, uint32_t bucket, int wakes);
 /* Whether this member, as a copy in sync, may answer a read alone: while the coordinator's lease runs, and while the
  * primary was heard a moment ago. It is asked before and after the read. */
 int wan_tail_copy_may_answer(const wan_tail *tail, uint32_t bucket);

@@ -149,7 +149,6 @@ typedef struct {
     /* Out, there too: the change is a row of a call that was made before, and so many rows of it changed something.
      * 0: it was made now. */
     uint32_t recalled;
-    uint8_t heard; /* The change waits for listeners, which another thread tells. */
 } wan_change;
 
 /* Makes a table with 1 to WAN_BUCKETS_MAX buckets. WAN_INVALID: another number. */

@@ -289,15 +289,22 @@ class Tail:
         """Sets what this member is for a bucket (TAIL_*)."""
     def set_copies(self, bucket: int, copies: Iterable[tuple[int, int, int, int]]) -> None:
         """Sets whom a primary sends to: (lane, COPY_*, transfer, acknowledged) for each copy."""
-    def hear(self) -> None:
-        """From now on the changes that are made or followed here wait for listeners (`take_heard`)."""
-    def take_heard(self, timeout_ms: int) -> list[tuple[str, tuple[int, bytes] | None, bytes]]:
-        """The changes that wait for listeners, oldest first: (operation, the value before, the record)."""
+    def hear(self, by_primary: bool = False) -> None:
+        """From now on the changes that are made or followed here wait for listeners (`next_heard`)."""
+    def set_heard_limit(self, limit_us: int) -> None:
+        """Sets how long a listener may stand still before changes that wait for it are dropped."""
+    def next_heard(self, timeout_ms: int) -> tuple[str, tuple[int, bytes] | None, bytes, bool] | None:
+        """The next change that listeners are to be told, which counts: (operation, the value before, the record,
+        whether another member may have told it too)."""
+    def heard_state(self) -> dict[str, int]:
+        """What waits for listeners."""
     @property
-    def heard_bytes(self) -> int:
-        """How many bytes of changes wait for listeners."""
+    def heard_dropped(self) -> int:
+        """How many changes were dropped because listeners stood still, here or at another member."""
+    def heard_through(self, bucket: int) -> int:
+        """Through which sequence listeners were told at this member, the primary of a bucket."""
     def end_hearing(self) -> int:
-        """Nobody takes changes for listeners any more. Returns how many of them nobody took."""
+        """Nobody tells changes any more. Returns how many of them this member was to tell."""
     def last(self, bucket: int) -> int:
         """The sequence of the newest change of a bucket."""
     def fetch(self, bucket: int, after: int) -> bytes:
@@ -312,8 +319,8 @@ class Tail:
         """The state of each bucket that this member has, by number."""
     def acknowledged(self, bucket: int, lane: int, life: int, epoch: int, sequence: int) -> bool:
         """The copy at the end of a lane has all changes of the bucket through `sequence`."""
-    def told(self, bucket: int, life: int, epoch: int, counted: int) -> None:
-        """The primary says through which sequence the changes of the bucket count."""
+    def told(self, bucket: int, life: int, epoch: int, counted: int, heard: int = 0) -> None:
+        """The primary says through which sequence the changes of the bucket count, and listeners heard them."""
     def may_read(self, bucket: int) -> bool:
         """Whether this member, as primary of the bucket, may answer a read without asking the copies."""
     def add_lane(self, number: int, lane: LaneState) -> None:
@@ -502,7 +509,7 @@ class RegionCore(RegionCalls):
         ask: int = 0,
         timestamp_ms: int = 0,
         condition_: Condition | None = None,
-        heard: list[bool] | None = None,
+        alone: bool = False,
     ) -> str:
         """Makes one change, of which the caller can say everything."""
     def unasked(self, origin_: _Origin, decisions: _Decisions) -> list[EventQueue]:

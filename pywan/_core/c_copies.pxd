@@ -66,7 +66,7 @@ cdef extern from "copies/wan_tail.h" nogil:
     ctypedef struct wan_tail_copy:
         uint32_t lane
         uint8_t state
-        uint64_t transfer, sent, acked, told
+        uint64_t transfer, sent, acked, told, heard
         uint32_t image_shard
         uint8_t image_acked, caught_up, confirmed, asked, refused, queued
         uint64_t place_sequence, place, retry_us
@@ -102,7 +102,7 @@ cdef extern from "copies/wan_tail.h" nogil:
         uint32_t applied
         uint8_t outcome, found_form, has_found
     ctypedef struct wan_heard:
-        uint64_t bytes
+        uint64_t bytes, dropped, forgotten
     ctypedef struct wan_feed:
         wan_queue *queue
         wan_lock *lock
@@ -118,7 +118,7 @@ cdef extern from "copies/wan_tail.h" nogil:
         uint64_t *shard_last
         wan_lane_state *lanes[WAN_TAIL_LANES_MAX]
         uint64_t *to_send[WAN_TAIL_LANES_MAX]
-        uint64_t lease_until_us
+        uint64_t lease_until_us, heard_limit_us
     ctypedef struct wan_tail_reservation:
         wan_tail_bucket *bucket
         uint8_t *at
@@ -160,7 +160,7 @@ cdef extern from "copies/wan_tail.h" nogil:
                                const wan_tail_entry *entry, wan_tail_reservation *room)
     void wan_tail_followed(wan_tail *tail, wan_tail_reservation *room, const wan_tail_entry *entry, uint32_t shard)
     void wan_tail_told(wan_tail *tail, uint32_t bucket, uint64_t life, uint64_t epoch, uint64_t counted,
-                       uint64_t contact)
+                       uint64_t heard, uint64_t contact)
     bint wan_tail_copy_may_answer(const wan_tail *tail, uint32_t bucket)
     int wan_tail_acknowledged(wan_tail *tail, uint32_t bucket, uint32_t lane, uint64_t life, uint64_t epoch,
                               uint64_t sequence)
@@ -183,15 +183,19 @@ cdef extern from "copies/wan_clear.h" nogil:
 cdef extern from "copies/wan_heard.h" nogil:
     enum: WAN_HEARD_BYTES_MAX
     ctypedef struct wan_heard_item:
-        uint64_t length
+        uint64_t length, sequence
         uint32_t old_length
-        uint8_t has_old, old_form
+        uint8_t has_old, old_form, may_repeat
+    ctypedef struct wan_heard_state:
+        uint64_t bytes, dropped, forgotten, standing_us, stood_us
     wan_heard *wan_tail_heard(const wan_tail *tail)
-    wan_status wan_tail_hear(wan_tail *tail)
+    wan_status wan_tail_hear(wan_tail *tail, bint by_primary)
     bint wan_heard_is_full(const wan_heard *heard)
-    wan_status wan_heard_begin(wan_heard *heard, const uint8_t *old, uint32_t old_length, uint8_t old_form,
-                               uint64_t entry_length)
-    void wan_heard_add(wan_heard *heard, const wan_tail_entry *entry)
-    void wan_heard_cancel(wan_heard *heard)
-    bint wan_heard_take(wan_heard *heard, wan_buffer *to, uint32_t timeout_ms)
-    uint64_t wan_heard_end(wan_heard *heard)
+    void wan_heard_relieve(wan_tail *tail)
+    wan_status wan_heard_begin(wan_heard *heard, uint32_t bucket, uint64_t sequence, const uint8_t *old,
+                               uint32_t old_length, uint8_t old_form, uint64_t entry_length)
+    void wan_heard_add(wan_heard *heard, uint32_t bucket, const wan_tail_entry *entry)
+    uint64_t wan_heard_through(const wan_heard *heard, uint32_t bucket, uint64_t counted)
+    bint wan_heard_next(wan_tail *tail, wan_buffer *to, uint32_t timeout_ms)
+    uint64_t wan_heard_end(wan_tail *tail)
+    void wan_heard_look(const wan_heard *heard, wan_heard_state *state)

@@ -14,7 +14,7 @@ cdef extern from "copies/wan_lane.h" nogil:
         uint32_t count
     ctypedef struct wan_lane_section:
         uint32_t region, bucket
-        uint64_t life, epoch, transfer, first, counted
+        uint64_t life, epoch, transfer, first, counted, heard
         uint32_t count, bytes
     ctypedef struct wan_lane_image:
         uint32_t region, bucket

@@ -81,7 +81,6 @@ cdef extern from "region/wan_table.h" nogil:
         int64_t tombstone_bytes
         uint64_t era, sequence
         uint32_t recalled
-        uint8_t heard
     wan_status wan_table_init(wan_table *table, uint32_t buckets)
     void wan_table_close(wan_table *table)
     wan_shard *wan_table_shard(const wan_table *table, uint64_t hash)

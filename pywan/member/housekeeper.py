@@ -61,6 +61,7 @@ class Housekeeper:
                 self._watch_log(sender.label, sender.logs.trouble())
             for region in self._regions.all():
                 self._watch_log(f"region {region.name}", region.log_trouble())
+                region.watch_listeners()
             self._watch_clock()
             _core.trim_memory(TRIM_BYTES)
 

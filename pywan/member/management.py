@@ -339,7 +339,10 @@ class ManagementService(QueueCommands):
 
     def on_describe_region(self, name: str) -> Answer:
         region = self._region(name)
-        state: dict[str, Any] = dict(self._member.regions.get(region.name).tombstone_state)
+        core = self._member.regions.get(region.name)
+        state: dict[str, Any] = dict(core.tombstone_state)
+        for name, value in core.listening_state().items():
+            state[f"listeners_{name}"] = value
         state["forgotten_through"] = format_stamp(state["forgotten_through"]) if state["forgotten_through"] else ""
         attributes = to_plain(region.attributes)
         given = {

@@ -254,6 +254,7 @@ class SharedRegions:
                 if shared.tail is not None:
                     shared.tail.set_lease(until_us)
                     shared.tail.set_primary_until(primary_until_us(shared.region.attributes, heard_us))
+                    shared.tail.set_heard_limit(self._agent.member_timeout_us)
 
     # For how long a call is tried
 
@@ -411,6 +412,7 @@ class SharedRegions:
         self._connections()
         tail.set_lease(self._agent.lease_until_us)
         tail.set_primary_until(primary_until_us(region.attributes, self._agent.heard_us))
+        tail.set_heard_limit(self._agent.member_timeout_us)
         self._copies.take_view(tuple(self._agent.tables.members.values()))
         self._copies.share(region.name, region, tail, content=content)
         log.info("member %s shares region %s with others of its site", self._me.name, region.name)

@@ -64,10 +64,16 @@ class Change(NamedTuple):
         return min(self.timestamp_ms, now_ms) if self.timestamp_ms > 0 else now_ms
 
 
+class _IsShared(Exception):
+    """Members share the region since this change took the lock. It was not made."""
+
+
 class CallbackPath:
     """The changes of one region that meet user code. They go one at a time, under `lock`.
 
-    So a filter, resolver or listener sees them in the order of the queue.
+    So a filter, resolver or listener sees them in the order of the queue. From the moment when several members share
+    the region, its changes go straight, and its listeners are told by a thread (`tell_heard`): no lock is held while a
+    change waits for other members.
     """
 
     def __init__(
@@ -81,7 +87,8 @@ class CallbackPath:
         self.lock = CallbackLock(region.name)
         # The lock guards the fields below. `_listeners` may be read without it.
         self._listeners = tuple(listeners)
-        self._tells_apart = False
+        self._is_shared = False
+        self._told: CacheListener | None = None  # The listener that the thread is telling.
         self._resolver = resolver
         self._senders: dict[_core.EventQueue, Any] = {}  # The SenderCore of each attached queue.
         self._lines = Lines(log)  # Limits the log lines about callbacks and events that fail.
@@ -101,15 +108,29 @@ class CallbackPath:
     def has_listeners(self) -> bool:
         return bool(self._listeners)
 
-    def tell_apart(self) -> None:
-        """From now on another thread tells the listeners (`tell_heard`), so changes need not come here for them."""
-        self._tells_apart = True
+    @property
+    def listeners(self) -> tuple[CacheListener, ...]:
+        return self._listeners
+
+    @property
+    def told(self) -> CacheListener | None:
+        """The listener that `tell_heard` is telling now."""
+        return self._told
+
+    def set_shared(self) -> None:
+        """Several members share the region from the next change on. It waits for no callback."""
+        self._is_shared = True
+
+    def wait_until_shared(self) -> None:
+        """Returns when the last change that met callbacks has met them, after `set_shared`."""
+        with self.lock:
+            pass
 
     @property
     def is_needed(self) -> bool:
         """Whether changes must go through this path, because there are callbacks."""
-        return (
-            (bool(self._listeners) and not self._tells_apart)
+        return not self._is_shared and (
+            bool(self._listeners)
             or self._resolver is not None
             or any(sender.filters.decides_enqueue for sender in self._senders.values())
         )
@@ -141,8 +162,7 @@ class CallbackPath:
             timestamp_ms=timestamp_ms,
             condition=condition,
         )
-        with self.lock:
-            return self._make(change)
+        return self._make(change)
 
     def apply_record(self, record: bytes, position: tuple[int, int, bool]) -> int:
         """Applies a remote change, which the receiver got.
@@ -162,8 +182,7 @@ class CallbackPath:
             (fields["stamp"], fields["stamp_site"]),
         )
         try:
-            with self.lock:
-                outcome = self._make(change)
+            outcome = self._make(change)
             return {"lost": _core.APPLY_LOST, "forgotten": _core.FAILED_FORGOTTEN}.get(outcome, _core.APPLY_DONE)
         except (QueueFullError, DiskError):
             raise
@@ -181,8 +200,29 @@ class CallbackPath:
         return Origin(self._site, b"", event_id or self._region.next_event_id(), call=call)
 
     def _make(self, change: Change) -> str:
+        """Makes a change with the callbacks that have a part in it. Returns the outcome."""
+        if not self._is_shared:
+            try:
+                with self.lock:
+                    return self._make_alone(change)
+            except _IsShared:
+                pass
+        return self._region.change(
+            change.operation,
+            change.key,
+            change.value,
+            change.argument,
+            {},
+            change.version,
+            change.origin,
+            _core.ASK_NOBODY,
+            change.timestamp_ms,
+            change.condition,
+        )
+
+    def _make_alone(self, change: Change) -> str:
         """Asks the callbacks, makes the change, and tells the listeners. Returns the outcome. The caller holds the
-        lock."""
+        lock. _IsShared: nothing was done."""
         region, operation, key, version = self._region, change.operation, change.key, change.version
         old = region.lookup(key) if self._listeners or self._resolver is not None else None
         is_remote = version is not None
@@ -210,9 +250,10 @@ class CallbackPath:
             outcome
         ]
         verdicts: Verdicts = {}
-        heard: list[bool] = []
         outcome = "callbacks"
         while outcome == "callbacks":
+            if self._is_shared:
+                raise _IsShared
             # A sender may start meanwhile. Its filters are asked too: without their answer the event does not enter.
             self._ask(name, change, value, verdicts)
             outcome = region.change(
@@ -226,11 +267,11 @@ class CallbackPath:
                 ask,
                 change.timestamp_ms,
                 change.condition,
-                heard=heard,
+                alone=True,
             )
         if outcome in _DONE or outcome == "same":
             self._park_withheld(name, change, value, verdicts)
-        if outcome in _DONE and self._listeners and not heard and (name != "destroy" or (old is not None and old[3])):
+        if outcome in _DONE and self._listeners and (name != "destroy" or (old is not None and old[3])):
             self._tell_listeners(name, change, value, old)
         return outcome
 
@@ -331,12 +372,13 @@ class CallbackPath:
                 change.version is not None,
                 origin.site,
                 EventSequenceID(*origin.event_id),
+                origin.possible_duplicate,
             )
         )
 
-    def tell_heard(self, operation: str, old: tuple[int, bytes] | None, record: bytes) -> None:
-        """Tells the listeners of a change that this member made or followed. One thread does so, without the lock: a
-        listener may wait for other members, and their listeners for this one."""
+    def tell_heard(self, operation: str, old: tuple[int, bytes] | None, record: bytes, may_repeat: bool) -> None:
+        """Tells the listeners of a change that this member made or followed, and that counts. One thread does so,
+        without the lock: a listener may wait for other members, and their listeners for this one."""
         fields = _core.record_fields(record)
         self._tell(
             EntryEvent(
@@ -349,12 +391,14 @@ class CallbackPath:
                 False,
                 fields["origin_site"],
                 EventSequenceID(*fields["event_id"]),
+                may_repeat,
             )
         )
 
     def _tell(self, event: EntryEvent) -> None:
         operation, key = event.operation, event.key
         for listener in self._listeners:
+            self._told = listener
             try:
                 getattr(listener, f"after_{operation}")(event)
             except BaseException as error:
@@ -366,6 +410,7 @@ class CallbackPath:
                     operation,
                     key,
                 )
+        self._told = None
 
     # Repair of the clock
 

@@ -1,4 +1,4 @@
-"""Owns the thread that tells the listeners of a region that several members hold (docs/decisions/0061)."""
+"""Owns the thread that tells the listeners of a region that several members hold (docs/decisions/0076)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from pywan import _core
+from pywan.base.lines import Lines
 
 if TYPE_CHECKING:
     from pywan.region.member_region import MemberRegion
@@ -18,29 +19,67 @@ STOP_S = 5.0  # How long the end of the region waits for a listener that is bein
 
 
 class Listening:
-    """Tells the listeners of a region of each change that this member makes as primary, or follows as a copy.
+    """Tells the listeners of a region of each change that counts and is this member's to tell.
 
-    One thread does so, in the order in which the changes came into effect here. No lane and no caller waits for it.
+    One thread does so, one change at a time, in the order of each key. No lane and no caller waits for it. It holds no
+    lock while a listener runs.
     """
 
     def __init__(self, region: MemberRegion, tail: _core.Tail) -> None:
         self._region, self._tail = region, tail
         self._ends = False
+        self._lock = threading.Lock()
+        # Dropped changes of which the log has spoken. The lock guards both.
+        self._said, self._said_in_all = {"dropped": 0, "forgotten": 0}, 0
+        self._lines = Lines(log)
         self._thread = threading.Thread(target=self._run, name=f"pywan-listeners-{region.name}", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
-        self._region.refresh_path()  # Listeners need no detour any more.
+        self._region.callbacks.wait_until_shared()
         while not self._ends:
-            for happened in self._tail.take_heard(WAIT_MS):
-                if self._ends:
-                    return
+            happened = self._tail.next_heard(WAIT_MS)
+            if happened is not None and not self._ends:
                 self._region.callbacks.tell_heard(*happened)
+                if self._tail.heard_dropped != self._said_in_all:
+                    self.watch()
+
+    def watch(self) -> None:
+        """Logs how many changes were dropped since the last call, and which listener stands still."""
+        callbacks = self._region.callbacks
+        listeners = (callbacks.told,) if callbacks.told is not None else callbacks.listeners
+        with self._lock:
+            state = self._tail.heard_state()
+            dropped, forgotten = (state[name] - self._said[name] for name in ("dropped", "forgotten"))
+            self._said = {name: state[name] for name in self._said}
+            self._said_in_all = sum(self._said.values())
+        if dropped:
+            self._lines.warning(
+                "region %s: the listener %s stood still at one change for %.1f s: %d changes that waited for it were"
+                " dropped, and the rest of the site goes on",
+                self._region.name,
+                ", ".join(map(repr, listeners)),
+                max(state["standing_us"], state["stood_us"]) / 1e6,
+                dropped,
+            )
+        if forgotten:
+            self._lines.warning(
+                "region %s: a listener of another member stands still: %d changes that it has not heard were dropped"
+                " here, and are not told if this member takes over",
+                self._region.name,
+                forgotten,
+            )
+
+    def state(self) -> dict[str, int]:
+        """Returns how many bytes of changes wait, how long the listener that runs has been at its change, and how many
+        changes were dropped, as `Tail.heard_state`."""
+        return self._tail.heard_state()
 
     def stop(self) -> None:
         """Ends the thread when the listener that runs has returned. Changes that wait are dropped, and counted."""
         self._ends = True
         dropped = self._tail.end_hearing()
+        self.watch()
         if dropped:
             log.warning(
                 "region %s: it was closed before its listeners were told of %d changes", self._region.name, dropped

@@ -44,9 +44,12 @@ class MemberRegion(_core.RegionCore):
         self.attributes = attributes
         self.callbacks = CallbackPath(self, site, listeners, resolver)
         self.face: Region[Any, Any] = Region(self)
-        # Of a replicated region that several members hold. `_listening` is made once it has listeners.
+        # The path of changes is chosen and published under it. Its holder waits for no callback.
+        self._path_lock = threading.Lock()
+        # Of a region that several members hold. `_listening` is made once it has listeners. The lock guards these.
         self._listening_lock = threading.Lock()
         self._shared_tail: _core.Tail | None = None
+        self._each_tells = False  # Each member with a copy tells its own listeners, not the primary's member alone.
         self._listening: Listening | None = None
         self._alter = alter
         self.set_callback_path(self._path())
@@ -115,47 +118,60 @@ class MemberRegion(_core.RegionCore):
     def attach_senders(self, senders: Iterable[Any]) -> None:
         """Connects the region to the senders (SenderCore) that take its events. The member calls it."""
         by_queue = {sender.queue: sender for sender in senders}
+        asking = [queue for queue, sender in by_queue.items() if sender.filters.decides_enqueue]
         with self.callbacks.lock:
             self.callbacks.set_senders(by_queue)
-            self.attach(
-                by_queue, self._path(), [queue for queue, sender in by_queue.items() if sender.filters.decides_enqueue]
-            )
+            with self._path_lock:
+                self.attach(by_queue, self._path(), asking)
 
     def add_listener(self, listener: CacheListener) -> None:
         self.check_usable()
         listener = make_instance(listener, f"region {self.name!r}: add_listener", CALLBACK_METHODS["cache_listeners"])
         with self.callbacks.lock:
             self.callbacks.add_listener(listener)
-            self.set_callback_path(self._path())
+            self._publish_path()
         self._listen()
 
     def share(self, tail: _core.Tail, route: Any, reads_copies: bool = False) -> None:
-        """As `RegionCore.share`. Where each member has a copy (`reads_copies`), each one tells its listeners."""
-        if reads_copies:
-            self._shared_tail = tail
+        """As `RegionCore.share`. Where each member has a copy (`reads_copies`), each one tells its listeners; otherwise
+        the member of a bucket's primary does. It waits for no callback."""
+        with self._listening_lock:
+            self._each_tells = reads_copies
             if self.callbacks.has_listeners:
-                tail.hear()  # Before the first change goes into the tail: each change is told once.
+                tail.hear(not reads_copies)  # Before the first change goes into the tail: each change is told once.
+            self._shared_tail = tail
+        self.callbacks.set_shared()
         super().share(tail, route, reads_copies)
+        self._publish_path()
         self._listen()
 
     def _listen(self) -> None:
         with self._listening_lock:
             if self._shared_tail is not None and self._listening is None and self.callbacks.has_listeners:
-                self._shared_tail.hear()
+                self._shared_tail.hear(not self._each_tells)
                 self._listening = Listening(self, self._shared_tail)
 
-    def refresh_path(self) -> None:
-        """Takes listeners off the path of changes: another thread tells them."""
-        with self.callbacks.lock:
-            self.callbacks.tell_apart()
-            if not self.is_closed:
-                self.set_callback_path(self._path())
+    def watch_listeners(self) -> None:
+        """Logs what there is to say about a listener that stands still."""
+        listening = self._listening
+        if listening is not None:
+            listening.watch()
+
+    def listening_state(self) -> dict[str, int]:
+        """Returns what waits for its listeners, if several members hold the region: as `Tail.heard_state`."""
+        listening = self._listening
+        return listening.state() if listening is not None else {}
 
     def set_resolver(self, resolver: GatewayConflictResolver | None) -> None:
         self.check_not_inherited()
         with self.callbacks.lock:
             self.callbacks.set_resolver(resolver)
-            self.set_callback_path(self._path())
+            self._publish_path()
+
+    def _publish_path(self) -> None:
+        with self._path_lock:
+            if not self.is_closed:
+                self.set_callback_path(self._path())
 
     def _path(self) -> Callable[..., str] | None:
         """Returns the path of changes from now on: the function that asks the user's callbacks. None: there are no

@@ -100,6 +100,8 @@ static uint64_t build(random_source *source, uint8_t type)
         if (type == WAN_FRAME_LANE_CHANGES) {
             wan_lane_section *section = (wan_lane_section *)at;
             *section = (wan_lane_section){.first = 1 + random_next(source) / 4, .count = random_below(source, ENTRIES)};
+            section->counted = random_next(source) / 4;
+            section->heard = random_next(source) % (section->counted + 1 + section->counted / 16);
             section->bytes = (uint32_t)write_entries(source, (uint8_t *)(section + 1), section->count, 0);
             at += sizeof *section + section->bytes;
         } else if (type == WAN_FRAME_LANE_ANSWER) {
@@ -160,7 +162,7 @@ static void touch(uint8_t type, const uint8_t *payload, uint64_t length)
         at += sizeof(wan_lane_head);
         for (uint32_t n = 0; n < count; n++) {
             const wan_lane_section *section = (const wan_lane_section *)at;
-            FUZZ_CHECK(section->first != 0);
+            FUZZ_CHECK(section->first != 0 && section->heard <= section->counted);
             at = touch_entries((const uint8_t *)(section + 1), section->count, 0);
         }
     } else if (type == WAN_FRAME_LANE_IMAGE) {

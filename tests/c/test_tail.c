@@ -371,7 +371,7 @@ static void whoever_waits_hears_that_the_era_is_another_one(void)
     EXPECT_EQUAL(wan_tail_wait(&all.tail, BUCKET, era, sequence, 0), WAN_EMPTY); /* It may count yet. */
     wan_tail_set_role(&all.tail, BUCKET, WAN_TAIL_COPY, LIFE, EPOCH + 2, 0);
     EXPECT_EQUAL(wan_tail_wait(&all.tail, BUCKET, era, sequence, 0), WAN_ELSEWHERE);
-    wan_tail_told(&all.tail, BUCKET, LIFE, EPOCH + 2, 1, 0);
+    wan_tail_told(&all.tail, BUCKET, LIFE, EPOCH + 2, 1, 0, 0);
     EXPECT_EQUAL(all.bucket->counted, 1);
     EXPECT_EQUAL(wan_tail_wait(&all.tail, BUCKET, era, sequence, 0), WAN_ELSEWHERE);
     EXPECT_EQUAL(wan_tail_wait(&all.tail, BUCKET, all.bucket->era, sequence, 0), WAN_OK);
@@ -391,11 +391,11 @@ static void a_copy_takes_the_next_change_of_its_epoch_only(void)
     EXPECT_EQUAL(follow(&all, EPOCH, 2, entry), WAN_OK);
     EXPECT_EQUAL(all.tail.shard_last[SHARD], 2);
     EXPECT_EQUAL(all.bucket->counted, 0);
-    wan_tail_told(&all.tail, BUCKET, LIFE, EPOCH - 1, 2, 0);
+    wan_tail_told(&all.tail, BUCKET, LIFE, EPOCH - 1, 2, 0, 0);
     EXPECT_EQUAL(all.bucket->counted, 0);
-    wan_tail_told(&all.tail, BUCKET, LIFE, EPOCH, 1, 0);
+    wan_tail_told(&all.tail, BUCKET, LIFE, EPOCH, 1, 0, 0);
     EXPECT_EQUAL(all.bucket->first, 2);
-    wan_tail_told(&all.tail, BUCKET, LIFE, EPOCH, 9, 0); /* The primary is ahead of what has come. */
+    wan_tail_told(&all.tail, BUCKET, LIFE, EPOCH, 9, 0, 0); /* The primary is ahead of what has come. */
     EXPECT_EQUAL(all.bucket->counted, 2);
     wan_tail_set_role(&all.tail, BUCKET, WAN_TAIL_PRIMARY, LIFE, EPOCH + 1, 0);
     EXPECT_EQUAL(follow(&all, EPOCH + 1, 3, entry), WAN_ELSEWHERE);
@@ -612,7 +612,7 @@ static void send_some(play *all, uint32_t who, random_source *source)
         all->last[who] = n;
         count--;
     }
-    wan_tail_told(&all->players[who].tail, BUCKET, LIFE, all->epoch, from->counted, 0);
+    wan_tail_told(&all->players[who].tail, BUCKET, LIFE, all->epoch, from->counted, 0, 0);
     if (random_below(source, 2)) acknowledge(&all->players[all->leader], who, all->last[who]);
 }
 

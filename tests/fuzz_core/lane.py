@@ -18,7 +18,7 @@ from records import PING, PONG, make_record, split_frames
 from .grammar import odd_number
 
 REGIONS, CHANGES, IMAGE, ANSWER = 15, 16, 17, 18
-SECTION = struct.Struct("<IIQQQQQII")
+SECTION = struct.Struct("<IIQQQQQQII")
 PIECE = struct.Struct("<IIQQQQIIIBBH")
 ITEM = struct.Struct("<IIQQQB7x")
 ENTRY = struct.Struct("<IIIBBBB")
@@ -81,13 +81,14 @@ def section(
     epoch: int = EPOCH,
     transfer: int = 0,
     counted: int = 0,
+    heard: int = 0,
     count: int | None = None,
     size: int | None = None,
 ) -> bytes:
     body = b"".join(entries)
     count = len(entries) if count is None else count
     size = len(body) if size is None else size
-    return SECTION.pack(region, bucket, life, epoch, transfer, first, counted, count, size) + body
+    return SECTION.pack(region, bucket, life, epoch, transfer, first, counted, heard, count, size) + body
 
 
 def piece(
@@ -125,11 +126,30 @@ def answered(payload: bytes) -> list[tuple[int, ...]]:
     return list(ITEM.iter_unpack(payload[8:]))
 
 
-def shared_region(name: str) -> tuple[_core.RegionCore, _core.Tail]:
+def shared_region(source: Random, name: str) -> tuple[_core.RegionCore, _core.Tail]:
+    """A region that members share. Changes may wait for listeners."""
     core = _core.RegionCore(name, _core.Clock(), site=1, buckets=BUCKETS)
     tail = _core.Tail(BUCKETS, core.shards)
+    if source.random() < 0.6:
+        tail.hear(source.random() < 0.7)
     core.share(tail, None, False)
     return core, tail
+
+
+def tell_some(source: Random, tail: _core.Tail) -> None:
+    """Listeners hear some changes."""
+    for _ in range(source.choice((0, 0, 1, 5))):
+        happened = tail.next_heard(0)
+        if happened is None:
+            break
+        assert happened[0] in ("create", "update", "destroy") and _core.record_fields(happened[2])["key"][1]
+
+
+def check_heard(tail: _core.Tail) -> None:
+    for bucket in range(BUCKETS):
+        assert tail.heard_through(bucket) <= tail.state(bucket)["counted"]
+    tail.end_hearing()
+    assert tail.heard_state()["bytes"] == 0, tail.heard_state()
 
 
 def write_section(source: Random, at: list[int]) -> bytes:
@@ -173,12 +193,14 @@ def write_section(source: Random, at: list[int]) -> bytes:
             more[name] = odd_number(source, near, 32)
     if kind >= 0.2 and not more:
         at[bucket] = max(at[bucket], first + len(entries))
-    return section(entries, first, **{"bucket": bucket, "counted": odd_number(source, first), **more})
+    counted = odd_number(source, first)
+    heard = min(counted, odd_number(source, first)) if source.random() < 0.98 else odd_number(source, first)
+    return section(entries, first, **{"bucket": bucket, "counted": counted, "heard": heard, **more})
 
 
 def run_receiver(source: Random) -> None:
     name = f"lane{next(_names)}"
-    core, tail = shared_region(name)
+    core, tail = shared_region(source, name)
     for bucket in range(BUCKETS):
         role = source.choice((_core.TAIL_COPY, _core.TAIL_COPY, _core.TAIL_LEARNER))
         tail.set_role(bucket, role, LIFE, EPOCH, TRANSFER if role == _core.TAIL_LEARNER else 0)
@@ -215,6 +237,7 @@ def run_receiver(source: Random) -> None:
             ended = True
         if source.random() < 0.05 and not ended:
             tail.set_role(source.randrange(BUCKETS), source.randrange(5), LIFE, EPOCH + source.randrange(2), TRANSFER)
+        tell_some(source, tail)
         if source.random() < 0.05:
             receiver.deny(name, source.randrange(BUCKETS), EPOCH + 1)
         while out := session.data_to_send(now):
@@ -224,12 +247,13 @@ def run_receiver(source: Random) -> None:
     assert ended or len(heard) == len(asked)
     for bucket in range(BUCKETS):
         assert tail.state(bucket)["counted"] <= tail.last(bucket) < 1 << 63, tail.state(bucket)
+    check_heard(tail)
     assert receiver.promise.left_us(now) <= PROMISE_KEPT_US
 
 
 def run_sender(source: Random) -> None:
     name = f"lane{next(_names)}"
-    core, tail = shared_region(name)
+    core, tail = shared_region(source, name)
     sender = _core.LaneSender(3, "a member", 5000)
     tail.add_lane(3, sender)
     for bucket in range(BUCKETS):
@@ -265,11 +289,13 @@ def run_sender(source: Random) -> None:
         except ProtocolError:
             break
         now += source.choice((0, 10, 60_000, 200_000))
+        tell_some(source, tail)
     for bucket in range(BUCKETS):
         shown = tail.state(bucket)
         assert shown["counted"] <= shown["last"], shown
         for copy in shown["copies"]:
             assert copy["acked"] <= shown["last"], shown
+    check_heard(tail)
     assert sender.promised_until_us <= now + PROMISE_US
     sender.remove_region(name)
 

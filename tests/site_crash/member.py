@@ -119,15 +119,19 @@ class Clients:
 class Ear(pywan.CacheListener):
     """A listener that notes what it is told.
 
-    `writes_to`: a region that gets what the listener hears. `held`: it waits there until the event is set.
+    `writes_to`: a region that gets what the listener hears, but for what a listener wrote. `held`: it waits there until
+    the event is set.
     """
 
     def __init__(self, writes_to: Any, held: threading.Event) -> None:
         self._writes_to, self._held = writes_to, held
         self.told: list[tuple[str, Any, Any, Any, Any, bool]] = []
+        self.repeats: list[Any] = []  # The keys of changes that may have been told before.
 
     def _note(self, event: pywan.EntryEvent) -> None:
         self._held.wait()
+        if event.possible_duplicate:
+            self.repeats.append(event.key)
         self.told.append(
             (
                 event.operation,
@@ -138,7 +142,7 @@ class Ear(pywan.CacheListener):
                 event.is_origin_remote,
             )
         )
-        if self._writes_to is not None:
+        if self._writes_to is not None and not event.key.endswith(" heard"):
             self._writes_to.put(f"{event.key} heard", event.new_value)
 
     after_create = after_update = after_destroy = _note
@@ -191,6 +195,16 @@ class Process(SiteProcess):
         keys = [f"k{n:09}" for n in range(first, first + count)]
         self.cache.region(region).put_columns(keys, [key.ljust(bytes, "x") for key in keys])
 
+    def fill_patiently(self, region: str, first: int, count: int, bytes: int) -> None:
+        """As `fill`. Where listeners are too far behind it tries again."""
+        while True:
+            try:
+                return self.fill(region, first, count, bytes)
+            except pywan.PywanError as error:
+                if "listeners are" not in str(error):
+                    raise
+                time.sleep(0.01)
+
     def listen(self, region: str, writes_to: str | None = None) -> None:
         self.ears[region] = Ear(self.cache.region(writes_to) if writes_to else None, self.held)
         self.cache.region(region).add_listener(self.ears[region])
@@ -200,6 +214,38 @@ class Process(SiteProcess):
 
     def heard(self, region: str) -> list[Any]:
         return list(self.ears[region].told)
+
+    def count_heard(self, region: str) -> int:
+        return len(self.ears[region].told)
+
+    def heard_keys(self, region: str) -> list[Any]:
+        return [each[1] for each in self.ears[region].told]
+
+    def repeats(self, region: str) -> list[Any]:
+        return list(self.ears[region].repeats)
+
+    def waiting(self, region: str) -> dict[str, int]:
+        """What waits for the listeners of a region here."""
+        return self.cache._core.regions.get(region).listening_state()
+
+    def storm(self, regions: list[str], threads: int, each: int) -> list[str]:
+        """Puts keys of its own from each of many threads, into these regions in turn. Returns the errors."""
+        errors: list[str] = []
+        own = self.cache.name
+
+        def put(thread: int) -> None:
+            try:
+                for n in range(each):
+                    self.cache.region(regions[(thread + n) % len(regions)]).put(f"{own} {thread} {n}", n)
+            except BaseException as error:
+                errors.append(repr(error))
+
+        all_of_them = [threading.Thread(target=put, args=(thread,)) for thread in range(threads)]
+        for thread in all_of_them:
+            thread.start()
+        for thread in all_of_them:
+            thread.join()
+        return errors
 
     def end(self) -> None:
         if self.clients is not None:

@@ -15,7 +15,7 @@ from pywan._core.c_session cimport *
 from pywan._core.c_system cimport EFD_CLOEXEC, EFD_NONBLOCK, close_file, eventfd, eventfd_write
 from pywan._core.c_tables cimport wan_record
 from pywan._core.region.put cimport (
-    change_from_record, check_path, origin_from_record, region_change, region_change_if, region_recall)
+    change_from_record, check_path, origin_from_record, region_change, region_change_if, region_recall, region_relieve)
 from pywan._core.region.compiled_region cimport CompiledRegion
 from pywan._core.region.region_changes cimport Condition, RegionCalls
 from pywan._core.region.region_state cimport condition, origin, region_core
@@ -954,6 +954,7 @@ cdef class CallSession(Session):
         cdef wan_answer *answer
         cdef wan_status status
         attempt_of(call, &attempt)
+        region_relieve(region)
         wan_table_bucket_take(&region.table, bucket)
         status = check_path(region.attached, True)
         if status == WAN_OK:

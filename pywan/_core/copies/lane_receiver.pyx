@@ -16,6 +16,7 @@ from pywan._core.wire.session cimport ENDED_CLOSED, ENDED_TOLD, GOES_AGAIN, GOES
 from pywan._core.base.status cimport report_unraisable
 from pywan._core.wire.stream cimport buffer_close_frame, buffer_frame, buffer_open_frame
 from pywan._core.region.follow cimport region_follow, region_learn, region_learn_events
+from pywan._core.region.put cimport region_relieve
 
 
 cdef enum:
@@ -218,11 +219,17 @@ cdef class LaneReceiverSession(Session):
         set_answer(answer, WAN_ANSWER_LATER, section.life, section.epoch, 0)
         if core == NULL or section.bucket >= core.tail.bucket_count:
             return GOES_ON
-        if wan_tail_heard(core.tail) != NULL and wan_heard_is_full(wan_tail_heard(core.tail)):
-            return GOES_ON                  # Listeners are far behind. The lane itself never waits for them.
         at = &core.tail.buckets[section.bucket]
         if not may_take(at, section.life, section.epoch, section.transfer, section.first, answer):
             return GOES_ON
+        if wan_tail_heard(core.tail) != NULL and wan_heard_is_full(wan_tail_heard(core.tail)):
+            # Listeners are far behind. The lane itself never waits for them.
+            wan_tail_told(core.tail, section.bucket, section.life, section.epoch,
+                          min(section.counted, section.first - 1), section.heard, self.contact)
+            region_relieve(core)
+            if wan_heard_is_full(wan_tail_heard(core.tail)):
+                set_answer(answer, WAN_ANSWER_LATER, section.life, section.epoch, 0)
+                return GOES_ON
         if section.first > wan_read(&at.last) + 1:
             return self.end_at_gap(section.bucket, section.first, wan_read(&at.last))
         fetch.noted = 0
@@ -249,7 +256,8 @@ cdef class LaneReceiverSession(Session):
         if status != WAN_OK and status != WAN_EMPTY:
             return ENDED_TOLD
         wan_tail_told(core.tail, section.bucket, section.life, section.epoch,
-                      min(section.counted, section.first + section.count - 1), self.contact)
+                      min(section.counted, section.first + section.count - 1), section.heard,
+                      self.contact)
         set_answer(answer, WAN_ANSWER_APPLIED, section.life, section.epoch, section.first + section.count - 1)
         return GOES_ON
 

@@ -478,7 +478,7 @@ cdef class LaneSenderSession(Session):
         cdef wan_lane_section section
         cdef wan_tail_entry *entry
         cdef uint8_t *begin = NULL
-        cdef uint64_t limit, bytes = 0, first, room
+        cdef uint64_t limit, bytes = 0, first, room, heard
         cdef int done = LAID
         wan_lock_take(&at.lock)
         copy = copy_of(at, self.number)
@@ -495,6 +495,7 @@ cdef class LaneSenderSession(Session):
         if self.image.is_copied and self.image.where.region == number and self.image.where.bucket == bucket:
             limit = min(limit, self.image.through)
         first = max(copy.sent + 1, at.first)
+        heard = wan_heard_through(wan_tail_heard(tail), bucket, at.counted)
         memset(&section, 0, sizeof(section))
         if first <= limit:
             begin = find_entry(at, copy, first)
@@ -512,7 +513,7 @@ cdef class LaneSenderSession(Session):
                 return NO_ROOM
             if first + section.count <= limit:
                 done |= HAS_MORE
-        elif copy.confirmed and copy.told >= at.counted:
+        elif copy.confirmed and copy.told >= at.counted and copy.heard >= heard:
             wan_lock_release(&at.lock)
             return 0
         elif copy.confirmed and sections == 0 and not self.is_telling:
@@ -526,6 +527,7 @@ cdef class LaneSenderSession(Session):
         section.region, section.bucket = number, bucket
         section.life, section.epoch, section.transfer = at.life, at.epoch, copy.transfer
         section.first, section.counted, section.bytes = first, at.counted, <uint32_t>bytes
+        section.heard = heard
         memcpy(self.out.bytes + self.out.used, &section, sizeof(section))
         self.out.used += sizeof(section)
         if bytes:
@@ -534,7 +536,7 @@ cdef class LaneSenderSession(Session):
             copy.place = at.dropped_bytes + <uint64_t>(begin - (at.changes.bytes + at.changes.start)) + bytes
             copy.place_sequence = first + section.count - 1
         copy.sent = first + section.count - 1
-        copy.told = at.counted
+        copy.told, copy.heard = at.counted, heard
         copy.asked = not copy.confirmed
         wan_lock_release(&at.lock)
         return done

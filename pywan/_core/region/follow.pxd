@@ -153,19 +153,17 @@ cdef inline wan_status follow_held(region_core *region, wan_shard *shard, uint32
         if status != WAN_OK:
             return status
     if heard != NULL:
-        status = region_hear(heard, shard, hash, wan_record_key(record), record.key_length, record.key_form,
-                             entry.length)
+        status = region_hear(heard, bucket, room.sequence, shard, hash, wan_record_key(record), record.key_length,
+                             record.key_form, entry.length)
         if status != WAN_OK:
             follow_cancel(events)
             return status
     if region_store_version(region, shard, entry, hash) == WAN_OUT_OF_MEMORY:
-        if heard != NULL:
-            wan_heard_cancel(heard)
         follow_cancel(events)
         wan_note(WAN_NO_MEMORY, "no memory for the changes of bucket %u", bucket)
         return WAN_NO_MEMORY
     if heard != NULL:
-        wan_heard_add(heard, entry)
+        wan_heard_add(heard, bucket, entry)
     follow_commit(entry, events)
     return WAN_OK
 

@@ -89,9 +89,11 @@ cdef inline wan_status region_change(region_core *region, wan_change *change, co
                                      wan_outcome *outcome) noexcept nogil:
     """Applies one change and enqueues it. No other change of its key comes in between. If this returns WAN_OK, *outcome
     says what the change did. With any other status (a queue has no room, WAN_SLOW, WAN_CLOSED) nothing was changed.
-    WAN_SLOW: callbacks, or filters, have to be asked first. `decisions`: MAX_ATTACHED of them, for a change that comes
+    WAN_SLOW: callbacks, or filters, have to be asked first; or the change is for a region that this member has alone
+    (`from_.alone`), and members share it since. `decisions`: MAX_ATTACHED of them, for a change that comes
     through the user's callbacks. NULL: the change comes straight from its caller."""
     cdef wan_shard *shard = wan_table_shard(&region.table, change.hash)
+    region_relieve(region)
     wan_lock_take(&shard.lock)
     cdef wan_status status = region_change_held(region, shard, change, from_, decisions, outcome)
     wan_lock_release(&shard.lock)
@@ -104,6 +106,7 @@ cdef inline wan_status region_change_if(region_core *region, wan_change *change,
     cdef wan_shard *shard = wan_table_shard(&region.table, change.hash)
     cdef wan_status status
     change.waits = 0
+    region_relieve(region)
     wan_lock_take(&shard.lock)
     if region.tail != NULL and from_.attempt.call.caller:
         status = region_recall(region, change, from_, outcome)
@@ -161,6 +164,8 @@ cdef inline wan_status region_change_held(region_core *region, wan_shard *shard,
             # The change took its stamp and then waited. Since then, other sites were told a higher floor.
             change.stamp = wan_clock_take(region.clock, wan_clock_now_ms(region.clock), 1)
     status = check_path(attached, decisions != NULL)
+    if status == WAN_OK and from_.alone and region.tail != NULL:
+        status = WAN_SLOW
     if status != WAN_OK:
         return status
     if attached != NULL and attached.count and region.forwards:
@@ -201,14 +206,23 @@ cdef inline wan_status region_recall(region_core *region, wan_change *change, co
     return WAN_OK
 
 
-cdef inline wan_status region_hear(wan_heard *heard, wan_shard *shard, uint64_t hash, const uint8_t *key,
-                                   uint16_t key_length, uint8_t key_form, uint64_t entry_length) noexcept nogil:
-    """Begins a change of which listeners are told, with the value that the key has now. Under the entry lock, as
-    `wan_heard_begin`."""
+cdef inline void region_relieve(region_core *region) noexcept nogil:
+    """Drops changes that wait for a listener which stands still, if there are too many: as `wan_heard_relieve`. The
+    caller holds no lock."""
+    if region.tail != NULL and wan_tail_heard(region.tail) != NULL and wan_heard_is_full(wan_tail_heard(region.tail)):
+        wan_heard_relieve(region.tail)
+
+
+cdef inline wan_status region_hear(wan_heard *heard, uint32_t bucket, uint64_t sequence, wan_shard *shard,
+                                   uint64_t hash, const uint8_t *key, uint16_t key_length, uint8_t key_form,
+                                   uint64_t entry_length) noexcept nogil:
+    """Makes room for a change of which listeners are told, with the value that the key has now. Under the entry lock
+    and the bucket's lock, as `wan_heard_begin`."""
     cdef const wan_entry *old = wan_table_find(shard, hash, key, key_length, key_form)
     if old == NULL or old.state != WAN_ENTRY_LIVE:
-        return wan_heard_begin(heard, NULL, 0, 0, entry_length)
-    return wan_heard_begin(heard, wan_entry_value(old), old.value_length, old.value_form, entry_length)
+        return wan_heard_begin(heard, bucket, sequence, NULL, 0, 0, entry_length)
+    return wan_heard_begin(heard, bucket, sequence, wan_entry_value(old), old.value_length, old.value_form,
+                           entry_length)
 
 
 cdef inline wan_status region_note_read(region_core *region, wan_shard *shard, wan_change *change) noexcept nogil:
@@ -263,7 +277,8 @@ cdef inline wan_status region_enqueue_one(region_core *region, wan_shard *shard,
 
 cdef struct put_step:
     # What is held for one change between its reservation and its commit, in the order of the locks: room in the tail of
-    # its bucket, then in each queue that it enters, then a place among the changes that listeners are to be told.
+    # its bucket, then in each queue that it enters. The bucket's lock guards a place among the changes that listeners
+    # are to be told, too.
     enqueue_decision decided
     wan_tail_reservation room
     wan_reservation reservations[MAX_ATTACHED]
@@ -334,7 +349,7 @@ cdef inline wan_status step_take_place(region_core *region, wan_change *change, 
     cdef uint64_t length = sizeof(wan_tail_entry) + wan_record_size(change.key_length, value_length,
                                                                     from_.callback_length, step.recipient_count)
     cdef bint is_remembered = from_.attempt.call.caller != 0
-    change.recalled, change.heard = 0, 0
+    change.recalled = 0
     step.heard = wan_tail_heard(region.tail)
     step.found_bytes = 0
     if is_remembered:
@@ -392,28 +407,25 @@ cdef inline wan_status step_reserve(region_core *region, const wan_change *chang
 
 cdef inline wan_status step_hear(region_core *region, wan_shard *shard, wan_change *change,
                                  put_step *step) noexcept nogil:
-    """Takes a place among the changes that listeners are to be told, if there are listeners. `step.heard` is NULL after
-    a failure."""
+    """Makes room among the changes that listeners are to be told, if there are listeners."""
     cdef wan_heard *heard = step.heard
-    cdef wan_status status = WAN_FULL
-    change.heard = heard != NULL
     if heard == NULL:
         return WAN_OK
-    step.heard = NULL
     if wan_heard_is_full(heard):
         wan_note(WAN_FULL, "listeners are %llu bytes of changes behind", <unsigned long long>wan_read(&heard.bytes))
         return WAN_FULL
-    status = region_hear(heard, shard, change.hash, change.key, change.key_length, change.key_form, step.room.length)
-    if status == WAN_OK:
-        step.heard = heard
-    return status
+    return region_hear(heard, step_bucket(region, step), step.room.sequence, shard, change.hash, change.key,
+                       change.key_length, change.key_form, step.room.length)
+
+
+cdef inline uint32_t step_bucket(const region_core *region, const put_step *step) noexcept nogil:
+    """The number of the bucket in whose tail there is room."""
+    return <uint32_t>(step.room.bucket - region.tail.buckets)
 
 
 cdef inline void step_cancel(region_core *region, attachment *attached, put_step *step) noexcept nogil:
     """Gives back what was reserved: the change is not made."""
     cdef uint32_t n
-    if step.heard != NULL:
-        wan_heard_cancel(step.heard)
     for n in range(step.asked):
         if step.decided.verdicts[n] == ENQUEUE_ENTERS:
             wan_queue_cancel(&attached.queues[n].queue, &step.reservations[n])
@@ -466,7 +478,7 @@ cdef inline void step_write_entry(region_core *region, const wan_change *change,
     entry.verdict_length = <uint32_t>(step.room.length - (<uint8_t *>wan_tail_entry_record(entry) - step.room.at)
                                       - length - wan_align8(step.found_bytes))
     if step.heard != NULL:
-        wan_heard_add(step.heard, entry)
+        wan_heard_add(step.heard, step_bucket(region, step), entry)
 
 
 cdef inline uint64_t write_padded(uint8_t *at, const uint8_t *bytes, uint64_t length) noexcept nogil:
@@ -637,6 +649,7 @@ cdef inline void origin_from_record(origin *from_, const wan_record *record, bin
     from_.callback_length = record.callback_length
     from_.callback_form = record.callback_form
     from_.possible_duplicate = possible_duplicate
+    from_.alone = False
     from_.asked = NULL
     memset(&from_.attempt, 0, sizeof(wan_attempt))
 

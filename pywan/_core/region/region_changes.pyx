@@ -133,7 +133,7 @@ cdef class RegionCalls:
         outcome = "callbacks"
         if not state.seems_by_callbacks:
             outcome = change_one(state, WAN_DESTROY, key, None, callback_argument, None, None, None, WAN_ASK_NOBODY, 0,
-                                 None, None)
+                                 None, False)
         if outcome == "callbacks":
             outcome = change_by_callbacks(state, WAN_DESTROY, key, None, callback_argument, 0, None)
         if outcome == "missing":
@@ -167,13 +167,13 @@ cdef class RegionChanges(RegionCalls):
 
     def change(self, int operation, key, value=None, callback_argument=None, decisions=None, version=None,
                origin_=None, int ask=WAN_ASK_NOBODY, int64_t timestamp_ms=0,
-               Condition condition_=None, list heard=None):
+               Condition condition_=None, bint alone=False):
         """Makes one change, of which the caller can say everything. Changes that go through the user's Python end here.
 
         `decisions`: what the user's callbacks said, {attached queue: verdict} for each queue whose filters were asked.
         A verdict is None (enqueue), False (filtered) or (form, bytes) to be sent instead of the value. None: the
-        change was not shown to the callbacks. `heard`: a list that gets True if another
-        thread tells the listeners, or another member does (`Tail.hear`). `version`: (stamp, site) of a remote
+        change was not shown to the callbacks. `alone`: "callbacks" if members share the region by now, so that no lock
+        of its callbacks is held while the change waits for them. `version`: (stamp, site) of a remote
         change. `origin_`: (site, recipients, (member, thread, sequence), possible duplicate, flags, call); a local
         change can have one too. `call`: (caller, slot, number, row or None) of the call of another member that
         asks for the change. `condition_`: the condition of a local change.
@@ -184,7 +184,7 @@ cdef class RegionChanges(RegionCalls):
         asked first). With a `call` also "elsewhere" (this member is not primary, and changed nothing) and "in doubt"
         (it was made here, and the next primary may not have it)."""
         return change_one(self.state, operation, key, value, callback_argument, decisions, version, origin_, ask,
-                          timestamp_ms, condition_, heard)
+                          timestamp_ms, condition_, alone)
 
     @property
     def entries_here(self):
@@ -272,7 +272,7 @@ cdef class RegionChanges(RegionCalls):
         outcome = "callbacks"
         if not self.state.seems_by_callbacks:
             outcome = change_one(self.state, operation, key, value, callback_argument, None, None, None, 0, 0,
-                                 condition_, None)
+                                 condition_, False)
         if outcome == "callbacks":
             outcome = change_by_callbacks(self.state, operation, key, value, callback_argument, 0, condition_)
         return outcome in ("created", "updated", "destroyed"), bool(condition_.wanted.found_value), condition_.found()
@@ -367,7 +367,7 @@ cdef int put_one(CompiledRegion self, key, value, callback_argument) except -1:
         change_by_callbacks(self, WAN_UPDATE, key, value, callback_argument, 0, None)
         return 0
     if self.region.tail != NULL:
-        change_one(self, WAN_UPDATE, key, value, callback_argument, None, None, None, WAN_ASK_NOBODY, 0, None, None)
+        change_one(self, WAN_UPDATE, key, value, callback_argument, None, None, None, WAN_ASK_NOBODY, 0, None, False)
         return 0
     if not encode_plain(key, &encoded_key, <Py_ssize_t>WAN_KEY_BYTES_MAX):
         _key_holder = encode_key_by_type(key, &encoded_key)
@@ -392,7 +392,7 @@ cdef int put_one(CompiledRegion self, key, value, callback_argument) except -1:
         status = self.wait_for_room(&change, &from_, NULL, NULL, &outcome)
     if status == WAN_SLOW or status == WAN_ELSEWHERE:       # It has become so just now.
         if change_one(self, WAN_UPDATE, key, value, callback_argument, None, None, None, WAN_ASK_NOBODY, 0, None,
-                      None) == "callbacks":
+                      False) == "callbacks":
             change_by_callbacks(self, WAN_UPDATE, key, value, callback_argument, 0, None)
         return 0
     if status == WAN_OK and self.region.tail != NULL and change.waits:      # The region is shared since just now.
@@ -665,7 +665,7 @@ cdef wan_status wait_shared(CompiledRegion self, uint32_t bucket, const wan_chan
 
 
 cdef str change_one(CompiledRegion self, int operation, key, value, callback_argument, decisions, version, origin_,
-                    int ask, int64_t timestamp_ms, Condition condition_, list heard):
+                    int ask, int64_t timestamp_ms, Condition condition_, bint alone):
     """As `RegionChanges.change`."""
     cdef encoded encoded_key, encoded_value, encoded_argument
     cdef wan_change change
@@ -693,7 +693,7 @@ cdef str change_one(CompiledRegion self, int operation, key, value, callback_arg
     change.operation = <uint8_t>operation
     change.hash = wan_key_hash(encoded_key.data, encoded_key.length, encoded_key.form)
     change.ask = <uint8_t>ask
-    change.flags, change.heard = flags, 0
+    change.flags, from_.alone = flags, alone
     if version is None:
         change.local = 1
         change.stamp_site = self.region.site
@@ -732,11 +732,7 @@ cdef str change_one(CompiledRegion self, int operation, key, value, callback_arg
                 elsewhere = finish_shared(self, &change, &from_, decided, condition_, key, value, callback_argument,
                                           timestamp_ms, began, slots, epoch, &status, &outcome)
             if elsewhere is not None:
-                if heard is not None:
-                    heard.append(True)
                 return elsewhere
-        if heard is not None and change.heard:
-            heard.append(True)
     finally:
         free(decided)
         if slots is not None:

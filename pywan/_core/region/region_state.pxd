@@ -93,6 +93,7 @@ cdef struct origin:
     uint16_t callback_length
     uint8_t callback_form
     uint8_t possible_duplicate
+    uint8_t alone           # The change is refused if members share the region: its listeners are told otherwise there.
     # In a region that several members hold: the call that asks for the change. Its bucket remembers it with its answer.
     wan_attempt attempt
     condition *asked        # What a conditional change asked for: the value that it found is a part of the answer.

@@ -70,6 +70,7 @@ cdef class Tail:
 
     def __dealloc__(self):
         wan_tail_close(&self.tail)
+        wan_buffer_close(&self.heard)
 
     cdef int check(self, bucket) except -1:
         if not 0 <= bucket < self.tail.bucket_count:
@@ -102,48 +103,62 @@ cdef class Tail:
             free(given)
         tail_count_events(&self.tail, bucket)
 
-    def hear(self):
-        """From now on the changes that are made or followed here wait for listeners (`take_heard`)."""
-        raise_for(wan_tail_hear(&self.tail), "the changes that wait for listeners")
+    def hear(self, bint by_primary=False):
+        """From now on the changes that are made or followed here wait for listeners (`next_heard`). `by_primary`: those
+        of a bucket are told by the member that leads it, and not by each one that has a copy."""
+        raise_for(wan_tail_hear(&self.tail, by_primary), "the changes that wait for listeners")
 
-    def take_heard(self, uint32_t timeout_ms):
-        """The changes that wait for listeners, oldest first: (operation, the value before, the record). The
-        operation is "create", "update" or "destroy"; the value is (form, bytes), or None where there was none. Waits up
-        to `timeout_ms` for the first of them. []: there are none."""
-        cdef wan_buffer taken
-        cdef uint64_t at = 0
+    def set_heard_limit(self, uint64_t limit_us):
+        """Sets how long a listener may stand still before changes that wait for it are dropped. It holds as soon as 64
+        MiB of them wait."""
+        wan_set(&self.tail.heard_limit_us, limit_us)
+
+    def next_heard(self, uint32_t timeout_ms):
+        """The next change that listeners are to be told, which counts: (operation, the value before, the record,
+        whether another member may have told it too). The change that was returned before was told. The operation is
+        "create", "update" or "destroy"; the value is (form, bytes), or None where there was none. Waits up to
+        `timeout_ms` for it. None: there is none. One thread calls this."""
         cdef const wan_heard_item *item
         cdef const wan_tail_entry *entry
         cdef const uint8_t *old
         cdef const uint8_t *record
-        cdef list told = []
-        memset(&taken, 0, sizeof(taken))
+        cdef bint found
         if wan_tail_heard(&self.tail) == NULL:
-            return told
-        with nogil:
-            wan_heard_take(self.tail.heard, &taken, timeout_ms)
-        try:
-            while at < taken.used:
-                item = <const wan_heard_item *>(taken.bytes + at)
-                old = <const uint8_t *>(item + 1)
-                entry = <const wan_tail_entry *>(old + wan_align8(item.old_length))
-                record = <const uint8_t *>wan_tail_entry_record(entry)
-                told.append((OPERATIONS[entry.outcome],
-                             (item.old_form, <bytes>old[:item.old_length]) if item.has_old else None,
-                             <bytes>record[:wan_record_length(<const wan_record *>record)]))
-                at += item.length
-        finally:
-            wan_buffer_close(&taken)
-        return told
+            return None
+        found = wan_heard_next(&self.tail, &self.heard, 0)
+        if not found and timeout_ms:
+            with nogil:
+                found = wan_heard_next(&self.tail, &self.heard, timeout_ms)
+        if not found:
+            return None
+        item = <const wan_heard_item *>self.heard.bytes
+        old = <const uint8_t *>(item + 1)
+        entry = <const wan_tail_entry *>(old + wan_align8(item.old_length))
+        record = <const uint8_t *>wan_tail_entry_record(entry)
+        return (OPERATIONS[entry.outcome], (item.old_form, <bytes>old[:item.old_length]) if item.has_old else None,
+                <bytes>record[:wan_record_length(<const wan_record *>record)], bool(item.may_repeat))
+
+    def heard_state(self):
+        """What waits for listeners. `bytes` of changes wait. `dropped`: changes that were dropped because a listener
+        stood still for too long. `forgotten`: of other members, dropped for the same reason; they are not told after a
+        takeover. `standing_us`: how long the listeners have been at one change; `stood_us`: how long that was when
+        changes were dropped last."""
+        cdef wan_heard_state state
+        memset(&state, 0, sizeof(state))
+        if wan_tail_heard(&self.tail) != NULL:
+            wan_heard_look(self.tail.heard, &state)
+        return {"bytes": state.bytes, "dropped": state.dropped, "forgotten": state.forgotten,
+                "standing_us": state.standing_us, "stood_us": state.stood_us}
 
     @property
-    def heard_bytes(self):
-        """How many bytes of changes wait for listeners."""
-        return wan_read(&self.tail.heard.bytes) if wan_tail_heard(&self.tail) != NULL else 0
+    def heard_dropped(self):
+        """How many changes were dropped because listeners stood still, here or at another member."""
+        cdef wan_heard *heard = wan_tail_heard(&self.tail)
+        return wan_read(&heard.dropped) + wan_read(&heard.forgotten) if heard != NULL else 0
 
     def end_hearing(self):
-        """Nobody takes changes for listeners any more. Returns how many of them nobody took."""
-        return wan_heard_end(self.tail.heard) if wan_tail_heard(&self.tail) != NULL else 0
+        """Nobody tells changes any more. Returns how many of them this member was to tell."""
+        return wan_heard_end(&self.tail) if wan_tail_heard(&self.tail) != NULL else 0
 
     def last(self, uint32_t bucket):
         """The sequence of the newest change of a bucket. 0: there is none."""
@@ -242,13 +257,22 @@ cdef class Tail:
             tail_count_events(&self.tail, bucket)
         return grew
 
-    def told(self, uint32_t bucket, uint64_t life, uint64_t epoch, uint64_t counted):
-        """The primary says through which sequence the changes of the bucket count. It was heard now. For drivers that
-        have no lanes."""
+    def told(self, uint32_t bucket, uint64_t life, uint64_t epoch, uint64_t counted, uint64_t heard=0):
+        """The primary says through which sequence the changes of the bucket count, and listeners heard them. It was
+        heard now. For drivers that have no lanes."""
         self.check(bucket)
         self.contact = self.contact or wan_contact_begin()
         wan_contact_heard(self.contact, wan_monotonic_us())
-        wan_tail_told(&self.tail, bucket, life, epoch, counted, self.contact)
+        wan_tail_told(&self.tail, bucket, life, epoch, counted, heard, self.contact)
+
+    def heard_through(self, uint32_t bucket):
+        """Through which sequence listeners were told at this member, the primary of a bucket."""
+        self.check(bucket)
+        cdef wan_tail_bucket *held = &self.tail.buckets[bucket]
+        wan_lock_take(&held.lock)
+        through = wan_heard_through(wan_tail_heard(&self.tail), bucket, held.counted)
+        wan_lock_release(&held.lock)
+        return through
 
     def may_read(self, uint32_t bucket):
         """Whether this member, as primary of the bucket, may answer a read without asking the copies."""
