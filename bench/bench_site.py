@@ -5,6 +5,8 @@ columns    Columns of 10,000 rows into a partitioned region with one redundant c
            beside two sites in two processes that store at both ends. Random keys of a million.
 single     One synchronous `put` with a copy elsewhere, beside 200 bytes to a process in C and back; 64 threads beside
            one.
+listeners  Puts by 32 threads at each of two members into two regions whose listeners write into each other's region,
+           beside the same without listeners: the time that 99.9% of puts keep within.
 kill       kill -9 of the primary of every bucket at a quarter of full load: how long no put into them returns, and
            whether an acknowledged put was lost.
 stop       SIGSTOP instead, for 20 s.
@@ -26,6 +28,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -175,6 +178,42 @@ def single(options: Options, report: Report) -> None:
         ping.end()
 
 
+def listeners(options: Options, report: Report) -> None:
+    seconds = options.size(5.0, 2.0, 0.3)
+    with site_of(options) as (_, members):
+        for member in members:
+            member.ask("create_echo")
+        for member in members:  # The first puts make the buckets.
+            member.ask("put_both", 4, 1.0)
+
+        def both() -> dict[str, float]:
+            with ThreadPoolExecutor(len(members)) as pool:
+                found = [
+                    asked.result() for asked in [pool.submit(each.ask, "put_both", 32, seconds) for each in members]
+                ]
+            return {name: max(each[name] for each in found) for name in ("median_us", "p999_us")} | {
+                "rate": sum(each["rate"] for each in found)
+            }
+
+        without = [both() for _ in range(options.rounds)]
+        for member in members:
+            member.ask("listen_across")
+        with_them = [both() for _ in range(options.rounds)]
+        heard = [member.ask("heard") for member in members]
+    rounds = (with_them, without)
+    slow, slow_without = (statistics.median(each["p999_us"] for each in these) for these in rounds)
+    rate, rate_without = (statistics.median(each["rate"] for each in these) for these in rounds)
+    report.row(
+        "99.9% of puts by 64 threads, listeners that write across",
+        f"{slow / 1e3:.1f} ms ({rate / 1e3:.1f} k/s)",
+        f"{slow_without / 1e3:.1f} ms ({rate_without / 1e3:.1f} k/s, no listeners)",
+        slow / slow_without,
+        with_listeners=with_them,
+        without=without,
+        heard=heard,
+    )
+
+
 def felt(
     options: Options, report: Report, name: str, goal: str, rounds: int, fail: Callable[[ChildProcess], float]
 ) -> None:
@@ -303,6 +342,7 @@ def before(options: Options, report: Report) -> None:
 SECTIONS: dict[str, Callable[[Options, Report], None]] = {
     "columns": columns,
     "single": single,
+    "listeners": listeners,
     "kill": kill,
     "stop": stop,
     "join": join,

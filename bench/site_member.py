@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy
 
+import pywan
 from measure import VALUE_BYTES, numbered_keys, resident_bytes
 from pywan.errors import PywanError
 from pywan.testing.site_processes import SiteProcess, serve_site
@@ -87,9 +88,24 @@ class Writers:
         return {**self.look(), "lost": lost, "keys": len(self.acknowledged), "gap_ms": gap * 1e3, "gap_at": at}
 
 
+class Echo(pywan.CacheListener):
+    """Writes what it hears into another region, but for what such a listener wrote."""
+
+    def __init__(self, to: Any) -> None:
+        self.to, self.heard = to, 0
+
+    def after_create(self, event: pywan.EntryEvent) -> None:
+        self.heard += 1
+        if event.new_value != b"heard":
+            self.to.put(event.key + b" heard", b"heard")
+
+    after_update = after_create
+
+
 class Member(SiteProcess):
     def __init__(self) -> None:
         super().__init__()
+        self.echoes: list[Echo] = []
         self.ready_keys = self.values = numpy.empty(0, dtype="S16")
         self.next_row = 0
         self.writers: Writers | None = None
@@ -199,6 +215,45 @@ class Member(SiteProcess):
 
         in_threads(run, threads)
         return figures(sum(done), clock() - started, statistics.median(taken))
+
+    def create_echo(self) -> dict[str, Any]:
+        """A second region like the first one."""
+        self.cache.create_region("echo", type="PARTITION", redundant_copies=1, total_num_buckets=self.core.bucket_count)
+        return {}
+
+    def listen_across(self) -> dict[str, Any]:
+        """The listeners of both regions write into the other one."""
+        regions = [self.region, self.cache.region("echo")]
+        for region, other in zip(regions, reversed(regions), strict=True):
+            self.echoes.append(Echo(other))
+            region.add_listener(self.echoes[-1])
+        return {}
+
+    def heard(self) -> int:
+        return sum(echo.heard for echo in self.echoes)
+
+    def put_both(self, threads: int, seconds: float) -> dict[str, Any]:
+        """Single puts into both regions in turn, each thread with keys of its own. All times are taken."""
+        regions, clock = [self.region, self.cache.region("echo")], time.perf_counter
+        taken: list[list[float]] = [[] for _ in range(threads)]
+        started = clock()
+
+        def run(number: int) -> None:
+            n, before = 0, clock()
+            while not n or before < started + seconds:
+                regions[(number + n) % 2].put(b"%s %d %d" % (self.cache.name.encode(), number, n % 10_000), b"value")
+                now = clock()
+                taken[number].append(now - before)
+                n, before = n + 1, now
+
+        in_threads(run, threads)
+        times = sorted(each for own in taken for each in own)
+        return {
+            "events": len(times),
+            "rate": len(times) / (clock() - started),
+            "median_us": times[len(times) // 2] * 1e6,
+            "p999_us": times[len(times) * 999 // 1000] * 1e6,
+        }
 
     def write(self, threads: int, rate: float, *buckets: int) -> dict[str, Any]:
         """Puts in the background until `written` is asked. Puts into `buckets` have their times kept."""
