@@ -16,6 +16,7 @@
 #include "memory_disk.h"
 #include "base/wan_clock.h"
 #include "base/wan_lock.h"
+#include "copies/wan_heard.h"
 #include "copies/wan_lane.h"
 #include "copies/wan_tail.h"
 #include "log/wan_log.h"
@@ -506,8 +507,8 @@ static void stamps_ascend_in_every_thread_and_threads_have_numbers_of_their_own(
     printf("  clock: %" PRIu64 " stamps\n", wan_read(&shared.taken));
 }
 
-/* The tail of a bucket with a primary's threads, a lane's thread that sleeps when there is nothing to send, and a
- * thread that takes a second copy into the set and out of it. */
+/* The tail of a bucket with a primary's threads, a lane's thread that sleeps when there is nothing to send, a thread
+ * that tells listeners what counts, and one that takes a second copy into the set and out of it. */
 
 enum { TAIL_BUCKETS = 2, TAIL_MAKERS = 4 };
 typedef struct {
@@ -515,8 +516,40 @@ typedef struct {
     wan_lane_state lane;
     uint64_t received[TAIL_BUCKETS]; /* What the copy has: the lane's thread publishes it before it acknowledges. */
     uint64_t made, acknowledgements, naps, beside;
+    uint64_t told[TAIL_BUCKETS]; /* Through here listeners were told. */
     int making;
 } shared_tail;
+
+/* Makes the change for which there is room, and keeps it for listeners. Returns its sequence. */
+static uint64_t make_change(shared_tail *shared, uint32_t number, wan_tail_reservation *room)
+{
+    wan_heard *heard = wan_tail_heard(&shared->tail);
+    *(wan_tail_entry *)room->at = (wan_tail_entry){.length = 64, .row = number};
+    CHECK(wan_heard_begin(heard, number, room->sequence, NULL, 0, 0, 64) == WAN_OK);
+    wan_heard_add(heard, number, (const wan_tail_entry *)room->at);
+    return wan_tail_commit(&shared->tail, room, number);
+}
+
+static void *tell_changes(void *context)
+{
+    shared_tail *shared = ((worker *)context)->shared;
+    wan_buffer taken = {0};
+    for (;;) {
+        const int ends = !__atomic_load_n(&shared->making, __ATOMIC_SEQ_CST);
+        /* While changes are made, this wait ends by one that counts. */
+        if (!wan_heard_next(&shared->tail, &taken, ends ? 0 : 200)) {
+            if (ends) break;
+            continue;
+        }
+        const wan_heard_item *item = (const wan_heard_item *)taken.bytes;
+        const uint32_t number = ((const wan_tail_entry *)(item + 1))->row;
+        CHECK(item->sequence == shared->told[number] + 1);
+        CHECK(__atomic_load_n(&shared->received[number], __ATOMIC_ACQUIRE) >= item->sequence);
+        shared->told[number] = item->sequence;
+    }
+    wan_buffer_close(&taken);
+    return NULL;
+}
 
 static void *make_changes(void *context)
 {
@@ -528,8 +561,7 @@ static void *make_changes(void *context)
         wan_tail_reservation room;
         const wan_attempt attempt = {.since = 1, .waits = 1};
         CHECK(wan_tail_reserve(&shared->tail, number, 64, made % 4 ? &attempt : NULL, &room) == WAN_OK);
-        *(wan_tail_entry *)room.at = (wan_tail_entry){.length = 64};
-        uint64_t sequence = wan_tail_commit(&shared->tail, &room, number);
+        const uint64_t sequence = make_change(shared, number, &room);
         if (made % 4) /* It runs the lane if that rests. */
             wan_tail_run_lane(&(wan_lane_wait){.tail = &shared->tail, .bucket = number, .sequence = sequence});
         /* If a wake-up is lost, on either side, nobody comes and this wait ends. */
@@ -560,8 +592,7 @@ static void *shelve_changes(void *context)
                 if (!(free_places >> n & 1)) continue;
                 wan_tail_reservation room;
                 CHECK(wan_tail_reserve(&shared->tail, number, 64, NULL, &room) == WAN_OK);
-                *(wan_tail_entry *)room.at = (wan_tail_entry){.length = 64};
-                const uint64_t sequence = wan_tail_commit(&shared->tail, &room, number);
+                const uint64_t sequence = make_change(shared, number, &room);
                 shelved[n] = (wan_shelved){.owner = owner, .era = era, .sequence = sequence};
                 if (wan_tail_shelve(&shared->tail, number, &shelved[n]) == WAN_EMPTY) free_places &= ~(1u << n);
                 wan_add_shared(&shared->made, 1);
@@ -676,6 +707,7 @@ static void a_change_that_counts_is_at_the_copy_and_nobody_waits_for_a_lost_wake
     shared.lane.run = run_beside;
     shared.lane.runner = &shared;
     CHECK(wan_tail_add_lane(&shared.tail, 0, &shared.lane) == WAN_OK);
+    CHECK(wan_tail_hear(&shared.tail, 1) == WAN_OK);
     const wan_tail_copy copy = {.lane = 0, .state = WAN_COPY_WAITED};
     for (uint32_t n = 0; n < TAIL_BUCKETS; n++) {
         wan_tail_set_role(&shared.tail, n, WAN_TAIL_PRIMARY, 1, 1, 0);
@@ -683,10 +715,17 @@ static void a_change_that_counts_is_at_the_copy_and_nobody_waits_for_a_lost_wake
     }
     shared.making = 2 * TAIL_MAKERS;
     run_crews(&shared,
-              (crew[]){{make_changes, TAIL_MAKERS}, {shelve_changes, TAIL_MAKERS}, {run_lane, 1}, {change_copies, 1}},
-              4);
+              (crew[]){{make_changes, TAIL_MAKERS},
+                       {shelve_changes, TAIL_MAKERS},
+                       {run_lane, 1},
+                       {change_copies, 1},
+                       {tell_changes, 1}},
+              5);
     uint64_t last = 0;
-    for (uint32_t n = 0; n < TAIL_BUCKETS; n++) last += shared.tail.buckets[n].last;
+    for (uint32_t n = 0; n < TAIL_BUCKETS; n++) {
+        last += shared.tail.buckets[n].last;
+        CHECK(shared.told[n] == shared.tail.buckets[n].counted);
+    }
     CHECK(last == shared.made && shared.made > 100);
     printf("  tail: %" PRIu64 " changes in %" PRIu64 " acknowledgements, %" PRIu64 " times beside the lane's thread\n",
            shared.made, shared.acknowledgements, shared.beside);
