@@ -236,3 +236,19 @@ def test_a_listener_that_stands_still_holds_up_its_site_for_the_member_timeout_a
     assert sum(int(dropped) for _, dropped in lines) == two.ask("waiting", "copied")["dropped"]
     assert all(int(seconds) >= 2 for seconds, _ in lines)
     assert len(lines) < 20
+
+
+@pytest.mark.whole
+def test_a_region_becomes_shared_though_its_listener_stands_still_in_the_thread_of_a_change(site):
+    one = site.start("one")
+    one.ask("listen", "copied")
+    one.ask("hold", True)
+    one.ask("begin_put", "copied", "k", 0)  # The listener stands still in this thread, under the callback lock.
+    eventually(lambda: one.do("copied", "get", "k") == 0)
+    two = site.start("two")
+    in_sync(site, "two", "copied")
+    for n in range(1, 21):
+        (one, two)[n % 2].do("copied", "put", "k", n)
+    assert heard(one) == []
+    one.ask("hold", False)
+    assert [each[3] for each in hears(one, 21)] == list(range(21))

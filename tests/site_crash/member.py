@@ -228,6 +228,10 @@ class Process(SiteProcess):
         """What waits for the listeners of a region here."""
         return self.cache._core.regions.get(region).listening_state()
 
+    def begin_put(self, region: str, key: str, value: Any) -> None:
+        """A put in a thread of its own, for which nobody waits."""
+        threading.Thread(target=self.cache.region(region).put, args=(key, value)).start()
+
     def storm(self, regions: list[str], threads: int, each: int) -> list[str]:
         """Puts keys of its own from each of many threads, into these regions in turn. Returns the errors."""
         errors: list[str] = []
