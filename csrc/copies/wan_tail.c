@@ -241,8 +241,15 @@ static int mark_lane(wan_tail *tail, uint32_t number, uint32_t lane)
 /* Marks the bucket for a lane, and wakes the lane. `may_rest`: not if it rests. Under the bucket's lock. */
 static void give_lane(wan_tail *tail, const wan_tail_bucket *bucket, uint32_t lane, int may_rest)
 {
-    if (!mark_lane(tail, number_of(tail, bucket), lane)) return;
+    const uint32_t number = number_of(tail, bucket);
+    const uint64_t *bits = __atomic_load_n(&tail->to_send[lane], __ATOMIC_ACQUIRE);
     wan_lane_state *state = __atomic_load_n(&tail->lanes[lane], __ATOMIC_ACQUIRE);
+    /* Of many rows only the first writes what the lane's thread writes, too. A lane that runs takes the mark away
+     * before it takes the bucket's lock, and looks for marks before it waits. */
+    if (bits && state && __atomic_load_n(&bits[number / 64], __ATOMIC_SEQ_CST) >> number % 64 & 1
+        && __atomic_load_n(&state->asleep, __ATOMIC_SEQ_CST) == WAN_LANE_RUNS)
+        return;
+    if (!mark_lane(tail, number, lane)) return;
     if (!state || (may_rest && __atomic_load_n(&state->asleep, __ATOMIC_SEQ_CST) == WAN_LANE_RESTS)) return;
     wan_lane_wake(state);
 }
