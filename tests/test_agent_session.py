@@ -62,6 +62,8 @@ class Site:
             regions = {name: encoding.attributes_of(each) for name, each in fields["regions"].items()}
             holdings = encoding.holdings_of(encoding.unpack(fields["holdings"])) if "holdings" in fields else {}
             stored = encoding.decision_id_of(fields["stored"])
+            if fields["ended"]:
+                self.core.left(encoding.incarnation_of(fields["ended"]), self.now_us)
             self.core.join(profile, regions, holdings, stored, self.now_us)
             since = 0
         else:
@@ -141,6 +143,23 @@ def test_a_member_that_was_given_up_begins_anew_and_tells_its_regions_again():
     assert site.asks(session) == ["host"]
     site.news(session)
     assert session.tables.members[session.me].hosting == (("data", 100),)
+
+
+@pytest.mark.parametrize("is_gone", [True, False])
+def test_a_member_warns_of_a_twin_only_if_that_may_still_live(is_gone, caplog):
+    site = Site()
+    first = site.member("a")
+    first._process = "here 1"
+    site.news(first)
+    second = site.member("a")
+    second.me = Incarnation("a", 2)
+    second._has_ended = lambda process: is_gone and process == "here 1"
+    site.news(second)
+    assert not second.is_joined and second.retries
+    site.now_us = second.news_due_us
+    site.news(second)
+    assert second.is_joined == is_gone
+    assert ("is not taken in" in caplog.text) != is_gone
 
 
 def test_a_member_names_the_incarnations_that_have_used_its_folder():

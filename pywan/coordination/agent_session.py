@@ -190,6 +190,7 @@ class AgentSession:
         self.is_joined = False  # The coordinator has taken the member in, and has not given it up as far as is known.
         self.has_tried = False  # Every locator was asked once.
         self.refusal = ""  # Why the coordinator does not take the member in.
+        self._warned = ""  # The refusal of which the log has a line.
         self.problem = ""  # Why nobody coordinates.
         self.away_since_us: int | None = None  # Since when nobody coordinates. None: somebody does.
         self.member_timeout_us = MEMBER_TIMEOUT_US  # As the coordinator told it last.
@@ -532,7 +533,7 @@ class AgentSession:
                 self.remembered = replace(self.remembered, site_identity=identity)
             return self._take_refusal(refusal, now_us)
         coordinator = check_name(reply.get("coordinator"), "a coordinator", ProtocolError)
-        self._ended, self.refusal, self.retries = None, "", False
+        self._ended, self.refusal, self._warned, self.retries = None, "", "", False
         self.is_joined, self._reports = True, False
         self.remembered = replace(self.remembered, coordinator=coordinator, site_identity=identity)
         for name, each in self._hosted.items():
@@ -562,9 +563,12 @@ class AgentSession:
             self.is_joined, self._reports = False, True
             return []
         self.is_joined = False
-        if refusal.earlier is not None and self._has_ended(refusal.earlier.process):
-            self._ended = refusal.earlier.incarnation
-        if refusal.reason != self.refusal:
+        earlier = refusal.earlier
+        if earlier is not None and self._ended != earlier.incarnation and self._has_ended(earlier.process):
+            # The next question says so, and the member is taken in at once: that needs no warning.
+            self._ended = earlier.incarnation
+        elif refusal.reason != self._warned:
+            self._warned = refusal.reason
             log.warning(
                 "member %s is not taken in by coordinator %s: %s",
                 self.me.name,
