@@ -167,7 +167,6 @@ class Member(SiteProcess):
             "led": self.led(),
             "fewest": min((sum(copy["waited"] for copy in each["copies"]) for each in led), default=-1),
             "learning": sum(not copy["waited"] for each in led for copy in each["copies"]),
-            "size": len(self.region),
             "entries": sum(self.core.bucket(number)["entries"] for number in self.states()),
             "resident": resident_bytes(),
         }

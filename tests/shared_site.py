@@ -23,15 +23,23 @@ NEVER = 2**64 - 1
 class Member:
     """A member with its part of region "r", its lanes to the others, and its port for their calls."""
 
-    def __init__(self, number: int, buckets: int, timeout_s: float, min_copies: int, **attributes: Any) -> None:
+    def __init__(
+        self,
+        number: int,
+        buckets: int,
+        timeout_s: float,
+        min_copies: int,
+        budget: _core.MemoryBudget | None,
+        **attributes: Any,
+    ) -> None:
         self.number = number
         self.me = Incarnation(f"member{number}", number + 1)
         self.core = _core.RegionCore(
             "r", _core.Clock(), site=1, member=self.me.member_id, buckets=buckets, **attributes
         )
-        self.tail = _core.Tail(buckets, self.core.shards, min_copies)
+        self.tail = _core.Tail(buckets, self.core.shards, min_copies, budget)
         self.lanes: dict[int, _core.LaneState] = {}
-        self.calls = CallServer(self.me, "one", lambda name: self.core if name == "r" else None)
+        self.calls = CallServer(self.me, "one", lambda name: self.core if name == "r" else None, budget)
         self.pool = CallPool(self.me, "one")
         self.table = BucketTable("r", buckets)
         self.route = Route(self.core, self.table, self.pool, timeout_s=timeout_s)
@@ -61,10 +69,15 @@ class SharedSite:
         timeout_s: float = LIMIT_S,
         reads_copies: bool = False,
         min_copies: int = 1,
+        budget_bytes: int | None = None,
         **attributes: Any,
     ) -> None:
+        """`budget_bytes`: the limit of each member's budget. None: nobody counts."""
         self.buckets = buckets
-        self.members = [Member(n, buckets, timeout_s, min_copies, **attributes) for n in range(members)]
+        self.budgets = [None if budget_bytes is None else _core.MemoryBudget(budget_bytes) for _ in range(members)]
+        self.members = [
+            Member(n, buckets, timeout_s, min_copies, self.budgets[n], **attributes) for n in range(members)
+        ]
         self.epochs = [0] * buckets
         self.leaders = [0] * buckets
         self._lock = threading.Lock()  # A takeover, and the carrying of a bucket, are one step each.

@@ -107,7 +107,7 @@ SAID = [
     ("architecture.md", "only if the new primary is not ready within {}", "HANDOVER_US"),
     ("architecture.md", "no connection for {}, or no answer", "UNREACHABLE_US"),
     ("architecture.md", "listeners of a shared region {} behind", "WAN_HEARD_BYTES_MAX"),
-    ("architecture.md", "a copy is {} behind in one bucket", "WAN_TAIL_BYTES_MAX"),
+    ("architecture.md", "fills `maximum-backlog-memory` ({} MB)", "BACKLOG_MEMORY_MB"),
     ("cli.md", "After {} it sends SIGTERM", "STOP_TIMEOUT_S"),
     ("cli.md", "after {} more SIGKILL", "SIGNAL_TIMEOUT_S"),
     ("cli.md", "a regular file of at most {}", "MAX_SCRIPT_BYTES"),

@@ -22,7 +22,7 @@ class Served:
 
     def __init__(self) -> None:
         self.region = _core.RegionCore("r", _core.Clock(), site=1, member=1, buckets=BUCKETS)
-        self.tail = _core.Tail(BUCKETS, self.region.shards)
+        self.tail = self.new_tail()
         self.lane = _core.LaneState()
         self.lane.promise(NEVER)
         self.tail.add_lane(LANE, self.lane)
@@ -37,6 +37,9 @@ class Served:
         ]
         self.session = self.connect()
         self.next_id = 1
+
+    def new_tail(self) -> _core.Tail:
+        return _core.Tail(BUCKETS, self.region.shards)
 
     def connect(self) -> _core.CallSession:
         session = _core.CallSession({"r": self.region}.get)

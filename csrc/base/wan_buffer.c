@@ -29,12 +29,26 @@ wan_status wan_buffer_make_room(wan_buffer *buffer, uint64_t length, uint64_t mo
     if (buffer->capacity - buffer->used >= length) return WAN_OK;
     const uint64_t here = buffer->used - buffer->start;
     if (length > most - here) return WAN_FAIL(WAN_TOO_LARGE, "a buffer of more than %" PRIu64 " bytes", most);
-    if (buffer->start) {
+    if (buffer->start && (buffer->start >= here / 4 || buffer->capacity > most / 2)) {
         memmove(buffer->bytes, buffer->bytes + buffer->start, here);
         buffer->start = 0;
         buffer->used = here;
     }
     return wan_buffer_reserve(buffer, length);
+}
+
+void wan_buffer_shrink_to(wan_buffer *buffer, uint64_t capacity)
+{
+    const uint64_t here = buffer->used - buffer->start;
+    uint8_t *fresh = malloc(capacity);
+    if (!fresh) return;
+    memcpy(fresh, buffer->bytes + buffer->start, here);
+    wan_memory_note_freed(buffer->capacity);
+    free(buffer->bytes);
+    buffer->bytes = fresh;
+    buffer->start = 0;
+    buffer->used = here;
+    buffer->capacity = capacity;
 }
 
 void wan_buffer_rest(wan_buffer *buffer, wan_buffer_use *use, uint64_t used, uint64_t now_us)

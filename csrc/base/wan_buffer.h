@@ -29,8 +29,8 @@ static inline wan_status wan_buffer_reserve(wan_buffer *buffer, uint64_t length)
 }
 
 /* Makes room for `length` more bytes in a buffer from whose front somebody takes. It moves the content to the front
- * first where that is needed. The buffer never holds more than `most` bytes. WAN_TOO_LARGE, WAN_NO_MEMORY: nothing else
- * changed. */
+ * first where that is needed, and where enough was taken that a byte is moved a few times at most. The buffer never
+ * holds more than `most` bytes. WAN_TOO_LARGE, WAN_NO_MEMORY: nothing else changed. */
 wan_status wan_buffer_make_room(wan_buffer *buffer, uint64_t length, uint64_t most);
 
 /* Copies an item behind the others. The caller has reserved the room. Returns where the item lies. */
@@ -67,6 +67,18 @@ static inline void wan_buffer_trim(wan_buffer *buffer, uint64_t kept)
 {
     wan_buffer_empty(buffer);
     if (WAN_UNLIKELY(buffer->capacity > kept)) wan_buffer_close(buffer);
+}
+
+/* The part of wan_buffer_shrink that moves the content to smaller memory. */
+void wan_buffer_shrink_to(wan_buffer *buffer, uint64_t capacity);
+
+/* Gives memory back if a buffer has more than `kept` bytes, and eight times what its content needs. A long content is
+ * copied a few times at most while it becomes short. Without memory for that it stays as it is. */
+static inline void wan_buffer_shrink(wan_buffer *buffer, uint64_t kept)
+{
+    const uint64_t here = buffer->used - buffer->start;
+    if (WAN_UNLIKELY(buffer->capacity > kept && buffer->capacity / 8 > here))
+        wan_buffer_shrink_to(buffer, here * 2 > kept ? here * 2 : kept);
 }
 
 /* A buffer that is empty and not in use keeps up to this many bytes in any case. It keeps more only up to a multiple of

@@ -67,6 +67,13 @@ static inline uint64_t wan_answer_item_size(const wan_answer_item *item)
     return sizeof *item + (((uint64_t)item->found_length + 7) & ~(uint64_t)7);
 }
 
+/* The memory that they take, but for what the system needs to keep it. */
+static inline uint64_t wan_answers_bytes(const wan_answers *answers)
+{
+    return answers->capacity * sizeof *answers->items + answers->refused_capacity * sizeof *answers->refused
+           + answers->found_bytes;
+}
+
 void wan_answers_close(wan_answers *answers); /* Forgets all, refused callers too. It can be used again. */
 /* The newest answer of the call's caller and slot, whatever its number is. NULL: there is none. */
 const wan_first_answer *wan_answers_find(const wan_answers *answers, wan_call_identity call);

@@ -84,6 +84,14 @@ wan_status wan_tail_entry_check(const uint8_t *at, uint64_t bytes)
     return check_verdicts((const uint8_t *)wan_tail_entry_verdicts(entry), entry->verdict_length);
 }
 
+/* The bucket holds nothing. */
+static void let_go(wan_tail *tail, wan_tail_bucket *bucket)
+{
+    if (!tail->budget) return;
+    wan_budget_let_go(tail->budget, WAN_BUDGET_CHANGES, &bucket->held_changes);
+    wan_budget_let_go(tail->budget, WAN_BUDGET_REMEMBERED, &bucket->held_answers);
+}
+
 wan_status wan_tail_init(wan_tail *tail, uint32_t buckets, uint32_t shards, uint32_t min_copies)
 {
     memset(tail, 0, sizeof *tail);
@@ -111,6 +119,7 @@ void wan_tail_close(wan_tail *tail)
         free(tail->buckets[n].thin);
         wan_buffer_close(&tail->buckets[n].changes);
         wan_answers_close(&tail->buckets[n].answers);
+        let_go(tail, &tail->buckets[n]);
     }
     for (uint32_t n = 0; n < WAN_TAIL_LANES_MAX; n++) free(tail->to_send[n]);
     wan_heard_close(tail->heard, tail->bucket_count);
@@ -306,6 +315,14 @@ static void unlink_shelved(wan_tail_bucket *bucket, wan_shelved *shelved)
     shelved->is_waiting = 0;
 }
 
+void wan_tail_charge(wan_tail *tail, wan_tail_bucket *bucket)
+{
+    if (!tail->budget) return;
+    wan_budget_hold(tail->budget, WAN_BUDGET_CHANGES, &bucket->held_changes,
+                    bucket->changes.used - bucket->changes.start);
+    wan_budget_hold(tail->budget, WAN_BUDGET_REMEMBERED, &bucket->held_answers, wan_answers_bytes(&bucket->answers));
+}
+
 /* Gives a wait that is over to its owner. */
 static void make_ready(wan_tail_bucket *bucket, wan_shelved *shelved)
 {
@@ -340,6 +357,7 @@ static void drop_through(wan_tail_bucket *bucket, uint64_t sequence)
         bucket->first++;
     }
     if (changes->start == changes->used) wan_buffer_trim(changes, EMPTY_BYTES_KEPT);
+    else wan_buffer_shrink(changes, EMPTY_BYTES_KEPT);
 }
 
 static void drop_all(wan_tail_bucket *bucket)
@@ -412,6 +430,7 @@ static int recount(wan_tail *tail, wan_tail_bucket *bucket)
         let_hear(tail, bucket);
     }
     drop_through(bucket, needed < bucket->counted ? needed : bucket->counted);
+    wan_tail_charge(tail, bucket);
     return grew;
 }
 
@@ -491,8 +510,8 @@ static wan_status recall(const wan_tail_bucket *bucket, const wan_attempt *attem
 
 /* The primary's changes. */
 
-/* Whether the primary may take a change of `length` bytes now. Under the bucket's lock. */
-static wan_status may_take(wan_tail *tail, wan_tail_bucket *bucket, uint64_t length)
+/* Whether the primary may take a change now. Under the bucket's lock. */
+static wan_status may_take(wan_tail *tail, wan_tail_bucket *bucket)
 {
     const uint32_t others = copies_in_sync(bucket);
     if (!is_in_time(tail, 0)) return WAN_ELSEWHERE;
@@ -502,10 +521,6 @@ static wan_status may_take(wan_tail *tail, wan_tail_bucket *bucket, uint64_t len
                         "; nothing was changed. Start the members that are missing (`show coordinator` says who is"
                         " there), or lower min-in-sync-copies",
                         number_of(tail, bucket), others + 1, tail->min_copies);
-    const uint64_t waiting = bucket->changes.used - bucket->changes.start;
-    if (waiting && waiting + length > WAN_TAIL_BYTES_MAX)
-        return WAN_FAIL(WAN_FULL, "copies of bucket %" PRIu32 " are %" PRIu64 " bytes behind", number_of(tail, bucket),
-                        waiting);
     return WAN_OK;
 }
 
@@ -534,7 +549,7 @@ wan_status wan_tail_reserve(wan_tail *tail, uint32_t number, uint64_t length, co
         status = recall(bucket, attempt, &room->recalled, &first);
         if (status == WAN_EMPTY) status = WAN_OK;
     }
-    if (status == WAN_OK) status = may_take(tail, bucket, length);
+    if (status == WAN_OK) status = may_take(tail, bucket);
     if (status == WAN_OK) status = make_room(bucket, length, room);
     if (status == WAN_OK && attempt) room->is_waited_for = attempt->waits;
     if (status != WAN_OK) wan_lock_release(&bucket->lock);
@@ -559,6 +574,7 @@ uint64_t wan_tail_commit(wan_tail *tail, wan_tail_reservation *room, uint32_t sh
         store(&bucket->counted, sequence);
         let_hear(tail, bucket);
     }
+    wan_tail_charge(tail, bucket);
     wan_lock_release(&bucket->lock);
     return sequence;
 }
@@ -731,6 +747,8 @@ void wan_tail_set_role(wan_tail *tail, uint32_t number, uint8_t role, uint64_t l
         let_hear(tail, bucket); /* What counted under an earlier primary, which did not tell it. */
         give_lanes(tail, bucket, 0);
     }
+    if (role == WAN_TAIL_ABSENT) let_go(tail, bucket);
+    else wan_tail_charge(tail, bucket);
     __atomic_fetch_add(&bucket->changed, 1, __ATOMIC_SEQ_CST);
     wake_waiters(bucket);
     while (bucket->last_shelved && bucket->last_shelved->sequence == WAN_TAIL_HELD)
@@ -831,6 +849,7 @@ void wan_tail_followed(wan_tail *tail, wan_tail_reservation *room, const wan_tai
     store(&bucket->last, bucket->last + 1);
     remember(bucket, entry, bucket->last);
     note_change(tail, bucket, shard, bucket->last);
+    wan_tail_charge(tail, bucket);
     wan_lock_release(&bucket->lock);
 }
 
@@ -846,6 +865,7 @@ void wan_tail_told(wan_tail *tail, uint32_t number, uint64_t life, uint64_t epoc
         if (counted > bucket->counted) {
             store(&bucket->counted, counted);
             drop_through(bucket, counted);
+            wan_tail_charge(tail, bucket);
             wake_waiters(bucket);
             let_hear(tail, bucket);
         }
@@ -903,6 +923,19 @@ int wan_tail_image_acked(wan_tail *tail, uint32_t number, uint32_t lane, uint64_
     }
     wan_lock_release(&bucket->lock);
     return is_news;
+}
+
+uint64_t wan_tail_behind(wan_tail *tail, uint32_t lane)
+{
+    uint64_t bytes = 0;
+    for (uint32_t number = 0; number < tail->bucket_count; number++) {
+        wan_tail_bucket *bucket = &tail->buckets[number];
+        wan_lock_take(&bucket->lock);
+        const wan_tail_copy *copy = find_copy(bucket, lane);
+        if (copy && copy->acked < bucket->last) bytes += bucket->changes.used - bucket->changes.start;
+        wan_lock_release(&bucket->lock);
+    }
+    return bytes;
 }
 
 void wan_tail_rewind(wan_tail *tail, uint32_t lane)

@@ -8,6 +8,7 @@
  * that it feeds, then that of the changes which listeners are still to be told. */
 #ifndef WAN_TAIL_H
 #define WAN_TAIL_H
+#include "base/wan_budget.h"
 #include "base/wan_buffer.h"
 #include "base/wan_clock.h"
 #include "base/wan_lock.h"
@@ -15,9 +16,8 @@
 #include "record/wan_record.h"
 #include "store/wan_queue.h"
 
-#define WAN_TAIL_LANES_MAX 256u        /* Members to which one member has lanes. */
-#define WAN_TAIL_BYTES_MAX (64u << 20) /* A bucket's tail takes no change beyond this many bytes: WAN_FULL. */
-#define WAN_IMAGE_DONE     UINT32_MAX  /* All shards of the image were sent. */
+#define WAN_TAIL_LANES_MAX 256u       /* Members to which one member has lanes. */
+#define WAN_IMAGE_DONE     UINT32_MAX /* All shards of the image were sent. */
 
 enum {
     WAN_TAIL_ABSENT = 0,  /* This member has no copy of the bucket. */
@@ -239,6 +239,7 @@ typedef struct {
     wan_tail_thin *thin; /* WAN_TAIL_THIN_MAX of them. NULL: there were none. */
     uint32_t thin_count; /* How many there ever were. Run number n is in place n modulo WAN_TAIL_THIN_MAX. */
     wan_answers answers; /* First answers to the calls that changed the bucket, at its primary and its copies alike. */
+    uint64_t held_changes, held_answers; /* What the bucket has charged to the budget (wan_budget_hold). */
 } wan_tail_bucket;
 
 /* One attempt of a call, or of one of its rows. */
@@ -261,6 +262,7 @@ typedef struct {
 } wan_recalled;
 
 typedef struct wan_tail {
+    wan_budget *budget; /* The member's. NULL: nobody counts. It is set before the tail is used. */
     wan_tail_bucket *buckets;
     uint32_t bucket_count, shard_count;
     uint32_t min_copies; /* A bucket with fewer copies in sync, the primary included, takes no change. */
@@ -348,8 +350,8 @@ wan_status wan_tail_set_feeds(wan_tail *tail, const wan_feed *feeds, uint32_t co
 /* The primary's changes. Reserve takes the bucket's lock and keeps it when it returns WAN_OK. `attempt`: the call that
  * asks for the change; NULL: it is never repeated. WAN_ELSEWHERE: the member is not primary of the bucket, or the
  * coordinator was silent for too long. WAN_MADE_BEFORE, WAN_IN_DOUBT, WAN_GIVEN_UP: as for
- * wan_tail_recall, and room->recalled. WAN_TOO_FEW: fewer copies than `min_copies` are in sync. WAN_FULL,
- * WAN_NO_MEMORY: there is no room. The caller holds the entry lock. */
+ * wan_tail_recall, and room->recalled. WAN_TOO_FEW: fewer copies than `min_copies` are in sync.
+ * WAN_NO_MEMORY: there is no room. A full budget refuses nothing. The caller holds the entry lock. */
 wan_status wan_tail_reserve(wan_tail *tail, uint32_t bucket, uint64_t length, const wan_attempt *attempt,
                             wan_tail_reservation *room);
 /* The entry is written: gives it its sequence, marks the bucket for the lanes of its copies, wakes lanes that sleep,
@@ -444,6 +446,12 @@ int wan_tail_acknowledged(wan_tail *tail, uint32_t bucket, uint32_t lane, uint64
  * than what the learner has, and it catches up. Returns 1, or 0 if that is no news. */
 int wan_tail_image_acked(wan_tail *tail, uint32_t bucket, uint32_t lane, uint64_t life, uint64_t epoch,
                          uint64_t transfer);
+/* Charges to the budget what the bucket has, after its memory of calls was changed by others than this file. Under the
+ * bucket's lock. */
+void wan_tail_charge(wan_tail *tail, wan_tail_bucket *bucket);
+/* How many bytes of changes the copy at the end of a lane has yet to acknowledge, over all buckets that are led. Of a
+ * bucket with several copies that is what any of them lacks. */
+uint64_t wan_tail_behind(wan_tail *tail, uint32_t lane);
 /* The connection is new: everything behind `acked` is sent again, images begin anew. */
 void wan_tail_rewind(wan_tail *tail, uint32_t lane);
 

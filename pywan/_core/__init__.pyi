@@ -145,6 +145,21 @@ def _column_rows(column: Column) -> list[_Form]:
 
 # Queues
 
+class MemoryBudget:
+    """The memory of one member that waits for other members and for listeners, at most `limit` bytes."""
+
+    def __new__(cls, limit: int) -> Self: ...
+    @property
+    def limit(self) -> int: ...
+    @property
+    def is_full(self) -> bool: ...
+    @property
+    def waits(self) -> int:
+        """How often a caller, or a connection of callers, had to wait because it was full."""
+    def used(self) -> dict[str, int]:
+        """The bytes in use: of changes that copies have yet to acknowledge, of calls that wait, of changes that
+        listeners are still to be told, and of what is remembered of calls."""
+
 class LogBudget:
     """The bytes that several logs may take together: those in one directory of a disk store."""
 
@@ -283,8 +298,11 @@ class LaneState:
 class Tail:
     """The last changes of each bucket of one region, which some copies may lack."""
 
-    def __init__(self, buckets: int, shards: int, min_copies: int = 1) -> None:
-        """`min_copies`: a bucket with fewer copies in sync, the primary included, takes no change."""
+    def __init__(self, buckets: int, shards: int, min_copies: int = 1, budget: MemoryBudget | None = None) -> None:
+        """`min_copies`: a bucket with fewer copies in sync, the primary included, takes no change. `budget`: the
+        member's, which counts what the tail holds."""
+    def behind(self) -> dict[int, int]:
+        """By lane: how many bytes of changes the copy at its end has yet to acknowledge."""
     def set_role(self, bucket: int, role: int, life: int, epoch: int, transfer: int = 0) -> None:
         """Sets what this member is for a bucket (TAIL_*)."""
     def set_copies(self, bucket: int, copies: Iterable[tuple[int, int, int, int]]) -> None:
@@ -765,7 +783,9 @@ class LaneReceiver:
 class CallSession(Session):
     """The calls of one connection."""
 
-    def __new__(cls, find_region: Callable[[str], RegionCore | None], depth: int = 0) -> Self: ...
+    def __new__(
+        cls, find_region: Callable[[str], RegionCore | None], depth: int = 0, budget: MemoryBudget | None = None
+    ) -> Self: ...
     @property
     def depth(self) -> int: ...
     @property
@@ -836,6 +856,8 @@ class CallRoute:
     slots: CallSlots
     @property
     def bucket_count(self) -> int: ...
+    def why_full(self) -> str:
+        """Says in words what fills the member's budget, what that waits for, and what helps."""
     def aim(
         self, bucket: int, began_us: int, trouble: tuple[str, int, str, bytes] | None, in_doubt: bool, key: Any
     ) -> tuple[CallLine, int] | None:

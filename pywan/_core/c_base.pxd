@@ -108,6 +108,19 @@ cdef extern from "base/wan_buffer.h" nogil:
         uint64_t began_us
     void wan_buffer_rest(wan_buffer *buffer, wan_buffer_use *use, uint64_t used, uint64_t now_us)
 
+cdef extern from "base/wan_budget.h" nogil:
+    enum: WAN_BUDGET_CHANGES, WAN_BUDGET_CALLS, WAN_BUDGET_HEARD, WAN_BUDGET_REMEMBERED
+    ctypedef struct wan_budget:
+        uint64_t limit, passing, waits
+        uint64_t *used
+    void wan_budget_init(wan_budget *budget, uint64_t limit)
+    void wan_budget_hold(wan_budget *budget, int kind, uint64_t *held, uint64_t bytes)
+    void wan_budget_let_go(wan_budget *budget, int kind, uint64_t *held)
+    bint wan_budget_is_full(const wan_budget *budget)
+    bint wan_budget_remembers(const wan_budget *budget)
+    void wan_budget_note_wait(wan_budget *budget)
+    wan_status wan_budget_wait(wan_budget *budget, uint32_t timeout_ms)
+
 cdef extern from "base/wan_memory.h" nogil:
     bint wan_memory_trim(uint64_t least)
 

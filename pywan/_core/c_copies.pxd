@@ -31,7 +31,7 @@ cdef extern from "copies/wan_slots.h" nogil:
     uint64_t wan_slots_rename(wan_slots *slots, uint64_t old, uint64_t fresh)
 
 cdef extern from "copies/wan_tail.h" nogil:
-    enum: WAN_TAIL_LANES_MAX, WAN_TAIL_BYTES_MAX, WAN_IMAGE_DONE, WAN_NO_SHARD
+    enum: WAN_TAIL_LANES_MAX, WAN_IMAGE_DONE, WAN_NO_SHARD
     enum: WAN_TAIL_ABSENT, WAN_TAIL_LEARNER, WAN_TAIL_COPY, WAN_TAIL_TAKING_OVER, WAN_TAIL_PRIMARY
     enum: WAN_ENTRY_CHANGE, WAN_ENTRY_FORGET, WAN_ENTRY_CLEAR
     enum: WAN_TAIL_REMEMBERED, WAN_TAIL_FOUND, WAN_TAIL_ROW, WAN_TAIL_LEFT_OUT
@@ -111,6 +111,7 @@ cdef extern from "copies/wan_tail.h" nogil:
         uint32_t count
         wan_feed *items
     ctypedef struct wan_tail:
+        wan_budget *budget
         wan_heard *heard
         wan_feeds *feeds
         wan_tail_bucket *buckets
@@ -167,6 +168,8 @@ cdef extern from "copies/wan_tail.h" nogil:
     enum: WAN_TAIL_GREW, WAN_TAIL_CAUGHT_UP
     int wan_tail_image_acked(wan_tail *tail, uint32_t bucket, uint32_t lane, uint64_t life, uint64_t epoch,
                              uint64_t transfer)
+    void wan_tail_charge(wan_tail *tail, wan_tail_bucket *bucket)
+    uint64_t wan_tail_behind(wan_tail *tail, uint32_t lane)
     void wan_tail_rewind(wan_tail *tail, uint32_t lane)
 
 cdef extern from "copies/wan_contact.h" nogil:

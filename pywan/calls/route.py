@@ -108,9 +108,11 @@ class Route(_core.CallRoute):
         *,
         timeout_s: float = CALL_TIMEOUT_S,
         why_nobody: Callable[[], str] = lambda: "",
+        why_full: Callable[[], str] = lambda: "the member's memory for changes that wait is full",
     ) -> None:
-        """`why_nobody` says why no member is known to be primary. Empty: there is nothing to say."""
-        self._why_nobody = why_nobody
+        """`why_nobody` says why no member is known to be primary. Empty: there is nothing to say. `why_full` says what
+        fills the member's budget, what that waits for, and what helps."""
+        self._why_nobody, self._why_full = why_nobody, why_full
         self._name, self._table, self._pool = core.name, table, pool
         self.slots = pool.slots
         table.on_change(self._forget)
@@ -276,6 +278,10 @@ class Route(_core.CallRoute):
             )
         error.in_doubt = in_doubt
         return error
+
+    def why_full(self) -> str:
+        """As `CallRoute.why_full`."""
+        return self._why_full()
 
     def too_few(self, bucket: int, made: int, wanted: int, key: Any) -> Exception:
         """As `CallRoute.too_few`."""

@@ -34,12 +34,19 @@ class _Caller(NamedTuple):
 @of_one_process(lambda server: f"the calls to member {server._me}", nothing_in_child=("stop",))
 class CallServer:
     """Serves the calls of other members of the site. `find_region(name)` returns the RegionCore of that name, or None.
+    `budget`: the member's; while it is full its connections take no calls.
 
     Each connection has a thread: that of the port.
     """
 
-    def __init__(self, me: Incarnation, site_identity: str, find_region: Callable[[str], Any]) -> None:
-        self._me, self._site_identity, self._find_region = me, site_identity, find_region
+    def __init__(
+        self,
+        me: Incarnation,
+        site_identity: str,
+        find_region: Callable[[str], Any],
+        budget: _core.MemoryBudget | None = None,
+    ) -> None:
+        self._me, self._site_identity, self._find_region, self._budget = me, site_identity, find_region, budget
         self._lock = threading.Lock()
         self._left = threading.Condition(self._lock)  # Notified when a connection has ended.
         # The caller of each connection, and its number. `_lock` guards it, and the next four.
@@ -98,7 +105,7 @@ class CallServer:
             raise ProtocolError(
                 f"calls within {opening.depth} calls, one within the other; {_core.CALL_DEPTH_MAX} are possible"
             )
-        session = _core.CallSession(self._find_region, opening.depth)
+        session = _core.CallSession(self._find_region, opening.depth, self._budget)
         self._take_place(session, _Caller(opening.from_, opening.depth), opening.line)
         try:
             connection.opened(session.stop)

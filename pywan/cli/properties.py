@@ -27,6 +27,7 @@ UNDERSTOOD = (
     "member-timeout",
     "allow-callbacks",
     "maximum-tombstone-memory",
+    "maximum-backlog-memory",
 )
 # Properties of Geode without a meaning here. Those of security are not among them: ignoring them would be a trap.
 IGNORED_PREFIXES = (

@@ -260,6 +260,10 @@ class CopiesSession:
 
     # Lanes to others
 
+    def members_of_lanes(self) -> dict[int, Incarnation]:
+        """Returns the member at the end of each lane, by the lane's number in the tails."""
+        return {peer.number: member for member, peer in self.peers.items()}
+
     def _peer(self, name: str, tail: _core.Tail, member: Incarnation) -> PeerSession:
         """Returns what is kept for a member. Its lane carries the region from now on."""
         peer = self.peers.get(member)

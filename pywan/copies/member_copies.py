@@ -106,6 +106,11 @@ class MemberCopies:
         with self._lock:
             return self._session.reached(_core.monotonic_us())
 
+    def members_of_lanes(self) -> dict[int, Incarnation]:
+        """Returns the member at the end of each lane, by the lane's number in the tails."""
+        with self._lock:
+            return self._session.members_of_lanes()
+
     def counts(self, name: str) -> dict[str, int]:
         with self._lock:
             return self._session.counts(name)

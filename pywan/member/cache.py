@@ -26,6 +26,7 @@ from pywan.gateway.receiver import GatewayReceiver
 from pywan.gateway.sender import GatewaySender
 from pywan.gateway.status import receiver_status
 from pywan.member.core import MemberCore
+from pywan.member.sharing import BACKLOG_MEMORY_MB
 from pywan.region.region import Region
 
 log = logging.getLogger("pywan.cache")
@@ -65,6 +66,9 @@ class Cache(Described):
             `package.module` or `package.module:Class`, several in a list or separated by commas. By default no class is
             allowed. Classes that this program or its cache.xml names need no permission.
         maximum_tombstone_memory: The limit in MB for the tombstones of one region.
+        maximum_backlog_memory: The limit in MB for what waits for other members of the site and for listeners: changes
+            that copies have yet to acknowledge, calls that wait for that, changes that listeners are still to be told,
+            and what is remembered of calls. While it is full, changes of shared regions wait.
 
     Raises:
         ConfigurationError: An argument cannot be used.
@@ -93,6 +97,7 @@ class Cache(Described):
         call_timeout: float | None = None,
         allow_callbacks: Any = (),
         maximum_tombstone_memory: int = TOMBSTONE_MEMORY_MB,
+        maximum_backlog_memory: int = BACKLOG_MEMORY_MB,
     ) -> None:
         self._core = MemberCore(
             name,
@@ -105,6 +110,7 @@ class Cache(Described):
             call_timeout=call_timeout,
             allow_callbacks=allow_callbacks,
             maximum_tombstone_memory=maximum_tombstone_memory,
+            maximum_backlog_memory=maximum_backlog_memory,
         )
         _open.add(self)
         try:

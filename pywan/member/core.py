@@ -79,6 +79,7 @@ class MemberCore:
         call_timeout: float | None,
         allow_callbacks: Any,
         maximum_tombstone_memory: int,
+        maximum_backlog_memory: int,
     ) -> None:
         self.state = MemberState(name)
         self.name = name
@@ -97,6 +98,7 @@ class MemberCore:
         self._handover_s = to_wait_time(handover_time, f"cache {name!r}: handover_time")
         # None: what follows from the site's `member-timeout`.
         self._call_timeout_s = to_call_timeout(call_timeout, f"cache {name!r}: call_timeout")
+        self._backlog_bytes = to_int(maximum_backlog_memory, "maximum_backlog_memory", 1, 1 << 20) << 20
         tombstone_bytes = to_int(maximum_tombstone_memory, "maximum_tombstone_memory", 1, 1 << 20) << 20
         self._bind_address, self._join_timeout = bind_address, join_timeout
         self.shutdown_requested = threading.Event()
@@ -231,7 +233,7 @@ class MemberCore:
             reached=self._reached,
             followed=self._followed,
         )
-        self.sharing = SharedRegions(self.agent, self.regions.find, self._call_timeout_s)
+        self.sharing = SharedRegions(self.agent, self.regions.find, self._call_timeout_s, self._backlog_bytes)
         self.agent.start()
         self.agent.wait_joined(self._join_timeout)
         self.regions.hosting = self.sharing
@@ -296,6 +298,7 @@ class MemberCore:
             "volatile_events": self.senders.volatile_events(),
             "volatile_entries": self._volatile_entries(),
             "cluster_configuration_problems": list(self.configuration_problems),
+            "backlog": self.sharing.backlog() if self.sharing is not None else None,
             "coordination": self.agent.status() if self.agent is not None else None,
         }
 

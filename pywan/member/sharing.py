@@ -27,6 +27,8 @@ from pywan.transport.openings import Connection
 
 log = logging.getLogger("pywan.sharing")
 
+BACKLOG_MEMORY_MB = 512  # The default limit of a member's budget.
+
 _NOTHING: Mapping[int, Bucket] = MappingProxyType({})
 
 
@@ -51,9 +53,17 @@ def primary_until_us(made: RegionAttributes, heard_us: int) -> int | None:
 class SharedRegions:
     """Any thread may call it. `start` is called once the member has joined its site, `stop` when it ends."""
 
-    def __init__(self, agent: Agent, find: Callable[[str], Any], call_timeout_s: float | None = None) -> None:
-        """`call_timeout_s`: for how long a call is tried. None: as `member-timeout` says."""
+    def __init__(
+        self,
+        agent: Agent,
+        find: Callable[[str], Any],
+        call_timeout_s: float | None = None,
+        backlog_bytes: int = BACKLOG_MEMORY_MB << 20,
+    ) -> None:
+        """`call_timeout_s`: for how long a call is tried. None: as `member-timeout` says. `backlog_bytes`: the limit of
+        the member's budget (docs/decisions/0078)."""
         self._agent, self._find = agent, find
+        self.budget = _core.MemoryBudget(backlog_bytes)
         self._lock = threading.RLock()  # Guards the regions. Nobody waits for another process under it.
         self._regions: dict[str, _Shared] = {}
         self._call_timeout_s = call_timeout_s
@@ -75,7 +85,7 @@ class SharedRegions:
         return MemberCopies(self._agent, member_timeout_us=self._agent.member_timeout_us)
 
     def _make_calls(self, site_identity: str) -> CallServer:
-        return CallServer(self._me, site_identity, self._find)
+        return CallServer(self._me, site_identity, self._find, self.budget)
 
     def _make_pool(self, site_identity: str) -> CallPool:
         return CallPool(self._me, site_identity)
@@ -387,9 +397,8 @@ class SharedRegions:
         )
         start_thread(f"region {region.name} is not closed", f"close {region.name}", region.close)
 
-    @staticmethod
-    def _new_tail(region: MemberRegion) -> _core.Tail:
-        return _core.Tail(region.bucket_count, region.shards, region.attributes.min_in_sync_copies)
+    def _new_tail(self, region: MemberRegion) -> _core.Tail:
+        return _core.Tail(region.bucket_count, region.shards, region.attributes.min_in_sync_copies, self.budget)
 
     def _share(self, shared: _Shared, tail: _core.Tail, content: Mapping[int, Bucket] = _NOTHING) -> None:
         """`content`: the decisions under which what the region holds is the content of its buckets."""
@@ -402,6 +411,7 @@ class SharedRegions:
             pool,
             timeout_s=self.call_timeout_s,
             why_nobody=lambda: self._why_undecided(region.name),
+            why_full=self.why_full,
         )
         region.share(tail, route, not region.attributes.is_partitioned)
         self._have_copies(shared, tail, content)
@@ -435,6 +445,50 @@ class SharedRegions:
         return self._copies.followed()
 
     # Status and end
+
+    def backlog(self) -> dict[str, Any]:
+        """Returns what the member's budget has in use and may have, in bytes, how often a caller had to wait for it,
+        and how many bytes of changes the copies of each member have yet to acknowledge."""
+        return {
+            **self.budget.used(),
+            "limit": self.budget.limit,
+            "is_full": self.budget.is_full,
+            "waits": self.budget.waits,
+            "behind": {each.name: count for each, count in self._behind().items()},
+        }
+
+    def _behind(self) -> dict[Incarnation, int]:
+        """Returns how many bytes of changes each member has yet to acknowledge, the most first."""
+        with self._lock:
+            tails = [shared.tail for shared in self._regions.values() if shared.tail is not None]
+            members = self._copies.members_of_lanes()
+        found: dict[Incarnation, int] = {}
+        for tail in tails:
+            for lane, count in tail.behind().items():
+                if lane in members:
+                    found[members[lane]] = found.get(members[lane], 0) + count
+        return dict(sorted(found.items(), key=lambda each: -each[1]))
+
+    def why_full(self) -> str:
+        """Says in words what fills the member's budget, what that waits for, and what helps."""
+        used, behind = self.budget.used(), self._behind()
+        parts = [
+            f"{used['changes'] / 1e6:,.1f} MB of changes that copies have yet to acknowledge",
+            f"{used['calls'] / 1e6:,.1f} MB of calls that wait for that",
+            f"{used['heard'] / 1e6:,.1f} MB of changes that listeners are still to be told",
+            f"{used['remembered'] / 1e6:,.1f} MB that is remembered of calls",
+        ]
+        slowest = next(iter(behind.items()), None)
+        waits_for = (
+            f"member {slowest[0].name}, whose copies are {slowest[1] / 1e6:,.1f} MB behind"
+            if slowest is not None and used["changes"] >= used["heard"]
+            else "the listeners of this member"
+        )
+        return (
+            f"maximum-backlog-memory of member {self._me.name} ({self.budget.limit >> 20:,} MB) is full:"
+            f" {', '.join(parts)}; it waits for {waits_for}. Repeat it when that has caught up (`status member` shows"
+            " it), make fewer changes at the same time, or start the member with a higher --maximum-backlog-memory"
+        )
 
     def last_copies(self, regions: Iterable[str]) -> dict[str, tuple[int, int]]:
         """Returns for those of `regions` that are shared how many buckets with entries have their last whole copy here,

@@ -276,21 +276,102 @@ static void a_bucket_with_too_few_copies_in_sync_takes_no_change(void)
     end(&all);
 }
 
-static void a_tail_takes_no_change_beyond_its_limit_but_any_when_it_is_empty(void)
+static void a_full_budget_refuses_nothing_and_has_room_again_when_copies_acknowledge(void)
 {
     tails all;
-    wan_tail_reservation room;
+    wan_budget budget;
+    begin(&all, WAN_TAIL_PRIMARY);
+    wan_budget_init(&budget, 1 << 20);
+    all.tail.budget = &budget;
+    set_copies(&all, &waited, 1);
+    for (uint64_t n = 1; n <= 20; n++) {
+        EXPECT_EQUAL(wan_budget_is_full(&budget), n > 16); /* What is remembered of calls counts too. */
+        put(&all, 1 << 16, n);
+    }
+    EXPECT_EQUAL(wan_tail_behind(&all.tail, 0), 20 << 16);
+    EXPECT_EQUAL(wan_tail_behind(&all.tail, 1), 0);
+    acknowledge(&all, 0, 4);
+    EXPECT(wan_budget_is_full(&budget));
+    acknowledge(&all, 0, 5);
+    EXPECT(!wan_budget_is_full(&budget));
+    acknowledge(&all, 0, 20);
+    EXPECT_EQUAL(budget.used[WAN_BUDGET_CHANGES], 0);
+    EXPECT(all.bucket->changes.capacity <= 1 << 16); /* It gave the memory back when it was empty. */
+    put(&all, 1 << 16, 21);
+    end(&all);
+    EXPECT_EQUAL(budget.passing, 0);
+    EXPECT_EQUAL(budget.used[WAN_BUDGET_REMEMBERED], 0);
+}
+
+static void a_tail_that_becomes_short_gives_memory_back_before_it_is_empty(void)
+{
+    tails all;
     begin(&all, WAN_TAIL_PRIMARY);
     set_copies(&all, &waited, 1);
-    EXPECT_EQUAL(wan_tail_reserve(&all.tail, BUCKET, WAN_TAIL_BYTES_MAX + 8, NULL, &room), WAN_OK);
-    ((wan_tail_entry *)room.at)->length = WAN_TAIL_BYTES_MAX + 8;
-    wan_tail_commit(&all.tail, &room, SHARD);
-    EXPECT_EQUAL(wan_tail_reserve(&all.tail, BUCKET, 64, NULL, &room), WAN_FULL);
-    EXPECT(strstr(wan_detail, "bucket 1") != NULL);
-    acknowledge(&all, 0, 1);
-    EXPECT_EQUAL(put(&all, 64, 2), 2);
-    EXPECT(all.bucket->changes.capacity <= 1 << 20); /* It gave the memory back when it was empty. */
+    for (uint64_t n = 1; n <= 4000; n++) put(&all, 1 << 10, n);
+    const uint64_t most = all.bucket->changes.capacity;
+    acknowledge(&all, 0, 3990);
+    EXPECT(most >= 4000 << 10 && all.bucket->changes.capacity <= 1 << 16);
+    EXPECT_EQUAL(((const wan_tail_entry *)(all.bucket->changes.bytes + all.bucket->changes.start))->found_length, 3991);
+    EXPECT_EQUAL(put(&all, 1 << 10, 4001), 4001);
+    acknowledge(&all, 0, 4001);
     end(&all);
+}
+
+/* What the bucket has, against what it has charged. */
+static void expect_charged(const tails *all, const wan_budget *budget)
+{
+    uint64_t changes = 0, remembered = 0;
+    for (uint32_t n = 0; n < BUCKETS; n++) {
+        const wan_tail_bucket *bucket = &all->tail.buckets[n];
+        changes += bucket->changes.used - bucket->changes.start;
+        remembered += wan_answers_bytes(&bucket->answers);
+    }
+    const uint64_t slack = 3 * WAN_BUDGET_STEP;
+    EXPECT(budget->used[WAN_BUDGET_CHANGES] >= changes && budget->used[WAN_BUDGET_CHANGES] <= changes + slack);
+    EXPECT(budget->used[WAN_BUDGET_REMEMBERED] >= remembered
+           && budget->used[WAN_BUDGET_REMEMBERED] <= remembered + slack);
+    EXPECT_EQUAL(budget->passing, budget->used[WAN_BUDGET_CHANGES]);
+}
+
+static void the_budget_counts_what_tails_hold_whatever_happens_to_them(void)
+{
+    random_source source = {.state = 11};
+    for (int round = 0; round < 40; round++) {
+        tails all;
+        wan_budget budget;
+        uint8_t entry[1 << 13];
+        uint64_t epoch = EPOCH;
+        begin(&all, WAN_TAIL_PRIMARY);
+        wan_budget_init(&budget, 1 << 16);
+        all.tail.budget = &budget;
+        set_copies(&all, &waited, 1);
+        for (int n = 0; n < 400; n++) {
+            const uint32_t length = 64 + 8 * (uint32_t)random_below(&source, 1000);
+            const uint64_t last = all.bucket->last;
+            const int leads = all.bucket->role == WAN_TAIL_PRIMARY;
+            const uint64_t what = random_below(&source, 40);
+            if (what == 0) {
+                wan_tail_set_role(&all.tail, BUCKET, leads ? WAN_TAIL_COPY : WAN_TAIL_PRIMARY, LIFE, ++epoch, 0);
+                if (!leads)
+                    set_copies(&all, &(wan_tail_copy){.state = WAN_COPY_WAITED, .acked = all.bucket->counted}, 1);
+            } else if (what == 1) {
+                wan_tail_set_role(&all.tail, BUCKET, WAN_TAIL_LEARNER, LIFE, ++epoch, 1 + epoch);
+            } else if (what < 25 && leads) {
+                put(&all, length, (uint64_t)n);
+            } else if (what < 25) {
+                write_entry(entry, length, (uint64_t)n);
+                follow(&all, epoch, last + 1, entry);
+            } else if (leads) {
+                acknowledge(&all, 0, last - random_below(&source, last - all.bucket->counted + 1));
+            } else {
+                wan_tail_told(&all.tail, BUCKET, LIFE, epoch, last - random_below(&source, 5), 0, 0);
+            }
+            expect_charged(&all, &budget);
+        }
+        end(&all);
+        EXPECT_EQUAL(budget.passing, 0);
+    }
 }
 
 static void a_lane_that_sleeps_is_woken_once_and_one_that_works_is_not(void)
@@ -890,8 +971,12 @@ const test_case tail_tests[] = {
     {"only a primary takes changes, and a cancelled one leaves nothing",
      only_a_primary_takes_changes_and_a_cancelled_one_leaves_nothing},
     {"a bucket with too few copies in sync takes no change", a_bucket_with_too_few_copies_in_sync_takes_no_change},
-    {"a tail takes no change beyond its limit, but any when it is empty",
-     a_tail_takes_no_change_beyond_its_limit_but_any_when_it_is_empty},
+    {"a full budget refuses nothing, and has room again when copies acknowledge",
+     a_full_budget_refuses_nothing_and_has_room_again_when_copies_acknowledge},
+    {"a tail that becomes short gives memory back before it is empty",
+     a_tail_that_becomes_short_gives_memory_back_before_it_is_empty},
+    {"the budget counts what tails hold, whatever happens to them",
+     the_budget_counts_what_tails_hold_whatever_happens_to_them},
     {"a lane that sleeps is woken once, and one that works is not",
      a_lane_that_sleeps_is_woken_once_and_one_that_works_is_not},
     {"a lane at rest is run by the thread that waits, and woken for all others",

@@ -412,6 +412,7 @@ class Copies:
         self.due_us = 0
         self.share, self.drop, self.find = self.session.share, self.session.drop, self.session.find
         self.followed, self.counts = self.session.followed, self.session.counts
+        self.members_of_lanes = self.session.members_of_lanes
 
     def start(self, me: Incarnation, site_identity: str) -> None:
         self.session.me, self.session.site_identity = me, site_identity
@@ -479,7 +480,7 @@ class Sharing(SharedRegions):
         return self._member.lines
 
     def _new_tail(self, region: Any) -> Any:
-        tail = WatchedTail(region.bucket_count, region.shards, region.attributes.min_in_sync_copies)
+        tail = WatchedTail(region.bucket_count, region.shards, region.attributes.min_in_sync_copies, self.budget)
         world, member = self._member.world, self._member
 
         def watch(bucket: int, life: int, epoch: int, last: int) -> None:

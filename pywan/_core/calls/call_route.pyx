@@ -65,6 +65,10 @@ cdef class CallRoute:
         `key`: None if it is one of many."""
         raise NotImplementedError
 
+    def why_full(self):
+        """Says in words what fills the member's budget, what that waits for, and what helps."""
+        raise NotImplementedError
+
     @property
     def bucket_count(self):
         return self.state.region.table.bucket_count

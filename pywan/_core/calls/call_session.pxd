@@ -1,5 +1,6 @@
 # The interface of call_session.pyx.
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from pywan._core.base.budget cimport MemoryBudget
 from pywan._core.c_base cimport *
 from pywan._core.c_copies cimport wan_shelved, wan_tail, wan_waker
 from pywan._core.c_session cimport *
@@ -55,6 +56,9 @@ cdef class CallSession(Session):
     # When the call that is being done is given up, because its caller waits no longer. As the driver tells the time;
     # of calls of this member itself, as the monotonic clock does.
     cdef uint64_t until_us
+    cdef MemoryBudget owner_of_budget
+    cdef wan_budget *budget         # The member's. NULL: nobody counts.
+    cdef uint64_t held_bytes        # What is charged to it for the calls that wait.
     cdef list former                # States of regions that are gone, and that shelved calls may name.
     cdef readonly uint32_t depth
     cdef uint32_t callback_depth    # Of the calls that callbacks make.
@@ -96,6 +100,8 @@ cdef class CallSession(Session):
     cdef bint is_alone(self, const wan_call *call) noexcept nogil
     cdef void run_lane(self, const call_wait *wait) noexcept nogil
     cdef bint is_full(self) noexcept nogil
+    cdef bint waits_for_memory(self) noexcept nogil
+    cdef void charge(self) noexcept nogil
     cdef bint collect(self, uint64_t now_us) noexcept nogil
     cdef bint look_at_reads(self, uint64_t now_us) noexcept nogil
     cdef bint go_on_with(self, shelved_call *call, uint64_t now_us) noexcept nogil

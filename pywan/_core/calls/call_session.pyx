@@ -21,6 +21,7 @@ from pywan._core.region.region_changes cimport Condition, RegionCalls
 from pywan._core.region.region_state cimport condition, origin, region_core
 from pywan._core.region.region_walk cimport region_change_here
 from pywan._core.wire.session cimport ENDED_STOPPED, ENDED_TOLD, GOES_AGAIN, GOES_ON, Session
+from pywan._core.base.budget cimport MemoryBudget
 from pywan._core.base.status cimport report_unraisable
 from pywan._core.wire.stream cimport buffer_reserve, buffer_trim
 from pywan._core.values.tagged cimport Encoded
@@ -33,6 +34,7 @@ cdef enum:
     HELD_US = 250000
     SHELVED_MAX = 4096           # With so many calls shelved, or so many bytes of answers, the session takes no more.
     SHELVED_BYTES = 8 << 20
+    FULL_LOOK_US = 2000         # So often the session looks whether the member's budget has room again.
     READ_LOOK_US = 1000         # A read that counts looks so often whether this member is still the only primary.
     SLICE_MS = 100              # A wait looks so often whether the session is to stop.
     # What became of a call that was to be held.
@@ -41,10 +43,12 @@ cdef enum:
 
 @cython.no_gc_clear
 cdef class CallSession(Session):
-    """The calls of one connection. `find_region(name)` returns the RegionCore of that name, or None."""
+    """The calls of one connection. `find_region(name)` returns the RegionCore of that name, or None. `budget`: the
+    member's; while it is full the session takes no calls."""
 
-    def __cinit__(self, find_region, uint32_t depth=0):
+    def __cinit__(self, find_region, uint32_t depth=0, MemoryBudget budget=None):
         self.find_region, self.depth, self.callback_depth = find_region, depth, depth + 1
+        self.owner_of_budget, self.budget = budget, &budget.budget if budget is not None else NULL
         self.names, self.states = {}, {}
         self.regions = <region_core **>calloc(REGION_NUMBERS, sizeof(region_core *))
         if self.regions == NULL:
@@ -114,6 +118,13 @@ cdef class CallSession(Session):
         if length:
             memcpy(self.into.bytes + sizeof(wan_call), payload, length)
         state.check_open()
+        if wan_call_changes(head.kind) and state.region.tail != NULL and wan_budget_is_full(state.region.tail.budget):
+            try:
+                state.wait_for_memory(f"a change of bucket {head.bucket}", wan_monotonic_us(), False)
+            except Exception as error:
+                if self.fail_with(head, error, 0) == NULL:
+                    raise MemoryError(f"region {state.name!r}: no memory for an answer")
+                return at
         self.names[head.region], self.states[head.region] = state.name, state
         self.regions[head.region] = &state.region
         with nogil:
@@ -173,6 +184,8 @@ cdef class CallSession(Session):
                 due = min(due, self.held.first.until_us)
             if self.reads != NULL:
                 due = min(due, now_us + READ_LOOK_US)
+            if self.has_more and self.waits_for_memory():
+                due = min(due, now_us + FULL_LOOK_US)
         return due
 
     cdef int take_calls(self) noexcept nogil:
@@ -188,6 +201,8 @@ cdef class CallSession(Session):
             if self.out.used - self.out.start > ANSWERS_BYTES or self.is_full():
                 self.has_more = True
                 self.reads_nothing = self.is_full()
+                if self.waits_for_memory():
+                    wan_budget_note_wait(self.budget)
                 break
             status = wan_call_next(self.into.bytes + self.into.start, self.into.used - self.into.start, &length)
             if status == WAN_EMPTY:
@@ -498,6 +513,7 @@ cdef class CallSession(Session):
             among.last = call
         self.shelved += 1
         self.shelved_bytes += length
+        self.charge()
         return call
 
     cdef int hold(self, region_core *region, const wan_call *call, uint64_t until_us) noexcept nogil:
@@ -524,7 +540,17 @@ cdef class CallSession(Session):
         return how
 
     cdef bint is_full(self) noexcept nogil:
-        return self.shelved >= SHELVED_MAX or self.shelved_bytes > SHELVED_BYTES
+        return self.shelved >= SHELVED_MAX or self.shelved_bytes > SHELVED_BYTES or self.waits_for_memory()
+
+    cdef bint waits_for_memory(self) noexcept nogil:
+        """Whether the member's budget is full, and no call is taken for that. Calls that callbacks make are taken all
+        the same: a listener that has to wait would keep what it is to be told, which is a part of the budget."""
+        return self.depth == 0 and wan_budget_is_full(self.budget)
+
+    cdef void charge(self) noexcept nogil:
+        if self.budget != NULL:
+            wan_budget_hold(self.budget, WAN_BUDGET_CALLS, &self.held_bytes,
+                            self.shelved_bytes + self.shelved * sizeof(shelved_call))
 
     cdef bint collect(self, uint64_t now_us) noexcept nogil:
         """Lays out the answers of shelved calls that may leave now, or that are given up. False: there is no memory."""
@@ -616,6 +642,7 @@ cdef class CallSession(Session):
             among.last = call.before
         self.shelved -= 1
         self.shelved_bytes -= call.length
+        self.charge()
         free(call)
 
     cdef void unshelve_all(self, shelved_call *call) noexcept nogil:
@@ -634,6 +661,8 @@ cdef class CallSession(Session):
             self.drop(self.done.first)
         while self.held.first != NULL:
             self.drop(self.held.first)
+        if self.budget != NULL:
+            wan_budget_let_go(self.budget, WAN_BUDGET_CALLS, &self.held_bytes)
 
     # Calls of this member itself wait in their own thread.
 

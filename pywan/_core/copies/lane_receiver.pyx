@@ -316,6 +316,7 @@ cdef class LaneReceiverSession(Session):
         elif at.role == WAN_TAIL_LEARNER and image.part == WAN_IMAGE_ANSWERS:
             wan_lock_take(&at.lock)
             status = wan_answers_unpack(&at.answers, <const wan_answer_item *>(image + 1), image.count)
+            wan_tail_charge(core.tail, at)
             wan_lock_release(&at.lock)
             if status != WAN_OK:
                 return status

@@ -237,6 +237,26 @@ cdef class CompiledRegion:
         """Until when a call may take that began then."""
         return wan_deadline_of(began, <uint64_t>self.route.limit_us)
 
+    cdef int wait_for_memory(self, what, uint64_t began, bint goes_elsewhere) except -1:
+        """Waits while the member's budget is full, before a call that began at `began` changes something here. The call
+        is refused when its time is over: QueueFullError. `goes_elsewhere`: another member is primary, and its budget
+        counts."""
+        cdef wan_budget *budget = self.region.tail.budget
+        cdef uint64_t until
+        if goes_elsewhere or not wan_budget_is_full(budget):
+            return 0
+        until = self.deadline(began)
+        wan_budget_note_wait(budget)
+        while wan_budget_is_full(budget):
+            if wan_monotonic_us() >= until:
+                raise full_error(f"region {self.name!r}: {what} was not made within"
+                                 f" {(max(until, began) - began) / 1e6:.3g} s: {self.route.why_full()}; nothing was"
+                                 " changed")
+            PyErr_CheckSignals()        # Ctrl-C ends the wait: nothing was changed.
+            with nogil:
+                wan_budget_wait(budget, WAIT_SLICE_MS)
+        return 0
+
     cdef wan_status wait_counted(self, uint32_t bucket, uint64_t era, uint64_t sequence, uint64_t began) except *:
         """Waits until a change counts, with what came before it. WAN_OK: it does. WAN_ELSEWHERE: nobody here knows
         whether it does or will. WAN_EMPTY: it does not after the time of a call that began at `began`."""

@@ -355,7 +355,7 @@ cdef inline wan_status step_take_place(region_core *region, wan_change *change, 
     if is_remembered:
         length += sizeof(wan_call_identity)
         if (from_.asked != NULL and from_.asked.found_value
-                and from_.asked.found.used <= WAN_ANSWERS_BYTES_MAX):
+                and from_.asked.found.used <= WAN_ANSWERS_BYTES_MAX and wan_budget_remembers(region.tail.budget)):
             step.found_bytes = from_.asked.found.used
     if attached != NULL:
         for n in range(attached.count):

@@ -713,6 +713,8 @@ cdef str change_one(CompiledRegion self, int operation, key, value, callback_arg
                                     " applied to such a region in this version")
         from_.asked, began = wanted, wan_monotonic_us()
         if not from_.attempt.call.caller:
+            if wan_budget_is_full(self.region.tail.budget):
+                self.wait_for_memory(f"a change of key {described(key)}", began, self.is_elsewhere(change.hash))
             slots = self.slots
             slots.take(&from_.attempt.call)
             own = from_.attempt.call

@@ -1,4 +1,5 @@
 # Owns `Tail`, the tails of a region that several members hold, and `LaneState`, what a tail knows of a lane.
+cimport cython
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
@@ -8,6 +9,7 @@ from pywan._core.c_copies cimport *
 from pywan._core.c_record cimport wan_record, wan_record_length
 from pywan._core.c_system cimport *
 from pywan._core.queue.queue cimport gateway_queue, queue_count
+from pywan._core.base.budget cimport MemoryBudget
 from pywan._core.base.status cimport raise_for
 
 TAIL_ABSENT, TAIL_LEARNER, TAIL_COPY = WAN_TAIL_ABSENT, WAN_TAIL_LEARNER, WAN_TAIL_COPY
@@ -59,14 +61,18 @@ cdef class LaneState:
             close_file(self.state.rest_file)
 
 
+@cython.no_gc_clear      # `__dealloc__` gives back to the budget what the tail holds.
 cdef class Tail:
-    """The last changes of each bucket of one region, which some copies may lack. `epoch` is one word everywhere."""
+    """The last changes of each bucket of one region, which some copies may lack. `epoch` is one word everywhere.
+    `budget`: the member's, which counts what the tail holds."""
 
-    def __cinit__(self, uint32_t buckets, uint32_t shards, uint32_t min_copies=1):
+    def __cinit__(self, uint32_t buckets, uint32_t shards, uint32_t min_copies=1, MemoryBudget budget=None):
         self.lanes, self.fed = {}, ()
         if buckets == 0 or shards == 0 or shards % buckets:
             raise ValueError(f"{shards} shards cannot be divided among {buckets} buckets")
         raise_for(wan_tail_init(&self.tail, buckets, shards, min_copies), "the tails of a region")
+        if budget is not None:
+            self.budget, self.tail.budget = budget, &budget.budget
 
     def __dealloc__(self):
         wan_tail_close(&self.tail)
@@ -273,6 +279,19 @@ cdef class Tail:
         through = wan_heard_through(wan_tail_heard(&self.tail), bucket, held.counted)
         wan_lock_release(&held.lock)
         return through
+
+    def behind(self):
+        """By lane: how many bytes of changes the copy at its end has yet to acknowledge. Copies that have everything
+        are left out."""
+        cdef uint32_t number
+        cdef uint64_t bytes
+        found = {}
+        for number in self.lanes:
+            with nogil:
+                bytes = wan_tail_behind(&self.tail, number)
+            if bytes:
+                found[number] = bytes
+        return found
 
     def may_read(self, uint32_t bucket):
         """Whether this member, as primary of the bucket, may answer a read without asking the copies."""

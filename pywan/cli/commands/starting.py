@@ -98,6 +98,10 @@ def start_server(session: Session, values: Values) -> Result:
                 values.get("maximum_tombstone_memory") or properties.get("maximum-tombstone-memory"),
                 "maximum-tombstone-memory",
             ),
+            "maximum_backlog_memory": _number(
+                values.get("maximum_backlog_memory") or properties.get("maximum-backlog-memory"),
+                "maximum-backlog-memory",
+            ),
             "join_timeout": min(10.0, timeout / 2)
             if timeout
             else None,  # The member can then still say why it did not join.
@@ -231,6 +235,7 @@ COMMANDS = (
             ),
             Option("server-port", "where it listens (a free port)"),
             Option("maximum-tombstone-memory", "MB that remember destroyed keys (64)"),
+            Option("maximum-backlog-memory", "MB that may wait for copies and listeners (512)"),
             WAIT_OPTION,
             HANDOVER_OPTION,
             CALL_TIMEOUT_OPTION,

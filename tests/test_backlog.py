@@ -1,0 +1,194 @@
+"""One budget of memory a member: what is counted, who waits while it is full, and that nothing waits for ever."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import time
+
+import pytest
+
+import pywan
+from fuzz_core import calls
+from pywan import _core
+from pywan.testing.waiting import eventually
+from shared_site import Call, SharedSite
+from test_shelved_calls import BUCKETS, DONE, ELSEWHERE, EPOCH, FAILED, IN_DOUBT, LIFE, Served
+
+KB = 1 << 10
+VALUE = b"v" * 8 * KB
+SLACK = 3 * 4 * KB  # What a bucket or a connection may have charged beyond what it has.
+
+
+class Budgeted(Served):
+    """A primary whose member has a budget."""
+
+    def __init__(self, limit: int) -> None:
+        self.budget = _core.MemoryBudget(limit)
+        super().__init__()
+
+    def new_tail(self) -> _core.Tail:
+        return _core.Tail(BUCKETS, self.region.shards, 1, self.budget)
+
+    def connect(self, depth: int = 0) -> _core.CallSession:
+        session = _core.CallSession({"r": self.region}.get, depth, self.budget)
+        session.receive_data(calls.call(calls.REGION, b"r"), 1)
+        return session
+
+
+def keys_of(site: SharedSite, who: int) -> list[str]:
+    return [f"key{n}" for n in range(200) if site.leaders[site.bucket_of(f"key{n}")] == who]
+
+
+def fill(site: SharedSite, who: int) -> list[Call]:
+    """Callers of a member that put until its budget is full."""
+    budget = site.budgets[who]
+    assert budget is not None
+    puts = []
+    for key in keys_of(site, who):
+        if budget.is_full:
+            break
+        before = sum(budget.used().values())
+        puts.append(Call(site.cores[who].put, key, VALUE))
+        eventually(lambda before=before: sum(budget.used().values()) > before)
+    assert budget.is_full
+    return puts
+
+
+def test_a_put_waits_while_the_budget_is_full_and_goes_on_when_copies_acknowledge():
+    with SharedSite(budget_bytes=64 * KB) as site:
+        puts = fill(site, 0)
+        late = Call(site.cores[0].put, "late", VALUE)
+        eventually(lambda: site.budgets[0].waits == 1)
+        assert site.members[0].tail.state(site.bucket_of("late"))["last"] == sum(
+            site.bucket_of(key) == site.bucket_of("late") for key in keys_of(site, 0)[: len(puts)]
+        )
+        site.keep_carrying()
+        for put in [*puts, late]:
+            put.result()
+        assert site.cores[0].get("late") == VALUE
+        eventually(lambda: site.budgets[0].used()["changes"] <= site.buckets * SLACK)
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_a_change_that_waits_too_long_is_refused_and_says_why(many):
+    with SharedSite(budget_bytes=64 * KB, timeout_s=0.5) as site:
+        member = site.members[0]
+        member.route._why_full = lambda: "maximum-backlog-memory is full, and member b is behind"
+        puts = fill(site, 0)
+        began = time.monotonic()
+        error = pywan.BatchError if many else pywan.QueueFullError
+        with pytest.raises(error, match=r"was not made within 0\.5 s: maximum-backlog-memory is full") as refused:
+            if many:
+                member.route.put_all([("late", b"value")])
+            else:
+                member.core.put("late", b"value")
+        assert 0.4 < time.monotonic() - began < 5 and not refused.value.in_doubt
+        site.keep_carrying()
+        for put in puts:
+            with contextlib.suppress(pywan.ConnectivityError):  # Their own time may be over.
+                put.result()
+        assert "late" not in site.cores[0]
+
+
+def test_a_connection_takes_no_calls_while_the_budget_is_full_and_goes_on_afterwards():
+    served = Budgeted(64 * KB)
+    puts = [served.put(n % BUCKETS, VALUE) for n in range(20)]
+    assert served.answered() == {}
+    made = sum(served.tail.last(bucket) for bucket in range(BUCKETS))
+    assert served.budget.is_full and 3 <= made < 8
+    assert served.session.next_us(1000) is not None, "it looks again by itself"
+    found: dict[int, tuple[int, bytes]] = {}
+    for _ in range(20):
+        for bucket in range(BUCKETS):
+            served.acknowledge(bucket)
+        found.update(served.answered())
+    assert found == dict.fromkeys(puts, (DONE, b""))
+    assert served.budget.used()["calls"] <= SLACK and served.budget.waits > 0
+
+
+def test_calls_that_callbacks_make_are_taken_while_the_budget_is_full():
+    """A listener that waits would keep what it is still to be told."""
+    served = Budgeted(64 * KB)
+    puts = [served.put(0, VALUE) for _ in range(20)]
+    assert served.budget.is_full
+    served.session = served.connect(depth=1)
+    assert served.answered(1) == {}
+    get = served.get(1)
+    assert served.answered(2) == {get: (DONE, b"")}
+    assert get not in puts
+
+
+def test_the_budget_is_exceeded_by_one_change_of_each_connection_at_most():
+    """Against a plain count of what tails and connections have."""
+    for seed in range(20):
+        chance = random.Random(seed)
+        limit = 128 * KB
+        served = Budgeted(limit)
+        sessions = [served.session, *(served.connect() for _ in range(4))]
+        largest = 0
+        for _ in range(300):
+            served.session = chance.choice(sessions)
+            if chance.random() < 0.8:
+                length = chance.randrange(16 * KB)
+                largest = max(largest, length)
+                served.put(chance.randrange(BUCKETS), bytes(length))
+            else:
+                bucket = chance.randrange(BUCKETS)
+                last = served.tail.last(bucket)
+                served.acknowledge(bucket, chance.randint(served.tail.state(bucket)["counted"], last))
+                served.answered(1 + chance.randrange(1000))
+            changes = sum(served.tail.state(bucket)["bytes"] for bucket in range(BUCKETS))
+            used = served.budget.used()
+            assert changes <= used["changes"] <= changes + BUCKETS * SLACK, f"seed {seed}"
+            passing = used["changes"] + used["calls"] + min(used["remembered"], limit // 2)
+            assert passing <= limit + len(sessions) * (largest + 3 * SLACK), f"seed {seed}"
+        assert served.budget.waits, "it was never full"
+
+
+def test_two_members_whose_budgets_are_full_with_changes_of_each_other_both_go_on():
+    with SharedSite(budget_bytes=64 * KB) as site:
+        for bucket in range(0, site.buckets, 2):
+            site.lead(bucket, 1)
+        puts = [*fill(site, 0), *fill(site, 1)]
+        for who in (0, 1):  # Each waits for itself, and for the other one, which takes no calls either.
+            puts += [Call(site.cores[who].put, key, b"late") for key in keys_of(site, who)[-3:]]
+            puts += [Call(site.cores[who].put, key, b"later") for key in keys_of(site, 1 - who)[-6:-3]]
+        eventually(lambda: site.budgets[0].waits >= 3 and site.budgets[1].waits >= 3)
+        site.keep_carrying()
+        for put in puts:
+            put.result()
+        for who in (0, 1):
+            assert {site.cores[1 - who].get(key) for key in keys_of(site, who)[-3:]} == {b"late"}
+
+
+def test_a_copy_takes_what_its_primary_sends_however_full_its_budget_is():
+    with SharedSite(budget_bytes=64 * KB) as site:
+        for bucket in range(0, site.buckets, 2):
+            site.lead(bucket, 1)
+        own = fill(site, 1)
+        others = fill(site, 0)
+        lasts = [site.members[0].tail.last(bucket) for bucket in range(1, site.buckets, 2)]
+        for bucket, last in zip(range(1, site.buckets, 2), lasts, strict=True):
+            entries = site.members[0].tail.fetch(bucket, 0)
+            if entries:
+                site.cores[1].extend(bucket, LIFE, site.epochs[bucket], 1, entries)
+            assert site.members[1].tail.last(bucket) == last
+        site.keep_carrying()
+        for put in [*own, *others]:
+            put.result()
+
+
+def test_memory_comes_back_when_tails_and_connections_go():
+    served = Budgeted(64 * KB)
+    for _ in range(20):
+        served.put(0, VALUE)
+    assert served.budget.used()["calls"] and served.budget.used()["changes"]
+    served.tail.set_role(0, _core.TAIL_ABSENT, LIFE, EPOCH + 1)
+    found = served.answered(20_000_000)
+    assert {status for status, _ in found.values()} <= {DONE, ELSEWHERE, FAILED, IN_DOUBT}
+    for bucket in range(1, BUCKETS):
+        served.tail.set_role(bucket, _core.TAIL_ABSENT, LIFE, EPOCH + 1)
+    budget = served.budget
+    del served
+    assert sum(budget.used().values()) == 0
