@@ -304,7 +304,7 @@ def place_behind(delay_ms: float) -> Iterator[dict[str, Any]]:
 
 
 def learn(options: Options, report: Report, count: int, delay_ms: float) -> None:
-    """A member joins two under four writers that wait for nothing but their own puts."""
+    """A member joins two under four threads that write as fast as they can: single puts, and far away columns."""
     rest_s = options.size(3.0, 3.0, 0.5)
     where = f", {delay_ms:.0f} ms away" if delay_ms else ""
     with site_of(options, redundant_copies=2) as (site, (a, b)), place_behind(delay_ms) as place:
@@ -312,7 +312,10 @@ def learn(options: Options, report: Report, count: int, delay_ms: float) -> None
         resident = {member: member.ask("state")["resident"] for member in (a, b)}
         a.ask("fill")
         took = [member.ask("state")["resident"] - before for member, before in resident.items()]
-        a.ask("write", 4, 0)
+        if delay_ms:  # What does not wait for each row fills a long lane.
+            a.ask("write_columns", 4)
+        else:
+            a.ask("write", 4, 0)
         time.sleep(rest_s / 3)
         before, began = a.ask("look"), time.monotonic()
         time.sleep(rest_s)
@@ -339,7 +342,7 @@ def learn(options: Options, report: Report, count: int, delay_ms: float) -> None
         )
         report.row(f"image of {count:,} entries{where}", shown, goal="5 s", image_s=image_s, is_whole=is_whole)
         report.row(
-            f"puts by 4 threads meanwhile{where}",
+            f"{'rows' if delay_ms else 'puts'} by 4 threads meanwhile{where}",
             f"{rate_meanwhile:,.0f} a second",
             f"{rate_before:,.0f} before, {rate_after:,.0f} after",
             rate_meanwhile / rate_before,
@@ -348,7 +351,10 @@ def learn(options: Options, report: Report, count: int, delay_ms: float) -> None
         longest = max(first["longest_ms"], last["longest_ms"])
         goal = f"{100 + 4 * delay_ms:.0f} ms"
         report.row(
-            f"longest put meanwhile{where}", f"{longest:.0f} ms", f"{rested['longest_ms']:.0f} ms before", goal=goal
+            f"longest {'call' if delay_ms else 'put'} meanwhile{where}",
+            f"{longest:.0f} ms",
+            f"{rested['longest_ms']:.0f} ms before",
+            goal=goal,
         )
         if delay_ms:
             return

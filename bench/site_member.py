@@ -102,13 +102,50 @@ class Echo(pywan.CacheListener):
     after_update = after_create
 
 
+class ColumnWriters:
+    """Threads that put columns, as fast as they can."""
+
+    def __init__(self, region: Any, keys: Any, values: Any, threads: int) -> None:
+        self.region, self.keys, self.values, self.stop = region, keys, values, threading.Event()
+        self.done, self.longest, self.refused = [0] * threads, [0.0] * threads, [0] * threads
+        self.threads = [threading.Thread(target=self.run, args=(n,), daemon=True) for n in range(threads)]
+        for thread in self.threads:
+            thread.start()
+
+    def run(self, number: int) -> None:
+        at, rows = 0, min(ROWS, len(self.keys))
+        while not self.stop.is_set():
+            before = time.monotonic()
+            try:
+                self.region.put_columns(self.keys[at : at + rows], self.values[at : at + rows])
+                self.done[number] += rows
+            except PywanError as error:
+                if self.refused[number] == 0:
+                    print(f"columns failed: {error!r}", file=sys.stderr, flush=True)
+                self.refused[number] += 1
+            self.longest[number] = max(self.longest[number], time.monotonic() - before)
+            at = at + rows if at + 2 * rows <= len(self.keys) else 0
+
+    def look(self) -> dict[str, Any]:
+        """What was done so far, and the longest call since the last look."""
+        longest, self.longest = max(self.longest), [0.0] * len(self.longest)
+        return {"done": sum(self.done), "longest_ms": longest * 1e3, "refused": sum(self.refused)}
+
+    def end(self) -> dict[str, Any]:
+        """Stops."""
+        self.stop.set()
+        for thread in self.threads:
+            thread.join(60)
+        return self.look()
+
+
 class Member(SiteProcess):
     def __init__(self) -> None:
         super().__init__()
         self.echoes: list[Echo] = []
         self.ready_keys = self.values = numpy.empty(0, dtype="S16")
         self.next_row = 0
-        self.writers: Writers | None = None
+        self.writers: Writers | ColumnWriters | None = None
 
     def join(self, *given: Any, **more: Any) -> None:
         super().join(*given, **more)
@@ -257,6 +294,11 @@ class Member(SiteProcess):
     def write(self, threads: int, rate: float, *buckets: int) -> dict[str, Any]:
         """Puts in the background until `written` is asked. Puts into `buckets` have their times kept."""
         self.writers = Writers(self.region, self.core.bucket_of, self.ready_keys.tolist(), threads, rate, set(buckets))
+        return {}
+
+    def write_columns(self, threads: int) -> dict[str, Any]:
+        """Puts columns in the background."""
+        self.writers = ColumnWriters(self.region, self.ready_keys, self.values, threads)
         return {}
 
     def look(self) -> dict[str, Any]:

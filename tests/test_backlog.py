@@ -13,7 +13,7 @@ from fuzz_core import calls
 from pywan import _core
 from pywan.testing.waiting import eventually
 from shared_site import Call, SharedSite
-from test_shelved_calls import BUCKETS, DONE, ELSEWHERE, EPOCH, FAILED, IN_DOUBT, LIFE, Served
+from test_shelved_calls import BUCKETS, DONE, ELSEWHERE, EPOCH, FAILED, IN_DOUBT, LANE, LIFE, NEVER, SECOND, Served
 
 KB = 1 << 10
 VALUE = b"v" * 8 * KB
@@ -192,3 +192,53 @@ def test_memory_comes_back_when_tails_and_connections_go():
     budget = served.budget
     del served
     assert sum(budget.used().values()) == 0
+
+
+# Learners
+
+
+def test_a_connection_takes_no_change_while_a_learner_of_its_bucket_does_not_keep_up():
+    served = Served()
+    served.tail.set_copies(0, [(LANE, _core.COPY_LEARNING, 1, 0)])
+    served.acknowledge(0)
+    served.lane.answered(SECOND)
+    puts = [served.put(0, VALUE) for _ in range(30)]
+    other = served.put(1, VALUE)
+    found = served.answered(SECOND)
+    made = served.tail.last(0)
+    assert 16 <= made <= 17 and served.tail.last(1) == 0 and len(found) == made, "128 KiB, and one more"
+    assert SECOND < served.session.next_us(SECOND) <= SECOND + 1000, "it looks again soon"
+    for n in range(30):  # The lane has carried what came, and more comes.
+        served.acknowledge(0)
+        served.acknowledge(1)
+        found.update(served.answered(SECOND + 2000 * (n + 1)))
+    assert found == dict.fromkeys([*puts, other], (DONE, b""))
+
+
+def test_a_learner_that_is_silent_holds_nobody_back():
+    served = Served()
+    served.tail.set_copies(0, [(LANE, _core.COPY_LEARNING, 1, 0)])
+    served.acknowledge(0)
+    served.lane.answered(SECOND)
+    for _ in range(30):
+        served.put(0, VALUE)
+    served.answered(SECOND + 1_000_001)
+    assert served.tail.last(0) == 30
+
+
+def test_a_caller_waits_for_a_learner_a_second_at_most():
+    with SharedSite() as site:
+        member, key = site.members[0], "key"
+        bucket = site.bucket_of(key)
+        lane = member.lanes[1]
+        member.tail.set_copies(bucket, [(1, _core.COPY_LEARNING, 1, 0)])
+        member.tail.acknowledged(bucket, 1, LIFE, site.epochs[bucket], 0)
+        lane.answered(NEVER - 2_000_000)
+        for _ in range(17):
+            member.core.put(key, VALUE)
+        began = time.monotonic()
+        member.core.put(key, VALUE)
+        assert 0.9 < time.monotonic() - began < 5
+        late = Call(member.core.put, key, VALUE)
+        member.tail.acknowledged(bucket, 1, LIFE, site.epochs[bucket], 18)
+        late.result()

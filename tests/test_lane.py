@@ -902,3 +902,39 @@ def campaign(source: random.Random) -> None:
 
 def test_the_layouts_are_those_of_the_documents():
     assert (SECTION.size, PIECE.size, ITEM.size, ENTRY.size, IDENTITY.size) == (64, 56, 40, 16, 16)
+
+
+def test_an_image_has_a_third_of_the_lane_however_much_is_written():
+    """So it is whole after three times the time that the lane takes for its bytes. The lane is 200 ms long, and the
+    writers have at any moment as much as callers may before a learner holds them back."""
+    pair = Pair(learns=True)
+    value, ahead = b"v" * 1000, 128
+    for n in range(40_000):
+        pair.here.core.put(b"early %d" % n, value)
+    late = [next(key for n in range(100) if bucket_of(key := b"late %d" % n) == bucket) for bucket in range(BUCKETS)]
+    pair.learn()
+    pair.open(SECOND)
+    window, image_bytes, trips = 4 << 20, 40_000 * 1_000, 0
+
+    def write() -> bool:
+        """Writes as much as callers may. Returns whether a bucket learns."""
+        learns = False
+        for bucket, key in enumerate(late):
+            state = pair.here.tail.state(bucket)
+            copy = state["copies"][0]
+            learns = learns or not copy["waited"]
+            for _ in range(0 if copy["waited"] else max(0, ahead - (state["last"] - copy["sent"]))):
+                pair.here.core.put(key, value)
+        return learns
+
+    while write():
+        sent = b""
+        while data := pair.sender.session.data_to_send(pair.now):
+            sent += data
+            write()
+        pair.now += 200_000
+        trips += 1
+        pair.taking.receive_data(sent, pair.now)
+        pair.sender.session.receive_data(pair.taking.data_to_send(pair.now), pair.now)
+        assert trips < 100, "the image does not become whole"
+    assert trips <= 3 * image_bytes / window + 14, "the window grows for some round trips at first"

@@ -384,6 +384,41 @@ static uint32_t copies_in_sync(const wan_tail_bucket *bucket)
     return count;
 }
 
+/* Notes how many copies learn, after roles or copies have changed. */
+static void count_learners(wan_tail_bucket *bucket)
+{
+    uint32_t count = 0;
+    for (uint32_t n = 0; bucket->role == WAN_TAIL_PRIMARY && n < bucket->copy_count; n++)
+        count += bucket->copies[n].state == WAN_COPY_LEARNING;
+    __atomic_store_n(&bucket->learners, count, __ATOMIC_RELAXED);
+}
+
+/* How many bytes of changes were not sent to a copy yet on the present connection; or more, if that is not known. */
+static uint64_t unsent(const wan_tail_bucket *bucket, const wan_tail_copy *copy)
+{
+    const uint64_t all = bucket->changes.used - bucket->changes.start;
+    if (copy->sent >= bucket->last) return 0;
+    if (copy->place_sequence != copy->sent || copy->place < bucket->dropped_bytes) return all;
+    const uint64_t sent = copy->place - bucket->dropped_bytes;
+    return sent < all ? all - sent : 0;
+}
+
+int wan_tail_holds_back(wan_tail *tail, uint32_t number, uint64_t now_us)
+{
+    wan_tail_bucket *bucket = &tail->buckets[number];
+    int holds_back = 0;
+    wan_lock_take(&bucket->lock);
+    for (uint32_t n = 0; bucket->role == WAN_TAIL_PRIMARY && n < bucket->copy_count; n++) {
+        const wan_tail_copy *copy = &bucket->copies[n];
+        if (copy->state != WAN_COPY_LEARNING || !copy->confirmed || copy->refused) continue;
+        const wan_lane_state *state = __atomic_load_n(&tail->lanes[copy->lane], __ATOMIC_ACQUIRE);
+        holds_back |= state && load(&state->answered_us) + WAN_LEARNER_AWAY_US > now_us
+                      && unsent(bucket, copy) > WAN_LEARNER_BYTES_MAX;
+    }
+    wan_lock_release(&bucket->lock);
+    return holds_back;
+}
+
 /* Notes that the changes behind `counted` through `last` come to count with fewer copies than there should be. */
 static void note_thin(wan_tail_bucket *bucket, uint64_t last, uint32_t copies)
 {
@@ -747,6 +782,7 @@ void wan_tail_set_role(wan_tail *tail, uint32_t number, uint8_t role, uint64_t l
         let_hear(tail, bucket); /* What counted under an earlier primary, which did not tell it. */
         give_lanes(tail, bucket, 0);
     }
+    count_learners(bucket);
     if (role == WAN_TAIL_ABSENT) let_go(tail, bucket);
     else wan_tail_charge(tail, bucket);
     __atomic_fetch_add(&bucket->changed, 1, __ATOMIC_SEQ_CST);
@@ -789,6 +825,7 @@ wan_status wan_tail_set_copies(wan_tail *tail, uint32_t number, const wan_tail_c
     free(bucket->copies);
     bucket->copies = fresh;
     bucket->copy_count = count;
+    count_learners(bucket);
     recount(tail, bucket);
     give_lanes(tail, bucket, 0);
     wan_lock_release(&bucket->lock);
@@ -920,6 +957,7 @@ int wan_tail_image_acked(wan_tail *tail, uint32_t number, uint32_t lane, uint64_
     if (is_news) {
         copy->image_acked = 1;
         copy->state = WAN_COPY_WAITED;
+        count_learners(bucket);
     }
     wan_lock_release(&bucket->lock);
     return is_news;

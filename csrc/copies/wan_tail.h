@@ -18,6 +18,10 @@
 
 #define WAN_TAIL_LANES_MAX 256u       /* Members to which one member has lanes. */
 #define WAN_IMAGE_DONE     UINT32_MAX /* All shards of the image were sent. */
+/* With more bytes than this that were not sent to a learner yet, callers of its bucket wait. A part of an image waits
+ * for the stream before it, so an image becomes whole only if that is short. */
+#define WAN_LEARNER_BYTES_MAX (128u << 10)
+#define WAN_LEARNER_AWAY_US   1000000u /* A learner that answers nothing for so long slows nobody. */
 
 enum {
     WAN_TAIL_ABSENT = 0,  /* This member has no copy of the bucket. */
@@ -157,6 +161,7 @@ typedef struct {
     uint64_t promised_until_us; /* Until then (wan_monotonic_us) the member adopts no later epoch without saying so. */
     uint32_t is_connected;
     uint32_t wants_promise; /* A read waits for a promise: the lane asks at once. Whoever sets it wakes the lane. */
+    uint64_t answered_us;   /* When the last answer came (wan_monotonic_us). 0: none did. */
     /* Runs the lane for a thread that has made it WAN_LANE_RUNS, until what that waits for counts, or can come only
      * from elsewhere, or it is `until_us`. Then somebody else runs it, or it rests. Set before it rests. */
     void (*run)(void *runner, const wan_lane_wait *wait);
@@ -236,6 +241,7 @@ typedef struct {
     uint64_t learned; /* Of a learner: the last transfer whose image became whole. */
     wan_tail_copy *copies;
     uint32_t copy_count;
+    uint32_t learners;   /* Of a primary: how many of them learn. It may be read without the lock, atomically. */
     wan_tail_thin *thin; /* WAN_TAIL_THIN_MAX of them. NULL: there were none. */
     uint32_t thin_count; /* How many there ever were. Run number n is in place n modulo WAN_TAIL_THIN_MAX. */
     wan_answers answers; /* First answers to the calls that changed the bucket, at its primary and its copies alike. */
@@ -446,6 +452,14 @@ int wan_tail_acknowledged(wan_tail *tail, uint32_t bucket, uint32_t lane, uint64
  * than what the learner has, and it catches up. Returns 1, or 0 if that is no news. */
 int wan_tail_image_acked(wan_tail *tail, uint32_t bucket, uint32_t lane, uint64_t life, uint64_t epoch,
                          uint64_t transfer);
+/* Whether a caller that is about to change a bucket has to wait for a learner: its lane works, and does not keep up
+ * with the changes. So callers are as fast as the lane is, beside the image. */
+int wan_tail_holds_back(wan_tail *tail, uint32_t bucket, uint64_t now_us);
+/* Whether it is worth asking that. */
+static inline int wan_tail_has_learner(const wan_tail *tail, uint32_t bucket)
+{
+    return __atomic_load_n(&tail->buckets[bucket].learners, __ATOMIC_RELAXED) != 0;
+}
 /* Charges to the budget what the bucket has, after its memory of calls was changed by others than this file. Under the
  * bucket's lock. */
 void wan_tail_charge(wan_tail *tail, wan_tail_bucket *bucket);

@@ -294,6 +294,8 @@ class LaneState:
     def __init__(self, *arguments: Any, **named: Any) -> None: ...
     def promise(self, until_us: int) -> None:
         """Until then (`monotonic_us`) the other member adopts no later epoch without saying so."""
+    def answered(self, at_us: int) -> None:
+        """The other member has answered something then (`monotonic_us`)."""
 
 class Tail:
     """The last changes of each bucket of one region, which some copies may lack."""

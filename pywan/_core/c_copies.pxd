@@ -61,6 +61,7 @@ cdef extern from "copies/wan_tail.h" nogil:
         int wake_file, rest_file
         uint64_t promised_until_us
         uint32_t is_connected, wants_promise
+        uint64_t answered_us
         void (*run)(void *runner, const wan_lane_wait *wait) noexcept nogil
         void *runner
     ctypedef struct wan_tail_copy:
@@ -168,6 +169,8 @@ cdef extern from "copies/wan_tail.h" nogil:
     enum: WAN_TAIL_GREW, WAN_TAIL_CAUGHT_UP
     int wan_tail_image_acked(wan_tail *tail, uint32_t bucket, uint32_t lane, uint64_t life, uint64_t epoch,
                              uint64_t transfer)
+    bint wan_tail_holds_back(wan_tail *tail, uint32_t bucket, uint64_t now_us)
+    bint wan_tail_has_learner(const wan_tail *tail, uint32_t bucket)
     void wan_tail_charge(wan_tail *tail, wan_tail_bucket *bucket)
     uint64_t wan_tail_behind(wan_tail *tail, uint32_t lane)
     void wan_tail_rewind(wan_tail *tail, uint32_t lane)

@@ -318,6 +318,30 @@ static void a_tail_that_becomes_short_gives_memory_back_before_it_is_empty(void)
     end(&all);
 }
 
+static void callers_wait_for_a_learner_whose_lane_works_and_does_not_keep_up(void)
+{
+    tails all;
+    const uint64_t now = 10 * WAN_LEARNER_AWAY_US;
+    begin(&all, WAN_TAIL_PRIMARY);
+    set_copies(&all, &(wan_tail_copy){.state = WAN_COPY_LEARNING, .transfer = 3}, 1);
+    EXPECT(wan_tail_has_learner(&all.tail, BUCKET) && !wan_tail_has_learner(&all.tail, 0));
+    acknowledge(&all, 0, 0);
+    all.lanes[0].answered_us = now;
+    for (uint64_t n = 1; n <= 2; n++) put(&all, WAN_LEARNER_BYTES_MAX / 2, n);
+    EXPECT(!wan_tail_holds_back(&all.tail, BUCKET, now));
+    put(&all, 64, 3);
+    EXPECT(wan_tail_holds_back(&all.tail, BUCKET, now));
+    EXPECT(!wan_tail_holds_back(&all.tail, BUCKET, now + WAN_LEARNER_AWAY_US)); /* It is silent. */
+    all.bucket->copies[0].sent = 3;
+    EXPECT(!wan_tail_holds_back(&all.tail, BUCKET, now));
+    put(&all, WAN_LEARNER_BYTES_MAX, 4);
+    EXPECT(wan_tail_holds_back(&all.tail, BUCKET, now));
+    all.bucket->copies[0].image_shard = WAN_IMAGE_DONE;
+    EXPECT(wan_tail_image_acked(&all.tail, BUCKET, 0, LIFE, EPOCH, 3));
+    EXPECT(!wan_tail_has_learner(&all.tail, BUCKET) && !wan_tail_holds_back(&all.tail, BUCKET, now));
+    end(&all);
+}
+
 /* What the bucket has, against what it has charged. */
 static void expect_charged(const tails *all, const wan_budget *budget)
 {
@@ -975,6 +999,8 @@ const test_case tail_tests[] = {
      a_full_budget_refuses_nothing_and_has_room_again_when_copies_acknowledge},
     {"a tail that becomes short gives memory back before it is empty",
      a_tail_that_becomes_short_gives_memory_back_before_it_is_empty},
+    {"callers wait for a learner whose lane works and does not keep up",
+     callers_wait_for_a_learner_whose_lane_works_and_does_not_keep_up},
     {"the budget counts what tails hold, whatever happens to them",
      the_budget_counts_what_tails_hold_whatever_happens_to_them},
     {"a lane that sleeps is woken once, and one that works is not",

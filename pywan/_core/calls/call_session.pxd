@@ -59,6 +59,8 @@ cdef class CallSession(Session):
     cdef MemoryBudget owner_of_budget
     cdef wan_budget *budget         # The member's. NULL: nobody counts.
     cdef uint64_t held_bytes        # What is charged to it for the calls that wait.
+    # The next call waits for a learner until then, and has waited since then. 0: it does not.
+    cdef uint64_t held_back_until_us, held_back_since_us
     cdef list former                # States of regions that are gone, and that shelved calls may name.
     cdef readonly uint32_t depth
     cdef uint32_t callback_depth    # Of the calls that callbacks make.
@@ -101,6 +103,7 @@ cdef class CallSession(Session):
     cdef void run_lane(self, const call_wait *wait) noexcept nogil
     cdef bint is_full(self) noexcept nogil
     cdef bint waits_for_memory(self) noexcept nogil
+    cdef bint is_held_back(self, const wan_call *call) noexcept nogil
     cdef void charge(self) noexcept nogil
     cdef bint collect(self, uint64_t now_us) noexcept nogil
     cdef bint look_at_reads(self, uint64_t now_us) noexcept nogil

@@ -35,6 +35,9 @@ cdef enum:
     SHELVED_MAX = 4096           # With so many calls shelved, or so many bytes of answers, the session takes no more.
     SHELVED_BYTES = 8 << 20
     FULL_LOOK_US = 2000         # So often the session looks whether the member's budget has room again.
+    # A change that a learner holds back is looked at again after so long, and is done after so long in any case.
+    LEARNER_LOOK_US = 1000
+    LEARNER_WAIT_US = 1000000
     READ_LOOK_US = 1000         # A read that counts looks so often whether this member is still the only primary.
     SLICE_MS = 100              # A wait looks so often whether the session is to stop.
     # What became of a call that was to be held.
@@ -125,6 +128,9 @@ cdef class CallSession(Session):
                 if self.fail_with(head, error, 0) == NULL:
                     raise MemoryError(f"region {state.name!r}: no memory for an answer")
                 return at
+        if (wan_call_changes(head.kind) and state.region.tail != NULL
+                and wan_tail_has_learner(state.region.tail, head.bucket)):
+            state.wait_for_learner(head.bucket)
         self.names[head.region], self.states[head.region] = state.name, state
         self.regions[head.region] = &state.region
         with nogil:
@@ -186,6 +192,8 @@ cdef class CallSession(Session):
                 due = min(due, now_us + READ_LOOK_US)
             if self.has_more and self.waits_for_memory():
                 due = min(due, now_us + FULL_LOOK_US)
+            if self.has_more and self.held_back_until_us > now_us:
+                due = min(due, self.held_back_until_us)
         return due
 
     cdef int take_calls(self) noexcept nogil:
@@ -213,6 +221,9 @@ cdef class CallSession(Session):
                 break
             if wan_flag_read(&self.stop_flag):
                 how = ENDED_STOPPED
+                break
+            if self.is_held_back(<const wan_call *>(self.into.bytes + self.into.start)):
+                self.has_more = self.reads_nothing = True
                 break
             begin = self.last_answer()
             call = <const wan_call *>(self.into.bytes + self.into.start)
@@ -540,7 +551,23 @@ cdef class CallSession(Session):
         return how
 
     cdef bint is_full(self) noexcept nogil:
-        return self.shelved >= SHELVED_MAX or self.shelved_bytes > SHELVED_BYTES or self.waits_for_memory()
+        return (self.shelved >= SHELVED_MAX or self.shelved_bytes > SHELVED_BYTES or self.waits_for_memory()
+                or self.held_back_until_us > self.now_us)
+
+    cdef bint is_held_back(self, const wan_call *call) noexcept nogil:
+        """Whether a learner of its bucket does not keep up, and the call has to wait a moment."""
+        cdef region_core *region = self.regions[call.region]
+        if (self.depth or not wan_call_changes(call.kind) or region == NULL or wan_flag_read(&region.closed)
+                or region.tail == NULL or call.bucket >= region.tail.bucket_count
+                or not wan_tail_has_learner(region.tail, call.bucket)
+                or not wan_tail_holds_back(region.tail, call.bucket, self.now_us)
+                or (self.held_back_since_us and self.now_us - self.held_back_since_us > LEARNER_WAIT_US)):
+            self.held_back_since_us = self.held_back_until_us = 0
+            return False
+        if self.held_back_since_us == 0:
+            self.held_back_since_us = self.now_us
+        self.held_back_until_us = self.now_us + LEARNER_LOOK_US
+        return True
 
     cdef bint waits_for_memory(self) noexcept nogil:
         """Whether the member's budget is full, and no call is taken for that. Calls that callbacks make are taken all

@@ -55,6 +55,12 @@ cdef class LaneSenderSession(Session):
     cdef char end_detail[WAN_DETAIL_BYTES]
     cdef wan_buffer learners            # Buckets whose images are to be sent: lane_bucket.
     cdef lane_image image
+    # How fast an image goes. `image_window`: bytes of it that may be on their way. No piece leaves before
+    # `image_next_us`. `has_changes`: changes were answered since the last piece was.
+    cdef uint64_t image_window, image_next_us
+    cdef bint has_changes
+    # The shortest time that an answer took in this period, which began at `period_us`, and in the one before.
+    cdef uint64_t shortest_us, shortest_before_us, period_us
 
     cdef int add_region(self, uint32_t number, bytes name, region_core *core) except -1
     cdef void remove_region(self, uint32_t number) noexcept nogil
@@ -63,6 +69,8 @@ cdef class LaneSenderSession(Session):
     cdef void run_for(self, const wan_lane_wait *wait) noexcept nogil
     cdef void hand_back(self, int how) noexcept nogil
     cdef bint has_room(self) noexcept nogil
+    cdef bint has_room_for_changes(self) noexcept nogil
+    cdef uint64_t image_limit(self) noexcept nogil
     cdef bint has_work(self) noexcept nogil
     cdef uint64_t alive_until(self) noexcept nogil
     cdef uint64_t slow_from(self) noexcept nogil
@@ -86,3 +94,4 @@ cdef class LaneSenderSession(Session):
     cdef int copy_image(self) noexcept nogil
     cdef int lay_image(self, uint64_t now_us) noexcept nogil
     cdef void drop_image(self) noexcept nogil
+    cdef void pace_image(self, const lane_question *question) noexcept nogil

@@ -25,7 +25,11 @@ cdef enum:
     FRAME_BYTES = 256 << 10         # A frame is closed behind so many bytes. A larger entry has a frame of its own.
     BUCKET_BYTES = 64 << 10         # The share of one bucket in a frame.
     WINDOW_BYTES = 4 << 20          # Changes and images that may be on their way.
-    IMAGE_WINDOW_BYTES = 512 << 10  # Images that may be. A put waits until they are applied.
+    # Images that may be: between these, as `pace_image` finds. A put waits until they are applied.
+    IMAGE_LEAST_BYTES = 32 << 10
+    IMAGE_WINDOW_BYTES = 2 << 20
+    IMAGE_REST_US = 50000           # The longest pause between two pieces of an image.
+    PERIOD_US = 5000000             # The shortest time of an answer is looked for in so long.
     PING_US = 100000                # At most a quarter of the member time-out, so that silence means something.
     LATER_US = 50000                # A copy that said "later" is asked again after so long.
     REST_LOOK_US = 10000            # While another thread runs the lane, the lane's thread looks so often.
@@ -245,7 +249,10 @@ cdef class LaneSenderSession(Session):
         self.bytes_on_way = self.image_bytes_on_way = 0
         self.asked_us = 0
         self.answered_us = now_us
-        self.is_slow = self.is_telling = self.image_turn = False
+        self.is_slow = self.is_telling = self.image_turn = self.has_changes = False
+        self.image_window, self.image_next_us = IMAGE_LEAST_BYTES, 0
+        self.shortest_us = self.shortest_before_us = NEVER
+        self.period_us = now_us
         wan_buffer_empty(&self.later)
         wan_buffer_empty(&self.to_tell)
         wan_buffer_empty(&self.learners)
@@ -258,6 +265,16 @@ cdef class LaneSenderSession(Session):
 
     cdef bint has_room(self) noexcept nogil:
         return self.bytes_on_way < WINDOW_BYTES and self.next_id - self.oldest < QUESTIONS_MAX
+
+    cdef bint has_room_for_changes(self) noexcept nogil:
+        """While there is an image, a third of the window is left for it."""
+        cdef uint64_t changes = self.bytes_on_way - self.image_bytes_on_way
+        return not self.image.is_active or changes < WINDOW_BYTES - WINDOW_BYTES // 3
+
+    cdef uint64_t image_limit(self) noexcept nogil:
+        """How many bytes of images may be on their way: what `pace_image` found, but a third of all at least. So an
+        image is whole after three times the time that the lane takes for its bytes, whatever changes there are."""
+        return max(self.image_window, (self.bytes_on_way - self.image_bytes_on_way) // 2)
 
     cdef bint has_work(self) noexcept nogil:
         """Whether there is something to lay out now. It takes no lock of a bucket."""
@@ -305,7 +322,7 @@ cdef class LaneSenderSession(Session):
             return ENDED_TOLD
         if laid:
             return GOES_AGAIN
-        if not self.has_room():
+        if not self.has_room() or not self.has_room_for_changes():
             return GOES_ON                  # An answer wakes the session.
         wan_lane_set_asleep(self.state, WAN_LANE_WAITS)
         if self.has_work():
@@ -342,6 +359,8 @@ cdef class LaneSenderSession(Session):
             due = min(due, self.later_us)
         if self.to_tell.used:
             due = min(due, self.tell_us)
+        if self.image.is_copied and self.image_next_us > now_us:
+            due = min(due, self.image_next_us)
         return due
 
     cdef void woken(self, uint64_t since_us, uint64_t now_us) noexcept nogil:
@@ -400,7 +419,7 @@ cdef class LaneSenderSession(Session):
                 laid = self.lay_changes(now_us) or self.lay_image(now_us)
             self.image_turn = not self.image_turn
             if (self.image.is_active or self.learners.start == self.learners.used
-                    or self.image_bytes_on_way >= IMAGE_WINDOW_BYTES):
+                    or self.image_bytes_on_way >= self.image_limit()):
                 break                       # Otherwise a bucket was found whose image is to be sent.
         return laid or named
 
@@ -413,7 +432,7 @@ cdef class LaneSenderSession(Session):
         cdef wan_frame *frame
         cdef wan_tail *tail
         cdef int laid = 0
-        if self.region_count == 0:
+        if self.region_count == 0 or not self.has_room_for_changes():
             return 0
         if not buffer_reserve(&self.out, HEAD_BYTES + FRAME_BYTES + BUCKET_BYTES):
             wan_note(WAN_NO_MEMORY, "no memory for a frame of a lane")
@@ -423,6 +442,16 @@ cdef class LaneSenderSession(Session):
         self.out.used += HEAD_BYTES
         if self.at_region >= self.region_count:
             self.at_region = self.at_bucket = 0
+        if self.image.is_copied:            # A piece of its image waits for the stream of this bucket.
+            tail = self.tail_of(self.image.where.region)
+            if tail != NULL and not image_is_next(&self.image, &tail.buckets[self.image.where.bucket], self.number):
+                laid = self.lay_bucket(self.image.where.region, self.image.where.bucket, frame_at, sections, now_us)
+                if laid < 0:
+                    return -1
+                if laid & HAS_MORE:
+                    wan_lane_set_bit(tail.to_send[self.number], self.image.where.bucket)
+                sections += laid & LAID
+                laid = 0
         # The region in which the round began is looked at twice: behind the bucket, and up to it.
         for _tried in range(self.region_count + 1):
             tail = self.tail_of(self.at_region)
@@ -588,12 +617,43 @@ cdef class LaneSenderSession(Session):
             wan_note(WAN_CORRUPT, "an answer of type %u to question %llu", frame.type, <unsigned long long>frame.id)
             return False
         self.bytes_on_way -= question.bytes
-        if question.of_image:
-            self.image_bytes_on_way -= question.bytes
+        self.pace_image(question)
         self.oldest += 1
         self.answered_us = self.now_us
         self.is_slow = False
+        wan_set(&self.state.answered_us, self.now_us)
         return True
+
+    cdef void pace_image(self, const lane_question *question) noexcept nogil:
+        """Takes how long an answer took, and finds how fast the image goes on.
+
+        A put waits for what is before it on the lane. The window grows with each piece while answers take at most twice
+        as long as without an image, and becomes smaller while they take longer: so a put takes at most twice as long.
+        Where a piece alone takes longer than that, the image rests after it as long as the other end worked for it, if
+        there are puts. It has half of the lane then, and a whole image takes twice the time that it takes alone."""
+        cdef uint64_t took = self.now_us - question.sent_us, shortest
+        if self.now_us - self.period_us > <uint64_t>PERIOD_US:
+            self.shortest_before_us = self.shortest_us
+            if self.now_us - self.period_us > 2 * <uint64_t>PERIOD_US:
+                self.shortest_before_us = NEVER
+            self.shortest_us, self.period_us = NEVER, self.now_us
+        self.shortest_us = min(self.shortest_us, took)
+        if not question.of_image:
+            self.has_changes = self.has_changes or question.of_changes
+            return
+        self.image_bytes_on_way -= question.bytes
+        shortest = min(self.shortest_us, self.shortest_before_us)
+        if took <= 2 * shortest:
+            self.image_window = min(<uint64_t>IMAGE_WINDOW_BYTES, self.image_window + question.bytes)
+        else:
+            self.image_window -= min(<uint64_t>question.bytes, self.image_window) // 2
+            self.image_window = max(<uint64_t>IMAGE_LEAST_BYTES, self.image_window)
+        self.image_next_us = 0
+        if self.has_changes:
+            took = self.now_us - max(question.sent_us, self.answered_us)
+            took = min(took, <uint64_t>IMAGE_REST_US)
+            self.image_next_us = self.now_us + took
+        self.has_changes = False
 
     cdef int take_one(self, const wan_lane_answer *answer) noexcept nogil:
         """Takes the answer of one section, or of a piece of an image."""
@@ -677,7 +737,7 @@ cdef class LaneSenderSession(Session):
         cdef lane_image *image = &self.image
         cdef wan_tail *tail
         cdef int copied
-        if image.is_copied or self.image_bytes_on_way >= IMAGE_WINDOW_BYTES:
+        if image.is_copied or self.image_bytes_on_way >= self.image_limit():
             return 0
         while not image.is_active and self.learners.start < self.learners.used:
             memcpy(&image.where, self.learners.bytes + self.learners.start, sizeof(lane_bucket))
@@ -706,7 +766,7 @@ cdef class LaneSenderSession(Session):
         cdef lane_image *image = &self.image
         cdef wan_tail *tail
         cdef uint64_t laid
-        if not image.is_copied:
+        if not image.is_copied or now_us < self.image_next_us or self.image_bytes_on_way >= self.image_limit():
             return 0
         tail = self.tail_of(image.where.region)
         if tail == NULL or not image_stays(image, &tail.buckets[image.where.bucket], self.number):
@@ -717,7 +777,8 @@ cdef class LaneSenderSession(Session):
         if not buffer_reserve(&self.out, 2 * FRAME_BYTES + image.largest):
             wan_note(WAN_NO_MEMORY, "no memory for a piece of the image of bucket %u", image.where.bucket)
             return -1
-        laid = image_lay(image, &self.out, self.next_id, self.answered(), FRAME_BYTES)
+        laid = image_lay(image, &self.out, self.next_id, self.answered(),
+                         min(<uint64_t>FRAME_BYTES, self.image_limit() // 2))
         if not image.is_copied:
             if image.is_whole:
                 self.drop_image()

@@ -25,6 +25,7 @@ from pywan._core.values.tagged cimport described
 from pywan._core.region.tail cimport Tail
 
 cdef enum:
+    LEARNER_WAIT_US = 1000000   # A change waits for a learner so long at most.
     WAIT_SLICE_MS = 100     # A wait for copies is so long at a time. In between, Ctrl-C ends it.
     FIRST_WAIT_MS = 10      # The first one, before it is known how much time is left.
 
@@ -255,6 +256,18 @@ cdef class CompiledRegion:
             PyErr_CheckSignals()        # Ctrl-C ends the wait: nothing was changed.
             with nogil:
                 wan_budget_wait(budget, WAIT_SLICE_MS)
+        return 0
+
+    cdef int wait_for_learner(self, uint32_t bucket) except -1:
+        """Waits, before a call changes a bucket here, until the lane to a learner has carried most of what came
+        before."""
+        cdef uint64_t now = wan_monotonic_us(), until = now + LEARNER_WAIT_US
+        cdef uint32_t never = 0
+        while now < until and wan_tail_holds_back(self.region.tail, bucket, now):
+            PyErr_CheckSignals()
+            with nogil:
+                wan_wait_change(&never, 0, 1)
+            now = wan_monotonic_us()
         return 0
 
     cdef wan_status wait_counted(self, uint32_t bucket, uint64_t era, uint64_t sequence, uint64_t began) except *:

@@ -715,6 +715,8 @@ cdef str change_one(CompiledRegion self, int operation, key, value, callback_arg
         if not from_.attempt.call.caller:
             if wan_budget_is_full(self.region.tail.budget):
                 self.wait_for_memory(f"a change of key {described(key)}", began, self.is_elsewhere(change.hash))
+            if wan_tail_has_learner(self.region.tail, wan_table_bucket(&self.region.table, change.hash).number):
+                self.wait_for_learner(wan_table_bucket(&self.region.table, change.hash).number)
             slots = self.slots
             slots.take(&from_.attempt.call)
             own = from_.attempt.call

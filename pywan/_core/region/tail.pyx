@@ -54,6 +54,10 @@ cdef class LaneState:
         """Until then (`monotonic_us`) the other member adopts no later epoch without saying so."""
         wan_set(&self.state.promised_until_us, until_us)
 
+    def answered(self, uint64_t at_us):
+        """The other member has answered something then (`monotonic_us`)."""
+        wan_set(&self.state.answered_us, at_us)
+
     def __dealloc__(self):
         if self.state.wake_file >= 0:
             close_file(self.state.wake_file)
