@@ -95,6 +95,19 @@ def test_a_copy_without_a_connection_is_reported_again_and_again():
     assert leading.heard() == []
 
 
+@pytest.mark.parametrize("is_answered", [False, True])
+def test_a_copy_whose_lane_connects_and_brings_no_answer_is_reported(is_answered):
+    leading = Leading()
+    peer = leading.session.peers[OTHER]
+    peer.connected()
+    leading.now += SECOND
+    if is_answered:
+        peer.lane.promise(leading.now)
+    assert leading.heard() == []
+    peer.broke(leading.now)
+    assert leading.heard() == ([] if is_answered else [("unreachable", OTHER)])
+
+
 def test_the_pause_between_two_connections_grows_and_begins_again_after_one_that_was_made():
     leading = Leading()
     peer = leading.session.peers[OTHER]

@@ -31,6 +31,9 @@ class PeerSession:
         self._regions: dict[str, int] = {}
         self._next_region = 1
         self._down_since_us: int | None = now_us  # Since when the lane has no connection; None: it has one.
+        # Of the present connection: since when there was none before it, and the promise that the lane had then. Each
+        # answer renews that.
+        self._was_down_since_us, self._promised_until_us = now_us, self.lane.promised_until_us
         self._pause_us = FIRST_PAUSE_US
         self._questions: dict[str, dict[int, Question]] = {}
 
@@ -59,13 +62,20 @@ class PeerSession:
 
     def connected(self) -> None:
         """The other member has accepted the lane."""
+        if self._down_since_us is not None:
+            self._was_down_since_us, self._promised_until_us = self._down_since_us, self.lane.promised_until_us
         self._down_since_us = None
         self._pause_us = FIRST_PAUSE_US
 
     def broke(self, now_us: int) -> int:
-        """The lane's connection has ended, or was not made. Returns how long to wait before the next attempt."""
+        """The lane's connection has ended, or was not made. Returns how long to wait before the next attempt.
+
+        A connection that was made and brought no answer counts as none. The network may let openings through and
+        nothing else, and either end may be the first to give that up.
+        """
         if self._down_since_us is None:
-            self._down_since_us = now_us
+            was_answered = self.lane.promised_until_us != self._promised_until_us
+            self._down_since_us = now_us if was_answered else self._was_down_since_us
         pause_us, self._pause_us = self._pause_us, min(self._pause_us * 2, LONGEST_PAUSE_US)
         return pause_us
 
