@@ -4,17 +4,20 @@ runs in simulated time. Each part of its protocol is needed: without it the same
 from __future__ import annotations
 
 import os
+from collections import Counter
 
 import pytest
 
 from pywan import _core
 from pywan.copies.region_copies import RegionCopies
+from site_simulation.kinds import EACH, KINDS, OWN_KINDS, kind_of, make_world, what_did_not_happen
 from site_simulation.world import Broken, SiteWorld
 
 SEEDS = int(os.environ.get("SITE_SEEDS", "25"))
 FIRST = int(os.environ.get("SITE_FIRST", "1"))
 # Seeds that failed once by what is rare. 2953: two runs with the same older file, and nobody tells of the first one.
 FAILED_ONCE = [2953]
+SEEDS_OF_A_KIND = 3
 SEARCH = 400  # Seeds within which a missing part of the protocol is to be found out.
 
 
@@ -23,8 +26,24 @@ def test_every_history_has_an_order_and_the_site_heals(seed):
     SiteWorld(seed).run()
 
 
-def test_a_run_repeats_by_its_seed():
-    first, second = SiteWorld(5), SiteWorld(5)
+@pytest.mark.parametrize("kind", [each.kind for each in OWN_KINDS])
+def test_worlds_of_a_kind_keep_its_promises_and_show_what_it_is_about(kind):
+    statistics: Counter[str] = Counter()
+    for seed in range(FIRST, FIRST + SEEDS_OF_A_KIND):
+        world = make_world(seed, kind)
+        world.run()
+        statistics.update(world.statistics)
+    assert what_did_not_happen(kind, statistics) == []
+
+
+def test_most_seeds_have_a_world_of_faults_and_each_kind_has_some():
+    kinds = Counter(kind_of(seed) for seed in range(1, 1 + EACH * len(OWN_KINDS)))
+    assert kinds == {SiteWorld.kind: (EACH - 1) * len(OWN_KINDS), **{each.kind: 1 for each in OWN_KINDS}}
+
+
+@pytest.mark.parametrize("kind", ["", *KINDS])
+def test_a_run_repeats_by_its_seed(kind):
+    first, second = make_world(5, kind), make_world(5, kind)
     first.run()
     second.run()
     assert first.trace == second.trace and first.history == second.history

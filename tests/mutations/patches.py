@@ -10,13 +10,15 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 FOLDER = Path(__file__).resolve().parent
-NOT_SEEN = "Not seen: "  # The second line of a patch begins so if no check is known to see it, and says why.
+# Lines behind the first one of a patch begin so: why no check is known to see it; the kind of world that is to see it.
+NOT_SEEN, KIND = "Not seen: ", "Kind: "
 
 
 class Mutation(NamedTuple):
     name: str
     about: str  # What it takes out, in a sentence.
     not_seen: str  # Why no check is known to see it. Empty: one does.
+    kind: str  # The kind of world that is to see it (site_simulation/kinds). Empty: each seed's own.
     is_compiled: bool  # The core has to be built anew.
     path: Path
 
@@ -24,9 +26,14 @@ class Mutation(NamedTuple):
 def read_mutation(path: Path) -> Mutation:
     lines = path.read_text().splitlines()
     changed = [line for line in lines if line.startswith("+++ ")]
-    not_seen = lines[1].removeprefix(NOT_SEEN) if lines[1].startswith(NOT_SEEN) else ""
+    head = lines[1 : lines.index("")]
+    not_seen, kind = (_told(head, what) for what in (NOT_SEEN, KIND))
     is_compiled = any(re.match(r"\+\+\+ b/(csrc|pywan/_core)/", line) for line in changed)
-    return Mutation(path.stem, lines[0], not_seen, is_compiled, path)
+    return Mutation(path.stem, lines[0], not_seen, kind, is_compiled, path)
+
+
+def _told(head: list[str], what: str) -> str:
+    return next((line.removeprefix(what) for line in head if line.startswith(what)), "")
 
 
 def read_mutations(folder: Path = FOLDER) -> list[Mutation]:

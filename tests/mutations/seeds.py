@@ -15,15 +15,16 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import pywan
-from site_simulation.world import Broken, SiteWorld
+from site_simulation.kinds import make_world
+from site_simulation.world import Broken
 
 HELD, CHECK, ERROR = "held", "check", "error"
 
 
-def run_seed(seed: int) -> tuple[str, str]:
+def run_seed(seed: int, kind: str) -> tuple[str, str]:
     """Returns what became of a seed: it held, a check failed, or there was an exception that is no check; and words."""
     try:
-        SiteWorld(seed).run()
+        make_world(seed, kind).run()
     except Broken as broken:
         return CHECK, str(broken).partition("\n")[0]
     except Exception as error:
@@ -32,13 +33,13 @@ def run_seed(seed: int) -> tuple[str, str]:
 
 
 def main() -> None:
-    first, last = int(sys.argv[1]), int(sys.argv[2])
+    first, last, kind = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
     here = Path(__file__).resolve().parent.parent.parent
     if Path(pywan.__file__).resolve().parent.parent != here:
         sys.exit(f"this is the tree {here}, and pywan is taken from {pywan.__file__}")
     logging.disable()  # What the product says of each fault is no news here.
     for seed in range(first, last + 1):
-        what, words = run_seed(seed)
+        what, words = run_seed(seed, kind)
         print(json.dumps([seed, what, words]), flush=True)
         if what == CHECK:
             return

@@ -49,6 +49,10 @@ CHECKS = {
     "acknowledges sequence": "messages between members",
     "an answer to question": "messages between members",
     "finds no end of its work": "members find an end of their work",
+    "whose copies are well": "single calls go on beside parked ones",
+    "and it is not taken out": "copies whose lanes stand still are taken out",
+    ", which is healthy": "nobody healthy is given up",
+    "after its limit": "parked calls end within their limit",
 }
 
 
@@ -149,17 +153,17 @@ class Whole:
     def __init__(self, folder: Path, children: Children, with_objects: bool) -> None:
         self.folder, self.tree, self.children = folder, folder / "whole", children
         self._lock = threading.Lock()
-        self._fails: dict[int, bool] = {}  # By seed.
+        self._fails: dict[tuple[int, str], bool] = {}  # By seed and kind of world.
         copy_tree(self.tree, with_objects, children)
 
-    def fails(self, seed: int) -> bool:
+    def fails(self, seed: int, kind: str) -> bool:
         """Returns whether a check fails at a seed though nothing is taken out. Then it says nothing of a mutation."""
         with self._lock:
-            if seed not in self._fails:
+            if (seed, kind) not in self._fails:
                 run = Run()
-                run_seeds(self.tree, seed, seed, run, self.children)
-                self._fails[seed] = run.seen_at is not None
-            return self._fails[seed]
+                run_seeds(self.tree, seed, seed, kind, run, self.children)
+                self._fails[seed, kind] = run.seen_at is not None
+            return self._fails[seed, kind]
 
 
 def try_mutation(mutation: Mutation, whole: Whole, first: int, count: int) -> Result:
@@ -172,8 +176,8 @@ def try_mutation(mutation: Mutation, whole: Whole, first: int, count: int) -> Re
         result.failure = f"does not apply: {why}" if why else build(tree, children) if mutation.is_compiled else ""
         run = result.run
         while first <= last and not result.failure:
-            first = run_seeds(tree, first, last, run, children)
-            if run.seen_at is not None and whole.fails(run.seen_at):
+            first = run_seeds(tree, first, last, mutation.kind, run, children)
+            if run.seen_at is not None and whole.fails(run.seen_at, mutation.kind):
                 result.fail_anyway.append(run.seen_at)
                 run.seen_at = None
             elif run.seen_at is not None:
@@ -230,10 +234,10 @@ def build(tree: Path, children: Children) -> str:
     return f"was not built: {lines[0]}" if status else ""
 
 
-def run_seeds(tree: Path, first: int, last: int, run: Run, children: Children) -> int:
+def run_seeds(tree: Path, first: int, last: int, kind: str, run: Run, children: Children) -> int:
     """Runs seeds in one process, until a check fails or the process ends. Returns the seed to go on with."""
     with tempfile.TemporaryFile("w+") as errors:
-        command = [sys.executable, "-m", "tests.mutations.seeds", str(first), str(last)]
+        command = [sys.executable, "-m", "tests.mutations.seeds", str(first), str(last), kind]
         child = children.start(command, tree, errors, subprocess.PIPE)
         seed, is_late, status = first, False, 0
         try:

@@ -12,7 +12,7 @@ from pywan.protocol import between_members as wire
 
 from .coordinator import MEMBER_TIMEOUT_US
 from .member import Member
-from .shown import keys_of, tail_of
+from .shown import tail_of
 from .simulation import MS
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class FaultsOfCopies:
             if there and keys:
                 world.call(rng.choice(there), key.region, rng.choice(keys), names)
 
-        keys = keys_of(key)
+        keys = world.keys.of(key)
         for _ in range(count):
             world.simulation.after(rng.randrange(within_ms * MS), call)
 

@@ -133,7 +133,8 @@ class Watched:
     def __init__(self, member: Member) -> None:
         self._member = member
         self._names: dict[int, str] = {}
-        self._calls: dict[int, tuple[str, int, int]] = {}  # By the call's id: the region, the bucket, the kind.
+        # By the call's id: the region, the bucket, the kind, and when it came.
+        self._calls: dict[int, tuple[str, int, int, int]] = {}
 
     def asked(self, data: bytes) -> None:
         """Notes calls that have come. What arrives at once was sent at once, and is whole."""
@@ -143,7 +144,7 @@ class Watched:
             if kind == CALL_REGION:
                 self._names[region] = data[at + CALL.size : at + CALL.size + length].decode()
             else:
-                self._calls[call] = self._names[region], bucket, kind
+                self._calls[call] = self._names[region], bucket, kind, self._member.now_us
             at += CALL.size + length + -length % 8
 
     def answers(self, data: bytes) -> None:
@@ -151,7 +152,8 @@ class Watched:
         while at < len(data):
             _, _, status, outcome, _, length, _, call, *_ = ANSWER.unpack_from(data, at)
             at += ANSWER.size + length + -length % 8
-            region, bucket, kind = self._calls.pop(call)
+            region, bucket, kind, since_us = self._calls.pop(call)
+            self._member.world.watch.waited(self._member, BucketKey(region, bucket), self._member.now_us - since_us)
             if status == DONE:
                 is_change = kind == CALL_CHANGE and outcome <= DESTROYED
                 self._member.world.watch.answered(self._member, BucketKey(region, bucket), is_change)
@@ -556,6 +558,7 @@ class SimulatedAgent:
         self.session.caught_up(key, epoch, learner)
 
     def unreachable(self, epochs: Mapping[BucketKey, Epoch], copy: Incarnation) -> None:
+        self._member.world.watch.gave_up(self._member, copy)
         self._member.world.statistics["reports of unreachable copies"] += 1
         self.session.unreachable(epochs, copy)
 

@@ -9,7 +9,7 @@ from pywan.config.attributes import RegionAttributes
 from pywan.coordination.tables import BucketKey
 
 from .member import Member
-from .shown import BUCKETS, contents, shown, tail_of
+from .shown import contents, shown, tail_of
 
 if TYPE_CHECKING:
     from .world import SiteWorld
@@ -32,7 +32,7 @@ class Rest:
             if why:
                 return why
         for attributes in self._world.regions:
-            for number in range(BUCKETS):
+            for number in range(self._world.keys.buckets):
                 why = self._bucket_unrest(BucketKey(attributes.name, number), attributes)
                 if why:
                     return why

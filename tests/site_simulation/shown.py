@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from pywan import _core
 from pywan.coordination.tables import Bucket, BucketKey
 
 from .member import Member, SimulatedRegion
 from .simulation import Node
-
-BUCKETS = 2
-KEYS = tuple("abcdefgh")  # Some are in either bucket.
 
 
 def contents(region: SimulatedRegion, bucket: int) -> tuple[int, int, int]:
@@ -18,18 +17,22 @@ def contents(region: SimulatedRegion, bucket: int) -> tuple[int, int, int]:
     return found["entries"], found["tombstones"], region.bucket_digest(bucket)
 
 
-def bucket_of(of: str) -> int:
-    return ((_core.key_hash(of) >> 32) * BUCKETS) >> 32
+class Keys:
+    """The keys that are called, and the buckets of each region. Each bucket has some of them."""
 
+    def __init__(self, buckets: int, names: Iterable[str]) -> None:
+        self.buckets, self.names = buckets, tuple(names)
 
-def keys_of(key: BucketKey) -> list[str]:
-    """The keys that lie in a bucket."""
-    return [of for of in KEYS if bucket_of(of) == key.number]
+    def bucket_of(self, of: str) -> int:
+        return ((_core.key_hash(of) >> 32) * self.buckets) >> 32
 
+    def of(self, key: BucketKey) -> list[str]:
+        """The keys that lie in a bucket."""
+        return [of for of in self.names if self.bucket_of(of) == key.number]
 
-def buckets_of(key: BucketKey) -> list[BucketKey]:
-    """The bucket, or all of them where the key stands for the region as a whole."""
-    return [BucketKey(key.region, number) for number in range(BUCKETS)] if key.number < 0 else [key]
+    def buckets_of(self, key: BucketKey) -> list[BucketKey]:
+        """The bucket, or all of them where the key stands for the region as a whole."""
+        return [BucketKey(key.region, number) for number in range(self.buckets)] if key.number < 0 else [key]
 
 
 def shown(bucket: Bucket) -> str:

@@ -19,6 +19,10 @@ LOOKS_AGAIN_US = 100 * MS  # Bytes that a cut holds back are tried again so ofte
 CONNECT_TIMEOUT_US = 300 * MS
 
 
+# From one name to another; with a protocol: only of the connections that the first one has opened for it.
+Way = tuple[str, str] | tuple[str, str, bytes]
+
+
 class Simulation:
     """Runs functions at their times. All chance comes from one generator, so a seed repeats everything."""
 
@@ -121,7 +125,14 @@ class End:
         self.other._expect(data)
 
     def _rate(self) -> int | None:
-        return self.connection.network.rates.get((self.node.name, self.to.name))
+        """The bytes a second of a slow way; None: it is not slow."""
+        rates = self.connection.network.rates
+        return next((rates[way] for way in self._ways() if way in rates), None)
+
+    def _ways(self) -> list[Way]:
+        """The ways that what this end sends goes along."""
+        way = self.node.name, self.to.name
+        return [way, (*way, self.connection.protocol)] if self is self.connection.ends[0] else [way]
 
     def full_us(self) -> int:
         """For how long the way has no room for more bytes from this end. What is sent all the same waits there."""
@@ -138,7 +149,7 @@ class End:
     def _expect(self, data: bytes | None) -> None:
         network = self.connection.network
         at_us = network.simulation.now_us + network.delay()
-        hold_us = network.held.get((self.to.name, self.node.name), 0)
+        hold_us = max(network.held.get(way, 0) for way in self.other._ways())
         rate = self.other._rate()
         at_us = max(at_us, self._last_us, hold_us)
         if rate and data:
@@ -210,8 +221,8 @@ class Network:
         self.nodes: dict[Hashable, Any] = {}  # The coordinator by that name, and each member by its incarnation.
         self.cut: set[tuple[str, str]] = set()  # Ways from one name to another on which nothing passes.
         self.rejecting: set[str] = set()  # Whoever probes one of these over a way that is cut is refused at once.
-        self.held: dict[tuple[str, str], int] = {}  # Ways on which connections hold their bytes until then.
-        self.rates: dict[tuple[str, str], int] = {}  # Slow ways, in bytes a second.
+        self.held: dict[Way, int] = {}  # Ways on which connections hold their bytes until then.
+        self.rates: dict[Way, int] = {}  # Slow ways, in bytes a second.
         self.loss = 0.0
         self.slow_us = 0
         self.connections: list[Connection] = []

@@ -13,7 +13,7 @@ from pywan.coordination.tables import Bucket, BucketKey, Incarnation
 from pywan.member.hosting import silence_limit_ms
 
 from .member import Member
-from .shown import bucket_of, buckets_of, keys_of, shown, tail_of
+from .shown import shown, tail_of
 
 if TYPE_CHECKING:
     from .world import SiteWorld
@@ -51,6 +51,8 @@ class Watch:
         self.counted: defaultdict[tuple[BucketKey, int], int] = defaultdict(int)  # Of each life: what was acknowledged.
         self._shown: defaultdict[tuple[Incarnation, str, str], list[Shown]] = defaultdict(list)  # Of keys, at copies.
         self.unchecked: set[BucketKey] = set()  # Buckets whose life says that they may have lost their end.
+        self.may_be_slow: set[str] | None = None  # Nobody gives up copies of other members. None: all may be slow.
+        self.waits_at_most_us: int | None = None  # So long a member lets a call wait. None: members may be asleep.
 
     def lane_gave_up(self, member: Member, why: str) -> None:
         self._world.note(f"{member.me} gives a connection up: {why}")
@@ -71,7 +73,7 @@ class Watch:
             if key == self._world.faults.severed and bucket.leaving:
                 self._world.faults.strike(bucket)
             self._world.proofs.decided(key, bucket, store)
-            for each in buckets_of(key):
+            for each in self._world.keys.buckets_of(key):
                 self._see_life(each, bucket)
                 self.holders[each] = (*bucket.in_sync, *bucket.leaving)
 
@@ -80,7 +82,7 @@ class Watch:
 
         No protocol could avoid that. What was acknowledged under the lost decisions may be gone, or come back.
         """
-        buckets = buckets_of(key)
+        buckets = self._world.keys.buckets_of(key)
         for each in (BucketKey(key.region, -1), *buckets):
             if self.forgotten.get(each) == generation:
                 self._world.statistics["forks"] += 1
@@ -104,7 +106,7 @@ class Watch:
         elif bucket.life != life:
             self._world.statistics["lives"] += 1
             self._see_proof(key)
-            for of in keys_of(key):
+            for of in self._world.keys.of(key):
                 self._world.history[key.region, of].append(
                     Operation(self._world.new_thread(), "put", (ABSENT,), None, since, self._world.simulation.now_us)
                 )
@@ -203,6 +205,21 @@ class Watch:
                     f"{member.me} acknowledges {key} through {counted}, and {each}, in sync, has {theirs['last']}",
                 )
 
+    def gave_up(self, member: Member, copy: Incarnation) -> None:
+        """A primary asks to have the copies of a member taken out, as it does not answer."""
+        self._world.must(
+            self.may_be_slow is None or copy.name in self.may_be_slow,
+            f"{member.me} gives up the copies of {copy}, which is healthy",
+        )
+        self._world.statistics["copies of slow members given up"] += self.may_be_slow is not None
+
+    def waited(self, member: Member, key: BucketKey, wait_us: int) -> None:
+        """A call on a key of this bucket is answered after so long."""
+        self._world.must(
+            self.waits_at_most_us is None or wait_us <= self.waits_at_most_us,
+            f"{member.me} answers a call of {key} after its limit: it waited for {wait_us / 1e6:.3f} s",
+        )
+
     def read_at_copy(self, member: Member, key: BucketKey, of: str, shown: Shown) -> None:
         """A member answers a read from its own copy. It never goes back behind what it has shown."""
         self._world.statistics["reads at copies"] += 1
@@ -219,7 +236,7 @@ class Watch:
 
     def check_histories(self) -> None:
         for (region, of), history in self._world.history.items():
-            if BucketKey(region, bucket_of(of)) in self.unchecked:
+            if BucketKey(region, self._world.keys.bucket_of(of)) in self.unchecked:
                 self._world.statistics["histories unchecked"] += 1
                 continue
             known = [each for each in history if not (each.is_unknown and each.name == "get")]

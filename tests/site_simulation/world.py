@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 from linearizability import Operation
 from pywan import _core
@@ -20,7 +20,7 @@ from .faults import Faults
 from .member import Member
 from .proofs import Proofs
 from .rest import Rest
-from .shown import BUCKETS, KEYS
+from .shown import Keys
 from .simulation import MS, Network, Simulation
 from .watch import Watch
 
@@ -32,12 +32,26 @@ BEHIND_US = MEMBER_TIMEOUT_US * 11 // 10  # A lease, by the slowest clock.
 WHOLE_AGAIN_US = 12 * MEMBER_TIMEOUT_US  # So long a site that has healed takes at most until it is whole.
 
 
+Told = Callable[[str], object]  # Hears what became of an operation.
+
+
+def _nobody(_: str) -> None:
+    pass
+
+
 class Broken(Exception):
     """A promise was not kept."""
 
 
 class SiteWorld:
-    """All of it, from one seed."""
+    """All of it, from one seed. Worlds of a kind of their own change its form (`_form`, `_members_begin`) and its life
+    (`_live`)."""
+
+    kind = "faults"
+    must_happen: tuple[
+        str, ...
+    ] = ()  # Statistics that some seeds of this kind have to count. Otherwise it shows nothing.
+    keys = Keys(2, "abcdefgh")
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -45,9 +59,10 @@ class SiteWorld:
         self.network = Network(self.simulation)
         rng = self.simulation.rng
         self.statistics: defaultdict[str, int] = defaultdict(int)
-        self.regions = self._regions(rng)
-        self._ask_for_copies(random.Random(f"{seed} copies"))
-        self.value_bytes = random.Random(f"{seed} values").choice([0, 0, 40_000])  # 0: they are numbers.
+        self.regions: list[RegionAttributes] = []
+        self.value_bytes = 0  # 0: values are numbers.
+        self.hosts_from = dict.fromkeys(NAMES, 0)  # When each member begins to create its regions.
+        self._form(rng)
         self.is_one_machine = rng.random() < 0.5  # Locator and members see each other's processes.
         self.journal: list[Store] = []
         # By region and key. Regions that are colocated have the same keys.
@@ -59,25 +74,35 @@ class SiteWorld:
         self.threads = 0
         self.trace: list[str] = []
         self.is_healing = False
+        self.is_over = False  # What is cleared away afterwards keeps no promise.
         self.watch, self.faults, self.rest, self.proofs = Watch(self), Faults(self), Rest(self), Proofs(self)
         self.coordinator = self.network.nodes["coordinator"] = CoordinatorNode(self, self.journal)
-        chance = random.Random(seed)
+        self._members_begin(rng)
+
+    def _form(self, rng: random.Random) -> None:
+        """Chooses regions and values."""
+        self.regions = self._regions(rng)
+        self._ask_for_copies(random.Random(f"{self.seed} copies"))
+        self.value_bytes = random.Random(f"{self.seed} values").choice([0, 0, 40_000])
+
+    def _members_begin(self, rng: random.Random) -> None:
+        """Starts the first members."""
+        chance = random.Random(self.seed)
         self.hosts_from = {name: chance.choice([0, 0, 1500, 3000]) * MS for name in NAMES}
         if self.regions[0].is_partitioned and chance.random() < 0.06:
             self.faults.of_coordination.isolate_first_host()
         for name in NAMES[: rng.choice([2, 3, 3, 4])]:
             self.start(name)
 
-    @staticmethod
-    def _regions(rng: random.Random) -> list[RegionAttributes]:
+    def _regions(self, rng: random.Random) -> list[RegionAttributes]:
         if rng.random() < 0.3:
             made = RegionAttributes("data", "REPLICATE")
-            made.total_num_buckets = BUCKETS
+            made.total_num_buckets = self.keys.buckets
             return [made]
         made = RegionAttributes(
             "data",
             "PARTITION",
-            total_num_buckets=BUCKETS,
+            total_num_buckets=self.keys.buckets,
             redundant_copies=rng.choice([1, 1, 2, 0, 3]),
             recovery_delay=rng.choice([-1, 0, 500]),
             silence_limit=rng.choice([None, 1500]),
@@ -87,7 +112,7 @@ class SiteWorld:
         beside = RegionAttributes(
             "more",
             "PARTITION",
-            total_num_buckets=BUCKETS,
+            total_num_buckets=self.keys.buckets,
             redundant_copies=made.redundant_copies,
             recovery_delay=made.recovery_delay,
             silence_limit=made.silence_limit,
@@ -106,7 +131,7 @@ class SiteWorld:
         self.trace.append(f"{self.simulation.now_us / 1e6:.4f} {text}")
 
     def must(self, holds: bool, what: str) -> None:
-        if not holds:
+        if not holds and not self.is_over:
             past = "\n  ".join(self.trace[-200:])
             raise Broken(f"seed {self.seed} at {self.simulation.now_us / 1e6:.3f} s: {what}\nbefore that:\n  {past}")
 
@@ -166,8 +191,8 @@ class SiteWorld:
         self.threads += 1
         return self.threads
 
-    def client(self, told: list[str] | None = None, at: str = "", is_read: bool = False) -> None:
-        """One operation of a thread of some member, or of the member `at`. `told` gets what became of it."""
+    def client(self, told: Told = _nobody, at: str = "", is_read: bool = False) -> None:
+        """One operation of a thread of some member, or of the member `at`. `told` hears what became of it."""
         rng = self.simulation.rng
         there = [each for each in self.members.values() if not each.is_dead and len(each.regions) == len(self.regions)]
         there = [each for each in there if at in ("", each.name)]
@@ -175,10 +200,12 @@ class SiteWorld:
             self.statistics["calls where no region is"] += 1
             return
         member = rng.choice(there)
-        self.call(member, rng.choice(self.regions).name, rng.choice(KEYS), READS if is_read else OPERATIONS, told)
+        self.call(
+            member, rng.choice(self.regions).name, rng.choice(self.keys.names), READS if is_read else OPERATIONS, told
+        )
 
     def call(
-        self, member: Member, region: str, of: str, names: Sequence[str] = OPERATIONS, told: list[str] | None = None
+        self, member: Member, region: str, of: str, names: Sequence[str] = OPERATIONS, told: Told = _nobody
     ) -> None:
         """One operation of a thread of this member on this key, with one of these names."""
         rng = self.simulation.rng
@@ -195,7 +222,7 @@ class SiteWorld:
         if None in arguments:
             arguments = (0, *arguments[1:])
         name = "replace" if name == "compare" else name
-        member.do(lambda: self._begin(member, region, of, name, arguments, thread, [] if told is None else told))
+        member.do(lambda: self._begin(member, region, of, name, arguments, thread, told))
 
     def _begin(
         self,
@@ -205,7 +232,7 @@ class SiteWorld:
         name: str,
         arguments: tuple[Hashable, ...],
         thread: int,
-        told: list[str],
+        told: Told,
     ) -> None:
         core = member.regions.get(region)
         if core is None:
@@ -218,7 +245,6 @@ class SiteWorld:
 
         def over(what: str, answer: Hashable) -> None:
             self.statistics[what] += 1
-            told.append(what)
             # A copy that was cut off, and is no copy in sync any more, may be a lease behind. If the coordinator has
             # lost the decision that says so, the copy gets a lease again, until later decisions are heard.
             if what == AT_COPY and not self.statistics.get("files"):
@@ -227,6 +253,7 @@ class SiteWorld:
                 history[slot] = Operation(thread, name, arguments, answer, called, self.simulation.now_us)
             elif what == FAILED:  # It says that nothing was changed. Nobody may ever see its value.
                 history[slot] = Operation(thread, "get", (), None, called)
+            told(what)
 
         Client(member, region, of, name, arguments, (member.member_id, thread, 1), over)
 
@@ -246,11 +273,17 @@ class SiteWorld:
             for (module, name), pause_us in pauses.items():
                 setattr(module, name, pause_us)
             _core.simulate_monotonic_us(0)
+            self.is_over = True
             for member in self.members.values():
                 if not member.is_dead:
                     member.end()
 
     def _run(self, steps: int) -> None:
+        self._live(steps)
+        self.end_well()
+        self.watch.check_histories()
+
+    def _live(self, steps: int) -> None:
         rng = self.simulation.rng
         self.simulation.run_until(self.simulation.now_us + 300 * MS)
         for _ in range(steps):
@@ -258,8 +291,6 @@ class SiteWorld:
             if rng.random() < 0.5:
                 self.faults.happen()
             self.simulation.run_until(self.simulation.now_us + rng.randrange(10, 400) * MS)
-        self.end_well()
-        self.watch.check_histories()
 
     def end_well(self) -> None:
         """Everything heals: in bounded time every bucket has an active primary and all its copies."""
@@ -275,7 +306,7 @@ class SiteWorld:
         self._find_rest()
         told: list[str] = []
         for _ in range(8):
-            self.client(told)
+            self.client(told.append)
         self.simulation.run_until(self.simulation.now_us + 1000 * MS)
         self.must(
             len(told) == 8 and {ANSWERED, AT_COPY}.issuperset(told),
