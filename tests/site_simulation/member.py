@@ -58,8 +58,10 @@ class SimulatedRegion(_core.RegionCore):
     def __init__(self, name: str, clock: _core.Clock, *, attributes: RegionAttributes, **more: Any) -> None:
         self.attributes = attributes
         self.tail: WatchedTail | None = None
+        self.on_share: Callable[[WatchedTail, bool], object] = _nothing  # Listeners begin to hear before it is shared.
 
     def share(self, tail: Any, route: Any, reads_copies: bool = False) -> None:
+        self.on_share(tail, reads_copies)
         super().share(tail, route, reads_copies)
         self.tail = tail
 
@@ -708,6 +710,7 @@ class Member(Node):
             buckets=made.total_num_buckets,
             attributes=made,
         )
+        region.on_share = lambda tail, each_tells: self.world.shares(self, made.name, tail, each_tells)
         self.regions[made.name] = region
         self.world.note(f"{self.me} creates {made.name}")
         self.sharing.hosted(region)

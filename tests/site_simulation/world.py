@@ -17,7 +17,7 @@ from pywan.coordination.tables import Incarnation
 from .client import ANSWERED, AT_COPY, FAILED, Client
 from .coordinator import MEMBER_TIMEOUT_US, CoordinatorNode
 from .faults import Faults
-from .member import Member
+from .member import Member, WatchedTail
 from .proofs import Proofs
 from .rest import Rest
 from .shown import Keys
@@ -184,6 +184,10 @@ class SiteWorld:
             if node is member:
                 del self.network.nodes[each]
         self.network.nodes[me] = member
+
+    def shares(self, member: Member, region: str, tail: WatchedTail, each_tells: bool) -> None:
+        """A member begins to share a region. `each_tells`: each member with a copy tells its listeners. Otherwise only
+        the primary's member does."""
 
     # --- clients ---
 
