@@ -665,14 +665,15 @@ def test_a_server_whose_data_nobody_takes_over_is_stopped_only_by_force(machine)
     try:
         refused = machine.shell("gfsh stop server --name=s --handover-time=0.2")
         assert refused.returncode == 1
-        assert "region data: 100 entries in" in refused.stderr and "--force" in refused.stderr
+        # Some buckets may have moved to the other one before it was stopped.
+        assert re.search(r"region data: \d+ entries in \d+ buckets", refused.stderr) and "--force" in refused.stderr
         assert machine.ask("status server --name=s")["data"]["state"] == "online"
         done = machine.shell("gfsh stop server --name=s --handover-time=0.2 --force")
         assert done.returncode == 0 and "has stopped" in done.stdout
     finally:
         process.send_signal(other, signal.SIGCONT)
     log = (machine.directory / "s" / "s.log").read_text()
-    assert "have not taken over in 0.2 s (handover-time)" in log and "region data: 100 entries in" in log
+    assert re.search(r"have not taken over in 0.2 s \(handover-time\).*: region data: \d+ entries in", log)
     machine.do(f"gfsh {locator} shutdown --include-locators")
 
 

@@ -101,7 +101,7 @@ static uint64_t build(random_source *source, uint8_t type)
             wan_lane_section *section = (wan_lane_section *)at;
             *section = (wan_lane_section){.first = 1 + random_next(source) / 4, .count = random_below(source, ENTRIES)};
             section->counted = random_next(source) / 4;
-            section->heard = random_next(source) % (section->counted + 1 + section->counted / 16);
+            section->heard = random_next(source) % (section->counted + 1);
             section->bytes = (uint32_t)write_entries(source, (uint8_t *)(section + 1), section->count, 0);
             at += sizeof *section + section->bytes;
         } else if (type == WAN_FRAME_LANE_ANSWER) {
