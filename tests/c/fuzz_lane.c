@@ -51,7 +51,7 @@ static uint64_t write_entry(random_source *source, uint8_t *to, int is_image)
         *wan_tail_entry_cleared(entry) = random_below(source, 9);
         return entry->length;
     }
-    entry->outcome = (uint8_t)random_below(source, WAN_FORGOTTEN + 1);
+    entry->outcome = (uint8_t)random_below(source, (is_image ? WAN_FORGOTTEN : WAN_DESTROYED) + 1);
     if (what == 3) entry->flags |= WAN_TAIL_ROW, entry->row = random_below(source, 9);
     if (what == 4) entry->flags |= WAN_TAIL_FOUND;
     if (what == 4 || is_image) entry->found_length = random_below(source, FOUND_MAX);
