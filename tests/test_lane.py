@@ -233,6 +233,19 @@ def test_what_listeners_were_told_travels_to_the_copies_when_nothing_else_does(p
     assert pair.there.tail.next_heard(0) is None
 
 
+def test_a_primary_whose_member_tells_all_its_copies_says_how_far_it_is(pair):
+    pair.here.tail.hear(says=True)
+    pair.there.tail.hear(by_primary=True)
+    pair.connect()
+    for n in range(20):
+        pair.here.core.put(b"k%d" % n, b"v")
+    eventually(pair.is_even)
+    assert pair.there.tail.heard_state()["bytes"] == pair.here.tail.heard_state()["bytes"] > 0
+    while pair.here.tail.next_heard(0) is not None:
+        pass
+    eventually(lambda: pair.there.tail.heard_state()["bytes"] == 0, what="the copy has heard that all was told")
+
+
 def test_a_copy_that_is_full_of_changes_for_listeners_still_hears_what_was_told(pair):
     for member in (pair.here, pair.there):
         member.tail.hear(True)

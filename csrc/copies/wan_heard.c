@@ -10,12 +10,13 @@ static inline uint64_t load(const uint64_t *at) { return __atomic_load_n(at, __A
 static inline int has_ended(const wan_heard *heard) { return __atomic_load_n(&heard->ended, __ATOMIC_ACQUIRE) != 0; }
 static inline int leads(uint8_t role) { return role == WAN_TAIL_PRIMARY || role == WAN_TAIL_TAKING_OVER; }
 
-wan_status wan_tail_hear(wan_tail *tail, int by_primary)
+wan_status wan_tail_hear(wan_tail *tail, wan_hears which)
 {
     if (wan_tail_heard(tail)) return WAN_OK;
     wan_heard *none = NULL, *fresh = calloc(1, sizeof *fresh + tail->bucket_count * sizeof *fresh->kept);
     if (!fresh) return WAN_FAIL(WAN_NO_MEMORY, "no memory for changes that wait for listeners");
-    fresh->by_primary = by_primary != 0;
+    fresh->by_primary = which == WAN_HEARS_LED;
+    fresh->says = which != WAN_HEARS_COPIES;
     fresh->told_since_us = wan_monotonic_us(); /* Until its thread has begun, the listener stands still. */
     if (!__atomic_compare_exchange_n(&tail->heard, &none, fresh, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) free(fresh);
     return WAN_OK;
@@ -196,7 +197,7 @@ void wan_heard_forget(wan_heard *heard, uint32_t bucket)
 
 uint64_t wan_heard_through(const wan_heard *heard, uint32_t bucket, uint64_t counted)
 {
-    if (!heard || !heard->by_primary || has_ended(heard)) return counted;
+    if (!heard || !heard->says || has_ended(heard)) return counted;
     const wan_heard_kept *kept = &heard->kept[bucket];
     if (kept->older) return 0;
     if (is_empty(kept)) return counted;

@@ -10,6 +10,9 @@
  * sequence listeners were told, and a member that becomes primary tells the rest. What was due once is told by this
  * member in any case, also when it leads the bucket no more: another one may have no listener.
  *
+ * Members of a region may differ in that. A member that tells all to its own listeners also says, of the buckets that
+ * it leads, how far it is (`says`). Copies whose members tell only what they lead need that after a takeover.
+ *
  * Example: bucket 17 has `counted` 40 at its primary, which keeps 39, 40 and 41. 39 and 40 are due. While the listener
  * hears 39, the primary says that listeners were told through 38, and the copies keep 39, 40 and 41. If the primary
  * dies now, the member that takes over tells 39 and 40 as possible repeats, and 41 too when it counts. */
@@ -71,6 +74,7 @@ struct wan_heard {
     uint32_t ended;        /* Atomic. Nothing is kept any more. */
     uint32_t relieving;    /* Atomic. A thread drops changes now. */
     uint8_t by_primary;    /* The member of the primary tells. Set before the first change, and never changed. */
+    uint8_t says;          /* As primary it says how far it has told. As `by_primary`, which implies it. */
     uint64_t bytes, order; /* Atomic: of all items; the newest item's. */
     uint64_t dropped, forgotten; /* Atomic: see wan_heard_state. */
     uint64_t told_since_us;      /* Atomic. When the change that is being told was taken. 0: there is none. */
@@ -79,9 +83,16 @@ struct wan_heard {
     wan_heard_kept kept[]; /* One for each bucket of the tail. */
 };
 
-/* From now on changes of the region wait for listeners. `by_primary`: the member of the primary tells. A second call
- * changes nothing. WAN_NO_MEMORY: they do not wait. */
-wan_status wan_tail_hear(wan_tail *tail, int by_primary);
+/* Which changes a member tells its listeners. */
+typedef enum {
+    WAN_HEARS_COPIES,  /* All of the buckets of which it has a copy, as each other member does. */
+    WAN_HEARS_LED,     /* Those of the buckets that it leads. */
+    WAN_HEARS_AND_SAYS /* All of its copies; others may tell only what they lead, so it says how far it is. */
+} wan_hears;
+
+/* From now on changes of the region wait for listeners. A second call changes nothing. WAN_NO_MEMORY: they do not
+ * wait. */
+wan_status wan_tail_hear(wan_tail *tail, wan_hears which);
 void wan_heard_close(wan_heard *heard, uint32_t buckets);
 
 /* Where bytes of kept changes are charged and released. */

@@ -292,7 +292,7 @@ void wan_tail_run_lane(const wan_lane_wait *wait)
 void wan_tail_say_heard(wan_tail *tail, uint32_t number, int wakes)
 {
     const wan_tail_bucket *bucket = &tail->buckets[number];
-    if (!tail->heard->by_primary || !leads(bucket->role)) return;
+    if (!tail->heard->says || !leads(bucket->role)) return;
     if (wakes) give_lanes(tail, bucket, 1);
     for (uint32_t n = 0; n < bucket->copy_count && !wakes; n++) mark_lane(tail, number, bucket->copies[n].lane);
 }

@@ -309,7 +309,7 @@ class Tail:
         """Sets what this member is for a bucket (TAIL_*)."""
     def set_copies(self, bucket: int, copies: Iterable[tuple[int, int, int, int]]) -> None:
         """Sets whom a primary sends to: (lane, COPY_*, transfer, acknowledged) for each copy."""
-    def hear(self, by_primary: bool = False) -> None:
+    def hear(self, by_primary: bool = False, says: bool = False) -> None:
         """From now on the changes that are made or followed here wait for listeners (`next_heard`)."""
     def set_heard_limit(self, limit_us: int) -> None:
         """Sets how long a listener may stand still before changes that wait for it are dropped."""

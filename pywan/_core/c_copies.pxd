@@ -194,8 +194,10 @@ cdef extern from "copies/wan_heard.h" nogil:
         uint8_t has_old, old_form, may_repeat
     ctypedef struct wan_heard_state:
         uint64_t bytes, dropped, forgotten, standing_us, stood_us
+    ctypedef enum wan_hears:
+        WAN_HEARS_COPIES, WAN_HEARS_LED, WAN_HEARS_AND_SAYS
     wan_heard *wan_tail_heard(const wan_tail *tail)
-    wan_status wan_tail_hear(wan_tail *tail, bint by_primary)
+    wan_status wan_tail_hear(wan_tail *tail, wan_hears which)
     bint wan_heard_is_full(const wan_heard *heard)
     void wan_heard_relieve(wan_tail *tail)
     wan_status wan_heard_begin(wan_heard *heard, uint32_t bucket, uint64_t sequence, const uint8_t *old,

@@ -135,7 +135,7 @@ static void listeners_hear_each_entry_that_a_clear_takes_out(void)
     uint64_t entries = 0, heard = 0;
     begin(&table, &tail, WAN_TAIL_PRIMARY);
     begin(&copy_table, &copy_tail, WAN_TAIL_COPY);
-    EXPECT_EQUAL(wan_tail_hear(&tail, 0), WAN_OK);
+    EXPECT_EQUAL(wan_tail_hear(&tail, WAN_HEARS_COPIES), WAN_OK);
     change(&table, WAN_UPDATE, 0, 300);
     change(&table, WAN_DESTROY, 0, 30);
     EXPECT_EQUAL(make(1, &made, &entries), WAN_OK);

@@ -13,13 +13,13 @@ static wan_buffer taken;
 static uint64_t now_us;
 
 /* A tail that leads its buckets, or has copies of them. */
-static wan_heard *begin(uint8_t role, int by_primary)
+static wan_heard *begin(uint8_t role, wan_hears which)
 {
     now_us = wan_simulated_us = 1000000;
     EXPECT_EQUAL(wan_tail_init(&tail, BUCKETS, 3 * BUCKETS, 1), WAN_OK);
     for (uint32_t n = 0; n < BUCKETS; n++) wan_tail_set_role(&tail, n, role, LIFE, EPOCH, 0);
     EXPECT(!wan_tail_heard(&tail));
-    EXPECT_EQUAL(wan_tail_hear(&tail, by_primary), WAN_OK);
+    EXPECT_EQUAL(wan_tail_hear(&tail, which), WAN_OK);
     tail.heard_limit_us = LIMIT_US;
     EXPECT(!wan_heard_next(&tail, &taken, 0)); /* The thread has begun. */
     return wan_tail_heard(&tail);
@@ -105,7 +105,7 @@ static uint64_t through(uint32_t bucket) { return wan_heard_through(tail.heard, 
 static void a_bucket_is_told_in_its_order_with_the_values_before(void)
 {
     static const char *const olds[] = {"before", NULL, "", "a longer value"};
-    wan_heard *heard = begin(WAN_TAIL_PRIMARY, 0);
+    wan_heard *heard = begin(WAN_TAIL_PRIMARY, WAN_HEARS_COPIES);
     for (uint32_t n = 0; n < 4; n++) make_large(1, n, olds[n], 64 + 8 * n);
     for (uint32_t n = 0; n < 4; n++) {
         EXPECT_EQUAL(next(), n);
@@ -124,7 +124,7 @@ static void a_bucket_is_told_in_its_order_with_the_values_before(void)
 
 static void a_change_is_told_when_it_counts_and_holds_up_no_other_bucket(void)
 {
-    begin(WAN_TAIL_PRIMARY, 0);
+    begin(WAN_TAIL_PRIMARY, WAN_HEARS_COPIES);
     copy(0);
     make(0, 1);
     make(0, 2);
@@ -144,7 +144,7 @@ static void a_change_is_told_when_it_counts_and_holds_up_no_other_bucket(void)
 
 static void a_change_that_never_counts_is_never_told(void)
 {
-    wan_heard *heard = begin(WAN_TAIL_PRIMARY, 0);
+    wan_heard *heard = begin(WAN_TAIL_PRIMARY, WAN_HEARS_COPIES);
     copy(0);
     make(0, 1);
     make(0, 2);
@@ -162,7 +162,7 @@ static void a_change_that_never_counts_is_never_told(void)
 
 static void buckets_take_turns(void)
 {
-    begin(WAN_TAIL_PRIMARY, 0);
+    begin(WAN_TAIL_PRIMARY, WAN_HEARS_COPIES);
     for (uint32_t n = 0; n < 3; n++) make(0, n);
     make(1, 10);
     EXPECT_EQUAL(next(), 0);
@@ -175,7 +175,7 @@ static void buckets_take_turns(void)
 
 static void a_primary_says_what_was_told_and_not_what_is_being_told(void)
 {
-    begin(WAN_TAIL_PRIMARY, 1);
+    begin(WAN_TAIL_PRIMARY, WAN_HEARS_LED);
     EXPECT_EQUAL(through(0), 0);
     make(0, 1);
     make(0, 2);
@@ -192,7 +192,7 @@ static void a_primary_says_what_was_told_and_not_what_is_being_told(void)
 
 static void a_copy_keeps_what_was_not_told_and_tells_it_when_it_leads(void)
 {
-    wan_heard *heard = begin(WAN_TAIL_COPY, 1);
+    wan_heard *heard = begin(WAN_TAIL_COPY, WAN_HEARS_LED);
     for (uint64_t n = 1; n <= 4; n++) follow(0, n, (uint32_t)n);
     told(0, 3, 1);
     EXPECT_EQUAL(next(), NOTHING);
@@ -212,9 +212,29 @@ static void a_copy_keeps_what_was_not_told_and_tells_it_when_it_leads(void)
     end();
 }
 
+static void a_member_that_tells_all_its_copies_says_of_what_it_leads_how_far_it_is(void)
+{
+    wan_heard *heard = begin(WAN_TAIL_COPY, WAN_HEARS_AND_SAYS);
+    for (uint64_t n = 1; n <= 3; n++) follow(0, n, (uint32_t)n);
+    told(0, 2, 2); /* The primary's own listeners were told. Those of this member hear it too. */
+    EXPECT_EQUAL(next(), 1);
+    wan_tail_set_role(&tail, 0, WAN_TAIL_TAKING_OVER, LIFE, EPOCH + 1, 0);
+    wan_tail_set_role(&tail, 0, WAN_TAIL_PRIMARY, LIFE, EPOCH + 1, 0);
+    EXPECT_EQUAL(through(0), 0);
+    EXPECT_EQUAL(next(), 2);
+    EXPECT(!may_repeat()); /* Nobody else tells the listeners of this member. */
+    EXPECT_EQUAL(through(0), 1);
+    EXPECT_EQUAL(next(), 3);
+    EXPECT(!may_repeat());
+    EXPECT_EQUAL(next(), NOTHING);
+    EXPECT_EQUAL(through(0), 3);
+    EXPECT_EQUAL(heard->bytes, 0);
+    end();
+}
+
 static void a_primary_that_is_deposed_tells_what_was_due(void)
 {
-    wan_heard *heard = begin(WAN_TAIL_PRIMARY, 1);
+    wan_heard *heard = begin(WAN_TAIL_PRIMARY, WAN_HEARS_LED);
     for (uint32_t n = 1; n <= 3; n++) make(0, n);
     EXPECT_EQUAL(next(), 1);
     wan_tail_set_role(&tail, 0, WAN_TAIL_COPY, LIFE, EPOCH + 1, 0);
@@ -230,7 +250,7 @@ static void a_primary_that_is_deposed_tells_what_was_due(void)
 
 static void what_was_due_in_an_earlier_history_is_not_taken_for_a_sequence_of_the_new_one(void)
 {
-    begin(WAN_TAIL_PRIMARY, 1);
+    begin(WAN_TAIL_PRIMARY, WAN_HEARS_LED);
     for (uint32_t n = 1; n <= 3; n++) make(0, n);
     wan_tail_set_role(&tail, 0, WAN_TAIL_ABSENT, 0, 0, 0);
     wan_tail_set_role(&tail, 0, WAN_TAIL_PRIMARY, LIFE + 1, EPOCH + 1, 0);
@@ -246,7 +266,7 @@ static void what_was_due_in_an_earlier_history_is_not_taken_for_a_sequence_of_th
 
 static void while_a_listener_stands_still_the_oldest_changes_are_dropped_after_the_limit(void)
 {
-    wan_heard *heard = begin(WAN_TAIL_PRIMARY, 1);
+    wan_heard *heard = begin(WAN_TAIL_PRIMARY, WAN_HEARS_LED);
     wan_heard_state state;
     uint32_t made = 0, told_again = 0, last = 0;
     make(0, made++);
@@ -274,7 +294,7 @@ static void while_a_listener_stands_still_the_oldest_changes_are_dropped_after_t
 
 static void a_listener_that_goes_on_loses_nothing_however_slow_it_is(void)
 {
-    wan_heard *heard = begin(WAN_TAIL_PRIMARY, 0);
+    wan_heard *heard = begin(WAN_TAIL_PRIMARY, WAN_HEARS_COPIES);
     uint32_t made = 0;
     while (!wan_heard_is_full(heard)) make_large(0, made++, NULL, 1 << 20);
     for (uint32_t n = 0; n < made; n++) {
@@ -288,7 +308,7 @@ static void a_listener_that_goes_on_loses_nothing_however_slow_it_is(void)
 
 static void a_copy_forgets_what_the_listener_of_another_member_does_not_hear(void)
 {
-    wan_heard *heard = begin(WAN_TAIL_COPY, 1);
+    wan_heard *heard = begin(WAN_TAIL_COPY, WAN_HEARS_LED);
     uint64_t made = 0;
     while (!wan_heard_is_full(heard)) {
         for (uint32_t n = 0; n < 1000; n++) follow(0, ++made, 1);
@@ -311,7 +331,7 @@ static void a_copy_forgets_what_the_listener_of_another_member_does_not_hear(voi
 
 static void after_the_end_nothing_is_kept(void)
 {
-    wan_heard *heard = begin(WAN_TAIL_PRIMARY, 0);
+    wan_heard *heard = begin(WAN_TAIL_PRIMARY, WAN_HEARS_COPIES);
     copy(2);
     for (uint32_t n = 0; n < 4; n++) make(0, n);
     make(2, 9); /* It does not count. */
@@ -320,7 +340,7 @@ static void after_the_end_nothing_is_kept(void)
     make(1, 9);
     EXPECT_EQUAL(heard->bytes, 0);
     EXPECT(!wan_heard_next(&tail, &taken, 60000)); /* It does not wait either. */
-    EXPECT_EQUAL(wan_tail_hear(&tail, 0), WAN_OK);
+    EXPECT_EQUAL(wan_tail_hear(&tail, WAN_HEARS_COPIES), WAN_OK);
     EXPECT(wan_tail_heard(&tail) == heard);
     end();
 }
@@ -335,6 +355,8 @@ const test_case heard_tests[] = {
      a_primary_says_what_was_told_and_not_what_is_being_told},
     {"a copy keeps what was not told, and tells it when it leads",
      a_copy_keeps_what_was_not_told_and_tells_it_when_it_leads},
+    {"a member that tells all its copies says of what it leads how far it is",
+     a_member_that_tells_all_its_copies_says_of_what_it_leads_how_far_it_is},
     {"a primary that is deposed tells what was due", a_primary_that_is_deposed_tells_what_was_due},
     {"what was due in an earlier history is not taken for a sequence of the new one",
      what_was_due_in_an_earlier_history_is_not_taken_for_a_sequence_of_the_new_one},

@@ -707,7 +707,7 @@ static void a_change_that_counts_is_at_the_copy_and_nobody_waits_for_a_lost_wake
     shared.lane.run = run_beside;
     shared.lane.runner = &shared;
     CHECK(wan_tail_add_lane(&shared.tail, 0, &shared.lane) == WAN_OK);
-    CHECK(wan_tail_hear(&shared.tail, 1) == WAN_OK);
+    CHECK(wan_tail_hear(&shared.tail, WAN_HEARS_LED) == WAN_OK);
     const wan_tail_copy copy = {.lane = 0, .state = WAN_COPY_WAITED};
     for (uint32_t n = 0; n < TAIL_BUCKETS; n++) {
         wan_tail_set_role(&shared.tail, n, WAN_TAIL_PRIMARY, 1, 1, 0);

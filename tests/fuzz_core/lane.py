@@ -131,7 +131,7 @@ def shared_region(source: Random, name: str) -> tuple[_core.RegionCore, _core.Ta
     core = _core.RegionCore(name, _core.Clock(), site=1, buckets=BUCKETS)
     tail = _core.Tail(BUCKETS, core.shards)
     if source.random() < 0.6:
-        tail.hear(source.random() < 0.7)
+        tail.hear(source.random() < 0.7, source.random() < 0.5)
     core.share(tail, None, False)
     return core, tail
 

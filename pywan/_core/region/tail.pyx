@@ -113,10 +113,13 @@ cdef class Tail:
             free(given)
         tail_count_events(&self.tail, bucket)
 
-    def hear(self, bint by_primary=False):
+    def hear(self, bint by_primary=False, bint says=False):
         """From now on the changes that are made or followed here wait for listeners (`next_heard`). `by_primary`: those
-        of a bucket are told by the member that leads it, and not by each one that has a copy."""
-        raise_for(wan_tail_hear(&self.tail, by_primary), "the changes that wait for listeners")
+        of a bucket are told by the member that leads it, and not by each one that has a copy. `says`: each one that
+        has a copy tells them, and the one that leads the bucket says how far it is, as other members may not be told
+        of what they follow."""
+        cdef wan_hears which = WAN_HEARS_LED if by_primary else WAN_HEARS_AND_SAYS if says else WAN_HEARS_COPIES
+        raise_for(wan_tail_hear(&self.tail, which), "the changes that wait for listeners")
 
     def set_heard_limit(self, uint64_t limit_us):
         """Sets how long a listener may stand still before changes that wait for it are dropped. It holds as soon as 64
