@@ -117,6 +117,16 @@ def test_refid_policy_and_scope_make_the_type(region, type_):
     assert parse(f"<cache>{region}</cache>").regions[0].type == type_
 
 
+def test_the_interest_policy_is_read_and_written_in_geodes_element():
+    inside = '<partition-attributes redundant-copies="1"/><subscription-attributes interest-policy="ALL"/>'
+    read = parse(f'<cache><region name="r"><region-attributes>{inside}</region-attributes></region></cache>')
+    (made,) = read.regions
+    assert (made.type, made.redundant_copies, made.interest_policy) == ("PARTITION", 1, "all")
+    written = cache_xml.to_xml(cache_xml.to_things(read))
+    assert '<subscription-attributes interest-policy="all"/>' in written
+    assert parse(written).regions == read.regions
+
+
 @pytest.mark.parametrize(
     "text, line, words",
     [

@@ -270,6 +270,12 @@ def test_attributes_are_told_as_the_site_knows_them():
         ({"recovery_delay": -2}, "recovery_delay"),
         ({"local_max_memory": -1}, "local_max_memory"),
         ({"type": "PARTITION_PERSISTENT", "local_max_memory": 0}, "take PARTITION_PROXY"),
+        ({"interest_policy": "some"}, "interest_policy: 'some' is not one of cache-content, all"),
+        ({"interest_policy": "all", "type": "LOCAL"}, "interest_policy 'all' has no effect with type LOCAL"),
+        ({"interest_policy": "all", "type": "PARTITION_PROXY"}, "interest_policy 'all' needs copies on this member"),
+        ({"interest_policy": "all", "type": "REPLICATE_PROXY"}, "stores no entries of it; take a type that is no"),
+        ({"interest_policy": "all", "local_max_memory": 0}, "a local_max_memory other than 0"),
+        ({"interest_policy": "all", "startup_recovery_delay": -1}, "startup_recovery_delay -1"),
     ],
 )
 def test_attributes_that_contradict_are_refused_with_the_value(attributes, words):

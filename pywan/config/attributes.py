@@ -687,6 +687,17 @@ class RegionAttributes(Attributes, RegionChanges):
             element="cache-listener",
         ),
     ] = ()
+    interest_policy: Annotated[
+        str,
+        Attribute(
+            "of which buckets its listeners are told: those that this member leads, or all of which it has a copy",
+            words=("cache-content", "all"),
+            element="subscription-attributes",
+            more="Members may differ. In a replicated region every listener is told of all changes with both. In a"
+            " partitioned one `all` needs as many copies as members that store it, and is refused on a member that"
+            " stores nothing",
+        ),
+    ] = "cache-content"
 
     @property
     def is_partitioned(self) -> bool:
@@ -743,6 +754,7 @@ class RegionAttributes(Attributes, RegionChanges):
                 f"{what}: min_in_sync_copies {self.min_in_sync_copies} is more than its {1 + self.redundant_copies}"
                 " copies (1 and redundant_copies); no change would ever be taken"
             )
+        self._check_interest()
         if self.local_max_memory == 0 and self.is_persistent:
             raise ConfigurationError(
                 f"{what}: with local_max_memory 0 it stores no entries on this member, and its type is {self.type};"
@@ -755,6 +767,24 @@ class RegionAttributes(Attributes, RegionChanges):
             )
         if self.colocated_with == self.name:
             raise ConfigurationError(f"{what}: it cannot be colocated with itself")
+
+    def _check_interest(self) -> None:
+        what = f"{self.what}: interest_policy {self.interest_policy!r}"
+        if self.interest_policy == "cache-content":
+            return
+        if not self.feeds_gateways:
+            raise ConfigurationError(
+                f"{what} has no effect with type {self.type}, which no other member changes; leave it out"
+            )
+        if not self.stores_entries:
+            raise ConfigurationError(
+                f"{what} needs copies on this member, which stores no entries of it; take a type that is no PROXY,"
+                " with a local_max_memory other than 0, or leave it out"
+            )
+        if self.startup_recovery_delay == -1:
+            raise ConfigurationError(
+                f"{what} needs copies, and with startup_recovery_delay -1 a member that comes gets none; take 0 or more"
+            )
 
 
 _SHORTENED = "logs are shortened automatically when they are mostly history"

@@ -248,7 +248,7 @@ class _Reader(xml.sax.handler.ContentHandler):
     def disk_dirs(self, element: _Element, parent: _Element) -> None:
         parent.values[element.name] = element.values.get("disk-dir", [])
 
-    def partition_attributes(self, element: _Element, parent: _Element) -> None:
+    def more_attributes(self, element: _Element, parent: _Element) -> None:
         parent.values[element.name] = _snake(element.attributes)
 
     def region_attributes(self, element: _Element, parent: _Element) -> None:
@@ -266,9 +266,13 @@ class _Reader(xml.sax.handler.ContentHandler):
                 inner.line, f"refid {refid!r} of <region-attributes> is not the region's own, {outer_refid!r}; give one"
             )
         policy, scope = attributes.pop("data-policy", None), attributes.pop("scope", None)
-        partition = inner.values.get("partition-attributes", {}) if inner else {}
-        type_ = self._region_type(element, outer_refid or refid, policy, scope, bool(partition))
-        more = {**_snake(attributes), **partition, **(_inside(inner) if inner else {})}
+        inside = inner.values if inner else {}
+        type_ = self._region_type(
+            element, outer_refid or refid, policy, scope, bool(inside.get("partition-attributes"))
+        )
+        more = {**_snake(attributes), **(_inside(inner) if inner else {})}
+        for name in _MORE_ATTRIBUTES:
+            more |= inside.get(name, {})
         made = RegionAttributes.make(element.attributes["name"], type=type_, **more)
         self._once("region", made.name, element)
         self.result.regions.append(made)
@@ -359,7 +363,7 @@ def _inside(element: _Element) -> dict[str, Any]:
     values = {}
     for row in rows_of(_KIND_OF.get(element.name, element.name)):
         value = element.values.get(row.attribute.element)
-        if value is not None and row.attribute.element != "partition-attributes":
+        if value is not None and row.attribute.element not in _MORE_ATTRIBUTES:
             values[row.name] = value[0] if row.is_one_class else value
     return values
 
@@ -370,6 +374,7 @@ def _names(kind: str, element: str = "") -> tuple[str, ...]:
 
 
 _KIND_OF = {"region-attributes": "region"}
+_MORE_ATTRIBUTES = ("partition-attributes", "subscription-attributes")  # Elements that hold attributes of a region.
 
 
 @dataclass(frozen=True)
@@ -434,9 +439,10 @@ _RULES: dict[str, _Rule] = {
         ("region",),
         ("refid", "data-policy", "scope", *(name for name in _names("region") if name not in ("name", "type"))),
     ),
-    "partition-attributes": _Rule(
-        _Reader.partition_attributes, ("region-attributes",), _names("region", "partition-attributes")
-    ),
+    **{
+        name: _Rule(_Reader.more_attributes, ("region-attributes",), _names("region", name))
+        for name in _MORE_ATTRIBUTES
+    },
     "cache-listener": _Rule(_Reader.reference, ("region-attributes",)),
     "class-name": _Rule(_Reader.class_name, _CALLBACKS, has_text=True),
     "parameter": _Rule(_Reader.parameter, _CALLBACKS, ("name",), ("name",)),

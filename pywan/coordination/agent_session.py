@@ -327,6 +327,11 @@ class AgentSession:
         self.asked.drop(STAY)
         return self._ask(LEAVE, ["leave"], lambda: self.may_leave is not None)
 
+    @property
+    def wants_to_leave(self) -> bool:
+        """Whether the member hands over, or has, because it ends."""
+        return self.is_leaving or self.may_leave is not None or LEAVE in self.asked
+
     def stay(self) -> None:
         """The member does not leave any more."""
         self.may_leave, self.still_needed = None, StillNeeded()

@@ -343,6 +343,9 @@ class ManagementService(QueueCommands):
         state: dict[str, Any] = dict(core.tombstone_state)
         for name, value in core.listening_state().items():
             state[f"listeners_{name}"] = value
+        unheard = self._member.sharing.unheard(region.name) if self._member.sharing is not None else None
+        if unheard is not None:
+            state["listeners_unheard_buckets"] = unheard
         state["forgotten_through"] = format_stamp(state["forgotten_through"]) if state["forgotten_through"] else ""
         attributes = to_plain(region.attributes)
         given = {

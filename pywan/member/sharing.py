@@ -21,6 +21,7 @@ from pywan.coordination.tables import DRIFT_DIVISOR, Bucket, BucketKey, Incarnat
 from pywan.copies.member_copies import MemberCopies
 from pywan.errors import IllegalStateError
 from pywan.member.hosting import is_of_site, silence_limit_ms, site_attributes, weight_of
+from pywan.member.interest import Interest, check_interest, hears_all, storing
 from pywan.region.member_region import MemberRegion
 from pywan.site.agent import Agent
 from pywan.transport.openings import Connection
@@ -41,6 +42,8 @@ class _Shared:
         self.alone: dict[int, Bucket] = {}  # The newest decisions under which this member alone had all buckets.
         self.tail: _core.Tail | None = None  # None: this member alone has the region, by decision.
         self.table: BucketTable | None = None
+        # None: its listeners are told of the buckets that this member leads, or it is replicated.
+        self.interest = Interest(region.attributes) if hears_all(region.attributes) else None
 
 
 def primary_until_us(made: RegionAttributes, heard_us: int) -> int | None:
@@ -112,6 +115,7 @@ class SharedRegions:
         if not is_of_site(made):
             return
         attributes = site_attributes(made)
+        check_interest(made, self._storing_others(made.name))
         is_decided = self._agent.host(made.name, attributes, weight_of(made))
         with self._lock:
             (self._unanswered.discard if is_decided else self._unanswered.add)(made.name)
@@ -152,6 +156,8 @@ class SharedRegions:
                 # What names this member without an answer to it is about an earlier region of the name.
                 if key.region == region.name and (is_decided or self._me not in bucket.named):
                     self._note(shared, key, bucket)
+            if shared.interest is not None:
+                shared.interest.see_members(self._storing_others(region.name))
             self._see(shared, set(shared.buckets))
             if shared.tail is not None and not shared.buckets:
                 log.warning(
@@ -185,14 +191,11 @@ class SharedRegions:
             return "no member that stores it is there"
         return f"coordinator {status['coordinator']} waits for members that it has yet to hear"
 
+    def _storing_others(self, name: str) -> int:
+        return storing(list(self._agent.tables.members.values()), name, self._me)
+
     def _say_missing_copies(self, region: MemberRegion) -> None:
-        wanted = region.attributes.redundant_copies or 0
-        others = sum(
-            name == region.name and weight > 0
-            for each in self._agent.tables.members.values()
-            if each.incarnation != self._me
-            for name, weight in each.hosting
-        )
+        wanted, others = region.attributes.redundant_copies or 0, self._storing_others(region.name)
         if wanted > others:
             log.warning(
                 "region %s: %d copies of each bucket beside the primary are wanted, and %s: more are made as others"
@@ -249,6 +252,8 @@ class SharedRegions:
             if tables.members is not None:
                 for name, shared in self._regions.items():
                     changed.setdefault(name, set()).update(shared.buckets)
+                    if shared.interest is not None:
+                        shared.interest.see_members(storing(tables.members, name, self._me))
             for name, numbers in changed.items():
                 if name not in gone:
                     self._see(self._regions[name], numbers)
@@ -316,6 +321,8 @@ class SharedRegions:
                     shared.table.forget()
                 shared.buckets.clear()
                 shared.alone.clear()
+                if shared.interest is not None:
+                    shared.interest.forget()
             self._begin(me)
             if self._pool is not None:
                 self._pool.begin_anew(me, self._agent.site_identity)
@@ -347,6 +354,10 @@ class SharedRegions:
 
     def _see(self, shared: _Shared, numbers: set[int]) -> None:
         """Does what the tables say about a region. `numbers`: its buckets whose decisions changed."""
+        if shared.interest is not None:
+            shared.interest.see_buckets(self._me, {number: shared.buckets.get(number) for number in numbers})
+            if not self._agent.wants_to_leave:
+                shared.interest.say()
         if shared.tail is None:
             if self._is_alone(shared):
                 if numbers:
@@ -512,6 +523,13 @@ class SharedRegions:
         """Returns how many buckets of a region this member leads, takes over, follows and learns. Empty: it is the only
         member that has the region."""
         return self._copies.counts(name)
+
+    def unheard(self, name: str) -> int | None:
+        """Returns of how many buckets of a region the listeners here are not told, though its interest policy is ALL.
+        None: it is another policy, or the region is replicated."""
+        with self._lock:
+            shared = self._regions.get(name)
+            return None if shared is None or shared.interest is None else shared.interest.unheard
 
     def led(self, name: str) -> list[int]:
         """Returns the buckets of a region that this member leads, as far as the tables say."""

@@ -49,7 +49,7 @@ class MemberRegion(_core.RegionCore):
         # Of a region that several members hold. `_listening` is made once it has listeners. The lock guards these.
         self._listening_lock = threading.Lock()
         self._shared_tail: _core.Tail | None = None
-        self._each_tells = False  # Each member with a copy tells its own listeners, not the primary's member alone.
+        self._each_tells = False  # Each member with a copy tells its own listeners, whatever its interest policy.
         self._listening: Listening | None = None
         self._alter = alter
         self.set_callback_path(self._path())
@@ -133,12 +133,12 @@ class MemberRegion(_core.RegionCore):
         self._listen()
 
     def share(self, tail: _core.Tail, route: Any, reads_copies: bool = False) -> None:
-        """As `RegionCore.share`. Where each member has a copy (`reads_copies`), each one tells its listeners; otherwise
-        the member of a bucket's primary does. It waits for no callback."""
+        """As `RegionCore.share`. Where each member has a copy (`reads_copies`), or by interest policy ALL, this member
+        tells its listeners of all its copies; otherwise of the buckets that it leads. It waits for no callback."""
         with self._listening_lock:
             self._each_tells = reads_copies
             if self.callbacks.has_listeners:
-                tail.hear(not reads_copies)  # Before the first change goes into the tail: each change is told once.
+                self._hear(tail)  # Before the first change goes into the tail: each change is told once.
             self._shared_tail = tail
         self.callbacks.set_shared()
         super().share(tail, route, reads_copies)
@@ -148,8 +148,12 @@ class MemberRegion(_core.RegionCore):
     def _listen(self) -> None:
         with self._listening_lock:
             if self._shared_tail is not None and self._listening is None and self.callbacks.has_listeners:
-                self._shared_tail.hear(not self._each_tells)
+                self._hear(self._shared_tail)
                 self._listening = Listening(self, self._shared_tail)
+
+    def _hear(self, tail: _core.Tail) -> None:
+        tells_copies = self._each_tells or self.attributes.interest_policy == "all"
+        tail.hear(by_primary=not tells_copies, says=not self._each_tells)
 
     def watch_listeners(self) -> None:
         """Logs what there is to say about a listener that stands still."""

@@ -180,6 +180,11 @@ class Agent:
         return True if is_away and not session.last_copies else None
 
     @property
+    def wants_to_leave(self) -> bool:
+        """Whether the member hands over, or has, because it ends."""
+        return self._session.wants_to_leave
+
+    @property
     def still_needed(self) -> StillNeeded:
         """What the coordinator said last of a member that wants to leave."""
         return self._session.still_needed

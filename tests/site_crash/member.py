@@ -228,6 +228,12 @@ class Process(SiteProcess):
         """What waits for the listeners of a region here."""
         return self.cache._core.regions.get(region).listening_state()
 
+    def described(self, region: str) -> dict[str, Any]:
+        """What `describe region` counts."""
+        answer: Any = self.cache._core.management.handle({"op": "describe region", "name": region})
+        stats: dict[str, Any] = answer["stats"]
+        return stats
+
     def begin_put(self, region: str, key: str, value: Any) -> None:
         """A put in a thread of its own, for which nobody waits."""
         threading.Thread(target=self.cache.region(region).put, args=(key, value)).start()
