@@ -143,6 +143,7 @@ class Member(SiteProcess):
     def __init__(self) -> None:
         super().__init__()
         self.echoes: list[Echo] = []
+        self.pairs: dict[str, list[Any]] = {}
         self.ready_keys = self.values = numpy.empty(0, dtype="S16")
         self.next_row = 0
         self.writers: Writers | ColumnWriters | None = None
@@ -252,25 +253,36 @@ class Member(SiteProcess):
         in_threads(run, threads)
         return figures(sum(done), clock() - started, statistics.median(taken))
 
-    def create_echo(self) -> dict[str, Any]:
-        """A second region like the first one."""
-        self.cache.create_region("echo", type="PARTITION", redundant_copies=1, total_num_buckets=self.core.bucket_count)
-        return {}
-
-    def listen_across(self) -> dict[str, Any]:
-        """The listeners of both regions write into the other one."""
-        regions = [self.region, self.cache.region("echo")]
-        for region, other in zip(regions, reversed(regions), strict=True):
-            self.echoes.append(Echo(other))
-            region.add_listener(self.echoes[-1])
+    def create_pair(self, name: str, policy: str) -> dict[str, Any]:
+        """Two regions like the first one. With an interest policy the listeners of each write into the other one."""
+        here, there = (
+            self.cache.create_region(
+                f"{name}-{place}",
+                type="PARTITION",
+                redundant_copies=1,
+                total_num_buckets=self.core.bucket_count,
+                interest_policy=policy or "cache-content",
+            )
+            for place in ("here", "there")
+        )
+        self.pairs[name] = [here, there]
+        if policy:
+            for region, other in ((here, there), (there, here)):
+                self.echoes.append(Echo(other))
+                region.add_listener(self.echoes[-1])
         return {}
 
     def heard(self) -> int:
         return sum(echo.heard for echo in self.echoes)
 
-    def put_both(self, threads: int, seconds: float) -> dict[str, Any]:
+    def waiting(self) -> int:
+        """The bytes of changes of which listeners here are still to be told."""
+        cores = [self.cache._core.regions.get(region.name) for pair in self.pairs.values() for region in pair]
+        return sum(core.listening_state().get("bytes", 0) for core in cores)
+
+    def put_pair(self, name: str, threads: int, seconds: float) -> dict[str, Any]:
         """Single puts into both regions in turn, each thread with keys of its own. All times are taken."""
-        regions, clock = [self.region, self.cache.region("echo")], time.perf_counter
+        regions, clock = self.pairs[name], time.perf_counter
         taken: list[list[float]] = [[] for _ in range(threads)]
         started = clock()
 
