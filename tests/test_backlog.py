@@ -194,6 +194,80 @@ def test_memory_comes_back_when_tails_and_connections_go():
     assert sum(budget.used().values()) == 0
 
 
+def test_a_remote_caller_that_outwaits_a_full_budget_hears_why_before_it_gives_up():
+    with SharedSite(budget_bytes=64 * KB, timeout_s=4.0) as site:
+        site.members[0].route._why_full = lambda: "maximum-backlog-memory is full, and member b is behind"
+        puts = fill(site, 0)
+        key = keys_of(site, 0)[-1]
+        late = [Call(site.cores[1].put, f"{key} {n}", VALUE) for n in range(3)]
+        for call in late:
+            with pytest.raises(pywan.QueueFullError, match=r"waited for 3\.\d+ s .*member b is behind.*nothing was"):
+                call.result()
+        for put in puts:
+            with contextlib.suppress(pywan.ConnectivityError):
+                put.result()
+
+
+def test_a_connection_refuses_in_words_what_waited_too_long_for_memory():
+    served = Budgeted(64 * KB)
+    served.session.receive_data(b"", SECOND)
+    puts = [served.put(0, VALUE) for _ in range(12)]
+    served.answered(SECOND)
+    assert served.budget.is_full
+    found = served.answered(9 * SECOND + SECOND // 2)
+    refused = [id for id, (status, _) in found.items() if status == FAILED]
+    assert refused and all(b"QueueFullError" in found[id][1] for id in refused)
+    assert set(found) == set(puts) and served.tail.last(0) == len(puts) - len(refused)
+    unread = served.put(0, VALUE)  # It may have come when the connection stopped reading.
+    fresh = served.put(0, VALUE)
+    assert served.answered(10 * SECOND)[unread][0] == FAILED
+    assert fresh not in served.answered(11 * SECOND)
+
+
+def test_what_listeners_are_to_be_told_is_a_part_of_the_budget():
+    served = Budgeted(64 * KB)
+    served.tail.hear()
+    served.put(0, VALUE)
+    assert served.budget.used()["heard"] > len(VALUE)
+    served.acknowledge(0)
+    assert served.tail.next_heard(1000) is not None
+    assert served.tail.next_heard(1) is None and served.budget.used()["heard"] == 0
+    served.put(0, VALUE)
+    served.acknowledge(0)
+    assert served.tail.end_hearing() == 1 and served.budget.used()["heard"] == 0
+
+
+def test_a_listener_that_stands_still_in_a_full_member_loses_its_oldest_changes():
+    served = Budgeted(64 * KB)
+    served.tail.set_heard_limit(1)
+    served.tail.hear()
+    for _ in range(20):
+        served.put(0, VALUE)
+        served.acknowledge(0)
+        served.answered(1)
+    assert served.budget.is_full
+    before = served.tail.heard_state()
+    eventually(lambda: served.tail.relieve() or not served.budget.is_full)
+    after = served.tail.heard_state()
+    assert before["dropped"] == 0 and 0 < after["dropped"] < 20 and after["bytes"] > 0
+
+
+def test_calls_of_listeners_do_not_wait_for_memory():
+    with SharedSite(budget_bytes=64 * KB) as site:
+        puts = fill(site, 0)
+        last = site.members[0].tail.last(site.bucket_of("of a listener"))
+
+        def tell() -> None:
+            _core.call_for_listeners()
+            site.cores[0].put("of a listener", b"value")
+
+        told = Call(tell)
+        eventually(lambda: site.members[0].tail.last(site.bucket_of("of a listener")) > last)
+        site.keep_carrying()
+        for put in [*puts, told]:
+            put.result()
+
+
 # Learners
 
 

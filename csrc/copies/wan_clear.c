@@ -22,7 +22,7 @@ static wan_status tell_listeners(wan_heard *heard, const wan_table *table, const
         }
     }
     if (!bytes) return WAN_OK;
-    if (may_refuse && wan_heard_is_full(heard))
+    if (may_refuse && wan_heard_refuses(heard))
         return WAN_FAIL(WAN_FULL, "listeners are %" PRIu64 " bytes of changes behind",
                         __atomic_load_n(&heard->bytes, __ATOMIC_RELAXED));
     wan_status status = wan_heard_begin_many(heard, bucket->number, bytes);

@@ -15,6 +15,7 @@ wan_status wan_tail_hear(wan_tail *tail, wan_hears which)
     if (wan_tail_heard(tail)) return WAN_OK;
     wan_heard *none = NULL, *fresh = calloc(1, sizeof *fresh + tail->bucket_count * sizeof *fresh->kept);
     if (!fresh) return WAN_FAIL(WAN_NO_MEMORY, "no memory for changes that wait for listeners");
+    fresh->budget = tail->budget;
     fresh->by_primary = which == WAN_HEARS_LED;
     fresh->says = which != WAN_HEARS_COPIES;
     fresh->told_since_us = wan_monotonic_us(); /* Until its thread has begun, the listener stands still. */
@@ -26,6 +27,7 @@ void wan_heard_close(wan_heard *heard, uint32_t buckets)
 {
     if (!heard) return;
     for (uint32_t n = 0; n < buckets; n++) wan_buffer_close(&heard->kept[n].items);
+    wan_heard_release(heard, heard->bytes);
     free(heard);
 }
 
@@ -285,10 +287,11 @@ static uint64_t oldest(wan_tail *tail, const wan_heard *heard, uint64_t now_us)
 void wan_heard_relieve(wan_tail *tail)
 {
     wan_heard *heard = wan_tail_heard(tail);
-    if (!heard || !wan_heard_is_full(heard) || has_ended(heard)) return;
+    if (!heard || !wan_heard_is_waited_for(heard) || has_ended(heard)) return;
     if (__atomic_exchange_n(&heard->relieving, 1, __ATOMIC_ACQ_REL)) return;
-    const uint64_t now_us = wan_monotonic_us();
-    for (uint32_t n = 0; n < RELIEF_ROUNDS && load(&heard->bytes) > WAN_HEARD_BYTES_LEFT; n++) {
+    const uint64_t now_us = wan_monotonic_us(), before = load(&heard->bytes);
+    const uint64_t left = before > WAN_HEARD_BYTES_MAX ? WAN_HEARD_BYTES_LEFT : before - before / 8 - 1;
+    for (uint32_t n = 0; n < RELIEF_ROUNDS && load(&heard->bytes) > left; n++) {
         const uint64_t from = oldest(tail, heard, now_us), newest = load(&heard->order);
         if (from == UINT64_MAX || !drop_round(tail, heard, from + (newest - from) / 8, now_us)) break;
     }

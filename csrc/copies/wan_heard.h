@@ -22,13 +22,17 @@
 #include <stdint.h>
 
 #include "base/wan_base.h"
+#include "base/wan_budget.h"
 #include "base/wan_buffer.h"
 #include "base/wan_lock.h"
 #include "copies/wan_tail.h"
 
-/* With more bytes than this the member takes no more changes of the region, until listeners were told or stand still
- * for too long. */
+/* The share of one region in the member's budget. With more bytes than this callers of the region wait, until listeners
+ * were told or stand still for too long. */
 #define WAN_HEARD_BYTES_MAX (64u << 20)
+/* Changes that are made for listeners do not wait, as they may be what frees the memory. With so many bytes they are
+ * refused. */
+#define WAN_HEARD_BYTES_REFUSED (2 * WAN_HEARD_BYTES_MAX)
 /* A listener stands still for too long: the oldest changes are dropped until no more than this is left. */
 #define WAN_HEARD_BYTES_LEFT (WAN_HEARD_BYTES_MAX - WAN_HEARD_BYTES_MAX / 8)
 
@@ -67,6 +71,7 @@ typedef struct {
 } wan_heard_state;
 
 struct wan_heard {
+    wan_budget *budget;    /* The member's, which counts `bytes` too. NULL: nobody does. */
     wan_lock lock;         /* Guards the list of ready buckets and `sleeps`. It is the last lock that a change takes. */
     uint32_t first, last;  /* Of the list: a number plus 1. 0: the list is empty. */
     uint32_t sleeps;       /* The thread that tells waits for `changed`. */
@@ -99,17 +104,29 @@ void wan_heard_close(wan_heard *heard, uint32_t buckets);
 static inline void wan_heard_charge(wan_heard *heard, uint64_t bytes)
 {
     __atomic_fetch_add(&heard->bytes, bytes, __ATOMIC_RELAXED);
+    if (heard->budget) wan_budget_charge(heard->budget, WAN_BUDGET_HEARD, bytes);
 }
 static inline void wan_heard_release(wan_heard *heard, uint64_t bytes)
 {
     __atomic_fetch_sub(&heard->bytes, bytes, __ATOMIC_RELAXED);
+    if (heard->budget && bytes) wan_budget_release(heard->budget, WAN_BUDGET_HEARD, bytes);
 }
 static inline int wan_heard_is_full(const wan_heard *heard)
 {
     return __atomic_load_n(&heard->bytes, __ATOMIC_RELAXED) > WAN_HEARD_BYTES_MAX;
 }
-/* Drops the oldest changes of those who have not moved for `heard_limit_us` of the tail, if there are too many: of what
- * this member tells, while its listener stands still; and of what it keeps for another primary whose listener does. The
+static inline int wan_heard_refuses(const wan_heard *heard)
+{
+    return __atomic_load_n(&heard->bytes, __ATOMIC_RELAXED) > WAN_HEARD_BYTES_REFUSED;
+}
+/* Whether callers wait for what is kept here, or may: the region has its share, or the member's budget is full. */
+static inline int wan_heard_is_waited_for(const wan_heard *heard)
+{
+    return wan_heard_is_full(heard)
+           || (wan_budget_is_full(heard->budget) && __atomic_load_n(&heard->bytes, __ATOMIC_RELAXED));
+}
+/* Drops the oldest changes of those who have not moved for `heard_limit_us` of the tail, if callers wait: of what this
+ * member tells, while its listener stands still; and of what it keeps for another primary whose listener does. The
  * caller holds no lock of a bucket. */
 void wan_heard_relieve(wan_tail *tail);
 

@@ -2,3 +2,4 @@
 #include "region/wan_deadline.h"
 
 _Thread_local uint64_t wan_deadline_us;
+_Thread_local uint32_t wan_call_depth;

@@ -10,8 +10,6 @@
 
 #define CONDITION_COUNT 5u /* IF_*, and none. */
 
-_Thread_local uint32_t wan_call_depth;
-
 static wan_status check_magic(const uint8_t *first)
 {
     uint32_t magic;

@@ -121,10 +121,6 @@ typedef struct {
 } wan_call_item;
 _Static_assert(sizeof(wan_call_item) == 8, "an item of a scan is a format");
 
-/* How many calls this thread is serving, one within the other: a call that it makes goes over connections of that
- * depth. */
-extern _Thread_local uint32_t wan_call_depth;
-
 static inline uint32_t wan_call_crc(const wan_call *call)
 {
     wan_call head = *call;

@@ -29,7 +29,14 @@ from pywan._core.base.tables import (
     record_field_rows,
 )
 from pywan._core.calls.call_line import CallLine
-from pywan._core.calls.call_route import CALL_DEPTH_MAX, CallRoute, CallSteps, call_depth, unpack_items
+from pywan._core.calls.call_route import (
+    CALL_DEPTH_MAX,
+    CallRoute,
+    CallSteps,
+    call_depth,
+    call_for_listeners,
+    unpack_items,
+)
 from pywan._core.calls.call_rows import RowCalls
 from pywan._core.calls.call_session import CallSession
 from pywan._core.clients.row_sender import RowSender

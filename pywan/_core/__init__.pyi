@@ -318,6 +318,8 @@ class Tail:
         whether another member may have told it too)."""
     def heard_state(self) -> dict[str, int]:
         """What waits for listeners."""
+    def relieve(self) -> None:
+        """Drops the oldest changes that wait for a listener which stands still, if callers wait for that."""
     @property
     def heard_dropped(self) -> int:
         """How many changes were dropped because listeners stood still, here or at another member."""
@@ -1286,6 +1288,9 @@ class ClockRepair:
         """Whether the region's changes get into the queue now."""
     def finish_queue(self, queue: EventQueue) -> None:
         """Ends the repair of a queue in which nothing is ahead any more."""
+
+def call_for_listeners() -> None:
+    """The calls of this thread are those of listeners from now on, as if it served a call."""
 
 def call_depth() -> int:
     """How many calls this thread is serving, one within the other."""

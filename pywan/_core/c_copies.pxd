@@ -199,6 +199,8 @@ cdef extern from "copies/wan_heard.h" nogil:
     wan_heard *wan_tail_heard(const wan_tail *tail)
     wan_status wan_tail_hear(wan_tail *tail, wan_hears which)
     bint wan_heard_is_full(const wan_heard *heard)
+    bint wan_heard_refuses(const wan_heard *heard)
+    bint wan_heard_is_waited_for(const wan_heard *heard)
     void wan_heard_relieve(wan_tail *tail)
     wan_status wan_heard_begin(wan_heard *heard, uint32_t bucket, uint64_t sequence, const uint8_t *old,
                                uint32_t old_length, uint8_t old_form, uint64_t entry_length)

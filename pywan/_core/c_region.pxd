@@ -127,6 +127,7 @@ cdef extern from "region/wan_table.h" nogil:
 
 cdef extern from "region/wan_deadline.h" nogil:
     uint64_t wan_deadline_us
+    uint32_t wan_call_depth
     uint64_t wan_deadline_of(uint64_t began_us, uint64_t limit_us)
 
 cdef extern from "region/wan_bulk.h" nogil:

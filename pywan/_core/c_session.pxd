@@ -42,7 +42,6 @@ cdef extern from "session/wan_call.h" nogil:
         uint32_t value_length
         uint16_t key_length
         uint8_t key_form, value_form
-    uint32_t wan_call_depth
     uint32_t wan_call_crc(const wan_call *call)
     uint32_t wan_answer_crc(const wan_answer *answer)
     wan_status wan_call_next(const uint8_t *bytes, uint64_t there, uint64_t *length)

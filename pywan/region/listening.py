@@ -37,6 +37,7 @@ class Listening:
 
     def _run(self) -> None:
         self._region.callbacks.wait_until_shared()
+        _core.call_for_listeners()
         while not self._ends:
             happened = self._tail.next_heard(WAIT_MS)
             if happened is not None and not self._ends:
@@ -45,7 +46,9 @@ class Listening:
                     self.watch()
 
     def watch(self) -> None:
-        """Logs how many changes were dropped since the last call, and which listener stands still."""
+        """Drops changes that wait for a listener which stands still, if callers wait for that. Logs how many changes
+        were dropped since the last call, and which listener it is."""
+        self._tail.relieve()
         callbacks = self._region.callbacks
         listeners = (callbacks.told,) if callbacks.told is not None else callbacks.listeners
         with self._lock:

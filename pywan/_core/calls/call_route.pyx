@@ -662,6 +662,13 @@ def unpack_items(bytes payload not None):
     return items
 
 
+def call_for_listeners():
+    """The calls of this thread are those of listeners from now on, as if it served a call. They do not wait for memory:
+    what listeners are still to be told is a part of it."""
+    global wan_call_depth
+    wan_call_depth = 1
+
+
 def call_depth():
     """How many calls this thread is serving, one within the other."""
     return wan_call_depth

@@ -59,7 +59,11 @@ cdef class CallSession(Session):
     cdef MemoryBudget owner_of_budget
     cdef wan_budget *budget         # The member's. NULL: nobody counts.
     cdef uint64_t held_bytes        # What is charged to it for the calls that wait.
-    # The next call waits for a learner until then, and has waited since then. 0: it does not.
+    # Since when the session has read nothing because of memory, or of a learner. 0: it reads. What it reads next may
+    # have come at any time since.
+    cdef uint64_t stopped_us
+    cdef uint64_t came_us           # When the calls in `into` came, or earlier.
+    # The next call waits for a learner, or for listeners, until then, and has waited since then. 0: it does not.
     cdef uint64_t held_back_until_us, held_back_since_us
     cdef list former                # States of regions that are gone, and that shelved calls may name.
     cdef readonly uint32_t depth
@@ -103,6 +107,11 @@ cdef class CallSession(Session):
     cdef void run_lane(self, const call_wait *wait) noexcept nogil
     cdef bint is_full(self) noexcept nogil
     cdef bint waits_for_memory(self) noexcept nogil
+    cdef bint may_begin(self) noexcept nogil
+    cdef bint is_late(self, const wan_call *call) noexcept nogil
+    cdef bint waits_for_room(self, const wan_call *call) noexcept nogil
+    cdef bint say_full(self, const wan_call *call) noexcept nogil
+    cdef object full(self, const wan_call *call)
     cdef bint is_held_back(self, const wan_call *call) noexcept nogil
     cdef void charge(self) noexcept nogil
     cdef bint collect(self, uint64_t now_us) noexcept nogil

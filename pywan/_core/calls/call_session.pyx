@@ -15,14 +15,15 @@ from pywan._core.c_session cimport *
 from pywan._core.c_system cimport EFD_CLOEXEC, EFD_NONBLOCK, close_file, eventfd, eventfd_write
 from pywan._core.c_tables cimport wan_record
 from pywan._core.region.put cimport (
-    change_from_record, check_path, origin_from_record, region_change, region_change_if, region_recall, region_relieve)
+    change_from_record, check_path, origin_from_record, region_change, region_change_if, region_is_full, region_recall,
+    region_relieve)
 from pywan._core.region.compiled_region cimport CompiledRegion
 from pywan._core.region.region_changes cimport Condition, RegionCalls
 from pywan._core.region.region_state cimport condition, origin, region_core
 from pywan._core.region.region_walk cimport region_change_here
 from pywan._core.wire.session cimport ENDED_STOPPED, ENDED_TOLD, GOES_AGAIN, GOES_ON, Session
 from pywan._core.base.budget cimport MemoryBudget
-from pywan._core.base.status cimport report_unraisable
+from pywan._core.base.status cimport full_error, report_unraisable
 from pywan._core.wire.stream cimport buffer_reserve, buffer_trim
 from pywan._core.values.tagged cimport Encoded
 
@@ -121,16 +122,17 @@ cdef class CallSession(Session):
         if length:
             memcpy(self.into.bytes + sizeof(wan_call), payload, length)
         state.check_open()
-        if wan_call_changes(head.kind) and state.region.tail != NULL and wan_budget_is_full(state.region.tail.budget):
+        if (wan_call_changes(head.kind) and state.region.tail != NULL and wan_call_depth == 0
+                and region_is_full(&state.region)):
             try:
-                state.wait_for_memory(f"a change of bucket {head.bucket}", wan_monotonic_us(), False)
+                state.wait_for_memory(f"a change of bucket {head.bucket}", self.until_us, False)
             except Exception as error:
                 if self.fail_with(head, error, 0) == NULL:
                     raise MemoryError(f"region {state.name!r}: no memory for an answer")
                 return at
         if (wan_call_changes(head.kind) and state.region.tail != NULL
                 and wan_tail_has_learner(state.region.tail, head.bucket)):
-            state.wait_for_learner(head.bucket)
+            state.wait_for_learner(head.bucket, self.until_us)
         self.names[head.region], self.states[head.region] = state.name, state
         self.regions[head.region] = &state.region
         with nogil:
@@ -163,6 +165,9 @@ cdef class CallSession(Session):
         """Does nothing: `take_calls` has laid out the last words, as an answer."""
 
     cdef int heard(self) noexcept nogil:
+        self.came_us = self.stopped_us if self.stopped_us else self.last_heard_us
+        if self.into.used < self.into.capacity:     # That is all that lay there.
+            self.stopped_us = 0
         return self.take_calls()
 
     cdef int step(self, uint64_t now_us) noexcept nogil:
@@ -172,7 +177,7 @@ cdef class CallSession(Session):
             return GOES_ON
         if not self.collect(now_us):
             return ENDED_TOLD
-        if self.has_more and not self.is_full():
+        if self.has_more and (not self.is_full() or self.may_begin()):
             how = self.take_calls()
             return GOES_AGAIN if how == GOES_ON else how
         if self.out.start < self.out.used:
@@ -206,7 +211,7 @@ cdef class CallSession(Session):
         self.has_more = self.reads_nothing = False
         self.wanted = sizeof(wan_call)
         while how == GOES_ON:
-            if self.out.used - self.out.start > ANSWERS_BYTES or self.is_full():
+            if self.out.used - self.out.start > ANSWERS_BYTES or (self.is_full() and not self.may_begin()):
                 self.has_more = True
                 self.reads_nothing = self.is_full()
                 if self.waits_for_memory():
@@ -222,17 +227,25 @@ cdef class CallSession(Session):
             if wan_flag_read(&self.stop_flag):
                 how = ENDED_STOPPED
                 break
-            if self.is_held_back(<const wan_call *>(self.into.bytes + self.into.start)):
-                self.has_more = self.reads_nothing = True
-                break
             begin = self.last_answer()
             call = <const wan_call *>(self.into.bytes + self.into.start)
-            # The calls that lie here came with the last bytes, or before.
-            how = self.do_call(call, self.now_us + HELD_US, self.last_heard_us + wan_call_work_us(call))
+            if self.is_late(call) and self.waits_for_room(call):
+                how = GOES_ON if self.say_full(call) else ENDED_TOLD
+                self.seal(begin)
+            elif self.is_held_back(call):
+                self.has_more = self.reads_nothing = True
+                break
+            else:
+                # The calls that lie here came with the last bytes, or before.
+                how = self.do_call(call, self.now_us + HELD_US, self.last_heard_us + wan_call_work_us(call))
             answered = answered or self.last_answer() > begin
             self.into.start += length
             if self.into.start == self.into.used:
                 buffer_trim(&self.into)
+        if not self.reads_nothing:
+            self.stopped_us = self.stopped_us if self.waits_for_memory() else 0
+        elif self.stopped_us == 0:
+            self.stopped_us = self.now_us
         wan_buffer_trim(&self.waits, WAN_BUFFER_KEPT_BYTES)
         if how == ENDED_TOLD:
             # The answers that are laid out leave all the same. The last words come behind.
@@ -555,19 +568,64 @@ cdef class CallSession(Session):
                 or self.held_back_until_us > self.now_us)
 
     cdef bint is_held_back(self, const wan_call *call) noexcept nogil:
-        """Whether a learner of its bucket does not keep up, and the call has to wait a moment."""
+        """Whether the call has to wait a moment: its region's listeners have too much to hear, or a learner of its
+        bucket does not keep up. No call is late because of a learner."""
         cdef region_core *region = self.regions[call.region]
-        if (self.depth or not wan_call_changes(call.kind) or region == NULL or wan_flag_read(&region.closed)
-                or region.tail == NULL or call.bucket >= region.tail.bucket_count
-                or not wan_tail_has_learner(region.tail, call.bucket)
-                or not wan_tail_holds_back(region.tail, call.bucket, self.now_us)
-                or (self.held_back_since_us and self.now_us - self.held_back_since_us > LEARNER_WAIT_US)):
+        cdef bint waits = self.waits_for_room(call)
+        if not waits and self.depth == 0 and wan_call_changes(call.kind) and has_tail(region, call):
+            waits = (wan_tail_has_learner(region.tail, call.bucket)
+                     and wan_tail_holds_back(region.tail, call.bucket, self.now_us)
+                     and self.now_us < self.came_us + wan_call_work_us(call) // 2
+                     and (self.held_back_since_us == 0 or self.now_us - self.held_back_since_us <= LEARNER_WAIT_US))
+        if not waits:
             self.held_back_since_us = self.held_back_until_us = 0
             return False
         if self.held_back_since_us == 0:
             self.held_back_since_us = self.now_us
         self.held_back_until_us = self.now_us + LEARNER_LOOK_US
         return True
+
+    cdef bint is_late(self, const wan_call *call) noexcept nogil:
+        """Whether the caller gives the call up soon."""
+        return self.now_us >= self.came_us + wan_call_work_us(call)
+
+    cdef bint waits_for_room(self, const wan_call *call) noexcept nogil:
+        """Whether the call waits for memory: of the member, or of its region's listeners."""
+        cdef region_core *region = self.regions[call.region]
+        if call.kind == WAN_CALL_REGION:
+            return False
+        if self.waits_for_memory():
+            return True
+        if self.depth or not wan_call_changes(call.kind) or not has_tail(region, call):
+            return False
+        if not region_is_full(region):
+            return False
+        region_relieve(region)
+        return region_is_full(region)
+
+    cdef bint may_begin(self) noexcept nogil:
+        """Whether the next call is looked at though the member's budget is full: it needs no memory, its time is over,
+        or it has not come as a whole. A session always has the next call, so that it knows until when it waits."""
+        cdef const wan_call *call = <const wan_call *>(self.into.bytes + self.into.start)
+        cdef uint64_t length = 0
+        if not self.waits_for_memory() or self.shelved >= SHELVED_MAX or self.shelved_bytes > SHELVED_BYTES:
+            return False
+        if wan_call_next(self.into.bytes + self.into.start, self.into.used - self.into.start, &length) != WAN_OK:
+            return True
+        return call.kind == WAN_CALL_REGION or self.is_late(call)
+
+    cdef bint say_full(self, const wan_call *call) noexcept nogil:
+        """Lays out the answer to a call that has waited for memory for all of its time. False: there is no memory."""
+        self.served += 1
+        if self.region_of(call.region) == NULL:
+            return self.no_region(call)
+        with gil:
+            return self.fail_with(call, self.full(call), 0) != NULL
+
+    cdef object full(self, const wan_call *call):
+        cdef CompiledRegion state = self.states[call.region]
+        return full_error(f"region {state.name!r}: a call waited for {wan_call_work_us(call) / 1e6:.3g} s and was not"
+                          f" made: {state.why_full()}; nothing was changed")
 
     cdef bint waits_for_memory(self) noexcept nogil:
         """Whether the member's budget is full, and no call is taken for that. Calls that callbacks make are taken all
@@ -1136,6 +1194,12 @@ cdef bint is_primary(const region_core *region, const wan_call *call, uint64_t *
     bucket = &region.tail.buckets[call.bucket]
     epoch[0] = wan_read(&bucket.epoch)
     return wan_tail_role(region.tail, call.bucket) == WAN_TAIL_PRIMARY and epoch[0] >= call.epoch
+
+
+cdef bint has_tail(const region_core *region, const wan_call *call) noexcept nogil:
+    """Whether several members share the region here, and it has the call's bucket."""
+    return (region != NULL and not wan_flag_read(&region.closed) and region.tail != NULL
+            and call.bucket < region.tail.bucket_count)
 
 
 cdef bint may_become_primary(const region_core *region, const wan_call *call) noexcept nogil:

@@ -46,8 +46,9 @@ cdef class CompiledRegion:
     cdef int check_can_be_fed(self, Tail tail, EventQueue queue) except -1
     cdef bint is_elsewhere(self, uint64_t hash) noexcept
     cdef uint64_t deadline(self, uint64_t began) except? 0
-    cdef int wait_for_memory(self, what, uint64_t began, bint goes_elsewhere) except -1
-    cdef int wait_for_learner(self, uint32_t bucket) except -1
+    cdef int wait_for_memory(self, what, uint64_t until, bint goes_elsewhere) except -1
+    cdef str why_full(self)
+    cdef int wait_for_learner(self, uint32_t bucket, uint64_t until) except -1
     cdef wan_status wait_counted(self, uint32_t bucket, uint64_t era, uint64_t sequence, uint64_t began) except *
     cdef uint64_t epoch_of(self, uint32_t bucket) noexcept
     cdef int wait_for_role(self, key, uint64_t began, bint may_be_made) except -1

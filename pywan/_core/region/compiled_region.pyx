@@ -14,7 +14,7 @@ from pywan._core.log.committer cimport (
 from pywan._core.log.disk_log cimport LogBudget
 from pywan._core.queue.event_queue cimport EventQueue
 from pywan._core.values.names cimport region_number
-from pywan._core.region.put cimport region_change, region_change_if
+from pywan._core.region.put cimport region_change, region_change_if, region_is_full, region_relieve
 from pywan._core.queue.queue cimport SLOW_DISK_US
 from pywan._core.region.region_recovery cimport region_log_close
 from pywan._core.region.region_state cimport (
@@ -26,6 +26,7 @@ from pywan._core.region.tail cimport Tail
 
 cdef enum:
     LEARNER_WAIT_US = 1000000   # A change waits for a learner so long at most.
+    FULL_SLICE_MS = 20      # A wait for memory is so long at a time. In between, deadlines and Ctrl-C end it.
     WAIT_SLICE_MS = 100     # A wait for copies is so long at a time. In between, Ctrl-C ends it.
     FIRST_WAIT_MS = 10      # The first one, before it is known how much time is left.
 
@@ -238,31 +239,45 @@ cdef class CompiledRegion:
         """Until when a call may take that began then."""
         return wan_deadline_of(began, <uint64_t>self.route.limit_us)
 
-    cdef int wait_for_memory(self, what, uint64_t began, bint goes_elsewhere) except -1:
-        """Waits while the member's budget is full, before a call that began at `began` changes something here. The call
-        is refused when its time is over: QueueFullError. `goes_elsewhere`: another member is primary, and its budget
-        counts."""
+    cdef int wait_for_memory(self, what, uint64_t until, bint goes_elsewhere) except -1:
+        """Waits while the member's budget is full, or the region's share of it, before a call changes something here.
+        QueueFullError: it still is at `until`, and the call is not made. `goes_elsewhere`: another member is primary,
+        and its budget counts."""
         cdef wan_budget *budget = self.region.tail.budget
-        cdef uint64_t until
-        if goes_elsewhere or not wan_budget_is_full(budget):
+        cdef uint64_t since = wan_monotonic_us()
+        cdef uint32_t never = 0
+        if goes_elsewhere or not region_is_full(&self.region):
             return 0
-        until = self.deadline(began)
-        wan_budget_note_wait(budget)
-        while wan_budget_is_full(budget):
+        if budget != NULL:
+            wan_budget_note_wait(budget)
+        while region_is_full(&self.region):
             if wan_monotonic_us() >= until:
                 raise full_error(f"region {self.name!r}: {what} was not made within"
-                                 f" {(max(until, began) - began) / 1e6:.3g} s: {self.route.why_full()}; nothing was"
-                                 " changed")
+                                 f" {(max(until, since) - since) / 1e6:.3g} s: {self.why_full()}; nothing was changed")
             PyErr_CheckSignals()        # Ctrl-C ends the wait: nothing was changed.
             with nogil:
-                wan_budget_wait(budget, WAIT_SLICE_MS)
+                region_relieve(&self.region)
+                if wan_budget_is_full(budget):
+                    wan_budget_wait(budget, FULL_SLICE_MS)
+                elif region_is_full(&self.region):
+                    wan_wait_change(&never, 0, 1)
         return 0
 
-    cdef int wait_for_learner(self, uint32_t bucket) except -1:
+    cdef str why_full(self):
+        """Says in words what callers of the region wait for, and what helps."""
+        cdef wan_heard *heard = wan_tail_heard(self.region.tail)
+        if wan_budget_is_full(self.region.tail.budget) or heard == NULL:
+            return "the member's memory for what waits is full" if self.route is None else self.route.why_full()
+        return (f"listeners of this member are still to be told {wan_read(&heard.bytes) / 1e6:,.1f} MB of changes of"
+                " the region. Repeat it when they have caught up (`describe region` shows it), make fewer changes at"
+                " the same time, or give what they do to an asynchronous event queue")
+
+    cdef int wait_for_learner(self, uint32_t bucket, uint64_t until) except -1:
         """Waits, before a call changes a bucket here, until the lane to a learner has carried most of what came
-        before."""
-        cdef uint64_t now = wan_monotonic_us(), until = now + LEARNER_WAIT_US
+        before. A call that ends at `until` waits for half of its time at most."""
+        cdef uint64_t now = wan_monotonic_us(), left = until - now if until > now else 0
         cdef uint32_t never = 0
+        until = now + min(<uint64_t>LEARNER_WAIT_US, left // 2)
         while now < until and wan_tail_holds_back(self.region.tail, bucket, now):
             PyErr_CheckSignals()
             with nogil:

@@ -207,10 +207,18 @@ cdef inline wan_status region_recall(region_core *region, wan_change *change, co
 
 
 cdef inline void region_relieve(region_core *region) noexcept nogil:
-    """Drops changes that wait for a listener which stands still, if there are too many: as `wan_heard_relieve`. The
+    """Drops changes that wait for a listener which stands still, if callers wait for that: as `wan_heard_relieve`. The
     caller holds no lock."""
-    if region.tail != NULL and wan_tail_heard(region.tail) != NULL and wan_heard_is_full(wan_tail_heard(region.tail)):
+    if (region.tail != NULL and wan_tail_heard(region.tail) != NULL
+            and wan_heard_is_waited_for(wan_tail_heard(region.tail))):
         wan_heard_relieve(region.tail)
+
+
+cdef inline bint region_is_full(const region_core *region) noexcept nogil:
+    """Whether callers that change a shared region have to wait: the member's budget is full, or listeners of the region
+    have yet to hear as much as one region may keep."""
+    return wan_budget_is_full(region.tail.budget) or (wan_tail_heard(region.tail) != NULL
+                                                      and wan_heard_is_full(wan_tail_heard(region.tail)))
 
 
 cdef inline wan_status region_hear(wan_heard *heard, uint32_t bucket, uint64_t sequence, wan_shard *shard,
@@ -411,7 +419,7 @@ cdef inline wan_status step_hear(region_core *region, wan_shard *shard, wan_chan
     cdef wan_heard *heard = step.heard
     if heard == NULL:
         return WAN_OK
-    if wan_heard_is_full(heard):
+    if wan_heard_refuses(heard):
         wan_note(WAN_FULL, "listeners are %llu bytes of changes behind", <unsigned long long>wan_read(&heard.bytes))
         return WAN_FULL
     return region_hear(heard, step_bucket(region, step), step.room.sequence, shard, change.hash, change.key,

@@ -17,7 +17,8 @@ from pywan._core.region.compiled_region cimport CompiledRegion, enter_call, leav
 from pywan._core.region.enqueue cimport (
     ENQUEUE_ASK, decide_enqueue, enqueue_decision, known_decisions, read_origin)
 from pywan._core.queue.event_queue cimport EventQueue
-from pywan._core.region.put cimport absent_below, condition_look, origin_local, region_change, region_change_if
+from pywan._core.region.put cimport (
+    absent_below, condition_look, origin_local, region_change, region_change_if, region_is_full)
 from pywan._core.queue.queue cimport queue_note_not_queued
 from pywan._core.region.region_columns cimport region_put_columns
 from pywan._core.region.region_state cimport (
@@ -713,10 +714,11 @@ cdef str change_one(CompiledRegion self, int operation, key, value, callback_arg
                                     " applied to such a region in this version")
         from_.asked, began = wanted, wan_monotonic_us()
         if not from_.attempt.call.caller:
-            if wan_budget_is_full(self.region.tail.budget):
-                self.wait_for_memory(f"a change of key {described(key)}", began, self.is_elsewhere(change.hash))
+            if region_is_full(&self.region) and wan_call_depth == 0:
+                self.wait_for_memory(f"a change of key {described(key)}", self.deadline(began),
+                                     self.is_elsewhere(change.hash))
             if wan_tail_has_learner(self.region.tail, wan_table_bucket(&self.region.table, change.hash).number):
-                self.wait_for_learner(wan_table_bucket(&self.region.table, change.hash).number)
+                self.wait_for_learner(wan_table_bucket(&self.region.table, change.hash).number, self.deadline(began))
             slots = self.slots
             slots.take(&from_.attempt.call)
             own = from_.attempt.call

@@ -163,6 +163,11 @@ cdef class Tail:
         return {"bytes": state.bytes, "dropped": state.dropped, "forgotten": state.forgotten,
                 "standing_us": state.standing_us, "stood_us": state.stood_us}
 
+    def relieve(self):
+        """Drops the oldest changes that wait for a listener which stands still, if callers wait for that."""
+        with nogil:
+            wan_heard_relieve(&self.tail)
+
     @property
     def heard_dropped(self):
         """How many changes were dropped because listeners stood still, here or at another member."""
