@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -235,3 +236,32 @@ def test_a_change_is_refused_while_too_few_copies_are_in_sync(tmp_path):
         eventually(lambda: copies(site, "three") == BUCKETS, what="copies at the third member")
         three.do("data", "put", "k", 3)
         assert one.do("data", "get", "k") == 3
+
+
+@pytest.mark.whole
+def test_members_whose_budgets_are_full_with_changes_of_each_other_go_on_when_a_copy_does(tmp_path: Path) -> None:
+    """The second member stops for a while. What waits for it fills the budget of the first one, whose callers wait."""
+    regions = [
+        {"name": "data", "type": "PARTITION", "total_num_buckets": BUCKETS, "redundant_copies": 1, "recovery_delay": 0}
+    ]
+    value = "v" * (64 << 10)
+    with Site(tmp_path, regions=regions, member_timeout_ms=20_000) as site:
+        one, two = (site.start(name, maximum_backlog_memory=1) for name in ("one", "two"))
+        eventually(lambda: copies(site, "one") == copies(site, "two") == BUCKETS, what="copies at both members")
+        eventually(lambda: 0 < leads(site, "one") < BUCKETS, what="primaries at both members")
+        two.stop()
+        one.begin("do", "data", "put_all", {f"key {n}": value for n in range(200)})
+        time.sleep(1.0)  # Nobody can be asked while the first member waits.
+        two.go_on()
+        two.do("data", "put_all", {f"other {n}": value for n in range(200)})
+        one.finish()
+        backlogs = [member.ask("status")["backlog"] for member in (one, two)]
+        assert backlogs[0]["waits"] > 0, "the first one was never full"
+
+        def at_rest() -> bool:
+            used = [member.ask("status")["backlog"] for member in (one, two)]
+            return all(each["changes"] + each["calls"] + each["heard"] <= 3 * 4096 * BUCKETS for each in used)
+
+        eventually(at_rest, what="nothing that waits")
+        for member in (one, two):
+            assert all(member.do("data", "get", f"{name} {n}") == value for name in ("key", "other") for n in (0, 199))
