@@ -462,6 +462,9 @@ class RegionCore(RegionCalls):
         """From now on several members hold the region: its changes go into `tail`, and count when all copies that are
         waited for have them."""
     @property
+    def is_shared(self) -> bool:
+        """Whether several members hold the region: the next change goes into a tail."""
+    @property
     def route(self) -> Any:
         """What makes the calls about keys whose primary is another member."""
     @property

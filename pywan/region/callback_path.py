@@ -87,7 +87,6 @@ class CallbackPath:
         self.lock = CallbackLock(region.name)
         # The lock guards the fields below. `_listeners` may be read without it.
         self._listeners = tuple(listeners)
-        self._is_shared = False
         self._told: CacheListener | None = None  # The listener that the thread is telling.
         self._resolver = resolver
         self._senders: dict[_core.EventQueue, Any] = {}  # The SenderCore of each attached queue.
@@ -117,19 +116,15 @@ class CallbackPath:
         """The listener that `tell_heard` is telling now."""
         return self._told
 
-    def set_shared(self) -> None:
-        """Several members share the region from the next change on. It waits for no callback."""
-        self._is_shared = True
-
     def wait_until_shared(self) -> None:
-        """Returns when the last change that met callbacks has met them, after `set_shared`."""
+        """Returns when the last change that met callbacks has met them. The region is shared already."""
         with self.lock:
             pass
 
     @property
     def is_needed(self) -> bool:
         """Whether changes must go through this path, because there are callbacks."""
-        return not self._is_shared and (
+        return not self._region.is_shared and (
             bool(self._listeners)
             or self._resolver is not None
             or any(sender.filters.decides_enqueue for sender in self._senders.values())
@@ -201,7 +196,7 @@ class CallbackPath:
 
     def _make(self, change: Change) -> str:
         """Makes a change with the callbacks that have a part in it. Returns the outcome."""
-        if not self._is_shared:
+        if not self._region.is_shared:
             try:
                 with self.lock:
                     return self._make_alone(change)
@@ -252,7 +247,7 @@ class CallbackPath:
         verdicts: Verdicts = {}
         outcome = "callbacks"
         while outcome == "callbacks":
-            if self._is_shared:
+            if region.is_shared:
                 raise _IsShared
             # A sender may start meanwhile. Its filters are asked too: without their answer the event does not enter.
             self._ask(name, change, value, verdicts)

@@ -139,9 +139,8 @@ class MemberRegion(_core.RegionCore):
             self._each_tells = reads_copies
             if self.callbacks.has_listeners:
                 self._hear(tail)  # Before the first change goes into the tail: each change is told once.
+            super().share(tail, route, reads_copies)
             self._shared_tail = tail
-        self.callbacks.set_shared()
-        super().share(tail, route, reads_copies)
         self._publish_path()
         self._listen()
 

@@ -36,6 +36,11 @@ cdef class RegionCore(PersistentRegion):
         self.state.share(tail, route, reads_copies)
 
     @property
+    def is_shared(self):
+        """Whether several members hold the region: the next change goes into a tail."""
+        return self.state.region.tail != NULL
+
+    @property
     def shards(self):
         """How many shards the region's table has."""
         return self.state.region.table.shard_count

@@ -1,0 +1,98 @@
+"""The thread that tells the listeners of a shared region: where it begins, and what must not end it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from pywan import CacheListener, _core
+from pywan.config.attributes import RegionAttributes
+from pywan.errors import IllegalStateError
+from pywan.events import EntryEvent
+from pywan.region.member_region import MemberRegion
+from pywan.testing.waiting import LIMIT_S, eventually
+
+BUCKETS = 3
+
+
+class Ear(CacheListener):
+    def __init__(self) -> None:
+        self.heard: list[Any] = []
+        self.may_return = threading.Event()
+        self.may_return.set()
+
+    def after_create(self, event: EntryEvent) -> None:
+        self.heard.append(event.key)
+        self.may_return.wait(LIMIT_S)
+
+
+class Route:
+    """What a shared region asks of other members. Here nobody else is there."""
+
+    limit_us = 5_000_000
+
+    def __init__(self, while_shared: Callable[[], None] = lambda: None) -> None:
+        self._while_shared = while_shared
+
+    @property
+    def slots(self) -> _core.CallSlots:
+        """The region asks for them in the step that shares it."""
+        self._while_shared()
+        return _core.CallSlots(1)
+
+
+@contextmanager
+def region_with(listener: Ear) -> Iterator[MemberRegion]:
+    core = MemberRegion(
+        "heard",
+        _core.Clock(),
+        site=1,
+        member=7,
+        stores=True,
+        forwards=True,
+        buckets=BUCKETS,
+        attributes=RegionAttributes.make("heard", type="REPLICATE"),
+        listeners=[listener],
+    )
+    try:
+        yield core
+    finally:
+        listener.may_return.set()
+        core.close()
+
+
+def share(core: MemberRegion, route: Route) -> _core.Tail:
+    """The region is shared, and this member leads all its buckets."""
+    tail = _core.Tail(BUCKETS, core.shards)
+    core.share(tail, route, True)
+    for bucket in range(BUCKETS):
+        tail.set_role(bucket, _core.TAIL_PRIMARY, 1, 1)
+    return tail
+
+
+def in_another_thread(call: Callable[..., None], *arguments: Any) -> None:
+    thread = threading.Thread(target=call, args=arguments, daemon=True)
+    thread.start()
+    thread.join(LIMIT_S)
+    assert not thread.is_alive()
+
+
+def test_a_change_in_the_step_that_shares_the_region_is_told_once() -> None:
+    with region_with(ear := Ear()) as core:
+        core.put("alone", 0)
+        share(core, Route(lambda: in_another_thread(core.put, "between", 1)))
+        core.put("shared", 2)
+        eventually(lambda: "shared" in ear.heard)
+        assert ear.heard == ["alone", "between", "shared"]
+
+
+def test_listeners_of_a_region_that_cannot_be_shared_are_told_of_its_changes() -> None:
+    with region_with(ear := Ear()) as core:
+        with pytest.raises(IllegalStateError):
+            core.share(_core.Tail(BUCKETS, 2 * core.shards), Route(), True)
+        core.put("k", 1)
+        assert ear.heard == ["k"]
