@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -28,6 +29,11 @@ class Ear(CacheListener):
     def after_create(self, event: EntryEvent) -> None:
         self.heard.append(event.key)
         self.may_return.wait(LIMIT_S)
+
+
+class Nameless(Ear):
+    def __repr__(self) -> str:
+        raise RuntimeError("this listener does not say what it is")
 
 
 class Route:
@@ -96,3 +102,20 @@ def test_listeners_of_a_region_that_cannot_be_shared_are_told_of_its_changes() -
             core.share(_core.Tail(BUCKETS, 2 * core.shards), Route(), True)
         core.put("k", 1)
         assert ear.heard == ["k"]
+
+
+def test_a_listener_that_cannot_be_shown_is_told_on_after_changes_were_dropped(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with region_with(ear := Nameless()) as core, caplog.at_level(logging.WARNING):
+        tail = share(core, Route())
+        tail.set_heard_limit(1)
+        ear.may_return.clear()
+        for number in range(70):  # A MB each: more than 64 MiB wait.
+            core.put(number, b"v" * 1_000_000)
+        assert tail.heard_dropped > 0
+        ear.may_return.set()
+        eventually(lambda: tail.heard_state()["bytes"] == 0)
+        core.put("later", 1)
+        eventually(lambda: "later" in ear.heard)
+        eventually(lambda: "the listener test_listening.Nameless stood still" in caplog.text)

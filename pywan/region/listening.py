@@ -10,6 +10,7 @@ from pywan import _core
 from pywan.base.lines import Lines
 
 if TYPE_CHECKING:
+    from pywan.callbacks import CacheListener
     from pywan.region.member_region import MemberRegion
 
 log = logging.getLogger("pywan.region")
@@ -61,7 +62,7 @@ class Listening:
                 "region %s: the listener %s stood still at one change for %.1f s: %d changes that waited for it were"
                 " dropped, and the rest of the site goes on",
                 self._region.name,
-                ", ".join(map(repr, listeners)),
+                ", ".join(_name_of(each) for each in listeners),
                 max(state["standing_us"], state["stood_us"]) / 1e6,
                 dropped,
             )
@@ -89,3 +90,8 @@ class Listening:
             )
         if threading.current_thread() is not self._thread:
             self._thread.join(STOP_S)
+
+
+def _name_of(listener: CacheListener) -> str:
+    """The class. A listener's own `repr` is the user's code, which must not end this thread or the housekeeper's."""
+    return f"{type(listener).__module__}.{type(listener).__qualname__}"
