@@ -923,6 +923,23 @@ def test_colocated_buckets_move_together():
         assert site.bucket(BucketKey("child", number)).in_sync == site.bucket(BucketKey("data", number)).in_sync
 
 
+def test_the_coordinator_keeps_no_counts_of_members_that_are_gone():
+    site = Site(A, B)
+    came = [Incarnation("b", number) for number in range(100, 110)]
+    for before, after in itertools.pairwise((B, *came)):
+        site.core.left(before, site.now)
+        site.join(after)
+        site.core.host(after, "data", site.attributes, 100, site.now)
+        for _ in range(3):
+            site.pass_time(TIMEOUT, A, after)
+            site.learn()
+            site.lead()
+    decided, load = site.core.site, site.core.site.loads["data"]
+    assert all(set(bucket.in_sync) == {A, came[-1]} for bucket in decided.buckets.values())
+    counted = (load.copies, load.primaries, load.learning, load.named, decided._naming, decided._partners)
+    assert {*itertools.chain(*counted, decided._unfinished_of)} == {A, came[-1]}
+
+
 @pytest.mark.parametrize("colocated", [False, True])
 def test_primaries_are_spread_in_steps_when_a_member_has_come_and_learned(colocated):
     site = Site()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Container, Hashable, Iterable
 
 from pywan.coordination.actions import Store
 from pywan.coordination.messages import Tables
-from pywan.coordination.placement import Load
+from pywan.coordination.placement import Load, add_to
 from pywan.coordination.tables import (
     DECISION_MAX,
     FORGOTTEN_RUNS,
@@ -115,7 +115,7 @@ class Decisions:
 
     def partners(self, primary: Incarnation) -> list[Incarnation]:
         """The members for which the primary waits in one of its buckets, or waited until they were taken out."""
-        return [each for each, count in self._partners[primary].items() if count]
+        return list(self._partners.get(primary, ()))
 
     def with_children(self, region: str) -> list[str]:
         """The region, and all that are colocated with it, directly or not, in order."""
@@ -197,11 +197,11 @@ class Decisions:
         if before is not None:
             self.loads[key.region].remove(key, before)
             for member in before.named:
-                del self._naming[member][key]
+                _take_out(self._naming, member, key)
             self._count_partners(before, -1)
         if key in self.unfinished and before is not None:
             for member in {*before.in_sync, *before.unfenced}:
-                del self._unfinished_of[member][key]
+                _take_out(self._unfinished_of, member, key)
         self.unfinished.discard(key)
         self.crowded.discard(key)
         if bucket is None:
@@ -228,9 +228,12 @@ class Decisions:
 
     def _count_partners(self, bucket: Bucket, by: int) -> None:
         if bucket.primary is not None:
+            partners = self._partners[bucket.primary]
             for member in (*bucket.in_sync, *bucket.leaving):
                 if member != bucket.primary:
-                    self._partners[bucket.primary][member] += by
+                    add_to(partners, member, by)
+            if not partners:
+                del self._partners[bucket.primary]
 
     # --- what others are told, and what is stored ---
 
@@ -288,6 +291,14 @@ class Decisions:
         for key, bucket in store.buckets:
             self._place(key, bucket)
             self._last.note(key, self.number)
+
+
+def _take_out(index: dict[Incarnation, dict[BucketKey, None]], member: Incarnation, key: BucketKey) -> None:
+    """Nothing is left in the index of a member that has no bucket: members come and go for years."""
+    keys = index[member]
+    del keys[key]
+    if not keys:
+        del index[member]
 
 
 class _LastDecisions:

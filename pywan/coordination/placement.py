@@ -33,20 +33,27 @@ class Load:
 
     def _count(self, bucket: Bucket, by: int) -> None:
         for holder in bucket.holders:
-            self.copies[holder] += by
+            add_to(self.copies, holder, by)
         for learner in bucket.learning:
-            self.learning[learner] += by
+            add_to(self.learning, learner, by)
             self.learners += by
         for member in bucket.named:
-            self.named[member] += by
+            add_to(self.named, member, by)
         self.whole[len(bucket.in_sync)] += by
         if bucket.primary is not None:
-            self.primaries[bucket.primary] += by
+            add_to(self.primaries, bucket.primary, by)
             self.led += by
 
     def missing(self, wanted: int) -> int:
         """How many copies in sync the buckets lack, of which each is to have `wanted`."""
         return sum((wanted - copies) * buckets for copies, buckets in self.whole.items() if copies < wanted)
+
+
+def add_to(counts: Counter[Incarnation], member: Incarnation, by: int) -> None:
+    """Counts for a member. Members come and go for years, so nobody is kept with a count of 0."""
+    counts[member] += by
+    if not counts[member]:
+        del counts[member]
 
 
 def choose_copies(load: Load, weights: Mapping[Incarnation, int], count: int) -> list[Incarnation]:
