@@ -6,13 +6,15 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from pywan import _core
+from pywan.errors import ConnectivityError
 from pywan.testing.waiting import LIMIT_S, eventually
-from test_lane import BUCKETS, Pair, call_change, key_of
+from test_lane import BUCKETS, Pair, Route, call_change, key_of
 
 
 @pytest.fixture
@@ -137,3 +139,17 @@ def test_a_putting_thread_whose_answer_does_not_come_leaves_the_lane_to_the_lane
     by_hand.pump_until(lambda: not any(each.is_alive() for each in [putter, *others]))
     by_hand.pump_until(pair.is_even)
     pair.assert_same()
+
+
+def test_a_put_ends_at_its_deadline_while_its_thread_runs_the_lane(monkeypatch):
+    monkeypatch.setattr(Route, "limit_us", 20_000)
+    took = []
+    for _ in range(5):
+        with contextlib.closing(Pair()) as pair:
+            by_hand = ByHand(pair)
+            by_hand.pump_until(lambda pair=pair: pair.sender.rests)
+            began = time.monotonic()
+            with pytest.raises(ConnectivityError, match="not all copies"):
+                pair.here.core.put(key_of(0), b"v")
+            took.append(time.monotonic() - began)
+    assert 0.02 <= min(took) < 0.1

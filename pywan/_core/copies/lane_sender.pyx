@@ -229,8 +229,8 @@ cdef class LaneSenderSession(Session):
 
     cdef void hand_back(self, int how) noexcept nogil:
         """Leaves the lane at rest if its thread has nothing to do before it looks anyway; otherwise that runs it."""
-        # The flag is looked at first: whoever sets it makes the state WAN_LANE_RUNS afterwards. As soon as the lane rests
-        # its thread may end, and this object go. Nothing is touched then.
+        # The flag is looked at first: whoever sets it makes the state WAN_LANE_RUNS afterwards. As soon as the lane
+        # rests its thread may end, and this object go. Nothing is touched then.
         if (how == GOES_ON and self.oldest == self.next_id and self.all_left()
                 and self.due_us(self.now_us) >= wan_read(&self.rest_until_us) and not wan_flag_read(&self.stop_flag)
                 and wan_lane_change(self.state, WAN_LANE_WAITS, WAN_LANE_RESTS)):

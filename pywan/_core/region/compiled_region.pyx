@@ -28,7 +28,7 @@ cdef enum:
     LEARNER_WAIT_US = 1000000   # A change waits for a learner so long at most.
     FULL_SLICE_MS = 20      # A wait for memory is so long at a time. In between, deadlines and Ctrl-C end it.
     WAIT_SLICE_MS = 100     # A wait for copies is so long at a time. In between, Ctrl-C ends it.
-    FIRST_WAIT_MS = 10      # The first one, before it is known how much time is left.
+    FIRST_WAIT_MS = 10      # The first one, behind the time in which the thread runs a lane.
 
 
 @cython.no_gc_clear      # The collector must not clear what __dealloc__ uses.
@@ -289,17 +289,21 @@ cdef class CompiledRegion:
         """Waits until a change counts, with what came before it. WAN_OK: it does. WAN_ELSEWHERE: nobody here knows
         whether it does or will. WAN_EMPTY: it does not after the time of a call that began at `began`."""
         cdef uint64_t until, now
-        cdef wan_status status
+        cdef uint32_t first_ms = 0
         cdef wan_tail *tail = self.region.tail
         cdef wan_lane_wait wait
-        wait.tail, wait.bucket, wait.era, wait.sequence, wait.other_file = tail, bucket, era, sequence, -1
-        wait.until_us = wan_monotonic_us() + WAIT_SLICE_MS * 1000
-        with nogil:
-            wan_tail_run_lane(&wait)
-            status = wan_tail_wait(tail, bucket, era, sequence, FIRST_WAIT_MS)
+        cdef wan_status status = wan_tail_wait(tail, bucket, era, sequence, 0)
         if status != WAN_EMPTY:
             return status
         until, now = self.deadline(began), wan_monotonic_us()
+        if now < until:
+            first_ms = min(<uint32_t>FIRST_WAIT_MS, <uint32_t>((until - now) // 1000 + 1))
+        wait.tail, wait.bucket, wait.era, wait.sequence, wait.other_file = tail, bucket, era, sequence, -1
+        wait.until_us = min(until, now + WAIT_SLICE_MS * 1000)
+        with nogil:
+            wan_tail_run_lane(&wait)
+            status = wan_tail_wait(tail, bucket, era, sequence, first_ms)
+        now = wan_monotonic_us()
         while status == WAN_EMPTY and now < until:
             PyErr_CheckSignals()
             with nogil:
