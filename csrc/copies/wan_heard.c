@@ -256,8 +256,9 @@ static uint64_t drop_round(wan_tail *tail, wan_heard *heard, uint64_t order, uin
             wan_heard_kept *kept = &heard->kept[n];
             const int is_ours = !heard->by_primary || kept->due || leads(bucket->role);
             const uint64_t dropped = drop_old(heard, kept, order);
-            if (dropped && is_ours)
-                __atomic_store_n(&heard->stood_us, now_us - load(&heard->told_since_us), __ATOMIC_RELAXED);
+            const uint64_t since_us = load(&heard->told_since_us); /* 0: the listener has just returned. */
+            if (dropped && is_ours && since_us && now_us > since_us)
+                __atomic_store_n(&heard->stood_us, now_us - since_us, __ATOMIC_RELAXED);
             __atomic_fetch_add(is_ours ? &heard->dropped : &heard->forgotten, dropped, __ATOMIC_RELAXED);
             if (dropped) wan_tail_say_heard(tail, n, 0);
             all += dropped;

@@ -32,7 +32,7 @@
 #define WAN_HEARD_BYTES_MAX (64u << 20)
 /* Changes that are made for listeners do not wait, as they may be what frees the memory. With so many bytes they are
  * refused. */
-#define WAN_HEARD_BYTES_REFUSED (2 * WAN_HEARD_BYTES_MAX)
+#define WAN_HEARD_BYTES_REFUSED (2ull * WAN_HEARD_BYTES_MAX)
 /* A listener stands still for too long: the oldest changes are dropped until no more than this is left. */
 #define WAN_HEARD_BYTES_LEFT (WAN_HEARD_BYTES_MAX - WAN_HEARD_BYTES_MAX / 8)
 
