@@ -951,3 +951,25 @@ def test_an_image_has_a_third_of_the_lane_however_much_is_written():
         pair.sender.session.receive_data(pair.taking.data_to_send(pair.now), pair.now)
         assert trips < 100, "the image does not become whole"
     assert trips <= 3 * image_bytes / window + 14, "the window grows for some round trips at first"
+
+
+def test_small_puts_do_not_hasten_an_image_of_which_enough_is_on_its_way(learning):
+    """An image is owed a third of what leaves. So little is owed for a small put that no piece leaves for it alone."""
+    for n in range(4_000):
+        learning.here.core.put(b"early %d" % n, b"v" * 1000)
+    learning.learn()
+    learning.open(SECOND)
+    session, taking = learning.sender.session, learning.taking
+    for n in range(5):
+        call_change(learning.here.core, b"late", b"v", 1, n + 1)
+        while sent := session.data_to_send(learning.now):
+            taking.receive_data(sent, learning.now)
+        learning.now += 20_000
+        session.receive_data(taking.data_to_send(learning.now), learning.now)
+    kinds = []
+    while sent := session.data_to_send(learning.now):
+        kinds += types(sent)
+    assert kinds.count(IMAGE) >= 2, "the image is under way"
+    for n in range(20):
+        call_change(learning.here.core, b"late", b"v", 1, n + 6)
+        assert types(session.data_to_send(learning.now)) == [CHANGES]

@@ -409,11 +409,18 @@ int wan_tail_holds_back(wan_tail *tail, uint32_t number, uint64_t now_us)
     int holds_back = 0;
     wan_lock_take(&bucket->lock);
     for (uint32_t n = 0; bucket->role == WAN_TAIL_PRIMARY && n < bucket->copy_count; n++) {
-        const wan_tail_copy *copy = &bucket->copies[n];
-        if (copy->state != WAN_COPY_LEARNING || !copy->confirmed || copy->refused) continue;
+        wan_tail_copy *copy = &bucket->copies[n];
+        if (copy->state != WAN_COPY_LEARNING || copy->refused) continue;
         const wan_lane_state *state = __atomic_load_n(&tail->lanes[copy->lane], __ATOMIC_ACQUIRE);
-        holds_back |= state && load(&state->answered_us) + WAN_LEARNER_AWAY_US > now_us
-                      && unsent(bucket, copy) > WAN_LEARNER_BYTES_MAX;
+        if (!state || load(&state->answered_us) + WAN_LEARNER_AWAY_US <= now_us) continue;
+        if (unsent(bucket, copy) <= WAN_LEARNER_BYTES_MAX) {
+            copy->behind_us = 0;
+            continue;
+        }
+        /* What is made before the learner takes the first change goes to it before its image. So callers wait for that
+         * too, but not for a member that says again and again that it is not ready. */
+        if (!copy->behind_us) copy->behind_us = now_us;
+        holds_back |= copy->confirmed || now_us - copy->behind_us < WAN_LEARNER_AWAY_US;
     }
     wan_lock_release(&bucket->lock);
     return holds_back;
@@ -755,6 +762,7 @@ void wan_tail_set_role(wan_tail *tail, uint32_t number, uint8_t role, uint64_t l
             if (copy->state == WAN_COPY_WAITED && !copy->transfer) continue;
             copy->state = WAN_COPY_LEARNING;
             copy->image_shard = copy->image_acked = copy->caught_up = copy->queued = 0;
+            copy->behind_us = 0;
         }
     if (bucket->life != life || is_new_image || role == WAN_TAIL_ABSENT || (leads(before) && !leads(role))) {
         store(&bucket->era, bucket->era + 1);

@@ -161,7 +161,7 @@ typedef struct {
     uint64_t promised_until_us; /* Until then (wan_monotonic_us) the member adopts no later epoch without saying so. */
     uint32_t is_connected;
     uint32_t wants_promise; /* A read waits for a promise: the lane asks at once. Whoever sets it wakes the lane. */
-    uint64_t answered_us;   /* When the last answer came (wan_monotonic_us). 0: none did. */
+    uint64_t answered_us;   /* When the last answer came, or the lane began (wan_monotonic_us). 0: neither did. */
     /* Runs the lane for a thread that has made it WAN_LANE_RUNS, until what that waits for counts, or can come only
      * from elsewhere, or it is `until_us`. Then somebody else runs it, or it rests. Set before it rests. */
     void (*run)(void *runner, const wan_lane_wait *wait);
@@ -190,7 +190,8 @@ typedef struct {
     uint8_t refused; /* The copy knows a later epoch: it gets nothing. */
     uint8_t queued;  /* It is in the lane's list of images to be sent. */
     uint64_t place_sequence, place;
-    uint64_t retry_us; /* Nothing is sent before this time. */
+    uint64_t retry_us;  /* Nothing is sent before this time. */
+    uint64_t behind_us; /* Since when changes are too many for a learner that falls behind. 0: they are not. */
 } wan_tail_copy;
 
 /* A thread that serves many callers shelves what each of them waits for, and goes on. All fields are atomic. */

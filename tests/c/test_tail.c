@@ -342,6 +342,22 @@ static void callers_wait_for_a_learner_whose_lane_works_and_does_not_keep_up(voi
     end(&all);
 }
 
+static void callers_wait_for_a_learner_that_has_taken_nothing_yet_for_a_while_only(void)
+{
+    tails all;
+    uint64_t now = 10 * WAN_LEARNER_AWAY_US;
+    begin(&all, WAN_TAIL_PRIMARY);
+    set_copies(&all, &(wan_tail_copy){.state = WAN_COPY_LEARNING, .transfer = 3}, 1);
+    all.lanes[0].answered_us = now;
+    put(&all, WAN_LEARNER_BYTES_MAX + 64, 1);
+    EXPECT(wan_tail_holds_back(&all.tail, BUCKET, now));
+    all.lanes[0].answered_us = now += WAN_LEARNER_AWAY_US;
+    EXPECT(!wan_tail_holds_back(&all.tail, BUCKET, now)); /* It has said all the time that it is not ready. */
+    acknowledge(&all, 0, 0);
+    EXPECT(wan_tail_holds_back(&all.tail, BUCKET, now));
+    end(&all);
+}
+
 /* What the bucket has, against what it has charged. */
 static void expect_charged(const tails *all, const wan_budget *budget)
 {
@@ -1001,6 +1017,8 @@ const test_case tail_tests[] = {
      a_tail_that_becomes_short_gives_memory_back_before_it_is_empty},
     {"callers wait for a learner whose lane works and does not keep up",
      callers_wait_for_a_learner_whose_lane_works_and_does_not_keep_up},
+    {"callers wait for a learner that has taken nothing yet, for a while only",
+     callers_wait_for_a_learner_that_has_taken_nothing_yet_for_a_while_only},
     {"the budget counts what tails hold, whatever happens to them",
      the_budget_counts_what_tails_hold_whatever_happens_to_them},
     {"a lane that sleeps is woken once, and one that works is not",

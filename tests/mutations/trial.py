@@ -51,6 +51,9 @@ CHECKS = {
     "finds no end of its work": "members find an end of their work",
     "whose copies are well": "single calls go on beside parked ones",
     "and it is not taken out": "copies whose lanes stand still are taken out",
+    "is not whole after": "images are whole in time",
+    "no put is answered for": "puts go on beside images",
+    "its only writer has put": "what a writer reads at the end",
     ", which is healthy": "nobody healthy is given up",
     "after its limit": "parked calls end within their limit",
 }

@@ -56,8 +56,8 @@ cdef class LaneSenderSession(Session):
     cdef wan_buffer learners            # Buckets whose images are to be sent: lane_bucket.
     cdef lane_image image
     # How fast an image goes. `image_window`: bytes of it that may be on their way. No piece leaves before
-    # `image_next_us`. `has_changes`: changes were answered since the last piece was.
-    cdef uint64_t image_window, image_next_us
+    # `image_next_us`, but for `image_owed` bytes. `has_changes`: changes were answered since the last piece was.
+    cdef uint64_t image_window, image_next_us, image_owed
     cdef bint has_changes
     # The shortest time that an answer took in this period, which began at `period_us`, and in the one before.
     cdef uint64_t shortest_us, shortest_before_us, period_us
@@ -71,6 +71,8 @@ cdef class LaneSenderSession(Session):
     cdef bint has_room(self) noexcept nogil
     cdef bint has_room_for_changes(self) noexcept nogil
     cdef uint64_t image_limit(self) noexcept nogil
+    cdef bint may_image(self, uint64_t now_us) noexcept nogil
+    cdef bint is_paced(self, uint64_t now_us) noexcept nogil
     cdef bint has_work(self) noexcept nogil
     cdef uint64_t alive_until(self) noexcept nogil
     cdef uint64_t slow_from(self) noexcept nogil

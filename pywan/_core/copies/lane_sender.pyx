@@ -27,6 +27,7 @@ cdef enum:
     WINDOW_BYTES = 4 << 20          # Changes and images that may be on their way.
     # Images that may be: between these, as `pace_image` finds. A put waits until they are applied.
     IMAGE_LEAST_BYTES = 32 << 10
+    IMAGE_OWED_BYTES = IMAGE_LEAST_BYTES // 2     # What an image is owed leaves when it is so much.
     IMAGE_WINDOW_BYTES = 2 << 20
     IMAGE_REST_US = 50000           # The longest pause between two pieces of an image.
     PERIOD_US = 5000000             # The shortest time of an answer is looked for in so long.
@@ -250,8 +251,9 @@ cdef class LaneSenderSession(Session):
         self.bytes_on_way = self.image_bytes_on_way = 0
         self.asked_us = 0
         self.answered_us = now_us
+        wan_set(&self.state.answered_us, now_us)
         self.is_slow = self.is_telling = self.image_turn = self.has_changes = False
-        self.image_window, self.image_next_us = IMAGE_LEAST_BYTES, 0
+        self.image_window, self.image_next_us, self.image_owed = IMAGE_LEAST_BYTES, 0, 0
         self.shortest_us = self.shortest_before_us = NEVER
         self.period_us = now_us
         wan_buffer_empty(&self.later)
@@ -276,6 +278,13 @@ cdef class LaneSenderSession(Session):
         """How many bytes of images may be on their way: what `pace_image` found, but a third of all at least. So an
         image is whole after three times the time that the lane takes for its bytes, whatever changes there are."""
         return max(self.image_window, (self.bytes_on_way - self.image_bytes_on_way) // 2)
+
+    cdef bint may_image(self, uint64_t now_us) noexcept nogil:
+        """Whether a piece of an image may leave: there is room for it and it does not rest, or it has too little."""
+        return self.image_owed >= IMAGE_OWED_BYTES or self.is_paced(now_us)
+
+    cdef bint is_paced(self, uint64_t now_us) noexcept nogil:
+        return self.image_bytes_on_way < self.image_limit() and (now_us == 0 or now_us >= self.image_next_us)
 
     cdef bint has_work(self) noexcept nogil:
         """Whether there is something to lay out now. It takes no lock of a bucket."""
@@ -420,7 +429,7 @@ cdef class LaneSenderSession(Session):
                 laid = self.lay_changes(now_us) or self.lay_image(now_us)
             self.image_turn = not self.image_turn
             if (self.image.is_active or self.learners.start == self.learners.used
-                    or self.image_bytes_on_way >= self.image_limit()):
+                    or not self.may_image(0)):
                 break                       # Otherwise a bucket was found whose image is to be sent.
         return laid or named
 
@@ -496,6 +505,8 @@ cdef class LaneSenderSession(Session):
         frame.length = frame.raw_length = <uint32_t>(self.out.used - self.out.start - frame_at - sizeof(wan_frame))
         frame.crc = wan_frame_crc(frame, frame + 1, frame.length)
         self.begin_question(<uint32_t>sizeof(wan_frame) + frame.length, True, False, now_us)
+        if self.image.is_active:
+            self.image_owed = min(<uint64_t>FRAME_BYTES, self.image_owed + frame.length // 2)
         return 1
 
     cdef int lay_bucket(self, uint32_t number, uint32_t bucket, uint64_t frame_at, uint32_t sections,
@@ -738,7 +749,7 @@ cdef class LaneSenderSession(Session):
         cdef lane_image *image = &self.image
         cdef wan_tail *tail
         cdef int copied
-        if image.is_copied or self.image_bytes_on_way >= self.image_limit():
+        if image.is_copied or not self.may_image(0):
             return 0
         while not image.is_active and self.learners.start < self.learners.used:
             memcpy(&image.where, self.learners.bytes + self.learners.start, sizeof(lane_bucket))
@@ -766,8 +777,8 @@ cdef class LaneSenderSession(Session):
         """Lays out a piece of the image if the stream is where the image is, as `lay_next`."""
         cdef lane_image *image = &self.image
         cdef wan_tail *tail
-        cdef uint64_t laid
-        if not image.is_copied or now_us < self.image_next_us or self.image_bytes_on_way >= self.image_limit():
+        cdef uint64_t most = self.image_owed, laid
+        if not image.is_copied or not self.may_image(now_us):
             return 0
         tail = self.tail_of(image.where.region)
         if tail == NULL or not image_stays(image, &tail.buckets[image.where.bucket], self.number):
@@ -778,8 +789,10 @@ cdef class LaneSenderSession(Session):
         if not buffer_reserve(&self.out, 2 * FRAME_BYTES + image.largest):
             wan_note(WAN_NO_MEMORY, "no memory for a piece of the image of bucket %u", image.where.bucket)
             return -1
-        laid = image_lay(image, &self.out, self.next_id, self.answered(),
-                         min(<uint64_t>FRAME_BYTES, self.image_limit() // 2))
+        if self.is_paced(now_us):
+            most = min(<uint64_t>FRAME_BYTES, max(most, self.image_limit() // 2))
+        laid = image_lay(image, &self.out, self.next_id, self.answered(), most)
+        self.image_owed -= min(self.image_owed, laid)
         if not image.is_copied:
             if image.is_whole:
                 self.drop_image()
