@@ -717,7 +717,9 @@ cdef str change_one(CompiledRegion self, int operation, key, value, callback_arg
             if region_is_full(&self.region) and wan_call_depth == 0:
                 self.wait_for_memory(f"a change of key {described(key)}", self.deadline(began),
                                      self.is_elsewhere(change.hash))
-            if wan_tail_has_learner(self.region.tail, wan_table_bucket(&self.region.table, change.hash).number):
+            if (wan_tail_has_learner(self.region.tail, wan_table_bucket(&self.region.table, change.hash).number)
+                    and wan_tail_holds_back(self.region.tail, wan_table_bucket(&self.region.table, change.hash).number,
+                                            began)):
                 self.wait_for_learner(wan_table_bucket(&self.region.table, change.hash).number, self.deadline(began))
             slots = self.slots
             slots.take(&from_.attempt.call)
