@@ -11,7 +11,7 @@ from .worlds_of_slow_copies import SlowCopies
 OWN_KINDS: tuple[type[SiteWorld], ...] = (SlowCopies, SlowListeners, ImagesUnderWrites)
 EACH = 10
 KINDS: dict[str, type[SiteWorld]] = {SiteWorld.kind: SiteWorld, **{each.kind: each for each in OWN_KINDS}}
-ENOUGH_SEEDS = 10  # With so many seeds of a kind, all has happened that its worlds are to show.
+ENOUGH_SEEDS = 40  # With so many seeds of a kind, all has happened that its worlds are to show.
 
 
 def make_world(seed: int, kind: str = "") -> SiteWorld:
