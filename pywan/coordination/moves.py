@@ -344,7 +344,7 @@ class Moves:
             self._thin_out_us = now_us + pause_us if crowded else None
 
     def _thin_out_bucket(self, key: BucketKey, storing: dict[Incarnation, int], now_us: int) -> None:
-        spare = self._spare_copies(key, storing)
+        spare = self._spare_copies(key, storing, now_us)
         if not spare:
             self._crowded_until.pop(key, None)
             return
@@ -354,10 +354,12 @@ class Moves:
             copy = choose_to_drop(self._site.loads[key.region], spare, beside)
             self._succession.lose_copy(key, self._site.buckets[key], copy, now_us)
 
-    def _spare_copies(self, key: BucketKey, storing: dict[Incarnation, int]) -> list[Incarnation]:
-        """The copies of which one can go. Only those count that can take changes, and a bucket that is at rest."""
-        bucket = self._site.buckets[key]
-        whole = [each for each in bucket.in_sync if each in storing]
+    def _spare_copies(self, key: BucketKey, storing: dict[Incarnation, int], now_us: int) -> list[Incarnation]:
+        """The copies of which one can go. Only those count that can take changes, of members that were heard a moment
+        ago, and a bucket that is at rest."""
+        bucket, recent_us = self._site.buckets[key], self._liveness.member_timeout_us // 2
+        heard = (each for each in bucket.in_sync if self._liveness.silent_us(each, now_us) < recent_us)
+        whole = [each for each in heard if each in storing]
         is_moving = bucket.learners or key in self._site.unfinished or key in self._handovers
         if is_moving or key in self._reports.undecided or bucket.primary not in whole:
             return []
