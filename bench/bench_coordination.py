@@ -43,6 +43,7 @@ from pywan.coordination.tables import (
 )
 from pywan.site import coordinator_driver
 from pywan.site.coordination_host import CoordinationHost
+from pywan.testing.waiting import eventually
 from site_scale import BUCKETS, Site
 
 MEMBER_TIMEOUT_MS = 60_000  # Nobody is given up while this program plays the members.
@@ -76,7 +77,7 @@ class Locator:
         Journal.append = counted
         coordinator_driver.POLL_GAP_US = MEMBER_TIMEOUT_MS * 1000
         self._host.start()
-        wait(lambda: self._host.status()["decides"])
+        eventually(lambda: self._host.status()["decides"], WAIT_S, "a coordinator that decides")
 
     def ask(self, op: str, me: Incarnation, **fields: Any) -> dict[str, Any]:
         reply = self._handlers[op]({"me": encoding.plain_incarnation(me), **fields}, (me.name, op))
@@ -98,13 +99,6 @@ class Locator:
         self._host.stop()
         Journal.append = self._append
         coordinator_driver.POLL_GAP_US = self._poll_gap_us
-
-
-def wait(until: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not until():
-        assert time.monotonic() < deadline, "it takes too long"
-        time.sleep(0.01)
 
 
 @contextlib.contextmanager

@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from pywan.testing.fault_proxy import FaultProxy
 from pywan.testing.processes import ProcessFailed
 from pywan.testing.site_processes import MemberProcess
 from pywan.testing.waiting import eventually
+from pywan.transport.control import ControlClient
 from site_crash.world import Site
 
 BUCKETS = 7
@@ -249,14 +249,14 @@ def test_members_whose_budgets_are_full_with_changes_of_each_other_go_on_when_a_
         one, two = (site.start(name, maximum_backlog_memory=1) for name in ("one", "two"))
         eventually(lambda: copies(site, "one") == copies(site, "two") == BUCKETS, what="copies at both members")
         eventually(lambda: 0 < leads(site, "one") < BUCKETS, what="primaries at both members")
-        two.stop()
-        one.begin("do", "data", "put_all", {f"key {n}": value for n in range(200)})
-        time.sleep(1.0)  # Nobody can be asked while the first member waits.
-        two.go_on()
+        asked = one.ask("status")
+        with ControlClient(Address(asked["host"], asked["port"]), 10.0) as client:
+            two.stop()
+            one.begin("do", "data", "put_all", {f"key {n}": value for n in range(200)})
+            eventually(lambda: client.call("status member")["backlog"]["waits"], what="a full budget")
+            two.go_on()
         two.do("data", "put_all", {f"other {n}": value for n in range(200)})
         one.finish()
-        backlogs = [member.ask("status")["backlog"] for member in (one, two)]
-        assert backlogs[0]["waits"] > 0, "the first one was never full"
 
         def at_rest() -> bool:
             used = [member.ask("status")["backlog"] for member in (one, two)]
