@@ -22,26 +22,49 @@ TAKEN_MAX = 1_000_000
 NUMBER_BYTES = 8  # A value of a writer begins with its number.
 
 
-class Writers:
+class Counted:
+    """Threads that write until they are stopped, and what they have counted."""
+
+    def __init__(self, threads: int) -> None:
+        self.stop = threading.Event()
+        self.done, self.longest, self.refused = [0] * threads, [0.0] * threads, [0] * threads
+        self.threads: list[threading.Thread] = []
+
+    def begin(self, *threads: threading.Thread) -> None:
+        self.threads += threads
+        for thread in threads:
+            thread.start()
+
+    def look(self) -> dict[str, Any]:
+        """What was done so far, and the longest call since the last look."""
+        longest, self.longest = max(self.longest), [0.0] * len(self.longest)
+        return {"done": sum(self.done), "longest_ms": longest * 1e3, "refused": sum(self.refused)}
+
+    def end(self) -> dict[str, Any]:
+        """Returns when the threads have ended."""
+        self.stop.set()
+        for thread in self.threads:
+            thread.join(60)
+        assert not any(thread.is_alive() for thread in self.threads), "a call does not return"
+        return self.look()
+
+
+class Writers(Counted):
     """Threads that put, each its own keys, at a rate for all together (0: as fast as they can). They keep what was
     acknowledged, and when."""
 
     def __init__(
         self, region: Any, bucket_of: Any, keys: list[bytes], threads: int, rate: float, buckets: set[int]
     ) -> None:
-        self.region, self.bucket_of, self.stop = region, bucket_of, threading.Event()
+        super().__init__(threads)
+        self.region, self.bucket_of = region, bucket_of
         self.acknowledged: dict[bytes, int] = {}
-        self.done = [0] * threads
-        self.longest = [0.0] * threads
-        self.refused = [0] * threads
         self.times: list[float] = []  # When a put into `buckets` returned.
         self.buckets = buckets
         self.interval_s = threads / rate if rate else 0.0
-        self.threads = [
-            threading.Thread(target=self.run, args=(n, keys[n::threads]), daemon=True) for n in range(threads)
-        ]
-        for thread in self.threads:
-            thread.start()
+        self.begin(
+            *(threading.Thread(target=self.run, args=(n, keys[n::threads]), daemon=True) for n in range(threads))
+        )
 
     def run(self, number: int, keys: list[bytes]) -> None:
         put, bucket_of, monotonic, rest = self.region.put, self.bucket_of, time.monotonic, b"v" * 92
@@ -67,17 +90,9 @@ class Writers:
             if key in watched:
                 self.times.append(now)
 
-    def look(self) -> dict[str, Any]:
-        """What was done so far, and the longest put since the last look."""
-        longest, self.longest = max(self.longest), [0.0] * len(self.longest)
-        return {"done": sum(self.done), "longest_ms": longest * 1e3, "refused": sum(self.refused)}
-
     def end(self) -> dict[str, Any]:
         """Stops, and reads everything back: `lost` counts keys with an older value than one that was acknowledged."""
-        self.stop.set()
-        for thread in self.threads:
-            thread.join(60)
-        assert not any(thread.is_alive() for thread in self.threads), "a put does not return"
+        looked = super().end()
         times = sorted(self.times)
         gaps = [(later - earlier, earlier) for earlier, later in itertools.pairwise(times)]
         gap, at = max(gaps, default=(0.0, 0.0))
@@ -85,7 +100,7 @@ class Writers:
             int.from_bytes((self.region.get(key) or b"")[:NUMBER_BYTES], "big") < count
             for key, count in self.acknowledged.items()
         )
-        return {**self.look(), "lost": lost, "keys": len(self.acknowledged), "gap_ms": gap * 1e3, "gap_at": at}
+        return {**looked, "lost": lost, "keys": len(self.acknowledged), "gap_ms": gap * 1e3, "gap_at": at}
 
 
 class Echo(pywan.CacheListener):
@@ -102,15 +117,13 @@ class Echo(pywan.CacheListener):
     after_update = after_create
 
 
-class ColumnWriters:
+class ColumnWriters(Counted):
     """Threads that put columns, as fast as they can."""
 
     def __init__(self, region: Any, keys: Any, values: Any, threads: int) -> None:
-        self.region, self.keys, self.values, self.stop = region, keys, values, threading.Event()
-        self.done, self.longest, self.refused = [0] * threads, [0.0] * threads, [0] * threads
-        self.threads = [threading.Thread(target=self.run, args=(n,), daemon=True) for n in range(threads)]
-        for thread in self.threads:
-            thread.start()
+        super().__init__(threads)
+        self.region, self.keys, self.values = region, keys, values
+        self.begin(*(threading.Thread(target=self.run, args=(n,), daemon=True) for n in range(threads)))
 
     def run(self, number: int) -> None:
         at, rows = 0, min(ROWS, len(self.keys))
@@ -125,18 +138,6 @@ class ColumnWriters:
                 self.refused[number] += 1
             self.longest[number] = max(self.longest[number], time.monotonic() - before)
             at = at + rows if at + 2 * rows <= len(self.keys) else 0
-
-    def look(self) -> dict[str, Any]:
-        """What was done so far, and the longest call since the last look."""
-        longest, self.longest = max(self.longest), [0.0] * len(self.longest)
-        return {"done": sum(self.done), "longest_ms": longest * 1e3, "refused": sum(self.refused)}
-
-    def end(self) -> dict[str, Any]:
-        """Stops."""
-        self.stop.set()
-        for thread in self.threads:
-            thread.join(60)
-        return self.look()
 
 
 class Member(SiteProcess):
