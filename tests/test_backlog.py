@@ -211,7 +211,7 @@ def test_a_remote_caller_that_outwaits_a_full_budget_hears_why_before_it_gives_u
 def test_a_connection_refuses_in_words_what_waited_too_long_for_memory():
     served = Budgeted(64 * KB)
     served.session.receive_data(b"", SECOND)
-    puts = [served.put(0, VALUE) for _ in range(12)]
+    puts = [served.put(0, VALUE * 4) for _ in range(12)]  # The changes alone fill it.
     served.answered(SECOND)
     assert served.budget.is_full
     found = served.answered(9 * SECOND + SECOND // 2)
