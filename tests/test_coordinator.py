@@ -1027,6 +1027,19 @@ def test_a_copy_is_not_too_many_while_another_one_is_not_heard():
     assert all(len(each.in_sync) == 2 for each in site.core.site.buckets.values())
 
 
+def test_no_spare_copy_goes_beside_one_whose_member_was_not_heard_for_half_its_lease():
+    site = crowded()
+    bucket = next(each for each in site.core.site.buckets.values() if len(each.in_sync) == 3)
+    site.pass_time(TIMEOUT // 2, A, B, C)
+    site.deaf.add(bucket.primary)
+    others = {A, B, C} - {bucket.primary}
+    site.pass_time(TIMEOUT * 6 // 10, *others)  # Its lease runs.
+    assert bucket in site.core.site.buckets.values()
+    site.deaf.clear()
+    site.pass_time(2 * TIMEOUT, A, B, C)
+    assert all(len(each.in_sync) == 2 for each in site.core.site.buckets.values())
+
+
 def test_colocated_buckets_keep_the_same_copies_when_one_is_too_many():
     site = crowded("more")
     site.pass_time(3 * TIMEOUT, A, B, C)
