@@ -1616,6 +1616,35 @@ def test_a_journal_that_is_damaged_or_newer_is_refused_by_name(tmp_path):
         Journal(newer)
 
 
+def test_a_journal_and_what_lies_beside_it_are_for_the_owner_alone_whatever_they_were_before(tmp_path):
+    path = tmp_path / "decisions"
+    umask = os.umask(0)
+    try:
+        path.touch(0o666)  # As somebody who restored a copy of it may have left it.
+        for _ in range(2):
+            journal = Journal(path)
+            journal.append(Store(DecisionId(7, 1), 1, ((7, 1),), "site", (), (), ()))
+            files = sorted(tmp_path.iterdir())
+            assert path.with_name("decisions-wal") in files
+            assert {each.name: oct(each.stat().st_mode & 0o777) for each in files} == dict.fromkeys(
+                (each.name for each in files), "0o600"
+            )
+            journal.close()
+            path.chmod(0o644)
+    finally:
+        os.umask(umask)
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
+def test_a_journal_that_is_no_file_of_its_own_is_refused_by_name(tmp_path, kind):
+    path = tmp_path / "decisions"
+    (tmp_path / "elsewhere").write_bytes(b"")
+    {"link": lambda: path.symlink_to("elsewhere"), "pipe": lambda: os.mkfifo(path), "folder": path.mkdir}[kind]()
+    with pytest.raises(DiskAccessError, match="decisions cannot be opened"):
+        Journal(path)
+    assert (tmp_path / "elsewhere").read_bytes() == b""
+
+
 WRITER = """
 import sys
 from pywan.coordination.journal import Journal

@@ -93,6 +93,19 @@ def open_own(file: str | os.PathLike[str], flags: int) -> int:
     raise OSError(errno.EINVAL, f"{file.name} in it is no regular file")
 
 
+def make_private(file: str | os.PathLike[str]) -> None:
+    """Makes a regular file of the program's own, if there is none, and takes it away from everybody but its owner.
+
+    OSError as for `open_own`.
+    """
+    descriptor = open_own(file, os.O_RDWR | os.O_CREAT)
+    try:
+        if stat.S_IMODE(os.fstat(descriptor).st_mode) != 0o600:
+            os.fchmod(descriptor, 0o600)
+    finally:
+        os.close(descriptor)
+
+
 def write_whole(file: Path, data: bytes) -> None:
     """Replaces a file, so that a crash leaves the old one or the new one."""
     file.parent.mkdir(parents=True, exist_ok=True)

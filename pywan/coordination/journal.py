@@ -14,6 +14,7 @@ from typing import Any
 
 import msgpack
 
+from pywan.base.files import make_private
 from pywan.coordination import encoding
 from pywan.coordination.actions import Store
 from pywan.coordination.tables import Bucket, BucketKey
@@ -41,6 +42,7 @@ class Journal:
         """Opens the database, or makes an empty one. DiskAccessError names the file that cannot be used, and why."""
         self.path = Path(path)
         with self._reasons("opened"):
+            make_private(self.path)  # SQLite gives the files that it puts beside this one the same mode.
             self._database = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
             self._database.execute("PRAGMA journal_mode=WAL")
             self._database.execute("PRAGMA synchronous=FULL")
@@ -153,7 +155,7 @@ class _Reasons:
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, sqlite3.Error | ProtocolError | ValueError):
+        if isinstance(error, sqlite3.Error | ProtocolError | ValueError | OSError):
             raise DiskAccessError(
                 f"the coordinator's file {self._path} cannot be {self._what}: {error}; put a copy of it back, or move "
                 f"it away: the members will then report what they know"
