@@ -74,6 +74,7 @@ NUMBERS = (
 )
 FLOATS = (0.0, -0.0, 1.5, float("inf"), float("-inf"), float("nan"), 1e308)
 
+NONCE = b"n" * 16
 PROFILE = {
     "name": "m",
     "member_id": 7,
@@ -97,16 +98,17 @@ ASKED_OF_LOCATOR = [
         "digest_in_site": "d",
         "extra": [ENTRY],
     },
-    {"op": "member-join", "profile": PROFILE},
+    {"op": "member-join", "profile": PROFILE, "nonce": NONCE},
     {
         "op": "member-heartbeat",
         "name": "m",
         "member_id": 7,
+        "nonce": NONCE,
         "load": 1,
         "receivers": PROFILE["receivers"],
         "digest": "d",
     },
-    {"op": "member-leave", "name": "m", "member_id": 7},
+    {"op": "member-leave", "name": "m", "member_id": 7, "nonce": NONCE},
     {"op": "remote-locators", "distributed_system_id": 2},
     {"op": "receiver", "exclude": [1, 2]},
     {"op": "servers"},
@@ -433,7 +435,8 @@ class Fuzzer:
                 "locator_f", distributed_system_id=1, port=0, timings=QUICK, dir=self.directory
             ).start()
         with ControlClient(("127.0.0.1", self.locator.port), 10) as client:
-            client.call("member-leave", name="server_f", member_id=self.cache.member_id)
+            for each in client.call("members")["members"]:  # Somebody may have taken the name.
+                client.call("member-leave", name=each["name"], member_id=each["member_id"], nonce=NONCE)
             client.call("change-configuration", action="replace", things=[])
         self.new_member()
 

@@ -432,20 +432,23 @@ def profile(name, member_id, *, load=0, receivers=1, **more):
     }
 
 
+NONCE = b"n" * 16
+
+
 def test_senders_that_ask_at_once_are_spread_by_load_and_turn():
     table = MemberTable()
     for i, load in enumerate((0, 0, 3)):
-        table.join(profile(f"m{i}", i, load=load), 0)
+        table.join(profile(f"m{i}", i, load=load), NONCE, 0)
     given = [table.least_loaded()["member"] for _ in range(9)]
     assert sorted(given) == ["m0"] * 4 + ["m1"] * 4 + ["m2"]
-    table.heartbeat({"name": "m0", "member_id": 0, "load": 0}, 10)
+    table.heartbeat({"nonce": NONCE, "name": "m0", "member_id": 0, "load": 0}, 10)
     assert [table.least_loaded()["member"] for _ in range(3)] == ["m0"] * 3
 
 
 def test_receivers_behind_one_address_are_told_apart_by_member():
     table = MemberTable()
-    table.join(profile("a", 1), 0)
-    table.join(profile("b", 2), 0)
+    table.join(profile("a", 1), NONCE, 0)
+    table.join(profile("b", 2), NONCE, 0)
     assert {table.least_loaded()["member_id"], table.least_loaded()["member_id"]} == {1, 2}
     assert table.least_loaded(exclude=[1])["member_id"] == 2
     assert table.least_loaded(exclude=[1, 2]) is None
@@ -453,18 +456,20 @@ def test_receivers_behind_one_address_are_told_apart_by_member():
 
 def test_a_silent_member_is_dropped_and_a_late_goodbye_does_not_hit_its_successor():
     table = MemberTable(lease_ms=5000)
-    table.join(profile("a", 1), 0)
-    assert table.heartbeat({"name": "a", "member_id": 1, "load": 2}, 4000)
+    table.join(profile("a", 1), NONCE, 0)
+    assert table.heartbeat({"nonce": NONCE, "name": "a", "member_id": 1, "load": 2}, 4000)
     assert table.expire(9000) == [] and table.next_expiry_ms() == 9001
     assert [m.name for m in table.expire(9001)] == ["a"] and table.least_loaded() is None
-    assert not table.heartbeat({"name": "a", "member_id": 1}, 9002)
-    table.join(profile("a", 2), 9003)
-    assert not table.leave("a", 1) and table.leave("a", 2)
+    assert not table.heartbeat({"nonce": NONCE, "name": "a", "member_id": 1}, 9002)
+    table.join(profile("a", 2), NONCE, 9003)
+    assert not table.leave({"name": "a", "member_id": 1, "nonce": NONCE}) and table.leave(
+        {"name": "a", "member_id": 2, "nonce": NONCE}
+    )
 
 
 def test_a_client_is_never_given_a_receiver():
     table = MemberTable()
-    table.join(profile("a", 1, receivers=2), 0)
+    table.join(profile("a", 1, receivers=2), NONCE, 0)
     assert "receivers" not in table.servers()[0] and table.servers()[0]["port"] == 7000
 
 
@@ -486,15 +491,15 @@ def test_a_client_is_never_given_a_receiver():
 )
 def test_a_members_profile_is_checked(change):
     with pytest.raises(ProtocolError):
-        MemberTable().join({**profile("a", 1), **change}, 0)
+        MemberTable().join({**profile("a", 1), **change}, NONCE, 0)
 
 
 def test_members_are_bounded():
     table = MemberTable()
     for i in range(MAX_MEMBERS):
-        table.join(profile(f"m{i}", i), 0)
+        table.join(profile(f"m{i}", i), NONCE, 0)
     with pytest.raises(ConfigurationError, match="1024"):
-        table.join(profile("one-more", 5), 0)
+        table.join(profile("one-more", 5), NONCE, 0)
 
 
 def test_timings_have_the_documented_defaults():

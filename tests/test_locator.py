@@ -16,6 +16,7 @@ from pywan.errors import (
     IllegalStateError,
     IncompatibleSystemError,
     NotFoundError,
+    ProtocolError,
 )
 from pywan.protocol.discovery import Timings
 from pywan.site.locator import Locator
@@ -23,6 +24,7 @@ from pywan.testing.waiting import LIMIT_S, eventually
 from pywan.transport import sockets
 from pywan.transport.control import ControlServer, call_once
 
+NONCE = b"n" * 16
 QUICK = Timings(ping_ms=200, retry_ms=50, retry_max_ms=200, change_delay_ms=5)
 pytestmark = pytest.mark.usefixtures("no_thread_left")
 
@@ -186,7 +188,10 @@ def test_it_listens_where_its_own_entry_says(monkeypatch):
 def test_members_join_beat_and_leave(start):
     locator = start(7, member_timeout_ms=400)
     reply = call_once(
-        locator.address, "member-join", profile=profile("a", 1, receivers=[{"host": "127.0.0.1", "port": 5000}])
+        locator.address,
+        "member-join",
+        profile=profile("a", 1, receivers=[{"host": "127.0.0.1", "port": 5000}]),
+        nonce=NONCE,
     )
     assert reply["distributed_system_id"] == 7 and reply["cluster_configuration"] == []
     assert call_once(locator.address, "receiver")["receiver"] == {
@@ -196,32 +201,59 @@ def test_members_join_beat_and_leave(start):
         "member_id": 1,
     }
     assert call_once(locator.address, "receiver", exclude=[1])["receiver"] is None
-    assert call_once(locator.address, "member-heartbeat", name="a", member_id=1, load=3)["known"]
+    assert call_once(locator.address, "member-heartbeat", name="a", member_id=1, nonce=NONCE, load=3)["known"]
     [server] = call_once(locator.address, "servers")["servers"]
     assert server["name"] == "a" and "receivers" not in server
-    call_once(locator.address, "member-join", profile=profile("b", 2))
-    call_once(locator.address, "member-leave", name="b", member_id=2)
+    call_once(locator.address, "member-join", profile=profile("b", 2), nonce=NONCE)
+    call_once(locator.address, "member-leave", name="b", member_id=2, nonce=NONCE)
     assert [m["name"] for m in locator.members()] == ["a"]
     eventually(lambda: locator.members() == [])
-    assert not call_once(locator.address, "member-heartbeat", name="a", member_id=1)["known"]
+    assert not call_once(locator.address, "member-heartbeat", name="a", member_id=1, nonce=NONCE)["known"]
 
 
 def test_a_name_belongs_to_one_live_member(start):
     locator = start(1)
     answer = {"name": "a", "member_id": 1}
     with ControlServer("127.0.0.1", 0, lambda request, peer: answer, name="a") as member:
-        call_once(locator.address, "member-join", profile=profile("a", 1, port=member.port))
+        call_once(locator.address, "member-join", profile=profile("a", 1, port=member.port), nonce=NONCE)
         with pytest.raises(IllegalStateError, match="a member named a is alive"):
-            call_once(locator.address, "member-join", profile=profile("a", 2, port=1))
+            call_once(locator.address, "member-join", profile=profile("a", 2, port=1), nonce=NONCE)
+        with pytest.raises(IllegalStateError, match="a member named a is alive"):
+            call_once(locator.address, "member-join", profile=profile("a", 2, port=member.port), nonce=NONCE)
     # Killed a moment ago: no wait for its lease.
-    call_once(locator.address, "member-join", profile=profile("a", 2, port=1))
+    call_once(locator.address, "member-join", profile=profile("a", 2, port=1), nonce=NONCE)
     assert [m["member_id"] for m in locator.members()] == [2]
+
+
+@pytest.mark.parametrize("nonce", [None, b"m" * 16, "n" * 16, b"", 7])
+def test_nobody_speaks_for_a_member_that_has_joined(start, nonce):
+    locator, told = start(1), {} if nonce is None else {"nonce": nonce}
+    theirs = profile("a", 1, receivers=[{"host": "127.0.0.1", "port": 5000}])
+    call_once(locator.address, "member-join", profile=theirs, nonce=NONCE)
+    stolen = [{"host": "127.0.0.1", "port": 6000}]
+    assert not call_once(locator.address, "member-leave", name="a", member_id=1, **told)["known"]
+    assert not call_once(locator.address, "member-heartbeat", name="a", member_id=1, receivers=stolen, **told)["known"]
+    with pytest.raises((IllegalStateError, ProtocolError), match=r"is alive|a nonce of 16 bytes"):
+        call_once(locator.address, "member-join", profile={**theirs, "receivers": stolen}, **told)
+    assert [each["receivers"] for each in locator.members()] == [theirs["receivers"]]
+    # An answer that was lost: the member joins again.
+    call_once(locator.address, "member-join", profile=theirs, nonce=NONCE)
+    assert call_once(locator.address, "member-heartbeat", name="a", member_id=1, nonce=NONCE)["known"]
+    assert "nonce" not in str(call_once(locator.address, "members"))
+
+
+def test_a_member_that_begins_anew_at_the_port_of_its_last_life_is_taken_in_at_once(start):
+    locator = start(1)
+    with ControlServer("127.0.0.1", 0, lambda request, peer: {"name": "a", "member_id": 2}, name="a") as member:
+        call_once(locator.address, "member-join", profile=profile("a", 1, port=member.port), nonce=b"m" * 16)
+        call_once(locator.address, "member-join", profile=profile("a", 2, port=member.port), nonce=NONCE)
+    assert [each["member_id"] for each in locator.members()] == [2]
 
 
 def test_a_member_of_another_site_is_refused(start):
     locator = start(1)
     with pytest.raises(IncompatibleSystemError, match="distributed-system-id 2"):
-        call_once(locator.address, "member-join", profile=profile(distributed_system_id=2))
+        call_once(locator.address, "member-join", profile=profile(distributed_system_id=2), nonce=NONCE)
 
 
 def test_the_cluster_configuration_outlives_its_locator_and_reaches_its_neighbours(start, tmp_path):
@@ -242,7 +274,9 @@ def test_the_cluster_configuration_outlives_its_locator_and_reaches_its_neighbou
     assert len(json.loads(file.read_text())["entries"]) == 2 and file.stat().st_mode & 0o777 == 0o600
     neighbour.stop()
     with Locator("ny", distributed_system_id=1, port=0, dir=tmp_path) as again:
-        assert call_once(again.address, "member-join", profile=profile())["cluster_configuration"] == things
+        assert (
+            call_once(again.address, "member-join", profile=profile(), nonce=NONCE)["cluster_configuration"] == things
+        )
         with pytest.raises(ConfigurationError, match="is not one of put, alter, remove, replace"):
             call_once(again.address, "change-configuration")
     file.write_text("{ half")

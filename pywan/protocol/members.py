@@ -3,6 +3,7 @@ lowest load."""
 
 from __future__ import annotations
 
+from _operator import _compare_digest  # type: ignore[attr-defined]  # `hmac`, which has it too, loads OpenSSL.
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,11 +15,14 @@ from pywan.errors import ConfigurationError, ProtocolError
 MAX_MEMBERS = 1024
 MAX_RECEIVERS = 16  # The limit for one member. Geode has one.
 MIN_LEASE_MS, MAX_LEASE_MS = 100, 600_000_000
+NONCE_BYTES = 16
 
 
 @dataclass
 class Member:
     """One live member.
+
+    Only the member knows `nonce`, and the locators that it has joined. Who tells it is the member.
 
     `handed_out` counts, for each receiver, the senders that were sent there since the member's last heartbeat. They are
     on their way, and not in its load yet.
@@ -26,6 +30,7 @@ class Member:
 
     profile: dict[str, Any]
     heard_ms: int
+    nonce: bytes = field(repr=False)
     handed_out: dict[int, int] = field(default_factory=dict)
     given_at: dict[int, int] = field(default_factory=dict)
 
@@ -36,6 +41,15 @@ class Member:
     @property
     def member_id(self) -> int:
         return int(self.profile["member_id"])
+
+    def is_told_by(self, request: dict[str, Any]) -> bool:
+        """Whether a request that names the member comes from it."""
+        nonce = request.get("nonce")
+        return (
+            self.member_id == request.get("member_id")
+            and isinstance(nonce, bytes)
+            and bool(_compare_digest(nonce, self.nonce))
+        )
 
 
 class MemberTable:
@@ -56,22 +70,21 @@ class MemberTable:
     def get(self, name: str) -> Member | None:
         return self._members.get(name)
 
-    def join(self, value: Any, now_ms: int) -> dict[str, Any]:
+    def join(self, value: Any, nonce: bytes, now_ms: int) -> dict[str, Any]:
         """Takes a member in, in place of an earlier run of the same name. Returns the checked profile."""
         profile = check_profile(value)
         if profile["name"] not in self._members and len(self._members) >= MAX_MEMBERS:
             raise ConfigurationError(
                 f"member {profile['name']}: the site has {MAX_MEMBERS} members already, the most a locator keeps"
             )
-        self._members[profile["name"]] = Member(profile, now_ms)
+        self._members[profile["name"]] = Member(profile, now_ms, nonce)
         return profile
 
     def heartbeat(self, request: dict[str, Any], now_ms: int) -> bool:
-        """Returns whether the member is known. If not, it has to join (again). Its load replaces the count of those
-        handed out."""
-        name = request.get("name")
-        member = self._members.get(name) if isinstance(name, str) else None
-        if member is None or member.member_id != request.get("member_id"):
+        """Returns whether the member is known, and told this itself. If not, it has to join (again). Its load replaces
+        the count of those handed out."""
+        member = self._told_by(request)
+        if member is None:
             return False
         changes = {key: request[key] for key in ("receivers", "load") if key in request}
         member.profile = check_profile({**member.profile, **changes})
@@ -79,12 +92,19 @@ class MemberTable:
         member.handed_out.clear()
         return True
 
-    def leave(self, name: Any, member_id: Any) -> bool:
-        member = self._members.get(name) if isinstance(name, str) else None
-        if member is None or member.member_id != member_id:
-            return False  # The goodbye of an earlier run must not remove its successor.
-        del self._members[name]
+    def leave(self, request: dict[str, Any]) -> bool:
+        """Takes a member off that says goodbye. Returns whether it was there, in this run, and said so itself."""
+        member = self._told_by(request)
+        if member is None:
+            return False
+        del self._members[member.name]
         return True
+
+    def _told_by(self, request: dict[str, Any]) -> Member | None:
+        """Returns the member that a request names. None: it is not there, or the request comes from somebody else."""
+        name = request.get("name")
+        member = self._members.get(name) if isinstance(name, str) else None
+        return member if member is not None and member.is_told_by(request) else None
 
     def expire(self, now_ms: int) -> list[Member]:
         """Removes and returns the members whose lease has run out."""
@@ -165,6 +185,13 @@ def check_profile(value: Any) -> dict[str, Any]:
     if profile["distributed_system_id"] is not None:
         _number(value, "distributed_system_id", -1, 255)
     return profile
+
+
+def check_nonce(value: Any) -> bytes:
+    """Returns the nonce of a member that joins. ProtocolError says nothing of what is none: it may be a secret."""
+    if not isinstance(value, bytes) or len(value) != NONCE_BYTES:
+        raise ProtocolError(f"a member that joins tells a nonce of {NONCE_BYTES} bytes")
+    return value
 
 
 def check_servers(reply: dict[str, Any]) -> list[dict[str, Any]]:

@@ -48,7 +48,7 @@ from pywan.protocol.discovery import (
     LocatorState,
     Timings,
 )
-from pywan.protocol.members import MAX_LEASE_MS, MIN_LEASE_MS, Member, MemberTable, check_profile
+from pywan.protocol.members import MAX_LEASE_MS, MIN_LEASE_MS, Member, MemberTable, check_nonce, check_profile
 from pywan.site.coordination_host import CoordinationHost
 from pywan.transport.control import ControlClient, ControlServer, Handler, Reply, call_once, dispatch
 from pywan.transport.sockets import is_own_address, reachable_address
@@ -468,18 +468,18 @@ class Locator(Described):
             raise
 
     def _on_member_join(self, request: dict[str, Any], peer: tuple[Any, ...]) -> dict[str, Any]:
-        profile = check_profile(request.get("profile"))
+        profile, nonce = check_profile(request.get("profile")), check_nonce(request.get("nonce"))
         theirs = profile["distributed_system_id"]
         if theirs is not None and theirs != self.distributed_system_id:
             raise IncompatibleSystemError(
                 f"member {profile['name']} belongs to distributed-system-id {theirs}, locator {self.name} at"
                 f" {self.address} to {self.distributed_system_id}: a member's locators must all be of its own site"
             )
-        self._refuse_second_of_a_name(profile)
+        self._refuse_second_of_a_name(profile, nonce)
         profile["distributed_system_id"] = self.distributed_system_id
         claim = self._coordination.claim()
         with self._changed:
-            self._members.join(profile, _now_ms())
+            self._members.join(profile, nonce, _now_ms())
             self._changed.notify_all()
             log.info(
                 "locator %s: member %s joined (%s[%d], pid %d)",
@@ -498,21 +498,19 @@ class Locator(Described):
                 **self._sites_reply(""),
             }
 
-    def _refuse_second_of_a_name(self, profile: dict[str, Any]) -> None:
+    def _refuse_second_of_a_name(self, profile: dict[str, Any], nonce: bytes) -> None:
         """Raises IllegalStateError if a live process has that name already.
 
-        A member that was killed a moment ago still has its lease, so its port is asked.
+        A member that was killed a moment ago still has its lease, so its port is asked. Who has the port now says so.
         """
         with self._lock:
             self._expire()
             held = self._members.get(profile["name"])
-            if held is None or held.member_id == profile["member_id"]:
+            if held is None or held.is_told_by({**profile, "nonce": nonce}):
                 return
             heard_ms_ago = _now_ms() - held.heard_ms
         old = held.profile
-        if (old["host"], old["port"]) == (profile["host"], profile["port"]) and old["port"]:
-            return  # One port has one listener, so the earlier member is gone.
-        if self._is_alive(held, heard_ms_ago):
+        if held.member_id == profile["member_id"] or self._is_alive(held, heard_ms_ago):
             raise IllegalStateError(
                 f"a member named {old['name']} is alive in site {self.distributed_system_id} (pid {old['pid']},"
                 f" {old['host']}[{old['port']}]); stop it first, or choose another name"
@@ -542,7 +540,7 @@ class Locator(Described):
 
     def _on_member_leave(self, request: dict[str, Any], peer: tuple[Any, ...]) -> dict[str, Any]:
         with self._lock:
-            left = self._members.leave(request.get("name"), request.get("member_id"))
+            left = self._members.leave(request)
         if left:
             log.info("locator %s: member %s left", self.name, request.get("name"))
         return {"known": left}

@@ -29,7 +29,7 @@ from pywan.errors import (
     PywanError,
 )
 from pywan.forks import of_one_process
-from pywan.protocol.members import MIN_LEASE_MS, check_profile, check_receiver, check_servers
+from pywan.protocol.members import MIN_LEASE_MS, NONCE_BYTES, check_profile, check_receiver, check_servers
 from pywan.transport.control import ControlClient, call_once
 
 log = logging.getLogger("pywan.membership")
@@ -392,6 +392,7 @@ class _Link:
         self.error: PywanError | None = None
         self.claim: Claim | None = None  # What this locator said last of who coordinates.
         self._owner = owner
+        self._nonce = os.urandom(NONCE_BYTES)  # This locator knows by it that the member speaks. Another one does not.
         self._digest = ""
         self._heartbeat_s = owner._heartbeat_s  # It is shorter if the locator's lease is short.
         self._was_joined = False
@@ -418,6 +419,7 @@ class _Link:
                     timeout=LEAVE_TIMEOUT_S,
                     name=self._owner.name,
                     member_id=self._owner.member_id,
+                    nonce=self._nonce,
                 )
             except PywanError as error:
                 log.debug("member %s: could not say goodbye to %s: %s", self._owner.name, self.address, error)
@@ -448,13 +450,19 @@ class _Link:
         """Joins the locator. Returns whether that failed; an error is raised then, so it is always False."""
         owner = self._owner
         profile["distributed_system_id"] = owner._distributed_system_id
-        reply = self._client.call("member-join", profile=profile)
+        reply = self._client.call("member-join", profile=profile, nonce=self._nonce)
         try:
             with owner._changed:
                 owner._take_site_id(self.address, reply)
         except IncompatibleSystemError:
             # The locator counts this member in by now, and would send other sites' senders to it.
-            self._client.call("member-leave", _timeout=LEAVE_TIMEOUT_S, name=owner.name, member_id=owner.member_id)
+            self._client.call(
+                "member-leave",
+                _timeout=LEAVE_TIMEOUT_S,
+                name=owner.name,
+                member_id=owner.member_id,
+                nonce=self._nonce,
+            )
             raise
         claim = claim_of(reply.get("coordination"), str(self.address))
         with owner._changed:
@@ -491,6 +499,7 @@ class _Link:
             "member-heartbeat",
             name=profile["name"],
             member_id=profile["member_id"],
+            nonce=self._nonce,
             load=profile["load"],
             receivers=profile["receivers"],
             digest=self._digest,
