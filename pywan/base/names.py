@@ -73,6 +73,11 @@ def quoted(value: Any, limit: int = SHOWN_CHARACTERS) -> str:
     return printable(f"{cut.repr(value):.{limit}}")
 
 
+def is_printable(text: str) -> bool:
+    """Returns whether a terminal shows every character of the text, and obeys none."""
+    return _OBEYED.search(text) is None
+
+
 def printable(text: str, *, lines: bool = False) -> str:
     r"""Returns `text` with every character that a terminal would obey written as `\\xNN` or `\\uNNNN`.
 

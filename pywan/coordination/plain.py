@@ -1,0 +1,291 @@
+"""Reads values from their plain form, and refuses what is out of range. The range of a field stands where the field is.
+
+A class whose values come from another process, or from a disk, says in its annotations what each field may hold:
+
+    port: Annotated[int, Range(1, 65535)]
+    before: Annotated[tuple[MemberId, ...], Most(16, each_once=True)]
+
+`reader(MemberProfile)` makes a function of that. It takes a list with the plain values of the fields in their order,
+and returns a profile, or raises ProtocolError in words that name the field. So no other line sees a value that is of
+another type or out of its range. What several fields must fulfil together is said by a method `problem` of the class:
+it returns what is wrong in words, or "".
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+import re
+import types
+import zlib
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+
+import msgpack
+
+from pywan._core import measure_message
+from pywan.base.names import MAX_NAME_CHARACTERS, is_host, is_name, is_printable, quoted
+from pywan.errors import ProtocolError
+
+Read = Callable[[Any], Any]
+
+PACKED_MAX_BYTES = 64 << 20  # The limit for packed parts, unpacked.
+PART_MAX_VALUES = 1 << 15  # The limit for the values of one part: a member with 4,096 regions has half of that.
+PART_MAX_DEPTH = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """A whole number from `lowest` to `highest`. A bool or a float is none."""
+
+    lowest: int
+    highest: int
+
+    def reader(self, what: str) -> Read:
+        lowest, highest = self.lowest, self.highest
+
+        def read(value: Any) -> int:
+            if type(value) is int and lowest <= value <= highest:
+                return value
+            raise ProtocolError(f"{what} is a whole number from {lowest} to {highest}, and not {quoted(value)}")
+
+        return read
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """At most `most` characters, none of which a terminal obeys."""
+
+    most: int
+
+    def reader(self, what: str) -> Read:
+        most = self.most
+
+        def read(value: Any) -> str:
+            if type(value) is str and len(value) <= most and is_printable(value):
+                return value
+            raise ProtocolError(f"{what} is a text of at most {most} printable characters, and not {quoted(value)}")
+
+        return read
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """A name by the one rule for names (pywan.base.names). `or_none`: it may be empty."""
+
+    or_none: bool = False
+
+    def reader(self, what: str) -> Read:
+        or_none = self.or_none
+
+        def read(value: Any) -> str:
+            if is_name(value) or (or_none and type(value) is str and not value):
+                return value
+            raise ProtocolError(
+                f"{what} is a name (letters, digits, _ . and -, not first -, at most {MAX_NAME_CHARACTERS}), and not"
+                f" {quoted(value)}"
+            )
+
+        return read
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A host's name or address, as others connect to it."""
+
+    def reader(self, what: str) -> Read:
+        def read(value: Any) -> str:
+            if is_host(value):
+                return value
+            raise ProtocolError(f"{what} is a host, and not {quoted(value)}")
+
+        return read
+
+
+@dataclass(frozen=True, slots=True)
+class Most:
+    """At most `count` values. `each_once`: no two of them are equal."""
+
+    count: int
+    each_once: bool = False
+
+
+def reader(form: Any, what: str = "") -> Read:
+    """Returns the function that reads the plain form of `form`: a class, or an annotation. `what` names the value in
+    errors. TypeError: the annotation says no range."""
+    origin, parts = get_origin(form), get_args(form)
+    if origin is Annotated:
+        rule = parts[1]
+        return _many(get_args(parts[0])[0], rule, what) if isinstance(rule, Most) else rule.reader(what)  # type: ignore[no-any-return]
+    if origin is tuple and Ellipsis not in parts:
+        return _all([reader(each, what) for each in parts], what)
+    if origin in (Union, types.UnionType) and len(parts) == 2 and parts[1] is type(None):
+        return _or_none(reader(parts[0], what))
+    if form is bool:
+        return _flag(what)
+    if isinstance(form, type) and issubclass(form, enum.Enum):
+        return _member_of(form, what)
+    if isinstance(form, type) and (dataclasses.is_dataclass(form) or hasattr(form, "_fields")):
+        return record(form)
+    raise TypeError(f"{what}: {form} says no range")
+
+
+def field_reader(form: type, field: str) -> Read:
+    """The reader of one field of a class."""
+    return reader(get_type_hints(form, include_extras=True)[field], f"{field} of a {_in_words(form)}")
+
+
+@functools.cache
+def record(form: type) -> Read:
+    """The reader of a NamedTuple or a dataclass: a list of its fields, in their order."""
+    names = getattr(form, "_fields", None) or [each.name for each in dataclasses.fields(form)]
+    read_all = _all([field_reader(form, name) for name in names], f"a {_in_words(form)}")
+    if not hasattr(form, "problem"):
+        return lambda value: form(*read_all(value))
+
+    def read(value: Any) -> Any:
+        made = form(*read_all(value))
+        problem = made.problem()
+        if problem:
+            raise ProtocolError(f"a {_in_words(form)}: {problem}")
+        return made
+
+    return read
+
+
+def _in_words(form: type) -> str:
+    """ "MemberProfile" is a member profile."""
+    return re.sub(r"(?<!^)(?=[A-Z])", " ", form.__name__).lower()
+
+
+def _all(readers: list[Read], what: str) -> Read:
+    count = len(readers)
+    if count == 2:  # The most frequent ones: incarnations, epochs, keys.
+        first, second = readers
+
+        def read_two(value: Any) -> tuple[Any, ...]:
+            if type(value) is list and len(value) == 2:
+                return first(value[0]), second(value[1])
+            raise ProtocolError(f"{what} has 2 parts, and is not {quoted(value)}")
+
+        return read_two
+
+    def read(value: Any) -> tuple[Any, ...]:
+        if type(value) is list and len(value) == count:
+            return tuple([read_one(each) for read_one, each in zip(readers, value, strict=True)])
+        raise ProtocolError(f"{what} has {count} parts, and is not {quoted(value)}")
+
+    return read
+
+
+def _many(form: Any, rule: Most, what: str) -> Read:
+    read_one, most, each_once = reader(form, f"one of the {what}"), rule.count, rule.each_once
+
+    def read(value: Any) -> tuple[Any, ...]:
+        if type(value) is not list or len(value) > most:
+            raise ProtocolError(f"{what} is a list of at most {most}, and not {quoted(value)}")
+        made = tuple([read_one(each) for each in value])
+        if each_once and len(made) > 1:
+            check_each_once(made, what)
+        return made
+
+    return read
+
+
+def _or_none(read: Read) -> Read:
+    return lambda value: None if value is None else read(value)
+
+
+def _flag(what: str) -> Read:
+    def read(value: Any) -> bool:
+        if type(value) is bool:
+            return value
+        raise ProtocolError(f"{what} is true or false, and not {quoted(value)}")
+
+    return read
+
+
+def _member_of(form: type[enum.Enum], what: str) -> Read:
+    by_value = {each.value: each for each in form}
+
+    def read(value: Any) -> enum.Enum:
+        if type(value) is str and value in by_value:
+            return by_value[value]
+        raise ProtocolError(f"{what} is one of {', '.join(by_value)}, and not {quoted(value)}")
+
+    return read
+
+
+def check_each_once(values: Iterable[Hashable], what: str) -> None:
+    """ProtocolError if two of the values are equal."""
+    seen = set()
+    for each in values:
+        if each in seen:
+            raise ProtocolError(f"{what}: {quoted(str(each))} is there twice")
+        seen.add(each)
+
+
+def list_of(value: Any, most: int, what: str) -> list[Any]:
+    """Returns the list, whose values are still to be read. ProtocolError if it is none, or has more than `most`."""
+    if type(value) is not list or len(value) > most:
+        raise ProtocolError(f"{what} is a list of at most {most}, and not {quoted(value)}")
+    return value
+
+
+def map_of(value: Any, most: int, what: str) -> dict[str, Any]:
+    """Returns the map, whose keys and values are still to be read. ProtocolError if it is none, or has more than
+    `most`."""
+    if type(value) is not dict or len(value) > most:
+        raise ProtocolError(f"{what} is a map of at most {most}, and not {quoted(value)}")
+    return value
+
+
+# --- packed parts ---
+
+
+def pack(parts: Iterable[Any]) -> bytes:
+    """Returns the bytes of values, one behind the other: those of a whole site are too many for a message."""
+    return zlib.compress(b"".join(map(msgpack.packb, parts)), 1)
+
+
+def unpack(data: Any) -> Iterator[Any]:
+    """Yields the parts one at a time, each as its plain values. So a message that unpacks to more than it says costs the
+    memory of its bytes, at most PACKED_MAX_BYTES, and of the values of one part.
+
+    ProtocolError, while it is read: it is cut, or a part is over a limit.
+    """
+    if type(data) is not bytes:
+        raise ProtocolError(f"packed values are bytes, and not {quoted(data)}")
+    inflate = zlib.decompressobj()
+    try:
+        plain = inflate.decompress(data, PACKED_MAX_BYTES)
+    except zlib.error as error:
+        raise ProtocolError(f"packed values cannot be read: {error}") from None
+    if not inflate.eof:
+        raise ProtocolError(f"packed values are cut, or take more than {PACKED_MAX_BYTES} bytes")
+    return _parts_of(plain)
+
+
+def _parts_of(plain: bytes) -> Iterator[Any]:
+    unpacker = msgpack.Unpacker(max_buffer_size=PACKED_MAX_BYTES)
+    unpacker.feed(plain)
+    at, view = 0, memoryview(plain)
+    while at < len(plain):
+        try:
+            unpacker.skip()  # It makes no objects, and says where the part ends.
+            end = unpacker.tell()
+            values, refused = measure_message(view[at:end], PART_MAX_VALUES, PART_MAX_DEPTH)
+            if refused is not None:
+                raise ProtocolError(
+                    f"a part of packed values has more than {PART_MAX_VALUES} values, or {PART_MAX_DEPTH} lists in each"
+                    " other"
+                )
+            part = msgpack.unpackb(view[at:end], strict_map_key=False)
+        except ProtocolError:
+            raise
+        except Exception as error:  # msgpack raises half a dozen kinds. All mean the same here.
+            raise ProtocolError(f"packed values cannot be read: {str(error) or type(error).__name__}") from None
+        yield part
+        at = end
