@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pywan.coordination import encoding
+from pywan.coordination import encoding, plain
 from pywan.coordination.actions import Tell
 from pywan.coordination.agent_session import (
     RETRY_US,
@@ -22,6 +22,7 @@ from pywan.coordination.agent_session import (
 )
 from pywan.coordination.asked import REPEAT_US
 from pywan.coordination.coordinator import Coordinator
+from pywan.coordination.joins import join_of
 from pywan.coordination.messages import MayLeave, Refused, StillNeeded
 from pywan.coordination.requests import take_request
 from pywan.coordination.tables import Bucket, BucketKey, Incarnation, Kind, RegionAttributes
@@ -58,13 +59,10 @@ class Site:
         question = session.question(self.now_us)
         fields, me = question.fields, session.me
         if question.op == "coordination-join":
-            profile = encoding.profile_of(fields["profile"])
-            regions = {name: encoding.attributes_of(each) for name, each in fields["regions"].items()}
-            holdings = encoding.holdings_of(encoding.unpack(fields["holdings"])) if "holdings" in fields else {}
-            stored = encoding.decision_id_of(fields["stored"])
-            if fields["ended"]:
-                self.core.left(encoding.incarnation_of(fields["ended"]), self.now_us)
-            self.core.join(profile, regions, holdings, stored, self.now_us)
+            join = join_of(fields)
+            if join.ended is not None:
+                self.core.left(join.ended, self.now_us)
+            self.core.join(join.profile, join.regions, join.holdings, join.stored, self.now_us)
             since = 0
         else:
             stored = encoding.decision_id_of(fields["stored"])
@@ -78,7 +76,7 @@ class Site:
         reply: dict[str, Any] = {"decides": True, "coordinator": "locator", "site_identity": "site"}
         reply |= {"lease_us": LEASE_US, "refused": [encoding.plain_refused(each) for each in refused]}
         if not refused:
-            reply["tables"] = encoding.pack(encoding.plain_tables(self.core.tables(since, LEASE_US)))
+            reply["tables"] = plain.pack(encoding.plain_tables(self.core.tables(since, LEASE_US)))
         outcomes = session.take_news(question, reply, tables_in(reply), self.now_us)
         session.settle()
         return outcomes

@@ -18,9 +18,9 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, strategies as st
 
-from pywan.coordination import encoding
+from pywan.config.attributes import MAX_BUCKETS
+from pywan.coordination import encoding, plain
 from pywan.coordination.actions import Probe, Store, Tell
-from pywan.coordination.admission import MEMBERS_MAX
 from pywan.coordination.coordinator import Coordinator
 from pywan.coordination.journal import Journal
 from pywan.coordination.leavers import LEAVE_REPEATED_US, SITE_ENDS_US
@@ -29,8 +29,10 @@ from pywan.coordination.messages import MayLeave, Refused, StillNeeded, Tables
 from pywan.coordination.moves import HANDOVERS_AT_ONCE
 from pywan.coordination.recovery import LEARNERS_AT_ONCE
 from pywan.coordination.tables import (
+    BUCKETS_MAX,
     DECISION_MAX,
     FORGOTTEN_RUNS,
+    MEMBERS_MAX,
     NO_DECISION,
     RUN_MAX,
     RUN_STEP_MAX,
@@ -53,6 +55,7 @@ A, B, C = (Incarnation(name, number) for number, name in enumerate("abc", 1))
 TIMEOUT = 1_000_000
 OVER = TIMEOUT * 11 // 10
 KEY = BucketKey("data", 0)
+REGIONS = tuple((name, RegionAttributes(Kind.PARTITION)) for name in ("data", "other"))
 
 
 class Site:
@@ -1408,7 +1411,8 @@ def test_a_decision_or_an_epoch_that_fits_no_word_is_refused(value):
         with pytest.raises(ProtocolError):
             reader(value)
     highest = Epoch(RUN_MAX, DECISION_MAX)
-    assert Epoch.of(highest.word) == highest and encoding.number_of(highest.word) == highest.word
+    assert Epoch.of(highest.word) == highest
+    assert encoding.bucket_of(encoding.plain_bucket(Bucket(highest, life=highest.word)), KEY).life == highest.word
 
 
 def test_an_older_file_is_found_out_by_a_decision_that_it_does_not_have():
@@ -1462,7 +1466,9 @@ def test_a_region_that_is_created_again_begins_above_all_epochs_of_the_earlier_o
 # --- its file ---
 
 
-incarnations = st.builds(Incarnation, st.text(max_size=8), st.integers(0, 2**32))
+incarnations = st.builds(
+    Incarnation, st.from_regex(r"[a-zA-Z0-9_][a-z.-]{0,7}", fullmatch=True), st.integers(0, 2**32 - 1)
+)
 sets = st.lists(incarnations, max_size=3, unique=True).map(tuple)
 
 
@@ -1496,8 +1502,9 @@ decided = st.lists(buckets(), min_size=1, max_size=3).flatmap(
 
 @given(decided, st.sets(keys))
 def test_tables_in_plain_form_are_the_same_tables_and_neighbours_share_a_decision(decisions, undecided):
-    told = Tables(0, DecisionId(1, 1), "L", "site", 0, None, (), tuple(sorted(decisions.items())), tuple(undecided))
-    read = encoding.tables_of(encoding.unpack(encoding.pack(encoding.plain_tables(told))))
+    others = tuple(undecided - decisions.keys())
+    told = Tables(0, DecisionId(1, 1), "L", "site", 0, None, (), tuple(sorted(decisions.items())), others)
+    read = encoding.tables_of(plain.unpack(plain.pack(encoding.plain_tables(told))))
     assert read == told
     for (key, bucket), (following, other) in itertools.pairwise(read.buckets):
         if following == (key.region, key.number + 1) and bucket == other:
@@ -1507,7 +1514,8 @@ def test_tables_in_plain_form_are_the_same_tables_and_neighbours_share_a_decisio
 @given(decided)
 def test_holdings_in_plain_form_are_the_same_holdings(decisions):
     held = {key: Holding(bucket, key.number % 2 == 0) for key, bucket in decisions.items() if bucket is not None}
-    assert encoding.holdings_of(encoding.plain_holdings(held)) == held
+    regions = {key.region: RegionAttributes(Kind.PARTITION, total_num_buckets=10) for key in held}
+    assert encoding.holdings_of(encoding.plain_holdings(held), regions) == held
 
 
 def test_a_region_of_one_member_is_one_run():
@@ -1519,19 +1527,36 @@ def test_a_region_of_one_member_is_one_run():
     assert (first, count) == (KEY, 113) and bucket.is_only_of(A)
 
 
+def tables_with(*runs: object) -> list:
+    """The parts of tables with these runs of buckets."""
+    head = encoding.plain_tables(Tables(0, DecisionId(1, 1), "L", "site", 0, None, (), ()))[0]
+    return [[*head[:-1], len(runs)], *runs]
+
+
 @pytest.mark.parametrize("run", [["data", 0, 0, None], ["data", 0, 2**40, None], ["data", -1, 1, None], ["data", 0, 1]])
 def test_a_run_that_is_none_is_refused(run):
-    tables = encoding.plain_tables(Tables(0, DecisionId(1, 1), "L", "site", 0, None, (), ()))
-    tables[7] = [run]
     with pytest.raises(ProtocolError):
-        encoding.tables_of(tables)
+        encoding.tables_of(tables_with(run))
 
 
 def test_runs_that_name_more_buckets_than_a_message_may_are_refused():
-    tables = encoding.plain_tables(Tables(0, DecisionId(1, 1), "L", "site", 0, None, (), ()))
-    tables[7] = [["data", 0, encoding.MAX_RUN, None]] * (encoding.MAX_BUCKETS_TOLD // encoding.MAX_RUN + 1)
-    with pytest.raises(ProtocolError, match="with at most"):
-        encoding.tables_of(tables)
+    bucket = encoding.plain_bucket(Bucket())
+    for decided, most in ((bucket, BUCKETS_MAX), (None, encoding.GONE_MAX)):
+        tables = tables_with(*(["data", 0, MAX_BUCKETS, decided] for _ in range(most // MAX_BUCKETS + 1)))
+        with pytest.raises(ProtocolError, match="cannot be told in one message"):
+            encoding.tables_of(tables)
+
+
+@pytest.mark.parametrize("gone", [1, 2, 3, 4])
+def test_tables_of_which_a_part_is_gone_or_is_there_twice_are_refused(gone):
+    regions = (("data", RegionAttributes(Kind.PARTITION)), ("other", None))
+    told = Tables(0, DecisionId(1, 1), "L", "site", 0, (profile(A), profile(B)), regions, ((KEY, Bucket()),))
+    parts = encoding.plain_tables(told)
+    assert encoding.tables_of(parts) == told
+    with pytest.raises(ProtocolError):
+        encoding.tables_of(parts[:gone])
+    with pytest.raises(ProtocolError):
+        encoding.tables_of([*parts[: gone + 1], *parts[gone:]])
 
 
 def test_a_bucket_that_contradicts_itself_is_refused_by_its_name_and_its_members():
@@ -1594,7 +1619,9 @@ def test_a_journal_keeps_the_newest_decision_about_each_bucket_however_runs_over
     with tempfile.TemporaryDirectory() as folder:
         journal = Journal(os.path.join(folder, "decisions"))
         for number, decisions in enumerate(appended, 1):
-            store = Store(DecisionId(7, number), 1, ((7, number),), "site", (), (), tuple(sorted(decisions.items())))
+            store = Store(
+                DecisionId(7, number), 1, ((7, number),), "site", (), REGIONS, tuple(sorted(decisions.items()))
+            )
             journal.append(store)
             for key, bucket in decisions.items():
                 expected.pop(key, None)
@@ -1651,9 +1678,10 @@ from pywan.coordination.journal import Journal
 from pywan.coordination.actions import Store
 from pywan.coordination.tables import *
 journal = Journal(sys.argv[1])
+regions = (("data", RegionAttributes(Kind.PARTITION)),)
 for number in range(1, 1_000_000):
     buckets = tuple((BucketKey("data", n), Bucket(version=number)) for n in range(5))
-    journal.append(Store(DecisionId(7, number), 1, ((7, number),), "site", (), (), buckets))
+    journal.append(Store(DecisionId(7, number), 1, ((7, number),), "site", (), regions, buckets))
     print(number, flush=True)
 """
 

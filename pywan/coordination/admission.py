@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from pywan.coordination.claims import JOURNAL_FILE
 from pywan.coordination.decisions import Decisions
 from pywan.coordination.liveness import Liveness
 from pywan.coordination.messages import Refused
 from pywan.coordination.reports import Reports
-from pywan.coordination.tables import DecisionId, Incarnation, MemberProfile
+from pywan.coordination.tables import (
+    MEMBERS_MAX,
+    BucketKey,
+    DecisionId,
+    Epoch,
+    Holding,
+    Incarnation,
+    MemberProfile,
+)
 
-MEMBERS_MAX = 250  # Of a site. A member has lanes to 256 others (WAN_TAIL_LANES_MAX); some may be of members that went.
+
+def _is_within(named: DecisionId, most: DecisionId) -> bool:
+    return named.run <= most.run and named.number <= most.number
+
+
+def _decision_of(life: int) -> DecisionId:
+    return DecisionId(*Epoch.of(life))
 
 
 class Admission:
@@ -42,12 +59,33 @@ class Admission:
                     return refusal
         return None
 
-    def unnumbered(self, me: Incarnation, known: DecisionId) -> Refused | None:
-        """Returns why a member that names this decision cannot join. None: it can be numbered above it."""
-        if self._site.has_room_above(known):
-            return None
+    def unbelieved(
+        self, me: Incarnation, unknown: Iterable[DecisionId], holdings: dict[BucketKey, Holding]
+    ) -> Refused | None:
+        """Returns why a member that names these decisions, and knows these buckets, cannot join. None: it can."""
+        believed = self._site.believed
+        # Neighbours share one object. It is looked at once.
+        for key, bucket in {id(each.bucket): (key, each.bucket) for key, each in holdings.items()}.values():
+            if not bucket.inherits <= bucket.life <= bucket.epoch.word:
+                return Refused(
+                    f"member {me.name} says of bucket {key} that epoch {bucket.epoch} is of life {bucket.life}, which"
+                    f" goes on with life {bucket.inherits}: that contradicts itself; start it in an empty folder"
+                )
+            number = max(bucket.epoch.number, bucket.version, *(each.transfer for each in bucket.learners), 0)
+            for named in (DecisionId(bucket.epoch.run, number), *map(_decision_of, (bucket.life, bucket.inherits))):
+                if not _is_within(named, believed):
+                    return self._not_believed(me, named)
+        for named in unknown:
+            if not _is_within(named, believed) or not self._site.has_room_above(named):
+                return self._not_believed(me, named)
+        return None
+
+    def _not_believed(self, me: Incarnation, named: DecisionId) -> Refused:
         return Refused(
-            f"member {me.name} names decision {known}, and none can be numbered above it: start it in an empty folder"
+            f"member {me.name} names decision {named}, and this coordinator, at {self._site.newest}, believes in none"
+            f" above {self._site.believed}: if the member is of this site, put a newer copy of {JOURNAL_FILE} back, or"
+            " start the locator in an empty folder with --recover-from-members; if it is not, start it in an empty"
+            " folder"
         )
 
     def earlier_incarnations(self, me: Incarnation) -> list[Incarnation]:

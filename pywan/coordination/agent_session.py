@@ -12,12 +12,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pywan.base.names import check_name
-from pywan.coordination import encoding
+from pywan.coordination import encoding, plain
 from pywan.coordination.asked import Asked, Request, RequestKey
 from pywan.coordination.claims import Claim, in_words, pairs_of_two_sites
 from pywan.coordination.messages import MayLeave, Refused, StillNeeded, Tables
 from pywan.coordination.tables import (
+    INCARNATIONS_KEPT,
     MEMBER_TIMEOUT_US,
     NO_DECISION,
     Bucket,
@@ -30,13 +30,11 @@ from pywan.coordination.tables import (
     MemberProfile,
     RegionAttributes,
 )
-from pywan.errors import ProtocolError
 
 log = logging.getLogger("pywan.agent")
 
 RETRY_US = 200_000  # So soon the locators are asked again when none of them coordinated. The pause grows.
 RETRY_MAX_US = 2_000_000
-INCARNATIONS_KEPT = 16  # A set of copies may name one that was not the last.
 AGAIN_MIN_US = 10_000  # A refusal that passes is tried again no sooner.
 LEAVE, STAY = ("leave",), ("stay",)  # Keys of requests.
 ENDS = ("unhost", "destroy-region")  # The first words of the keys of requests that end a region.
@@ -148,7 +146,29 @@ def tables_in(reply: Mapping[str, Any]) -> Tables | None:
     """Reads the tables that a reply to a `Question` carries. ProtocolError: they cannot be read. They may be those of a
     whole site, so they are read before a lock is taken."""
     packed = reply.get("tables")
-    return None if packed is None else encoding.tables_of(encoding.unpack(packed))
+    return None if packed is None else encoding.tables_of(plain.unpack(packed))
+
+
+@dataclass(frozen=True, slots=True)
+class _News:
+    """What a reply to a `Question` says beside its tables."""
+
+    coordinator: str
+    site_identity: str
+    lease_us: int
+    refused: tuple[Refused, ...]
+    leaving: list[MayLeave | StillNeeded]
+
+    @classmethod
+    def of(cls, reply: Mapping[str, Any], known: Remembered) -> _News:
+        """Reads a reply. ProtocolError: it cannot be used. What it does not name is as it is known."""
+        return cls(
+            encoding.locator_of(reply.get("coordinator", known.coordinator)),
+            encoding.identity_of(reply.get("site_identity", known.site_identity)),
+            encoding.lease_of(reply.get("lease_us", 0)),
+            encoding.refusals_of(reply),
+            encoding.leaving_of(reply),
+        )
 
 
 class AgentSession:
@@ -391,20 +411,23 @@ class AgentSession:
         """Takes the coordinator's reply to these requests."""
         if reply.get("decides") is not True:
             return
-        for index, refusal in reply.get("refused_requests", []):
-            batch[index][1].refused = encoding.refused_of(refusal).reason
-        self._take_leaving(reply)
-        self.asked.answered(batch, encoding.number_of(reply.get("decision")))
+        refused = encoding.refused_requests_of(reply, len(batch))
+        decision, leaving = encoding.decision_of(reply.get("decision")), encoding.leaving_of(reply)
+        for index, refusal in refused.items():
+            batch[index][1].refused = refusal.reason
+        self._take_leaving(leaving)
+        self.asked.answered(batch, decision)
         self.settle()
 
-    def _take_leaving(self, reply: Mapping[str, Any]) -> None:
+    def _take_leaving(self, told: Iterable[MayLeave | StillNeeded]) -> None:
         if LEAVE not in self.asked:
             return  # The member has changed its mind.
-        if "still_needed" in reply:
-            self.still_needed = encoding.still_needed_of(reply["still_needed"])
-        if "may_leave" in reply:
-            self.may_leave = encoding.may_leave_of(reply["may_leave"])
-            self.asked.look_at(LEAVE)
+        for message in told:
+            if isinstance(message, StillNeeded):
+                self.still_needed = message
+            else:
+                self.may_leave = message
+                self.asked.look_at(LEAVE)
 
     # --- locators ---
 
@@ -477,10 +500,10 @@ class AgentSession:
             self._process,
             tuple(each for each in remembered.incarnations if each != me.member_id),
         )
+        regions = {name: self._known_of(name) for name in known}
         fields: dict[str, Any] = {
             "profile": encoding.plain_profile(profile),
             "stored": encoding.plain_decision_id(self.tables.newest),
-            "regions": {name: encoding.plain_attributes(self._known_of(name)) for name in known},
             "coordinator": remembered.coordinator,
             "ended": self._ended and encoding.plain_incarnation(self._ended),
         }
@@ -489,11 +512,15 @@ class AgentSession:
             newest = {
                 key: max(bucket, followed.get(key, bucket), key=lambda each: (each.life, each.epoch, each.version))
                 for key, bucket in self.tables.buckets.items()
+                if key.region in regions or key.region in self.tables.regions  # Others are no more.
             }
             holdings = {
                 key: Holding(bucket, me in (*bucket.in_sync, *bucket.leaving)) for key, bucket in newest.items()
             }
-            fields["holdings"] = encoding.pack(encoding.plain_holdings(holdings))
+            # Who tells of a bucket describes its region, also one that only others have.
+            regions |= {key.region: self.tables.regions[key.region] for key in holdings if key.region not in regions}
+            fields["holdings"] = plain.pack(encoding.plain_holdings(holdings))
+        fields["regions"] = {name: encoding.plain_attributes(each) for name, each in regions.items()}
         return fields
 
     def _known_of(self, region: str) -> RegionAttributes:
@@ -505,17 +532,17 @@ class AgentSession:
         self, question: Question, reply: Mapping[str, Any], tables: Tables | None, now_us: int
     ) -> list[Outcome]:
         """Takes the coordinator's reply, and its tables as `tables_in` has read them. Returns what is to be done, in
-        this order; then comes `settle`."""
+        this order; then comes `settle`. ProtocolError: the reply cannot be used. Then nothing of it was taken."""
+        told = _News.of(reply, self.remembered)
         self._pause_us, self.news_due_us = RETRY_US, now_us
-        refused = [encoding.refused_of(each) for each in reply.get("refused", [])]
         take = self._take_join if question.op == "coordination-join" else self._take_poll
-        outcomes = take(question, reply, refused, now_us)
+        outcomes = take(told, now_us)
         if outcomes is not None:
             return outcomes
         self.problem, self.away_since_us = "", None
         # What was decided is done before the lease is extended: a copy that is out of the set must not go on under it.
         changes = self._take_tables(tables) if tables is not None else []
-        return [*changes, *self._extend(question.sent_us, reply)]
+        return [*changes, *self._extend(question.sent_us, told.lease_us)]
 
     def news_failed(self, problem: str, now_us: int) -> bool:
         """Nobody coordinates, and this is why. Returns whether that is new."""
@@ -527,30 +554,25 @@ class AgentSession:
             self.away_since_us = now_us
         return is_new
 
-    def _take_join(
-        self, question: Question, reply: Mapping[str, Any], refused: list[Refused], now_us: int
-    ) -> list[Outcome] | None:
+    def _take_join(self, told: _News, now_us: int) -> list[Outcome] | None:
         self.has_tried = True
-        identity = str(reply.get("site_identity", self.remembered.site_identity))
-        for refusal in refused:
+        identity = told.site_identity
+        for refusal in told.refused:
             self.problem = ""
             if refusal.join_again:  # Perhaps because the site has another name than this member was told.
                 self.remembered = replace(self.remembered, site_identity=identity)
             return self._take_refusal(refusal, now_us)
-        coordinator = check_name(reply.get("coordinator"), "a coordinator", ProtocolError)
         self._ended, self.refusal, self._warned, self.retries = None, "", "", False
         self.is_joined, self._reports = True, False
-        self.remembered = replace(self.remembered, coordinator=coordinator, site_identity=identity)
+        self.remembered = replace(self.remembered, coordinator=told.coordinator, site_identity=identity)
         for name, each in self._hosted.items():
             if not each.is_known:
                 self._ask_to_host(name)
         return None
 
-    def _take_poll(
-        self, question: Question, reply: Mapping[str, Any], refused: list[Refused], now_us: int
-    ) -> list[Outcome] | None:
-        self._take_leaving(reply)
-        for refusal in refused:
+    def _take_poll(self, told: _News, now_us: int) -> list[Outcome] | None:
+        self._take_leaving(told.leaving)
+        for refusal in told.refused:
             if refusal.join_again or refusal.report:
                 return self._take_refusal(refusal, now_us)
             log.warning(
@@ -623,9 +645,9 @@ class AgentSession:
         self.remembered = Remembered(tables.coordinator, tables.site_identity, tables.newest, incarnations)
         return [Changed(changes)]
 
-    def _extend(self, sent_us: int, reply: Mapping[str, Any]) -> list[Outcome]:
+    def _extend(self, sent_us: int, lease_us: int) -> list[Outcome]:
         """The lease counts from the moment at which the question was sent. It is as long as `member-timeout`."""
-        self.member_timeout_us = encoding.number_of(reply.get("lease_us")) or self.member_timeout_us
+        self.member_timeout_us = lease_us or self.member_timeout_us
         until_us = sent_us + self.member_timeout_us
         if until_us <= self.lease_until_us:
             return []

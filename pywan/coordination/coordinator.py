@@ -114,7 +114,7 @@ class Coordinator:
 
         Args:
             profile: what it is. Regions that it has already are in `hosting`.
-            regions: the attributes of those. `shared` is as the member knows it.
+            regions: the attributes of those, and of all that have a holding. `shared` is as the member knows it.
             holdings: all buckets that it knows, where it was a member of this site before.
             stored: the newest decision that it has stored; NO_DECISION: none.
         """
@@ -126,10 +126,12 @@ class Coordinator:
         has_stored = self._telling.stored_by(me) if me in self.site.members else 0
         if has_stored and (stored.run < self.site.generation or stored.number < has_stored):
             return  # The request was late on its way: the member has come since, and has said more.
-        refusal = self._rise_above(profile, holdings, stored, now_us)
+        unknown = self._unknown_to(profile, holdings, stored)
+        refusal = self._admission.unbelieved(me, unknown, holdings) or self._regions.refusal_of(regions)
         if refusal is not None:
             self._outbox.tell(me, refusal)
             return
+        self._rise_above(unknown, now_us)
         for earlier in self._admission.earlier_incarnations(me):
             if earlier.member_id in profile.before:  # One process locks a folder: those that it names are gone.
                 self.left(earlier, now_us)
@@ -144,20 +146,22 @@ class Coordinator:
         self._hear(me, now_us)
         self._regions.come_back(me, now_us)
 
-    def _rise_above(
-        self, profile: MemberProfile, holdings: dict[BucketKey, Holding], stored: DecisionId, now_us: int
-    ) -> Refused | None:
-        """A generation begins for each decision that the member knows, and that this coordinator never made. Returns
-        why there is no number for that; None: there is."""
+    def _unknown_to(
+        self, profile: MemberProfile, holdings: dict[BucketKey, Holding], stored: DecisionId
+    ) -> list[DecisionId]:
+        """The decisions that the member knows, and that this coordinator has lost."""
         epochs = {DecisionId(*each.bucket.epoch) for each in holdings.values()}  # Each is at most its decision.
-        for known in (stored, profile.seen, *sorted(epochs)):
-            if known.run >= self.site.generation and not self.site.made(known):
-                refusal = self._admission.unnumbered(profile.incarnation, known)
-                if refusal is not None:
-                    return refusal
+        return [each for each in (stored, profile.seen, *sorted(epochs)) if self._is_lost(each)]
+
+    def _is_lost(self, decision: DecisionId) -> bool:
+        return decision.run >= self.site.generation and not self.site.made(decision)
+
+    def _rise_above(self, unknown: Iterable[DecisionId], now_us: int) -> None:
+        """A generation begins for each decision that the member knows, and that this coordinator never made."""
+        for known in unknown:
+            if self._is_lost(known):  # The generation of an earlier one may be above it.
                 self.site.rise_above(known)
                 self._begin_generation(now_us)
-        return None
 
     def renew(
         self, me: Incarnation, stored: DecisionId, now_us: int, reaches: Iterable[Incarnation] | None = None

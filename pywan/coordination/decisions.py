@@ -9,6 +9,8 @@ from pywan.coordination.actions import Store
 from pywan.coordination.messages import Tables
 from pywan.coordination.placement import Load, add_to
 from pywan.coordination.tables import (
+    BELIEVED_DECISIONS,
+    BELIEVED_RUNS,
     DECISION_MAX,
     FORGOTTEN_RUNS,
     NO_DECISION,
@@ -44,6 +46,7 @@ class Decisions:
         self.regions: dict[str, RegionAttributes] = {}
         self.buckets: dict[BucketKey, Bucket] = {}
         self.of_region: defaultdict[str, dict[BucketKey, None]] = defaultdict(dict)
+        self.bucket_total = 0  # The buckets that all regions have together, as their attributes say.
         self.loads: defaultdict[str, Load] = defaultdict(Load)
         self.unfinished: set[BucketKey] = set()  # Buckets with somebody in `leaving` or `unfenced`.
         # By region: those that are colocated with it.
@@ -71,6 +74,16 @@ class Decisions:
     @property
     def newest(self) -> DecisionId:
         return DecisionId(self._decided_by, self.number)
+
+    @property
+    def believed(self) -> DecisionId:
+        """The highest run, and the highest number, that is believed of a decision which is not known here. No message
+        can use the numbers up: the last half of them is for runs and decisions of the coordinator itself."""
+        if not self.runs:
+            return DecisionId(RUN_MAX // 2, DECISION_MAX // 2)
+        run = min(self.run + BELIEVED_RUNS, RUN_MAX // 4)
+        number = min(self.number + BELIEVED_DECISIONS, DECISION_MAX // 4)
+        return DecisionId(max(run, self.run), max(number, self.number))
 
     def has_room_above(self, seen: DecisionId) -> bool:
         """Whether `rise_above` has numbers for that."""
@@ -187,9 +200,11 @@ class Decisions:
         before = self.regions.pop(region, None)
         if before is not None:
             self.children[before.colocated_with].pop(region, None)
+            self.bucket_total -= before.total_num_buckets
         if attributes is not None:
             self.regions[region] = attributes
             self.children[attributes.colocated_with][region] = None
+            self.bucket_total += attributes.total_num_buckets
 
     def _place(self, key: BucketKey, bucket: Bucket | None) -> None:
         before = self.buckets.pop(key, None)

@@ -1,93 +1,100 @@
 """Owns the plain form of the coordinator's words: lists, texts and numbers, as msgpack carries them.
 
-Tables and holdings of a whole site travel as packed bytes (`pack`): they have too many values for a message. Buckets
-travel as runs: neighbours of one region for which the same was decided, as (region, first number, how many, what).
+A value travels as the list of its fields, in their order. Tables and holdings of a whole site are parts that `pack`
+puts behind each other: they have too many values for a message. Buckets travel as runs: neighbours of one region for
+which the same was decided, as [region, first number, how many, what].
 
-`*_of` refuses with ProtocolError what is not of that form: the bytes come from a disk or from another process.
+`*_of` refuses with ProtocolError what is not of that form, or not in the range that its field says: the bytes come from
+a disk or from another process.
 """
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Iterable, Iterator
-from dataclasses import astuple, fields
-from typing import Any, TypeVar
-
-import msgpack
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import astuple
+from itertools import islice
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 from pywan.base.names import quoted
-from pywan.coordination.messages import MayLeave, Refused, StillNeeded, Tables
+from pywan.coordination import plain
+from pywan.coordination.messages import REASON_MAX, MayLeave, Refused, StillNeeded, Tables, Time
+from pywan.coordination.plain import Most, Name, Range
 from pywan.coordination.tables import (
-    DECISION_MAX,
-    RUN_MAX,
+    BUCKETS_MAX,
+    INCARNATIONS_KEPT,
+    MEMBERS_MAX,
+    REGIONS_MAX,
     Bucket,
     BucketKey,
     DecisionId,
     Epoch,
     Holding,
+    Identity,
     Incarnation,
-    Kind,
-    Learner,
+    MemberId,
     MemberProfile,
+    Number,
     RegionAttributes,
+    RegionName,
+    Run,
+    RunOfBuckets,
+    Weight,
 )
 from pywan.errors import ProtocolError
 
-NUMBER_MAX = 2**63 - 1
-MAX_RUN = 1 << 20  # Buckets in a run. A region has far fewer.
-MAX_BUCKETS_TOLD = 4 << 20  # In one message: the runs of a short one could name more than there is memory for.
-PACKED_MAX = 256 << 20  # The limit for tables, unpacked: about thirty times those of 1,000 regions of 113 buckets.
+Decided = TypeVar("Decided")
 
+# Runs and regions that are no more, in one message: so many removals the coordinator remembers at most.
+GONE_MAX = 1 << 20
+REQUESTS_MAX = 10_000  # In one message of a member.
+REFUSALS_MAX = 64  # In one reply to a question for news. The coordinator keeps fewer for a member.
 
-def pack(value: Any) -> bytes:
-    return zlib.compress(msgpack.packb(value), 1)
+incarnation_of = plain.record(Incarnation)
+decision_id_of = plain.record(DecisionId)
+attributes_of = plain.record(RegionAttributes)
+profile_of = plain.record(MemberProfile)
+epoch_of = plain.record(Epoch)
+key_of = plain.record(BucketKey)
+refused_of = plain.record(Refused)
+still_needed_of = plain.record(StillNeeded)
+decision_of = plain.reader(Number, "the number of a decision")
+run_of = plain.reader(Run, "a run of the coordinator")
+weight_of = plain.reader(Weight, "local-max-memory")
+lease_of = plain.field_reader(Tables, "lease_us")
+locator_of = plain.field_reader(Tables, "coordinator")
+region_of = plain.reader(RegionName, "a region")
+identity_of = plain.reader(Identity, "the identity of a site")
+members_of = plain.reader(Annotated[tuple[Incarnation, ...], Most(MEMBERS_MAX)], "members")
+member_ids_of = plain.reader(Annotated[tuple[MemberId, ...], Most(INCARNATIONS_KEPT)], "incarnations")
 
-
-def unpack(data: Any) -> Any:
-    if not isinstance(data, bytes):
-        raise ProtocolError(f"packed tables are bytes, not {quoted(data)}")
-    inflate = zlib.decompressobj()
-    try:
-        plain = inflate.decompress(data, PACKED_MAX)
-        if not inflate.eof:
-            raise ProtocolError(f"packed tables are cut, or take more than {PACKED_MAX} bytes")
-        return msgpack.unpackb(plain, strict_map_key=False)
-    except ProtocolError:
-        raise
-    except Exception as error:  # msgpack raises half a dozen kinds. All mean the same here.
-        raise ProtocolError(f"packed tables cannot be read: {error}") from None
+_lost_of = plain.field_reader(MayLeave, "lost")
+_bucket_of = plain.record(Bucket)
+_run_of_buckets = plain.record(RunOfBuckets)
+_region_and_attributes = plain.reader(tuple[RegionName, RegionAttributes | None], "a region of tables")
+_refused_requests = plain.reader(
+    Annotated[tuple[tuple[Annotated[int, Range(0, REQUESTS_MAX - 1)], Refused], ...], Most(REQUESTS_MAX)],
+    "refused requests",
+)
+_holding_of = plain.record(Holding)
+_refusals = plain.reader(Annotated[tuple[Refused, ...], Most(REFUSALS_MAX)], "refusals")
 
 
 def plain_incarnation(incarnation: Incarnation) -> list[Any]:
     return [incarnation.name, incarnation.member_id]
 
 
-def incarnation_of(value: Any) -> Incarnation:
-    name, member_id = _items(value, 2, "an incarnation")
-    return Incarnation(_text(name), number_of(member_id))
-
-
 def plain_decision_id(decision: DecisionId) -> list[Any]:
     return [*decision]
-
-
-def decision_id_of(value: Any) -> DecisionId:
-    run, number = _items(value, 2, "a decision")
-    return DecisionId(run_of(run), _decision_of(number))
 
 
 def plain_attributes(attributes: RegionAttributes) -> list[Any]:
     return [attributes.kind.value, *astuple(attributes)[1:]]
 
 
-def attributes_of(value: Any) -> RegionAttributes:
-    kind, *rest = _items(value, len(fields(RegionAttributes)), "the attributes of a region")
-    if kind not in [each.value for each in Kind]:
-        raise ProtocolError(f"{quoted(kind)} is no kind of region")
-    for each, field in zip(rest, fields(RegionAttributes)[1:], strict=True):
-        if type(each) is not type(field.default):
-            raise ProtocolError(f"{field.name} of a region is not {quoted(each)}")
-    return RegionAttributes(Kind(kind), *rest)
+def regions_of(value: Any) -> dict[str, RegionAttributes]:
+    """Reads regions by their names."""
+    told = plain.map_of(value, REGIONS_MAX, "regions")
+    return {region_of(name): attributes_of(attributes) for name, attributes in told.items()}
 
 
 def plain_profile(profile: MemberProfile) -> list[Any]:
@@ -103,24 +110,6 @@ def plain_profile(profile: MemberProfile) -> list[Any]:
         profile.process,
         list(profile.before),
     ]
-
-
-def profile_of(value: Any) -> MemberProfile:
-    incarnation, host, port, site, identity, seen, version, hosting, process, before = _items(
-        value, 10, "a member's profile"
-    )
-    return MemberProfile(
-        incarnation_of(incarnation),
-        _text(host),
-        number_of(port),
-        _whole(site),
-        _text(identity),
-        decision_id_of(seen),
-        _text(version),
-        tuple((_text(region), number_of(weight)) for region, weight in _pairs(hosting)),
-        _text(process),
-        numbers_of(before),
-    )
 
 
 def plain_bucket(bucket: Bucket) -> list[Any]:
@@ -139,27 +128,14 @@ def plain_bucket(bucket: Bucket) -> list[Any]:
 
 def bucket_of(value: Any, key: BucketKey) -> Bucket:
     """Reads a decision about a bucket. `key` names the bucket in errors."""
-    epoch, life, inherits, version, primary, in_sync, leaving, learners, unfenced = _items(value, 9, "a bucket")
-    bucket = Bucket(
-        epoch_of(epoch),
-        number_of(life),
-        number_of(inherits),
-        number_of(version),
-        None if primary is None else incarnation_of(primary),
-        tuple(map(incarnation_of, _list(in_sync))),
-        tuple(map(incarnation_of, _list(leaving))),
-        tuple(Learner(incarnation_of(member), number_of(transfer)) for member, transfer in _pairs(learners)),
-        tuple(map(incarnation_of, _list(unfenced))),
-    )
-    if bucket.primary is not None and bucket.primary not in bucket.in_sync:
-        raise ProtocolError(f"bucket {key}: its primary, member {bucket.primary}, is not among the copies in sync")
-    for member in bucket.learning:
-        if member in bucket.in_sync:
-            raise ProtocolError(f"bucket {key}: member {member} is among the copies in sync and among those that learn")
-    return bucket
+    return _named(_bucket_of, value, key)
 
 
-Decided = TypeVar("Decided")
+def _named(read: Callable[[Any], Decided], value: Any, key: BucketKey) -> Decided:
+    try:
+        return read(value)
+    except ProtocolError as error:
+        raise ProtocolError(f"bucket {key}: {str(error).removeprefix('a bucket: ')}") from None
 
 
 def runs(buckets: Iterable[tuple[BucketKey, Decided]]) -> Iterator[tuple[BucketKey, int, Decided]]:
@@ -182,72 +158,127 @@ def keys_of(first: BucketKey, count: int) -> Iterator[BucketKey]:
     return (BucketKey(first.region, number) for number in range(first.number, first.number + count))
 
 
-def plain_run(first: BucketKey, count: int, plain: Any) -> list[Any]:
-    return [first.region, first.number, count, plain]
+def plain_run(first: BucketKey, count: int, decided: Any) -> list[Any]:
+    return [first.region, first.number, count, decided]
 
 
-def _runs_of(value: Any) -> Iterator[tuple[BucketKey, int, Any]]:
-    """Reads runs. What was decided comes in its plain form."""
-    told = 0
-    for each in _list(value):
-        region, first, count, plain = _items(each, 4, "a run of buckets")
-        told += number_of(count)
-        if not 0 < count <= MAX_RUN or told > MAX_BUCKETS_TOLD:
-            raise ProtocolError(
-                f"a run of {count} buckets of region {quoted(region)} is not one of 1 to {MAX_RUN}, with at most"
-                f" {MAX_BUCKETS_TOLD} in a message"
-            )
-        yield BucketKey(_text(region), number_of(first)), count, plain
+def run_of_buckets(value: Any) -> tuple[BucketKey, int]:
+    """Reads [region, first number, how many]: the first key, and how many buckets there are."""
+    region, first, count = _run_of_buckets(value)
+    return BucketKey(region, first), count
+
+
+class _Runs:
+    """Reads the runs of one message. What was decided comes in its plain form.
+
+    A short message could name more buckets than there is memory for, so those of one message are counted.
+    """
+
+    def __init__(self) -> None:
+        self._told = self._gone = 0
+
+    def read(self, parts: Iterable[Any]) -> Iterator[tuple[BucketKey, int, Any]]:
+        for each in parts:
+            if type(each) is not list or len(each) != 4:
+                raise ProtocolError(f"a run of buckets has 4 parts, and is not {quoted(each)}")
+            first, count = run_of_buckets(each[:3])
+            decided = each[3]
+            if decided is None:
+                self._gone += count
+            else:
+                self._told += count
+            if self._told > BUCKETS_MAX or self._gone > GONE_MAX:
+                raise ProtocolError(
+                    f"buckets of a site: more than {BUCKETS_MAX}, or more than {GONE_MAX} that are no more, cannot be"
+                    " told in one message"
+                )
+            yield first, count, decided
 
 
 def plain_tables(tables: Tables) -> list[Any]:
-    return [
+    """The parts of tables. The first one says how many there are of each kind behind it, in this order."""
+    members = None if tables.members is None else [plain_profile(each) for each in tables.members]
+    regions = [[region, attributes and plain_attributes(attributes)] for region, attributes in tables.regions]
+    buckets = [plain_run(key, count, bucket and plain_bucket(bucket)) for key, count, bucket in runs(tables.buckets)]
+    undecided = [plain_run(key, count, None) for key, count, _ in runs((key, None) for key in tables.undecided)]
+    head = [
         tables.since,
         plain_decision_id(tables.newest),
         tables.coordinator,
         tables.site_identity,
         tables.lease_us,
-        None if tables.members is None else [plain_profile(each) for each in tables.members],
-        [[region, attributes and plain_attributes(attributes)] for region, attributes in tables.regions],
-        [plain_run(key, count, bucket and plain_bucket(bucket)) for key, count, bucket in runs(tables.buckets)],
-        [plain_run(key, count, None) for key, count, _ in runs((key, None) for key in tables.undecided)],
+        None if members is None else len(members),
+        len(regions),
+        len(buckets),
     ]
+    return [head, *(members or []), *regions, *buckets, *undecided]
 
 
-def tables_of(value: Any) -> Tables:
-    since, newest, coordinator, identity, lease_us, members, regions, buckets, undecided = _items(value, 9, "tables")
+class _Head(NamedTuple):
+    """The first part of tables."""
+
+    since: Number
+    newest: DecisionId
+    coordinator: Annotated[str, Name()]
+    site_identity: Identity
+    lease_us: Time
+    members: Annotated[int, Range(0, MEMBERS_MAX)] | None  # None: they are as they were.
+    regions: Annotated[int, Range(0, GONE_MAX)]
+    runs: Annotated[int, Range(0, GONE_MAX + BUCKETS_MAX)]
+
+
+_head_of = plain.record(_Head)
+
+
+def tables_of(parts: Iterable[Any]) -> Tables:
+    """Reads tables from their parts. ProtocolError also if a region, a member or a bucket is there twice, or if fewer
+    parts have come than the first one says."""
+    rest = iter(parts)
+    head = _head_of(next(rest, None))
+    members = None if head.members is None else tuple(map(profile_of, islice(rest, head.members)))
+    regions = tuple(map(_region_and_attributes, islice(rest, head.regions)))
+    reading = _Runs()
+    buckets: list[tuple[BucketKey, Bucket | None]] = []
+    read_runs = 0
+    for first, count, told in reading.read(islice(rest, head.runs)):
+        bucket = None if told is None else bucket_of(told, first)
+        buckets += [(key, bucket) for key in keys_of(first, count)]
+        read_runs += 1
+    undecided = [key for first, count, _ in reading.read(rest) for key in keys_of(first, count)]
+    if len(members or ()) < (head.members or 0) or len(regions) < head.regions or read_runs < head.runs:
+        raise ProtocolError("tables are cut: the first part says that there are more")
+    plain.check_each_once((each.incarnation for each in members or ()), "the members of tables")
+    plain.check_each_once((name for name, _ in regions), "the regions of tables")
+    plain.check_each_once((*(key for key, _ in buckets), *undecided), "the buckets of tables")
     return Tables(
-        number_of(since),
-        decision_id_of(newest),
-        _text(coordinator),
-        _text(identity),
-        number_of(lease_us),
-        None if members is None else tuple(map(profile_of, _list(members))),
-        tuple((_text(name), None if each is None else attributes_of(each)) for name, each in _pairs(regions)),
-        tuple(
-            (key, bucket)
-            for first, count, plain in _runs_of(buckets)
-            for bucket in (None if plain is None else bucket_of(plain, first),)
-            for key in keys_of(first, count)
-        ),
-        tuple(key for first, count, _ in _runs_of(undecided) for key in keys_of(first, count)),
+        head.since,
+        head.newest,
+        head.coordinator,
+        head.site_identity,
+        head.lease_us,
+        members,
+        regions,
+        tuple(buckets),
+        tuple(undecided),
     )
 
 
 def plain_refused(refused: Refused) -> list[Any]:
     earlier = refused.earlier and plain_profile(refused.earlier)
-    return [refused.reason, refused.retry_after_us, refused.join_again, refused.report, earlier]
+    return [refused.reason[:REASON_MAX], refused.retry_after_us, refused.join_again, refused.report, earlier]
 
 
-def refused_of(value: Any) -> Refused:
-    reason, retry_after_us, join_again, report, earlier = _items(value, 5, "a refusal")
-    return Refused(
-        _text(reason),
-        number_of(retry_after_us),
-        join_again is True,
-        report is True,
-        None if earlier is None else profile_of(earlier),
-    )
+def refusals_of(reply: Mapping[str, Any]) -> tuple[Refused, ...]:
+    """Reads why a question for news was refused; (): it was not."""
+    return _refusals(reply.get("refused", []))  # type: ignore[no-any-return]
+
+
+def refused_requests_of(reply: Mapping[str, Any], asked: int) -> dict[int, Refused]:
+    """Reads which of the requests of a message with `asked` were refused: each by its place."""
+    told = _refused_requests(reply.get("refused_requests", []))
+    if any(index >= asked for index, _ in told):
+        raise ProtocolError(f"a request that was refused is none of the {asked} that were asked")
+    return dict(told)
 
 
 def plain_leaving(messages: Iterable[Refused | MayLeave | StillNeeded]) -> dict[str, Any]:
@@ -266,34 +297,50 @@ def plain_may_leave(message: MayLeave) -> list[Any]:
 
 
 def may_leave_of(value: Any) -> MayLeave:
-    return MayLeave(tuple((_text(region), number_of(count)) for region, count in _pairs(value)))
+    return MayLeave(_lost_of(value))
+
+
+def leaving_of(reply: Mapping[str, Any]) -> list[MayLeave | StillNeeded]:
+    """Reads what a member is told that wants to leave."""
+    told: list[MayLeave | StillNeeded] = []
+    if "still_needed" in reply:
+        told.append(still_needed_of(reply["still_needed"]))
+    if "may_leave" in reply:
+        told.append(may_leave_of(reply["may_leave"]))
+    return told
 
 
 def plain_still_needed(message: StillNeeded) -> list[Any]:
     return [message.waits_for, [list(each) for each in message.buckets]]
 
 
-def still_needed_of(value: Any) -> StillNeeded:
-    waits_for, buckets = _items(value, 2, "what a member is needed for")
-    triples = [_items(each, 3, "buckets that a member is needed for") for each in _list(buckets)]
-    return StillNeeded(
-        _text(waits_for), tuple((_text(region), number_of(count), _text(to)) for region, count, to in triples)
-    )
-
-
 def plain_holdings(holdings: dict[BucketKey, Holding]) -> list[Any]:
+    """The parts of holdings: runs."""
     return [
         plain_run(key, count, [plain_bucket(each.bucket), each.has_all])
         for key, count, each in runs(sorted(holdings.items(), key=lambda held: held[0]))
     ]
 
 
-def holdings_of(value: Any) -> dict[BucketKey, Holding]:
+def holdings_of(parts: Iterable[Any], regions: Mapping[str, RegionAttributes]) -> dict[BucketKey, Holding]:
+    """Reads holdings from their parts. The same message has described their `regions`, so it makes at most as many
+    buckets as these have."""
     found: dict[BucketKey, Holding] = {}
-    for first, count, plain in _runs_of(value):
-        bucket, has_all = _items(plain, 2, "a holding")
-        holding = Holding(bucket_of(bucket, first), has_all is True)
+    told = 0
+    for first, count, held in _Runs().read(parts):
+        region = regions.get(first.region)
+        if region is None:
+            raise ProtocolError(f"holdings name region {first.region}, which is not described")
+        if first.number + count > region.total_num_buckets:
+            raise ProtocolError(
+                f"holdings name bucket {first.number + count - 1} of region {first.region}, which has"
+                f" {region.total_num_buckets}"
+            )
+        holding = _named(_holding_of, held, first)
         found.update((key, holding) for key in keys_of(first, count))
+        told += count
+        if len(found) < told:
+            raise ProtocolError(f"holdings name a bucket of region {first.region} twice")
     return found
 
 
@@ -301,68 +348,5 @@ def plain_epoch(epoch: Epoch) -> list[Any]:
     return [*epoch]
 
 
-def epoch_of(value: Any) -> Epoch:
-    run, number = _items(value, 2, "an epoch")
-    return Epoch(run_of(run), _decision_of(number))
-
-
 def plain_key(key: BucketKey) -> list[Any]:
     return [key.region, key.number]
-
-
-def key_of(value: Any) -> BucketKey:
-    region, number = _items(value, 2, "a bucket's key")
-    return BucketKey(_text(region), number_of(number))
-
-
-def _list(value: Any) -> list[Any]:
-    if not isinstance(value, list):
-        raise ProtocolError(f"a list is not {quoted(value)}")
-    return value
-
-
-def _items(value: Any, count: int, what: str) -> list[Any]:
-    if not isinstance(value, list) or len(value) != count:
-        raise ProtocolError(f"{what} has {count} parts and is not {quoted(value)}")
-    return value
-
-
-def _pairs(value: Any) -> list[tuple[Any, Any]]:
-    return [(first, second) for first, second in (_items(each, 2, "a pair") for each in _list(value))]
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise ProtocolError(f"a text is not {quoted(value)}")
-    return value
-
-
-def number_of(value: Any) -> int:
-    if type(value) is not int or not 0 <= value <= NUMBER_MAX:
-        raise ProtocolError(f"a number from 0 to {NUMBER_MAX} is not {quoted(value)}")
-    return value
-
-
-def run_of(value: Any) -> int:
-    return _at_most(value, RUN_MAX, "a run of the coordinator")
-
-
-def _decision_of(value: Any) -> int:
-    return _at_most(value, DECISION_MAX, "the number of a decision")
-
-
-def _at_most(value: Any, limit: int, what: str) -> int:
-    if number_of(value) > limit:
-        raise ProtocolError(f"{what} is at most {limit} and not {value}")
-    return number_of(value)
-
-
-def numbers_of(value: Any) -> tuple[int, ...]:
-    return tuple(number_of(each) for each in _list(value))
-
-
-def _whole(value: Any) -> int:
-    """A number that may be below 0: the site of a member without a WAN."""
-    if value == -1 and type(value) is int:
-        return -1
-    return number_of(value)

@@ -15,7 +15,8 @@ from typing import Any
 import msgpack
 
 from pywan.base.files import make_private
-from pywan.coordination import encoding
+from pywan.base.names import quoted
+from pywan.coordination import encoding, plain
 from pywan.coordination.actions import Store
 from pywan.coordination.tables import Bucket, BucketKey
 from pywan.errors import DiskAccessError, ProtocolError
@@ -71,21 +72,24 @@ class Journal:
             site = self._database.execute("SELECT identity, newest, generation FROM site").fetchone()
             if site is None:
                 return []
-            runs = tuple(self._database.execute("SELECT run, last FROM runs ORDER BY run"))
-            return [
-                Store(
-                    encoding.decision_id_of(_unpack(site[1])),
-                    encoding.run_of(site[2]),
-                    runs,
-                    site[0],
-                    tuple(
-                        (encoding.incarnation_of(_unpack(key)), encoding.profile_of(value))
-                        for key, value in self._raw("members")
-                    ),
-                    tuple((_unpack(key), encoding.attributes_of(value)) for key, value in self._raw("regions")),
-                    tuple(self._buckets()),
-                )
-            ]
+            runs = self._database.execute("SELECT run, last FROM runs ORDER BY run")
+            store = Store(
+                encoding.decision_id_of(_unpack(site[1])),
+                encoding.run_of(site[2]),
+                tuple((encoding.run_of(run), encoding.decision_of(last)) for run, last in runs),
+                encoding.identity_of(site[0]),
+                tuple(
+                    (encoding.incarnation_of(_unpack(key)), encoding.profile_of(value))
+                    for key, value in self._raw("members")
+                ),
+                tuple(
+                    (encoding.region_of(_unpack(key)), encoding.attributes_of(value))
+                    for key, value in self._raw("regions")
+                ),
+                tuple(self._buckets()),
+            )
+            _check(store)
+            return [store]
 
     def close(self) -> None:
         self._database.close()
@@ -136,9 +140,9 @@ class Journal:
     def _buckets(self) -> Iterable[tuple[BucketKey, Bucket]]:
         rows = self._database.execute("SELECT region, first, count, value FROM buckets ORDER BY region, first")
         for region, number, count, value in rows:
-            first = encoding.key_of([region, number])
+            first, length = encoding.run_of_buckets([region, number, count])
             bucket = encoding.bucket_of(_unpack(value), first)
-            yield from ((key, bucket) for key in encoding.keys_of(first, encoding.number_of(count)))
+            yield from ((key, bucket) for key in encoding.keys_of(first, length))
 
     def _reasons(self, what: str) -> _Reasons:
         return _Reasons(self.path, what)
@@ -158,7 +162,7 @@ class _Reasons:
         if isinstance(error, sqlite3.Error | ProtocolError | ValueError | OSError):
             raise DiskAccessError(
                 f"the coordinator's file {self._path} cannot be {self._what}: {error}; put a copy of it back, or move "
-                f"it away: the members will then report what they know"
+                f"it away and use `start locator --recover-from-members`: the members then report what they know"
             ) from error
 
 
@@ -166,5 +170,30 @@ def _pack(value: Any) -> bytes:
     return msgpack.packb(value)  # type: ignore[no-any-return]
 
 
-def _unpack(data: bytes) -> Any:
-    return msgpack.unpackb(data, strict_map_key=False)
+def _unpack(data: object) -> Any:
+    if type(data) is not bytes:
+        raise ProtocolError(f"a row has no bytes, but {quoted(data)}")
+    try:
+        return msgpack.unpackb(data, strict_map_key=False)
+    except Exception as error:  # msgpack raises half a dozen kinds. All mean the same here.
+        raise ProtocolError(f"a row is damaged: {str(error) or type(error).__name__}") from None
+
+
+def _check(store: Store) -> None:
+    """ProtocolError if rows, each of which is one, contradict each other: no coordinator has written them so."""
+    if not 1 <= store.generation <= max((1, *(run for run, _ in store.runs))):
+        raise ProtocolError(f"no run is generation {store.generation}")
+    if store.newest.number < max((last for _, last in store.runs), default=0):
+        raise ProtocolError(f"decision {store.newest} is not the newest")
+    regions = dict(store.regions)
+    for incarnation, profile in store.members:
+        if profile is None or profile.incarnation != incarnation:
+            raise ProtocolError(f"the row of member {incarnation} is another one's")
+        for region, _ in profile.hosting:
+            if region not in regions:
+                raise ProtocolError(f"member {incarnation} has region {region}, which is not there")
+    plain.check_each_once((key for key, _ in store.buckets), "the buckets")
+    for key, _ in store.buckets:
+        attributes = regions.get(key.region)
+        if attributes is None or key.number >= attributes.total_num_buckets:
+            raise ProtocolError(f"bucket {key} is of no region")

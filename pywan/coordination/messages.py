@@ -1,10 +1,29 @@
-"""Owns what a coordinator tells members. Immutable values."""
+"""Owns what a coordinator tells members. Immutable values; each field says what it may hold, as in tables.py."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
-from pywan.coordination.tables import Bucket, BucketKey, DecisionId, MemberProfile, RegionAttributes
+from pywan.coordination.plain import Most, Name, Range, Text
+from pywan.coordination.tables import (
+    BUCKETS_MAX,
+    DELAY_MAX_US,
+    REGIONS_MAX,
+    Bucket,
+    BucketKey,
+    DecisionId,
+    Identity,
+    MemberProfile,
+    Number,
+    RegionAttributes,
+    RegionName,
+)
+
+REASON_MAX = 4_000  # Characters of a refusal.
+
+Count = Annotated[int, Range(0, BUCKETS_MAX)]
+Time = Annotated[int, Range(0, DELAY_MAX_US)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,11 +34,11 @@ class Tables:
     `lease_us` counts from the moment at which the member sent the request that is answered; 0: nothing was renewed.
     """
 
-    since: int
+    since: Number
     newest: DecisionId  # The newest decision in it. The member reports it as stored when it has stored them all.
-    coordinator: str
-    site_identity: str
-    lease_us: int
+    coordinator: Annotated[str, Name()]
+    site_identity: Identity
+    lease_us: Time
     members: tuple[MemberProfile, ...] | None  # All that are in the view; None: they are as they were.
     regions: tuple[tuple[str, RegionAttributes | None], ...]
     buckets: tuple[tuple[BucketKey, Bucket | None], ...]
@@ -31,8 +50,8 @@ class Tables:
 class Refused:
     """Says why, in words for the user. `retry_after_us` 0: the same request is refused again."""
 
-    reason: str
-    retry_after_us: int = 0
+    reason: Annotated[str, Text(REASON_MAX)]
+    retry_after_us: Time = 0
     join_again: bool = False  # The coordinator does not count this incarnation as a member: it is to begin a new one.
     report: bool = False  # The member is to join as it is, with all that it holds.
     earlier: MemberProfile | None = None  # An earlier incarnation of the name, which may still be alive.
@@ -42,13 +61,17 @@ class Refused:
 class MayLeave:
     """Nobody waits for the member any more: it may end."""
 
-    lost: tuple[tuple[str, int], ...] = ()  # By region: the buckets that end with it, as nobody else can store them.
+    lost: Annotated[
+        tuple[tuple[RegionName, Count], ...], Most(REGIONS_MAX)
+    ] = ()  # By region: the buckets that end with it, as nobody else can store them.
 
 
 @dataclass(frozen=True, slots=True)
 class StillNeeded:
     """The member wants to leave, and others need it still."""
 
-    waits_for: str = ""  # The member that leaves before it. Empty: its own buckets are handed over now.
+    waits_for: Annotated[str, Name(or_none=True)] = (
+        ""  # The member that leaves before it. Empty: its own buckets are handed over now.
+    )
     # Region, number of buckets, and to which member they are handed over. That is empty while none is chosen.
-    buckets: tuple[tuple[str, int, str], ...] = ()
+    buckets: Annotated[tuple[tuple[RegionName, Count, Annotated[str, Name(or_none=True)]], ...], Most(BUCKETS_MAX)] = ()

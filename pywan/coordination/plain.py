@@ -21,7 +21,7 @@ import types
 import zlib
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 import msgpack
 
@@ -30,10 +30,12 @@ from pywan.base.names import MAX_NAME_CHARACTERS, is_host, is_name, is_printable
 from pywan.errors import ProtocolError
 
 Read = Callable[[Any], Any]
+T = TypeVar("T")
 
 PACKED_MAX_BYTES = 64 << 20  # The limit for packed parts, unpacked.
 PART_MAX_VALUES = 1 << 15  # The limit for the values of one part: a member with 4,096 regions has half of that.
 PART_MAX_DEPTH = 8
+NAMES_KEPT = 1 << 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,7 @@ class Name:
         or_none = self.or_none
 
         def read(value: Any) -> str:
-            if is_name(value) or (or_none and type(value) is str and not value):
+            if type(value) is str and (value in _names or _is_new_name(value) or (or_none and not value)):
                 return value
             raise ProtocolError(
                 f"{what} is a name (letters, digits, _ . and -, not first -, at most {MAX_NAME_CHARACTERS}), and not"
@@ -89,6 +91,18 @@ class Name:
             )
 
         return read
+
+
+_names: set[str] = set()  # Names that were found to be some: the same few come in every message.
+
+
+def _is_new_name(value: str) -> bool:
+    if not is_name(value):
+        return False
+    if len(_names) >= NAMES_KEPT:
+        _names.clear()
+    _names.add(value)
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +132,7 @@ def reader(form: Any, what: str = "") -> Read:
     origin, parts = get_origin(form), get_args(form)
     if origin is Annotated:
         rule = parts[1]
-        return _many(get_args(parts[0])[0], rule, what) if isinstance(rule, Most) else rule.reader(what)  # type: ignore[no-any-return]
+        return _many(get_args(parts[0])[0], rule, what) if isinstance(rule, Most) else rule.reader(what)
     if origin is tuple and Ellipsis not in parts:
         return _all([reader(each, what) for each in parts], what)
     if origin in (Union, types.UnionType) and len(parts) == 2 and parts[1] is type(None):
@@ -134,14 +148,21 @@ def reader(form: Any, what: str = "") -> Read:
 
 def field_reader(form: type, field: str) -> Read:
     """The reader of one field of a class."""
-    return reader(get_type_hints(form, include_extras=True)[field], f"{field} of a {_in_words(form)}")
+    return reader(get_type_hints(form, include_extras=True)[field], f"{field} of {_in_words(form)}")
+
+
+def record(form: type[T]) -> Callable[[Any], T]:
+    """The reader of a NamedTuple or a dataclass: a list of its fields, in their order."""
+    return cast("Callable[[Any], T]", _record(cast("Any", form)))
 
 
 @functools.cache
-def record(form: type) -> Read:
-    """The reader of a NamedTuple or a dataclass: a list of its fields, in their order."""
+def _record(form: Any) -> Read:
     names = getattr(form, "_fields", None) or [each.name for each in dataclasses.fields(form)]
     read_all = _all([field_reader(form, name) for name in names], f"a {_in_words(form)}")
+    if hasattr(form, "_fields") and not hasattr(form, "problem"):
+        make = functools.partial(tuple.__new__, form)
+        return lambda value: make(read_all(value))
     if not hasattr(form, "problem"):
         return lambda value: form(*read_all(value))
 
@@ -156,7 +177,7 @@ def record(form: type) -> Read:
 
 
 def _in_words(form: type) -> str:
-    """ "MemberProfile" is a member profile."""
+    """The words of its name: a MemberProfile is a member profile."""
     return re.sub(r"(?<!^)(?=[A-Z])", " ", form.__name__).lower()
 
 
@@ -186,6 +207,8 @@ def _many(form: Any, rule: Most, what: str) -> Read:
     def read(value: Any) -> tuple[Any, ...]:
         if type(value) is not list or len(value) > most:
             raise ProtocolError(f"{what} is a list of at most {most}, and not {quoted(value)}")
+        if not value:
+            return ()
         made = tuple([read_one(each) for each in value])
         if each_once and len(made) > 1:
             check_each_once(made, what)
@@ -220,8 +243,10 @@ def _member_of(form: type[enum.Enum], what: str) -> Read:
 
 def check_each_once(values: Iterable[Hashable], what: str) -> None:
     """ProtocolError if two of the values are equal."""
-    seen = set()
-    for each in values:
+    listed, seen = list(values), set[Hashable]()
+    if len(set(listed)) == len(listed):
+        return
+    for each in listed:
         if each in seen:
             raise ProtocolError(f"{what}: {quoted(str(each))} is there twice")
         seen.add(each)
@@ -251,8 +276,8 @@ def pack(parts: Iterable[Any]) -> bytes:
 
 
 def unpack(data: Any) -> Iterator[Any]:
-    """Yields the parts one at a time, each as its plain values. So a message that unpacks to more than it says costs the
-    memory of its bytes, at most PACKED_MAX_BYTES, and of the values of one part.
+    """Yields the parts one at a time, each as its plain values. So a message that unpacks to more than it seems costs
+    the memory of its bytes, at most PACKED_MAX_BYTES, and of the values of one part.
 
     ProtocolError, while it is read: it is cut, or a part is over a limit.
     """
@@ -269,15 +294,15 @@ def unpack(data: Any) -> Iterator[Any]:
 
 
 def _parts_of(plain: bytes) -> Iterator[Any]:
-    unpacker = msgpack.Unpacker(max_buffer_size=PACKED_MAX_BYTES)
+    unpacker = msgpack.Unpacker(max_buffer_size=PACKED_MAX_BYTES, strict_map_key=False)
     unpacker.feed(plain)
     at, view = 0, memoryview(plain)
     while at < len(plain):
         try:
             unpacker.skip()  # It makes no objects, and says where the part ends.
             end = unpacker.tell()
-            values, refused = measure_message(view[at:end], PART_MAX_VALUES, PART_MAX_DEPTH)
-            if refused is not None:
+            # A value takes a byte at least, so most parts need not be measured.
+            if end - at > PART_MAX_VALUES and measure_message(view[at:end], PART_MAX_VALUES, PART_MAX_DEPTH)[1]:
                 raise ProtocolError(
                     f"a part of packed values has more than {PART_MAX_VALUES} values, or {PART_MAX_DEPTH} lists in each"
                     " other"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
 
@@ -13,8 +15,10 @@ from pywan.coordination.outbox import Outbox
 from pywan.coordination.recovery import Recovery
 from pywan.coordination.reports import Reports
 from pywan.coordination.succession import Succession
-from pywan.coordination.tables import Incarnation, Kind, RegionAttributes
+from pywan.coordination.tables import BUCKETS_MAX, REGIONS_MAX, Incarnation, Kind, RegionAttributes
 from pywan.coordination.telling import Telling
+
+COLOCATED_MAX = 64  # Regions in a row of which each is colocated with the next one.
 
 
 class Regions:
@@ -40,10 +44,56 @@ class Regions:
         # Members that asked to host a region, each with its weight. They wait for those who have it.
         self._to_let_in: dict[tuple[Incarnation, str], int] = {}
 
+    # --- what cannot be ---
+
+    def refusal_of(self, told: dict[str, RegionAttributes]) -> Refused | None:
+        """Returns why these regions cannot be in the site beside those that are. None: they can. Those that are there
+        already stay as they are."""
+        why = self._why_not({name: each for name, each in told.items() if name not in self._site.regions})
+        return Refused(why) if why else None
+
+    def _why_not(self, told: dict[str, RegionAttributes]) -> str:
+        """As `refusal_of`, in words; "": nothing. They take the places of those that have their names."""
+        site = self._site
+        together = ChainMap(told, site.regions)
+        earlier = [site.regions[name].total_num_buckets for name in told if name in site.regions]
+        if len(site.regions) + len(told) - len(earlier) > REGIONS_MAX:
+            return f"a site has at most {REGIONS_MAX} regions: destroy one of them first"
+        buckets = site.bucket_total - sum(earlier) + sum(each.total_num_buckets for each in told.values())
+        if buckets > BUCKETS_MAX:
+            return (
+                f"the regions of the site would have {buckets} buckets, and {BUCKETS_MAX} are the most that it can"
+                " have: give them fewer (total-num-buckets), or destroy a region first"
+            )
+        for name, each in told.items():
+            problem = self._why_not_beside(name, each, together)
+            if problem:
+                return f"region {name}: {problem}"
+        return ""
+
+    def _why_not_beside(self, name: str, told: RegionAttributes, together: Mapping[str, RegionAttributes]) -> str:
+        above, row = told.colocated_with, 1
+        while above:
+            if above == name:
+                return "it would be colocated with itself; name another region"
+            if row > COLOCATED_MAX:
+                return f"more than {COLOCATED_MAX} regions in a row are colocated, each with the next one"
+            parent = together.get(above)
+            above, row = "" if parent is None else parent.colocated_with, row + 1
+        beside = [told.colocated_with, *self._site.children.get(name, ())]
+        for other in beside:
+            there = together.get(other)
+            if there is not None and there.total_num_buckets != told.total_num_buckets:
+                return (
+                    f"it has {told.total_num_buckets} buckets, and region {other}, with which it is colocated,"
+                    f" {there.total_num_buckets}: give both the same"
+                )
+        return ""
+
     # --- who comes ---
 
     def join(self, regions: dict[str, RegionAttributes]) -> None:
-        """A member comes that has these regions already. `shared` is as it knows it."""
+        """A member comes that has these regions already, or holds buckets of them. `shared` is as it knows it."""
         for region, attributes in regions.items():
             there = self._site.regions.get(region)
             if there is None:
@@ -71,10 +121,15 @@ class Regions:
         if known is not None and self._may_alter(region, me, known, attributes):
             known = replace(known, only_once=attributes.only_once)
             self._site.set_region(region, known)
-        if known is not None and not known.is_like(attributes):
-            if is_used:
-                self._outbox.tell(me, Refused(_mismatch(region, known, attributes)))
+        if known is not None and not known.is_like(attributes) and is_used:
+            self._outbox.tell(me, Refused(_mismatch(region, known, attributes)))
+            return
+        if known is None or not known.is_like(attributes):
+            problem = self._why_not({region: attributes})
+            if problem:
+                self._outbox.tell(me, Refused(problem))
                 return
+        if known is not None and not known.is_like(attributes):
             self._drop_buckets(region)
         there = self._site.hosts(region).keys() - {me} - self._liveness.expired
         if attributes.only_once and there:

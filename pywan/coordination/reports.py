@@ -41,6 +41,9 @@ class Reports:
             known, theirs = self._site.buckets.get(key), holding.bucket
             if known is not None and key not in self._waiting:
                 continue
+            region = self._site.regions.get(key.region)
+            if region is not None and key.number >= region.total_num_buckets:
+                continue  # Of an earlier region of that name, which had more.
             if holding.has_all:
                 self._reported[key].add(me)
             if known is None or (theirs.life, theirs.epoch, theirs.version) > (known.life, known.epoch, known.version):

@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Annotated, Any
 
-from pywan.base.names import check_name, quoted
-from pywan.coordination import encoding
+from pywan.base.names import quoted
+from pywan.config.attributes import MAX_BUCKETS
+from pywan.coordination import plain
 from pywan.coordination.coordinator import Coordinator
 from pywan.coordination.messages import Refused
-from pywan.coordination.tables import BucketKey, Epoch, Incarnation, Learner
+from pywan.coordination.plain import Most
+from pywan.coordination.tables import (
+    BucketKey,
+    Epoch,
+    Incarnation,
+    Learner,
+    Number,
+    RegionAttributes,
+    RegionName,
+    Weight,
+)
 from pywan.errors import ProtocolError
+
+Take = Callable[[Coordinator, Incarnation, int], None]  # It hands over one request of a member, at that time.
 
 
 def take_requests(
@@ -19,76 +32,89 @@ def take_requests(
     """Hands the requests of one message to the coordinator, in their order. What it decides is to be stored before the
     message is answered. Returns those that it refuses, each with its place in the message.
 
-    ProtocolError: there is no such request, or it has other fields. Those before it have been taken.
+    ProtocolError: there is no such request, or it has other fields. Then none of them was taken.
     """
     refused: list[tuple[int, Refused]] = []
-    for index, each in enumerate(requests):
-        take_request(core, me, each, now_us)
+    for index, take in enumerate([_read(each) for each in requests]):
+        take(core, me, now_us)
         refused += [(index, refusal) for refusal in core.take_refusals(me)]
     return refused
 
 
 def take_request(core: Coordinator, me: Incarnation, request: object, now_us: int) -> None:
     """Hands a member's request to the coordinator. ProtocolError: there is no such one, or it has other fields."""
-    if not isinstance(request, list) or not request or not isinstance(request[0], str) or request[0] not in _REQUESTS:
+    _read(request)(core, me, now_us)
+
+
+def _read(request: object) -> Take:
+    if type(request) is not list or not request or type(request[0]) is not str or request[0] not in _REQUESTS:
         raise ProtocolError(f"coordination-ask: there is no request {quoted(request)}")
-    name, *fields = request
     try:
-        _REQUESTS[name](core, me, fields, now_us)
-    except (ValueError, IndexError, TypeError):
-        raise ProtocolError(f"coordination-ask: {name} has not the fields {quoted(fields)}") from None
+        return _REQUESTS[request[0]](request[1:])
+    except ProtocolError as error:
+        raise ProtocolError(f"coordination-ask: {error}") from None
 
 
-def _region(value: Any) -> str:
-    return check_name(value, "a region's name", ProtocolError)
+_fields_of_host = plain.reader(tuple[RegionName, RegionAttributes, Weight], "host")
+_fields_of_unhost = plain.reader(tuple[RegionName], "unhost")
+_fields_of_destroy_region = plain.reader(tuple[RegionName], "destroy-region")
+_fields_of_caught_up = plain.reader(tuple[BucketKey, Epoch, Incarnation, Number], "caught-up")
+_fields_of_suspect = plain.reader(tuple[Incarnation], "suspect")
+_copy_of_unreachable = plain.reader(tuple[Incarnation], "unreachable")
+_pairs_of_unreachable = plain.reader(
+    Annotated[tuple[tuple[BucketKey, Epoch], ...], Most(MAX_BUCKETS)], "buckets of unreachable"
+)
+_fields_of_ready = plain.reader(Annotated[tuple[BucketKey, ...], Most(MAX_BUCKETS)], "buckets of ready")
 
 
-def _host(core: Coordinator, me: Incarnation, fields: list[Any], now_us: int) -> None:
-    region, attributes, weight = fields
-    core.host(me, _region(region), encoding.attributes_of(attributes), encoding.number_of(weight), now_us)
+def _host(fields: list[Any]) -> Take:
+    region, attributes, weight = _fields_of_host(fields)
+    return lambda core, me, now_us: core.host(me, region, attributes, weight, now_us)
 
 
-def _unhost(core: Coordinator, me: Incarnation, fields: list[Any], now_us: int) -> None:
-    core.unhost(me, _region(fields[0]), now_us)
+def _unhost(fields: list[Any]) -> Take:
+    (region,) = _fields_of_unhost(fields)
+    return lambda core, me, now_us: core.unhost(me, region, now_us)
 
 
-def _destroy_region(core: Coordinator, me: Incarnation, fields: list[Any], now_us: int) -> None:
-    core.destroy_region(me, _region(fields[0]))
+def _destroy_region(fields: list[Any]) -> Take:
+    (region,) = _fields_of_destroy_region(fields)
+    return lambda core, me, now_us: core.destroy_region(me, region)
 
 
-def _caught_up(core: Coordinator, me: Incarnation, fields: list[Any], now_us: int) -> None:
-    key, epoch, member, transfer = fields
-    learner = Learner(encoding.incarnation_of(member), encoding.number_of(transfer))
-    core.caught_up(me, encoding.key_of(key), encoding.epoch_of(epoch), learner, now_us)
+def _caught_up(fields: list[Any]) -> Take:
+    key, epoch, member, transfer = _fields_of_caught_up(fields)
+    return lambda core, me, now_us: core.caught_up(me, key, epoch, Learner(member, transfer), now_us)
 
 
-def _unreachable(core: Coordinator, me: Incarnation, fields: list[Any], now_us: int) -> None:
-    copy, *pairs = fields
-    epochs: dict[BucketKey, Epoch] = {encoding.key_of(key): encoding.epoch_of(epoch) for key, epoch in pairs}
-    core.unreachable(me, epochs, encoding.incarnation_of(copy), now_us)
+def _unreachable(fields: list[Any]) -> Take:
+    (copy,) = _copy_of_unreachable(fields[:1])
+    epochs: dict[BucketKey, Epoch] = dict(_pairs_of_unreachable(fields[1:]))
+    return lambda core, me, now_us: core.unreachable(me, epochs, copy, now_us)
 
 
-def _suspect(core: Coordinator, me: Incarnation, fields: list[Any], now_us: int) -> None:
-    core.suspect(me, encoding.incarnation_of(fields[0]), now_us)
+def _suspect(fields: list[Any]) -> Take:
+    (member,) = _fields_of_suspect(fields)
+    return lambda core, me, now_us: core.suspect(me, member, now_us)
 
 
-def _ready(core: Coordinator, me: Incarnation, fields: list[Any], now_us: int) -> None:
-    core.ready(me, [encoding.key_of(each) for each in fields], now_us)
+def _ready(fields: list[Any]) -> Take:
+    keys = _fields_of_ready(fields)
+    return lambda core, me, now_us: core.ready(me, keys, now_us)
 
 
-def _leave(core: Coordinator, me: Incarnation, fields: list[Any], now_us: int) -> None:
-    core.leave(me, now_us)
+def _alone(name: str, take: Take) -> Callable[[list[Any]], Take]:
+    """A request without fields."""
+    read = plain.reader(tuple[()], name)
+
+    def read_none(fields: list[Any]) -> Take:
+        read(fields)
+        return take
+
+    return read_none
 
 
-def _stay(core: Coordinator, me: Incarnation, fields: list[Any], now_us: int) -> None:
-    core.stay(me, now_us)
-
-
-def _left(core: Coordinator, me: Incarnation, fields: list[Any], now_us: int) -> None:
-    core.left(me, now_us)
-
-
-_REQUESTS: dict[str, Callable[[Coordinator, Incarnation, list[Any], int], None]] = {
+_REQUESTS: dict[str, Callable[[list[Any]], Take]] = {
     "host": _host,
     "unhost": _unhost,
     "destroy-region": _destroy_region,
@@ -96,7 +122,7 @@ _REQUESTS: dict[str, Callable[[Coordinator, Incarnation, list[Any], int], None]]
     "unreachable": _unreachable,
     "suspect": _suspect,
     "ready": _ready,
-    "leave": _leave,
-    "stay": _stay,
-    "left": _left,
+    "leave": _alone("leave", lambda core, me, now_us: core.leave(me, now_us)),
+    "stay": _alone("stay", lambda core, me, now_us: core.stay(me, now_us)),
+    "left": _alone("left", lambda core, me, now_us: core.left(me, now_us)),
 }

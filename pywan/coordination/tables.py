@@ -1,13 +1,17 @@
 """Owns the words in which a coordinator decides: incarnations, epochs, regions, buckets. Immutable values.
 
-docs/decisions/0056 says why they are as they are.
+docs/decisions/0056 says why they are as they are. Members and the coordinator tell each other these values, so each
+field says what it may hold (pywan.coordination.plain): nothing else is taken from a message or from a file.
 """
 
 from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+from pywan.config.attributes import INT_MAX, MAX_BUCKETS, MAX_COPIES, MAX_DISTRIBUTED_SYSTEM_ID
+from pywan.coordination.plain import Host, Most, Name, Range, Text
 
 DRIFT_DIVISOR = 20  # Who waits for the end of a time that another one has waits a twentieth longer: clocks drift.
 RUN_MAX = (1 << 31) - 1  # About 65,000 starts of a coordinator that each decide something.
@@ -15,15 +19,37 @@ RUN_STEP_MAX = 1 << 16  # A run is above the runs that it knows by a random numb
 # A new generation is also above so many steps more: above runs that were forgotten, and that nobody names.
 FORGOTTEN_RUNS = 16
 DECISION_MAX = (1 << 32) - 1
+# What a member says of decisions that this coordinator does not know is believed so far above those that it knows:
+# 4,096 starts of a coordinator on average, and more decisions than a site makes in years. It is never believed above a
+# quarter of the numbers. A coordinator that has decided nothing believes up to half (docs/decisions/0081).
+BELIEVED_RUNS = 1 << 27
+BELIEVED_DECISIONS = 1 << 28
+MEMBERS_MAX = 250  # Of a site. A member has lanes to 256 others (WAN_TAIL_LANES_MAX); some may be of members that went.
+REGIONS_MAX = 4_096  # Of a site.
+# Of all regions of a site together: a little more than 1,000 regions of 113 buckets. The coordinator takes about 1.5 kB
+# of memory for each, and a member that reports all it knows names as many.
+BUCKETS_MAX = 1 << 17
+INCARNATIONS_KEPT = 16  # A set of copies may name one that was not the last.
+# The longest time that a coordinator tells. `member-timeout` is at most 600,000 s, and a lease lasts a little longer.
+DELAY_MAX_US = 700_000_000_000
 UNTIMED = 0  # A time: the next tick is to come at once. It was never due at another time, so it is not late.
 MEMBER_TIMEOUT_US = 5_000_000  # The default of `member-timeout`: a member that is silent for so long is lost.
+
+Run = Annotated[int, Range(0, RUN_MAX)]
+Number = Annotated[int, Range(0, DECISION_MAX)]
+Word = Annotated[int, Range(0, RUN_MAX << 32 | DECISION_MAX)]  # An epoch as one number.
+MemberId = Annotated[int, Range(0, (1 << 32) - 1)]
+RegionName = Annotated[str, Name()]
+Identity = Annotated[str, Name(or_none=True)]  # Of a site.
+Delay = Annotated[int, Range(-1, INT_MAX)]  # In milliseconds.
+Weight = Annotated[int, Range(0, INT_MAX)]  # local-max-memory in MB; 0: an accessor.
 
 
 class Incarnation(NamedTuple):
     """One process of a member. A member that restarts is another incarnation: its memory is empty."""
 
-    name: str
-    member_id: int  # Drawn at random when the member starts.
+    name: Annotated[str, Name()]
+    member_id: MemberId  # Drawn at random when the member starts.
 
     def __str__(self) -> str:
         return f"{self.name}#{self.member_id:x}"
@@ -35,8 +61,8 @@ class Epoch(NamedTuple):
     No two runs of a coordinator give the same epoch, whatever each of them has forgotten (docs/decisions/0070).
     """
 
-    run: int  # The run of the coordinator that gave it.
-    number: int  # At most that of the decision which gave it.
+    run: Run  # The run of the coordinator that gave it.
+    number: Number  # At most that of the decision which gave it.
 
     def __str__(self) -> str:
         return f"{self.run}.{self.number}"
@@ -58,8 +84,8 @@ NO_EPOCH = Epoch(0, 0)
 class DecisionId(NamedTuple):
     """Names a decision. Runs and numbers count up; `run` tells an older file of the coordinator that was put back."""
 
-    run: int
-    number: int
+    run: Run
+    number: Number
 
     def __str__(self) -> str:
         return f"{self.run}.{self.number}"
@@ -78,15 +104,15 @@ class RegionAttributes:
     """What all members of the site must say alike of a region."""
 
     kind: Kind
-    total_num_buckets: int = 113
-    redundant_copies: int = 0
-    colocated_with: str = ""
-    min_in_sync_copies: int = 1
-    recovery_delay_ms: int = -1  # After a member was lost; -1: lost copies are not made again.
-    startup_recovery_delay_ms: int = 0  # After a member has come; -1: it gets no copies.
+    total_num_buckets: Annotated[int, Range(1, MAX_BUCKETS)] = 113
+    redundant_copies: Annotated[int, Range(0, MAX_COPIES - 1)] = 0
+    colocated_with: Annotated[str, Name(or_none=True)] = ""
+    min_in_sync_copies: Annotated[int, Range(1, MAX_COPIES)] = 1
+    recovery_delay_ms: Delay = -1  # After a member was lost; -1: lost copies are not made again.
+    startup_recovery_delay_ms: Delay = 0  # After a member has come; -1: it gets no copies.
     # So long after its last copies were heard a bucket begins anew, empty; -1: when they are proved to be gone.
-    silence_limit_ms: int = -1
-    only_once: str = ""  # Why only one member can have it. Empty: several can.
+    silence_limit_ms: Delay = -1
+    only_once: Annotated[str, Text(100)] = ""  # Why only one member can have it. Empty: several can.
     # The coordinator decides this: other members may have the region, or ask for it. Members that create it say False.
     shared: bool = False
 
@@ -107,18 +133,33 @@ class Reach(enum.Enum):
 
 
 class BucketKey(NamedTuple):
-    region: str
-    number: int
+    region: RegionName
+    number: Annotated[int, Range(0, MAX_BUCKETS - 1)]
 
     def __str__(self) -> str:
         return f"{self.region}[{self.number}]"
+
+
+class RunOfBuckets(NamedTuple):
+    """Neighbours of one region, for which the same was decided."""
+
+    region: RegionName
+    first: Annotated[int, Range(0, MAX_BUCKETS - 1)]
+    length: Annotated[int, Range(1, MAX_BUCKETS)]
+
+    def problem(self) -> str:
+        end = self.first + self.length
+        return f"bucket {end - 1} of region {self.region} is above {MAX_BUCKETS - 1}" if end > MAX_BUCKETS else ""
 
 
 class Learner(NamedTuple):
     """A copy that is being made. `transfer` tells its image from an earlier one that was broken off."""
 
     member: Incarnation
-    transfer: int  # The decision that began it.
+    transfer: Number  # The decision that began it.
+
+
+Members = Annotated[tuple[Incarnation, ...], Most(MEMBERS_MAX, each_once=True)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,14 +173,26 @@ class Bucket:
     epoch: Epoch = NO_EPOCH
     # Sequences start over in a new life: the bucket may have lost its end, or all of it. It is the word of the epoch
     # under which the life began: no epoch of the life is below that, and every epoch of an earlier life is.
-    life: int = 0
-    inherits: int = 0  # The life whose content this one goes on with; 0: it began empty.
-    version: int = 0  # Counts the changes of the three sets: `in_sync`, `leaving`, `unfenced`.
+    life: Word = 0
+    inherits: Word = 0  # The life whose content this one goes on with; 0: it began empty.
+    version: Number = 0  # Counts the changes of the three sets: `in_sync`, `leaving`, `unfenced`.
     primary: Incarnation | None = None  # None: nobody can be primary now; the bucket waits.
-    in_sync: tuple[Incarnation, ...] = ()
-    leaving: tuple[Incarnation, ...] = ()  # Out of `in_sync`, but not everybody who stays in it has stored that.
-    learners: tuple[Learner, ...] = ()
-    unfenced: tuple[Incarnation, ...] = ()  # An earlier set of several, none of whom has stored a later decision yet.
+    in_sync: Members = ()
+    leaving: Members = ()  # Out of `in_sync`, but not everybody who stays in it has stored that.
+    learners: Annotated[tuple[Learner, ...], Most(MEMBERS_MAX)] = ()
+    unfenced: Members = ()  # An earlier set of several, none of whom has stored a later decision yet.
+
+    def problem(self) -> str:
+        """What contradicts the invariants, in words; "": nothing does."""
+        if self.primary is not None and self.primary not in self.in_sync:
+            return f"its primary, member {self.primary}, is not among the copies in sync"
+        learning = set(self.learning)
+        if len(learning) < len(self.learners):
+            return "a member is there twice among those that learn"
+        for member in self.in_sync:
+            if member in learning:
+                return f"member {member} is among the copies in sync and among those that learn"
+        return ""
 
     @property
     def holders(self) -> tuple[Incarnation, ...]:
@@ -167,15 +220,26 @@ class MemberProfile:
     """What a member says of itself when it joins."""
 
     incarnation: Incarnation
-    host: str
-    port: int  # Of its lane: other members connect there.
-    distributed_system_id: int
-    site_identity: str = ""  # As its folder says; empty: it was never a member of a site.
+    host: Annotated[str, Host()]
+    port: Annotated[int, Range(1, 65535)]  # Of its lane: other members connect there.
+    distributed_system_id: Annotated[int, Range(-1, MAX_DISTRIBUTED_SYSTEM_ID)]  # -1: it has no WAN.
+    site_identity: Identity = ""  # As its folder says; empty: it was never a member of a site.
     seen: DecisionId = NO_DECISION  # The newest decision that any of its incarnations heard of, as its folder says.
-    version: str = ""  # Of pywan.
-    hosting: tuple[tuple[str, int], ...] = ()  # Its regions, each with local-max-memory in MB; 0: it is an accessor.
-    process: str = ""  # Its machine, its pid, and when that process began (pywan.base.processes).
-    before: tuple[int, ...] = ()  # The member ids of the incarnations that its folder names. It has locked the folder.
+    version: Annotated[str, Text(64)] = ""  # Of pywan.
+    hosting: Annotated[
+        tuple[tuple[RegionName, Weight], ...], Most(REGIONS_MAX)
+    ] = ()  # Its regions, each with local-max-memory in MB; 0: it is an accessor.
+    process: Annotated[str, Text(200)] = ""  # Its machine, its pid, and when that process began (pywan.base.processes).
+    # The member ids of the incarnations that its folder names. It has locked the folder.
+    before: Annotated[tuple[MemberId, ...], Most(INCARNATIONS_KEPT, each_once=True)] = ()
+
+    def problem(self) -> str:
+        """What contradicts itself, in words; "": nothing does."""
+        if len({region for region, _ in self.hosting}) < len(self.hosting):
+            return f"member {self.incarnation} names a region of its own twice"
+        if self.incarnation.member_id in self.before:
+            return f"member {self.incarnation} names itself as an earlier one"
+        return ""
 
     @property
     def machine(self) -> str:

@@ -14,14 +14,15 @@ from typing import Any
 
 from pywan.base.addresses import Address
 from pywan.base.clocks import boot_us
-from pywan.base.names import check_name, quoted
-from pywan.coordination import encoding
+from pywan.base.names import check_name
+from pywan.coordination import encoding, plain
 from pywan.coordination.choice import Choice
 from pywan.coordination.coordinator import Coordinator
+from pywan.coordination.joins import join_of
 from pywan.coordination.messages import Refused
 from pywan.coordination.requests import take_requests
 from pywan.coordination.tables import Incarnation, MemberProfile
-from pywan.errors import ConfigurationError, ProtocolError
+from pywan.errors import ConfigurationError
 from pywan.site.coordinator_driver import CoordinatorDriver, Mailbox
 from pywan.site.locator_claims import LocatorClaims
 from pywan.site.packed_tables import PackedTables
@@ -31,7 +32,6 @@ log = logging.getLogger("pywan.coordinator")
 POLL_S = 0.5  # A member's question for news is answered after so long, if there are none.
 POLLS_A_TIMEOUT = 10  # At least so many. With a short `member-timeout` a question is answered sooner.
 UNDECIDED_WAIT_S = 1.0  # A member that joins is answered after so long at the latest, though nobody coordinates yet.
-MAX_REQUESTS = 10_000  # In one message of a member.
 
 
 class CoordinationHost:
@@ -140,18 +140,14 @@ class CoordinationHost:
     # --- requests of members ---
 
     def _on_join(self, request: dict[str, Any], peer: tuple[Any, ...]) -> dict[str, Any]:
-        profile = encoding.profile_of(request.get("profile"))
-        check_name(profile.incarnation.name, "a member's name", ProtocolError)
-        stored = encoding.decision_id_of(request.get("stored"))
-        regions = {name: encoding.attributes_of(value) for name, value in _map(request, "regions").items()}
-        holdings = encoding.holdings_of(encoding.unpack(request["holdings"])) if "holdings" in request else {}
-        claimed = request.get("coordinator")
+        join = join_of(request)
+        profile, claimed = join.profile, join.coordinator
         me = profile.incarnation
         with self._changed:
             # A locator that has just started asks the others first.
             self._changed.wait_for(lambda: self._choice.coordinator or not self._driver.running, UNDECIDED_WAIT_S)
             if claimed:
-                self._claims.hear_member(check_name(claimed, "a coordinator", ProtocolError), profile.site_identity)
+                self._claims.hear_member(claimed, profile.site_identity)
             core = self._decider()
             if isinstance(core, dict):
                 return core
@@ -159,12 +155,11 @@ class CoordinationHost:
             if refusal is not None:
                 named = {"site_identity": core.site.identity} if refusal.join_again else {}
                 return self._reply(refused=[refusal], **named)
-            if request.get("ended") is not None:  # The member has seen that its earlier incarnation is gone.
-                earlier = encoding.incarnation_of(request["ended"])
-                if earlier.name == me.name and earlier != me:  # Both are on one machine.
-                    core.left(earlier, boot_us())
+            earlier = join.ended  # The member has seen that it is gone.
+            if earlier is not None and earlier.name == me.name and earlier != me:  # Both are on one machine.
+                core.left(earlier, boot_us())
             self._driver.hear_identity(profile.site_identity, claimed)
-            core.join(profile, regions, holdings, stored, boot_us())
+            core.join(profile, join.regions, join.holdings, join.stored, boot_us())
             refused = [each for each in self._driver.act(me) if isinstance(each, Refused)]
             if refused:
                 return self._reply(refused=refused)
@@ -202,10 +197,7 @@ class CoordinationHost:
     def _on_poll(self, request: dict[str, Any], peer: tuple[Any, ...]) -> dict[str, Any]:
         """Renews the member's lease, and waits a little for news."""
         me, stored = encoding.incarnation_of(request.get("me")), encoding.decision_id_of(request.get("stored"))
-        told = request.get("reaches", [])
-        if not isinstance(told, list) or len(told) > MAX_REQUESTS:
-            raise ProtocolError(f"coordination-poll: reaches is a list of at most {MAX_REQUESTS}")
-        reaches = [encoding.incarnation_of(each) for each in told]
+        reaches = encoding.members_of(request.get("reaches", []))
         deadline = time.monotonic() + self._poll_s
         with self._changed:
             core = self._decider()
@@ -250,9 +242,7 @@ class CoordinationHost:
         """Takes requests of a member in their order, and stores what they decide once. The reply says of each that was
         refused why."""
         me = encoding.incarnation_of(request.get("me"))
-        requests = request.get("requests")
-        if not isinstance(requests, list) or len(requests) > MAX_REQUESTS:
-            raise ProtocolError(f"coordination-ask: requests is a list of at most {MAX_REQUESTS}")
+        requests = plain.list_of(request.get("requests"), encoding.REQUESTS_MAX, "coordination-ask: requests")
         with self._changed:
             core = self._decider()
             if isinstance(core, dict):
@@ -331,10 +321,3 @@ class CoordinationHost:
                 "member_timeout_ms": self._member_timeout_us // 1000,
             }
             return {**told, **driver.core.status(boot_us())} if driver.core is not None else told
-
-
-def _map(request: dict[str, Any], key: str) -> dict[str, Any]:
-    value = request.get(key, {})
-    if not isinstance(value, dict):
-        raise ProtocolError(f"{key} is a map, not {quoted(value)}")
-    return value

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 
-from pywan.coordination import encoding
+from pywan.coordination import encoding, plain
 from pywan.coordination.messages import Tables
 
 KEPT = 8  # Members that hear of every decision lack the same few. What a new member gets may take some MB.
@@ -24,6 +24,6 @@ class PackedTables:
             for each, packed in self._kept:
                 if each is tables:
                     return packed
-            packed = encoding.pack(encoding.plain_tables(tables))
+            packed = plain.pack(encoding.plain_tables(tables))
             self._kept.append((tables, packed))
             return packed

@@ -31,9 +31,9 @@ class RememberedFile:
             value = json.loads(read_regular(self._path, MAX_FILE_BYTES, follow=False).data.decode())
             return Remembered(
                 check_name(value["coordinator"], "a coordinator"),
-                str(value["site_identity"]),
+                encoding.identity_of(value["site_identity"]),
                 encoding.decision_id_of(value["seen"]),
-                encoding.numbers_of(value["incarnations"]),
+                encoding.member_ids_of(value["incarnations"]),
             )
         except (FileError, OSError, ValueError, KeyError, TypeError, PywanError) as error:
             raise ConfigurationError(

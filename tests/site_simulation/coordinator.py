@@ -7,9 +7,10 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from pywan.coordination import encoding
+from pywan.coordination import encoding, plain
 from pywan.coordination.actions import Probe, Store, Tell
 from pywan.coordination.coordinator import Coordinator
+from pywan.coordination.joins import join_of
 from pywan.coordination.messages import MayLeave, Refused, StillNeeded, Tables
 from pywan.coordination.requests import take_requests
 from pywan.coordination.tables import RUN_STEP_MAX, Incarnation, MemberProfile, Reach
@@ -75,26 +76,22 @@ class CoordinatorNode(Node):
 
     def _join(self, request: dict[str, Any], reply: Reply) -> None:
         core, now = self.core, self.clock()
-        profile = encoding.profile_of(request["profile"])
-        stored = encoding.decision_id_of(request["stored"])
-        regions = {name: encoding.attributes_of(value) for name, value in request["regions"].items()}
-        holdings = encoding.holdings_of(encoding.unpack(request["holdings"])) if "holdings" in request else {}
+        join = join_of(request)
+        profile, earlier = join.profile, join.ended
         me = profile.incarnation
         self.world.proofs.heard(me)
-        if request["ended"] is not None:
-            earlier = encoding.incarnation_of(request["ended"])
-            if earlier.name == me.name and earlier != me:
-                core.left(earlier, now)
-        if self._may_adopt_identity and request["coordinator"] and profile.site_identity:
+        if earlier is not None and earlier.name == me.name and earlier != me:
+            core.left(earlier, now)
+        if self._may_adopt_identity and join.coordinator and profile.site_identity:
             core.site.identity = profile.site_identity
         self._may_adopt_identity = self._may_adopt_identity and not profile.site_identity
-        core.join(profile, regions, holdings, stored, now)
+        core.join(profile, join.regions, join.holdings, join.stored, now)
         told = [each for each in self._act(me) if isinstance(each, Refused)]
         fields: dict[str, Any] = {}
         if not told:
             self._next_poll_us[me] = now + POLL_GAP_US
             tables = core.tables(0, core.member_timeout_us)
-            fields = {"tables": encoding.pack(encoding.plain_tables(tables))}
+            fields = {"tables": plain.pack(encoding.plain_tables(tables))}
         reply(self._reply(refused=[encoding.plain_refused(each) for each in told], **fields))
 
     def _poll(self, request: dict[str, Any], reply: Reply) -> None:
@@ -126,7 +123,7 @@ class CoordinatorNode(Node):
         tables = core.answer(waiting[1], core.member_timeout_us) if core.may_hear(me) else None
         waiting[2](
             self._reply(
-                tables=None if tables is None else encoding.pack(encoding.plain_tables(tables)),
+                tables=None if tables is None else plain.pack(encoding.plain_tables(tables)),
                 refused=[encoding.plain_refused(each) for each in mail if isinstance(each, Refused)],
                 **encoding.plain_leaving(mail),
             )

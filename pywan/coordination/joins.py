@@ -1,0 +1,52 @@
+"""Reads what a member says when it joins (`coordination-join`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pywan.coordination import encoding, plain
+from pywan.coordination.tables import BucketKey, DecisionId, Holding, Incarnation, MemberProfile, RegionAttributes
+from pywan.errors import ProtocolError
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """Each region in the profile's `hosting` is described in `regions`, and so is each that has a holding. No other
+    one is. Holdings name no bucket above those of their region."""
+
+    profile: MemberProfile
+    regions: dict[str, RegionAttributes]
+    holdings: dict[BucketKey, Holding]
+    stored: DecisionId
+    coordinator: str  # The locator that it knows to coordinate; empty: none.
+    ended: Incarnation | None  # Its earlier incarnation, of which it has seen that it is gone.
+
+
+def join_of(request: Mapping[str, Any]) -> Join:
+    """ProtocolError: the request is none. Nothing of it may be taken then."""
+    profile = encoding.profile_of(request.get("profile"))
+    stored = encoding.decision_id_of(request.get("stored"))
+    regions = encoding.regions_of(request.get("regions", {}))
+    coordinator = request.get("coordinator") or ""
+    ended = request.get("ended")
+    packed = request.get("holdings")
+    holdings = {} if packed is None else encoding.holdings_of(plain.unpack(packed), regions)
+    hosted = {region for region, _ in profile.hosting}
+    if not hosted <= regions.keys():
+        raise ProtocolError(f"member {profile.incarnation} has region {min(hosted - regions.keys())}, not described")
+    named = hosted | {key.region for key in holdings}
+    if named != regions.keys():
+        raise ProtocolError(
+            f"member {profile.incarnation} describes region {min(regions.keys() - named)}, which it does not have, and"
+            " of which it holds nothing"
+        )
+    return Join(
+        profile,
+        regions,
+        holdings,
+        stored,
+        encoding.locator_of(coordinator) if coordinator else "",
+        None if ended is None else encoding.incarnation_of(ended),
+    )
