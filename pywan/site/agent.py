@@ -18,6 +18,7 @@ from typing import Any
 from pywan.base.addresses import Address
 from pywan.base.clocks import boot_us
 from pywan.base.draws import drawn_number
+from pywan.base.lines import Lines
 from pywan.base.processes import has_ended, this_process
 from pywan.base.threads import start_thread
 from pywan.coordination.agent_session import (
@@ -111,6 +112,7 @@ class Agent:
         self._claims, self._file = claims, RememberedFile(name, file)
         self._on_change, self._on_lease, self._on_given_up = on_change, on_lease, on_given_up
         self._changed = threading.Condition()  # Guards everything below.
+        self._lines = Lines(log)  # What a coordinator answers that cannot be used.
         self._session = AgentSession(
             Incarnation(name, member_id),
             host=host,
@@ -389,10 +391,12 @@ class Agent:
                 message = session.encoded_requests(batch)
             try:
                 self._send(address, batch, message)
+            except ProtocolError as error:
+                self._lines.warning("member %s: what the coordinator answers cannot be used: %s", self.name, error)
             except PywanError as error:
                 log.debug("member %s: %s", self.name, error)
             except Exception:
-                log.exception("member %s: a request to the coordinator failed", self.name)
+                self._lines.exception("member %s: a request to the coordinator failed", self.name)
 
     def _send(self, address: Address, batch: list[tuple[RequestKey, Request]], message: dict[str, Any]) -> None:
         reply = self._coordinator.tell(address, "coordination-ask", **message)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pywan.base.clocks import boot_us
+from pywan.base.lines import Lines
 from pywan.base.processes import this_machine
 from pywan.base.threads import start_thread
 from pywan.coordination.actions import Lost, Probe, Store, Tell
@@ -77,6 +78,7 @@ class CoordinatorDriver:
         self._made_up_identity = ""  # The one that it made up, before a member told what the site is called.
         self._mailboxes: dict[Incarnation, Mailbox] = {}
         self._next_poll_us: dict[Incarnation, int] = {}  # When a member is looked at that asks nothing.
+        self._failures = Lines(log)  # Of our own: what made the coordinator fail may be in its file.
         self._prober: Prober | None = None
         self._thread: threading.Thread | None = None
 
@@ -268,7 +270,7 @@ class CoordinatorDriver:
                 except DiskAccessError:
                     wait_s = REOPEN_S
                 except Exception as error:
-                    log.exception("locator %s: the coordinator failed", self.choice.name)
+                    self._failures.exception("locator %s: the coordinator failed", self.choice.name)
                     self.fail(error)
                     wait_s = REOPEN_S
                 self._wakes_us = NEVER_US if wait_s is None else boot_us() + round(wait_s * 1e6)

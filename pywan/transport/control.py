@@ -133,7 +133,7 @@ class ControlServer:
         except OSError as error:
             log.debug("%s: connection from %s broke: %s", self.name, place, error)
         except Exception:
-            log.exception("%s: closed the connection from %s after an internal error", self.name, place)
+            connection.exception("%s: closed the connection from %s after an internal error", self.name, place)
 
     def _complain(self, connection: Connection, reason: object) -> None:
         connection.warning("%s: closed the connection from %s: %s", self.name, connection.place, reason)
@@ -229,6 +229,9 @@ class ControlServer:
                 result = self._stream(sock, message.request_id, result)
             after = getattr(result, "after", None)
             frame = wire.encode(message.request_id, {**(result or {}), "ok": True})
+        except ProtocolError as error:
+            connection.warning("%s: refused %.80r from %s: %s", self.name, request.get("op"), connection.place, error)
+            frame = wire.encode(message.request_id, wire.error_reply(error))
         except PywanError as error:
             frame = wire.encode(message.request_id, wire.error_reply(error))
         except OSError:
@@ -243,7 +246,7 @@ class ControlServer:
                 wire.out_of_memory(error),
             )
         except Exception as error:
-            log.exception("%s: request %.80r from %s:%s failed", self.name, request.get("op"), peer[0], peer[1])
+            connection.exception("%s: request %.80r from %s failed", self.name, request.get("op"), connection.place)
             frame = wire.encode(message.request_id, wire.error_reply(error))
         try:
             self._reply(sock, frame)

@@ -74,6 +74,11 @@ class Connection:
         if not self.given_up:
             self._owner.lines.warning(text, *values)
 
+    def exception(self, text: str, *values: object) -> None:
+        """Logs our own mistake in serving this connection, with its traceback. There is a limit for these lines too:
+        who found out how to cause it may do so again and again."""
+        self._owner.lines.exception(text, *values)
+
     def end(self) -> None:
         """Ends the connection. Any thread may call it."""
         if self._stop is not None:
