@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from pywan.config.attributes import MAX_BUCKETS
-from pywan.coordination import encoding, plain
+from pywan.coordination import decisions, encoding, plain
 from pywan.coordination.actions import Probe, Store, Tell
 from pywan.coordination.coordinator import Coordinator
 from pywan.coordination.journal import Journal
@@ -1784,3 +1784,31 @@ def test_copies_stay_where_they_are_if_members_that_come_are_not_to_get_any_at_o
     site.host("data", site.attributes, B)
     site.pass_time(3 * OVER, A, B)
     assert all(each.in_sync == (A,) and not each.learners for each in site.core.site.buckets.values())
+
+
+def test_what_has_gone_is_not_named_for_ever_and_who_lacks_it_is_told_all_that_there_is(monkeypatch):
+    monkeypatch.setattr(decisions, "GONE_KEPT", 10)
+    site = Site(A)
+    since = site.core.site.number
+    for number in range(20):
+        site.host(f"r{number}", RegionAttributes(Kind.PARTITION, total_num_buckets=4), A)
+        site.core.destroy_region(A, f"r{number}")
+        site.act()
+    assert len(site.core.site._last._at) < 30
+    told = site.core.tables(since, 0)
+    assert told.since == 0 and [name for name, _ in told.regions] == ["data"]
+    assert {key.region for key, _ in told.buckets} == {"data"}
+    newest = site.core.site.number
+    site.core.destroy_region(A, "data")
+    site.act()
+    assert site.core.tables(newest, 0).regions == (("data", None),), "a member that is up to date hears of it"
+
+
+def test_a_coordinator_that_starts_again_tells_a_member_that_is_behind_what_there_is():
+    site = Site(A)
+    since = site.core.site.number
+    site.core.destroy_region(A, "data")
+    site.act()
+    site.start()
+    told = site.core.tables(since, 0)
+    assert told.since == 0 and not told.regions and not told.buckets

@@ -211,7 +211,7 @@ def site(tmp_path_factory):
 
 @pytest.mark.parametrize("what", JOINS)
 def test_a_join_that_says_what_cannot_be_is_refused_and_nothing_of_it_is_taken(site, caplog, what):
-    started, honest = site
+    started, _ = site
     before = coordination(started)
     assert is_refused(started.address, "coordination-join", copy.deepcopy(JOINS[what]))
     after = coordination(started)

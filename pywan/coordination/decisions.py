@@ -25,6 +25,8 @@ from pywan.coordination.tables import (
 )
 from pywan.errors import IllegalStateError
 
+GONE_KEPT = 1 << 16  # Entries that have gone, and of which members hear one by one.
+
 
 class Decisions:
     """Every change of an entry is a decision with the next number. The indexes are derived from the tables."""
@@ -163,18 +165,18 @@ class Decisions:
     # --- decisions ---
 
     def set_member(self, member: Incarnation, profile: MemberProfile | None) -> None:
-        self._decide(member)
+        self._decide(member, is_gone=profile is None)
         self._place_member(member, profile)
 
     def set_region(self, region: str, attributes: RegionAttributes | None) -> None:
-        self._decide(region)
+        self._decide(region, is_gone=attributes is None)
         self._place_region(region, attributes)
 
     def set_bucket(self, key: BucketKey, bucket: Bucket | None) -> None:
-        self._decide(key)
+        self._decide(key, is_gone=bucket is None)
         self._place(key, bucket)
 
-    def _decide(self, key: Hashable) -> None:
+    def _decide(self, key: Hashable, *, is_gone: bool = False) -> None:
         if self.number >= DECISION_MAX:
             raise IllegalStateError(
                 f"the coordinator of site {self.identity} has no number for another decision; end the site, and start"
@@ -182,7 +184,7 @@ class Decisions:
             )
         self.number += 1
         self.runs[self.run], self._decided_by = self.number, self.run
-        self._last.note(key, self.number)
+        self._last.note(key, self.number, is_gone=is_gone)
 
     def _place_member(self, member: Incarnation, profile: MemberProfile | None) -> None:
         before = self.members.pop(member, None)
@@ -253,8 +255,15 @@ class Decisions:
     # --- what others are told, and what is stored ---
 
     def tables(self, since: int, coordinator: str, lease_us: int, undecided: Container[BucketKey]) -> Tables:
-        """Everything that was decided behind number `since`. Of `undecided` buckets nothing is told."""
+        """Everything that was decided behind number `since`. Of `undecided` buckets nothing is told.
+
+        Where it is forgotten what has gone since, the tables begin at 0: they are whole, and name what there is.
+        """
+        since = 0 if since < self._last.forgotten else since
         members, regions, buckets = self._newer(since)
+        if not since:
+            regions = [each for each in regions if each in self.regions]
+            buckets = [each for each in buckets if each in self.buckets]
         return Tables(
             since,
             self.newest,
@@ -273,6 +282,7 @@ class Decisions:
             return None
         members, regions, buckets = self._newer(self._stored_through)
         self._stored_through = self.number
+        self._last.forget_gone()
         return Store(
             self.newest,
             self.generation,
@@ -306,6 +316,7 @@ class Decisions:
         for key, bucket in store.buckets:
             self._place(key, bucket)
             self._last.note(key, self.number)
+        self._last.forgotten = self.number  # The file does not name what has gone.
 
 
 def _take_out(index: dict[Incarnation, dict[BucketKey, None]], member: Incarnation, key: BucketKey) -> None:
@@ -317,14 +328,29 @@ def _take_out(index: dict[Incarnation, dict[BucketKey, None]], member: Incarnati
 
 
 class _LastDecisions:
-    """The number of the last decision about each entry, in the order of the decisions."""
+    """The number of the last decision about each entry, in the order of the decisions.
+
+    Entries that have gone are named for a while: members hear of that. The oldest are forgotten.
+    """
 
     def __init__(self) -> None:
+        self.forgotten = 0  # Of entries that have gone by a decision up to this number, some are not named any more.
         self._at: dict[Hashable, int] = {}
+        self._gone: dict[Hashable, None] = {}
 
-    def note(self, key: Hashable, number: int) -> None:
+    def note(self, key: Hashable, number: int, *, is_gone: bool = False) -> None:
         self._at.pop(key, None)  # The newest is last: `since` reads from the end.
         self._at[key] = number
+        self._gone.pop(key, None)
+        if is_gone:
+            self._gone[key] = None
+
+    def forget_gone(self) -> None:
+        """All is stored: the oldest entries that have gone need not be named any more."""
+        while len(self._gone) > GONE_KEPT:
+            key = next(iter(self._gone))
+            del self._gone[key]
+            self.forgotten = max(self.forgotten, self._at.pop(key))
 
     def at(self, key: Hashable) -> int:
         return self._at.get(key, 0)

@@ -44,7 +44,8 @@ from pywan.errors import ProtocolError
 
 Decided = TypeVar("Decided")
 
-# Runs and regions that are no more, in one message: so many removals the coordinator remembers at most.
+# Buckets, and regions, that have gone, in one message. The coordinator remembers fewer (GONE_KEPT), and those of one
+# message of a member beside them.
 GONE_MAX = 1 << 20
 REQUESTS_MAX = 10_000  # In one message of a member.
 REFUSALS_MAX = 64  # In one reply to a question for news. The coordinator keeps fewer for a member.
