@@ -29,6 +29,8 @@ from pywan.coordination.messages import MayLeave, Refused, StillNeeded, Tables
 from pywan.coordination.moves import HANDOVERS_AT_ONCE
 from pywan.coordination.recovery import LEARNERS_AT_ONCE
 from pywan.coordination.tables import (
+    BELIEVED_DECISIONS,
+    BELIEVED_RUNS,
     BUCKETS_MAX,
     DECISION_MAX,
     FORGOTTEN_RUNS,
@@ -1812,3 +1814,41 @@ def test_a_coordinator_that_starts_again_tells_a_member_that_is_behind_what_ther
     site.start()
     told = site.core.tables(since, 0)
     assert told.since == 0 and not told.regions and not told.buckets
+
+
+def test_no_number_of_messages_uses_up_the_numbers_of_a_site():
+    site = Site(A)
+    for count in range(2_000):
+        believed = site.core.site.believed
+        evil = Incarnation("evil", count)
+        named = believed if count < 1_000 else DecisionId(site.core.site.run, site.core.site.number + 1)
+        site.core.join(profile(evil, seen=named), {}, {}, NO_DECISION, site.now)
+        site.act()
+        site.core.left(evil, site.now)
+    assert site.core.site.run <= RUN_MAX // 4 and site.core.site.number <= DECISION_MAX // 4 + 10_000
+    site.start()
+    site.join(B)
+    site.pass_time(OVER, A, B)
+    site.host("later", RegionAttributes(Kind.PARTITION), B)
+    assert site.core.site.buckets[BucketKey("later", 0)].primary == B
+
+
+@pytest.mark.parametrize("above", [0, 1])
+def test_a_member_is_believed_in_a_bounded_distance_above_what_is_known(above):
+    site = Site(A)
+    run, number = site.core.site.run, site.core.site.number
+    seen = DecisionId(run + BELIEVED_RUNS + above, number + BELIEVED_DECISIONS)
+    site.core.join(profile(B, seen=seen), {}, {}, NO_DECISION, site.now)
+    site.act()
+    assert (B in site.core.site.members) == (not above)
+    assert (site.core.site.generation > seen.run) == (not above) and (site.core.site.number > seen.number) == (
+        not above
+    )
+
+
+def test_a_coordinator_that_has_lost_all_believes_more_than_one_that_knows_something():
+    site = Site()
+    seen = DecisionId(RUN_MAX // 4 + 1, DECISION_MAX // 4 + 1)
+    site.core.join(profile(A, seen=seen), {}, {}, NO_DECISION, site.now)
+    site.act()
+    assert A in site.core.site.members and site.core.site.generation > seen.run

@@ -249,6 +249,7 @@ PLAIN_WORDS = {
         "server",
     ),
     *("for", "last", "leave", "may", "reasons", "refused", "reports", "services", "store", "tell"),
+    *("head", "host", "join", "most", "name", "news", "of", "plain", "range", "text"),
     *("admission", "choice", "named", "outbox", "status", "step", "telling"),
     *("changed", "extended", "given", "hosted", "needed", "remembered", "request", "still", "up"),
 }

@@ -79,17 +79,23 @@ class Decisions:
 
     @property
     def believed(self) -> DecisionId:
-        """The highest run, and the highest number, that is believed of a decision which is not known here. No message
-        can use the numbers up: the last half of them is for runs and decisions of the coordinator itself."""
+        """The highest run, and the highest number, that is believed of a decision which is not known here."""
+        most = self._most_believed
         if not self.runs:
-            return DecisionId(RUN_MAX // 2, DECISION_MAX // 2)
-        run = min(self.run + BELIEVED_RUNS, RUN_MAX // 4)
-        number = min(self.number + BELIEVED_DECISIONS, DECISION_MAX // 4)
-        return DecisionId(max(run, self.run), max(number, self.number))
+            return most
+        run = max(min(self.run + BELIEVED_RUNS, most.run), self.run)
+        return DecisionId(run, max(min(self.number + BELIEVED_DECISIONS, most.number), self.number))
+
+    @property
+    def _most_believed(self) -> DecisionId:
+        """What no message can bring the numbers above. The rest is for runs and decisions of the coordinator itself.
+        One that has decided nothing may take the place of one that messages brought to its own limit."""
+        part = 4 if self.runs else 2
+        return DecisionId(RUN_MAX // part, DECISION_MAX // part)
 
     def has_room_above(self, seen: DecisionId) -> bool:
         """Whether `rise_above` has numbers for that."""
-        return max(seen.run, self.run) + (FORGOTTEN_RUNS + 1) * RUN_STEP_MAX <= RUN_MAX and seen.number < DECISION_MAX
+        return max(seen.run, self.run) + (FORGOTTEN_RUNS + 1) * RUN_STEP_MAX <= self._most_believed.run
 
     def rise_above(self, seen: DecisionId) -> None:
         """Decisions were lost, of which this is one. What follows is above all that may have been forgotten."""
