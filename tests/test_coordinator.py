@@ -1846,6 +1846,14 @@ def test_a_member_is_believed_in_a_bounded_distance_above_what_is_known(above):
     )
 
 
+def test_a_join_that_is_not_believed_does_not_name_the_site():
+    site = Site()
+    seen = DecisionId(RUN_MAX, 1)
+    site.core.join(profile(A, site_identity="evil", seen=seen), {}, {}, NO_DECISION, site.now)
+    site.act()
+    assert site.core.site.identity == "site" and isinstance(site.last(A), Refused)
+
+
 def test_a_coordinator_that_has_lost_all_believes_more_than_one_that_knows_something():
     site = Site()
     seen = DecisionId(RUN_MAX // 4 + 1, DECISION_MAX // 4 + 1)

@@ -16,6 +16,7 @@ import msgpack
 import pytest
 
 import pywan
+from pywan.base.processes import has_ended, this_machine
 from pywan.config.attributes import MAX_BUCKETS
 from pywan.coordination import encoding, plain
 from pywan.coordination.claims import JOURNAL_FILE
@@ -508,3 +509,7 @@ def test_a_member_that_names_what_nobody_reached_is_told_what_to_do(tmp_path):
         reply = call_once(started.address, "coordination-join", **join(stored=(RUN_MAX - 1, 1)))
         reason = reply["refused"][0][0]
         assert "start it in an empty folder" in reason and "--recover-from-members" in reason
+
+
+def test_a_process_whose_pid_is_none_has_not_ended():
+    assert not has_ended(f"{this_machine()}/\u00b2/1")

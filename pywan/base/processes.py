@@ -20,7 +20,9 @@ def has_ended(process: str) -> bool:
     of it then."""
     machine, _, rest = process.partition("/")
     pid, _, start = rest.partition("/")
-    return bool(machine) and machine == this_machine() and pid.isdigit() and start_of(int(pid)) != start
+    return (
+        bool(machine) and machine == this_machine() and pid.isascii() and pid.isdigit() and start_of(int(pid)) != start
+    )
 
 
 def this_machine() -> str:

@@ -19,6 +19,8 @@ from pywan.coordination.tables import (
     MemberProfile,
 )
 
+ASKED_ABOUT_MAX = 1_000  # Members that were asked, and are remembered. Anybody can invent one.
+
 
 def _is_within(named: DecisionId, most: DecisionId) -> bool:
     return named.run <= most.run and named.number <= most.number
@@ -95,16 +97,20 @@ class Admission:
     def forget(self, member: Incarnation) -> None:
         self._asked_about = {each for each in self._asked_about if member not in each}
 
+    def adopt_identity(self, profile: MemberProfile) -> None:
+        """The member is taken in. A coordinator that has lost all is called as the member says."""
+        if not self._site.number and not self._site.members and profile.site_identity:
+            self._site.identity = profile.site_identity
+
     def _of_another_site(self, profile: MemberProfile) -> Refused | None:
         if profile.site_identity in ("", self._site.identity):
             return None
-        if self._site.number or self._site.members:
-            return Refused(
-                f"member {profile.incarnation.name} belongs to the site {profile.site_identity}, and this is"
-                f" {self._site.identity}: start it in an empty folder, or with the locators of its own site"
-            )
-        self._site.identity = profile.site_identity  # Of a coordinator that has lost all: the members know better.
-        return None
+        if not self._site.number and not self._site.members:
+            return None  # This coordinator has lost all: the members know better (`adopt_identity`).
+        return Refused(
+            f"member {profile.incarnation.name} belongs to the site {profile.site_identity}, and this is"
+            f" {self._site.identity}: start it in an empty folder, or with the locators of its own site"
+        )
 
     def _beside(self, earlier: Incarnation, me: Incarnation, now_us: int) -> Refused | None:
         """Returns why the member cannot join beside an earlier incarnation of its name."""
@@ -112,6 +118,8 @@ class Admission:
         is_expired = self._liveness.is_expired(earlier) and not self._liveness.is_gone(earlier)
         if is_expired and (me, earlier) not in self._asked_about:
             # The member may see that the process is gone, where this coordinator does not.
+            if len(self._asked_about) >= ASKED_ABOUT_MAX:
+                self._asked_about.clear()  # Who was asked may be asked once more.
             self._asked_about.add((me, earlier))
             return Refused(f"member {earlier} may still be alive", 1, earlier=other)
         lease_until_us = self._liveness.lease_until_us(earlier)

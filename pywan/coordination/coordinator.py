@@ -131,6 +131,7 @@ class Coordinator:
         if refusal is not None:
             self._outbox.tell(me, refusal)
             return
+        self._admission.adopt_identity(profile)
         self._rise_above(unknown, now_us)
         for earlier in self._admission.earlier_incarnations(me):
             if earlier.member_id in profile.before:  # One process locks a folder: those that it names are gone.
