@@ -451,6 +451,37 @@ def test_wrong_bytes_end_the_connection_with_what_is_wrong(pair, frame, words):
         session.receive_data(frame, SECOND)
 
 
+@pytest.mark.parametrize("outcome", [3, 5, 255])
+def test_what_a_new_primary_fetches_is_checked_as_a_lane_is(pair, outcome):
+    pair.there.tail.hear()
+    wrong = entry(key_of(0), b"v", outcome=outcome)
+    with pytest.raises(ProtocolError, match="or is damaged"):
+        pair.there.core.extend(0, LIFE, EPOCH, 1, entry(key_of(0), b"v", outcome=0) + wrong)
+    pair.there.tail.told(0, LIFE, EPOCH, 2, 0)
+    assert pair.there.tail.last(0) == 1
+    assert pair.there.tail.next_heard(0)[0] == "create" and pair.there.tail.next_heard(0) is None
+
+
+def test_listeners_are_told_of_changes_though_their_primary_said_early_that_it_told_them(pair):
+    pair.there.tail.hear(by_primary=True)
+    session = pair.receiver.open_session()
+    session.receive_data(region_frame(1, pair.name), SECOND)
+    lying = section([entry(key_of(0), b"1", outcome=0)], 1, counted=1 << 40, heard=0)
+    session.receive_data(changes([lying], 1), SECOND)
+    pair.there.tail.set_role(0, _core.TAIL_TAKING_OVER, LIFE, EPOCH + 1)
+    pair.there.tail.set_role(0, _core.TAIL_PRIMARY, LIFE, EPOCH + 1)
+    assert pair.there.tail.next_heard(0)[0] == "create"
+    pair.there.tail.set_role(0, _core.TAIL_COPY, LIFE, EPOCH + 2)
+    more = {"epoch": EPOCH + 2, "counted": 1 << 40, "heard": 1 << 40}
+    session.receive_data(changes([section([entry(key_of(0), b"2")], 2, **more)], 2), SECOND)
+    late = section([entry(key_of(0), b"3")], 3, epoch=EPOCH + 2, counted=3, heard=2)
+    session.receive_data(changes([late], 3), SECOND)
+    assert pair.there.tail.next_heard(0) is None  # The first one was told, and the primary has told the second.
+    pair.there.tail.set_role(0, _core.TAIL_TAKING_OVER, LIFE, EPOCH + 3)
+    pair.there.tail.set_role(0, _core.TAIL_PRIMARY, LIFE, EPOCH + 3)
+    assert pair.there.tail.next_heard(0)[0] == "update"
+
+
 def test_an_answer_out_of_order_or_beyond_what_there_is_ends_the_connection(pair):
     pair.open(SECOND)
     pair.sender.session.data_to_send(SECOND)

@@ -10,6 +10,11 @@
 /* The clock believes the wall clock as long as the wall clock is not further ahead of the time that has really passed.
  * This is several steps of a time service, and far below the 300 s that receivers let a stamp be ahead. */
 #define WAN_CLOCK_TRUST_MS 60000
+/* A stamp of another member of the site that is further ahead of the time does not move the clock: that member's clock
+ * was wrong. It is the limit that receivers have for stamps of other sites. */
+#define WAN_CLOCK_AHEAD_MS 300000
+/* No stamp is further ahead of the time than a year: clocks are not so wrong, so it is damaged or made up. */
+#define WAN_CLOCK_WRONG_MS (366ull * 24 * 60 * 60 * 1000)
 
 typedef struct {
     _Atomic uint64_t last;   /* The highest stamp that was handed out or seen. */
@@ -117,6 +122,19 @@ static inline void wan_clock_hear(wan_clock *clock, uint64_t stamp)
         return;
     atomic_store_explicit(&clock->base_ms, wall_ms - wan_clock_boot_ms(clock), memory_order_relaxed);
     atomic_store_explicit(&clock->good_until_ms, wall_ms + WAN_CLOCK_TRUST_MS, memory_order_relaxed);
+}
+
+/* By how many milliseconds a stamp of another member of the site is ahead of the time, if that is more than
+ * WAN_CLOCK_AHEAD_MS. 0: it is not, and the clock may see it. The stamp is first taken as a word about our own clock.
+ */
+static inline uint64_t wan_clock_ahead_ms(wan_clock *clock, uint64_t stamp)
+{
+    if (stamp <= atomic_load_explicit(&clock->last, memory_order_relaxed)) return 0;
+    uint64_t stamp_ms = wan_stamp_ms(stamp);
+    if (__builtin_expect(stamp_ms <= wan_clock_now_ms(clock) + WAN_CLOCK_AHEAD_MS, 1)) return 0;
+    wan_clock_hear(clock, stamp);
+    uint64_t now_ms = wan_clock_now_ms(clock);
+    return stamp_ms > now_ms + WAN_CLOCK_AHEAD_MS ? stamp_ms - now_ms : 0;
 }
 
 /* Takes `count` consecutive stamps at or after `now_ms`, which nobody else gets. Returns the first. */

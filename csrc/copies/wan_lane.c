@@ -11,14 +11,9 @@
 static wan_status check_entries(const uint8_t *at, uint64_t bytes, uint32_t count, int is_image)
 {
     for (uint32_t n = 0; n < count; n++) {
-        wan_status status = wan_tail_entry_check(at, bytes);
+        wan_status status = wan_tail_entry_check(at, bytes, is_image);
         if (status != WAN_OK) return status;
         const wan_tail_entry *entry = (const wan_tail_entry *)at;
-        if (is_image && (entry->kind || entry->flags))
-            return WAN_FAIL(WAN_CORRUPT, "an entry of an image is of kind %u and has the flags %u", entry->kind,
-                            entry->flags);
-        if (!is_image && entry->outcome > WAN_DESTROYED)
-            return WAN_FAIL(WAN_CORRUPT, "a change of a bucket has the outcome %u", entry->outcome);
         at += entry->length, bytes -= entry->length;
     }
     return bytes ? WAN_FAIL(WAN_CORRUPT, "a section of a lane has %" PRIu64 " bytes too many", bytes) : WAN_OK;

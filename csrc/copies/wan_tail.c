@@ -46,7 +46,7 @@ static wan_status check_verdicts(const uint8_t *at, uint64_t left)
     return WAN_OK;
 }
 
-wan_status wan_tail_entry_check(const uint8_t *at, uint64_t bytes)
+wan_status wan_tail_entry_check(const uint8_t *at, uint64_t bytes, int is_image)
 {
     const wan_tail_entry *entry = (const wan_tail_entry *)at;
     if (bytes < sizeof *entry || entry->length > bytes || entry->length % 8 || entry->kind >= WAN_ENTRY_KINDS
@@ -54,7 +54,10 @@ wan_status wan_tail_entry_check(const uint8_t *at, uint64_t bytes)
         return WAN_FAIL(WAN_CORRUPT, "an entry of a bucket is not whole");
     const uint32_t flags = entry->flags;
     const int is_row = (flags & WAN_TAIL_ROW) != 0, found = (flags & (WAN_TAIL_FOUND | WAN_TAIL_LEFT_OUT)) != 0;
-    if (entry->outcome > WAN_FORGOTTEN || entry->found_form >= WAN_FORM_COUNT || flags > WAN_TAIL_FLAGS
+    if (is_image && (entry->kind || flags))
+        return WAN_FAIL(WAN_CORRUPT, "an entry of an image is of kind %u and has the flags %u", entry->kind, flags);
+    const uint8_t last_outcome = is_image ? WAN_MISSING : WAN_DESTROYED;
+    if (entry->outcome > last_outcome || entry->found_form >= WAN_FORM_COUNT || flags > WAN_TAIL_FLAGS
         || (is_row && flags != (WAN_TAIL_REMEMBERED | WAN_TAIL_ROW)) || (is_row && entry->row == UINT32_MAX)
         || (found && !(flags & WAN_TAIL_REMEMBERED)) || (flags & WAN_TAIL_LEFT_OUT && !(flags & WAN_TAIL_FOUND))
         || entry->verdict_length % 8 || (entry->verdict_length && entry->kind != WAN_ENTRY_CHANGE))
@@ -907,6 +910,7 @@ void wan_tail_told(wan_tail *tail, uint32_t number, uint64_t life, uint64_t epoc
     if (bucket->life == life && bucket->epoch == epoch && !leads(bucket->role)) {
         store(&bucket->contact, contact);
         if (counted > bucket->last) counted = bucket->last;
+        if (heard > bucket->last) heard = bucket->last; /* Nobody was told of a change that is still to come. */
         if (counted > bucket->counted) {
             store(&bucket->counted, counted);
             drop_through(bucket, counted);

@@ -304,8 +304,10 @@ typedef struct {
 #define WAN_NO_SHARD        UINT32_MAX       /* It changes none. */
 #define WAN_TAIL_ALL_SHARDS (UINT32_MAX - 1) /* It changes all shards of its bucket. */
 
-/* Checks that a whole entry in order begins at `at`, within `bytes` bytes. WAN_CORRUPT otherwise. */
-wan_status wan_tail_entry_check(const uint8_t *at, uint64_t bytes);
+/* Checks that a whole entry in order begins at `at`, within `bytes` bytes. WAN_CORRUPT otherwise. The outcome of a
+ * change is at most WAN_DESTROYED, so whoever tells listeners of it needs no check of its own. `is_image`: it is an
+ * entry of a table, which no call made, and which may have lost its value (WAN_MISSING). */
+wan_status wan_tail_entry_check(const uint8_t *at, uint64_t bytes, int is_image);
 
 wan_status wan_tail_init(wan_tail *tail, uint32_t buckets, uint32_t shards, uint32_t min_copies);
 void wan_tail_close(wan_tail *tail); /* Nobody waits in the tail, or uses it afterwards. */

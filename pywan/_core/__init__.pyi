@@ -782,6 +782,9 @@ class LaneReceiver:
         """Takes what comes over a connected socket until it closes or breaks, or until `stop`."""
     def stop(self) -> None:
         """Ends all connections, also later ones."""
+    def take_ahead_ms(self) -> int:
+        """By how many milliseconds stamps of changes that came since the last call were ahead of the time here, at
+        most."""
     def deny(self, region: str, bucket: int, epoch: int) -> None:
         """Tells the other member that this one has adopted a later epoch of a bucket."""
     def news(self) -> list[tuple[Any, ...]]:

@@ -130,7 +130,7 @@ cdef extern from "copies/wan_tail.h" nogil:
     void wan_tail_close(wan_tail *tail)
     uint8_t wan_tail_role(const wan_tail *tail, uint32_t bucket)
     bint wan_tail_lease_runs(const wan_tail *tail)
-    wan_status wan_tail_entry_check(const uint8_t *at, uint64_t bytes)
+    wan_status wan_tail_entry_check(const uint8_t *at, uint64_t bytes, bint is_image)
     void wan_tail_set_lease(wan_tail *tail, uint64_t until_us)
     int wan_tail_set_primary_until(wan_tail *tail, uint64_t until_us)
     wan_status wan_tail_add_lane(wan_tail *tail, uint32_t lane, wan_lane_state *state)

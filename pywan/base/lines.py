@@ -20,6 +20,10 @@ class Lines:
         self._lock = threading.Lock()
         self._since, self._count, self._left_out = float("-inf"), 0, 0  # `_lock` guards these.
 
+    def info(self, text: str, *values: object) -> None:
+        """Logs what is no trouble."""
+        self._write(logging.INFO, text, values)
+
     def warning(self, text: str, *values: object) -> None:
         """Logs a warning."""
         self._write(logging.WARNING, text, values)

@@ -16,6 +16,7 @@ from pywan.coordination.encoding import incarnation_of
 from pywan.coordination.tables import Bucket, BucketKey, Epoch, Incarnation, Learner, MemberProfile
 from pywan.copies.peer_session import PeerSession, answers_of, plain_answers, questions_of
 from pywan.copies.region_copies import Question, RegionCopies
+from pywan.copies.wrong_clocks import WrongClocks
 from pywan.errors import IllegalStateError
 from pywan.protocol.between_members import Opening, refusal_of
 
@@ -49,6 +50,7 @@ class CopiesSession:
         self.receivers: dict[_core.LaneReceiver, Incarnation] = {}
         self._member_timeout_us = member_timeout_us
         self._now_us = 0
+        self.wrong_clocks = WrongClocks()
         self._view: set[Incarnation] = set()
         self._callers: dict[int, int] = {}  # Of members outside the view: how many renewals did not bring them.
         self._looks_for_callers = False  # The view has changed, or the lease was renewed.
@@ -86,6 +88,7 @@ class CopiesSession:
         view = {profile.incarnation for profile in profiles}
         self._callers.update((gone.member_id, STRANGER_RENEWALS) for gone in self._view - view)
         self._view = view
+        self.wrong_clocks.keep_only(view)
         self._profiles.update((profile.incarnation, profile) for profile in profiles)
         self._looks_for_callers = True
 
@@ -161,6 +164,7 @@ class CopiesSession:
     def lane_went(self, receiver: _core.LaneReceiver, now_us: int) -> None:
         """The connection of a lane has ended. What was promised over it holds on."""
         member = self.receivers.pop(receiver)
+        self.wrong_clocks.note(member, receiver.take_ahead_ms(), now_us)
         until_us = now_us + receiver.promise.left_us(now_us)
         self._promised_until_us[member] = max(until_us, self._promised_until_us.get(member, 0))
 
@@ -181,6 +185,8 @@ class CopiesSession:
         for member, peer in list(self.peers.items()):
             for news in peer.lane.news():
                 self._take_news(member, news)
+        for receiver, member in self.receivers.items():
+            self.wrong_clocks.note(member, receiver.take_ahead_ms(), now_us)
         is_busy = False
         for region in self._regions.values():
             is_busy |= region.work()

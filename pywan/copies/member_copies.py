@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pywan import _core
-from pywan.base.lines import Lines
+from pywan.base.lines import Lines, Outage
 from pywan.base.threads import start_thread
 from pywan.coordination.tables import Bucket, BucketKey, Incarnation, MemberProfile
 from pywan.copies.copies_session import CopiesSession, Reports
@@ -44,6 +44,8 @@ class MemberCopies:
         self._thread: threading.Thread | None = None
         self._wake_file = -1
         self._lines = Lines(log)
+        self._lane_ends = Lines(log)
+        self._wrong_clocks: dict[Incarnation, Outage] = {}  # Used by the thread only.
 
     def start(self, me: Incarnation, site_identity: str) -> None:
         self._session.me, self._session.site_identity = me, site_identity
@@ -111,6 +113,11 @@ class MemberCopies:
         with self._lock:
             return self._session.members_of_lanes()
 
+    def clocks_ahead_ms(self) -> dict[Incarnation, int]:
+        """Returns the members whose changes have stamps that are ahead of the time here, and by how many ms."""
+        with self._lock:
+            return self._session.wrong_clocks.ahead_ms(_core.monotonic_us())
+
     def counts(self, name: str) -> dict[str, int]:
         with self._lock:
             return self._session.counts(name)
@@ -138,7 +145,9 @@ class MemberCopies:
             connection.opened(receiver.stop)
             sock.settimeout(None)
             ended = receiver.run_over_socket(sock.fileno())
-            log.info("the lane from member %s ended: %s", opening.from_, ended)
+            # Whoever reaches the port can open lanes that end at once.
+            say = self._lane_ends.info if ended in ("closed", "stopped") else self._lane_ends.warning
+            say("the lane from member %s ended: %s", opening.from_, ended)
         finally:
             with self._lock:
                 self._session.lane_went(receiver, _core.monotonic_us())
@@ -178,9 +187,25 @@ class MemberCopies:
             is_busy = self._session.work(_core.monotonic_us())
             self._follow_peers()
             reports = self._session.take_reports()
+            clocks = self._session.wrong_clocks
+            ahead_ms, known = clocks.take_news(), clocks.ahead_ms(_core.monotonic_us())
+        self._wrong_clocks = {each: line for each, line in self._wrong_clocks.items() if each in known}
+        self._say_clocks(ahead_ms)
         for report in reports:
             report(self._reports)
         return is_busy
+
+    def _say_clocks(self, ahead_ms: Mapping[Incarnation, int]) -> None:
+        """Logs whose stamps are ahead: at first, and once a minute while it lasts."""
+        for member, by_ms in ahead_ms.items():
+            line = self._wrong_clocks.get(member)
+            if line is None:
+                line = self._wrong_clocks[member] = Outage(log, f"stamps of member {member}")
+            line.failed(
+                f"its changes are {by_ms // 1000} s ahead of the time of this member: they are taken, and the clock"
+                " here does not follow. The clock of one of the two was wrong when it started; put it right and"
+                ' restart that member ("Clocks" in docs/operations.md)'
+            )
 
     def _follow_peers(self) -> None:
         """Connects to the members that the session names, and lets them hear its questions. The caller holds the

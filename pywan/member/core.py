@@ -299,6 +299,7 @@ class MemberCore:
             "volatile_entries": self._volatile_entries(),
             "cluster_configuration_problems": list(self.configuration_problems),
             "backlog": self.sharing.backlog() if self.sharing is not None else None,
+            "clocks_ahead": self.sharing.clocks_ahead_s() if self.sharing is not None else {},
             "coordination": self.agent.status() if self.agent is not None else None,
         }
 

@@ -468,6 +468,12 @@ class SharedRegions:
             "behind": {each.name: count for each, count in self._behind().items()},
         }
 
+    def clocks_ahead_s(self) -> dict[str, int]:
+        """Returns the members whose changes have stamps that are ahead of the time here, and by how many seconds."""
+        with self._lock:
+            copies = self._copies
+        return {each.name: ahead_ms // 1000 for each, ahead_ms in sorted(copies.clocks_ahead_ms().items())}
+
     def _behind(self) -> dict[Incarnation, int]:
         """Returns how many bytes of changes each member has yet to acknowledge, the most first."""
         with self._lock:

@@ -51,7 +51,7 @@ static uint64_t write_entry(random_source *source, uint8_t *to, int is_image)
         *wan_tail_entry_cleared(entry) = random_below(source, 9);
         return entry->length;
     }
-    entry->outcome = (uint8_t)random_below(source, (is_image ? WAN_FORGOTTEN : WAN_DESTROYED) + 1);
+    entry->outcome = (uint8_t)random_below(source, (is_image ? WAN_MISSING : WAN_DESTROYED) + 1);
     if (what == 3) entry->flags |= WAN_TAIL_ROW, entry->row = random_below(source, 9);
     if (what == 4) entry->flags |= WAN_TAIL_FOUND;
     if (what == 4 || is_image) entry->found_length = random_below(source, FOUND_MAX);
@@ -132,7 +132,7 @@ static const uint8_t *touch_entries(const uint8_t *at, uint32_t count, int is_im
 {
     for (uint32_t n = 0; n < count; n++) {
         const wan_tail_entry *entry = (const wan_tail_entry *)at;
-        FUZZ_CHECK(entry->length % 8 == 0 && entry->outcome <= WAN_FORGOTTEN);
+        FUZZ_CHECK(entry->length % 8 == 0 && entry->outcome <= (is_image ? WAN_MISSING : WAN_DESTROYED));
         if (wan_tail_entry_has_call(entry)) FUZZ_CHECK(wan_tail_entry_call(entry)->caller != 0);
         if (entry->kind == WAN_ENTRY_CHANGE) {
             const uint8_t *record = (const uint8_t *)wan_tail_entry_record(entry);

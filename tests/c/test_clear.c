@@ -88,8 +88,8 @@ static void a_clear_takes_out_the_entries_of_its_bucket_at_primary_and_copy(void
         EXPECT_EQUAL(tail.shard_last[n], n / shards == BUCKET); /* A read of any key waits for it. */
 
     const wan_tail_entry *entry = (const wan_tail_entry *)tail.buckets[BUCKET].changes.bytes;
-    EXPECT_EQUAL(wan_tail_entry_check((const uint8_t *)entry, WAN_TAIL_CLEAR_BYTES), WAN_OK);
-    EXPECT_EQUAL(wan_tail_entry_check((const uint8_t *)entry, WAN_TAIL_CLEAR_BYTES - 8), WAN_CORRUPT);
+    EXPECT_EQUAL(wan_tail_entry_check((const uint8_t *)entry, WAN_TAIL_CLEAR_BYTES, 0), WAN_OK);
+    EXPECT_EQUAL(wan_tail_entry_check((const uint8_t *)entry, WAN_TAIL_CLEAR_BYTES - 8, 0), WAN_CORRUPT);
     EXPECT_EQUAL(follow(2, entry), WAN_INVALID);
     EXPECT_EQUAL(follow(1, entry), WAN_OK);
     EXPECT_EQUAL(follow(1, entry), WAN_EMPTY);
@@ -145,7 +145,7 @@ static void listeners_hear_each_entry_that_a_clear_takes_out(void)
             (const wan_tail_entry *)((const uint8_t *)(item + 1) + wan_align8(item->old_length));
         EXPECT_EQUAL(item->old_length, 4);
         EXPECT_EQUAL(entry->outcome, WAN_DESTROYED);
-        EXPECT_EQUAL(wan_tail_entry_check((const uint8_t *)entry, entry->length), WAN_OK);
+        EXPECT_EQUAL(wan_tail_entry_check((const uint8_t *)entry, entry->length, 0), WAN_OK);
         const wan_record *record = wan_tail_entry_record(entry);
         EXPECT(!memcmp(wan_record_key(record), item + 1, 4)); /* Each value is its key. */
         EXPECT_EQUAL(record->event_member, 7);

@@ -146,6 +146,20 @@ static void a_wall_clock_that_jumps_ahead_is_held_and_followed_when_it_is_back_o
     EXPECT_EQUAL(wan_clock_now_ms(&clock), 12600000);
 }
 
+static void a_stamp_of_another_member_is_ahead_from_five_minutes_on_unless_our_clock_was_held(void)
+{
+    wan_clock clock = {.set_ms = 9000000, .set_boot_ms = 5000};
+    const uint64_t limit_ms = 9000000 + WAN_CLOCK_AHEAD_MS;
+    EXPECT_EQUAL(wan_clock_ahead_ms(&clock, limit_ms << 16 | 0xffff), 0);
+    EXPECT_EQUAL(wan_clock_ahead_ms(&clock, (limit_ms + 1) << 16), WAN_CLOCK_AHEAD_MS + 1);
+    EXPECT(wan_clock_ahead_ms(&clock, UINT64_MAX) > WAN_CLOCK_WRONG_MS);
+    EXPECT_EQUAL(wan_clock_last(&clock), 0);
+    clock.set_ms = 12600000; /* The clock is held, until a stamp agrees with it. */
+    EXPECT_EQUAL(wan_clock_ahead_ms(&clock, 15000000ull << 16), 6000000);
+    EXPECT_EQUAL(wan_clock_ahead_ms(&clock, 12601000ull << 16), 0);
+    EXPECT_EQUAL(wan_clock_now_ms(&clock), 12600000);
+}
+
 static void a_full_counter_goes_on_in_the_next_millisecond(void)
 {
     wan_clock clock = {0};
@@ -464,6 +478,8 @@ const test_case crc_and_format_tests[] = {
     {"a stamp that was seen is below every later one", a_stamp_that_was_seen_is_below_every_later_one},
     {"a wall clock that jumps ahead is held and followed when it is back or another site agrees",
      a_wall_clock_that_jumps_ahead_is_held_and_followed_when_it_is_back_or_another_site_agrees},
+    {"a_stamp_of_another_member_is_ahead_from_five_minutes_on_unless_our_clock_was_held",
+     a_stamp_of_another_member_is_ahead_from_five_minutes_on_unless_our_clock_was_held},
     {"a full counter goes on in the next millisecond", a_full_counter_goes_on_in_the_next_millisecond},
     {"a well-formed record passes with bytes behind it or none",
      a_well_formed_record_passes_with_bytes_behind_it_or_none},

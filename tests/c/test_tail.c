@@ -5,6 +5,7 @@
 #include "harness.h"
 #include "base/wan_clock.h"
 #include "copies/wan_tail.h"
+#include "region/wan_table.h"
 
 enum { BUCKETS = 3, SHARDS = 6, BUCKET = 1, SHARD = 2, LIFE = 7, EPOCH = 5, LANES = 4 };
 
@@ -884,7 +885,7 @@ static void a_caller_that_is_forgotten_is_refused_at_every_holder_from_that_sequ
     EXPECT_EQUAL(follow(&copy, EPOCH, 1, at), WAN_OK);
     EXPECT_EQUAL(copy.bucket->answers.count, 1);
     at += ((const wan_tail_entry *)at)->length;
-    EXPECT_EQUAL(wan_tail_entry_check(at, 32), WAN_OK);
+    EXPECT_EQUAL(wan_tail_entry_check(at, 32, 0), WAN_OK);
     EXPECT_EQUAL(follow(&copy, EPOCH, 2, at), WAN_OK);
     EXPECT_EQUAL(copy.bucket->answers.count, 0);
     wan_tail_set_role(&copy.tail, BUCKET, WAN_TAIL_PRIMARY, LIFE, EPOCH + 1, 0);
@@ -918,18 +919,23 @@ static void an_entry_that_cannot_be_is_found(void)
         if (wan_tail_entry_has_call(entry)) *wan_tail_entry_call(entry) = asker;
         if (entry->kind == WAN_ENTRY_FORGET) *wan_tail_entry_call(entry) = (wan_call_identity){.caller = 9};
         if (entry->kind == WAN_ENTRY_CHANGE) write_plan((uint8_t *)wan_tail_entry_record(entry), &plan);
-        EXPECT_EQUAL(wan_tail_entry_check(bytes, entry->length), WAN_OK);
-        EXPECT_EQUAL(wan_tail_entry_check(bytes, entry->length - 8), WAN_CORRUPT);
+        EXPECT_EQUAL(wan_tail_entry_check(bytes, entry->length, 0), WAN_OK);
+        EXPECT_EQUAL(wan_tail_entry_check(bytes, entry->length - 8, 0), WAN_CORRUPT);
         entry->verdict_length = 8; /* No verdict is so short. */
-        EXPECT_EQUAL(wan_tail_entry_check(bytes, entry->length), WAN_CORRUPT);
+        EXPECT_EQUAL(wan_tail_entry_check(bytes, entry->length, 0), WAN_CORRUPT);
         *entry = good[n], entry->kind = WAN_ENTRY_KINDS;
-        EXPECT_EQUAL(wan_tail_entry_check(bytes, entry->length), WAN_CORRUPT);
+        EXPECT_EQUAL(wan_tail_entry_check(bytes, entry->length, 0), WAN_CORRUPT);
+        *entry = good[n], entry->outcome = WAN_MISSING;
+        EXPECT_EQUAL(wan_tail_entry_check(bytes, entry->length, 0), WAN_CORRUPT);
+        EXPECT_EQUAL(wan_tail_entry_check(bytes, entry->length, 1) == WAN_CORRUPT, n != 0);
+        entry->outcome = WAN_FORGOTTEN;
+        EXPECT_EQUAL(wan_tail_entry_check(bytes, entry->length, 1), WAN_CORRUPT);
         *entry = good[n], entry->flags ^= WAN_TAIL_LEFT_OUT;
-        EXPECT_EQUAL(wan_tail_entry_check(bytes, entry->length) == WAN_CORRUPT, n != 3);
+        EXPECT_EQUAL(wan_tail_entry_check(bytes, entry->length, 0) == WAN_CORRUPT, n != 3);
         *entry = good[n];
         if (!wan_tail_entry_has_call(entry)) continue;
         wan_tail_entry_call(entry)->caller = 0;
-        EXPECT_EQUAL(wan_tail_entry_check(bytes, entry->length), WAN_CORRUPT);
+        EXPECT_EQUAL(wan_tail_entry_check(bytes, entry->length, 0), WAN_CORRUPT);
         EXPECT(strstr(wan_detail, "a call of caller 0") != NULL);
     }
 }

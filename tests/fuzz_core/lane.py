@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import struct
+import time
 from random import Random
 
 from pywan import _core
@@ -26,6 +27,7 @@ IDENTITY = struct.Struct("<QQ")
 BUCKETS = 3
 PROMISE_US = 300_000  # wan_lane.h: WAN_PROMISE_US
 PROMISE_KEPT_US = 330_000  # and WAN_PROMISE_KEPT_US
+AHEAD_MS = 300_000  # wan_clock.h: WAN_CLOCK_AHEAD_MS
 LIFE, EPOCH, TRANSFER = 1, 5, 9
 _names = itertools.count()
 
@@ -54,8 +56,9 @@ def entry(
     caller: int = 7,
     slot: int = 0,
     number: int = 1,
+    stamp: int = 1 << 30,
 ) -> bytes:
-    record = make_record(key, value, operation=operation, stamp=1 << 30, recipients=b"")
+    record = make_record(key, value, operation=operation, stamp=stamp, recipients=b"")
     identity = IDENTITY.pack(caller, slot << 48 | number) if flags & 1 else b""
     length = ENTRY.size + len(identity) + len(record) + len(padded(found))
     return ENTRY.pack(length, 0, len(found), outcome, 0, flags, 0) + identity + record + padded(found)
@@ -126,9 +129,9 @@ def answered(payload: bytes) -> list[tuple[int, ...]]:
     return list(ITEM.iter_unpack(payload[8:]))
 
 
-def shared_region(source: Random, name: str) -> tuple[_core.RegionCore, _core.Tail]:
+def shared_region(source: Random, name: str, clock: _core.Clock) -> tuple[_core.RegionCore, _core.Tail]:
     """A region that members share. Changes may wait for listeners."""
-    core = _core.RegionCore(name, _core.Clock(), site=1, buckets=BUCKETS)
+    core = _core.RegionCore(name, clock, site=1, buckets=BUCKETS)
     tail = _core.Tail(BUCKETS, core.shards)
     if source.random() < 0.6:
         tail.hear(source.random() < 0.7, source.random() < 0.5)
@@ -174,6 +177,7 @@ def write_section(source: Random, at: list[int]) -> bytes:
             caller=source.choice((7, 8, 9)),
             slot=source.randrange(4),
             number=source.randrange(1, 9),
+            stamp=odd_number(source, (time.time_ns() // 1_000_000) << 16) if source.random() < 0.05 else 1 << 30,
         )
         for key in keys
     ]
@@ -199,8 +203,8 @@ def write_section(source: Random, at: list[int]) -> bytes:
 
 
 def run_receiver(source: Random) -> None:
-    name = f"lane{next(_names)}"
-    core, tail = shared_region(source, name)
+    name, clock = f"lane{next(_names)}", _core.Clock()
+    core, tail = shared_region(source, name, clock)
     for bucket in range(BUCKETS):
         role = source.choice((_core.TAIL_COPY, _core.TAIL_COPY, _core.TAIL_LEARNER))
         tail.set_role(bucket, role, LIFE, EPOCH, TRANSFER if role == _core.TAIL_LEARNER else 0)
@@ -235,6 +239,7 @@ def run_receiver(source: Random) -> None:
             assert session.receive_data(part, now)
         except ProtocolError:
             ended = True
+        assert clock.ahead_ms <= AHEAD_MS, clock.ahead_ms  # No other member moves the clock further.
         if source.random() < 0.05 and not ended:
             tail.set_role(source.randrange(BUCKETS), source.randrange(5), LIFE, EPOCH + source.randrange(2), TRANSFER)
         tell_some(source, tail)
@@ -253,7 +258,7 @@ def run_receiver(source: Random) -> None:
 
 def run_sender(source: Random) -> None:
     name = f"lane{next(_names)}"
-    core, tail = shared_region(source, name)
+    core, tail = shared_region(source, name, _core.Clock())
     sender = _core.LaneSender(3, "a member", 5000)
     tail.add_lane(3, sender)
     for bucket in range(BUCKETS):

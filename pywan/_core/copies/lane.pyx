@@ -103,6 +103,7 @@ cdef class LaneReceiver:
     cdef dict names                     # The name of each region by number, as told last.
     cdef bint is_stopped
     cdef uint32_t member_timeout_ms
+    cdef uint64_t ahead_ms              # Of sessions that have ended.
 
     def __cinit__(self, find_region, uint32_t member_timeout_ms):
         self.member_timeout_ms = member_timeout_ms
@@ -135,12 +136,24 @@ cdef class LaneReceiver:
             return session.run(file)
         finally:
             self.sessions.remove(session)
+            self.ahead_ms = max(self.ahead_ms, wan_read(&(<LaneReceiverSession>session).ahead_ms))
 
     def stop(self):
         """Ends all connections, also later ones."""
         self.is_stopped = True
         for session in list(self.sessions):
             session.stop()
+
+    def take_ahead_ms(self):
+        """By how many milliseconds stamps of changes that came since the last call were ahead of the time here, at
+        most. 0: none was further ahead than this member's clock follows."""
+        cdef LaneReceiverSession session
+        cdef uint64_t found = self.ahead_ms
+        self.ahead_ms = 0
+        for session in list(self.sessions):
+            found = max(found, wan_read(&session.ahead_ms))
+            wan_set(&session.ahead_ms, 0)
+        return found
 
     def deny(self, str region, uint32_t bucket, uint64_t epoch):
         """Tells the other member that this one has adopted a later epoch of a bucket. No later promise is given before

@@ -30,6 +30,8 @@ cdef class LaneReceiverSession(Session):
     cdef wan_lock lock
     cdef wan_buffer denied
     cdef uint64_t silence_us
+    # How far the stamps of changes are ahead of what this member's clock follows, at most. Atomic.
+    cdef uint64_t ahead_ms
     cdef uint64_t contact               # Of the present connection.
     cdef uint64_t answered_us[ANSWERS_KEPT]     # When each of the last questions was answered, by its number.
 

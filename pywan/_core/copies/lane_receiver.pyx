@@ -15,7 +15,7 @@ from pywan._core.region.region_state cimport region_core
 from pywan._core.wire.session cimport ENDED_CLOSED, ENDED_TOLD, GOES_AGAIN, GOES_ON, Session
 from pywan._core.base.status cimport report_unraisable
 from pywan._core.wire.stream cimport buffer_close_frame, buffer_frame, buffer_open_frame
-from pywan._core.region.follow cimport region_follow, region_learn, region_learn_events
+from pywan._core.region.follow cimport look_at_stamp, region_follow, region_learn, region_learn_events
 from pywan._core.region.put cimport region_relieve
 
 
@@ -72,8 +72,12 @@ cdef wan_status learn_shrunk(region_core *core, uint32_t bucket, const wan_shrun
     """Keeps the shrunk tombstones of an image. They come shard by shard."""
     cdef uint32_t begin = 0, end
     cdef wan_shard *shard
+    cdef uint64_t ahead_ms
     cdef wan_status status = WAN_OK
     for end in range(count):
+        status = look_at_stamp(core, items[end].stamp, &ahead_ms)
+        if status != WAN_OK:
+            return status
         if wan_table_bucket(&core.table, items[end].hash).number != bucket:
             wan_note(WAN_CORRUPT, "a tombstone comes with bucket %u, and belongs to another one", bucket)
             return WAN_CORRUPT
@@ -214,6 +218,7 @@ cdef class LaneReceiverSession(Session):
         cdef wan_tail_bucket *at
         cdef wan_status status = WAN_OK
         cdef wan_fetch fetch
+        cdef uint64_t ahead_ms = 0
         cdef uint32_t n
         answer.region, answer.bucket = section.region, section.bucket
         set_answer(answer, WAN_ANSWER_LATER, section.life, section.epoch, 0)
@@ -244,10 +249,13 @@ cdef class LaneReceiverSession(Session):
                     wan_fetch_next(&core.table, &fetch, 0, 0, fetch.noted < section.count)
                 if fetch.noted <= section.count:
                     ahead = <const wan_tail_entry *>(<const uint8_t *>ahead + ahead.length)
-            status = region_follow(core, section.bucket, section.life, section.epoch, section.first + n, entry)
+            status = region_follow(core, section.bucket, section.life, section.epoch, section.first + n, entry,
+                                   &ahead_ms)
             if status != WAN_OK and status != WAN_EMPTY:
                 break
             entry = <const wan_tail_entry *>(<const uint8_t *>entry + entry.length)
+        if ahead_ms:
+            wan_set(&self.ahead_ms, max(ahead_ms, wan_read(&self.ahead_ms)))
         if status == WAN_ELSEWHERE:         # The member has just adopted another epoch, or dropped the copy.
             may_take(at, section.life, section.epoch, section.transfer, 0, answer)
             return GOES_ON

@@ -140,6 +140,19 @@ cdef inline wan_status note_bad_key(uint32_t bucket) noexcept nogil:
     return WAN_CORRUPT
 
 
+cdef inline wan_status note_impossible(uint64_t ahead_ms) noexcept nogil:
+    wan_note(WAN_CORRUPT, "a stamp is %llu s ahead of the time of this member: no clock is so wrong",
+             <unsigned long long>(ahead_ms // 1000))
+    return WAN_CORRUPT
+
+
+cdef inline wan_status look_at_stamp(region_core *region, uint64_t stamp, uint64_t *ahead_ms) noexcept nogil:
+    """By how much the stamp is further ahead of the time than this member's clock follows; 0: it is not. WAN_CORRUPT:
+    it is further ahead than any clock can be."""
+    ahead_ms[0] = wan_clock_ahead_ms(region.clock, stamp)
+    return WAN_OK if ahead_ms[0] <= WAN_CLOCK_WRONG_MS else note_impossible(ahead_ms[0])
+
+
 cdef inline wan_status follow_held(region_core *region, wan_shard *shard, uint32_t bucket, uint64_t hash,
                                    const wan_tail_entry *entry, const wan_tail_reservation *room,
                                    followed_events *events, wan_heard *heard) noexcept nogil:
@@ -169,7 +182,8 @@ cdef inline wan_status follow_held(region_core *region, wan_shard *shard, uint32
 
 
 cdef inline wan_status region_follow_change(region_core *region, uint32_t bucket, uint64_t life, uint64_t epoch,
-                                            uint64_t sequence, const wan_tail_entry *entry) noexcept nogil:
+                                            uint64_t sequence, const wan_tail_entry *entry,
+                                            uint64_t *most_ahead_ms) noexcept nogil:
     """The part of `region_follow` for an entry with a record."""
     cdef const wan_record *record = wan_tail_entry_record(entry)
     cdef uint64_t hash = wan_key_hash(wan_record_key(record), record.key_length, record.key_form)
@@ -177,7 +191,10 @@ cdef inline wan_status region_follow_change(region_core *region, uint32_t bucket
     cdef wan_tail_reservation room
     cdef followed_events events
     cdef wan_heard *heard = wan_tail_heard(region.tail)
-    cdef wan_status status
+    cdef uint64_t ahead_ms
+    cdef wan_status status = look_at_stamp(region, record.stamp, &ahead_ms)
+    if status != WAN_OK:
+        return status
     if wan_table_bucket(&region.table, hash).number != bucket:
         return note_bad_key(bucket)
     wan_lock_take(&shard.lock)
@@ -189,20 +206,24 @@ cdef inline wan_status region_follow_change(region_core *region, uint32_t bucket
         else:
             wan_tail_cancel(&room)
     wan_lock_release(&shard.lock)
-    if status == WAN_OK:
+    if status == WAN_OK and ahead_ms == 0:
         wan_clock_see(region.clock, record.stamp)
+    elif status == WAN_OK:          # The sequence decides here, so the change counts as it is.
+        most_ahead_ms[0] = max(most_ahead_ms[0], ahead_ms)
     return status
 
 
 cdef inline wan_status region_follow(region_core *region, uint32_t bucket, uint64_t life, uint64_t epoch,
-                                     uint64_t sequence, const wan_tail_entry *entry) noexcept nogil:
+                                     uint64_t sequence, const wan_tail_entry *entry,
+                                     uint64_t *most_ahead_ms) noexcept nogil:
     """Applies the entry to which a primary gave `sequence`, and keeps it in the copy's tail. The entry was checked.
-    Statuses as `wan_tail_follow` and
-    `follow_reserve`; WAN_CORRUPT: the key belongs to another bucket. The detail says why."""
+    Statuses as `wan_tail_follow` and `follow_reserve`; WAN_CORRUPT: the key belongs to another bucket, or the stamp
+    cannot be. The detail says why. `most_ahead_ms` is raised to how far the stamp is ahead, if this member's clock
+    does not follow it."""
     cdef wan_tail_reservation room
     cdef wan_status status
     if entry.kind == WAN_ENTRY_CHANGE:
-        return region_follow_change(region, bucket, life, epoch, sequence, entry)
+        return region_follow_change(region, bucket, life, epoch, sequence, entry, most_ahead_ms)
     if entry.kind == WAN_ENTRY_CLEAR:
         wan_table_bucket_take(&region.table, &region.table.buckets[bucket])
         status = wan_clear_follow(&region.table, region.tail, bucket, region.site, life, epoch, sequence, entry)
@@ -216,19 +237,25 @@ cdef inline wan_status region_follow(region_core *region, uint32_t bucket, uint6
 
 cdef inline wan_status region_learn(region_core *region, uint32_t bucket, const wan_tail_entry *entry) noexcept nogil:
     """Stores an entry of an image. A destroy that found 8 bytes is a tombstone of that age in milliseconds; an entry
-    with the outcome WAN_MISSING has lost its value. WAN_CORRUPT: the key belongs to another bucket. WAN_NO_MEMORY."""
+    with the outcome WAN_MISSING has lost its value. WAN_CORRUPT: the key belongs to another bucket, or the stamp cannot
+    be. WAN_NO_MEMORY."""
     cdef const wan_record *record = wan_tail_entry_record(entry)
-    cdef uint64_t hash = wan_key_hash(wan_record_key(record), record.key_length, record.key_form), made_ms
+    cdef uint64_t hash = wan_key_hash(wan_record_key(record), record.key_length, record.key_form)
+    cdef uint64_t ahead_ms, now_ms, age_ms, made_ms
     cdef wan_shard *shard = wan_table_shard(&region.table, hash)
     cdef wan_entry *stored
     cdef wan_outcome outcome
+    cdef wan_status status = look_at_stamp(region, record.stamp, &ahead_ms)
+    if status != WAN_OK:
+        return status
     if wan_table_bucket(&region.table, hash).number != bucket:
         return note_bad_key(bucket)
     wan_lock_take(&shard.lock)
     outcome = region_store_version(region, shard, entry, hash)
     if outcome == WAN_DESTROYED and entry.found_length == 8:
-        memcpy(&made_ms, wan_tail_entry_found(entry), 8)
-        made_ms = wan_clock_now_ms(region.clock) - made_ms
+        memcpy(&age_ms, wan_tail_entry_found(entry), 8)
+        now_ms = wan_clock_now_ms(region.clock)
+        made_ms = now_ms - min(age_ms, now_ms)
         stored = wan_table_find(shard, hash, wan_record_key(record), record.key_length, record.key_form)
         if stored != NULL:
             memcpy(stored.bytes + stored.key_length, &made_ms, 8)
@@ -236,7 +263,8 @@ cdef inline wan_status region_learn(region_core *region, uint32_t bucket, const 
     if outcome == WAN_OUT_OF_MEMORY:
         wan_note(WAN_NO_MEMORY, "no memory for the changes of bucket %u", bucket)
         return WAN_NO_MEMORY
-    wan_clock_see(region.clock, record.stamp)
+    if ahead_ms == 0:               # Who made the others is not known: the primary may only hand them on.
+        wan_clock_see(region.clock, record.stamp)
     return WAN_OK
 
 
@@ -251,10 +279,14 @@ cdef inline gateway_queue *queue_of(const region_core *region, uint64_t sender) 
 
 cdef inline wan_status learn_event(region_core *region, uint32_t bucket, const wan_image_event *event) noexcept nogil:
     cdef gateway_queue *gateway = queue_of(region, event.sender)
-    cdef uint64_t before
-    cdef wan_status status
+    cdef uint64_t before, ahead_ms
+    cdef wan_status status = WAN_OK
     if gateway == NULL:
         return note_no_sender()
+    if event.length:
+        status = look_at_stamp(region, (<const wan_record *>(event + 1)).stamp, &ahead_ms)
+        if status != WAN_OK:
+            return status
     wan_lock_take(&gateway.lock)
     before = gateway.queue.events
     if event.length == 0:

@@ -52,15 +52,16 @@ cdef class RegionCore(PersistentRegion):
         from pywan.errors import ProtocolError
         cdef region_core *region = &self.state.region
         cdef const uint8_t *at = <const uint8_t *>PyBytes_AS_STRING(entries)
-        cdef uint64_t length = <uint64_t>PyBytes_GET_SIZE(entries), done = 0, sequence = first_sequence
+        cdef uint64_t length = <uint64_t>PyBytes_GET_SIZE(entries), done = 0, sequence = first_sequence, ahead_ms = 0
         cdef wan_status status = WAN_OK
         if region.tail == NULL or bucket >= region.table.bucket_count:
             raise ValueError(f"region {self.state.name!r} has no bucket {bucket} that members share")
         with nogil:
             while length:
-                status = wan_tail_entry_check(at, length)
+                status = wan_tail_entry_check(at, length, False)
                 if status == WAN_OK:
-                    status = region_follow(region, bucket, life, epoch, sequence, <const wan_tail_entry *>at)
+                    status = region_follow(region, bucket, life, epoch, sequence, <const wan_tail_entry *>at,
+                                           &ahead_ms)
                 if status != WAN_OK and status != WAN_EMPTY:
                     break
                 done += status == WAN_OK
