@@ -28,6 +28,10 @@ class Lines:
         """Logs a warning."""
         self._write(logging.WARNING, text, values)
 
+    def error(self, text: str, *values: object) -> None:
+        """Logs an error, without a traceback."""
+        self._write(logging.ERROR, text, values)
+
     def exception(self, text: str, *values: object) -> None:
         """Logs an error with the traceback of the exception that is being handled."""
         self._write(logging.ERROR, text, values, True)

@@ -1,19 +1,64 @@
-"""Owns the start of threads. If the system refuses a thread, there is an error. No caller waits for a thread that never
-begins."""
+"""Owns the start of threads, and what happens when one fails. If the system refuses a thread, there is an error. No
+caller waits for a thread that never begins. No thread ends by an error without a line in the log, and one that must not
+end is begun again (docs/architecture.md, "Threads")."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 import threading
+import time
+import traceback
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
+from pywan.base.lines import Lines, Outage
 from pywan.errors import IllegalStateError
 
 log = logging.getLogger("pywan.threads")
 
 BEGIN_TIMEOUT_S = 5.0
+FIRST_PAUSE_S = 0.01  # Before the work of a thread begins again; doubled up to the next one.
+LONGEST_PAUSE_S = 1.0
+CALM_S = 10.0  # A thread that has worked for so long before it fails again has got over its last failure.
+GIVE_UP_S = 60.0  # A thread that fails for so long, again and again, is given up, if its owner can end then.
+NAMES_KEPT = 256  # Of threads that were begun again, for the status.
+
+_lines = Lines(log)
+
+
+class Restarts(NamedTuple):
+    """How often a thread was begun again, and the reason of the last time."""
+
+    times: int
+    reason: str
+
+
+_restarts: dict[str, Restarts] = {}  # By the thread's name.
+_restarts_lock = threading.Lock()
+
+
+def restarts() -> dict[str, Restarts]:
+    """Returns the threads of this process that failed and were begun again."""
+    with _restarts_lock:
+        return dict(_restarts)
+
+
+def _note_restart(name: str, reason: str) -> None:
+    with _restarts_lock:
+        known = _restarts.pop(name, None)  # The newest ones are last.
+        _restarts[name] = Restarts(known.times + 1 if known is not None else 1, reason)
+        while len(_restarts) > NAMES_KEPT:
+            del _restarts[next(iter(_restarts))]
+
+
+def told_error(error: BaseException) -> str:
+    """Returns an error in one line, with the place in the code where it was raised."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" ({os.path.basename(frames[-1].filename)}:{frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {error}{place}"
 
 
 class _Begun(threading.Event):
@@ -30,6 +75,7 @@ class Thread(threading.Thread):
     """A daemon thread. `start` raises RuntimeError if the system has no thread left, or if the thread does not begin.
 
     A thread that finds no memory for its first steps ends silently. Without the limit its starter would wait for ever.
+    If its work fails, the log has one line, and the traceback at the level debug.
     """
 
     def __init__(self, run: Callable[..., object], *args: Any, name: str) -> None:
@@ -44,13 +90,73 @@ class Thread(threading.Thread):
             getattr(threading, "_limbo", {}).pop(self, None)
             raise
 
+    def run(self) -> None:
+        try:
+            super().run()
+        except BaseException as error:
+            with contextlib.suppress(MemoryError):  # There may be no memory even for the line of the log.
+                _lines.error("thread %s ended by an error: %s", self.name, told_error(error))
+                log.debug("thread %s ended by an error", self.name, exc_info=True)
+
+
+class EssentialThread(Thread):
+    """A thread that ends when its work returns, and not before: if that fails, it is begun again after a pause.
+
+    The work begins with a look whether it is to end, and may begin again after any error. `gives_up` is called when it
+    has failed again and again for GIVE_UP_S seconds, with the reason in words: then the thread ends. None: it goes on.
+    """
+
+    def __init__(
+        self,
+        run: Callable[..., object],
+        *args: Any,
+        name: str,
+        gives_up: Callable[[str], object] | None = None,
+    ) -> None:
+        super().__init__(run, *args, name=name)
+        self._work, self._work_args, self._gives_up = run, args, gives_up
+        self._what = f"thread {name} failed and is begun again"
+
+    def run(self) -> None:
+        pause_s, failing_since = FIRST_PAUSE_S, None
+        while True:
+            began = time.monotonic()
+            try:
+                self._work(*self._work_args)
+                return
+            except BaseException as error:
+                now = time.monotonic()
+                if failing_since is None or now - began > CALM_S:
+                    pause_s, failing_since = FIRST_PAUSE_S, now
+                    self._outage = Outage(log, self._what)
+                with contextlib.suppress(MemoryError):  # There may be no memory even for the line of the log.
+                    reason = told_error(error)
+                    _note_restart(self.name, reason)
+                    self._outage.failed(reason)
+                    log.debug("thread %s failed", self.name, exc_info=True)
+                if self._gives_up is not None and now - failing_since > GIVE_UP_S:
+                    self._gives_up(f"its thread {self.name} has failed for {now - failing_since:.0f} s: {reason}")
+                    return
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
 
 def start_thread(what: str, name: str, run: Callable[..., object], *args: Any) -> threading.Thread:
     """Runs `run(*args)` in a thread, and returns it.
 
     IllegalStateError if the system has no thread left. Its text begins with `what`, which says what the thread is for.
     """
-    thread = Thread(run, *args, name=name)
+    return _started(what, Thread(run, *args, name=name))
+
+
+def start_essential(
+    what: str, name: str, run: Callable[..., object], *args: Any, gives_up: Callable[[str], object] | None = None
+) -> threading.Thread:
+    """As `start_thread`, for a thread without which its owner does not work: an EssentialThread."""
+    return _started(what, EssentialThread(run, *args, name=name, gives_up=gives_up))
+
+
+def _started(what: str, thread: Thread) -> threading.Thread:
     try:
         thread.start()
     except (RuntimeError, MemoryError) as error:
@@ -121,5 +227,7 @@ class Workers:
                 run, args = self._waiting.popleft()
             try:
                 run(*args)
-            except BaseException:  # The thread is there for the next work, whatever this one did.
-                log.exception("%s: work failed", threading.current_thread().name)
+            except BaseException as error:  # The thread is there for the next work, whatever this one did.
+                with contextlib.suppress(MemoryError):
+                    _lines.error("%s: work failed: %s", threading.current_thread().name, told_error(error))
+                    log.debug("%s: work failed", threading.current_thread().name, exc_info=True)

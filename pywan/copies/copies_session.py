@@ -8,6 +8,7 @@ asks it for what is to be done: `take_peers` for the members to connect to, `Pee
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -60,6 +61,7 @@ class CopiesSession:
         self._promised_until_us: dict[Incarnation, int] = {}  # Promises over connections that have ended.
         self._unreachable_us: dict[Incarnation, int] = {}  # When the member was last reported.
         self._reports: list[Report] = []
+        self._news: deque[tuple[Incarnation, tuple[Any, ...]]] = deque()  # Of lanes, and not acted on yet.
         self._came: list[PeerSession] = []
         self._gone: list[PeerSession] = []
 
@@ -182,9 +184,10 @@ class CopiesSession:
     def work(self, now_us: int) -> bool:
         """Does what is due. Returns whether a takeover goes on: then the caller comes again soon."""
         self._now_us = now_us
-        for member, peer in list(self.peers.items()):
-            for news in peer.lane.news():
-                self._take_news(member, news)
+        for member, peer in self.peers.items():
+            self._news.extend((member, news) for news in peer.lane.news())
+        while self._news:  # If one fails, those behind it are taken the next time.
+            self._take_news(*self._news.popleft())
         for receiver, member in self.receivers.items():
             self.wrong_clocks.note(member, receiver.take_ahead_ms(), now_us)
         is_busy = False
@@ -203,6 +206,10 @@ class CopiesSession:
         """Returns what the coordinator is to hear that it has not been told."""
         reports, self._reports = self._reports, []
         return reports
+
+    def keep_reports(self, reports: list[Report]) -> None:
+        """These reports were not made, as something failed. They come first the next time."""
+        self._reports[:0] = reports
 
     def take_peers(self) -> tuple[list[PeerSession], list[PeerSession]]:
         """Returns the members to connect to from now on, and those to which connections are to end, since the last

@@ -11,12 +11,12 @@ import logging
 import os
 import select
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pywan import _core
 from pywan.base.lines import Lines, Outage
-from pywan.base.threads import start_thread
+from pywan.base.threads import start_essential
 from pywan.coordination.tables import Bucket, BucketKey, Incarnation, MemberProfile
 from pywan.copies.copies_session import CopiesSession, Reports
 from pywan.copies.peer import Peer
@@ -36,8 +36,15 @@ class MemberCopies:
     """Any thread may call it. `start` is called once, when the member has joined. `stop` ends all threads and
     connections."""
 
-    def __init__(self, reports: Reports, *, member_timeout_us: int) -> None:
-        self._reports = reports
+    def __init__(
+        self,
+        reports: Reports,
+        *,
+        member_timeout_us: int,
+        gives_up: Callable[[str], object] | None = None,
+    ) -> None:
+        """`gives_up`: called with the reason if the thread cannot go on."""
+        self._reports, self._gives_up = reports, gives_up
         self._lock = threading.RLock()  # Guards everything below. Nobody waits for another process under it.
         self._session = CopiesSession(member_timeout_us=member_timeout_us)
         self._peers: dict[Incarnation, Peer] = {}
@@ -76,7 +83,8 @@ class MemberCopies:
             self._session.share(name, core, tail, content=content)
             if self._thread is None:
                 self._wake_file = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-                self._thread = start_thread(f"member {self._session.me.name}: copies", "copies", self._run)
+                what = f"member {self._session.me.name}: copies"
+                self._thread = start_essential(what, "copies", self._run, gives_up=self._gives_up)
 
     def drop(self, name: str) -> None:
         with self._lock:
@@ -161,12 +169,7 @@ class MemberCopies:
 
     def _run(self) -> None:
         while not self._session.is_stopping:
-            try:
-                is_busy = self._work()
-            except Exception:
-                log.exception("member %s: work for its copies failed; it is tried again", self._session.me)
-                is_busy = False
-            self._wait(WORK_MS if is_busy else REST_MS)
+            self._wait(WORK_MS if self._work() else REST_MS)
 
     def _wait(self, timeout_ms: int) -> None:
         poll = select.poll()
@@ -191,8 +194,13 @@ class MemberCopies:
             ahead_ms, known = clocks.take_news(), clocks.ahead_ms(_core.monotonic_us())
         self._wrong_clocks = {each: line for each, line in self._wrong_clocks.items() if each in known}
         self._say_clocks(ahead_ms)
-        for report in reports:
-            report(self._reports)
+        for done, report in enumerate(reports):
+            try:
+                report(self._reports)
+            except BaseException:
+                with self._lock:
+                    self._session.keep_reports(reports[done:])  # Nobody else would make them again.
+                raise
         return is_busy
 
     def _say_clocks(self, ahead_ms: Mapping[Incarnation, int]) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from pywan import _core
 from pywan.base.lines import Outage
-from pywan.base.threads import start_thread
+from pywan.base.threads import start_essential, told_error
 from pywan.coordination.tables import Incarnation
 from pywan.copies.peer_session import PeerSession
 from pywan.errors import ConnectivityError, PywanError
@@ -66,8 +66,8 @@ class Peer:
     def start(self) -> None:
         what = f"member {self._me.name}: connections to member {self.member.name}"
         self._threads = [
-            start_thread(what, f"lane to {self.member.name}", self._run_lane),
-            start_thread(what, f"questions to {self.member.name}", self._run_questions),
+            start_essential(what, f"lane to {self.member.name}", self._run_lane),
+            start_essential(what, f"questions to {self.member.name}", self._run_questions),
         ]
 
     def look(self) -> None:
@@ -102,8 +102,8 @@ class Peer:
             except (PywanError, OSError) as error:
                 if not self._ending:
                     self._lane.failed(error)
-            except Exception:
-                log.exception("the lane to member %s broke", self.member)
+            except Exception as error:
+                self._lane.failed(told_error(error))
             with self._changed:
                 sock, self._sock = self._sock, None
                 pause_us = self.session.broke(_core.monotonic_us())
@@ -155,8 +155,8 @@ class Peer:
             except (PywanError, OSError) as error:  # The copies ask again as long as they need an answer.
                 if not self._ending and request["questions"]:
                     self._talk.failed(error)
-            except Exception:
-                log.exception("questions about region %s to member %s failed", request["region"], self.member)
+            except Exception as error:
+                self._talk.failed(told_error(error))
 
     def _ask(self, request: dict[str, Any]) -> None:
         if self._client is None:

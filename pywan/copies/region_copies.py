@@ -227,11 +227,11 @@ class RegionCopies:
                 self._set_copies(number)
                 self._set_role(number, _core.TAIL_PRIMARY)
                 ready.append(BucketKey(self.name, number))
+        if ready:  # First of all: if the rest fails, they are not looked at again.
+            self._services.ready(ready)
         self._inactive -= {key.number for key in ready}
         for member, asked in sorted(questions.items()):
             self._services.ask(member, self.name, asked)
-        if ready:
-            self._services.ready(ready)
         return bool(self._inactive)
 
     def adopted(self, member: Incarnation, answers: Iterable[Answer], promised_us: int) -> None:

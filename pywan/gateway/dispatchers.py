@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from pywan import _core
 from pywan.base.repeats import Repeats
-from pywan.base.threads import start_thread
+from pywan.base.threads import start_essential, told_error
 from pywan.config.attributes import QueueAttributes
 from pywan.errors import GatewaySenderError, PywanError
 from pywan.gateway.filters import SenderFilters
@@ -243,7 +243,7 @@ class Dispatchers:
         `end` then."""
         for each in self._each:
             name = f"{self._attributes.thread_name}-{each.index}"
-            self._threads.append(start_thread(f"{self._what} is not started", name, self._dispatch, each))
+            self._threads.append(start_essential(f"{self._what} is not started", name, self._dispatch, each))
 
     def end(self) -> None:
         """Ends the threads. GatewaySenderError if one of them does not end in time."""
@@ -276,7 +276,8 @@ class Dispatchers:
                     if isinstance(error, (PywanError, OSError, MemoryError)):
                         self._note_trouble(str(error) or "out of memory: the process cannot get any for a connection")
                     else:
-                        log.exception("%s: dispatcher %d failed to connect", self._attributes.label, own.index)
+                        self._note_trouble(f"dispatcher {own.index} failed to connect: {told_error(error)}")
+                        log.debug("%s: dispatcher %d failed", self._attributes.label, own.index, exc_info=True)
             self._stopping.wait(retry)
             retry = min(2 * retry, longest)
 

@@ -14,6 +14,7 @@ from pywan.base.addresses import WILDCARDS, check_told_host
 from pywan.base.amounts import size_text
 from pywan.base.faces import Described, counted
 from pywan.base.repeats import Repeats
+from pywan.base.threads import told_error
 from pywan.config.attributes import ReceiverAttributes
 from pywan.errors import GatewayReceiverError, IllegalStateError, PortInUseError, ProtocolError, PywanError
 from pywan.forks import is_inherited, of_one_process
@@ -238,8 +239,9 @@ class GatewayReceiver(Described):
                 place,
                 error or "the process cannot get any for it",
             )
-        except Exception:
-            log.exception("gateway receiver: connection from %s failed", place)
+        except Exception as error:
+            connection.warning("gateway receiver: connection from %s failed: %s", place, told_error(error))
+            log.debug("gateway receiver: connection from %s failed", place, exc_info=True)
 
     def _ended(self, connection: Connection) -> None:
         with self._lock:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pywan
 from pywan.async_queue.async_event_queue import AsyncEventQueue
 from pywan.base.addresses import WILDCARDS, check_told_host, parse_locators
-from pywan.base.threads import start_thread
+from pywan.base.threads import restarts, start_thread
 from pywan.config.attributes import (
     AsyncEventQueueAttributes,
     DiskStoreAttributes,
@@ -171,7 +171,7 @@ class MemberCore:
             thing for thing, is_last in zip(things, is_receiver, strict=True) if is_last
         )
         self.housekeeper = Housekeeper(state, self.regions, self.senders, self.tombstones)
-        self.housekeeper.start()
+        self.housekeeper.start(self.give_up)
         self._is_ready = True
 
     def _join(self, locators: str, port: int, hostname: str | None) -> None:
@@ -232,8 +232,11 @@ class MemberCore:
             on_given_up=self._take_new_incarnation,
             reached=self._reached,
             followed=self._followed,
+            gives_up=self.give_up,
         )
-        self.sharing = SharedRegions(self.agent, self.regions.find, self._call_timeout_s, self._backlog_bytes)
+        self.sharing = SharedRegions(
+            self.agent, self.regions.find, self._call_timeout_s, self._backlog_bytes, gives_up=self.give_up
+        )
         self.agent.start()
         self.agent.wait_joined(self._join_timeout)
         self.regions.hosting = self.sharing
@@ -300,6 +303,7 @@ class MemberCore:
             "cluster_configuration_problems": list(self.configuration_problems),
             "backlog": self.sharing.backlog() if self.sharing is not None else None,
             "clocks_ahead": self.sharing.clocks_ahead_s() if self.sharing is not None else {},
+            "restarted_threads": {name: f"{times} times; {reason}" for name, (times, reason) in restarts().items()},
             "coordination": self.agent.status() if self.agent is not None else None,
         }
 
@@ -399,6 +403,11 @@ class MemberCore:
         if self.shutdown_requested.is_set():
             self._wait_no_longer()
         self.shutdown_requested.set()
+
+    def give_up(self, why: str) -> None:
+        """Ends the member, as a part of it cannot go on: others take over what only it has. It returns at once."""
+        log.critical("member %s ends: %s; start it again, and report that", self.name, why)
+        start_thread(f"member {self.name} does not end", f"{self.name}-end", self.close, None)
 
     def _wait_no_longer(self) -> None:
         """Ends the waiting of `close` for other members, and for queues."""

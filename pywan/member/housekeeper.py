@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 
 from pywan import _core
 from pywan.base.clocks import clock_trouble
-from pywan.base.threads import start_thread
+from pywan.base.threads import start_essential
 from pywan.errors import PywanError
 from pywan.member.regions import Regions
 from pywan.member.senders import Senders
@@ -32,10 +33,13 @@ class Housekeeper:
         # Used by the thread only. For each log and for the clock: what is wrong with it, and when that was logged.
         self._troubles: dict[str, tuple[str, float]] = {}
 
-    def start(self) -> None:
-        """Starts the thread. IllegalStateError if the system has none."""
+    def start(self, gives_up: Callable[[str], object]) -> None:
+        """Starts the thread. IllegalStateError if the system has none. `gives_up`: called with the reason if it cannot
+        go on."""
         name = self._state.name
-        self._thread = start_thread(f"member {name} cannot start", f"{name}-housekeeping", self._keep_house)
+        self._thread = start_essential(
+            f"member {name} cannot start", f"{name}-housekeeping", self._keep_house, gives_up=gives_up
+        )
 
     def join(self, timeout: float) -> None:
         """Waits for the thread to end, then saves the floors that other sites told."""
@@ -46,7 +50,7 @@ class Housekeeper:
     def _keep_house(self) -> None:
         """Looks after the member every few seconds, or when the bell rings."""
         is_waiting = False  # Whether tombstones can go as soon as a disk has taken what was written.
-        while True:
+        while not self._state.closed.is_set():
             was_called = self._state.bell.wait(min(HOUSEKEEPING_S, DISK_LOOK_S) if is_waiting else HOUSEKEEPING_S)
             if self._state.closed.is_set():
                 return

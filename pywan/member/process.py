@@ -30,6 +30,7 @@ from pywan import errors
 from pywan.base.files import given_path, open_own
 from pywan.base.names import check_name, printable
 from pywan.base.processes import start_of
+from pywan.base.threads import EssentialThread, Thread
 from pywan.config import values
 from pywan.errors import (
     ConfigurationError,
@@ -299,7 +300,7 @@ def start(
     if report is None or "error" in report:
         raise _why_not_started(kind, name, files, child, report, timeout)
     # If this program lives longer than the member, it must collect it. If it ends before, init does that.
-    threading.Thread(target=child.wait, name=f"collect-{name}", daemon=True).start()
+    Thread(child.wait, name=f"collect-{name}").start()
     return {**report, "log_file": str(files.log_file), "folder": str(files.folder)}
 
 
@@ -717,7 +718,7 @@ def _stopping_by_signal(
                 other()
 
     taken = in_child(_TakenSignals(numbers, write_end), _TakenSignals.give_back_in_child)
-    listener = threading.Thread(target=listen, name="signals", daemon=True)
+    listener = EssentialThread(listen, name="signals")
     listener.start()
     try:
         yield watch

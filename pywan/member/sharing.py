@@ -62,10 +62,13 @@ class SharedRegions:
         find: Callable[[str], Any],
         call_timeout_s: float | None = None,
         backlog_bytes: int = BACKLOG_MEMORY_MB << 20,
+        *,
+        gives_up: Callable[[str], object] | None = None,
     ) -> None:
         """`call_timeout_s`: for how long a call is tried. None: as `member-timeout` says. `backlog_bytes`: the limit of
-        the member's budget (docs/decisions/0078)."""
-        self._agent, self._find = agent, find
+        the member's budget (docs/decisions/0078). `gives_up`: called with the reason if the copies' thread cannot go
+        on."""
+        self._agent, self._find, self._gives_up = agent, find, gives_up
         self.budget = _core.MemoryBudget(backlog_bytes)
         self._lock = threading.RLock()  # Guards the regions. Nobody waits for another process under it.
         self._regions: dict[str, _Shared] = {}
@@ -85,7 +88,7 @@ class SharedRegions:
     # What has threads and sockets. A simulation makes these in its own way.
 
     def _make_copies(self) -> MemberCopies:
-        return MemberCopies(self._agent, member_timeout_us=self._agent.member_timeout_us)
+        return MemberCopies(self._agent, member_timeout_us=self._agent.member_timeout_us, gives_up=self._gives_up)
 
     def _make_calls(self, site_identity: str) -> CallServer:
         return CallServer(self._me, site_identity, self._find, self.budget)

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 from pywan import _core
+from pywan.base.lines import Lines
+from pywan.base.threads import told_error
 from pywan.errors import (
     ConnectivityError,
     IllegalStateError,
@@ -25,6 +27,7 @@ from pywan.transport import data
 from pywan.transport.openings import Connection
 
 log = logging.getLogger("pywan.staging")
+_lines = Lines(log)
 
 REPLY_TIMEOUT_S = 10.0  # The time that a client has to take an answer.
 STOP_TIMEOUT_S = 10.0
@@ -213,8 +216,9 @@ class RowStages:
             return bool(stage.apply(region, PROGRESS_S))
         except Exception as error:
             if not isinstance(error, (PywanError, MemoryError)):
-                log.exception("applying rows of a task to region %s failed", region.name)
-            what = str(error) if isinstance(error, PywanError) else f"{type(error).__name__}: {error}"
+                _lines.error("applying rows of a task to region %s failed: %s", region.name, told_error(error))
+                log.debug("applying rows of a task to region %s failed", region.name, exc_info=True)
+            what = str(error) if isinstance(error, PywanError) else told_error(error)
             text = (
                 f"{what}; {stage.applied + stage.missing} of the task's {stage.rows} rows are applied. The rest is kept"
                 f" at member {self._member_name}, and goes in when the same task is tried again there and this can be"

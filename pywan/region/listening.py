@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from pywan import _core
 from pywan.base.lines import Lines
+from pywan.base.threads import start_essential
 
 if TYPE_CHECKING:
     from pywan.callbacks import CacheListener
@@ -33,10 +34,11 @@ class Listening:
         # Dropped changes of which the log has spoken. The lock guards both.
         self._said, self._said_in_all = {"dropped": 0, "forgotten": 0}, 0
         self._lines = Lines(log)
-        self._thread = threading.Thread(target=self._run, name=f"pywan-listeners-{region.name}", daemon=True)
-        self._thread.start()
+        what = f"region {region.name}: its listeners are not told"
+        self._thread = start_essential(what, f"pywan-listeners-{region.name}", self._run)
 
     def _run(self) -> None:
+        """Tells one change after the other. One whose telling fails counts as told when the thread begins again."""
         self._region.callbacks.wait_until_shared()
         _core.call_for_listeners()
         while not self._ends:

@@ -10,6 +10,7 @@ import contextlib
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,9 +19,9 @@ from typing import Any
 from pywan.base.addresses import Address
 from pywan.base.clocks import boot_us
 from pywan.base.draws import drawn_number
-from pywan.base.lines import Lines
+from pywan.base.lines import Lines, Outage
 from pywan.base.processes import has_ended, this_process
-from pywan.base.threads import start_thread
+from pywan.base.threads import start_essential, told_error
 from pywan.coordination.agent_session import (
     LEAVE,
     RETRY_MAX_US,
@@ -88,6 +89,7 @@ class Agent:
             worthless now.
         reached: Returns the members whose answers came to this one a moment ago.
         followed: Returns the decisions that the member's copies follow.
+        gives_up: Called with the reason if one of the threads cannot go on.
     """
 
     def __init__(
@@ -107,8 +109,11 @@ class Agent:
         on_given_up: Callable[[Incarnation], object] = _nothing,
         reached: Callable[[], Iterable[Incarnation]] = tuple,
         followed: Callable[[], Mapping[BucketKey, Bucket]] = dict,
+        gives_up: Callable[[str], object] | None = None,
     ) -> None:
-        self.name = name
+        self.name, self._gives_up = name, gives_up
+        self._requests = Outage(log, f"member {name}: a request to the coordinator failed")
+        self._outcomes: deque[Outcome] = deque()  # What the member has yet to do. Used by its thread only.
         self._claims, self._file = claims, RememberedFile(name, file)
         self._on_change, self._on_lease, self._on_given_up = on_change, on_lease, on_given_up
         self._changed = threading.Condition()  # Guards everything below.
@@ -138,7 +143,8 @@ class Agent:
         with self._changed:
             what = f"member {self.name} cannot take part in the coordination of its site"
             for word, run in (("agent", self._run), ("agent-asks", self._run_requests)):
-                self._threads.append(start_thread(what, f"{self.name}-{word}", run))
+                name = f"{self.name}-{word}"
+                self._threads.append(start_essential(what, name, run, gives_up=self._gives_up))
 
     def hand_over(self, timeout: float, on_progress: Callable[[StillNeeded], object] = _nothing) -> Handover:
         """Hands over to other members what needs this one. It serves as before until then, and does not leave yet.
@@ -391,12 +397,13 @@ class Agent:
                 message = session.encoded_requests(batch)
             try:
                 self._send(address, batch, message)
+                self._requests.over()
             except ProtocolError as error:
                 self._lines.warning("member %s: what the coordinator answers cannot be used: %s", self.name, error)
             except PywanError as error:
                 log.debug("member %s: %s", self.name, error)
-            except Exception:
-                self._lines.exception("member %s: a request to the coordinator failed", self.name)
+            except Exception as error:
+                self._requests.failed(told_error(error))
 
     def _send(self, address: Address, batch: list[tuple[RequestKey, Request]], message: dict[str, Any]) -> None:
         reply = self._coordinator.tell(address, "coordination-ask", **message)
@@ -410,10 +417,13 @@ class Agent:
         session = self._session
         while True:
             with self._changed:
-                while not self._stopping and (wait_us := session.news_due_us - boot_us()) > 0:
+                while not self._stopping and not self._outcomes and (wait_us := session.news_due_us - boot_us()) > 0:
                     self._changed.wait(wait_us / 1e6)
                 if self._stopping:
                     return
+            if self._outcomes:  # The thread has failed, and was begun again.
+                self._do()
+                continue
             claims = self._claims()
             with self._changed:
                 if not session.hear_locators(claims, boot_us()):
@@ -424,20 +434,23 @@ class Agent:
                 reply = self._coordinator.ask(question.op, foreign, **question.fields)
                 tables = tables_in(reply)
                 with self._changed:
-                    outcomes = session.take_news(question, reply, tables, boot_us())
+                    self._outcomes.extend(session.take_news(question, reply, tables, boot_us()))
                     self._changed.notify_all()
-                self._do(outcomes)
             except PywanError as error:
                 self._note_away(error)
+                continue
             except Exception as error:
-                log.exception("member %s: the exchange with the coordinator failed", self.name)
-                self._note_away(ProtocolError(f"{type(error).__name__}: {error}"))
+                self._note_away(ProtocolError(told_error(error)))
+                log.debug("member %s: the exchange with the coordinator failed", self.name, exc_info=True)
                 with self._changed:
                     session.news_due_us = boot_us() + RETRY_MAX_US
+                continue
+            self._do()
 
-    def _do(self, outcomes: list[Outcome]) -> None:
-        for outcome in outcomes:
-            match outcome:
+    def _do(self) -> None:
+        """Does what came of the news. What fails is done again: the coordinator does not tell it twice."""
+        while self._outcomes:
+            match self._outcomes[0]:
                 case Changed(tables):
                     # It counts as stored from the next question on: by then those who use the tables have acted, and
                     # the file says so. It comes second, as calls may wait for a new primary while a slow disk writes.
@@ -449,6 +462,7 @@ class Agent:
                     self._on_lease(until_us, heard_us)
                 case GivenUp(me):
                     self._on_given_up(me)
+            self._outcomes.popleft()
         with self._changed:
             self._session.settle()
             self._changed.notify_all()

@@ -17,7 +17,7 @@ from pathlib import Path
 from pywan.base.clocks import boot_us
 from pywan.base.lines import Lines
 from pywan.base.processes import this_machine
-from pywan.base.threads import start_thread
+from pywan.base.threads import start_essential
 from pywan.coordination.actions import Lost, Probe, Store, Tell
 from pywan.coordination.choice import Choice
 from pywan.coordination.claims import JOURNAL_FILE
@@ -87,7 +87,7 @@ class CoordinatorDriver:
     def start(self) -> None:
         name = self.choice.name
         self._prober = Prober(name, self._end_probe)
-        self._thread = start_thread(f"locator {name} cannot coordinate", f"locator {name}-coordinator", self._run)
+        self._thread = start_essential(f"locator {name} cannot coordinate", f"locator {name}-coordinator", self._run)
 
     def end_waiting(self) -> None:
         """Whoever waits for news goes on, and nothing is decided any more."""

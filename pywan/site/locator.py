@@ -26,7 +26,7 @@ from pywan.base.addresses import (
 from pywan.base.faces import Described, counted
 from pywan.base.files import FileError, read_regular
 from pywan.base.names import check_name
-from pywan.base.threads import Workers, start_thread
+from pywan.base.threads import Thread, Workers, start_essential, told_error
 from pywan.config.cluster import ClusterConfiguration
 from pywan.config.values import to_int
 from pywan.coordination.tables import MEMBER_TIMEOUT_US
@@ -271,7 +271,9 @@ class Locator(Described):
             self._server.start()
             self._coordination.start()
             self._pool = Workers(CONTACTS_AT_ONCE, name=f"locator {self.name}-contact")
-            self._gossip = start_thread(f"locator {self.name} cannot start", f"locator {self.name}-gossip", self._run)
+            self._gossip = start_essential(
+                f"locator {self.name} cannot start", f"locator {self.name}-gossip", self._run
+            )
         except (IllegalStateError, ConfigurationError, DiskAccessError) as error:
             return error
         with self._changed:
@@ -564,7 +566,7 @@ class Locator(Described):
         def after() -> None:
             self.shutdown_requested.set()
             # stop() waits for the threads of connections, and this is one of them.
-            threading.Thread(target=self.stop, name=f"locator {self.name}-stop", daemon=True).start()
+            Thread(self.stop, name=f"locator {self.name}-stop").start()
 
         log.info("locator %s: asked to stop by %s", self.name, peer[0])
         return Reply(name=self.name, pid=os.getpid(), after=after)
@@ -652,8 +654,8 @@ class Locator(Described):
         except PywanError as error:
             self._note_failure(contact.address, error)
         except Exception as error:
-            log.exception("locator %s: exchange with %s failed", self.name, contact.address)
-            self._note_failure(contact.address, error)
+            log.debug("locator %s: exchange with %s failed", self.name, contact.address, exc_info=True)
+            self._note_failure(contact.address, ProtocolError(told_error(error)))
         finally:
             client.close()
             with self._changed:

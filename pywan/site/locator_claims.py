@@ -13,7 +13,7 @@ from pywan.base.addresses import Address
 from pywan.base.clocks import boot_us
 from pywan.base.files import FileError, read_regular, write_whole
 from pywan.base.names import check_name
-from pywan.base.threads import start_thread
+from pywan.base.threads import start_essential
 from pywan.coordination.choice import Choice, Named, Step
 from pywan.coordination.claims import CLAIM_FILE
 from pywan.errors import ConfigurationError, DiskAccessError, PywanError
@@ -71,7 +71,7 @@ class LocatorClaims:
 
     def start(self) -> None:
         name = self._choice.name
-        self._thread = start_thread(f"locator {name} cannot coordinate", f"locator {name}-coordinators", self._run)
+        self._thread = start_essential(f"locator {name} cannot coordinate", f"locator {name}-coordinators", self._run)
 
     def stop(self) -> None:
         """Waits for the end of the thread. The driver has stopped, or is about to."""

@@ -17,7 +17,7 @@ from typing import Any
 from pywan.base.addresses import Address, parse_locators, resolve
 from pywan.base.draws import drawn_number
 from pywan.base.names import quoted
-from pywan.base.threads import Thread
+from pywan.base.threads import EssentialThread, Thread, told_error
 from pywan.coordination.claims import Claim, claim_of
 from pywan.errors import (
     ConfigurationError,
@@ -397,7 +397,7 @@ class _Link:
         self._heartbeat_s = owner._heartbeat_s  # It is shorter if the locator's lease is short.
         self._was_joined = False
         self._client = ControlClient(address, REQUEST_TIMEOUT_S, what="locator")
-        self.thread = Thread(self._run, name=f"{owner.name}-locator-{address}")
+        self.thread = EssentialThread(self._run, name=f"{owner.name}-locator-{address}")
 
     @property
     def hopeless(self) -> bool:
@@ -438,8 +438,8 @@ class _Link:
             except PywanError as error:
                 self._note(error)
             except Exception as error:
-                log.exception("member %s: exchange with locator %s failed", owner.name, self.address)
-                self._note(ProtocolError(f"{self.address}: {type(error).__name__}: {error}"))
+                log.debug("member %s: exchange with locator %s failed", owner.name, self.address, exc_info=True)
+                self._note(ProtocolError(f"{self.address}: {told_error(error)}"))
             wait = self._heartbeat_s if not failed or self.failures > 3 else self._heartbeat_s / 4
             with owner._changed:
                 owner._changed.wait_for(

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pywan.base.lines import Lines
-from pywan.base.threads import Thread, start_thread
+from pywan.base.threads import Thread, start_essential
 from pywan.errors import ConnectivityError, IllegalStateError
 from pywan.forks import end_strayed_child, is_inherited, of_one_process
 from pywan.transport import sockets
@@ -135,7 +135,7 @@ class Acceptor:
             if self._stopping:
                 raise IllegalStateError(f"{self.name}: this port was closed; make a new one")
             if self._thread is None:
-                self._thread = start_thread(f"{self.name} takes no connections", f"{self.name}-accept", self._accept)
+                self._thread = start_essential(f"{self.name} takes no connections", f"{self.name}-accept", self._accept)
 
     def stop(self, timeout: float = STOP_TIMEOUT_S) -> None:
         """Closes the port and every connection, and waits for their threads.

@@ -133,10 +133,7 @@ def describe_member(session: Session, values: Values) -> Result:
         return result
     own = reply.get("coordination") or {}
     pairs = [(key, ", ".join(map(str, value)) if isinstance(value, list) else value) for key, value in own.items()]
-    if reply.get("clocks_ahead"):
-        pairs.append(("clocks_ahead", reply["clocks_ahead"]))
-    if reply.get("backlog"):
-        pairs.append(("backlog", reply["backlog"]))
+    pairs += [(key, reply[key]) for key in ("clocks_ahead", "restarted_threads", "backlog") if reply.get(key)]
     result.tables.append(Sheet(f"Member {name}", readable(pairs)))
     return result
 
