@@ -644,7 +644,7 @@ class Member(Node):
         self.lines: Lines | None = None
         self.server: Server
         self.clock_of_stamps = _core.Clock()
-        self._wall_ms = 1_700_000_000_000 + world.simulation.rng.randrange(-5000, 5000)
+        self._wall_ms = 1_700_000_000_000 + world.simulation.rng.randrange(-5000, 5000) + world.ahead_ms.get(name, 0)
         self.member_id = world.simulation.rng.randrange(1, 1 << 32)
         self.agent = SimulatedAgent(self, Incarnation(name, self.member_id))
         self.sharing = Sharing(self)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Hashable, Sequence
 
 from linearizability import Operation
 from pywan import _core
+from pywan.base.clocks import DRIFT_MS
 from pywan.config.attributes import RegionAttributes
 from pywan.coordination import agent_session, asked, tables
 from pywan.coordination.actions import Store
@@ -28,6 +29,7 @@ NAMES = ("m1", "m2", "m3", "m4")
 PAUSES = ((agent_session, "RETRY_US"), (agent_session, "RETRY_MAX_US"), (asked, "REPEAT_MAX_US"))  # Of an agent.
 READS = ("get",)
 OPERATIONS = (*READS * 3, "put", "put", "put_if_absent", "replace", "remove", "compare", "destroy")  # Each as likely.
+AHEAD_MS = 2 * 3_600_000  # By so much the clock of a member is wrong from its start, in some worlds.
 BEHIND_US = MEMBER_TIMEOUT_US * 11 // 10  # A lease, by the slowest clock.
 WHOLE_AGAIN_US = 12 * MEMBER_TIMEOUT_US  # So long a site that has healed takes at most until it is whole.
 
@@ -62,6 +64,8 @@ class SiteWorld:
         self.regions: list[RegionAttributes] = []
         self.value_bytes = 0  # 0: values are numbers.
         self.hosts_from = dict.fromkeys(NAMES, 0)  # When each member begins to create its regions.
+        clocks = random.Random(f"{seed} clocks")  # By how much they are wrong. The others must not follow.
+        self.ahead_ms = {clocks.choice(NAMES): AHEAD_MS} if clocks.random() < 0.3 else {}
         self._form(rng)
         self.is_one_machine = rng.random() < 0.5  # Locator and members see each other's processes.
         self.journal: list[Store] = []
@@ -286,6 +290,16 @@ class SiteWorld:
         self._live(steps)
         self.end_well()
         self.watch.check_histories()
+        self._check_clocks()
+
+    def _check_clocks(self) -> None:
+        for name, member in self.members.items():
+            ahead_ms = member.clock_of_stamps.ahead_ms
+            self.must(
+                ahead_ms <= DRIFT_MS or name in self.ahead_ms,
+                f"the clock of member {name} is {ahead_ms / 1000:.0f} s ahead, as that of another one is",
+            )
+        self.statistics["clocks that were wrong"] += any(name in self.ahead_ms for name in self.members)
 
     def _live(self, steps: int) -> None:
         rng = self.simulation.rng
