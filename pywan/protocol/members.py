@@ -3,7 +3,7 @@ lowest load."""
 
 from __future__ import annotations
 
-from _operator import _compare_digest  # type: ignore[attr-defined]  # `hmac`, which has it too, loads OpenSSL.
+from _operator import _compare_digest  # `hmac`, which has it too, loads OpenSSL.
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
