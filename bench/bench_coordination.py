@@ -29,6 +29,7 @@ from pywan.coordination.actions import Store
 from pywan.coordination.agent_session import AgentSession, Remembered, tables_in
 from pywan.coordination.claims import JOURNAL_FILE
 from pywan.coordination.journal import Journal
+from pywan.coordination.proofs import mark_of
 from pywan.coordination.tables import (
     NO_DECISION,
     Bucket,
@@ -44,7 +45,7 @@ from pywan.coordination.tables import (
 from pywan.site import coordinator_driver
 from pywan.site.coordination_host import CoordinationHost
 from pywan.testing.waiting import eventually
-from site_scale import BUCKETS, Site
+from site_scale import BUCKETS, NONCE, Site
 
 MEMBER_TIMEOUT_MS = 60_000  # Nobody is given up while this program plays the members.
 WAIT_S = 120.0
@@ -80,7 +81,8 @@ class Locator:
         eventually(lambda: self._host.status()["decides"], WAIT_S, "a coordinator that decides")
 
     def ask(self, op: str, me: Incarnation, **fields: Any) -> dict[str, Any]:
-        reply = self._handlers[op]({"me": encoding.plain_incarnation(me), **fields}, (me.name, op))
+        message = {"me": encoding.plain_incarnation(me), "nonce": NONCE, **fields}
+        reply = self._handlers[op](message, (me.name, op))
         packed = msgpack.packb(reply)
         with self._lock:
             self.bytes += len(packed)
@@ -194,7 +196,9 @@ def prepare_small(folder: Path, regions: int) -> dict[BucketKey, Bucket]:
     attributes = RegionAttributes(Kind.PARTITION, BUCKETS, redundant_copies=2, recovery_delay_ms=0, shared=True)
     names = [f"region_{n}" for n in range(regions)]
     hosting = tuple((name, 100) for name in names)
-    profiles = [MemberProfile(each, "127.0.0.1", 1, 1, "site", hosting=hosting) for each in (A, B, C)]
+    profiles = [
+        MemberProfile(each, "127.0.0.1", 1, 1, "site", hosting=hosting, mark=mark_of(NONCE)) for each in (A, B, C)
+    ]
     bucket = Bucket(epoch, epoch.word, 0, 1, A, (A, C), (), (learner,))
     buckets = {BucketKey(name, n): bucket for name in names for n in range(BUCKETS)}
     journal = Journal(folder / JOURNAL_FILE)
@@ -243,6 +247,7 @@ def reports_once(regions: int) -> dict[str, float]:
             remembered=Remembered(site_identity="site"),
             has_ended=lambda process: False,
             draw_id=lambda: 2,
+            draw_nonce=lambda: NONCE,
         )
         session.is_joined = True
         for member in (B, C):

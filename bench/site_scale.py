@@ -27,6 +27,7 @@ from pywan.coordination.actions import Store, Tell
 from pywan.coordination.coordinator import Coordinator
 from pywan.coordination.journal import Journal
 from pywan.coordination.messages import Tables
+from pywan.coordination.proofs import NONCE_BYTES, mark_of
 from pywan.coordination.tables import (
     MEMBER_TIMEOUT_US,
     NO_DECISION,
@@ -42,6 +43,7 @@ from pywan.site.coordination_host import POLL_S
 
 BUCKETS = 113
 DEATHS = 5
+NONCE = bytes(NONCE_BYTES)  # Of all members that are played.
 REST_S = 10
 
 
@@ -64,7 +66,9 @@ class Site:
         every = {f"region_{n}": attributes for n in range(regions)}
         hosting = tuple((name, 100) for name in every)
         for n, member in enumerate(self.members):
-            profile = MemberProfile(member, f"host-{n}.example.org", 40000 + n, 1, "site", hosting=hosting)
+            profile = MemberProfile(
+                member, f"host-{n}.example.org", 40000 + n, 1, "site", hosting=hosting, mark=mark_of(NONCE)
+            )
             self.core.join(profile, every if not n else {}, {}, NO_DECISION, 0)
         self.act()
 

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pywan
 from pywan.base.addresses import Address, parse_locators
@@ -64,6 +65,13 @@ class SmallMember:
         for key in mine:
             for learner in self.buckets[key].learners:
                 self.agent.caught_up(key, self.buckets[key].epoch, learner)
+
+    @property
+    def speaks(self) -> dict[str, Any]:
+        """The fields of a message that is this member's own word."""
+        with self.agent._changed:
+            message = self.agent._session.encoded_requests([])
+        return {"me": message["me"], "nonce": message["nonce"]}
 
     @property
     def buckets(self) -> dict[BucketKey, Bucket]:

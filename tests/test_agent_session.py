@@ -3,6 +3,7 @@ over, or loses them."""
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from typing import Any
 
@@ -24,6 +25,7 @@ from pywan.coordination.asked import REPEAT_US
 from pywan.coordination.coordinator import Coordinator
 from pywan.coordination.joins import join_of
 from pywan.coordination.messages import MayLeave, Refused, StillNeeded
+from pywan.coordination.proofs import NONCE_BYTES
 from pywan.coordination.requests import take_request
 from pywan.coordination.tables import Bucket, BucketKey, Incarnation, Kind, RegionAttributes
 from pywan.errors import ProtocolError
@@ -52,6 +54,7 @@ class Site:
             remembered=remembered or Remembered(),
             has_ended=lambda process: False,
             draw_id=lambda: 2,
+            draw_nonce=lambda: os.urandom(NONCE_BYTES),
         )
 
     def news(self, session: AgentSession) -> list[Outcome]:

@@ -274,7 +274,7 @@ def test_requests_that_are_no_requests_are_refused_and_change_nothing(tmp_path):
         before = coordination(site)["decision"]
         for requests in ([["dance"]], [[]], ["x"], [["host"]], [["want", 5]], [["host", "a", [], -1]]):
             try:
-                call_once(site.address, "coordination-ask", me=[*a.agent.me], requests=requests)
+                call_once(site.address, "coordination-ask", **a.speaks, requests=requests)
             except Exception as error:
                 assert type(error).__name__ == "ProtocolError", (requests, error)
             else:
@@ -296,20 +296,18 @@ def test_what_the_requests_of_one_message_decide_is_stored_once(tmp_path, monkey
 
     with locator("l", dir=tmp_path) as site, small_members(str(site.address), "a") as (a,):
         monkeypatch.setattr(Journal, "append", noted)
-        me = encoding.plain_incarnation(a.agent.me)
         names = {f"r{n}" for n in range(20)}
-        reply = call_once(site.address, "coordination-ask", me=me, requests=[hosts(each) for each in sorted(names)])
+        requests = [hosts(each) for each in sorted(names)]
+        reply = call_once(site.address, "coordination-ask", **a.speaks, requests=requests)
         assert reply["decides"] and [each for each in stored if each] == [names]
         eventually(lambda: names <= a.agent.tables.regions.keys())
 
 
 def test_a_refusal_in_a_message_names_its_request(tmp_path):
     with locator("l", dir=tmp_path) as site, small_members(str(site.address), "a", "b") as (a, b):
-        call_once(site.address, "coordination-ask", me=encoding.plain_incarnation(a.agent.me), requests=[hosts("r")])
+        call_once(site.address, "coordination-ask", **a.speaks, requests=[hosts("r")])
         requests = [hosts("s"), hosts("r", buckets=9), hosts("t")]
-        reply = call_once(
-            site.address, "coordination-ask", me=encoding.plain_incarnation(b.agent.me), requests=requests
-        )
+        reply = call_once(site.address, "coordination-ask", **b.speaks, requests=requests)
         ((index, refused),) = reply["refused_requests"]
         assert index == 1 and "total-num-buckets is 9 here and 7" in refused[0]
         eventually(lambda: {"r", "s", "t"} <= b.agent.tables.regions.keys())

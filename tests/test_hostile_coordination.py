@@ -21,6 +21,7 @@ from pywan.config.attributes import MAX_BUCKETS
 from pywan.coordination import encoding, plain
 from pywan.coordination.claims import JOURNAL_FILE
 from pywan.coordination.messages import Refused, Tables
+from pywan.coordination.proofs import NONCE_BYTES, mark_of
 from pywan.coordination.tables import (
     BUCKETS_MAX,
     DECISION_MAX,
@@ -43,6 +44,7 @@ from small_members import ATTRIBUTES, SmallMember, locator, small_members
 from test_coordination_host import coordination, free_port
 
 EVIL = Incarnation("evil", 666)
+NONCE = bytes(NONCE_BYTES)  # What it says is its own word: it is refused for what it says.
 DATA = RegionAttributes(Kind.PARTITION, total_num_buckets=4)
 TIMEOUT_MS = 2500
 INF = float("inf")
@@ -55,6 +57,7 @@ def profile(**fields) -> MemberProfile:
         "distributed_system_id": 1,
         "version": pywan.__version__,
         "process": "m/1/1",
+        "mark": mark_of(NONCE),
     }
     return MemberProfile(EVIL, **{**told, **fields})
 
@@ -67,6 +70,7 @@ def join(*, holdings=None, regions=None, stored=(0, 0), **fields) -> dict:
         "regions": {name: encoding.plain_attributes(each) for name, each in (regions or {}).items()},
         "coordinator": "",
         "ended": None,
+        "nonce": NONCE,
     }
     if holdings is not None:
         request["holdings"] = plain.pack(encoding.plain_holdings(holdings))
@@ -243,7 +247,7 @@ def test_a_site_decides_on_and_starts_again_after_all_of_them(tmp_path, with_fil
         assert coordination(started)["decides"]
 
 
-HOST = ["host", "r", encoding.plain_attributes(DATA), 100]
+HOST: list = ["host", "r", encoding.plain_attributes(DATA), 100]
 ME = ["evil", 666]
 ASKED = {
     "nothing": [],
@@ -279,11 +283,10 @@ ASKED = {
 @pytest.mark.parametrize("what", ASKED)
 def test_a_request_that_says_what_cannot_be_is_refused_and_none_of_its_message_is_taken(site, caplog, what):
     started, honest = site
-    me = encoding.plain_incarnation(honest.agent.me)
     before = coordination(started)["decision"]
     colocated = what.startswith("colocated")  # It is of good form: those before it are taken.
     requests = [ASKED[what]] if colocated else [["host", "early", HOST[2], 1], ASKED[what]]
-    assert is_refused(started.address, "coordination-ask", {"me": me, "requests": requests})
+    assert is_refused(started.address, "coordination-ask", {**honest.speaks, "requests": requests})
     assert coordination(started)["decision"] == before
     assert no_traceback(caplog) and len(lines_of(caplog)) <= 1
 
@@ -304,7 +307,7 @@ def test_a_request_that_says_what_cannot_be_is_refused_and_none_of_its_message_i
 )
 def test_a_poll_that_says_what_cannot_be_is_refused(site, caplog, fields):
     started, honest = site
-    good = {"me": encoding.plain_incarnation(honest.agent.me), "stored": [0, 0], "reaches": []}
+    good = {**honest.speaks, "stored": [0, 0], "reaches": []}
     assert is_refused(started.address, "coordination-poll", {**good, **fields})
     assert no_traceback(caplog) and len(lines_of(caplog)) <= 1
 
@@ -318,7 +321,7 @@ def test_10_000_requests_in_a_message_take_a_bounded_time_and_others_are_heard(s
         started.address,
         "coordination-ask",
         timeout=30,
-        me=encoding.plain_incarnation(honest.agent.me),
+        **honest.speaks,
         requests=requests,
     )
     assert time.monotonic() - began < 10
@@ -329,8 +332,7 @@ def test_a_member_cannot_take_more_buckets_than_a_site_has(tmp_path):
     with locator(dir=tmp_path) as started, small_members(str(started.address), "a") as (a,):
         large = encoding.plain_attributes(replace(DATA, total_num_buckets=MAX_BUCKETS))
         requests = [["host", f"r{n}", large, 0] for n in range(BUCKETS_MAX // MAX_BUCKETS + 2)]
-        me = encoding.plain_incarnation(a.agent.me)
-        reply = call_once(started.address, "coordination-ask", timeout=30, me=me, requests=requests)
+        reply = call_once(started.address, "coordination-ask", timeout=30, **a.speaks, requests=requests)
         told = [refused[0] for _, refused in reply["refused_requests"]]
         assert len(told) == 2 and f"{BUCKETS_MAX} are the most" in told[0]
 

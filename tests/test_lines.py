@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from pywan.base.lines import OUTAGE_PERIOD_S, Outage
+from pywan.base.lines import OUTAGE_PERIOD_S, PLACES_MAX, OncePerMinute, Outage
 from pywan.errors import ConnectivityError
 from pywan.transport.data import receive_exactly
 
@@ -62,3 +62,13 @@ def test_an_error_of_a_connection_names_the_other_end():
             far.close()
             with pytest.raises(ConnectivityError, match=rf"127.0.0.1\[{port}\] closed the connection"):
                 receive_exactly(near, 8)
+
+
+def test_a_place_and_a_reason_have_one_line_a_minute_and_many_places_are_not_all_remembered():
+    lines, minute_us = OncePerMinute(), int(OUTAGE_PERIOD_S * 1e6)
+    due = [lines.is_due("10.0.0.1", why, at_us) for at_us in range(0, minute_us, 1_000_000) for why in ("one", "other")]
+    assert due == [True, True] + [False] * (len(due) - 2)
+    assert lines.is_due("10.0.0.1", "one", minute_us)
+    written = sum(lines.is_due(f"place {number}", "one", minute_us) for number in range(10_000))
+    assert written < PLACES_MAX and len(lines._told_us) == PLACES_MAX
+    assert lines.is_due("place 9999", "one", 2 * minute_us)

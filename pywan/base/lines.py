@@ -10,6 +10,7 @@ from collections.abc import Callable
 LINES_AT_ONCE = 20  # The limit for lines of one kind in one period.
 LINES_PERIOD_S = 10.0  # The length of a period. The first line after it says how many lines were left out.
 OUTAGE_PERIOD_S = 60.0  # So often a line says that something still fails.
+PLACES_MAX = 256  # So many lines of different places and reasons are remembered. More are not due before one is old.
 
 
 class Lines:
@@ -52,6 +53,27 @@ class Lines:
         # memory and sockets.
         said = (str(value) if isinstance(value, BaseException) else value for value in values)
         self._log.log(level, text, *said, exc_info=traceback)
+
+
+class OncePerMinute:
+    """Says which lines about other processes are due: one a minute for each place and reason.
+
+    Not thread-safe: the lock of its owner guards it. The time comes in, from any clock that only grows.
+    """
+
+    def __init__(self) -> None:
+        self._told_us: dict[tuple[str, str], int] = {}  # The oldest first. At most PLACES_MAX.
+
+    def is_due(self, place: str, reason: str, now_us: int) -> bool:
+        """Whether the line is to be written. It counts as written then."""
+        for each, told_us in list(self._told_us.items()):
+            if now_us - told_us < OUTAGE_PERIOD_S * 1e6:
+                break
+            del self._told_us[each]
+        if (place, reason) in self._told_us or len(self._told_us) >= PLACES_MAX:
+            return False
+        self._told_us[place, reason] = now_us
+        return True
 
 
 class Outage:

@@ -17,9 +17,12 @@ from pywan.coordination.tables import (
     Holding,
     Incarnation,
     MemberProfile,
+    Reach,
 )
 
-ASKED_ABOUT_MAX = 1_000  # Members that were asked, and are remembered. Anybody can invent one.
+ASKED_MAX = 1_000  # Pairs of a member and an earlier incarnation that are remembered. The oldest are forgotten first.
+SILENCES_A_TIMEOUT = 5  # A member that lives asks for news twice in such a part of `member-timeout`, at least.
+AGAIN_US = 50_000  # So soon a member asks again that waits for the end of a probe.
 
 
 def _is_within(named: DecisionId, most: DecisionId) -> bool:
@@ -35,8 +38,10 @@ class Admission:
 
     def __init__(self, site: Decisions, liveness: Liveness, reports: Reports) -> None:
         self._site, self._liveness, self._reports = site, liveness, reports
-        # Members that were asked whether an earlier incarnation of theirs has ended.
-        self._asked_about: set[tuple[Incarnation, Incarnation]] = set()
+        # Members that were asked whether an earlier incarnation of theirs has ended, and those that have said so, each
+        # in the order in which that happened. At most ASKED_MAX each: anybody can take a name.
+        self._asked_about: dict[tuple[Incarnation, Incarnation], None] = {}
+        self._said_ended: dict[tuple[Incarnation, Incarnation], None] = {}
 
     def refusal_of(self, profile: MemberProfile, stored: DecisionId, now_us: int) -> Refused | None:
         """Returns why the member cannot join now, or at all. None: it can."""
@@ -95,7 +100,43 @@ class Admission:
         return sorted(each for each in awaited | self._site.members.keys() if each.name == me.name and each != me)
 
     def forget(self, member: Incarnation) -> None:
-        self._asked_about = {each for each in self._asked_about if member not in each}
+        for asked in (self._asked_about, self._said_ended):
+            for pair in [each for each in asked if member in each]:
+                del asked[pair]
+
+    def unproved_end_of(self, earlier: Incarnation, me: Incarnation, now_us: int) -> Refused | None:
+        """The member says, without a proof, that the earlier one has ended. Returns why it has to wait. None: what this
+        coordinator has found out itself since then is enough to say whether that is so (`has_ended`).
+
+        A word alone would end a living member, and lose its buckets.
+        """
+        found = self._liveness.found(earlier)
+        if self.has_ended(earlier, now_us):
+            return None
+        if (me, earlier) not in self._said_ended:
+            _note(self._said_ended, (me, earlier))
+            if found is not Reach.REFUSED:
+                self._liveness.look_anew(earlier, now_us)
+        elif found is None:
+            # It was heard since, or the driver could not carry the probe out.
+            self._liveness.look_anew(earlier, now_us)
+        elif found is not Reach.REFUSED:
+            del self._said_ended[me, earlier]
+            return None
+        return Refused(f"the coordinator looks whether member {earlier} has ended", AGAIN_US)
+
+    def has_ended(self, earlier: Incarnation, now_us: int) -> bool:
+        """Whether the coordinator itself has a reason to believe that the member has ended.
+
+        Nobody of that id listens, and the member asks nothing: a firewall may refuse the probes of one that lives, but
+        that one goes on asking. Or it is proved, or nothing is known of the member: then it did not come back to a
+        coordinator that has lost its file.
+        """
+        liveness = self._liveness
+        if earlier not in self._site.members or liveness.is_gone(earlier):
+            return True
+        is_silent = liveness.silent_us(earlier, now_us) >= liveness.member_timeout_us // SILENCES_A_TIMEOUT
+        return is_silent and liveness.found(earlier) is Reach.REFUSED
 
     def adopt_identity(self, profile: MemberProfile) -> None:
         """The member is taken in. A coordinator that has lost all is called as the member says."""
@@ -118,9 +159,7 @@ class Admission:
         is_expired = self._liveness.is_expired(earlier) and not self._liveness.is_gone(earlier)
         if is_expired and (me, earlier) not in self._asked_about:
             # The member may see that the process is gone, where this coordinator does not.
-            if len(self._asked_about) >= ASKED_ABOUT_MAX:
-                self._asked_about.clear()  # Who was asked may be asked once more.
-            self._asked_about.add((me, earlier))
+            _note(self._asked_about, (me, earlier))
             return Refused(f"member {earlier} may still be alive", 1, earlier=other)
         lease_until_us = self._liveness.lease_until_us(earlier)
         if lease_until_us is None:
@@ -131,3 +170,9 @@ class Admission:
             max(lease_until_us - now_us, 1),
             earlier=other,
         )
+
+
+def _note(pairs: dict[tuple[Incarnation, Incarnation], None], pair: tuple[Incarnation, Incarnation]) -> None:
+    pairs[pair] = None
+    if len(pairs) > ASKED_MAX:
+        del pairs[next(iter(pairs))]

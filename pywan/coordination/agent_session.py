@@ -9,13 +9,14 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pywan.coordination import encoding, plain
 from pywan.coordination.asked import Asked, Request, RequestKey
 from pywan.coordination.claims import Claim, in_words, pairs_of_two_sites
 from pywan.coordination.messages import MayLeave, Refused, StillNeeded, Tables
+from pywan.coordination.proofs import mark_of, plain_nonces
 from pywan.coordination.tables import (
     INCARNATIONS_KEPT,
     MEMBER_TIMEOUT_US,
@@ -35,6 +36,7 @@ log = logging.getLogger("pywan.agent")
 
 RETRY_US = 200_000  # So soon the locators are asked again when none of them coordinated. The pause grows.
 RETRY_MAX_US = 2_000_000
+QUIET_US = 100_000  # A refusal that passes so soon is not worth a warning.
 AGAIN_MIN_US = 10_000  # A refusal that passes is tried again no sooner.
 LEAVE, STAY = ("leave",), ("stay",)  # Keys of requests.
 ENDS = ("unhost", "destroy-region")  # The first words of the keys of requests that end a region.
@@ -106,6 +108,8 @@ class Remembered:
     site_identity: str = ""
     seen: DecisionId = NO_DECISION  # The newest decision that any incarnation of the member heard of.
     incarnations: tuple[int, ...] = ()  # The member ids of those that have used the folder, the newest last.
+    # Of those, with the nonce that each drew: so the next one proves that it is of the same folder.
+    nonces: tuple[tuple[int, bytes], ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +117,7 @@ class Question:
     """A question for news, to be sent to the coordinator: to be taken in, or for what was decided since."""
 
     op: str
-    fields: dict[str, Any]
+    fields: dict[str, Any] = field(repr=False)  # The nonce is among them.
     sent_us: int
 
 
@@ -184,6 +188,7 @@ class AgentSession:
         remembered: What its earlier incarnations have kept.
         has_ended: Returns whether a process is proved to be gone.
         draw_id: Draws the member id of a new incarnation.
+        draw_nonce: Draws the nonce of an incarnation (pywan.coordination.proofs).
         reached: Returns the members whose answers came to this one a moment ago.
         followed: Returns the decisions that its copies follow. Another member may have told them a newer one than the
             coordinator has told this member.
@@ -201,6 +206,7 @@ class AgentSession:
         remembered: Remembered,
         has_ended: Callable[[str], bool],
         draw_id: Callable[[], int],
+        draw_nonce: Callable[[], bytes],
         reached: Callable[[], Iterable[Incarnation]] = tuple,
         followed: Callable[[], Mapping[BucketKey, Bucket]] = dict,
     ) -> None:
@@ -226,6 +232,8 @@ class AgentSession:
         self.asked = Asked()
         self._host, self._port, self._site, self._version, self._process = host, port, site, version, process
         self._has_ended, self._draw_id, self._reached = has_ended, draw_id, reached
+        self._draw_nonce, self._nonce = draw_nonce, draw_nonce()
+        self._nonces = dict(remembered.nonces)  # Of earlier incarnations, by member id. At most INCARNATIONS_KEPT.
         self._followed = followed
         self._reports = False  # The next join says what the member holds.
         self._ended: Incarnation | None = None  # An earlier incarnation that is proved to be gone.
@@ -405,7 +413,8 @@ class AgentSession:
 
     def encoded_requests(self, batch: list[tuple[RequestKey, Request]]) -> dict[str, Any]:
         """The fields of the message `coordination-ask`."""
-        return {"me": encoding.plain_incarnation(self.me), "requests": [each.fields for _, each in batch]}
+        requests = [each.fields for _, each in batch]
+        return {"me": encoding.plain_incarnation(self.me), "nonce": self._nonce, "requests": requests}
 
     def take_answers(self, batch: list[tuple[RequestKey, Request]], reply: Mapping[str, Any]) -> None:
         """Takes the coordinator's reply to these requests."""
@@ -479,6 +488,7 @@ class AgentSession:
         if self.is_joined:
             fields = {
                 "me": encoding.plain_incarnation(self.me),
+                "nonce": self._nonce,
                 "stored": encoding.plain_decision_id(self.tables.newest),
                 "reaches": [encoding.plain_incarnation(each) for each in self._reached()],
             }
@@ -499,10 +509,13 @@ class AgentSession:
             tuple((name, each.weight) for name, each in sorted(known.items())),
             self._process,
             tuple(each for each in remembered.incarnations if each != me.member_id),
+            mark_of(self._nonce),
         )
         regions = {name: self._known_of(name) for name in known}
         fields: dict[str, Any] = {
             "profile": encoding.plain_profile(profile),
+            "nonce": self._nonce,
+            "nonces_before": plain_nonces(self._nonces.items()),
             "stored": encoding.plain_decision_id(self.tables.newest),
             "coordinator": remembered.coordinator,
             "ended": self._ended and encoding.plain_incarnation(self._ended),
@@ -594,7 +607,7 @@ class AgentSession:
         if earlier is not None and self._ended != earlier.incarnation and self._has_ended(earlier.process):
             # The next question says so, and the member is taken in at once: that needs no warning.
             self._ended = earlier.incarnation
-        elif refusal.reason != self._warned:
+        elif refusal.reason != self._warned and (earlier is not None or not 0 < refusal.retry_after_us <= QUIET_US):
             self._warned = refusal.reason
             log.warning(
                 "member %s is not taken in by coordinator %s: %s",
@@ -610,6 +623,9 @@ class AgentSession:
     def _begin_again(self, why: str) -> list[Outcome]:
         """The coordinator has given this incarnation up: the member begins another one."""
         earlier, self.me = self.me, Incarnation(self.me.name, self._draw_id())
+        self._nonces[earlier.member_id], self._nonce = self._nonce, self._draw_nonce()
+        if len(self._nonces) > INCARNATIONS_KEPT:
+            del self._nonces[next(iter(self._nonces))]
         log.error(
             "member %s was given up by coordinator %s (%s); it drops what it has of shared regions, and begins anew as"
             " %s",
@@ -642,7 +658,9 @@ class AgentSession:
             self.asked.entry_changed(region)
         others = tuple(each for each in self.remembered.incarnations if each != self.me.member_id)
         incarnations = (*others, self.me.member_id)[-INCARNATIONS_KEPT:]
-        self.remembered = Remembered(tables.coordinator, tables.site_identity, tables.newest, incarnations)
+        known = {**self._nonces, self.me.member_id: self._nonce}
+        nonces = tuple((each, known[each]) for each in incarnations if each in known)
+        self.remembered = Remembered(tables.coordinator, tables.site_identity, tables.newest, incarnations, nonces)
         return [Changed(changes)]
 
     def _extend(self, sent_us: int, lease_us: int) -> list[Outcome]:

@@ -264,6 +264,7 @@ class Coordinator:
         suspected again is probed again.
         """
         began_us = self.liveness.end_probe(member)
+        self.liveness.hear_found(member, reach)
         if member not in self.site.members or self.silence.is_on:
             return
         if self.liveness.is_expired(member):
@@ -278,6 +279,23 @@ class Coordinator:
             self._succession.take_over_from(member)
 
     # --- members that go ---
+
+    def ended(self, earlier: Incarnation, me: Incarnation, now_us: int, *, is_proved: bool) -> Refused | None:
+        """A member that joins says that an earlier incarnation of its name has ended. Returns why it has to wait until
+        that is known. None: it can join, and the earlier one has ended if there is a proof of it.
+
+        Args:
+            earlier: the earlier incarnation.
+            me: the member.
+            now_us: the time.
+            is_proved: the member has proved that both are of the same folder, which one process locks.
+        """
+        if earlier.name != me.name or earlier == me:
+            return None
+        refusal = None if is_proved else self._admission.unproved_end_of(earlier, me, now_us)
+        if refusal is None and (is_proved or self._admission.has_ended(earlier, now_us)):
+            self.left(earlier, now_us)
+        return refusal
 
     def leave(self, me: Incarnation, now_us: int) -> None:
         """A planned stop begins. `MayLeave` is told when nobody needs the member any more, and `StillNeeded` before."""

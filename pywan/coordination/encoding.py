@@ -110,6 +110,7 @@ def plain_profile(profile: MemberProfile) -> list[Any]:
         [[region, weight] for region, weight in profile.hosting],
         profile.process,
         list(profile.before),
+        profile.mark,
     ]
 
 

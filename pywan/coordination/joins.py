@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pywan.coordination import encoding, plain
+from pywan.coordination.proofs import nonce_of, nonces_of
 from pywan.coordination.tables import BucketKey, DecisionId, Holding, Incarnation, MemberProfile, RegionAttributes
 from pywan.errors import ProtocolError
 
@@ -22,6 +23,8 @@ class Join:
     stored: DecisionId
     coordinator: str  # The locator that it knows to coordinate; empty: none.
     ended: Incarnation | None  # Its earlier incarnation, of which it has seen that it is gone.
+    nonce: bytes | None = field(repr=False)  # None: it tells none, and is not believed.
+    nonces_before: dict[int, bytes] = field(repr=False)  # Of earlier incarnations of its folder, by member id.
 
 
 def join_of(request: Mapping[str, Any]) -> Join:
@@ -49,4 +52,6 @@ def join_of(request: Mapping[str, Any]) -> Join:
         stored,
         encoding.locator_of(coordinator) if coordinator else "",
         None if ended is None else encoding.incarnation_of(ended),
+        nonce_of(request.get("nonce")),
+        nonces_of(request.get("nonces_before")),
     )

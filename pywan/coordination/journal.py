@@ -21,7 +21,7 @@ from pywan.coordination.actions import Store
 from pywan.coordination.tables import Bucket, BucketKey
 from pywan.errors import DiskAccessError, ProtocolError
 
-FORMAT = 2  # Of the database, as SQLite's user_version.
+FORMAT = 3  # Of the database, as SQLite's user_version.
 _SCHEMA = """
 CREATE TABLE site (
     id INTEGER PRIMARY KEY CHECK (id = 0), identity TEXT NOT NULL, newest BLOB NOT NULL, generation INTEGER NOT NULL

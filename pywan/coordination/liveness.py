@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 
 from pywan.coordination.decisions import Decisions
 from pywan.coordination.outbox import Outbox
-from pywan.coordination.tables import DRIFT_DIVISOR, Incarnation
+from pywan.coordination.tables import DRIFT_DIVISOR, Incarnation, Reach
 
 
 class Liveness:
@@ -29,6 +29,7 @@ class Liveness:
         self._lease_until = dict.fromkeys(site.members, now_us + self.wait_us)
         self._heard_us = dict.fromkeys(site.members, now_us)  # When the member was heard last.
         self._probing: dict[Incarnation, int] = {}  # Who is probed, and since when.
+        self._found: dict[Incarnation, Reach] = {}  # What the last probe found, if the member was not heard since.
         self._down: set[Incarnation] = set()
         self._expired: dict[Incarnation, int] = {}  # And when to probe them again.
         # Profiles of later incarnations keep the proof that earlier ones are gone.
@@ -105,6 +106,7 @@ class Liveness:
         """The member gets a lease."""
         self._lease_until[member] = now_us + self.wait_us
         self._heard_us[member] = now_us
+        self._found.pop(member, None)
 
     def hear_reached(self, member: Incarnation, reaches: Iterable[Incarnation]) -> None:
         self._reaches[member] = frozenset(reaches)
@@ -137,7 +139,7 @@ class Liveness:
 
     def forget(self, member: Incarnation) -> None:
         self._gone.discard(member)
-        for record in (self._probing, self._heard_us, self._expired):
+        for record in (self._probing, self._heard_us, self._expired, self._found):
             record.pop(member, None)
 
     # --- probes ---
@@ -148,9 +150,25 @@ class Liveness:
             self._probing[member] = now_us
             self._outbox.probe(self._site.members[member])
 
+    def look_anew(self, member: Incarnation, now_us: int) -> None:
+        """As `suspect`, whatever is known. What an earlier probe found counts no more."""
+        self._found.pop(member, None)
+        if member in self._site.members and member not in self._probing:
+            self._probing[member] = now_us
+            self._outbox.probe(self._site.members[member])
+
     def end_probe(self, member: Incarnation) -> int | None:
         """Returns when the probe began. None: none was under way."""
         return self._probing.pop(member, None)
+
+    def hear_found(self, member: Incarnation, reach: Reach) -> None:
+        """A probe has found that."""
+        if member in self._site.members:
+            self._found[member] = reach
+
+    def found(self, member: Incarnation) -> Reach | None:
+        """What the last probe of the member found. None: it was heard since, or is being probed for the first time."""
+        return self._found.get(member)
 
     def probe_later(self, member: Incarnation, now_us: int) -> None:
         """An expired member was probed."""

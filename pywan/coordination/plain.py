@@ -119,6 +119,23 @@ class Host:
 
 
 @dataclass(frozen=True, slots=True)
+class Mark:
+    """A mark of so many bytes, or none."""
+
+    count: int
+
+    def reader(self, what: str) -> Read:
+        count = self.count
+
+        def read(value: Any) -> bytes:
+            if type(value) is bytes and len(value) in (0, count):
+                return value
+            raise ProtocolError(f"{what} has {count} bytes or none, and is not {quoted(value)}")
+
+        return read
+
+
+@dataclass(frozen=True, slots=True)
 class Most:
     """At most `count` values. `each_once`: no two of them are equal."""
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, NamedTuple
 
 from pywan.config.attributes import INT_MAX, MAX_BUCKETS, MAX_COPIES, MAX_DISTRIBUTED_SYSTEM_ID
-from pywan.coordination.plain import Host, Most, Name, Range, Text
+from pywan.coordination.plain import Host, Mark, Most, Name, Range, Text
 
 DRIFT_DIVISOR = 20  # Who waits for the end of a time that another one has waits a twentieth longer: clocks drift.
 RUN_MAX = (1 << 31) - 1  # About 65,000 starts of a coordinator that each decide something.
@@ -29,6 +29,7 @@ REGIONS_MAX = 4_096  # Of a site.
 # Of all regions of a site together: a little more than 1,000 regions of 113 buckets. The coordinator and a member take
 # 1.1 kB of memory for each together, and one message that creates as many takes the coordinator 2 s.
 BUCKETS_MAX = 1 << 17
+MARK_BYTES = 32
 INCARNATIONS_KEPT = 16  # A set of copies may name one that was not the last.
 # The longest time that a coordinator tells. `member-timeout` is at most 600,000 s, and a lease lasts a little longer.
 DELAY_MAX_US = 700_000_000_000
@@ -232,6 +233,8 @@ class MemberProfile:
     process: Annotated[str, Text(200)] = ""  # Its machine, its pid, and when that process began (pywan.base.processes).
     # The member ids of the incarnations that its folder names. It has locked the folder.
     before: Annotated[tuple[MemberId, ...], Most(INCARNATIONS_KEPT, each_once=True)] = ()
+    # The SHA-256 of the incarnation's nonce (pywan.coordination.proofs). Empty: nobody can speak for it.
+    mark: Annotated[bytes, Mark(MARK_BYTES)] = b""
 
     def problem(self) -> str:
         """What contradicts itself, in words; "": nothing does."""

@@ -14,15 +14,17 @@ from typing import Any
 
 from pywan.base.addresses import Address
 from pywan.base.clocks import boot_us
+from pywan.base.lines import OncePerMinute
 from pywan.base.names import check_name
 from pywan.coordination import encoding, plain
 from pywan.coordination.choice import Choice
 from pywan.coordination.coordinator import Coordinator
 from pywan.coordination.joins import join_of
 from pywan.coordination.messages import Refused
+from pywan.coordination.proofs import is_proved, nonce_of, with_proved
 from pywan.coordination.requests import take_requests
 from pywan.coordination.tables import Incarnation, MemberProfile
-from pywan.errors import ConfigurationError
+from pywan.errors import ConfigurationError, IllegalStateError
 from pywan.site.coordinator_driver import CoordinatorDriver, Mailbox
 from pywan.site.locator_claims import LocatorClaims
 from pywan.site.packed_tables import PackedTables
@@ -32,6 +34,7 @@ log = logging.getLogger("pywan.coordinator")
 POLL_S = 0.5  # A member's question for news is answered after so long, if there are none.
 POLLS_A_TIMEOUT = 10  # At least so many. With a short `member-timeout` a question is answered sooner.
 UNDECIDED_WAIT_S = 1.0  # A member that joins is answered after so long at the latest, though nobody coordinates yet.
+TAKEN_RETRY_US = 1_000_000  # So soon a member asks again whose incarnation another process has taken.
 
 
 class CoordinationHost:
@@ -69,7 +72,9 @@ class CoordinationHost:
         self._driver = CoordinatorDriver(self._choice, folder=folder, member_timeout_us=self._member_timeout_us)
         self._claims = LocatorClaims(self._choice, self._driver, folder=folder, peers=peers, address=address)
         self._changed = self._driver.changed  # Guards all of them, and what is below.
+        # By connection: the member that has proved to be at its other end. One that ends goes (`ended`).
         self._connections: dict[tuple[Any, ...], Incarnation] = {}
+        self._lines = OncePerMinute()
         self._packed = PackedTables()
 
     # --- life cycle ---
@@ -155,10 +160,16 @@ class CoordinationHost:
             if refusal is not None:
                 named = {"site_identity": core.site.identity} if refusal.join_again else {}
                 return self._reply(refused=[refusal], **named)
+            refusal = self._unproved(core, profile, join.nonce, peer)
             earlier = join.ended  # The member has seen that it is gone.
-            if earlier is not None and earlier.name == me.name and earlier != me:  # Both are on one machine.
-                core.left(earlier, boot_us())
+            if refusal is None and earlier is not None:
+                of_folder = is_proved(core.site.members.get(earlier), join.nonces_before.get(earlier.member_id))
+                refusal = core.ended(earlier, me, boot_us(), is_proved=of_folder)
+            if refusal is not None:
+                self._driver.act()
+                return self._reply(refused=[refusal])
             self._driver.hear_identity(profile.site_identity, claimed)
+            profile = with_proved(profile, join.nonces_before, core.site.members)
             core.join(profile, join.regions, join.holdings, join.stored, boot_us())
             refused = [each for each in self._driver.act(me) if isinstance(each, Refused)]
             if refused:
@@ -180,6 +191,41 @@ class CoordinationHost:
             refusal = Refused(f"member {profile.incarnation.name} is of no site yet: {self._choice.rival}")
         return refusal
 
+    def _unproved(
+        self, core: Coordinator, profile: MemberProfile, nonce: bytes | None, peer: tuple[Any, ...]
+    ) -> Refused | None:
+        """Returns why a join is not taken for that of this member. None: it is proved."""
+        me = profile.incarnation
+        if not is_proved(profile, nonce):
+            self._say_unproved(me, peer)
+            return Refused(f"member {me} tells a mark, and not the nonce that belongs to it")
+        known = core.site.members.get(me)
+        if known is None or is_proved(known, nonce):
+            return None
+        self._say_unproved(me, peer)
+        return Refused(f"another process has joined as member {me}, and proves it by another nonce", TAKEN_RETRY_US)
+
+    def _check_speaker(self, core: Coordinator, me: Incarnation, nonce: bytes | None, peer: tuple[Any, ...]) -> bool:
+        """Returns whether the other end of the connection has proved to be a member of the view. False: there is no
+        such member. IllegalStateError: it is not that member."""
+        if me not in core.site.members:
+            return False
+        if not is_proved(core.site.members[me], nonce):
+            self._say_unproved(me, peer)
+            raise IllegalStateError(f"this is not member {me}: it has not the nonce with which that has joined")
+        return True
+
+    def _say_unproved(self, me: Incarnation, peer: tuple[Any, ...]) -> None:
+        """The caller holds the lock."""
+        if self._lines.is_due(str(peer[0]), "unproved", boot_us()):
+            log.warning(
+                "locator %s: what came from %s as the word of member %s is not taken: it has not the nonce of that"
+                " member (more of this address are told once a minute)",
+                self.name,
+                _place(peer),
+                me,
+            )
+
     def _other_version_or_site(self, profile: MemberProfile) -> Refused | None:
         name = profile.incarnation.name
         if profile.distributed_system_id != self._site:
@@ -198,11 +244,15 @@ class CoordinationHost:
         """Renews the member's lease, and waits a little for news."""
         me, stored = encoding.incarnation_of(request.get("me")), encoding.decision_id_of(request.get("stored"))
         reaches = encoding.members_of(request.get("reaches", []))
+        nonce = nonce_of(request.get("nonce"))
         deadline = time.monotonic() + self._poll_s
         with self._changed:
             core = self._decider()
             if isinstance(core, dict):
                 return core
+            if not self._check_speaker(core, me, nonce, peer):
+                core.renew(me, stored, boot_us(), reaches)
+                return self._reply(refused=[each for each in self._driver.act(me) if isinstance(each, Refused)])
             mailbox = self._driver.begin_turn(me)
             mailbox.has_news = stored != core.site.newest
             turn = mailbox.turn
@@ -243,11 +293,12 @@ class CoordinationHost:
         refused why."""
         me = encoding.incarnation_of(request.get("me"))
         requests = plain.list_of(request.get("requests"), encoding.REQUESTS_MAX, "coordination-ask: requests")
+        nonce = nonce_of(request.get("nonce"))
         with self._changed:
             core = self._decider()
             if isinstance(core, dict):
                 return core
-            if me in core.site.members:
+            if self._check_speaker(core, me, nonce, peer):
                 self._connections[peer] = me
             refused: list[tuple[int, Refused]] = []
             try:
@@ -283,6 +334,14 @@ class CoordinationHost:
             if isinstance(core, dict):
                 return core
             revoked = core.awaited_incarnations(name)
+            if self._lines.is_due(str(peer[0]), f"revoke {name}", boot_us()):
+                log.warning(
+                    "locator %s: an operator at %s says that member %s never comes back; it is waited for no more: %s",
+                    self.name,
+                    _place(peer),
+                    name,
+                    ", ".join(map(str, revoked)) or "nobody waited for it",
+                )
             for each in revoked:
                 core.revoke(each, boot_us())
             self._driver.act()
@@ -302,7 +361,13 @@ class CoordinationHost:
             if isinstance(core, dict):
                 return core
             core.end_site(boot_us())
-            log.info("locator %s: all members of site %d are ended by an operator", self.name, self._site)
+            if self._lines.is_due(str(peer[0]), "end-site", boot_us()):
+                log.warning(
+                    "locator %s: all members of site %d are ended by an operator at %s",
+                    self.name,
+                    self._site,
+                    _place(peer),
+                )
             self._driver.look()
             return {"decides": True, "coordinator": self.name}
 
@@ -321,3 +386,7 @@ class CoordinationHost:
                 "member_timeout_ms": self._member_timeout_us // 1000,
             }
             return {**told, **driver.core.status(boot_us())} if driver.core is not None else told
+
+
+def _place(peer: tuple[Any, ...]) -> str:
+    return f"{peer[0]}[{peer[1]}]"

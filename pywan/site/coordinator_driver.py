@@ -289,10 +289,11 @@ class CoordinatorDriver:
         core, now = self.core, boot_us()
         assert core is not None
         core.tick(now)
+        for me in [each for each in self._mailboxes if each not in core.site.members]:
+            del self._mailboxes[me]
         for me, due in list(self._next_poll_us.items()):
             if me not in core.site.members:
                 del self._next_poll_us[me]
-                self._mailboxes.pop(me, None)
             elif due <= now:
                 self._next_poll_us[me] = now + LOOK_AGAIN_US
                 core.suspect(me, me, now)

@@ -1,4 +1,5 @@
-"""Owns the file of what outlives a member's process: the site's identity, who coordinates it, the newest decision."""
+"""Owns the file of what outlives a member's process: the site's identity, who coordinates it, the newest decision, and
+the nonces by which a later incarnation proves that it is of the same folder. The file is for its owner alone."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from pywan.base.files import FileError, read_regular, write_whole
 from pywan.base.names import check_name
 from pywan.coordination import encoding
 from pywan.coordination.agent_session import Remembered
+from pywan.coordination.proofs import nonces_of
 from pywan.errors import ConfigurationError, PywanError
 
 log = logging.getLogger("pywan.agent")
@@ -34,6 +36,7 @@ class RememberedFile:
                 encoding.identity_of(value["site_identity"]),
                 encoding.decision_id_of(value["seen"]),
                 encoding.member_ids_of(value["incarnations"]),
+                tuple(nonces_of([[each, bytes.fromhex(nonce)] for each, nonce in value.get("nonces", [])]).items()),
             )
         except (FileError, OSError, ValueError, KeyError, TypeError, PywanError) as error:
             raise ConfigurationError(
@@ -50,6 +53,7 @@ class RememberedFile:
             "site_identity": remembered.site_identity,
             "seen": encoding.plain_decision_id(remembered.seen),
             "incarnations": list(remembered.incarnations),
+            "nonces": [[each, nonce.hex()] for each, nonce in remembered.nonces],
         }
         try:
             write_whole(self._path, json.dumps(value).encode())

@@ -12,6 +12,7 @@ from pywan.coordination.actions import Probe, Store, Tell
 from pywan.coordination.coordinator import Coordinator
 from pywan.coordination.joins import join_of
 from pywan.coordination.messages import MayLeave, Refused, StillNeeded, Tables
+from pywan.coordination.proofs import is_proved, with_proved
 from pywan.coordination.requests import take_requests
 from pywan.coordination.tables import RUN_STEP_MAX, Incarnation, MemberProfile, Reach
 
@@ -80,11 +81,19 @@ class CoordinatorNode(Node):
         profile, earlier = join.profile, join.ended
         me = profile.incarnation
         self.world.proofs.heard(me)
-        if earlier is not None and earlier.name == me.name and earlier != me:
-            core.left(earlier, now)
+        known = core.site.members.get(me, profile)
+        assert is_proved(profile, join.nonce) and is_proved(known, join.nonce), me
+        if earlier is not None:
+            of_folder = is_proved(core.site.members.get(earlier), join.nonces_before.get(earlier.member_id))
+            refusal = core.ended(earlier, me, now, is_proved=of_folder)
+            if refusal is not None:
+                self._act()
+                reply(self._reply(refused=[encoding.plain_refused(refusal)]))
+                return
         if self._may_adopt_identity and join.coordinator and profile.site_identity:
             core.site.identity = profile.site_identity
         self._may_adopt_identity = self._may_adopt_identity and not profile.site_identity
+        profile = with_proved(profile, join.nonces_before, core.site.members)
         core.join(profile, join.regions, join.holdings, join.stored, now)
         told = [each for each in self._act(me) if isinstance(each, Refused)]
         fields: dict[str, Any] = {}
@@ -100,6 +109,7 @@ class CoordinatorNode(Node):
         self._next_poll_us.pop(me, None)
         reaches = [encoding.incarnation_of(each) for each in request["reaches"]]
         self.world.proofs.heard(me, reaches)
+        self._check_nonce(me, request)
         core.renew(me, stored, self.clock(), reaches)
         refused = [each for each in self._act(me) if isinstance(each, Refused)]
         if refused:
@@ -112,6 +122,11 @@ class CoordinatorNode(Node):
             self._answer_poll(me, turn)
         else:
             self.simulation.after(POLL_US, lambda: self.do(lambda: self._answer_poll(me, turn)))
+
+    def _check_nonce(self, me: Incarnation, request: dict[str, Any]) -> None:
+        """No member of the simulation lies, so each one is believed."""
+        profile = self.core.site.members.get(me)
+        assert profile is None or is_proved(profile, request["nonce"]), me
 
     def _answer_poll(self, me: Incarnation, turn: int) -> None:
         waiting = self._polls.get(me)
@@ -131,6 +146,7 @@ class CoordinatorNode(Node):
 
     def _ask(self, request: dict[str, Any], reply: Reply) -> None:
         me = encoding.incarnation_of(request["me"])
+        self._check_nonce(me, request)
         for each in request["requests"]:
             if each[0] == "unreachable":
                 self.world.proofs.asked_to_take_out(me, encoding.incarnation_of(each[1]))

@@ -21,6 +21,7 @@ from pywan.coordination.agent_session import (
 )
 from pywan.coordination.asked import Request, RequestKey
 from pywan.coordination.messages import MayLeave
+from pywan.coordination.proofs import NONCE_BYTES
 from pywan.coordination.tables import BucketKey, Epoch, Incarnation, Learner, MemberProfile
 from pywan.copies.copies_session import CopiesSession
 from pywan.copies.peer_session import PeerSession
@@ -514,6 +515,7 @@ class SimulatedAgent:
             remembered=world.folders.get(member.name, Remembered()),
             has_ended=world.has_ended,
             draw_id=lambda: world.simulation.rng.randrange(1, 1 << 32),
+            draw_nonce=self._draw_nonce,
             reached=lambda: member.copies.session.reached(member.now_us),
             followed=lambda: member.copies.session.followed(),
         )
@@ -522,6 +524,12 @@ class SimulatedAgent:
         self._is_asking_news = self._is_sending = False
         self.unhost, self.destroy_region = self.session.unhost, self.session.destroy_region
         self.ready = self.session.ready
+
+    def _draw_nonce(self) -> bytes:
+        """A nonce that no other incarnation has. It is counted and not drawn: nobody guesses in a simulation."""
+        world = self._member.world
+        world.nonces += 1
+        return world.nonces.to_bytes(NONCE_BYTES, "little")
 
     @property
     def me(self) -> Incarnation:

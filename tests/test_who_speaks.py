@@ -1,0 +1,262 @@
+"""Messages about the coordination of a site from those who are none of its members and locators: nothing that is said
+about a member is believed but from itself, and nothing of a coordinator but from its own address."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import pywan
+from pywan.coordination import encoding
+from pywan.coordination.admission import ASKED_MAX, SILENCES_A_TIMEOUT, Admission
+from pywan.coordination.decisions import Decisions
+from pywan.coordination.liveness import Liveness
+from pywan.coordination.outbox import Outbox
+from pywan.coordination.proofs import NONCE_BYTES, mark_of
+from pywan.coordination.reports import Reports
+from pywan.coordination.tables import MEMBER_TIMEOUT_US, NO_DECISION, Incarnation, MemberProfile, Reach
+from pywan.errors import IllegalStateError
+from pywan.site import probes
+from pywan.site.locator import Locator
+from pywan.testing.waiting import LIMIT_S, eventually
+from pywan.transport.control import ControlClient, call_once
+from small_members import OtherProcess, SmallMember, locator, small_members
+
+
+def coordination(site: Locator) -> dict:
+    return call_once(site.address, "coordination-show", timeout=LIMIT_S)["coordination"]
+
+
+class Liar:
+    """Somebody who reaches the locator's port, and says that it is a member."""
+
+    def __init__(self, site: Locator, name: str, member_id: int = 0, *, before: tuple[int, ...] = ()) -> None:
+        self.site, self.nonce = site, os.urandom(NONCE_BYTES)
+        self.profile = MemberProfile(
+            Incarnation(name, member_id or int.from_bytes(os.urandom(4), "little")),
+            "127.0.0.1",
+            1,
+            1,
+            version=pywan.__version__,
+            before=before,
+            mark=mark_of(self.nonce),
+        )
+
+    def joins(self, **fields: object) -> list[str]:
+        """Returns why it is refused."""
+        message = {
+            "profile": encoding.plain_profile(self.profile),
+            "stored": encoding.plain_decision_id(NO_DECISION),
+            "nonce": self.nonce,
+            **fields,
+        }
+        reply = call_once(self.site.address, "coordination-join", timeout=LIMIT_S, **message)
+        return [encoding.refused_of(each).reason for each in reply["refused"]]
+
+
+@contextlib.contextmanager
+def site_of_two(folder: Path | None = None) -> Iterator[tuple[Locator, SmallMember, SmallMember]]:
+    """Both members have copies of all buckets."""
+    with locator(dir=folder) as site, small_members(str(site.address), "a", "b") as (a, b):
+        assert a.host() and b.host()
+        for each in (a, b):
+            eventually(lambda each=each: settled(each), what="copies of both in sync")
+        yield site, a, b
+
+
+def settled(member: SmallMember) -> bool:
+    buckets = list(member.buckets.values())
+    return len(buckets) == 4 and all(len(each.in_sync) == 2 and not each.leaving for each in buckets)
+
+
+def decided(member: SmallMember) -> dict:
+    return {key: (each.life, each.epoch, each.in_sync) for key, each in member.buckets.items()}
+
+
+def goes_on(site: Locator, *members: SmallMember) -> None:
+    """Both are in the view as they were, and are heard."""
+    heard = {each: each.agent.heard_us for each in members}
+    eventually(lambda: all(each.agent.heard_us > heard[each] for each in members))
+    assert not any(each.given_up for each in members) and coordination(site)["lost_buckets"] == 0
+
+
+@pytest.mark.parametrize("nonce", [None, bytes(NONCE_BYTES)], ids=["without a nonce", "with another nonce"])
+@pytest.mark.parametrize(
+    "request_", [["left"], ["leave"], ["unhost", "data"], ["destroy-region", "data"]], ids=lambda each: each[0]
+)
+def test_a_request_in_the_name_of_a_member_is_refused_and_changes_nothing(request_, nonce):
+    with site_of_two() as (site, a, b):
+        before = decided(b)
+        me = encoding.plain_incarnation(a.agent.me)
+        with pytest.raises(IllegalStateError, match="this is not member a"):
+            call_once(site.address, "coordination-ask", me=me, nonce=nonce, requests=[request_])
+        goes_on(site, a, b)
+        assert decided(b) == before and not coordination(site)["problem"]
+
+
+def test_a_request_to_take_a_copy_out_in_the_name_of_its_primary_is_refused():
+    with site_of_two() as (site, a, b):
+        before = decided(b)
+        key, bucket = next((key, each) for key, each in b.buckets.items() if each.primary == a.agent.me)
+        pair = [encoding.plain_key(key), encoding.plain_epoch(bucket.epoch)]
+        request_ = ["unreachable", encoding.plain_incarnation(b.agent.me), pair]
+        with pytest.raises(IllegalStateError, match="this is not member a"):
+            call_once(site.address, "coordination-ask", me=[*a.agent.me], requests=[request_])
+        goes_on(site, a, b)
+        assert decided(b) == before
+
+
+def test_a_question_in_the_name_of_a_member_that_has_died_renews_no_lease():
+    with locator(member_timeout_ms=1500) as site, small_members(str(site.address), "a", "b") as (a, b):
+        a.end()
+        me, stored = encoding.plain_incarnation(a.agent.me), encoding.plain_decision_id(a.agent.tables.newest)
+
+        def is_gone() -> bool:
+            with contextlib.suppress(IllegalStateError):
+                call_once(site.address, "coordination-poll", me=me, stored=stored, nonce=bytes(NONCE_BYTES))
+            return a.agent.me not in b.agent.tables.members
+
+        eventually(is_gone, what="the end of the lease")
+
+
+def test_whoever_names_a_member_has_no_connection_of_it_whose_end_would_make_it_suspected():
+    with site_of_two() as (site, a, b), ControlClient(site.address) as client:
+        host = site._coordination
+        with host._changed:
+            before = set(host._connections)
+        with pytest.raises(IllegalStateError, match="this is not member a"):
+            client.call("coordination-ask", me=[*a.agent.me], requests=[])
+        with host._changed:
+            assert set(host._connections) <= before
+        goes_on(site, a, b)
+
+
+def test_the_incarnation_of_a_member_is_not_joined_by_another_process():
+    with site_of_two() as (site, a, b):
+        liar = Liar(site, *a.agent.me)
+        (reason,) = liar.joins()
+        assert "another process has joined as member a" in reason
+        # The public mark without the nonce is of no use either.
+        known = b.agent.tables.members[a.agent.me]
+        (reason,) = liar.joins(profile=encoding.plain_profile(replace(known, hosting=())))
+        assert "not the nonce" in reason
+        goes_on(site, a, b)
+
+
+@pytest.mark.parametrize("is_lost", [False, True], ids=["with its file", "without its file"])
+def test_a_member_is_told_from_a_liar_after_the_coordinator_has_started_again(tmp_path, is_lost):
+    with locator(dir=tmp_path) as site, small_members(str(site.address), "a", "b") as (a, b):
+        assert a.host() and b.host()
+        eventually(lambda: settled(a) and settled(b))
+        port, me = site.port, a.agent.me
+        site.stop()
+        if is_lost:
+            shutil.rmtree(tmp_path / "L")
+        with locator(dir=tmp_path, port=port) as again:
+            goes_on(again, a, b)
+            with pytest.raises(IllegalStateError, match="this is not member a"):
+                call_once(again.address, "coordination-ask", me=[*me], requests=[["left"]])
+            assert a.agent.me == me
+            goes_on(again, a, b)
+
+
+@pytest.mark.parametrize("says", ["ended", "before", "both"])
+def test_a_living_member_is_not_thrown_out_by_who_takes_its_name(says):
+    with site_of_two() as (site, a, b):
+        before = decided(b)
+        named = () if says == "ended" else (a.agent.me.member_id,)
+        liar = Liar(site, "a", before=named)
+        fields = {} if says == "before" else {"ended": encoding.plain_incarnation(a.agent.me)}
+        nonces = [[a.agent.me.member_id, os.urandom(NONCE_BYTES)]]
+        reasons = [liar.joins(**fields, nonces_before=nonces) for _ in range(30)]
+        assert all(reasons), "it was taken in beside the living one"
+        eventually(lambda: "may still be alive" in liar.joins(**fields, nonces_before=nonces)[0])
+        goes_on(site, a, b)
+        assert decided(b) == before
+
+
+def test_a_member_whose_port_is_refused_and_that_goes_on_asking_has_not_ended(monkeypatch):
+    monkeypatch.setattr(probes, "reach_of", lambda profile: Reach.REFUSED)  # As behind some firewalls.
+    with locator() as site, small_members(str(site.address), "a") as (a,):
+        liar = Liar(site, "a")
+        since = time.monotonic()
+        while time.monotonic() < since + 3 * MEMBER_TIMEOUT_US / SILENCES_A_TIMEOUT / 1e6:
+            assert liar.joins(ended=encoding.plain_incarnation(a.agent.me)), "it was taken in"
+        goes_on(site, a)
+
+
+def test_a_member_that_was_killed_starts_again_at_once_with_the_nonce_of_its_folder(tmp_path, monkeypatch):
+    # The coordinator is on another machine than the member, and finds nothing out.
+    monkeypatch.setattr(probes, "has_ended", lambda process: False)
+    monkeypatch.setattr(probes, "reach_of", lambda profile: Reach.SILENT)
+    with locator(member_timeout_ms=60_000) as site:
+        first = OtherProcess("a", site.address, folder=tmp_path)
+        file = tmp_path / "site.json"
+        eventually(lambda: "nonces" in file.read_text())
+        assert file.stat().st_mode & 0o777 == 0o600
+        first.kill()
+        again = SmallMember("a", str(site.address), file=file)
+        try:
+            assert again.agent.wait_joined(LIMIT_S)
+            assert list(again.agent.tables.members) == [again.agent.me]
+            assert again.agent.tables.members[again.agent.me].before == (first.me.member_id,)
+        finally:
+            again.end()
+
+
+def test_a_member_without_a_folder_that_was_killed_starts_again_at_once(monkeypatch):
+    monkeypatch.setattr(probes, "has_ended", lambda process: False)  # The coordinator is on another machine.
+    with locator(member_timeout_ms=60_000) as site:
+        first = OtherProcess("a", site.address)
+        first.kill()
+        again = SmallMember("a", str(site.address))
+        try:
+            assert again.agent.wait_joined(LIMIT_S)
+            eventually(lambda: list(again.agent.tables.members) == [again.agent.me])
+        finally:
+            again.end()
+
+
+def test_a_flood_of_words_in_the_name_of_a_member_writes_one_line(caplog):
+    with site_of_two() as (site, a, b), caplog.at_level(logging.INFO, "pywan"):
+        for _ in range(400):
+            with contextlib.suppress(IllegalStateError):
+                call_once(site.address, "coordination-ask", me=[*a.agent.me], requests=[["left"]])
+        goes_on(site, a, b)
+        told = [each for each in caplog.records if "the word of member" in each.getMessage()]
+        assert len(told) == 1 and len(caplog.records) < 20
+
+
+def test_many_who_take_the_name_of_a_silent_member_are_not_all_remembered():
+    site = Decisions([], draw_step=lambda: 1, site_identity="site")
+    liveness = Liveness(site, Outbox(), member_timeout_us=1000, machine="", now_us=0)
+    admission = Admission(site, liveness, Reports(site, liveness))
+    silent = Incarnation("a", 0)
+    site.set_member(silent, MemberProfile(silent, "127.0.0.1", 1, 1))
+    liveness.give_up(silent, 0)
+    for number in range(1, 2 * ASKED_MAX):
+        me = Incarnation("a", number)
+        assert admission.refusal_of(MemberProfile(me, "127.0.0.1", 1, 1), NO_DECISION, 0) is not None
+        assert admission.unproved_end_of(silent, me, 0) is not None
+    assert len(admission._asked_about) == len(admission._said_ended) == ASKED_MAX
+
+
+def test_no_nonce_is_told_in_tables_status_or_log(caplog):
+    with caplog.at_level(logging.DEBUG, "pywan"), site_of_two() as (site, a, b):
+        nonce = a.speaks["nonce"]
+        told = [
+            repr(a.agent.status()),
+            repr(coordination(site)),
+            repr(b.agent.tables.members),
+            repr(a.agent._session.remembered),
+        ]
+        told += [each.getMessage() for each in caplog.records]
+        assert not any(nonce.hex() in text or repr(nonce) in text for text in told)
