@@ -4,6 +4,7 @@ about a member is believed but from itself, and nothing of a coordinator but fro
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import os
 import shutil
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 
 import pywan
+from pywan.base.addresses import Address
 from pywan.coordination import encoding
 from pywan.coordination.admission import ASKED_MAX, SILENCES_A_TIMEOUT, Admission
 from pywan.coordination.decisions import Decisions
@@ -23,11 +25,11 @@ from pywan.coordination.outbox import Outbox
 from pywan.coordination.proofs import NONCE_BYTES, mark_of
 from pywan.coordination.reports import Reports
 from pywan.coordination.tables import MEMBER_TIMEOUT_US, NO_DECISION, Incarnation, MemberProfile, Reach
-from pywan.errors import IllegalStateError
-from pywan.site import probes
+from pywan.errors import ConnectivityError, IllegalStateError
+from pywan.site import asking, locator_claims, probes
 from pywan.site.locator import Locator
 from pywan.testing.waiting import LIMIT_S, eventually
-from pywan.transport.control import ControlClient, call_once
+from pywan.transport.control import ControlClient, ControlServer, call_once
 from small_members import OtherProcess, SmallMember, locator, small_members
 
 
@@ -260,3 +262,154 @@ def test_no_nonce_is_told_in_tables_status_or_log(caplog):
         ]
         told += [each.getMessage() for each in caplog.records]
         assert not any(nonce.hex() in text or repr(nonce) in text for text in told)
+
+
+# --- who coordinates ---
+
+CLAIM = {"site": 1, "coordinator": "evil", "site_identity": "feed", "decided": True, "recovers": True}
+
+
+class FakeLocator:
+    """Answers as a locator would, with what the test says, and notes what it was asked."""
+
+    def __init__(self, who: dict | None = None, **reply: object) -> None:
+        self.asked: list[str] = []
+        self.who, self.reply = who or {}, reply
+        self.server = ControlServer("127.0.0.1", 0, self._answer, name="fake locator").start()
+        self.address = Address("127.0.0.1", self.server.port)
+
+    def _answer(self, request: dict, peer: tuple) -> dict:
+        self.asked.append(request["op"])
+        return self.who if request["op"] == "coordination-who" else self.reply
+
+    def __enter__(self) -> FakeLocator:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.server.stop()
+
+
+def claims(site: Locator, count: int = 1, **claim: object) -> None:
+    """Somebody claims that in a request."""
+    for number in range(count):
+        told = {"locator": "evil", "coordinator_address": f"127.0.0.1[{1 + number}]", **CLAIM, **claim}
+        call_once(site.address, "coordination-who", timeout=LIMIT_S, **told)
+
+
+def test_a_coordinator_that_has_decided_nothing_does_not_give_way_to_a_claim_in_a_request(tmp_path):
+    with locator(dir=tmp_path) as site:
+        eventually(lambda: coordination(site)["decides"])
+        claims(site)
+        claims(site, coordinator="A", locator="L")
+        with small_members(str(site.address), "a") as (a,):
+            assert a.host() and coordination(site)["decides"]
+
+
+def test_a_locator_that_follows_takes_no_address_and_no_other_coordinator_from_a_request(tmp_path):
+    with locator("one", dir=tmp_path) as one, locator("two", dir=tmp_path, locators=str(one.address)) as two:
+        eventually(lambda: coordination(two)["coordinator"] == "one")
+        before = coordination(two)
+        claims(two)
+        claims(two, coordinator="one", locator="one", site_identity=before["site_identity"])
+        claims(two, coordinator="two", locator="one")
+        assert coordination(two) == before and before["address"] == str(one.address)
+
+
+def test_a_flood_of_claims_writes_no_line_and_asks_the_others_now_and_then(caplog, monkeypatch):
+    monkeypatch.setattr(locator_claims, "PEERS_INTERVAL_S", 3600.0)
+    with FakeLocator({"site": 7}) as peer, locator(locators=str(peer.address)) as site:
+        eventually(lambda: coordination(site)["decides"])
+        asked = peer.asked.count("coordination-who")
+        with caplog.at_level(logging.INFO, "pywan"):
+            began = time.monotonic()
+            claims(site, 400)
+            eventually(lambda: peer.asked.count("coordination-who") > asked, what="a question to the other locator")
+            rounds = peer.asked.count("coordination-who") - asked
+        assert rounds <= 2 + (time.monotonic() - began) / locator_claims.HINT_GAP_S
+        assert not [each for each in caplog.records if each.name == "pywan.coordinator"]
+
+
+def test_a_member_that_names_another_coordinator_changes_nothing(tmp_path):
+    with locator(dir=tmp_path) as site:
+        eventually(lambda: coordination(site)["decides"])
+        before = coordination(site)
+        liar = Liar(site, "x")
+        reply = call_once(
+            site.address,
+            "coordination-join",
+            profile=encoding.plain_profile(liar.profile),
+            nonce=liar.nonce,
+            stored=[0, 0],
+            coordinator="evil",
+        )
+        assert reply["decides"] is False and "start locator evil" in reply["problem"]
+        assert coordination(site) == before
+        with small_members(str(site.address), "a") as (a,):
+            assert a.host()
+
+
+def test_what_a_locator_says_of_a_third_one_is_not_believed_until_that_one_says_it_itself(tmp_path):
+    with FakeLocator({"site": 7}) as evil:
+        third = {**CLAIM, "locator": "peer", "coordinator_address": str(evil.address)}
+        with FakeLocator(third) as peer, locator(dir=tmp_path, locators=str(peer.address)) as site:
+            eventually(lambda: peer.asked.count("coordination-who") > 2)
+            told = coordination(site)
+            assert not told["coordinator"] and not told["address"] and "names evil" in told["problem"]
+            assert not evil.asked
+            peer.who = {**third, "coordinator": "peer"}
+            eventually(lambda: coordination(site)["coordinator"] == "peer")
+            assert coordination(site)["address"] == str(peer.address), "the one at which it has answered"
+
+
+def test_a_locator_that_is_given_a_follower_only_finds_the_coordinator_at_its_own_address(tmp_path):
+    with (
+        locator("z", dir=tmp_path) as first,
+        locator("y", dir=tmp_path, locators=str(first.address)) as second,
+    ):
+        eventually(lambda: coordination(second)["coordinator"] == "z")
+        with locator("a", dir=tmp_path, locators=str(second.address)) as third:
+            eventually(lambda: coordination(third)["coordinator"] == "z")
+            assert coordination(third)["address"] == str(first.address)
+
+
+def test_a_member_sends_nothing_to_an_address_that_does_not_answer_as_the_coordinator(tmp_path):
+    with FakeLocator({**CLAIM, "locator": "other"}, decides=True) as evil:
+        led = {"decides": False, "coordinator": "evil", "address": str(evil.address)}
+        with FakeLocator(**led) as liar, locator(dir=tmp_path) as site:
+            member = SmallMember("a", f"{liar.address},{site.address}")
+            try:
+                assert member.agent.wait_joined(LIMIT_S) and member.host()
+                assert "coordination-join" in liar.asked and set(evil.asked) == {"coordination-who"}
+            finally:
+                member.end()
+
+
+def test_a_member_is_led_from_locator_to_locator_no_further_than_the_limit():
+    with contextlib.ExitStack() as stack:
+        chain = [stack.enter_context(FakeLocator()) for _ in range(asking.LED_MAX + 4)]
+        for each, after in itertools.pairwise(chain):
+            each.who = {**CLAIM, "locator": "evil"}
+            each.reply = {"decides": False, "coordinator": "evil", "address": str(after.address)}
+        client = asking.CoordinatorClient("a", 1, lambda: [chain[0].address])
+        with pytest.raises(ConnectivityError):
+            client.ask("coordination-join", "", (), {})
+        client.close()
+        assert sum("coordination-join" in each.asked for each in chain) == 1 + asking.LED_MAX
+        assert sum(bool(each.asked) for each in chain) == 1 + asking.LED_MAX
+
+
+def test_an_address_that_is_none_leads_nowhere_and_the_next_locator_is_asked(tmp_path):
+    with FakeLocator(decides=False, coordinator="evil", address="[[") as liar, locator(dir=tmp_path) as site:
+        member = SmallMember("a", f"{liar.address},{site.address}")
+        try:
+            assert member.agent.wait_joined(LIMIT_S)
+        finally:
+            member.end()
+
+
+def test_what_an_operator_asks_is_logged_with_the_address(caplog):
+    with caplog.at_level(logging.INFO, "pywan"), locator() as site, small_members(str(site.address), "a"):
+        call_once(site.address, "coordination-revoke", name="a")
+        call_once(site.address, "coordination-end-site")
+        told = [each.getMessage() for each in caplog.records if "an operator at 127.0.0.1[" in each.getMessage()]
+        assert len(told) == 2

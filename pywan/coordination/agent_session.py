@@ -38,6 +38,7 @@ RETRY_US = 200_000  # So soon the locators are asked again when none of them coo
 RETRY_MAX_US = 2_000_000
 QUIET_US = 100_000  # A refusal that passes so soon is not worth a warning.
 AGAIN_MIN_US = 10_000  # A refusal that passes is tried again no sooner.
+FOREIGN_TOLD_MAX = 64  # As many as a site has locators. One that always tells another identity writes no more lines.
 LEAVE, STAY = ("leave",), ("stay",)  # Keys of requests.
 ENDS = ("unhost", "destroy-region")  # The first words of the keys of requests that end a region.
 
@@ -227,7 +228,8 @@ class AgentSession:
         self.is_leaving = False  # The coordinator was told that this incarnation ends.
         self.retries = False  # A refusal that passes is tried again.
         self.foreign: frozenset[str] = frozenset()  # Addresses of locators that belong to another site.
-        self._told_foreign: set[tuple[str, str]] = set()  # Of those, address and identity: so each is logged once.
+        # Of those, address and identity: so each is logged once. At most FOREIGN_TOLD_MAX are, in the member's life.
+        self._told_foreign: set[tuple[str, str]] = set()
         self.news_due_us = 0  # When the next question for news is to be sent.
         self.asked = Asked()
         self._host, self._port, self._site, self._version, self._process = host, port, site, version, process
@@ -468,8 +470,9 @@ class AgentSession:
         ]
         self.foreign = frozenset(each.address for each in foreign)
         for each in foreign:
-            if (each.address, each.site_identity) not in self._told_foreign:
-                self._told_foreign.add((each.address, each.site_identity))
+            told = each.address, each.site_identity
+            if told not in self._told_foreign and len(self._told_foreign) < FOREIGN_TOLD_MAX:
+                self._told_foreign.add(told)
                 log.error(
                     "member %s stays in the site %s, which locator %s coordinates; %s, which is another one: take it"
                     " out of `locators`, or make it a locator of this site: stop it, remove its folder, and start it"

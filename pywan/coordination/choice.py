@@ -10,6 +10,7 @@ import enum
 import logging
 from typing import Any, NamedTuple
 
+from pywan.base.lines import OncePerMinute
 from pywan.base.names import check_name
 from pywan.coordination.claims import CLAIM_FILE, JOURNAL_FILE, MAX_CHARACTERS
 from pywan.errors import ProtocolError
@@ -27,10 +28,10 @@ class Step(enum.Enum):
 
 
 class Named(NamedTuple):
-    """Who coordinates, as somebody says."""
+    """Who coordinates, as a locator says of itself, or of the one that has asked it."""
 
     name: str
-    address: str  # Empty: it was not told.
+    address: str  # Where it has answered. Empty: it is this locator itself.
     identity: str
     decided: bool  # It has decided something. Nobody gives way then.
 
@@ -50,6 +51,8 @@ class Choice:
         self.address = ""
         self.identity = ""
         self._conflict = ""  # Two locators claim to coordinate.
+        self._unheard = ""  # Others name a coordinator, and that has not answered this locator yet.
+        self._lines = OncePerMinute()
         # Another locator says that it coordinates too, and both have decided: its name, what is wrong, and when it
         # said so.
         self._rival_name, self.rival, self._rival_us = "", "", 0
@@ -61,15 +64,22 @@ class Choice:
 
     @property
     def problem(self) -> str:
-        return self.rival or self._conflict
+        return self.rival or self._conflict or self._unheard
 
     def lead(self, address: str) -> None:
         """The locator coordinates from now on."""
         self.coordinator, self.address = self.name, address
 
-    def leads_among(self, undecided: list[str]) -> bool:
-        """Whether this locator is to coordinate. `undecided`: the others that do not know who does."""
-        return not self.coordinator and self.name < min(undecided, default=self.name + "\0")
+    def leads_among(self, undecided: list[str], named: str) -> bool:
+        """Whether this locator is to coordinate.
+
+        Args:
+            undecided: The others that do not know who does.
+            named: In words: another one says that a third one does. Empty: nobody says so. It may be right, so nobody
+                begins a second site beside that one, though it is not heard.
+        """
+        self._unheard = "" if self.coordinator else named
+        return not self.coordinator and not named and self.name < min(undecided, default=self.name + "\0")
 
     def claim(self, *, has_decided: bool) -> dict[str, Any]:
         """Returns who coordinates, as members and other locators are told (`pywan.coordination.claims`)."""
@@ -85,22 +95,34 @@ class Choice:
 
     # --- what others say ---
 
-    def take_claim(self, claim: dict[str, Any], *, has_decided: bool, now_us: int) -> Step | None:
-        """Takes what another locator says (`claim`). ProtocolError: it cannot be used."""
-        name, address = claim.get("coordinator"), claim.get("coordinator_address")
-        identity, locator = claim.get("site_identity"), str(claim.get("locator"))
-        if claim.get("site") != self.site or not name:
-            return None
-        check_name(name, "a coordinator", ProtocolError)
-        is_text = isinstance(address, str) and isinstance(identity, str)
-        if not is_text or len(str(address)) + len(str(identity)) > MAX_CHARACTERS:
-            raise ProtocolError(f"what a locator says of the coordinator {name} cannot be used")
-        named = Named(str(name), str(address), str(identity), claim.get("decided") is True)
-        self._see_rival(locator, named, has_decided=has_decided, now_us=now_us)
-        return self.hear(named, has_decided=has_decided, recovers=claim.get("recovers") is True and locator == name)
+    def take_answer(self, answer: dict[str, Any], asked_at: str, *, has_decided: bool, now_us: int) -> Step | None:
+        """Takes what a locator says that this one has asked. ProtocolError: it cannot be used.
 
-    def hear(self, told: Named, *, has_decided: bool, recovers: bool = False) -> Step | None:
-        """Another locator, or a member, says who coordinates. `recovers`: that locator takes the place of another one.
+        It is believed about itself: it coordinates, and is reached where it was asked. It is also heard where it names
+        this locator, which perhaps has lost its folder. What it says of a third one, that one has to say itself.
+
+        Args:
+            answer: The claim (`pywan.coordination.claims`).
+            asked_at: The address at which it was asked.
+            has_decided: Whether the coordinator of this locator has decided something.
+            now_us: The time.
+        """
+        name, identity = answer.get("coordinator"), answer.get("site_identity")
+        if answer.get("site") != self.site or not name:
+            return None
+        name = check_name(name, "a coordinator", ProtocolError)
+        locator = check_name(answer.get("locator"), "a locator", ProtocolError)
+        if not isinstance(identity, str) or len(identity) > MAX_CHARACTERS:
+            raise ProtocolError(f"what locator {locator} says of the coordinator {name} cannot be used")
+        told = Named(name, asked_at if name == locator else "", identity, answer.get("decided") is True)
+        self._see_rival(locator, told, has_decided=has_decided, now_us=now_us)
+        if name not in (locator, self.name):
+            return None
+        recovers = answer.get("recovers") is True and locator == name
+        return self._hear(told, has_decided=has_decided, recovers=recovers, now_us=now_us)
+
+    def _hear(self, told: Named, *, has_decided: bool, recovers: bool, now_us: int) -> Step | None:
+        """`recovers`: the locator takes the place of another one.
 
         A locator that has decided nothing gives way. Nobody gives way who has: an operator has to say which one goes.
         """
@@ -108,34 +130,35 @@ class Choice:
         if name == mine:
             self._conflict = ""
             known = (self.address, self.identity or told.identity)
-            is_news = bool(told.address) and name != self.name and (told.address, told.identity) != known
-            return self._follow(told) if is_news else None
+            is_news = name != self.name and (told.address, told.identity) != known
+            return self._follow(told, now_us) if is_news else None
         if not mine:
-            return Step.LEAD if name == self.name else self._follow(told)
+            return Step.LEAD if name == self.name else self._follow(told, now_us)
         gives_way = mine == self.name and not has_decided and not self.recovers
         if gives_way and (told.decided or name < self.name):
-            return self._follow(told)
+            return self._follow(told, now_us)
         if recovers and self.name not in (mine, name):
-            return self._follow(told)  # An operator has said so.
+            return self._follow(told, now_us)  # An operator has said so.
         if self.recovers and not has_decided:
             self._conflict = ""  # Others still name the locator that is gone.
         elif told.decided and name not in (self.name, self._rival_name):
-            self._note_conflict(told)
+            self._note_conflict(told, now_us)
         return None
 
-    def _follow(self, told: Named) -> Step:
+    def _follow(self, told: Named, now_us: int) -> Step:
         self.coordinator, self.address, self.identity = told.name, told.address, told.identity
-        log.info("locator %s: locator %s coordinates site %d", self.name, told.name, self.site)
+        if self._lines.is_due(told.name, "coordinates", now_us):
+            log.info("locator %s: locator %s coordinates site %d", self.name, told.name, self.site)
         return Step.FOLLOW
 
-    def _note_conflict(self, told: Named) -> None:
+    def _note_conflict(self, told: Named, now_us: int) -> None:
         conflict = (
             f"locator {self.coordinator} coordinates site {self.site} as far as this locator knows, and locator"
-            f" {told.name} ({told.address or 'address unknown'}) as others say; stop one of them, remove"
+            f" {told.name} ({told.address}) as it says itself; stop one of them, remove"
             f" {CLAIM_FILE} and {JOURNAL_FILE} from its folder, and start it again"
         )
-        if conflict != self._conflict:
-            self._conflict = conflict
+        self._conflict = conflict
+        if self._lines.is_due(told.name, "conflict", now_us):
             log.error("locator %s: %s", self.name, conflict)
 
     # --- a rival ---
@@ -152,7 +175,7 @@ class Choice:
             f" stop one of them, remove {CLAIM_FILE} and {JOURNAL_FILE} from its folder, and start it again with the"
             " other one in its `locators`"
         )
-        if rival != self.rival:
+        if rival != self.rival and self._lines.is_due(told.name, "rival", now_us):
             log.error("locator %s takes no new members in: %s", self.name, rival)
         self._rival_name, self.rival, self._rival_us = told.name, rival, now_us
 

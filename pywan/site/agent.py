@@ -135,7 +135,7 @@ class Agent:
             followed=followed,
         )
         self._session.away_since_us = boot_us()
-        self._coordinator = CoordinatorClient(name, locators)
+        self._coordinator = CoordinatorClient(name, site, locators)
         self._stopping = False
         self._hurries = False  # Nobody waits until other members have taken over.
         self._threads: list[threading.Thread] = []
@@ -433,8 +433,9 @@ class Agent:
                     self._changed.notify_all()
                     continue
                 question, foreign = session.question(boot_us()), session.foreign
+                identity = session.remembered.site_identity
             try:
-                reply = self._coordinator.ask(question.op, foreign, **question.fields)
+                reply = self._coordinator.ask(question.op, identity, foreign, question.fields)
                 tables = tables_in(reply)
                 with self._changed:
                     self._outcomes.extend(session.take_news(question, reply, tables, boot_us()))

@@ -7,10 +7,11 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from pywan.base.addresses import Address, parse_locators
-from pywan.errors import ConnectivityError, NotFoundError
+from pywan.errors import ConfigurationError, ConnectivityError, NotFoundError, PywanError
 from pywan.transport.control import ControlClient
 
 CALL_TIMEOUT_S = 3.0
+LED_MAX = 4  # Locators beyond its own to which a member lets itself be led for one question.
 
 
 class CoordinatorClient:
@@ -18,14 +19,16 @@ class CoordinatorClient:
 
     Args:
         name: The member's name.
+        site: The site's id.
         locators: Returns the addresses of the site's locators.
     """
 
-    def __init__(self, name: str, locators: Callable[[], list[Address]]) -> None:
-        self._name, self._locators = name, locators
+    def __init__(self, name: str, site: int, locators: Callable[[], list[Address]]) -> None:
+        self._name, self._site, self._locators = name, site, locators
         self._lock = threading.Lock()  # Guards everything below.
         self._address: Address | None = None
-        self._clients: dict[str, ControlClient] = {}  # By use: news and requests, so that no request waits for news.
+        # By use: news and requests, so that no request waits for news; and who an address is that a locator has told.
+        self._clients: dict[str, ControlClient] = {}
         self._closed = False
 
     @property
@@ -46,11 +49,15 @@ class CoordinatorClient:
         """Sends requests to the coordinator where it was. ConnectivityError: it does not answer."""
         return self._client("asks", address).call(op, **fields)
 
-    def ask(self, op: str, foreign: Collection[str], **fields: Any) -> dict[str, Any]:
+    def ask(self, op: str, identity: str, foreign: Collection[str], fields: dict[str, Any]) -> dict[str, Any]:
         """Asks the coordinator for news, wherever it is. ConnectivityError says why no locator coordinates.
 
-        `foreign`: locators of another site. They are asked only if all are: then one says why it does not take the
-        member in.
+        Args:
+            op: What is asked.
+            identity: The identity of the member's site. Empty: the member does not know it yet.
+            foreign: Locators of another site. They are asked only if all are: then one says why it does not take the
+                member in.
+            fields: Of the question. The coordinator alone gets them: the member's nonce is among them.
         """
         known = list(dict.fromkeys([*filter(None, [self.address]), *self._locators()]))
         addresses = [each for each in known if str(each) not in foreign] or known
@@ -68,11 +75,24 @@ class CoordinatorClient:
                 self._found(address)
                 return reply
             reasons.append(_why_not(address, reply))
-            there = reply.get("address")
-            if there and isinstance(there, str):
-                addresses += [each for each in parse_locators(there) if each not in addresses]
+            there = _address_in(reply)
+            if there is None or there in addresses or str(there) in foreign or len(addresses) >= len(known) + LED_MAX:
+                continue
+            if self._coordinates_at(there, reply.get("coordinator"), identity):
+                addresses.append(there)
+            else:
+                reasons.append(f"nothing answers at {there} as the coordinator of this site")
         self._found(None)
         raise ConnectivityError("; ".join(reasons) or "no locator is known")
+
+    def _coordinates_at(self, address: Address, coordinator: Any, identity: str) -> bool:
+        """Whether what answers at an address that a locator has told says that it is that coordinator, of this site."""
+        try:
+            claim = self._client("who", address).call("coordination-who")
+        except PywanError:
+            return False
+        is_of_site = claim.get("site") == self._site and identity in ("", claim.get("site_identity"))
+        return is_of_site and bool(coordinator) and claim.get("locator") == claim.get("coordinator") == coordinator
 
     def _found(self, address: Address | None) -> None:
         with self._lock:
@@ -97,3 +117,15 @@ def _why_not(address: Address, reply: dict[str, Any]) -> str:
     if reply.get("coordinator"):
         return f"locator {address} names {reply['coordinator']} as the coordinator"
     return f"locator {address} does not know yet who coordinates"
+
+
+def _address_in(reply: dict[str, Any]) -> Address | None:
+    """Returns the address at which the coordinator is, as a locator says. None: it says none, or what is none."""
+    told = reply.get("address")
+    if not told or not isinstance(told, str):
+        return None
+    try:
+        addresses = parse_locators(told)
+    except ConfigurationError:
+        return None
+    return addresses[0] if len(addresses) == 1 else None

@@ -125,8 +125,9 @@ class CoordinationHost:
         return self._claims.claim()
 
     def _on_who(self, request: dict[str, Any], peer: tuple[Any, ...]) -> dict[str, Any]:
-        """Another locator says what it knows of the coordinator, and hears what this one knows."""
-        self._claims.take_claim(request)
+        """Another locator asks what this one knows of the coordinator. A member asks it too, before it believes another
+        locator that names this one."""
+        self._claims.hear_request(request)
         return self._claims.claim()
 
     def _decider(self) -> Coordinator | dict[str, Any]:
@@ -139,7 +140,7 @@ class CoordinationHost:
             "decides": False,
             "coordinator": choice.coordinator,
             "address": "" if choice.leads else choice.address,
-            "problem": driver.problem if choice.leads else "",
+            "problem": driver.problem if choice.leads else "" if choice.coordinator else choice.problem,
         }
 
     # --- requests of members ---
@@ -151,11 +152,12 @@ class CoordinationHost:
         with self._changed:
             # A locator that has just started asks the others first.
             self._changed.wait_for(lambda: self._choice.coordinator or not self._driver.running, UNDECIDED_WAIT_S)
-            if claimed:
-                self._claims.hear_member(claimed, profile.site_identity)
+            elsewhere = self._claims.hear_member(claimed) if claimed else ""
             core = self._decider()
             if isinstance(core, dict):
                 return core
+            if elsewhere:
+                return {"decides": False, "coordinator": claimed, "address": "", "problem": elsewhere}
             refusal = self._refusal_of(profile, core)
             if refusal is not None:
                 named = {"site_identity": core.site.identity} if refusal.join_again else {}

@@ -7,16 +7,16 @@ import logging
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pywan.base.addresses import Address
 from pywan.base.clocks import boot_us
 from pywan.base.files import FileError, read_regular, write_whole
-from pywan.base.names import check_name
+from pywan.base.names import check_name, is_name, quoted
 from pywan.base.threads import start_essential
-from pywan.coordination.choice import Choice, Named, Step
+from pywan.coordination.choice import Choice, Step
 from pywan.coordination.claims import CLAIM_FILE
-from pywan.errors import ConfigurationError, DiskAccessError, PywanError
+from pywan.errors import ConfigurationError, DiskAccessError, ProtocolError, PywanError
 from pywan.site.coordinator_driver import CoordinatorDriver
 from pywan.transport.control import call_once
 
@@ -26,11 +26,23 @@ MAX_CLAIM_BYTES = 64 * 1024
 PEERS_TIMEOUT_S = 1.0  # The limit for asking another locator who coordinates.
 PEERS_INTERVAL_S = 5.0
 UNDECIDED_S = 0.2  # So soon others are asked again while nobody coordinates.
+HINT_GAP_S = 1.0  # No sooner are they asked again because a request says something else than this locator knows.
 STOP_TIMEOUT_S = 5.0
 
 
+class Round(NamedTuple):
+    """What came of asking all other locators once."""
+
+    undecided: list[str]  # Their names: they do not know who coordinates.
+    named: str  # In words: one of them names a coordinator that has not answered itself. Empty: none does.
+
+
 class LocatorClaims:
-    """The driver's lock guards the choice. It opens and closes the driver's coordinator as the choice falls.
+    """A locator believes what another one answers at its address to a question of this one, and nothing that comes in a
+    request. The addresses are those of its configuration, and those at which a locator has answered
+    (docs/decisions/0020).
+
+    The driver's lock guards the choice. It opens and closes the driver's coordinator as the choice falls.
 
     Args:
         folder: The locator's folder. None: the locator asks the others again after each start.
@@ -51,6 +63,9 @@ class LocatorClaims:
         self._file = None if folder is None else folder / CLAIM_FILE
         self._peers, self._address = peers, address
         self._thread: threading.Thread | None = None
+        self._has_asked = False  # All others were asked once, those that did not answer too.
+        self._is_hinted = False  # A request has said something else than this locator knows.
+        self._asked_us = 0  # When they were asked last.
 
     def begin(self) -> None:
         """Reads who coordinates. If it is this locator, the coordinator begins. ConfigurationError if the file cannot
@@ -85,16 +100,30 @@ class LocatorClaims:
         with self._driver.changed:
             return self._choice.claim(has_decided=self._driver.has_decided)
 
-    def take_claim(self, claim: dict[str, Any]) -> None:
-        """Takes what another locator says."""
+    def hear_request(self, request: dict[str, Any]) -> None:
+        """Another process asks, and says what it knows. That is a hint only: the locators are asked sooner."""
+        told = request.get("coordinator"), request.get("site_identity")
         with self._driver.changed:
-            has_decided = self._driver.has_decided
-            self._do(self._choice.take_claim(claim, has_decided=has_decided, now_us=boot_us()))
+            if told[0] and told != (self._choice.coordinator, self._choice.identity) and not self._is_hinted:
+                self._is_hinted = True
+                self._driver.changed.notify_all()
 
-    def hear_member(self, coordinator: str, site_identity: str) -> None:
-        """A member knows who coordinates. The caller holds the lock."""
-        if not self._driver.has_decided and coordinator != self._choice.coordinator:
-            self._do(self._choice.hear(Named(coordinator, "", site_identity, decided=True), has_decided=False))
+    def hear_member(self, coordinator: str) -> str:
+        """A member that joins knows who coordinates its site. Returns why it cannot be taken in here; empty: it may be.
+
+        This locator has decided nothing, and the other one perhaps has. A member's word does not make it give way:
+        anybody could say that he is a member. The caller holds the lock.
+        """
+        choice = self._choice
+        if not choice.coordinator and coordinator == choice.name and self._has_asked:
+            self._lead()  # It has lost its folder, and no other locator knows better.
+        if self._driver.has_decided or choice.recovers or coordinator == choice.coordinator:
+            return ""
+        return (
+            f"the member names {coordinator} as the coordinator of its site, and locator {choice.name} has decided"
+            f" nothing yet: start locator {coordinator}, or make locator {choice.name} its successor (`start locator"
+            " --recover-from-members`)"
+        )
 
     def _do(self, step: Step | None) -> None:
         if step is Step.LEAD:
@@ -115,33 +144,57 @@ class LocatorClaims:
         """Asks the other locators who coordinates: at the start until somebody does, and later now and then."""
         choice, driver = self._choice, self._driver
         while True:
-            undecided = self._ask_peers()
+            asked = self._ask_peers()
             with driver.changed:
                 if not driver.running:
                     return
+                self._has_asked = True
                 choice.forget_old_rival(boot_us())
-                if choice.leads_among(undecided):
+                if choice.leads_among(asked.undecided, asked.named):
                     try:
                         self._lead()
                     except DiskAccessError as error:
                         driver.fail(error)
                 wait_s = PEERS_INTERVAL_S if choice.coordinator else UNDECIDED_S
-                driver.changed.wait_for(lambda: not driver.running, wait_s)
+                driver.changed.wait_for(lambda: not driver.running or self._is_hinted, wait_s)
+                gap_s = HINT_GAP_S - (boot_us() - self._asked_us) / 1e6
+                if self._is_hinted and gap_s > 0:
+                    driver.changed.wait_for(lambda: not driver.running, gap_s)
                 if not driver.running:
                     return
 
-    def _ask_peers(self) -> list[str]:
-        """Returns the names of those that do not know who coordinates."""
-        undecided = []
+    def _ask_peers(self) -> Round:
+        with self._driver.changed:
+            self._is_hinted, self._asked_us = False, boot_us()
+        answers: list[tuple[Address, dict[str, Any]]] = []
         for address in self._peers():
             try:
-                reply = call_once(address, "coordination-who", timeout=PEERS_TIMEOUT_S, **self.claim())
-                self.take_claim(reply)
-                if not reply.get("coordinator") and reply.get("site") == self._choice.site:
-                    undecided.append(str(reply.get("locator")))
+                answers.append((address, call_once(address, "coordination-who", timeout=PEERS_TIMEOUT_S)))
             except PywanError as error:
                 log.debug("locator %s: %s does not say who coordinates: %s", self._choice.name, address, error)
-        return undecided
+        with self._driver.changed:
+            for address, answer in _at_one_address_each(answers):
+                has_decided = self._driver.has_decided
+                try:
+                    self._do(self._choice.take_answer(answer, str(address), has_decided=has_decided, now_us=boot_us()))
+                except ProtocolError as error:
+                    log.debug("locator %s: %s does not say who coordinates: %s", self._choice.name, address, error)
+                except DiskAccessError as error:
+                    self._driver.fail(error)
+        ours = [answer for _, answer in answers if answer.get("site") == self._choice.site]
+        return Round([str(each.get("locator")) for each in ours if not each.get("coordinator")], self._named_in(ours))
+
+    def _named_in(self, answers: list[dict[str, Any]]) -> str:
+        """Returns in words which coordinator is named in these answers that has not answered itself."""
+        heard = {str(each.get("locator")) for each in answers if each.get("coordinator") == each.get("locator")}
+        for each in answers:
+            name = each.get("coordinator")
+            if is_name(name) and name not in (*heard, self._choice.name):
+                return (
+                    f"locator {quoted(each.get('locator'))} names {name} as the coordinator of site"
+                    f" {self._choice.site}, and that has not answered locator {self._choice.name}"
+                )
+        return ""
 
     # --- the file ---
 
@@ -169,3 +222,14 @@ class LocatorClaims:
         except OSError as error:
             self._driver.problem = f"{self._file} cannot be written: {error.strerror}"
             log.error("locator %s: %s; it does not remember who coordinates", choice.name, self._driver.problem)
+
+
+def _at_one_address_each(answers: list[tuple[Address, dict[str, Any]]]) -> list[tuple[Address, dict[str, Any]]]:
+    """Returns each answer once. A locator may be configured by one address and tell another one: if both were asked,
+    its answer at the one that it tells counts, so that it is the same one each time."""
+    found: dict[tuple[str, str, str], tuple[Address, dict[str, Any]]] = {}
+    for address, answer in answers:
+        key = str(answer.get("locator")), str(answer.get("coordinator")), str(answer.get("site_identity"))
+        if key not in found or str(address) == answer.get("coordinator_address"):
+            found[key] = address, answer
+    return list(found.values())
