@@ -11,6 +11,7 @@ import threading
 import time
 import zlib
 from dataclasses import replace
+from typing import Any
 
 import msgpack
 import pytest
@@ -247,9 +248,9 @@ def test_a_site_decides_on_and_starts_again_after_all_of_them(tmp_path, with_fil
         assert coordination(started)["decides"]
 
 
-HOST: list = ["host", "r", encoding.plain_attributes(DATA), 100]
+HOST: list[Any] = ["host", "r", encoding.plain_attributes(DATA), 100]
 ME = ["evil", 666]
-ASKED = {
+ASKED: dict[str, Any] = {
     "nothing": [],
     "no list": "host",
     "an unhashable name": [["host"]],
@@ -423,6 +424,31 @@ def test_what_a_lying_coordinator_answers_is_refused_in_one_line_and_the_member_
     finally:
         member.end()
         liar.server.stop()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"problem": "\x1b[2J" + "x" * (1 << 20)},
+        {"coordinator": "\x1b[2J" + "x" * (1 << 20)},
+        {"coordinator": ["x"] * 1000},
+        {"address": "a b"},
+        {"address": "h[1]," * 1000},
+    ],
+    ids=["a problem", "a coordinator", "a list", "an address", "addresses"],
+)
+def test_a_locator_that_says_what_cannot_be_of_the_coordinator_does_not_keep_a_member_from_the_next_one(caplog, said):
+    liar = LyingCoordinator({"decides": False, **said})
+    with locator() as site:
+        member = SmallMember("m", f"{liar.address},{site.address}")
+        try:
+            assert member.agent.wait_joined(10)
+            site.stop()
+            eventually(lambda: member.agent.status()["problem"])
+            assert no_traceback(caplog) and all(len(line) < 4_000 and "\x1b" not in line for line in lines_of(caplog))
+        finally:
+            member.end()
+            liar.server.stop()
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,12 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from pywan.base.addresses import Address, parse_locators
+from pywan.base.names import is_name, printable, quoted
 from pywan.errors import ConfigurationError, ConnectivityError, NotFoundError, PywanError
 from pywan.transport.control import ControlClient
 
 CALL_TIMEOUT_S = 3.0
+PROBLEM_CHARACTERS = 1_000  # Of what a locator says why it decides nothing, so many are shown.
 LED_MAX = 4  # Locators beyond its own to which a member lets itself be led for one question.
 
 
@@ -112,10 +114,12 @@ class CoordinatorClient:
 
 
 def _why_not(address: Address, reply: dict[str, Any]) -> str:
-    if reply.get("problem"):
-        return f"locator {address} decides nothing: {reply['problem']}"
-    if reply.get("coordinator"):
-        return f"locator {address} names {reply['coordinator']} as the coordinator"
+    problem, coordinator = reply.get("problem"), reply.get("coordinator")
+    if problem:
+        return f"locator {address} decides nothing: {printable(str(problem)[:PROBLEM_CHARACTERS])}"
+    if coordinator:
+        named = coordinator if is_name(coordinator) else quoted(coordinator)
+        return f"locator {address} names {named} as the coordinator"
     return f"locator {address} does not know yet who coordinates"
 
 
