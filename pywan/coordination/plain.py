@@ -176,10 +176,10 @@ def record(form: type[T]) -> Callable[[Any], T]:
 @functools.cache
 def _record(form: Any) -> Read:
     names = getattr(form, "_fields", None) or [each.name for each in dataclasses.fields(form)]
-    read_all = _all([field_reader(form, name) for name in names], f"a {_in_words(form)}")
+    readers, what = [field_reader(form, name) for name in names], f"a {_in_words(form)}"
     if hasattr(form, "_fields") and not hasattr(form, "problem"):
-        make = functools.partial(tuple.__new__, form)
-        return lambda value: make(read_all(value))
+        return _all(readers, what, functools.partial(tuple.__new__, form))
+    read_all = _all(readers, what)
     if not hasattr(form, "problem"):
         return lambda value: form(*read_all(value))
 
@@ -198,21 +198,22 @@ def _in_words(form: type) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", " ", form.__name__).lower()
 
 
-def _all(readers: list[Read], what: str) -> Read:
+def _all(readers: list[Read], what: str, make: Callable[[tuple[Any, ...]], Any] = tuple) -> Read:
+    """Reads a list with one value for each of the readers, and makes of these what `make` makes of a tuple."""
     count = len(readers)
     if count == 2:  # The most frequent ones: incarnations, epochs, keys.
         first, second = readers
 
-        def read_two(value: Any) -> tuple[Any, ...]:
+        def read_two(value: Any) -> Any:
             if type(value) is list and len(value) == 2:
-                return first(value[0]), second(value[1])
+                return make((first(value[0]), second(value[1])))
             raise ProtocolError(f"{what} has 2 parts, and is not {quoted(value)}")
 
         return read_two
 
-    def read(value: Any) -> tuple[Any, ...]:
+    def read(value: Any) -> Any:
         if type(value) is list and len(value) == count:
-            return tuple([read_one(each) for read_one, each in zip(readers, value, strict=True)])
+            return make(tuple([read_one(each) for read_one, each in zip(readers, value, strict=True)]))
         raise ProtocolError(f"{what} has {count} parts, and is not {quoted(value)}")
 
     return read
