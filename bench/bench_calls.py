@@ -48,7 +48,7 @@ def calls_per_s(operation: Callable[[int], object], threads: int, calls: int) ->
 def main() -> None:
     options = arguments(__doc__)
     calls = options.size(20_000, 5_000, 10 * THREADS)
-    member = ChildProcess("member", [sys.executable, MEMBER, FAR.name, FAR.member_id, "bench", BUCKETS])
+    member = ChildProcess("member", [sys.executable, MEMBER, FAR.name, FAR.member_id, "bench", BUCKETS, *NEAR])
     region = _core.RegionCore("r", _core.Clock(), site=1, member=NEAR.member_id, buckets=BUCKETS)
     table, pool = BucketTable("r", BUCKETS), CallPool(NEAR, "bench")
     bare = {

@@ -1,6 +1,6 @@
 """A member in a process of its own, for tests of calls: it is primary of all of region "r", and ends with its input.
 
-python calls_member.py NAME ID SITE BUCKETS: tells its port.
+python calls_member.py NAME ID SITE BUCKETS CALLER ID: tells its port. The caller is in its view.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from pywan.testing.processes import tell
 from pywan.transport.control import ControlServer
 
 
-def main(name: str, member_id: str, site: str, buckets: str) -> None:
+def main(name: str, member_id: str, site: str, buckets: str, caller: str, caller_id: str) -> None:
     region = _core.RegionCore("r", _core.Clock(), site=1, member=int(member_id), buckets=int(buckets))
     calls = CallServer(Incarnation(name, int(member_id)), site, {"r": region}.get)
+    calls.keep_only([Incarnation(caller, int(caller_id))])
     port = ControlServer("127.0.0.1", 0, lambda request, peer: {}, name=name, other_protocols={b"PWK1": calls.serve})
     port.start()
     tell(port.port)

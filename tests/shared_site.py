@@ -84,6 +84,7 @@ class SharedSite:
         self._stop = threading.Event()
         self._carrier: threading.Thread | None = None
         for member in self.members:
+            member.calls.keep_only([each.me for each in self.members])
             for other in self.members:
                 if other is not member:
                     lane = member.lanes[other.number] = _core.LaneState()
@@ -112,6 +113,13 @@ class SharedSite:
 
     def bucket_of(self, key: Any) -> int:
         return self.members[0].core.bucket_of(key)
+
+    def begin_anew(self, who: int, member_id: int) -> None:
+        """The site gives a member up. It goes on calling as another incarnation, which all others know."""
+        me = Incarnation(self.members[who].me.name, member_id)
+        for member in self.members:
+            member.calls.keep_only([*(each.me for each in self.members), me])
+        self.members[who].pool.begin_anew(me, "one")
 
     def promise(self, until_us: int) -> None:
         """Every member promises every other one, until then, to adopt no later epoch silently."""

@@ -42,6 +42,7 @@ from pywan.testing.processes import ChildProcess
 from pywan.testing.waiting import LIMIT_S, SOON_S, eventually
 from pywan.transport.control import ControlServer
 from pywan.transport.data import receive_exactly
+from shared_site import Call
 
 BUCKETS = 13
 
@@ -56,6 +57,7 @@ class Member:
         self.routes: dict[str, Route] = {}
         self.timeout_s = timeout_s
         self.calls = CallServer(self.me, site, self.regions.get)
+        self.view: set[Incarnation] = set()
         self.pool = CallPool(self.me, site)
         self.port = ControlServer(
             "127.0.0.1", 0, lambda request, peer: {}, name=name, other_protocols={b"PWK1": self.calls.serve}
@@ -68,6 +70,11 @@ class Member:
         self.tables[name] = BucketTable(name, BUCKETS)
         self.routes[name] = Route(region, self.tables[name], self.pool, timeout_s=self.timeout_s)
         return region
+
+    def knows(self, *members: Incarnation) -> None:
+        """They are in the member's view, and may call it."""
+        self.view.update(members)
+        self.calls.keep_only(self.view)
 
     @property
     def as_primary(self) -> tuple[Incarnation, str, int]:
@@ -84,6 +91,8 @@ class Pair:
 
     def __init__(self) -> None:
         self.far, self.near = Member("far"), Member("near")
+        self.far.knows(self.near.me)
+        self.near.knows(self.far.me)
         self.region = self.far.host("r")
         self.near.host("r")
         self.route = self.near.routes["r"]
@@ -164,6 +173,7 @@ def test_a_call_of_a_member_that_ends_ends_at_once(pair: Pair) -> None:
 
 def test_a_call_that_waits_goes_on_when_its_member_begins_anew(pair: Pair) -> None:
     """Its member is given up by the site, and goes on as another incarnation."""
+    pair.far.knows(Incarnation("near", 77))
     table, pool = pair.near.tables["r"], pair.near.pool
     pair.put("before", 1)
     line = pool.line(pair.far.me, ("127.0.0.1", pair.far.port.port), 0, time.monotonic() + LIMIT_S)
@@ -325,6 +335,7 @@ def put_call(key: bytes, value: bytes, number: int) -> bytes:
 
 def test_a_later_connection_ends_those_before_it_of_the_same_depth_before_it_is_served(pair: Pair) -> None:
     caller = Incarnation("caller", 9)
+    pair.far.knows(caller, Incarnation("caller", 10))
     with opened(pair.far, caller, 1) as first, opened(pair.far, caller, 2, depth=1) as deeper:
         first.sendall(put_call(b"k", b"first", 1)[:-8])  # The rest is held back on its way.
         with opened(pair.far, caller, 3) as third:
@@ -355,6 +366,7 @@ def test_a_connection_waits_for_a_call_that_an_earlier_one_of_its_caller_is_stil
         return pair.region.change(operation, key, value, argument, (), None, (1, b"", event_id))
 
     pair.region.set_callback_path(by_callbacks)
+    pair.far.knows(caller)
     with opened(pair.far, caller, 1) as first:
         first.sendall(put_call(b"k", b"first", 1))
         assert is_there.wait(LIMIT_S)
@@ -368,20 +380,33 @@ def test_a_connection_waits_for_a_call_that_an_earlier_one_of_its_caller_is_stil
             eventually(lambda: pair.get(b"k") == b"third")
 
 
-def test_a_member_that_left_the_view_is_not_served_until_it_is_there_again(pair: Pair) -> None:
+def test_a_member_outside_the_view_is_not_served_until_it_is_there(pair: Pair) -> None:
     caller = Incarnation("caller", 9)
-    with opened(pair.far, caller, 1) as first:
-        pair.far.calls.keep_only([pair.near.me])  # The caller was never in the view: it may have come just now.
-        first.sendall(put_call(b"k", b"first", 1))
-        eventually(lambda: pair.get(b"k") == b"first")
-        pair.far.calls.keep_only([pair.near.me, caller])
+    with pytest.raises(IncompatibleSystemError, match="is not among the members that member far"):
+        opened(pair.far, caller, 1)
+    pair.far.knows(caller)
+    with opened(pair.far, caller, 2) as second:
+        second.sendall(put_call(b"k", b"second", 1))
+        eventually(lambda: pair.get(b"k") == b"second")
         pair.far.calls.keep_only([pair.near.me])
         eventually(lambda: pair.far.calls.connections == 1)
-    with pytest.raises(IncompatibleSystemError, match="was given up by the site"):
-        opened(pair.far, caller, 2)
-    pair.far.calls.keep_only([pair.near.me, caller])
-    with opened(pair.far, caller, 3):
+    with pytest.raises(IncompatibleSystemError, match="is not among the members"):
+        opened(pair.far, caller, 3)
+    pair.far.knows(caller)
+    with opened(pair.far, caller, 4):
         assert pair.far.calls.connections == 2
+
+
+def test_a_caller_that_the_tables_bring_meanwhile_is_served_at_its_first_attempt(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(between_members, "VIEW_WAIT_S", LIMIT_S)
+    caller = Incarnation("caller", 9)
+    opening = Call(opened, pair.far, caller, 1)
+    eventually(lambda: any("far" in each.name and ":" in each.name for each in threading.enumerate()))
+    assert not opening.is_done
+    pair.far.knows(caller)
+    opening.result().close()
 
 
 def test_a_call_that_ends_in_an_attempt_says_why_the_attempt_before_failed(
@@ -575,6 +600,7 @@ def test_a_member_that_left_ends_the_calls_that_wait_for_it(link: Link) -> None:
     eventually(lambda: any(aimed and aimed[0].on_their_way for aimed in link.route.targets))
     link.pair.near.pool.keep_only(())
     other = Member("other")
+    other.knows(link.pair.near.me)
     try:
         other.host("r").put("k", "after")
         link.table.set_primaries({number: KnownPrimary(*other.as_primary, 2) for number in range(BUCKETS)})
@@ -616,6 +642,7 @@ def test_ctrl_c_ends_a_call_that_waits(link: Link) -> None:
 
 def test_a_member_that_calls_connects_to_a_later_primary_before_it_calls_that(pair: Pair) -> None:
     third = Member("third")
+    third.knows(pair.near.me)
     third.host("r").put("k", "of the third")
     try:
         place = {third.me: third.as_primary[1:]}
@@ -634,6 +661,7 @@ def test_a_pool_that_is_closed_leaves_nothing_and_refuses_calls(pair: Pair) -> N
     files = len(os.listdir("/proc/self/fd"))
     for _ in range(3):
         member = Member("third")
+        pair.far.knows(member.me)
         member.host("r")
         member.tables["r"].set_primaries({number: KnownPrimary(*pair.far.as_primary, 1) for number in range(BUCKETS)})
         assert member.routes["r"].read("k")[0] is False
@@ -885,7 +913,7 @@ def test_callbacks_of_two_members_that_call_each_other_end_at_the_limit_and_do_n
 @pytest.fixture
 def process(pair: Pair) -> Iterator[ChildProcess]:
     script = Path(__file__).with_name("calls_member.py")
-    with ChildProcess("away", [sys.executable, script, "away", "99", "one", str(BUCKETS)]) as process:
+    with ChildProcess("away", [sys.executable, script, "away", "99", "one", BUCKETS, *pair.near.me]) as process:
         primary = KnownPrimary(Incarnation("away", 99), "127.0.0.1", process.finish(), 5)
         pair.near.tables["r"].set_primaries(dict.fromkeys(range(BUCKETS), primary))
         yield process
@@ -942,6 +970,8 @@ class Shared:
 
     def __init__(self) -> None:
         self.members = [Member(name) for name in ("one", "two", "three")]
+        for member in self.members:
+            member.knows(*(each.me for each in self.members))
         self.tails = []
         self.epochs = dict.fromkeys(range(BUCKETS), 0)
         for member in self.members:

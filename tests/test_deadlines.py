@@ -13,7 +13,6 @@ import pytest
 from fuzz_core import calls
 from pywan import _core
 from pywan.calls.table import KnownPrimary
-from pywan.coordination.tables import Incarnation
 from pywan.errors import BatchError, ConnectivityError
 from pywan.testing.fault_proxy import FaultProxy
 from pywan.testing.waiting import LIMIT_S, eventually
@@ -214,7 +213,7 @@ def test_a_call_goes_on_over_the_new_routes_when_its_member_begins_anew(what: st
         call = Call(CALLS[what], core)
         assert waits.wait(LIMIT_S) and not call.is_done
         known = member.route.slots.caller
-        member.pool.begin_anew(Incarnation(member.me.name, 77), "one")
+        site.begin_anew(1, 77)
         for bucket in range(site.buckets):
             site.members[0].tail.forget(bucket, known)  # The site has forgotten the earlier incarnation.
             site.lead(bucket, 0)
@@ -234,7 +233,7 @@ def test_rows_that_wait_for_their_copies_go_on_when_their_member_begins_anew() -
         calls_ = [Call(core.put_columns, np.arange(100), np.arange(100)), Call(core.route.put_all, {"a": 1}.items())]
         eventually(lambda: sum(map(site.members[0].tail.last, range(site.buckets))) == 101)
         member.table.forget()
-        member.pool.begin_anew(Incarnation(member.me.name, 77), "one")
+        site.begin_anew(1, 77)
         site.keep_carrying()
         for bucket in range(site.buckets):
             site.lead(bucket, 0)

@@ -111,6 +111,13 @@ cdef extern from "base/wan_buffer.h" nogil:
         uint64_t began_us
     void wan_buffer_rest(wan_buffer *buffer, wan_buffer_use *use, uint64_t used, uint64_t now_us)
 
+cdef extern from "base/wan_pages.h" nogil:
+    ctypedef struct wan_pages:
+        uint32_t item_bytes
+    void *wan_pages_find(const wan_pages *table, uint32_t number)
+    void *wan_pages_put(wan_pages *table, uint32_t number)
+    void wan_pages_close(wan_pages *table)
+
 cdef extern from "base/wan_budget.h" nogil:
     enum: WAN_BUDGET_CHANGES, WAN_BUDGET_CALLS, WAN_BUDGET_HEARD, WAN_BUDGET_REMEMBERED
     ctypedef struct wan_budget:

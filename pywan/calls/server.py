@@ -48,12 +48,11 @@ class CallServer:
     ) -> None:
         self._me, self._site_identity, self._find_region, self._budget = me, site_identity, find_region, budget
         self._lock = threading.Lock()
-        self._left = threading.Condition(self._lock)  # Notified when a connection has ended.
-        # The caller of each connection, and its number. `_lock` guards it, and the next four.
+        self._changed = threading.Condition(self._lock)  # Notified when a connection has ended, or the view is new.
+        # The caller of each connection, and its number. `_lock` guards it, and the next three.
         self._sessions: dict[_core.CallSession, tuple[_Caller, int]] = {}
         self._newest: dict[_Caller, int] = {}  # The number of the newest connection of each caller.
-        self._seen: set[Incarnation] = set()  # The members of the view.
-        self._gone: set[Incarnation] = set()  # Those that were in the view, and are not.
+        self._view: set[Incarnation] = set()  # All callers above are in it.
         self._stopping = False
 
     def serve(self, connection: Connection, first: bytes) -> None:
@@ -70,22 +69,22 @@ class CallServer:
     def stop(self) -> None:
         """Ends every connection. Returns when calls that are being served are done, after STOP_TIMEOUT_S at the
         latest."""
-        with self._left:
+        with self._changed:
             self._stopping = True
             for session in self._sessions:
                 session.stop()
-            self._left.wait_for(lambda: not self._sessions, STOP_TIMEOUT_S)
+            self._changed.wait_for(lambda: not self._sessions, STOP_TIMEOUT_S)
 
     def keep_only(self, members: Collection[Incarnation]) -> None:
-        """Takes the members that the site has. It ends the connections of those that it does not have any more, and
-        refuses them."""
-        with self._lock:
-            self._gone = (self._gone | self._seen).difference(members)
-            self._seen = set(members)
-            self._newest = {caller: line for caller, line in self._newest.items() if caller.member not in self._gone}
+        """Takes the members that the site has: nobody else is served. It ends the connections of those that it does not
+        have any more."""
+        with self._changed:
+            self._view = set(members)
+            self._newest = {caller: line for caller, line in self._newest.items() if caller.member in self._view}
             for session, (caller, _) in self._sessions.items():
-                if caller.member in self._gone:
+                if caller.member not in self._view:
                     session.stop()
+            self._changed.notify_all()
 
     @property
     def connections(self) -> int:
@@ -101,10 +100,11 @@ class CallServer:
         refusal = between_members.refusal_of(opening, self._me, self._site_identity)
         if refusal:
             raise IncompatibleSystemError(refusal)
-        if not 0 <= opening.depth <= _core.CALL_DEPTH_MAX:
+        if opening.depth > _core.CALL_DEPTH_MAX:
             raise ProtocolError(
                 f"calls within {opening.depth} calls, one within the other; {_core.CALL_DEPTH_MAX} are possible"
             )
+        self._wait_for_view(opening)
         session = _core.CallSession(self._find_region, opening.depth, self._budget)
         self._take_place(session, _Caller(opening.from_, opening.depth), opening.line)
         try:
@@ -119,19 +119,27 @@ class CallServer:
                     "gave up the calls of member %s, from %s: %s", opening.from_, connection.place, outcome
                 )
         finally:
-            with self._left:
+            with self._changed:
                 del self._sessions[session]
-                self._left.notify_all()
+                self._changed.notify_all()
+
+    def _wait_for_view(self, opening: between_members.Opening) -> None:
+        """Returns when the opener is in the view. ConnectivityError if it is not soon."""
+        with self._changed:
+            if not self._changed.wait_for(
+                lambda: self._stopping or opening.from_ in self._view, between_members.VIEW_WAIT_S
+            ):
+                raise ConnectivityError(between_members.stranger(opening, self._me))
 
     def _take_place(self, session: _core.CallSession, caller: _Caller, line: int) -> None:
         """Adds a session, when the sessions of the caller's earlier connections have ended.
 
         The caller has given those up. What it sent over them must not be done after a call over this one.
         """
-        with self._left:
+        with self._changed:
             if self._stopping:
                 raise ConnectivityError(f"member {self._me.name} is stopping")
-            if caller.member in self._gone:
+            if caller.member not in self._view:
                 raise ConnectivityError(f"member {caller.member} was given up by the site")
             if line < self._newest.get(caller, 0):
                 raise ConnectivityError(f"member {caller.member} has opened a later connection already")
@@ -144,7 +152,7 @@ class CallServer:
             for each in earlier:
                 each.stop()
             self._sessions[session] = caller, line
-            if not self._left.wait_for(lambda: earlier.isdisjoint(self._sessions), REPLACE_TIMEOUT_S):
+            if not self._changed.wait_for(lambda: earlier.isdisjoint(self._sessions), REPLACE_TIMEOUT_S):
                 del self._sessions[session]
                 raise ConnectivityError(
                     f"member {self._me.name} is still doing a call that came over an earlier connection of member"

@@ -19,7 +19,7 @@ from pywan.copies.peer_session import PeerSession, answers_of, plain_answers, qu
 from pywan.copies.region_copies import Question, RegionCopies
 from pywan.copies.wrong_clocks import WrongClocks
 from pywan.errors import IllegalStateError
-from pywan.protocol.between_members import Opening, refusal_of
+from pywan.protocol.between_members import Opening, refusal_of, stranger
 
 UNREACHABLE_US = 400_000  # A copy to which the lane has had no connection for so long is reported.
 REPORT_AGAIN_US = 500_000
@@ -91,6 +91,9 @@ class CopiesSession:
         self._callers.update((gone.member_id, STRANGER_RENEWALS) for gone in self._view - view)
         self._view = view
         self.wrong_clocks.keep_only(view)
+        for receiver, member in self.receivers.items():
+            if member not in view:
+                receiver.stop()
         self._profiles.update((profile.incarnation, profile) for profile in profiles)
         self._looks_for_callers = True
 
@@ -150,13 +153,22 @@ class CopiesSession:
         # This is read after the earlier primaries were denied, so it bounds what they may still answer.
         return {"answers": plain_answers(answers), "promised_us": self.promised_us(asker)}
 
+    def is_in_view(self, member: Incarnation) -> bool:
+        return member in self._view
+
     def refusal_of_lane(self, opening: Opening) -> str:
         """Returns why a lane of another member is not served; empty: it is."""
         refusal = refusal_of(opening, self.me, self.site_identity)
-        return f"member {self.me} ends" if self.is_stopping and not refusal else refusal
+        if not refusal and self.is_stopping:
+            return f"member {self.me} ends"
+        return refusal or ("" if self.is_in_view(opening.from_) else stranger(opening, self.me))
 
     def lane_came(self, member: Incarnation) -> _core.LaneReceiver:
-        """A member has opened a lane. Returns what takes its bytes."""
+        """A member has opened a lane, which takes the place of an earlier one: the opener has given that up. Returns
+        what takes its bytes."""
+        for receiver, of in self.receivers.items():
+            if of == member:
+                receiver.stop()
         receiver = _core.LaneReceiver(self.find, self._member_timeout_us // 1000)
         self.receivers[receiver] = member
         if self.is_stopping:

@@ -46,6 +46,7 @@ class MemberCopies:
         """`gives_up`: called with the reason if the thread cannot go on."""
         self._reports, self._gives_up = reports, gives_up
         self._lock = threading.RLock()  # Guards everything below. Nobody waits for another process under it.
+        self._view_changed = threading.Condition(self._lock)
         self._session = CopiesSession(member_timeout_us=member_timeout_us)
         self._peers: dict[Incarnation, Peer] = {}
         self._thread: threading.Thread | None = None
@@ -60,6 +61,7 @@ class MemberCopies:
     def stop(self) -> None:
         with self._lock:
             self._session.is_stopping = True
+            self._view_changed.notify_all()
             peers, thread = list(self._peers.values()), self._thread
             receivers = list(self._session.receivers)
         self._wake()
@@ -93,6 +95,7 @@ class MemberCopies:
     def take_view(self, profiles: tuple[MemberProfile, ...]) -> None:
         with self._lock:
             self._session.take_view(profiles)
+            self._view_changed.notify_all()
         self._wake()
 
     def lease_renewed(self, member_timeout_us: int) -> None:
@@ -143,14 +146,17 @@ class MemberCopies:
         sock.settimeout(connection.time_left())
         head = receive_exactly(sock, wire.HEAD_BYTES, first)
         opening = wire.decode_opening(receive_exactly(sock, wire.length_of_body(wire.LANE, head)))
-        refusal = self._session.refusal_of_lane(opening)
-        sock.sendall(wire.encode_answer(wire.LANE, refusal))
-        if refusal:
+        with self._view_changed:
+            self._view_changed.wait_for(lambda: self._takes(opening.from_), wire.VIEW_WAIT_S)
+            refusal = self._session.refusal_of_lane(opening)
+            receiver = None if refusal else self._session.lane_came(opening.from_)
+        if receiver is None:
+            connection.warning("a lane of another member, from %s, refused: %s", connection.place, refusal)
+            sock.sendall(wire.encode_answer(wire.LANE, refusal))
             return
-        with self._lock:
-            receiver = self._session.lane_came(opening.from_)
         try:
             connection.opened(receiver.stop)
+            sock.sendall(wire.encode_answer(wire.LANE))
             sock.settimeout(None)
             ended = receiver.run_over_socket(sock.fileno())
             # Whoever reaches the port can open lanes that end at once.
@@ -159,6 +165,10 @@ class MemberCopies:
         finally:
             with self._lock:
                 self._session.lane_went(receiver, _core.monotonic_us())
+
+    def _takes(self, member: Incarnation) -> bool:
+        """Whether an opening of that member need not wait. The caller holds the lock."""
+        return self._session.is_stopping or self._session.is_in_view(member)
 
     # The thread
 

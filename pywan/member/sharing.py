@@ -104,7 +104,9 @@ class SharedRegions:
                 self._pool = self._make_pool(identity)
             if self._calls is None:
                 self._copies.start(self._me, identity)
+                self._copies.take_view(tuple(self._agent.tables.members.values()))
                 self._calls = self._make_calls(identity)
+                self._calls.keep_only(self._agent.tables.members)
             return self._calls, self._pool
 
     # Regions come and go
@@ -241,7 +243,6 @@ class SharedRegions:
                 self._addresses = {each.incarnation: (each.host, each.port) for each in tables.members}
                 if self._calls is not None:  # Before the buckets forget the calls of those who are gone.
                     self._calls.keep_only(self._addresses)
-                if self._regions:
                     self._copies.take_view(tables.members)
                 if self._pool is not None:
                     self._pool.keep_only(self._addresses)
@@ -437,7 +438,6 @@ class SharedRegions:
         tail.set_lease(self._agent.lease_until_us)
         tail.set_primary_until(primary_until_us(region.attributes, self._agent.heard_us))
         tail.set_heard_limit(self._agent.member_timeout_us)
-        self._copies.take_view(tuple(self._agent.tables.members.values()))
         self._copies.share(region.name, region, tail, content=content)
         log.info("member %s shares region %s with others of its site", self._me.name, region.name)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgpack
 
-from pywan.base.names import check_name, quoted
+from pywan.base.names import is_name, printable, quoted
 from pywan.coordination.tables import Incarnation
 from pywan.errors import IncompatibleSystemError, ProtocolError
 
@@ -21,23 +21,33 @@ CALLS = b"PWK1"  # Operations on keys whose primary is the member that is called
 VERSION = 2
 HEAD_BYTES = 8
 BODY_BYTES_MAX = 4096
+MEMBER_ID_MAX = 2**32 - 1
+SITE_CHARACTERS_MAX = 64  # A site's identity has 16.
+DEPTH_MAX = 255  # Of what an opening can say. A member serves fewer (WAN_CALL_DEPTH_MAX).
+LINE_MAX = 2**63 - 1
+# A member that has just joined may be known to the opener before the called member hears of it. The called member waits
+# so long for its tables to bring the opener. It is less than an opener waits for the answer.
+VIEW_WAIT_S = 0.5
 
 _HEAD = struct.Struct("<4sI")
 
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """What a member says first. `to` is the incarnation that it means to reach."""
+    """What a member says first. `to` is the incarnation that it means to reach.
+
+    Of both, the name keeps the rule for names, and the number is from 1 to MEMBER_ID_MAX.
+    """
 
     from_: Incarnation
     to: Incarnation
-    site_identity: str
+    site_identity: str  # At most SITE_CHARACTERS_MAX.
     version: int = VERSION
     # Of calls: how many calls the caller's thread is serving, one within the other. Connections of one depth never wait
-    # for those of a lower one.
+    # for those of a lower one. At most DEPTH_MAX.
     depth: int = 0
     # Of calls: counts the connections that the caller has opened. A later one takes the place of those before it of the
-    # same depth: the caller has given them up.
+    # same depth: the caller has given them up. At most LINE_MAX.
     line: int = 0
 
 
@@ -69,24 +79,25 @@ def length_of_body(protocol: bytes, head: bytes) -> int:
 
 
 def decode_opening(body: bytes) -> Opening:
+    """Reads an opening. ProtocolError names the field that cannot be; IncompatibleSystemError: another version."""
     fields = _decode(body)
-    try:
-        version = int(fields["version"])
-        if version != VERSION:
-            raise IncompatibleSystemError(
-                f"the other member speaks version {version} of the protocol between members, and this one {VERSION}:"
-                " run the same version of pywan on all members of a site"
-            )
-        return Opening(
-            _incarnation(fields["from"]),
-            _incarnation(fields["to"]),
-            str(fields["site"]),
-            version,
-            int(fields.get("depth", 0)),
-            int(fields.get("line", 0)),
+    version = _number(fields, "version", 0, MEMBER_ID_MAX)
+    if version != VERSION:
+        raise IncompatibleSystemError(
+            f"the other member speaks version {version} of the protocol between members, and this one {VERSION}:"
+            " run the same version of pywan on all members of a site"
         )
-    except (KeyError, TypeError, ValueError) as error:
-        raise ProtocolError(f"the opening of a member is not whole: {error!r}") from None
+    site = fields.get("site")
+    if not isinstance(site, str) or len(site) > SITE_CHARACTERS_MAX:
+        raise ProtocolError(f"the opening of a member: site is {quoted(site)}, and no identity of a site")
+    return Opening(
+        _incarnation(fields, "from"),
+        _incarnation(fields, "to"),
+        site,
+        version,
+        _number(fields, "depth", 0, DEPTH_MAX),
+        _number(fields, "line", 0, LINE_MAX),
+    )
 
 
 def check_answer(body: bytes, who: str) -> None:
@@ -95,11 +106,11 @@ def check_answer(body: bytes, who: str) -> None:
     if not isinstance(refusal, str):
         raise ProtocolError(f"{who}: the answer to the opening is not whole")
     if refusal:
-        raise IncompatibleSystemError(f"{who} refused the connection: {refusal}")
+        raise IncompatibleSystemError(f"{who} refused the connection: {printable(refusal)}")
 
 
 def refusal_of(opening: Opening, me: Incarnation, site_identity: str) -> str:
-    """Returns why a member does not take this opening; empty: it does."""
+    """Returns why a member does not take this opening; empty: it does, if the opener is in its view."""
     if opening.to != me:
         return f"this is member {me}, and member {opening.to} is meant: it has ended"
     if opening.site_identity != site_identity:
@@ -107,6 +118,15 @@ def refusal_of(opening: Opening, me: Incarnation, site_identity: str) -> str:
             f"member {opening.from_} belongs to the site {quoted(opening.site_identity)}, and this is {site_identity}"
         )
     return ""
+
+
+def stranger(opening: Opening, me: Incarnation) -> str:
+    """Returns the words for an opener that is not in the view of the member that is called. It tries again soon, and an
+    honest one is in the view by then."""
+    return (
+        f"member {opening.from_} is not among the members that member {me} knows of its site: it has come a moment ago,"
+        " or the site has given it up"
+    )
 
 
 def _encode(protocol: bytes, body: dict[str, Any]) -> bytes:
@@ -124,6 +144,18 @@ def _decode(body: bytes) -> dict[str, Any]:
     return fields
 
 
-def _incarnation(value: Any) -> Incarnation:
-    name, member_id = value
-    return Incarnation(check_name(name, "member"), int(member_id))
+def _number(fields: dict[str, Any], name: str, least: int, most: int) -> int:
+    """A bool and a float are no numbers here, whatever they equal."""
+    value = fields.get(name)
+    if type(value) is not int or not least <= value <= most:
+        raise ProtocolError(f"the opening of a member: {name} is {quoted(value)}, and no number from {least} to {most}")
+    return value
+
+
+def _incarnation(fields: dict[str, Any], name: str) -> Incarnation:
+    value = fields.get(name)
+    if isinstance(value, list) and len(value) == 2:
+        member, member_id = value
+        if is_name(member) and type(member_id) is int and 0 < member_id <= MEMBER_ID_MAX:
+            return Incarnation(member, member_id)
+    raise ProtocolError(f"the opening of a member: {name} is {quoted(value)}, and no incarnation of a member")

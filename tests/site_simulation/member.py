@@ -310,14 +310,13 @@ class Server:
     def __init__(self, member: Member) -> None:
         self._member = member
         self._newest: dict[tuple[Incarnation, int], int] = {}  # Of each caller and depth.
-        self._seen: set[Incarnation] = set()
-        self._gone: set[Incarnation] = set()
+        self._view: set[Incarnation] = set()
 
     def accept(self, told: wire.Opening, end: End) -> str:
         """Takes a connection in the place of the caller's earlier ones, or says why not."""
         caller = told.from_, told.depth
-        if told.from_ in self._gone:
-            return "the site has given the caller up"
+        if told.from_ not in self._view:
+            return wire.stranger(told, self._member.me)
         if told.line < self._newest.get(caller, 0):
             return "the caller has opened a later connection already"
         self._newest[caller] = told.line
@@ -326,10 +325,9 @@ class Server:
         return ""
 
     def keep_only(self, members: Mapping[Incarnation, Any]) -> None:
-        self._gone = (self._gone | self._seen).difference(members)
-        self._seen = set(members)
-        self._newest = {caller: line for caller, line in self._newest.items() if caller[0] not in self._gone}
-        self._end(lambda each: each.caller[0] in self._gone)
+        self._view = set(members)
+        self._newest = {caller: line for caller, line in self._newest.items() if caller[0] in self._view}
+        self._end(lambda each: each.caller[0] not in self._view)
 
     def stop(self) -> None:
         self._end(lambda each: True)

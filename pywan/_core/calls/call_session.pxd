@@ -39,7 +39,8 @@ cdef tuple OUTCOMES        # The names of outcomes, by their numbers.
 cdef class CallSession(Session):
     cdef object find_region
     cdef dict names, states         # By number: the names that the caller told, and the CompiledRegion of that name.
-    cdef region_core **regions      # By number: the same region. NULL: it was not looked up, or is not there.
+    cdef wan_pages regions          # region_core *, by number: the same region. NULL: it was not looked up, or is not
+                                    # there.
     cdef int socket_file            # Of the connection. -1: the session has none.
     cdef wan_buffer waits           # call_wait after call_wait.
     cdef wan_buffer found           # The value that a condition found.
@@ -85,6 +86,8 @@ cdef class CallSession(Session):
     cdef shelved_call *keep(self, call_list *among, const void *data, uint64_t length, uint64_t until_us) noexcept nogil
     cdef int go_on_with_held(self, shelved_call *call, uint64_t held_until_us) noexcept nogil
     cdef bint name_region(self, const wan_call *call) noexcept nogil
+    cdef region_core *known(self, uint16_t number) noexcept nogil
+    cdef int set_known(self, uint16_t number, region_core *region) except -1
     cdef region_core *region_of(self, uint16_t number) noexcept nogil
     cdef int look_up(self, uint16_t number) except? -1
     cdef bint no_region(self, const wan_call *call) noexcept nogil

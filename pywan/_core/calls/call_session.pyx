@@ -3,7 +3,7 @@
 # answer: the thread goes on with the next call, and the answer leaves when it counts, before or after others.
 cimport cython
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free, malloc
+from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset, strlen
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.exc cimport PyErr_CheckSignals
@@ -28,7 +28,6 @@ from pywan._core.wire.stream cimport buffer_reserve, buffer_trim
 from pywan._core.values.tagged cimport Encoded
 
 cdef enum:
-    REGION_NUMBERS = 65536
     ANSWERS_BYTES = 8 << 20     # With so many bytes of answers the session sends before it takes the next call.
     # So long a call waits until this member is primary. A handover takes a few milliseconds. A caller that waits longer
     # may miss that the call has to go elsewhere now.
@@ -54,9 +53,7 @@ cdef class CallSession(Session):
         self.find_region, self.depth, self.callback_depth = find_region, depth, depth + 1
         self.owner_of_budget, self.budget = budget, &budget.budget if budget is not None else NULL
         self.names, self.states = {}, {}
-        self.regions = <region_core **>calloc(REGION_NUMBERS, sizeof(region_core *))
-        if self.regions == NULL:
-            raise MemoryError("no memory to serve calls of another member")
+        self.regions.item_bytes = sizeof(region_core *)
         self.wanted = sizeof(wan_call)
         self.speaks_last = True
         self.waker.wake_file = self.socket_file = -1
@@ -66,7 +63,7 @@ cdef class CallSession(Session):
         self.drop_shelved()
         if self.wake_file >= 0:
             close_file(self.wake_file)
-        free(self.regions)
+        wan_pages_close(&self.regions)
         wan_buffer_close(&self.waits)
         wan_buffer_close(&self.found)
         wan_buffer_close(&self.keys)
@@ -134,7 +131,7 @@ cdef class CallSession(Session):
                 and wan_tail_has_learner(state.region.tail, head.bucket)):
             state.wait_for_learner(head.bucket, self.until_us)
         self.names[head.region], self.states[head.region] = state.name, state
-        self.regions[head.region] = &state.region
+        self.set_known(head.region, &state.region)
         with nogil:
             how = self.take_call(<const wan_call *>self.into.bytes, 0)
         if how != GOES_ON or self.last_answer() == at:
@@ -317,29 +314,46 @@ cdef class CallSession(Session):
 
     # Regions
 
+    cdef region_core *known(self, uint16_t number) noexcept nogil:
+        """The region with the caller's number, as it was looked up last. NULL: it was not, or was not there."""
+        cdef region_core **found = <region_core **>wan_pages_find(&self.regions, number)
+        return NULL if found == NULL else found[0]
+
+    cdef int set_known(self, uint16_t number, region_core *region) except -1:
+        cdef region_core **to = <region_core **>wan_pages_put(&self.regions, number)
+        if to == NULL:
+            raise MemoryError(f"no memory for region number {number} of a caller")
+        to[0] = region
+        return 0
+
     cdef bint name_region(self, const wan_call *call) noexcept nogil:
         with gil:
             try:
-                self.names[call.region] = (<const uint8_t *>(call + 1))[:call.length].decode("utf-8")
+                name = (<const uint8_t *>(call + 1))[:call.length].decode("utf-8")
+                self.set_known(call.region, NULL)
+                self.names[call.region] = name
             except UnicodeDecodeError:
                 wan_note(WAN_CORRUPT, "a region's name that is not UTF-8")
                 return False
-            self.regions[call.region] = NULL
+            except MemoryError:
+                wan_note(WAN_NO_MEMORY, "no memory for a region's name")
+                return False
         return True
 
     cdef region_core *region_of(self, uint16_t number) noexcept nogil:
         """The region with the caller's number. NULL: it is not there, or nobody named it."""
-        cdef region_core *region = self.regions[number]
+        cdef region_core *region = self.known(number)
         if region == NULL or wan_flag_read(&region.closed):
             with gil:
                 self.look_up(number)
-        return self.regions[number]
+        return self.known(number)
 
     cdef int look_up(self, uint16_t number) except? -1:
         """Looks for the region of that name: it may have been created since."""
         cdef RegionCalls core
         cdef CompiledRegion state
-        self.regions[number] = NULL
+        if self.known(number) != NULL:
+            self.set_known(number, NULL)
         before = self.states.pop(number, None)
         if before is not None and self.shelved:
             self.former.append(before)
@@ -349,7 +363,7 @@ cdef class CallSession(Session):
             core = self.find_region(self.names[number]) if number in self.names else None
             if core is not None and not core.state.region.closed:
                 state = self.states[number] = core.state
-                self.regions[number] = &state.region
+                self.set_known(number, &state.region)
         except BaseException as error:
             report_unraisable("the search for the region of a call", error)
         return 0
@@ -570,7 +584,7 @@ cdef class CallSession(Session):
     cdef bint is_held_back(self, const wan_call *call) noexcept nogil:
         """Whether the call has to wait a moment: its region's listeners have too much to hear, or a learner of its
         bucket does not keep up. No call is late because of a learner."""
-        cdef region_core *region = self.regions[call.region]
+        cdef region_core *region = self.known(call.region)
         cdef bint waits = self.waits_for_room(call)
         if not waits and self.depth == 0 and wan_call_changes(call.kind) and has_tail(region, call):
             waits = (wan_tail_has_learner(region.tail, call.bucket)
@@ -591,7 +605,7 @@ cdef class CallSession(Session):
 
     cdef bint waits_for_room(self, const wan_call *call) noexcept nogil:
         """Whether the call waits for memory: of the member, or of its region's listeners."""
-        cdef region_core *region = self.regions[call.region]
+        cdef region_core *region = self.known(call.region)
         if call.kind == WAN_CALL_REGION:
             return False
         if self.waits_for_memory():

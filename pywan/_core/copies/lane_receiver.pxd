@@ -24,8 +24,7 @@ cdef class LaneReceiverSession(Session):
     cdef object find_region
     cdef News news
     cdef dict names, cores              # By number.
-    cdef received_region *regions
-    cdef uint32_t region_count
+    cdef wan_pages regions              # received_region, by number.
     # What is refused before the next promise: wan_lane_answer. The lock guards it, and the raising of the promise.
     cdef wan_lock lock
     cdef wan_buffer denied
@@ -39,7 +38,7 @@ cdef class LaneReceiverSession(Session):
     cdef int learn_region(self, uint32_t number, uint32_t buckets, const uint8_t *name,
                           uint32_t length) noexcept with gil
     cdef region_core *region_of(self, uint32_t number) noexcept nogil
-    cdef region_core *look_up(self, uint32_t number) noexcept with gil
+    cdef region_core *look_up(self, received_region *region, uint32_t number) noexcept with gil
     cdef int apply_changes(self, const wan_frame *frame) noexcept nogil
     cdef int apply_section(self, const wan_lane_section *section, wan_lane_answer *answer) noexcept nogil
     cdef int apply_image(self, const wan_frame *frame) noexcept nogil

@@ -1,7 +1,6 @@
 # Owns the receiving end of a lane: from the bytes of a primary to this member's copies and their tails, what is
 # answered, and what is promised with the answers. `LaneReceiverSession` knows no socket and no clock.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memset
 from pywan._core.c_base cimport *
 from pywan._core.c_copies cimport *
@@ -99,6 +98,7 @@ cdef class LaneReceiverSession(Session):
     def __cinit__(self, find_region, Promise promise not None, News news not None):
         self.find_region, self.promise, self.news = find_region, promise, news
         self.names, self.cores = {}, {}
+        self.regions.item_bytes = sizeof(received_region)
         self.speaks_last = True
         self.wake_file = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)
         if self.wake_file < 0:
@@ -108,7 +108,7 @@ cdef class LaneReceiverSession(Session):
         wan_contact_end(self.contact)
         if self.wake_file >= 0:
             close_file(self.wake_file)
-        free(self.regions)
+        wan_pages_close(&self.regions)
         wan_buffer_close(&self.denied)
 
     cdef void begin(self, uint64_t now_us) noexcept nogil:
@@ -134,23 +134,16 @@ cdef class LaneReceiverSession(Session):
 
     cdef int learn_region(self, uint32_t number, uint32_t buckets, const uint8_t *name,
                           uint32_t length) noexcept with gil:
-        cdef uint32_t count
+        cdef received_region *region
         try:
-            if number >= self.region_count:
-                count = max(<uint32_t>64, self.region_count)
-                while count <= number:
-                    count *= 2
-                grown = realloc(self.regions, count * sizeof(received_region))
-                if grown == NULL:
-                    wan_note(WAN_CORRUPT, "no memory for %u regions of a lane", count)
-                    return 0
-                self.regions = <received_region *>grown
-                memset(self.regions + self.region_count, 0, (count - self.region_count) * sizeof(received_region))
-                self.region_count = count
-            self.names[number] = (<const char *>name)[:length].decode()
+            text = (<const char *>name)[:length].decode()
+            region = <received_region *>wan_pages_put(&self.regions, number)
+            if region == NULL:
+                wan_note(WAN_CORRUPT, "no memory for region number %u of a lane", number)
+                return 0
+            self.names[number] = text
             self.cores.pop(number, None)
-            self.regions[number].core, self.regions[number].looked_us = NULL, 0
-            self.regions[number].buckets = buckets
+            region.core, region.looked_us, region.buckets = NULL, 0, buckets
             return 1
         except BaseException as error:
             wan_note(WAN_CORRUPT, "region number %u of a lane has a name that is not text", number)
@@ -158,19 +151,17 @@ cdef class LaneReceiverSession(Session):
 
     cdef region_core *region_of(self, uint32_t number) noexcept nogil:
         """The region of this number, if it has a tail. NULL: it is not here now."""
-        cdef received_region *region
-        if number >= self.region_count or self.regions[number].buckets == 0:
+        cdef received_region *region = <received_region *>wan_pages_find(&self.regions, number)
+        if region == NULL or region.buckets == 0:
             return NULL
-        region = &self.regions[number]
         if region.core != NULL and not wan_flag_read(&region.core.closed):
             return region.core
         if region.looked_us and self.now_us < region.looked_us + LOOK_AGAIN_US:
             return NULL
-        return self.look_up(number)
+        return self.look_up(region, number)
 
-    cdef region_core *look_up(self, uint32_t number) noexcept with gil:
+    cdef region_core *look_up(self, received_region *region, uint32_t number) noexcept with gil:
         cdef RegionCore core
-        cdef received_region *region = &self.regions[number]
         try:
             region.looked_us, region.core = self.now_us, NULL
             found = self.find_region(self.names[number])

@@ -10,8 +10,8 @@ from pywan._core.c_record cimport *
 from pywan._core.c_system cimport *
 from pywan._core.base.status cimport detail_text, raise_for, report_unraisable
 from pywan._core.wire.stream cimport (
-    RECEIVE_BYTES, STREAM_CLOSED, STREAM_MEMORY, STREAM_OK, STREAM_WAIT, buffer_frame, buffer_reserve, buffer_trim,
-    stream_next_frame, stream_take)
+    FIRST_BYTES, RECEIVE_BYTES, STREAM_CLOSED, STREAM_MEMORY, STREAM_OK, STREAM_WAIT, buffer_frame, buffer_reserve,
+    buffer_trim, stream_next_frame, stream_take)
 
 
 cdef enum:
@@ -89,16 +89,25 @@ cdef class SocketStream(ByteStream):
 
     cdef int read(self, wan_buffer *into, size_t missing) noexcept nogil:
         # Room is made as bytes come, at most twice what is there. So memory is taken for bytes that were sent, not for
-        # bytes that a header announces.
+        # bytes that a header announces. A connection on which nothing came has no buffer.
+        cdef uint8_t first[FIRST_BYTES]
+        cdef uint8_t *to = first
         cdef ssize_t got
-        cdef size_t here = into.used - into.start, room = max(<size_t>RECEIVE_BYTES, min(missing, here))
-        if not buffer_reserve(into, room):
-            wan_note(WAN_CORRUPT, "no memory for a frame: %llu bytes of it are here, %llu are to come",
-                     <unsigned long long>here, <unsigned long long>missing)
-            return STREAM_MEMORY
+        cdef size_t here = into.used - into.start, room = FIRST_BYTES
+        if into.capacity:
+            room = max(<size_t>RECEIVE_BYTES, min(missing, here))
+            if (into.capacity >= RECEIVE_BYTES or into.used == into.capacity) and not buffer_reserve(into, room):
+                wan_note(WAN_CORRUPT, "no memory for a frame: %llu bytes of it are here, %llu are to come",
+                         <unsigned long long>here, <unsigned long long>missing)
+                return STREAM_MEMORY
+            to, room = into.bytes + into.used, into.capacity - into.used
         while True:
-            got = recv(self.file, into.bytes + into.used, into.capacity - into.used, MSG_DONTWAIT)
+            got = recv(self.file, to, room, MSG_DONTWAIT)
             if got > 0:
+                if to == first:
+                    if wan_buffer_begin(into, FIRST_BYTES) != WAN_OK:
+                        return STREAM_MEMORY
+                    memcpy(into.bytes, first, <size_t>got)
                 into.used += <size_t>got
                 return STREAM_OK
             if got < 0 and errno == EINTR:

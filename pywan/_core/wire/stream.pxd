@@ -12,6 +12,7 @@ cdef enum:
     # A read takes at least so much. Less than a batch or two costs more calls, and copies of the beginning of the next
     # one.
     RECEIVE_BYTES = 262144
+    FIRST_BYTES = 4096              # The room for the first bytes of a connection. When they fill it, they need more.
 
 cdef inline int buffer_reserve(wan_buffer *buffer, size_t room) noexcept nogil:
     """Makes room for `room` bytes behind the content, which moves to the front if it must. 0: no memory, or more than

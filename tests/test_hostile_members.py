@@ -1,0 +1,203 @@
+"""Lanes, calls and questions of takeovers from those who wish harm, through the real port of a member: what cannot be is
+refused in words, strangers are not served, and what a connection costs is bounded."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import socket
+import struct
+import sys
+import termios
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import msgpack
+import pytest
+
+import pywan
+from fuzz_core import calls
+from fuzz_core.lane import region_frame
+from pywan import _core
+from pywan.coordination.tables import Incarnation
+from pywan.errors import ConnectivityError, IncompatibleSystemError, ProtocolError
+from pywan.protocol import between_members as wire
+from pywan.testing.waiting import LIMIT_S, eventually
+from pywan.transport.data import receive_exactly
+from small_members import locator
+
+BUCKETS = 7
+STRANGER = Incarnation("stranger", 77)
+PROTOCOLS = (wire.LANE, wire.CALLS)
+
+
+class Pair:
+    """Two members that share region "data". Each bucket has a copy at both."""
+
+    def __init__(self, one: pywan.Cache, two: pywan.Cache) -> None:
+        self.one, self.two = one._core, two._core
+        self.data = one.create_region("data", "PARTITION", total_num_buckets=BUCKETS, redundant_copies=1)
+        self.there = two.create_region("data", "PARTITION", total_num_buckets=BUCKETS, redundant_copies=1)
+        eventually(self.is_whole, what="two copies of each bucket")
+
+    def is_whole(self) -> bool:
+        """Whether each bucket has its two copies."""
+        return sum(each.sharing.describe("data").get("copies", 0) for each in (self.one, self.two)) == BUCKETS
+
+    @property
+    def me(self) -> Incarnation:
+        return self.one.agent.me
+
+    @property
+    def other(self) -> Incarnation:
+        return self.two.agent.me
+
+    def fields(self, **more: Any) -> dict[str, Any]:
+        """An opening that the first member takes, but for `more`."""
+        opening = {
+            "from": list(self.other),
+            "to": list(self.me),
+            "site": self.one.agent.site_identity,
+            "version": wire.VERSION,
+            "depth": 0,
+            "line": 1,
+        }
+        return {**opening, **more}
+
+    def open(self, protocol: bytes, fields: Any) -> socket.socket:
+        """A connection that the first member accepts. It raises what the member says."""
+        body = msgpack.packb(fields)
+        sock = socket.create_connection(("127.0.0.1", self.one.port), LIMIT_S)
+        try:
+            sock.sendall(protocol + struct.pack("<I", len(body)) + body)
+            head = receive_exactly(sock, wire.HEAD_BYTES)
+            wire.check_answer(receive_exactly(sock, wire.length_of_body(protocol, head)), "the member")
+            return sock
+        except BaseException:
+            sock.close()
+            raise
+
+    def check(self) -> None:
+        """The members serve each other."""
+        for n in range(20):
+            self.data.put(f"check {n}", n)
+            assert self.there.get(f"check {n}") == n
+
+
+@pytest.fixture
+def pair(caplog: pytest.LogCaptureFixture) -> Iterator[Pair]:
+    with (
+        locator() as site,
+        pywan.Cache("one", locators=str(site.address)) as one,
+        pywan.Cache("two", locators=str(site.address)) as two,
+    ):
+        pair = Pair(one, two)
+        yield pair
+        pair.check()
+        assert not [each for each in caplog.records if each.exc_info], "a traceback"
+
+
+ODD = (None, True, 1.0, float("inf"), "12", -1, 2**63, 2**64 - 1, [], {}, b"1")
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS, ids=["lane", "calls"])
+def test_an_opening_with_a_field_that_cannot_be_is_refused(
+    pair: Pair, protocol: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    name = pair.other.name
+    fields: dict[str, tuple[object, ...]] = {
+        "version": ODD,
+        "depth": ODD,
+        "line": ODD,
+        "site": (None, 7, "s" * 65, b"site"),
+        "from": (*ODD, [name], [name, "1"], [name, 0], [name, True], [name, 2**32], [name, float("inf")], ["../x", 1]),
+        "to": (*ODD, [name, 1, 1], [7, 1]),
+    }
+    with caplog.at_level(logging.WARNING):
+        for field, values in fields.items():
+            for value in values:
+                with pytest.raises((ConnectivityError, IncompatibleSystemError, ProtocolError)):
+                    pair.open(protocol, pair.fields(**{field: value}))
+        for body in ([], 7, "x", {"from": 1}):
+            with pytest.raises((ConnectivityError, IncompatibleSystemError, ProtocolError)):
+                pair.open(protocol, body)
+    assert any("the opening of a member: version is None" in each.message for each in caplog.records)
+    assert len([each for each in caplog.records if "127.0.0.1" in each.message]) <= 40, "the log is flooded"
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS, ids=["lane", "calls"])
+def test_who_is_not_in_the_view_is_not_served(pair: Pair, protocol: bytes) -> None:
+    for who in (STRANGER, Incarnation(pair.other.name, pair.other.member_id ^ 1)):
+        with pytest.raises(IncompatibleSystemError, match="is not among the members that member one"):
+            pair.open(protocol, pair.fields(**{"from": list(who)}))
+    pair.open(protocol, pair.fields(depth=4)).close()  # The honest member uses no such depth.
+
+
+def test_a_lane_takes_the_place_of_an_earlier_one_of_the_same_member(pair: Pair) -> None:
+    with contextlib.ExitStack() as stack:
+        lanes = [stack.enter_context(pair.open(wire.LANE, pair.fields())) for _ in range(20)]
+        for lane in lanes[:-1]:
+            with contextlib.suppress(ConnectionResetError):
+                while lane.recv(4096):
+                    pass
+        of_it = [each for each in pair.one.sharing._copies._session.receivers.values() if each == pair.other]
+        assert len(of_it) <= 2  # The honest one may have come back, before the one in whose place it is has ended.
+
+
+def resident_bytes() -> int:
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4096
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS, ids=["lane", "calls"])
+def test_a_hundred_openings_of_strangers_leave_no_memory_behind(pair: Pair, protocol: bytes) -> None:
+    def open_all() -> None:
+        with contextlib.ExitStack() as stack:
+            body = msgpack.packb(pair.fields(**{"from": list(STRANGER)}))
+            for _ in range(100):
+                sock = stack.enter_context(socket.create_connection(("127.0.0.1", pair.one.port), LIMIT_S))
+                sock.sendall(protocol + struct.pack("<I", len(body)) + body + region_frame(65535, "data"))
+                stack.callback(sock.close)
+
+    open_all()
+    before = resident_bytes()
+    open_all()
+    eventually(lambda: resident_bytes() - before < 8 << 20, what="that the memory is given back")
+
+
+def test_a_connection_that_says_little_costs_little() -> None:
+    """A lane, and a connection for calls, whose other end names one region, of the highest number, and nothing else."""
+    name = b"data"
+    call = calls.call(calls.REGION, name, region=65535)
+    receiver = _core.LaneReceiver({}.get, 60_000)
+    for said, make in (
+        (b"", lambda file: receiver.open_session().run(file)),
+        (region_frame(65535, "data"), lambda file: receiver.open_session().run(file)),
+        (call, lambda file: _core.CallSession({}.get).run(file)),
+    ):
+        before, here, there, threads = resident_bytes(), [], [], []
+        for _ in range(100):
+            near, far = socket.socketpair()
+            here.append(near)
+            there.append(far)
+            near.sendall(said)
+            threads.append(threading.Thread(target=make, args=(far.fileno(),)))
+            threads[-1].start()
+        eventually(lambda there=there: not any(unread(each) for each in there), what="that all was read")
+        grown = resident_bytes() - before
+        for near in here:
+            near.close()
+        for thread in threads:
+            thread.join(LIMIT_S)
+        for far in there:
+            far.close()
+        assert grown < 100 * (200 << 10), f"{grown / 1e5:,.0f} KB for {len(said)} bytes"
+
+
+def unread(sock: socket.socket) -> int:
+    """How many bytes lie there that nobody has read."""
+    count = bytearray(4)
+    fcntl.ioctl(sock.fileno(), termios.FIONREAD, count)
+    return int.from_bytes(count, sys.byteorder)
