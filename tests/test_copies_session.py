@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from pywan import _core
-from pywan.coordination.encoding import plain_bucket
+from pywan.coordination.encoding import plain_epoch
 from pywan.coordination.tables import NO_EPOCH, Bucket, BucketKey, Epoch, Incarnation, Learner, MemberProfile
 from pywan.copies.copies_session import CopiesSession
-from pywan.copies.peer_session import plain_answers
-from pywan.copies.region_copies import Answer
+from pywan.copies.peer_session import Asked, asked_of, plain_answers
+from pywan.copies.region_copies import Answer, Question
+from pywan.errors import ProtocolError
 
 ME, OTHER = Incarnation("m1", 1), Incarnation("m2", 2)
 KEY = BucketKey("r", 0)
@@ -129,35 +132,107 @@ def test_a_copy_connects_to_the_others_before_it_leads_and_asks_nothing():
     (peer,), _ = copies.take_peers()
     assert peer.member == ME and peer.next_request() is None
     leading = Leading()
-    assert leading.session.adopt(peer.empty_request(), SECOND) == {"answers": [], "promised_us": 0}
+    assert leading.session.answer(asked_of(peer.empty_request()), SECOND) == {"answers": [], "promised_us": 0}
 
 
-def test_a_question_that_comes_late_has_no_answer():
+class Following:
+    """A member that has a copy of the bucket of `Leading`."""
+
+    def __init__(self, entries: bytes) -> None:
+        self.core = _core.RegionCore("r", _core.Clock(), site=1, buckets=1)
+        self.tail = _core.Tail(1, self.core.shards)
+        self.core.share(self.tail, None)
+        self.session = CopiesSession(member_timeout_us=SECOND)
+        self.session.me = OTHER
+        self.session.take_view(tuple(MemberProfile(each, "h", 1, 1) for each in (ME, OTHER)))
+        self.session.share("r", self.core, self.tail, content={})
+        self.session.take(KEY, Bucket(EPOCH, LIFE, 0, 1, ME, (ME, OTHER)), SECOND)
+        self.core.extend(0, LIFE, WORD, 1, entries)
+
+    def ask(self, asker: Incarnation = ME, epoch: Epoch = EPOCH, after: int = 0) -> list[list[Any]]:
+        request = {"region": "r", "of": list(asker), "to": list(OTHER), "questions": [[0, plain_epoch(epoch), after]]}
+        return self.session.answer(asked_of(request), SECOND)["answers"]
+
+    def knows(self, epoch: Epoch) -> bool:
+        return self.session.knows(Asked(ME, OTHER, "r", [Question(0, epoch, 0)]))
+
+
+@pytest.fixture
+def following() -> Following:
     leading = Leading()
     leading.core.put("k", 1)
-    entries = leading.tail.fetch(0, 0)
-    core = _core.RegionCore("r", _core.Clock(), site=1, buckets=1)
-    tail = _core.Tail(1, core.shards)
-    core.share(tail, None)
-    copies = CopiesSession(member_timeout_us=SECOND)
-    copies.me = OTHER
-    copies.share("r", core, tail, content={})
-    decision = Bucket(EPOCH, LIFE, 0, 1, ME, (ME, OTHER))
-    copies.take(KEY, decision, SECOND)
-    core.extend(0, LIFE, WORD, 1, entries)
-    request = {"region": "r", "of": list(ME), "to": list(OTHER), "questions": [[0, plain_bucket(decision), 0]]}
-    (answer,) = copies.adopt(request, SECOND)["answers"]
-    assert answer[3] == 1 and answer[4] == entries
-    tail.told(0, LIFE, WORD, 1)  # It counts, so the copy needs it no more.
-    assert copies.adopt(request, SECOND)["answers"] == []
+    return Following(leading.tail.fetch(0, 0))
+
+
+def test_a_question_that_comes_late_has_no_answer(following):
+    (answer,) = following.ask()
+    assert answer[3] == 1 and answer[4]
+    following.tail.told(0, LIFE, WORD, 1)  # It counts, so the copy needs it no more.
+    assert following.ask() == []
+
+
+def test_a_question_about_what_is_behind_the_tail_has_an_answer_without_changes(following):
+    """A new primary that had more than this copy asks it so: what the copy lacks comes over the lane."""
+    for after in (1, 2, 2**63 - 1):
+        (answer,) = following.ask(after=after)
+        assert answer[3] == 1 and answer[4] == b""
+
+
+def test_a_question_has_an_answer_when_the_tables_say_so_and_changes_nothing_before(following):
+    later = Epoch(1, 2)
+    before = following.tail.state(0)
+    assert not following.knows(later) and following.ask(OTHER, later) == following.ask(ME, later) == []
+    assert following.ask(OTHER) == following.ask(Incarnation("m3", 3)) == []  # They do not lead it.
+    assert following.ask(ME, Epoch(2**31 - 1, 2**32 - 1)) == []
+    assert following.tail.state(0) == before and following.session.followed()[KEY].epoch == EPOCH
+    following.session.take(KEY, Bucket(later, LIFE, 0, 2, ME, (ME, OTHER)), SECOND)
+    assert following.knows(later) and following.ask(ME, later)
+    assert following.knows(EPOCH) and following.ask() == []
+
+
+GOOD = [0, [1, 9], 0, 0, b"", [1, 1], False]
+ODD = (None, True, 1.0, float("inf"), "1", -1, 2**64, [])
+
+
+@pytest.mark.parametrize("field", range(len(GOOD)))
+def test_a_copy_whose_answers_cannot_be_counts_as_one_that_does_not_answer(field):
+    leading = Leading()
+    leading.session.take(KEY, Bucket(EPOCH, LIFE, 0, 2, ME, (ME, OTHER)), leading.now)
+    leading.session.take(KEY, Bucket(Epoch(1, 9), LIFE, 0, 3, ME, (ME, OTHER)), leading.now)
+    leading.heard()
+    more = {0: (2**32,), 3: (1, 2**63), 4: (b"x", 10**12), 5: ([2**31, 1],), 6: (0, 1)}
+    odd = [each for each in ODD if not (field == 6 and each is True)]
+    for value in (*odd, *more.get(field, ())):
+        answer = [*GOOD[:field], value, *GOOD[field + 1 :]]
+        leading.now += SECOND
+        with pytest.raises(ProtocolError):
+            leading.session.answered(OTHER, "r", {"answers": [answer], "promised_us": 0}, leading.now)
+        assert leading.heard() == [("unreachable", OTHER)]
+    for promised_us in (*ODD, 10**6):
+        with pytest.raises(ProtocolError):
+            leading.session.answered(OTHER, "r", {"answers": [], "promised_us": promised_us}, leading.now)
+    assert leading.tail.state(0)["role"] == "taking over"
+
+
+@pytest.mark.parametrize("odd", [[0, [1, 9], 5, 5, b"", [1, 1], False], [0, [1, 9], 0, 0, b"", [1, 9], True]])
+def test_an_answer_that_does_not_fit_the_question_ends_no_takeover(odd):
+    """It is about more than was asked for, or about an earlier primary of the same epoch."""
+    leading = Leading()
+    leading.session.take(KEY, Bucket(EPOCH, LIFE, 0, 2, ME, (ME, OTHER)), leading.now)
+    leading.session.take(KEY, Bucket(Epoch(1, 9), LIFE, 0, 3, ME, (ME, OTHER)), leading.now)
+    leading.heard()
+    with pytest.raises(ProtocolError, match="is no answer to what was asked"):
+        leading.session.answered(OTHER, "r", {"answers": [odd], "promised_us": 0}, leading.now)
+    leading.heard()
+    assert leading.tail.state(0)["role"] == "taking over"
 
 
 @pytest.mark.parametrize(
     "before, led, ends",
-    [(EPOCH, True, True), (EPOCH, False, False), (NO_EPOCH, False, False), (Epoch(2, 1), False, False)],
+    [(EPOCH, True, True), (EPOCH, False, False), (NO_EPOCH, False, False), (Epoch(1, 5), False, False)],
     ids=["of the last epoch", "a copy of it", "of none", "a copy of one that this member does not know"],
 )
-@pytest.mark.parametrize("later", [Epoch(1, 2), Epoch(9, 2)], ids=["the same run", "a later run"])
+@pytest.mark.parametrize("later", [Epoch(1, 9), Epoch(9, 2)], ids=["the same run", "a later run"])
 def test_promises_need_not_end_if_the_primary_of_the_last_epoch_has_followed(before, led, ends, later):
     leading = Leading()
     leading.session.take(KEY, Bucket(EPOCH, LIFE, 0, 2, ME, (ME, OTHER)), leading.now)

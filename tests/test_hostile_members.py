@@ -1,5 +1,5 @@
-"""Lanes, calls and questions of takeovers from those who wish harm, through the real port of a member: what cannot be is
-refused in words, strangers are not served, and what a connection costs is bounded."""
+"""Lanes, calls and questions of takeovers from those who wish harm, through the real port of a member: what cannot be
+is refused in words, strangers are not served, and what a connection costs is bounded."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ import pywan
 from fuzz_core import calls
 from fuzz_core.lane import region_frame
 from pywan import _core
-from pywan.coordination.tables import Incarnation
-from pywan.errors import ConnectivityError, IncompatibleSystemError, ProtocolError
+from pywan.coordination.tables import Epoch, Incarnation
+from pywan.errors import ConnectivityError, IncompatibleSystemError, ProtocolError, PywanError
 from pywan.protocol import between_members as wire
 from pywan.testing.waiting import LIMIT_S, eventually
+from pywan.transport.control import call_once
 from pywan.transport.data import receive_exactly
 from small_members import locator
 
@@ -37,7 +38,7 @@ class Pair:
     """Two members that share region "data". Each bucket has a copy at both."""
 
     def __init__(self, one: pywan.Cache, two: pywan.Cache) -> None:
-        self.one, self.two = one._core, two._core
+        self.one, self.two, self.two_cache = one._core, two._core, two
         self.data = one.create_region("data", "PARTITION", total_num_buckets=BUCKETS, redundant_copies=1)
         self.there = two.create_region("data", "PARTITION", total_num_buckets=BUCKETS, redundant_copies=1)
         eventually(self.is_whole, what="two copies of each bucket")
@@ -79,8 +80,15 @@ class Pair:
             sock.close()
             raise
 
+    def ask(self, **more: Any) -> dict[str, Any]:
+        """Asks the first member about its copies, as the second one does, but for `more`."""
+        fields = {"region": "data", "of": list(self.other), "to": list(self.me), "questions": [], **more}
+        return call_once(("127.0.0.1", self.one.port), "adopt-buckets", timeout=LIMIT_S, **fields)
+
     def check(self) -> None:
         """The members serve each other."""
+        if self.two_cache.is_closed:
+            return
         for n in range(20):
             self.data.put(f"check {n}", n)
             assert self.there.get(f"check {n}") == n
@@ -144,6 +152,49 @@ def test_a_lane_takes_the_place_of_an_earlier_one_of_the_same_member(pair: Pair)
                     pass
         of_it = [each for each in pair.one.sharing._copies._session.receivers.values() if each == pair.other]
         assert len(of_it) <= 2  # The honest one may have come back, before the one in whose place it is has ended.
+
+
+def epochs(pair: Pair) -> list[Epoch]:
+    return [bucket.epoch for _, bucket in sorted(pair.one.sharing.followed().items())]
+
+
+def led_by(member: Any) -> list[int]:
+    return [number for number in range(BUCKETS) if member.sharing.followed()["data", number].primary == member.agent.me]
+
+
+@pytest.mark.parametrize("asker", ["other", "stranger"])
+def test_a_question_about_an_epoch_that_the_coordinator_never_gave_ends_no_takeover(pair: Pair, asker: str) -> None:
+    before, who = epochs(pair), pair.other if asker == "other" else STRANGER
+    newest = max(before)
+    for epoch in ([1, 2**32 - 1], [2**31 - 1, 2**32 - 1], [newest.run, newest.number + 1], [*newest]):
+        questions = [[number, epoch, 0] for number in range(BUCKETS)]
+        reply = pair.ask(of=list(who), questions=questions)
+        assert [answer[0] for answer in reply["answers"] if answer[0] not in led_by(pair.two)] == []
+    assert epochs(pair) == before
+    pair.check()
+    pair.two_cache.close()
+    eventually(lambda: len(led_by(pair.one)) == BUCKETS, what="the takeover of all buckets")
+    eventually(lambda: pair.one.sharing.describe("data").get("primary", 0) == BUCKETS, what="primaries")
+    assert pair.data.get("check 3") == 3
+
+
+def test_questions_that_cannot_be_are_refused_in_words(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
+    before, epoch = epochs(pair), list(epochs(pair)[0])
+    odd = (*ODD, [[]], [{}], "x", 2**64)
+    with caplog.at_level(logging.WARNING):
+        for value in odd:
+            for question in ([value, epoch, 0], [0, value, 0], [0, [value, 1], 0], [0, [1, value], 0], [0, epoch, value]):
+                with pytest.raises(PywanError):
+                    pair.ask(questions=[question])
+            for field in ("of", "to", "region", "questions"):
+                is_possible = (field, value) in (("region", "12"), ("region", "x"), ("questions", []))
+                if not is_possible:
+                    with pytest.raises(PywanError):
+                        pair.ask(**{"questions": [[0, epoch, 0]], field: value})
+        with pytest.raises(PywanError, match="is there twice"):
+            pair.ask(questions=[[0, epoch, 0], [0, epoch, 0]])
+    assert epochs(pair) == before
+    assert len([each for each in caplog.records if "127.0.0.1" in each.message]) <= 40, "the log is flooded"
 
 
 def resident_bytes() -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -717,7 +716,7 @@ def test_a_member_that_begins_anew_uses_no_identity_of_a_call_twice(site: Shared
     member.table.forget()
     call = Call(core.put, "k", 20)
     assert waits.wait(LIMIT_S)
-    member.pool.begin_anew(Incarnation(member.me.name, 77), "one")
+    site.begin_anew(1, 77)
     assert tail.forget(bucket, known)
     site.lead(bucket, 0)
     call.result()
@@ -794,24 +793,21 @@ def test_a_question_that_cannot_be_answered_holds_back_no_other_bucket(site: Sha
     site.cores[0].put_columns(np.arange(100), np.arange(100))
     site.stop_carrying()
     site.carry()
-    copy, other = site.members[1], Incarnation("another", 9)
+    copy, leader = site.members[1], site.members[0].me
     copies = RegionCopies("r", copy.core, copy.tail, copy.me, QuietServices(), content={})
     questions = []
     for number in range(site.buckets):
-        decided = Bucket(Epoch(1, 1), 1, primary=site.members[0].me, in_sync=(site.members[0].me, copy.me))
+        decided = Bucket(Epoch(1, 1), 1, primary=leader, in_sync=(leader, copy.me))
         copies._copies[number], copies._decisions[number] = _Copy(1), decided
-        later = replace(decided, epoch=Epoch(1, 2), primary=other, in_sync=(other, copy.me))
         last = copy.tail.last(number)
-        questions.append(Question(number, later, 0 if number == 3 else last))  # What counts has left its tail.
-    answers = copies.adopt(questions)
+        # What counts has left its tail.
+        questions.append(Question(number, decided.epoch, 0 if number == 3 else last))
+    answers = copies.answer(leader, questions)
     assert [answer.bucket for answer in answers] == [number for number in range(site.buckets) if number != 3]
 
 
 class QuietServices:
     """What copies need of their member, when nobody hears them."""
-
-    def deny(self, region: str, bucket: int, epoch: Epoch, to_all_but: Incarnation) -> None:
-        pass
 
 
 # The beginning, and what cannot be

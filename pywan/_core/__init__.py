@@ -41,7 +41,7 @@ from pywan._core.calls.call_rows import RowCalls
 from pywan._core.calls.call_session import CallSession
 from pywan._core.clients.row_sender import RowSender
 from pywan._core.clients.row_stage import RowStage, StageBudget
-from pywan._core.copies.lane import LaneReceiver, LaneSender
+from pywan._core.copies.lane import PROMISE_KEPT_US, LaneReceiver, LaneSender
 from pywan._core.copies.lane_receiver import LaneReceiverSession, Promise
 from pywan._core.copies.lane_sender import LaneSenderSession
 from pywan._core.gateway.dispatcher import DispatcherSession

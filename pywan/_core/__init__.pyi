@@ -44,6 +44,7 @@ TAIL_PRIMARY: int
 TAIL_LANES_MAX: int
 COPY_LEARNING: int
 COPY_WAITED: int
+PROMISE_KEPT_US: int  # For so long a member keeps a promise that it gave to a primary.
 FAILED_NO_MEMORY: int
 FAILED_OTHER: int
 FAILED_FORGOTTEN: int

@@ -13,12 +13,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from pywan import _core
-from pywan.coordination.encoding import incarnation_of
 from pywan.coordination.tables import Bucket, BucketKey, Epoch, Incarnation, Learner, MemberProfile
-from pywan.copies.peer_session import PeerSession, answers_of, plain_answers, questions_of
+from pywan.copies.peer_session import Asked, PeerSession, answers_of, plain_answers
 from pywan.copies.region_copies import Question, RegionCopies
 from pywan.copies.wrong_clocks import WrongClocks
-from pywan.errors import IllegalStateError
+from pywan.errors import IllegalStateError, ProtocolError
 from pywan.protocol.between_members import Opening, refusal_of, stranger
 
 UNREACHABLE_US = 400_000  # A copy to which the lane has had no connection for so long is reported.
@@ -139,19 +138,25 @@ class CopiesSession:
 
     # Questions and lanes of others
 
-    def adopt(self, request: dict[str, Any], now_us: int) -> dict[str, Any]:
-        """Answers the questions of a new primary."""
+    def knows(self, asked: Asked) -> bool:
+        """Whether the questions of a new primary need not wait for this member's tables."""
+        region = self._regions.get(asked.region)
+        return not asked.questions or (
+            asked.asker in self._view and region is not None and region.knows(asked.questions)
+        )
+
+    def answer(self, asked: Asked, now_us: int) -> dict[str, Any]:
+        """Answers the questions of a new primary. Those that the tables here do not explain have no answer: it asks
+        again."""
         self._now_us = now_us
-        asker, to = incarnation_of(request.get("of")), incarnation_of(request.get("to"))
-        questions: list[Question] = questions_of(request)
-        region = self._regions.get(str(request.get("region")))
-        if to != self.me:
-            raise IllegalStateError(f"this is member {self.me}, and member {to} is meant: it has ended")
-        if region is None or self.is_stopping:
+        if asked.to != self.me:
+            raise IllegalStateError(f"this is member {self.me}, and member {asked.to} is meant: it has ended")
+        region = self._regions.get(asked.region)
+        if region is None or self.is_stopping or asked.asker not in self._view:
             return {"answers": [], "promised_us": 0}
-        answers = region.adopt(questions)
-        # This is read after the earlier primaries were denied, so it bounds what they may still answer.
-        return {"answers": plain_answers(answers), "promised_us": self.promised_us(asker)}
+        answers = region.answer(asked.asker, asked.questions)
+        # The earlier primaries were denied when the tables came. So this bounds what they may still answer.
+        return {"answers": plain_answers(answers), "promised_us": self.promised_us(asked.asker)}
 
     def is_in_view(self, member: Incarnation) -> bool:
         return member in self._view
@@ -237,7 +242,11 @@ class CopiesSession:
     def answered(self, member: Incarnation, name: str, reply: dict[str, Any], now_us: int) -> None:
         """Takes the reply to questions about a region. An error says why it cannot be used."""
         self._now_us = now_us
-        answers, promised_us = answers_of(reply), int(reply["promised_us"])
+        try:
+            answers, promised_us = answers_of(reply)
+        except ProtocolError:
+            self._unreachable(member)  # It is worth as much as a copy that does not answer.
+            raise
         region = self._regions.get(name)
         if region is not None:
             region.adopted(member, answers, promised_us)

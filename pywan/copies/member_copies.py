@@ -20,6 +20,7 @@ from pywan.base.threads import start_essential
 from pywan.coordination.tables import Bucket, BucketKey, Incarnation, MemberProfile
 from pywan.copies.copies_session import CopiesSession, Reports
 from pywan.copies.peer import Peer
+from pywan.copies.peer_session import asked_of
 from pywan.errors import PywanError
 from pywan.protocol import between_members as wire
 from pywan.transport.data import receive_exactly
@@ -30,6 +31,7 @@ log = logging.getLogger("pywan.copies")
 WORK_MS = 10  # The time between two looks while a takeover is under way.
 REST_MS = 250  # The same while nothing is.
 STOP_TIMEOUT_S = 5.0
+NEWS_WAIT_S = 0.1  # A question waits so long for the tables that explain it. After that it is asked again.
 
 
 class MemberCopies:
@@ -46,7 +48,7 @@ class MemberCopies:
         """`gives_up`: called with the reason if the thread cannot go on."""
         self._reports, self._gives_up = reports, gives_up
         self._lock = threading.RLock()  # Guards everything below. Nobody waits for another process under it.
-        self._view_changed = threading.Condition(self._lock)
+        self._changed = threading.Condition(self._lock)  # Notified with each decision and view.
         self._session = CopiesSession(member_timeout_us=member_timeout_us)
         self._peers: dict[Incarnation, Peer] = {}
         self._thread: threading.Thread | None = None
@@ -61,7 +63,7 @@ class MemberCopies:
     def stop(self) -> None:
         with self._lock:
             self._session.is_stopping = True
-            self._view_changed.notify_all()
+            self._changed.notify_all()
             peers, thread = list(self._peers.values()), self._thread
             receivers = list(self._session.receivers)
         self._wake()
@@ -95,7 +97,7 @@ class MemberCopies:
     def take_view(self, profiles: tuple[MemberProfile, ...]) -> None:
         with self._lock:
             self._session.take_view(profiles)
-            self._view_changed.notify_all()
+            self._changed.notify_all()
         self._wake()
 
     def lease_renewed(self, member_timeout_us: int) -> None:
@@ -105,6 +107,7 @@ class MemberCopies:
     def take(self, key: BucketKey, bucket: Bucket | None) -> None:
         with self._lock:
             self._session.take(key, bucket, _core.monotonic_us())
+            self._changed.notify_all()
             self._follow_peers()
         self._wake()
 
@@ -135,10 +138,12 @@ class MemberCopies:
 
     # Questions and lanes of others
 
-    def adopt(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Answers the questions of a new primary."""
-        with self._lock:
-            return self._session.adopt(request, _core.monotonic_us())
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Answers the questions of a new primary, which may have heard of its decision a moment before this member."""
+        asked = asked_of(request)
+        with self._changed:
+            self._changed.wait_for(lambda: self._session.is_stopping or self._session.knows(asked), NEWS_WAIT_S)
+            return self._session.answer(asked, _core.monotonic_us())
 
     def serve_lane(self, connection: Connection, first: bytes) -> None:
         """Serves a lane that another member has opened. `first` are the bytes that named the protocol."""
@@ -146,8 +151,8 @@ class MemberCopies:
         sock.settimeout(connection.time_left())
         head = receive_exactly(sock, wire.HEAD_BYTES, first)
         opening = wire.decode_opening(receive_exactly(sock, wire.length_of_body(wire.LANE, head)))
-        with self._view_changed:
-            self._view_changed.wait_for(lambda: self._takes(opening.from_), wire.VIEW_WAIT_S)
+        with self._changed:
+            self._changed.wait_for(lambda: self._takes(opening.from_), wire.VIEW_WAIT_S)
             refusal = self._session.refusal_of_lane(opening)
             receiver = None if refusal else self._session.lane_came(opening.from_)
         if receiver is None:

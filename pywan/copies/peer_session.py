@@ -4,17 +4,23 @@ connection, and the questions of takeovers. It knows no thread, no socket and no
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from pywan import _core
 from pywan.base.addresses import Address
-from pywan.coordination.encoding import bucket_of, epoch_of, plain_bucket, plain_epoch
-from pywan.coordination.tables import BucketKey, Incarnation, MemberProfile
+from pywan.base.names import is_name, quoted
+from pywan.coordination.encoding import epoch_of, incarnation_of, plain_epoch
+from pywan.coordination.plain import Range, check_each_once, list_of
+from pywan.coordination.tables import Incarnation, MemberProfile
 from pywan.copies.region_copies import Answer, Question
 from pywan.errors import ProtocolError
 
 FIRST_PAUSE_US = 10_000  # After a connection that broke; doubled up to the next one.
 LONGEST_PAUSE_US = 500_000
+QUESTIONS_MAX = 1 << 16  # In a message, each about another bucket; and answers.
+# A promise may be given a moment after the time from which the rest of it is counted.
+PROMISED_US_MAX = 2 * _core.PROMISE_KEPT_US
+SEQUENCE_MAX = 2**63 - 1  # wan_lane.c: SEQUENCE_MAX
 
 
 class PeerSession:
@@ -106,19 +112,59 @@ class PeerSession:
             "region": region,
             "of": [self._me.name, self._me.member_id],
             "to": [self.member.name, self.member.member_id],
-            "questions": [[each.bucket, plain_bucket(each.decision), each.after] for each in questions],
+            "questions": [[each.bucket, plain_epoch(each.epoch), each.after] for each in questions],
         }
 
 
-def answers_of(reply: dict[str, Any]) -> list[Answer]:
-    """Reads the answers in a reply. ProtocolError if they are not whole."""
-    try:
-        return [
-            Answer(int(number), epoch_of(epoch), int(after), int(last), bytes(entries), epoch_of(before), led is True)
-            for number, epoch, after, last, entries, before, led in reply["answers"]
-        ]
-    except (KeyError, TypeError, ValueError) as error:
-        raise ProtocolError(f"an answer about copies is not whole: {error!r}") from None
+class Asked(NamedTuple):
+    """A message with questions about a region. Without any, it only opens the connection."""
+
+    asker: Incarnation
+    to: Incarnation
+    region: str
+    questions: list[Question]
+
+
+_bucket = Range(0, 2**32 - 1).reader("the number of a bucket")
+_sequence = Range(0, SEQUENCE_MAX).reader("a sequence of a bucket")
+_promised_us = Range(0, PROMISED_US_MAX).reader("for how long a copy has promised something, in us,")
+
+
+def asked_of(request: dict[str, Any]) -> Asked:
+    """Reads a message with questions. ProtocolError if it is not whole, or says what cannot be."""
+    region = request.get("region")
+    questions = list_of(request.get("questions"), QUESTIONS_MAX, "questions about copies")
+    if questions and not is_name(region):
+        raise ProtocolError(f"questions about the copies of region {quoted(region)}, which is no name")
+    read = [
+        Question(_bucket(number), epoch_of(epoch), _sequence(after))
+        for number, epoch, after in (_parts(each, 3, "a question about copies") for each in questions)
+    ]
+    check_each_once((each.bucket for each in read), "questions about buckets")
+    asker, to = incarnation_of(request.get("of")), incarnation_of(request.get("to"))
+    return Asked(asker, to, region if questions else "", read)
+
+
+def answers_of(reply: dict[str, Any]) -> tuple[list[Answer], int]:
+    """Reads a reply: the answers, and for how many us, from now at most, the copy has promised an earlier primary
+    something. ProtocolError if it is not whole, or says what cannot be."""
+    answers = [
+        _answer_of(*_parts(each, 7, "an answer about copies"))
+        for each in list_of(reply.get("answers"), QUESTIONS_MAX, "answers about copies")
+    ]
+    check_each_once((each.bucket for each in answers), "answers about buckets")
+    return answers, _promised_us(reply.get("promised_us"))
+
+
+def _answer_of(number: Any, epoch: Any, after: Any, last: Any, entries: Any, before: Any, led: Any) -> Answer:
+    if type(entries) is not bytes or type(led) is not bool:
+        raise ProtocolError(f"an answer about copies has entries {quoted(entries)}, and led {quoted(led)}")
+    answer = Answer(_bucket(number), epoch_of(epoch), _sequence(after), _sequence(last), entries, epoch_of(before), led)
+    if bool(entries) != (answer.last > answer.after):
+        raise ProtocolError(
+            f"an answer about copies has {len(entries)} bytes of entries from sequence {answer.after} to {answer.last}"
+        )
+    return answer
 
 
 def plain_answers(answers: list[Answer]) -> list[Any]:
@@ -129,12 +175,7 @@ def plain_answers(answers: list[Answer]) -> list[Any]:
     ]
 
 
-def questions_of(request: dict[str, Any]) -> list[Question]:
-    """Reads the questions in a request. ProtocolError if they are not whole."""
-    try:
-        return [
-            Question(int(number), bucket_of(decision, BucketKey(str(request["region"]), int(number))), int(after))
-            for number, decision, after in request["questions"]
-        ]
-    except (KeyError, TypeError, ValueError) as error:
-        raise ProtocolError(f"a question about copies is not whole: {error!r}") from None
+def _parts(value: Any, count: int, what: str) -> list[Any]:
+    if len(list_of(value, count, what)) != count:
+        raise ProtocolError(f"{what} has {count} parts, and is not {quoted(value)}")
+    return value  # type: ignore[no-any-return]

@@ -13,23 +13,25 @@ from typing import Any, NamedTuple, Protocol
 
 from pywan import _core
 from pywan.coordination.tables import NO_EPOCH, Bucket, BucketKey, Epoch, Incarnation, Learner
-from pywan.errors import PywanError
+from pywan.errors import ProtocolError, PywanError
 
 ENTRIES_BYTES_MAX = 1 << 20  # Bytes of one answer to a question, but for a single entry that is longer.
 ASK_AGAIN_US = 100_000  # A copy that has not answered for so long is asked again.
 
 
 class Question(NamedTuple):
-    """Asks a copy to adopt the epoch of a decision, and for the changes behind sequence `after`."""
+    """Asks a copy whether it follows the epoch, under which the asker leads the bucket, and for the changes behind
+    sequence `after`."""
 
     bucket: int
-    decision: Bucket
+    epoch: Epoch
     after: int
 
 
 class Answer(NamedTuple):
-    """The copy has adopted the epoch. `last` is its last sequence; `entries` are changes from `after` + 1 on. `before`
-    is the epoch that it had adopted before; `led`: it was its primary, and accepted changes."""
+    """The copy follows the epoch. `last` is its last sequence. `entries` are changes from `after` + 1 on: at least one
+    if `last` is beyond `after`, otherwise none. `before` is an earlier epoch, the one that it had adopted before; `led`:
+    it was its primary, and accepted changes."""
 
     bucket: int
     epoch: Epoch
@@ -134,8 +136,6 @@ class RegionCopies:
         if bucket is None or me not in (*bucket.holders, *bucket.leaving):
             self._forget(number, bucket)
             return
-        if copy is not None and bucket.epoch < copy.epoch:
-            return  # The copy has adopted a newer decision, which another member told.
         if known is not None and (bucket.epoch, bucket.version) < (known.epoch, known.version):
             return
         self._decisions[number] = bucket
@@ -220,7 +220,7 @@ class RegionCopies:
             for other in missing:
                 if now - lead.asked_us.get(other, -ASK_AGAIN_US) >= ASK_AGAIN_US:
                     lead.asked_us[other] = now
-                    questions.setdefault(other, []).append(Question(number, bucket, last))
+                    questions.setdefault(other, []).append(Question(number, bucket.epoch, last))
             if not missing and (lead.has_followed or now >= lead.wait_until_us):
                 lead.is_active = True
                 self._copies[number].led = lead.epoch
@@ -243,6 +243,9 @@ class RegionCopies:
             lead = self._leads.get(answer.bucket)
             if lead is None or lead.is_active or lead.epoch != answer.epoch:
                 continue
+            if answer.before >= answer.epoch or answer.after > self.tail.last(answer.bucket):
+                failed = failed or ProtocolError(f"region {self.name!r}: {answer} is no answer to what was asked")
+                continue
             if answer.entries:
                 copy = self._copies[answer.bucket]
                 epoch = copy.epoch.word
@@ -260,30 +263,31 @@ class RegionCopies:
         if failed is not None:
             raise failed
 
-    def adopt(self, questions: Iterable[Question]) -> list[Answer]:
-        """Adopts the epochs that a new primary asks for. A question that cannot be answered now has no answer."""
+    def knows(self, questions: Iterable[Question]) -> bool:
+        """Whether the tables here have the decisions that the questions are about, or later ones."""
+        return all(
+            each.bucket in self._decisions and self._decisions[each.bucket].epoch >= each.epoch for each in questions
+        )
+
+    def answer(self, asker: Incarnation, questions: Iterable[Question]) -> list[Answer]:
+        """Answers a new primary. A question that cannot be answered now has no answer, and is asked again.
+
+        It changes nothing: what this member follows is said by its tables alone (docs/decisions/0082).
+        """
         answers: list[Answer] = []
-        for number, bucket, after in questions:
-            copy = self._copies.get(number)
-            if copy is None or copy.life != bucket.life or copy.epoch > bucket.epoch or copy.transfer:
+        for number, epoch, after in questions:
+            copy, known = self._copies.get(number), self._decisions.get(number)
+            if copy is None or known is None or known.epoch != epoch or known.primary != asker or copy.transfer:
                 continue
-            if self._me not in (*bucket.in_sync, *bucket.leaving) or bucket.primary in (None, self._me):
+            if self._me == asker or self._me not in (*known.in_sync, *known.leaving):
                 continue
-            assert bucket.primary is not None
-            if copy.adopt(bucket.epoch):
-                self._drop_lead(number)
-                self._set_role(number, _core.TAIL_COPY)
-                self._services.deny(self.name, number, bucket.epoch, bucket.primary)
-            known = self._decisions[number]
-            if (bucket.epoch, bucket.version) > (known.epoch, known.version):
-                self._decisions[number] = bucket
             last = self.tail.last(number)
             try:
                 entries = some_entries(self.tail.fetch(number, after)) if last > after else b""
             except ValueError:  # The question is late. Its primary has the changes, which count since, and has gone on.
                 continue
             led = copy.led == copy.before != NO_EPOCH
-            answers.append(Answer(number, bucket.epoch, after, last, entries, copy.before, led))
+            answers.append(Answer(number, epoch, after, last, entries, copy.before, led))
         return answers
 
     # Leading
@@ -348,7 +352,7 @@ class RegionCopies:
     # What is there
 
     def followed(self) -> dict[BucketKey, Bucket]:
-        """Returns the decisions that the copies follow. A new primary may have told newer ones than the coordinator."""
+        """Returns the decisions that the copies follow."""
         return {BucketKey(self.name, number): self._decisions[number] for number in self._copies}
 
     def counts(self) -> dict[str, int]:

@@ -450,9 +450,9 @@ class SharedRegions:
     def serve_calls(self, connection: Connection, first: bytes) -> None:
         self._connections()[0].serve(connection, first)
 
-    def adopt(self, request: dict[str, Any]) -> dict[str, Any]:
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         """Answers the questions of a new primary."""
-        return self._copies.adopt(request)
+        return self._copies.answer(request)
 
     def followed(self) -> Mapping[BucketKey, Bucket]:
         """Returns the decisions that this member's copies follow, for the coordinator."""

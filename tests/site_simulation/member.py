@@ -24,7 +24,7 @@ from pywan.coordination.messages import MayLeave
 from pywan.coordination.proofs import NONCE_BYTES
 from pywan.coordination.tables import BucketKey, Epoch, Incarnation, Learner, MemberProfile
 from pywan.copies.copies_session import CopiesSession
-from pywan.copies.peer_session import PeerSession
+from pywan.copies.peer_session import PeerSession, asked_of
 from pywan.errors import IllegalStateError, ProtocolError, PywanError
 from pywan.member.hosting import site_attributes, weight_of
 from pywan.member.sharing import SharedRegions
@@ -431,8 +431,8 @@ class Copies:
         self.session.take(key, bucket, self.member.now_us)
         self.wake()
 
-    def adopt(self, request: dict[str, Any]) -> dict[str, Any]:
-        return self.session.adopt(request, self.member.now_us)
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        return self.session.answer(asked_of(request), self.member.now_us)
 
     def wake(self) -> None:
         """The thread looks soon."""
@@ -726,7 +726,7 @@ class Member(Node):
     def asked(self, request: dict[str, Any], reply: Callable[[dict[str, Any] | None], object]) -> None:
         del request["op"]
         try:
-            reply(self.sharing.adopt(request))
+            reply(self.sharing.answer(request))
         except IllegalStateError:
             reply(None)
 

@@ -3,7 +3,7 @@
 from libc.stdint cimport uint32_t, uint64_t
 from pywan._core.c_base cimport *
 from pywan._core.c_copies cimport WAN_LANE_RESTS
-from pywan._core.c_lane cimport WAN_LANE_NAME_BYTES_MAX, WAN_LANE_REGIONS_MAX
+from pywan._core.c_lane cimport WAN_LANE_NAME_BYTES_MAX, WAN_LANE_REGIONS_MAX, WAN_PROMISE_KEPT_US
 from pywan._core.copies.lane_news cimport (
     NEWS_IMAGE, NEWS_REFUSED, NEWS_SLOW, News)
 from pywan._core.copies.lane_receiver cimport LaneReceiverSession, Promise
@@ -181,3 +181,6 @@ cdef class LaneReceiver:
         ("buckets", region, ours, theirs): the other member divides a region otherwise, so nothing of it is taken."""
         return [("image" if kind == NEWS_IMAGE else "buckets", self.names.get(region), bucket, value)
                 for kind, region, bucket, value in self.told.take()]
+
+
+PROMISE_KEPT_US = WAN_PROMISE_KEPT_US
