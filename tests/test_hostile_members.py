@@ -21,12 +21,16 @@ import pywan
 from fuzz_core import calls
 from fuzz_core.lane import region_frame
 from pywan import _core
+from pywan.calls.pool import CallPool
+from pywan.calls.route import Route
+from pywan.calls.table import BucketTable, KnownPrimary
 from pywan.coordination.tables import Epoch, Incarnation
 from pywan.errors import ConnectivityError, IncompatibleSystemError, ProtocolError, PywanError
 from pywan.protocol import between_members as wire
 from pywan.testing.waiting import LIMIT_S, eventually
-from pywan.transport.control import call_once
+from pywan.transport.control import ControlServer, call_once
 from pywan.transport.data import receive_exactly
+from pywan.transport.openings import Connection
 from small_members import locator
 
 BUCKETS = 7
@@ -195,6 +199,93 @@ def test_questions_that_cannot_be_are_refused_in_words(pair: Pair, caplog: pytes
             pair.ask(questions=[[0, epoch, 0], [0, epoch, 0]])
     assert epochs(pair) == before
     assert len([each for each in caplog.records if "127.0.0.1" in each.message]) <= 40, "the log is flooded"
+
+
+class LyingPrimary:
+    """It is asked as the primary of all buckets of region "r", and says what it likes."""
+
+    def __init__(self) -> None:
+        self.me = Incarnation("liar", 5)
+        self.says: dict[str, Any] = {}
+        self.port = ControlServer(
+            "127.0.0.1", 0, lambda request, peer: {}, name="liar", other_protocols={wire.CALLS: self.serve}
+        ).start()
+
+    def serve(self, connection: Connection, first: bytes) -> None:
+        sock = connection.sock
+        head = receive_exactly(sock, wire.HEAD_BYTES, first)
+        receive_exactly(sock, wire.length_of_body(wire.CALLS, head))
+        sock.sendall(wire.encode_answer(wire.CALLS))
+        with contextlib.suppress(OSError, PywanError):
+            while True:
+                fields = calls.CALL.unpack(receive_exactly(sock, calls.CALL.size))
+                kind, length, call = fields[1], fields[5], fields[7]
+                receive_exactly(sock, length + -length % 8)
+                if kind != calls.REGION:
+                    sock.sendall(self.answer(call, **self.says))
+
+    def answer(
+        self, call: int, status: int = 0, outcome: int = 0, number: int = 0, done: int = 0, payload: bytes = b""
+    ) -> bytes:
+        fields = [calls.MAGIC, calls.ANSWER, status, outcome, 3, len(payload), 0, call, 0, number, done]
+        fields[6] = _core.crc32c(calls.ANSWER_HEAD.pack(*fields) + payload)
+        return calls.ANSWER_HEAD.pack(*fields) + calls.padded(payload)
+
+
+@pytest.fixture
+def liar() -> Iterator[tuple[LyingPrimary, Route]]:
+    liar, me = LyingPrimary(), Incarnation("me", 6)
+    region = _core.RegionCore("r", _core.Clock(), site=1, member=me.member_id, buckets=BUCKETS)
+    table, pool = BucketTable("r", BUCKETS), CallPool(me, "site")
+    table.set_primaries({n: KnownPrimary(liar.me, "127.0.0.1", liar.port.port, 1) for n in range(BUCKETS)})
+    try:
+        yield liar, Route(region, table, pool, timeout_s=0.5)
+    finally:
+        pool.close()
+        liar.port.stop()
+
+
+MOST = 2**64 - 1
+
+
+@pytest.mark.parametrize(
+    "says",
+    [
+        {"number": MOST - 1},
+        {"number": 2**63, "done": MOST},
+        {"number": 7, "done": MOST},
+        {"outcome": 255},
+        {"status": 255},
+        {"status": 1, "payload": msgpack.packb(["x", 1, "127.0.0.1", 1, MOST])},
+        {"status": 1, "number": MOST, "payload": msgpack.packb(["x", 1, "127.0.0.1", 1, 2**63 - 1])},
+        {"status": 2, "payload": b"[BatchError] words"},
+        {"status": 2, "payload": b"[PywanError.__init__] \xff"},
+        {"status": 3, "number": MOST, "payload": b"\0" * 8},
+        {"payload": b"\xff" * 64},
+    ],
+    ids=repr,
+)
+def test_a_lying_primary_gives_its_callers_no_errors_but_those_of_pywan(
+    liar: tuple[LyingPrimary, Route], says: dict[str, Any]
+) -> None:
+    lying, route = liar
+    lying.says = says
+    for call in (
+        route.count,
+        route.clear,
+        lambda: route.read("k"),
+        lambda: list(route.scan_keys()),
+        lambda: list(route.items()),
+        lambda: route.change(_core.UPDATE, "k", 1, None, (6, 1, 1)),
+        lambda: route.change(_core.DESTROY, "k", None, None, (6, 1, 2)),
+        lambda: route.put_all({"a": 1}.items()),
+        lambda: route.remove_all(["a"]),
+    ):
+        try:
+            result = call()
+        except PywanError:
+            continue
+        assert not isinstance(result, int) or 0 <= result <= BUCKETS << 40
 
 
 def resident_bytes() -> int:

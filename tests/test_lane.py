@@ -411,6 +411,18 @@ def test_a_frame_that_leaves_a_gap_ends_the_connection_and_is_not_acknowledged(p
     assert pair.there.tail.last(0) == 0
 
 
+@pytest.mark.parametrize("member, kind", [(8, 2), (9, 0), (0, 0)], ids=["another", "the leader", "not known"])
+def test_a_section_is_taken_from_the_member_that_leads_the_bucket(pair, member, kind):
+    for bucket in range(BUCKETS):
+        pair.there.tail.set_role(bucket, _core.TAIL_COPY, LIFE, EPOCH, 0, 9)
+    session = _core.LaneReceiver(pair.find, 5000, member).open_session()
+    key = key_of(1)
+    session.receive_data(region_frame(1, pair.name) + changes([section([entry(key, b"v")], 1, bucket=1)], 1), SECOND)
+    (frame,) = split_frames(session.data_to_send(SECOND))
+    assert [item[-1] for item in answered(frame.payload)] == [kind]
+    assert (pair.there.tail.last(1) == 1) == (kind == 0)
+
+
 def test_a_key_of_another_bucket_ends_the_connection(pair):
     session = pair.receiver.open_session()
     with pytest.raises(ProtocolError, match="comes with bucket 0, and belongs to another one"):

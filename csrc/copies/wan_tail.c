@@ -747,6 +747,14 @@ int wan_tail_set_primary_until(wan_tail *tail, uint64_t until_us)
     return grew;
 }
 
+void wan_tail_set_leader(wan_tail *tail, uint32_t number, uint32_t leader)
+{
+    wan_tail_bucket *bucket = &tail->buckets[number];
+    wan_lock_take(&bucket->lock);
+    bucket->leader = leader;
+    wan_lock_release(&bucket->lock);
+}
+
 void wan_tail_set_role(wan_tail *tail, uint32_t number, uint8_t role, uint64_t life, uint64_t epoch, uint64_t transfer)
 {
     wan_tail_bucket *bucket = &tail->buckets[number];

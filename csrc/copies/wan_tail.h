@@ -236,6 +236,7 @@ typedef struct {
     uint64_t first;         /* The sequence of the first change in `changes`. All below it count, as far as is known. */
     wan_buffer changes;     /* wan_tail_entry after wan_tail_entry. */
     uint64_t dropped_bytes; /* Bytes that ever left `changes` at its front. */
+    uint32_t leader;        /* The number of the primary's incarnation. 0: it is not known, or there is none. */
     uint64_t transfer;      /* Of a learner: the image that it is getting. 0: none. */
     /* The connection on which the present primary sent a section of this epoch (wan_contact). 0: none yet. Atomic. */
     uint64_t contact;
@@ -415,6 +416,8 @@ void wan_waker_end(wan_waker *waker);
 /* What the coordinator's tables say of this member's part. A role other than PRIMARY and TAKING_OVER forgets the
  * copies; LEARNER and ABSENT forget the changes too. `transfer`: names a learner's image. */
 void wan_tail_set_role(wan_tail *tail, uint32_t bucket, uint8_t role, uint64_t life, uint64_t epoch, uint64_t transfer);
+/* What the tables say of the primary: the number of its incarnation. It comes before the role under its epoch. */
+void wan_tail_set_leader(wan_tail *tail, uint32_t bucket, uint32_t leader);
 /* Of a bucket that is led: whom it is sent to. Of `copies` only lane, state, transfer and acked count. What is known of
  * a copy that stays is kept; one that is waited for stays so. A new learner takes the stream from `counted` on.
  * WAN_NO_MEMORY: nothing changed. */

@@ -89,6 +89,7 @@ cdef extern from "copies/wan_tail.h" nogil:
         uint32_t changed, waiters
         uint64_t era, life, epoch, last, counted, first
         wan_buffer changes
+        uint32_t leader
         uint64_t dropped_bytes, transfer, learned
         wan_tail_copy *copies
         uint32_t copy_count
@@ -154,6 +155,7 @@ cdef extern from "copies/wan_tail.h" nogil:
     bint wan_waker_has_ready(const wan_waker *waker)
     void wan_waker_set_asleep(wan_waker *waker, uint32_t value)
     void wan_waker_end(wan_waker *waker)
+    void wan_tail_set_leader(wan_tail *tail, uint32_t bucket, uint32_t leader)
     void wan_tail_set_role(wan_tail *tail, uint32_t bucket, uint8_t role, uint64_t life, uint64_t epoch,
                            uint64_t transfer)
     wan_status wan_tail_set_copies(wan_tail *tail, uint32_t bucket, const wan_tail_copy *copies, uint32_t count)

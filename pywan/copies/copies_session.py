@@ -174,7 +174,7 @@ class CopiesSession:
         for receiver, of in self.receivers.items():
             if of == member:
                 receiver.stop()
-        receiver = _core.LaneReceiver(self.find, self._member_timeout_us // 1000)
+        receiver = _core.LaneReceiver(self.find, self._member_timeout_us // 1000, member.member_id)
         self.receivers[receiver] = member
         if self.is_stopping:
             receiver.stop()

@@ -176,8 +176,9 @@ class RegionCopies:
             self._decisions[number] = bucket
 
     def _set_role(self, number: int, role: int) -> None:
-        copy = self._copies[number]
-        self.tail.set_role(number, role, copy.life, copy.epoch.word, copy.transfer)
+        copy, primary = self._copies[number], self._decisions[number].primary
+        leader = 0 if primary is None else primary.member_id
+        self.tail.set_role(number, role, copy.life, copy.epoch.word, copy.transfer, leader)
 
     # Taking over
 

@@ -12,7 +12,9 @@ from pywan import errors
 from pywan.base.names import is_host, is_name, printable
 
 MAX_PRIMARY_BYTES = 1024
-Primary = tuple[str, int, str, int, int]  # Name and number of the member, its host and port, the epoch word.
+EPOCH_MAX = 2**63 - 1  # As `Epoch.word`.
+# Name and number of the member (from 1 to 2^32 - 1), its host and port, the epoch word (from 1 to EPOCH_MAX).
+Primary = tuple[str, int, str, int, int]
 
 
 def error_of(words: bytes) -> errors.PywanError:
@@ -44,7 +46,7 @@ def decode_primary(payload: bytes) -> Primary | None:
     name, member_id, host, port, epoch = fields
     if not is_name(name) or not is_host(host):
         return None
-    for number, most in ((member_id, 2**32 - 1), (port, 65535), (epoch, 2**64 - 1)):
+    for number, most in ((member_id, 2**32 - 1), (port, 65535), (epoch, EPOCH_MAX)):
         if type(number) is not int or not 0 < number <= most:
             return None
     return name, member_id, host, port, epoch

@@ -16,6 +16,8 @@ cdef class CallRoute:
 
     cdef object change_as(self, const wan_call_identity *call, int operation, key, value, callback_argument, event_id,
                           Condition condition_, int64_t timestamp_ms, uint64_t began_us, uint64_t since)
+    cdef object cleared(self, CallPart part)
+    cdef object number_of(self, CallPart part, uint64_t least, uint64_t most)
     cdef int exchange_all(self, list parts, uint64_t began_us) except -1
     cdef int exchange_parts(self, list parts, uint64_t began_us, CallSession here, set slow) except -1
     cdef int send(self, CallPart part, uint64_t until, list lines, set slow) except -1

@@ -20,6 +20,8 @@ from pywan._core.region.region_changes cimport Condition, RegionCalls
 from pywan._core.values.tagged cimport show
 
 cdef enum:
+    ENTRIES_MAX = 1 << 40   # Of a bucket, in any answer that is believed. The sum of all buckets stays a number.
+    SHARDS_MAX = 1 << 20    # Of a bucket. A scan asks for a later shard each time, so it ends.
     PARTS_UNDER_WAY = 128   # Parts of one call that are on their way at the same time.
 
 
@@ -201,9 +203,11 @@ cdef class CallRoute:
             if part.error is not None:
                 raise part.error
             if what == "count":
-                answers.append(part.got.number)
+                answers.append(self.number_of(part, 0, ENTRIES_MAX))
+            elif part.got.number == NO_LIMIT:
+                answers.append((None, part.payload))
             else:
-                answers.append((None if part.got.number == NO_LIMIT else part.got.number, part.payload))
+                answers.append((self.number_of(part, part.head.shard + 1, SHARDS_MAX), part.payload))
         return answers
 
     def clear_buckets(self):
@@ -224,7 +228,24 @@ cdef class CallRoute:
             self.exchange_all(parts, wan_monotonic_us())
         finally:
             wan_slots_give(&slots.slots, call)
-        return [part.error if part.error is not None else part.got.number for part in parts]
+        return [self.cleared(part) for part in parts]
+
+    cdef object cleared(self, CallPart part):
+        if part.error is not None:
+            return part.error
+        try:
+            return self.number_of(part, 0, ENTRIES_MAX)
+        except Exception as error:
+            error.in_doubt = True
+            return error
+
+    cdef object number_of(self, CallPart part, uint64_t least, uint64_t most):
+        """The number that an answer tells. ProtocolError: no bucket has such a number."""
+        if least <= part.got.number <= most:
+            return part.got.number
+        from pywan.errors import ProtocolError
+        raise ProtocolError(f"region {self.state.name!r}: the primary of bucket {part.head.bucket} answers with the"
+                            f" number {part.got.number}, where it is from {least} to {most}")
 
     # Calls
 

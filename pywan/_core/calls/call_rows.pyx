@@ -214,11 +214,13 @@ cdef class RowCalls:
         cdef uint64_t done = 0
         error = part.error
         if error is None:
-            self.applied += <int64_t>part.got.number if part.got.status != WAN_ANSWER_ELSEWHERE else 0
+            if part.got.status != WAN_ANSWER_ELSEWHERE:
+                error = self.error_of_count(part)
+                self.applied += <int64_t>part.got.number if error is None else 0
             done = min(part.got.done, <uint64_t>part.head.count)
             if part.got.status == WAN_ANSWER_IN_DOUBT or part.got.status == WAN_ANSWER_FAILED:
                 error = self.route.failure(part.payload, part.got.status == WAN_ANSWER_IN_DOUBT)
-            if part.got.status == WAN_ANSWER_IN_DOUBT:
+            if part.got.status == WAN_ANSWER_IN_DOUBT or error is not None and error.in_doubt:
                 done = 0
             if part.got.status == WAN_ANSWER_GIVEN_UP:
                 self.route.rename(&part.head)       # The rows that are left go again, as those of another caller.
@@ -228,6 +230,15 @@ cdef class RowCalls:
                 self.error = error
             self.refuse_section(from_, str(error))
         return 0
+
+    cdef object error_of_count(self, CallPart part):
+        """The error for an answer that says that more rows took effect than it was given. None: it does not."""
+        try:
+            self.route.number_of(part, 0, part.head.count)
+        except Exception as error:
+            error.in_doubt = True
+            return error
+        return None
 
     cdef void cut(self, section *from_, uint64_t rows) noexcept:
         """Takes the first rows out of a section."""

@@ -95,18 +95,18 @@ cdef class LaneSender(LaneState):
 
 cdef class LaneReceiver:
     """Takes what one other member sends of the buckets whose copies are here. `find_region(name)` returns a RegionCore,
-    or None."""
+    or None. `member`: the number of the other member's incarnation; 0: it is not known, and may lead any bucket."""
     cdef object find_region
     cdef readonly Promise promise
     cdef News told
     cdef list sessions                  # Those that run. An old connection may still be there when a new one comes.
     cdef dict names                     # The name of each region by number, as told last.
     cdef bint is_stopped
-    cdef uint32_t member_timeout_ms
+    cdef uint32_t member_timeout_ms, member
     cdef uint64_t ahead_ms              # Of sessions that have ended.
 
-    def __cinit__(self, find_region, uint32_t member_timeout_ms):
-        self.member_timeout_ms = member_timeout_ms
+    def __cinit__(self, find_region, uint32_t member_timeout_ms, uint32_t member=0):
+        self.member_timeout_ms, self.member = member_timeout_ms, member
         self.find_region, self.promise, self.told, self.sessions, self.names = find_region, Promise(), News(), [], {}
 
     def configure(self, uint32_t member_timeout_ms):
@@ -120,6 +120,7 @@ cdef class LaneReceiver:
         """The session of a new connection."""
         cdef LaneReceiverSession session = LaneReceiverSession(self.find_region, self.promise, self.told)
         wan_set(&session.silence_us, <uint64_t>self.member_timeout_ms * 1000)
+        session.member = self.member
         session.names = self.names
         self.sessions.append(session)
         return session

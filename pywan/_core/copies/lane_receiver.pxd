@@ -31,6 +31,7 @@ cdef class LaneReceiverSession(Session):
     cdef uint64_t silence_us
     # How far the stamps of changes are ahead of what this member's clock follows, at most. Atomic.
     cdef uint64_t ahead_ms
+    cdef uint32_t member                # The number of the other member's incarnation. 0: it may lead any bucket.
     cdef uint64_t contact               # Of the present connection.
     cdef uint64_t answered_us[ANSWERS_KEPT]     # When each of the last questions was answered, by its number.
 

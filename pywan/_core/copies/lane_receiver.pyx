@@ -38,9 +38,9 @@ cdef inline void set_answer(wan_lane_answer *answer, uint8_t kind, uint64_t life
     answer.kind, answer.life, answer.epoch, answer.sequence = kind, life, epoch, sequence
 
 
-cdef bint may_take(wan_tail_bucket *at, uint64_t life, uint64_t epoch, uint64_t transfer, uint64_t first,
-                   wan_lane_answer *answer) noexcept nogil:
-    """Whether this member takes a section of the bucket. If it does not, the answer says why."""
+cdef bint may_take(wan_tail_bucket *at, uint32_t member, uint64_t life, uint64_t epoch, uint64_t transfer,
+                   uint64_t first, wan_lane_answer *answer) noexcept nogil:
+    """Whether this member takes a section of the bucket from `member`. If it does not, the answer says why."""
     cdef int order
     cdef bint takes
     wan_lock_take(&at.lock)
@@ -53,6 +53,7 @@ cdef bint may_take(wan_tail_bucket *at, uint64_t life, uint64_t epoch, uint64_t 
     else:
         takes = order == 0 and at.role == WAN_TAIL_LEARNER and (
             at.transfer == transfer or transfer == 0 and at.learned == at.transfer)
+    takes = takes and (at.leader == member or at.leader == 0 or member == 0)
     if takes and at.role == WAN_TAIL_LEARNER and at.last == 0 and first > 1:
         # The stream of a learner begins anywhere.
         wan_set(&at.last, first - 1)
@@ -216,7 +217,7 @@ cdef class LaneReceiverSession(Session):
         if core == NULL or section.bucket >= core.tail.bucket_count:
             return GOES_ON
         at = &core.tail.buckets[section.bucket]
-        if not may_take(at, section.life, section.epoch, section.transfer, section.first, answer):
+        if not may_take(at, self.member, section.life, section.epoch, section.transfer, section.first, answer):
             return GOES_ON
         if wan_tail_heard(core.tail) != NULL and wan_heard_is_full(wan_tail_heard(core.tail)):
             # Listeners are far behind. The lane itself never waits for them.
@@ -248,7 +249,7 @@ cdef class LaneReceiverSession(Session):
         if ahead_ms:
             wan_set(&self.ahead_ms, max(ahead_ms, wan_read(&self.ahead_ms)))
         if status == WAN_ELSEWHERE:         # The member has just adopted another epoch, or dropped the copy.
-            may_take(at, section.life, section.epoch, section.transfer, 0, answer)
+            may_take(at, self.member, section.life, section.epoch, section.transfer, 0, answer)
             return GOES_ON
         if status == WAN_INVALID:
             return self.end_at_gap(section.bucket, section.first, wan_read(&at.last))
@@ -297,7 +298,7 @@ cdef class LaneReceiverSession(Session):
         cdef wan_status status
         cdef uint64_t last
         cdef uint32_t _n
-        if not may_take(at, image.life, image.epoch, image.transfer, image.through + 1, answer):
+        if not may_take(at, self.member, image.life, image.epoch, image.transfer, image.through + 1, answer):
             return WAN_OK
         last = wan_read(&at.last)
         if last != image.through and at.role == WAN_TAIL_LEARNER:

@@ -87,10 +87,13 @@ cdef class Tail:
             raise ValueError(f"bucket {bucket}: there are {self.tail.bucket_count}")
         return 0
 
-    def set_role(self, uint32_t bucket, uint8_t role, uint64_t life, uint64_t epoch, uint64_t transfer=0):
-        """Sets what this member is for a bucket (TAIL_*). It adopts the epoch: older ones are refused from now on."""
+    def set_role(self, uint32_t bucket, uint8_t role, uint64_t life, uint64_t epoch, uint64_t transfer=0,
+                 uint32_t leader=0):
+        """Sets what this member is for a bucket (TAIL_*). It adopts the epoch: older ones are refused from now on.
+        `leader`: the number of the primary's incarnation, whose lane alone brings changes; 0: it is not known."""
         self.check(bucket)
         with nogil:
+            wan_tail_set_leader(&self.tail, bucket, leader)
             wan_tail_set_role(&self.tail, bucket, role, life, epoch, transfer)
         tail_count_events(&self.tail, bucket)
 
