@@ -1,7 +1,9 @@
-"""Fuzzes the serving of calls between members: heads and payloads that are whole in form and wrong in their numbers.
+"""Fuzzes both ends of calls between members: heads and payloads that are whole in form and wrong in their numbers.
 
-Whatever comes: each call is answered once, in words if it cannot be done, or the connection ends with a ProtocolError
-whose words are the last answer; and no key is changed that no call named.
+Whatever comes to who serves: each call is answered once, in words if it cannot be done, or the connection ends with a
+ProtocolError whose words are the last answer; and no key is changed that no call named. Whatever comes to who calls:
+each call ends, waits or is tried again; an error is one of pywan; and a change that was sent, and of which no answer
+says that nothing was done, stays in doubt.
 """
 
 from __future__ import annotations
@@ -10,8 +12,13 @@ import itertools
 import struct
 from random import Random
 
+import msgpack
+
 from pywan import _core
-from pywan.errors import ProtocolError
+from pywan.errors import ConnectivityError, ProtocolError, PywanError
+from pywan.protocol.calls import error_of
+
+from .grammar import odd_number
 
 MAGIC = 0x314B5750
 REGION, GET, CHANGE, ROWS, COUNT, SCAN, CLEAR, ANSWER = range(1, 9)
@@ -158,7 +165,96 @@ def plan(source: Random, id_: int) -> bytes:
     return call(kind, payload, **more)
 
 
+class Route(_core.CallRoute):
+    """What the calling end needs of a route. Nobody says where calls go: the fuzzer does."""
+
+    def __init__(self, core: _core.RegionCore) -> None:
+        self.slots = _core.CallSlots(7)
+
+    def failure(self, words: bytes, in_doubt: bool) -> Exception:
+        error = error_of(words)
+        error.in_doubt = in_doubt
+        return error
+
+    def too_few(self, bucket: int, made: int, wanted: int, key: object) -> Exception:
+        error = ConnectivityError(f"{made} of {wanted}")
+        error.in_doubt = True
+        return error
+
+
+def write_answer(source: Random, id_: int) -> bytes:
+    """An answer to a call of this id, whose numbers are often such that they cannot be."""
+    value = source.choice((b"", b"v", bytes(8), bytes(source.randrange(300))))
+    payload = source.choice((value, value, b"[BatchError] x", b"[int] x", msgpack.packb(["m", 1, "h", 1, odd(source)])))
+    fields = [
+        MAGIC,
+        ANSWER,
+        source.choice((0, 0, 0, 1, 2, 3, 4, source.randrange(256))),
+        source.choice((0, 1, 2, 3, 4, source.randrange(256))),
+        source.choice((3, 0, 1, source.randrange(256))),
+        len(payload),
+        0,
+        id_ if source.random() < 0.9 else odd(source),
+        source.choice((0, 1, 2, 3, source.randrange(256))),
+        odd_number(source),
+        odd_number(source),
+    ]
+    for at, bits in ((1, 8), (5, 32)):
+        if source.random() < 0.01:
+            fields[at] = odd_number(source, fields[at], bits)
+    whole = padded(payload)
+    fields[6] = _core.crc32c(ANSWER_HEAD.pack(*fields) + payload) if source.random() < 0.99 else odd(source)
+    return ANSWER_HEAD.pack(*fields) + whole
+
+
+def sent_ids(data: bytes) -> list[int]:
+    """The ids of the calls in these bytes."""
+    found, at = [], 0
+    while at < len(data):
+        fields = CALL.unpack_from(data, at)
+        if fields[1] != REGION:
+            found.append(fields[7])
+        at += CALL.size + len(padded(bytes(fields[5])))
+    return found
+
+
+def run_caller(source: Random) -> None:
+    """Answers of a hostile primary."""
+    core = _core.RegionCore(f"calls{next(_names)}", _core.Clock(), site=1, buckets=BUCKETS)
+    route, line = Route(core), _core.CallLine(None)
+    waiting: list[_core.CallSteps] = []
+    for n in range(source.randrange(1, 30)):
+        operation = source.choice((None, _core.UPDATE, _core.DESTROY))
+        condition = _core.Condition("equal", b"v") if operation is not None and source.random() < 0.3 else None
+        steps = _core.CallSteps(route, operation, b"k%d" % source.randrange(9), b"v", (7, 1, n + 1), 1, condition)
+        if not steps.send(line, odd_number(source) or 1, 1_000_000):
+            assert steps.trouble is not None and (line.is_broken or line.on_their_way)
+            continue
+        waiting.append(steps)
+        ids = sent_ids(line.data_to_send()) if source.random() < 0.5 else []
+        stream = b"".join(write_answer(source, id_) for id_ in ids if source.random() < 0.9)
+        while stream:
+            cut = source.choice((1, 40, 100, 5000))
+            line.receive_data(stream[:cut])
+            stream = stream[cut:]
+        for each in list(waiting):
+            try:
+                ended = each.take()
+            except PywanError:
+                waiting.remove(each)
+                continue
+            if ended is not None:
+                waiting.remove(each)
+                assert ended or each.trouble is not None
+                assert ended or each.is_read or each.trouble[0] != "broken" or each.in_doubt
+    line.close()
+
+
 def run(source: Random) -> None:
+    (run_server if source.random() < 0.6 else run_caller)(source)
+
+
+def run_server(source: Random) -> None:
     name = f"calls{next(_names)}"
     region = _core.RegionCore(name, _core.Clock(), site=1, buckets=BUCKETS)
     session = _core.CallSession({name: region}.get)

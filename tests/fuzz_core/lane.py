@@ -205,10 +205,14 @@ def write_section(source: Random, at: list[int]) -> bytes:
 def run_receiver(source: Random) -> None:
     name, clock = f"lane{next(_names)}", _core.Clock()
     core, tail = shared_region(source, name, clock)
+    of_others = set()  # Buckets that another member leads.
     for bucket in range(BUCKETS):
         role = source.choice((_core.TAIL_COPY, _core.TAIL_COPY, _core.TAIL_LEARNER))
-        tail.set_role(bucket, role, LIFE, EPOCH, TRANSFER if role == _core.TAIL_LEARNER else 0)
-    receiver = _core.LaneReceiver({name: core}.get, 5000)
+        leader = source.choice((0, 7, 7, 7, 8))
+        tail.set_role(bucket, role, LIFE, EPOCH, TRANSFER if role == _core.TAIL_LEARNER else 0, leader)
+        if leader == 8:
+            of_others.add(bucket)
+    receiver = _core.LaneReceiver({name: core}.get, 5000, 7)
     session = receiver.open_session()
     at, asked = [1] * BUCKETS, []
     stream = region_frame(1, name, odd_number(source, BUCKETS, 32) or 1 if source.random() < 0.03 else BUCKETS)
@@ -241,7 +245,9 @@ def run_receiver(source: Random) -> None:
             ended = True
         assert clock.ahead_ms <= AHEAD_MS, clock.ahead_ms  # No other member moves the clock further.
         if source.random() < 0.05 and not ended:
-            tail.set_role(source.randrange(BUCKETS), source.randrange(5), LIFE, EPOCH + source.randrange(2), TRANSFER)
+            bucket = source.randrange(BUCKETS)
+            tail.set_role(bucket, source.randrange(5), LIFE, EPOCH + source.randrange(2), TRANSFER)
+            of_others.discard(bucket)
         tell_some(source, tail)
         if source.random() < 0.05:
             receiver.deny(name, source.randrange(BUCKETS), EPOCH + 1)
@@ -252,6 +258,7 @@ def run_receiver(source: Random) -> None:
     assert ended or len(heard) == len(asked)
     for bucket in range(BUCKETS):
         assert tail.state(bucket)["counted"] <= tail.last(bucket) < 1 << 63, tail.state(bucket)
+        assert bucket not in of_others or tail.last(bucket) == 0
     check_heard(tail)
     assert receiver.promise.left_us(now) <= PROMISE_KEPT_US
 
@@ -280,21 +287,32 @@ def run_sender(source: Random) -> None:
         for _ in range(source.choice((1, 1, 2, 4))):
             bucket, kind = source.randrange(BUCKETS), source.choice((0, 0, 0, 1, 2, 3, source.randrange(256)))
             sequence = source.choice((tail.last(bucket), TRANSFER, odd_number(source, tail.last(bucket))))
+            region = odd_number(source, 1, 32) if source.random() < 0.05 else 1
             if source.random() < 0.05:
                 bucket = odd_number(source, bucket, 32)
+            life = odd_number(source, LIFE) if source.random() < 0.05 else LIFE
             epoch = odd_number(source, EPOCH) if source.random() < 0.1 else EPOCH
-            items.append((1, bucket, LIFE, epoch, sequence, kind))
-        if not open_questions or source.random() < 0.1:
-            data = answer(items, odd_number(source, 0))
+            items.append((region, bucket, life, epoch, sequence, kind))
+        count = odd_number(source, len(items), 32) if source.random() < 0.03 else None
+        if source.random() < 0.1:
+            data = answer(items, 0, count)  # What the copy says without being asked.
+        elif not open_questions or source.random() < 0.05:
+            data = answer(items, odd_number(source, 0), count)
+        elif source.random() < 0.03:
+            data = _core.pack_frame(source.randrange(1, 20), source.randbytes(source.randrange(60)), odd_number(source))
         else:
             kind, id_ = open_questions.pop(0)
-            data = answer(items, id_) if kind != PING else _core.pack_frame(PONG, b"", id_)
+            data = answer(items, id_, count) if kind != PING else _core.pack_frame(PONG, b"", id_)
+            if source.random() < 0.02:
+                data = data[:-8] + source.randbytes(8)
         try:
             session.receive_data(data, now)
         except ProtocolError:
             break
         now += source.choice((0, 10, 60_000, 200_000))
         tell_some(source, tail)
+        for news in sender.news():  # A member does this with them.
+            assert news[0] in ("slow", "refused", "learned") and (news[0] == "slow" or news[1] == name), news
     for bucket in range(BUCKETS):
         shown = tail.state(bucket)
         assert shown["counted"] <= shown["last"], shown
