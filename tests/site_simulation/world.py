@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
@@ -274,11 +275,15 @@ class SiteWorld:
 
     def run(self, steps: int = 25) -> None:
         pauses = {(module, name): getattr(module, name) for module, name in PAUSES}
+        drawn = os.urandom
         try:
+            # The identities of calls are drawn by it, and a bucket keeps calls in the order of their identities.
+            os.urandom = random.Random(f"{self.seed} drawn").randbytes
             for (module, name), pause_us in pauses.items():  # They are shorter, as the lease is.
                 setattr(module, name, pause_us * MEMBER_TIMEOUT_US // tables.MEMBER_TIMEOUT_US)
             self._run(steps)
         finally:
+            os.urandom = drawn
             for (module, name), pause_us in pauses.items():
                 setattr(module, name, pause_us)
             _core.simulate_monotonic_us(0)
