@@ -20,9 +20,11 @@ from pywan._core.region.region_changes cimport Condition, RegionCalls
 from pywan._core.values.tagged cimport show
 
 cdef enum:
-    ENTRIES_MAX = 1 << 40   # Of a bucket, in any answer that is believed. The sum of all buckets stays a number.
     SHARDS_MAX = 1 << 20    # Of a bucket. A scan asks for a later shard each time, so it ends.
     PARTS_UNDER_WAY = 128   # Parts of one call that are on their way at the same time.
+
+# Of a bucket, in any answer that is believed. So the sum of all buckets is a length, as Python has them.
+cdef uint64_t ENTRIES_MAX = <uint64_t>1 << 40
 
 
 @cython.auto_pickle(False)
