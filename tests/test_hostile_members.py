@@ -187,7 +187,13 @@ def test_questions_that_cannot_be_are_refused_in_words(pair: Pair, caplog: pytes
     odd = (*ODD, [[]], [{}], "x", 2**64)
     with caplog.at_level(logging.WARNING):
         for value in odd:
-            for question in ([value, epoch, 0], [0, value, 0], [0, [value, 1], 0], [0, [1, value], 0], [0, epoch, value]):
+            for question in (
+                [value, epoch, 0],
+                [0, value, 0],
+                [0, [value, 1], 0],
+                [0, [1, value], 0],
+                [0, epoch, value],
+            ):
                 with pytest.raises(PywanError):
                     pair.ask(questions=[question])
             for field in ("of", "to", "region", "questions"):

@@ -306,11 +306,9 @@ class Tail:
         member's, which counts what the tail holds."""
     def behind(self) -> dict[int, int]:
         """By lane: how many bytes of changes the copy at its end has yet to acknowledge."""
-    def set_role(
-        self, bucket: int, role: int, life: int, epoch: int, transfer: int = 0, leader: int = 0
-    ) -> None:
-        """Sets what this member is for a bucket (TAIL_*). `leader`: the number of the primary's incarnation, whose lane
-        alone brings changes; 0: it is not known."""
+    def set_role(self, bucket: int, role: int, life: int, epoch: int, transfer: int = 0, leader: int = 0) -> None:
+        """Sets what this member is for a bucket (TAIL_*). It adopts the epoch: older ones are refused from now on.
+        `leader`: the number of the primary's incarnation, whose lane alone brings changes; 0: it is not known."""
     def set_copies(self, bucket: int, copies: Iterable[tuple[int, int, int, int]]) -> None:
         """Sets whom a primary sends to: (lane, COPY_*, transfer, acknowledged) for each copy."""
     def hear(self, by_primary: bool = False, says: bool = False) -> None:
@@ -772,9 +770,7 @@ class LaneSender(LaneState):
 class LaneReceiver:
     """Takes what one other member sends of the buckets whose copies are here."""
 
-    def __new__(
-        cls, find_region: Callable[[str], RegionCore | None], member_timeout_ms: int, member: int = 0
-    ) -> Self:
+    def __new__(cls, find_region: Callable[[str], RegionCore | None], member_timeout_ms: int, member: int = 0) -> Self:
         """`member`: the number of the other member's incarnation; 0: it is not known, and may lead any bucket."""
     @property
     def promise(self) -> Promise: ...

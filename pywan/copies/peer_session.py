@@ -132,7 +132,7 @@ _promised_us = Range(0, PROMISED_US_MAX).reader("for how long a copy has promise
 
 def asked_of(request: dict[str, Any]) -> Asked:
     """Reads a message with questions. ProtocolError if it is not whole, or says what cannot be."""
-    region = request.get("region")
+    region: Any = request.get("region")
     questions = list_of(request.get("questions"), QUESTIONS_MAX, "questions about copies")
     if questions and not is_name(region):
         raise ProtocolError(f"questions about the copies of region {quoted(region)}, which is no name")

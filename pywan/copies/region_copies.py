@@ -30,8 +30,8 @@ class Question(NamedTuple):
 
 class Answer(NamedTuple):
     """The copy follows the epoch. `last` is its last sequence. `entries` are changes from `after` + 1 on: at least one
-    if `last` is beyond `after`, otherwise none. `before` is an earlier epoch, the one that it had adopted before; `led`:
-    it was its primary, and accepted changes."""
+    if `last` is beyond `after`, otherwise none. `before` is an earlier epoch, which it had adopted before. `led`: it
+    was its primary, and accepted changes."""
 
     bucket: int
     epoch: Epoch

@@ -202,16 +202,22 @@ def write_section(source: Random, at: list[int]) -> bytes:
     return section(entries, first, **{"bucket": bucket, "counted": counted, "heard": heard, **more})
 
 
-def run_receiver(source: Random) -> None:
-    name, clock = f"lane{next(_names)}", _core.Clock()
-    core, tail = shared_region(source, name, clock)
-    of_others = set()  # Buckets that another member leads.
+def set_roles(source: Random, tail: _core.Tail) -> set[int]:
+    """Makes the member a copy or a learner of each bucket. Returns those that another one than member 7 leads."""
+    of_others = set()
     for bucket in range(BUCKETS):
         role = source.choice((_core.TAIL_COPY, _core.TAIL_COPY, _core.TAIL_LEARNER))
         leader = source.choice((0, 7, 7, 7, 8))
         tail.set_role(bucket, role, LIFE, EPOCH, TRANSFER if role == _core.TAIL_LEARNER else 0, leader)
         if leader == 8:
             of_others.add(bucket)
+    return of_others
+
+
+def run_receiver(source: Random) -> None:
+    name, clock = f"lane{next(_names)}", _core.Clock()
+    core, tail = shared_region(source, name, clock)
+    of_others = set_roles(source, tail)
     receiver = _core.LaneReceiver({name: core}.get, 5000, 7)
     session = receiver.open_session()
     at, asked = [1] * BUCKETS, []
@@ -263,6 +269,35 @@ def run_receiver(source: Random) -> None:
     assert receiver.promise.left_us(now) <= PROMISE_KEPT_US
 
 
+def write_items(source: Random, tail: _core.Tail) -> list[tuple[int, int, int, int, int, int]]:
+    items = []
+    for _ in range(source.choice((1, 1, 2, 4))):
+        bucket, kind = source.randrange(BUCKETS), source.choice((0, 0, 0, 1, 2, 3, source.randrange(256)))
+        sequence = source.choice((tail.last(bucket), TRANSFER, odd_number(source, tail.last(bucket))))
+        region = odd_number(source, 1, 32) if source.random() < 0.05 else 1
+        if source.random() < 0.05:
+            bucket = odd_number(source, bucket, 32)
+        life = odd_number(source, LIFE) if source.random() < 0.05 else LIFE
+        epoch = odd_number(source, EPOCH) if source.random() < 0.1 else EPOCH
+        items.append((region, bucket, life, epoch, sequence, kind))
+    return items
+
+
+def write_answer(source: Random, tail: _core.Tail, open_questions: list[tuple[int, int]]) -> bytes:
+    """What a copy may say next. It answers the oldest question, which is open no more then, or something else."""
+    items, chance = write_items(source, tail), source.random()
+    count = odd_number(source, len(items), 32) if source.random() < 0.03 else None
+    if chance < 0.1:
+        return answer(items, 0, count)  # Nobody asked for it.
+    if chance < 0.15 or not open_questions:
+        return answer(items, odd_number(source, 0), count)
+    if chance < 0.18:
+        return _core.pack_frame(source.randrange(1, 20), source.randbytes(source.randrange(60)), odd_number(source))
+    kind, id_ = open_questions.pop(0)
+    data = answer(items, id_, count) if kind != PING else _core.pack_frame(PONG, b"", id_)
+    return data[:-8] + source.randbytes(8) if chance < 0.2 else data
+
+
 def run_sender(source: Random) -> None:
     name = f"lane{next(_names)}"
     core, tail = shared_region(source, name, _core.Clock())
@@ -283,28 +318,7 @@ def run_sender(source: Random) -> None:
                 open_questions += [(f.type, f.id) for f in split_frames(data) if f.type != REGIONS]
         except ProtocolError:
             break
-        items = []
-        for _ in range(source.choice((1, 1, 2, 4))):
-            bucket, kind = source.randrange(BUCKETS), source.choice((0, 0, 0, 1, 2, 3, source.randrange(256)))
-            sequence = source.choice((tail.last(bucket), TRANSFER, odd_number(source, tail.last(bucket))))
-            region = odd_number(source, 1, 32) if source.random() < 0.05 else 1
-            if source.random() < 0.05:
-                bucket = odd_number(source, bucket, 32)
-            life = odd_number(source, LIFE) if source.random() < 0.05 else LIFE
-            epoch = odd_number(source, EPOCH) if source.random() < 0.1 else EPOCH
-            items.append((region, bucket, life, epoch, sequence, kind))
-        count = odd_number(source, len(items), 32) if source.random() < 0.03 else None
-        if source.random() < 0.1:
-            data = answer(items, 0, count)  # What the copy says without being asked.
-        elif not open_questions or source.random() < 0.05:
-            data = answer(items, odd_number(source, 0), count)
-        elif source.random() < 0.03:
-            data = _core.pack_frame(source.randrange(1, 20), source.randbytes(source.randrange(60)), odd_number(source))
-        else:
-            kind, id_ = open_questions.pop(0)
-            data = answer(items, id_, count) if kind != PING else _core.pack_frame(PONG, b"", id_)
-            if source.random() < 0.02:
-                data = data[:-8] + source.randbytes(8)
+        data = write_answer(source, tail, open_questions)
         try:
             session.receive_data(data, now)
         except ProtocolError:

@@ -39,8 +39,7 @@ cdef tuple OUTCOMES        # The names of outcomes, by their numbers.
 cdef class CallSession(Session):
     cdef object find_region
     cdef dict names, states         # By number: the names that the caller told, and the CompiledRegion of that name.
-    cdef wan_pages regions          # region_core *, by number: the same region. NULL: it was not looked up, or is not
-                                    # there.
+    cdef wan_pages regions          # region_core *, by number. NULL: it was not looked up, or is not there.
     cdef int socket_file            # Of the connection. -1: the session has none.
     cdef wan_buffer waits           # call_wait after call_wait.
     cdef wan_buffer found           # The value that a condition found.
