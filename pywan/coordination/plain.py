@@ -7,7 +7,8 @@ A class whose values come from another process, or from a disk, says in its anno
 
 `reader(MemberProfile)` makes a function of that. It takes a list with the plain values of the fields in their order,
 and returns a profile, or raises ProtocolError in words that name the field. So no other line sees a value that is of
-another type or out of its range. What several fields must fulfil together is said by a method `problem` of the class:
+another type or out of its range. A record of more than two fields may be longer than this version knows, or lack those
+that came `Since` a later version than its writer's (pywan.base.versions). What several fields must fulfil together is said by a method `problem` of the class:
 it returns what is wrong in words, or "".
 """
 
@@ -33,6 +34,8 @@ Read = Callable[[Any], Any]
 T = TypeVar("T")
 
 PACKED_MAX_BYTES = 64 << 20  # The limit for packed parts, unpacked.
+CHUNK_BYTES = 64 << 10  # So many are unpacked at a time.
+PART_MAX_BYTES = 2 << 20  # The limit for one part: the profile of a member with 4,096 regions of long names has half.
 PART_MAX_VALUES = 1 << 15  # The limit for the values of one part: a member with 4,096 regions has half of that.
 PART_MAX_DEPTH = 8
 NAMES_KEPT = 1 << 12
@@ -143,13 +146,22 @@ class Most:
     each_once: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Since:
+    """The field came with that version of the protocol. It has a default, and stands behind all earlier ones."""
+
+    version: int
+
+
 def reader(form: Any, what: str = "") -> Read:
     """Returns the function that reads the plain form of `form`: a class, or an annotation. `what` names the value in
     errors. TypeError: the annotation says no range."""
     origin, parts = get_origin(form), get_args(form)
     if origin is Annotated:
-        rule = parts[1]
-        return _many(get_args(parts[0])[0], rule, what) if isinstance(rule, Most) else rule.reader(what)
+        rule = next((each for each in parts[1:] if not isinstance(each, Since)), None)
+        if rule is None:
+            return reader(parts[0], what)
+        return _many(get_args(parts[0])[0], rule, what) if isinstance(rule, Most) else rule.reader(what)  # type: ignore[no-any-return]
     if origin is tuple and Ellipsis not in parts:
         return _all([reader(each, what) for each in parts], what)
     if origin in (Union, types.UnionType) and len(parts) == 2 and parts[1] is type(None):
@@ -177,9 +189,11 @@ def record(form: type[T]) -> Callable[[Any], T]:
 def _record(form: Any) -> Read:
     names = getattr(form, "_fields", None) or [each.name for each in dataclasses.fields(form)]
     readers, what = [field_reader(form, name) for name in names], f"a {_in_words(form)}"
-    if hasattr(form, "_fields") and not hasattr(form, "problem"):
+    if len(readers) == 2 and hasattr(form, "_fields") and not hasattr(form, "problem"):
         return _all(readers, what, functools.partial(tuple.__new__, form))
-    read_all = _all(readers, what)
+    hints = get_type_hints(form, include_extras=True)
+    later = sum(any(isinstance(part, Since) for part in get_args(hints[name])) for name in names)
+    read_all = _all(readers, what) if len(readers) == 2 else _first_of(readers, len(readers) - later, what)
     if not hasattr(form, "problem"):
         return lambda value: form(*read_all(value))
 
@@ -215,6 +229,17 @@ def _all(readers: list[Read], what: str, make: Callable[[tuple[Any, ...]], Any] 
         if type(value) is list and len(value) == count:
             return make(tuple([read_one(each) for read_one, each in zip(readers, value, strict=True)]))
         raise ProtocolError(f"{what} has {count} parts, and is not {quoted(value)}")
+
+    return read
+
+
+def _first_of(readers: list[Read], least: int, what: str) -> Read:
+    """At least so many of the fields. What comes behind those that are known is of a later version."""
+
+    def read(value: Any) -> tuple[Any, ...]:
+        if type(value) is list and len(value) >= least:
+            return tuple([read_one(each) for read_one, each in zip(readers, value, strict=False)])
+        raise ProtocolError(f"{what} has at least {least} parts, and is not {quoted(value)}")
 
     return read
 
@@ -294,41 +319,57 @@ def pack(parts: Iterable[Any]) -> bytes:
 
 
 def unpack(data: Any) -> Iterator[Any]:
-    """Yields the parts one at a time, each as its plain values. So a message that unpacks to more than it seems costs
-    the memory of its bytes, at most PACKED_MAX_BYTES, and of the values of one part.
+    """Yields the parts one at a time, each as its plain values. They are unpacked as they are read, so a message that
+    unpacks to more than it seems costs the memory of one part.
 
     ProtocolError, while it is read: it is cut, or a part is over a limit.
     """
     if type(data) is not bytes:
         raise ProtocolError(f"packed values are bytes, and not {quoted(data)}")
-    inflate = zlib.decompressobj()
-    try:
-        plain = inflate.decompress(data, PACKED_MAX_BYTES)
-    except zlib.error as error:
-        raise ProtocolError(f"packed values cannot be read: {error}") from None
-    if not inflate.eof:
-        raise ProtocolError(f"packed values are cut, or take more than {PACKED_MAX_BYTES} bytes")
-    return _parts_of(plain)
+    return _parts_of(_inflated(data))
 
 
-def _parts_of(plain: bytes) -> Iterator[Any]:
-    unpacker = msgpack.Unpacker(max_buffer_size=PACKED_MAX_BYTES, strict_map_key=False)
-    unpacker.feed(plain)
-    at, view = 0, memoryview(plain)
-    while at < len(plain):
+def _inflated(data: bytes) -> Iterator[bytes]:
+    """Yields the unpacked bytes, at most CHUNK_BYTES at a time."""
+    inflate, left = zlib.decompressobj(), PACKED_MAX_BYTES
+    while not inflate.eof:
         try:
-            unpacker.skip()  # It makes no objects, and says where the part ends.
-            end = unpacker.tell()
-            # A value takes a byte at least, so most parts need not be measured.
-            if end - at > PART_MAX_VALUES and measure_message(view[at:end], PART_MAX_VALUES, PART_MAX_DEPTH)[1]:
-                raise ProtocolError(
-                    f"a part of packed values has more than {PART_MAX_VALUES} values, or {PART_MAX_DEPTH} lists in each"
-                    " other"
-                )
-            part = msgpack.unpackb(view[at:end], strict_map_key=False)
+            chunk = inflate.decompress(data, CHUNK_BYTES)
+        except zlib.error as error:
+            raise ProtocolError(f"packed values cannot be read: {error}") from None
+        data, left = inflate.unconsumed_tail, left - len(chunk)
+        if left < 0 or (not chunk and not inflate.eof):
+            raise ProtocolError(f"packed values are cut, or take more than {PACKED_MAX_BYTES} bytes")
+        yield chunk
+
+
+def _parts_of(chunks: Iterable[bytes]) -> Iterator[Any]:
+    unpacker, begun, at = msgpack.Unpacker(max_buffer_size=PART_MAX_BYTES + CHUNK_BYTES), bytearray(), 0
+    for chunk in chunks:  # `begun` is what came behind the last part, which ends at `at`.
+        begun += chunk
+        try:
+            unpacker.feed(chunk)
+            while True:
+                unpacker.skip()  # It makes no objects, and says where the part ends.
+                length = unpacker.tell() - at
+                yield _part_of(bytes(begun[:length]))
+                del begun[:length]
+                at += length
+        except msgpack.OutOfData:
+            if len(begun) > PART_MAX_BYTES:
+                raise ProtocolError(f"a part of packed values has more than {PART_MAX_BYTES} bytes") from None
         except ProtocolError:
             raise
         except Exception as error:  # msgpack raises half a dozen kinds. All mean the same here.
             raise ProtocolError(f"packed values cannot be read: {str(error) or type(error).__name__}") from None
-        yield part
-        at = end
+    if begun:
+        raise ProtocolError("packed values are cut: the last part is not whole")
+
+
+def _part_of(data: bytes) -> Any:
+    # A value takes a byte at least, so most parts need not be measured.
+    if len(data) > PART_MAX_VALUES and measure_message(data, PART_MAX_VALUES, PART_MAX_DEPTH)[1]:
+        raise ProtocolError(
+            f"a part of packed values has more than {PART_MAX_VALUES} values, or {PART_MAX_DEPTH} lists in each other"
+        )
+    return msgpack.unpackb(data, strict_map_key=False)
