@@ -11,6 +11,7 @@ from typing import Any
 
 import pywan
 from pywan.base.addresses import Address, parse_locators
+from pywan.base.versions import VERSION
 from pywan.coordination.messages import Tables
 from pywan.coordination.tables import Bucket, BucketKey, Incarnation, Kind, RegionAttributes
 from pywan.site.agent import Agent
@@ -71,7 +72,7 @@ class SmallMember:
         """The fields of a message that is this member's own word."""
         with self.agent._changed:
             message = self.agent._session.encoded_requests([])
-        return {"me": message["me"], "nonce": message["nonce"]}
+        return {"me": message["me"], "nonce": message["nonce"], "version": VERSION}
 
     @property
     def buckets(self) -> dict[BucketKey, Bucket]:

@@ -7,6 +7,7 @@ import random
 
 import pytest
 
+from pywan.base import versions
 from pywan.coordination.tables import Incarnation
 from pywan.errors import IncompatibleSystemError, ProtocolError, PywanError
 from pywan.protocol import between_members as wire
@@ -37,10 +38,16 @@ def test_a_member_of_another_life_or_site_is_refused_by_name():
     assert "site-8" in wire.refusal_of(wire.Opening(ONE, OTHER, "site-8"), OTHER, "site-7")
 
 
-def test_another_version_is_refused_with_the_remedy():
-    message = wire.encode_opening(wire.LANE, wire.Opening(ONE, OTHER, "site-7", wire.VERSION + 1))
-    with pytest.raises(IncompatibleSystemError, match="run the same version"):
+def test_a_version_that_does_not_go_with_ours_is_refused_with_the_remedy(monkeypatch):
+    later = wire.Opening(ONE, OTHER, "site-7", versions.VERSION + 1)
+    assert wire.decode_opening(body_of(wire.encode_opening(wire.LANE, later))).version == versions.VERSION
+    message = wire.encode_opening(wire.LANE, wire.Opening(ONE, OTHER, "site-7", versions.VERSION + 2))
+    with pytest.raises(IncompatibleSystemError, match=f"member {ONE.name} speaks version 3 .* upgrade the site"):
         wire.decode_opening(body_of(message))
+    answer = body_of(wire.encode_answer(wire.LANE))
+    monkeypatch.setattr(versions, "VERSION", versions.VERSION + 2)
+    with pytest.raises(IncompatibleSystemError, match="member other speaks version 1"):
+        wire.check_answer(answer, "member other")
 
 
 def test_another_protocol_and_too_long_a_body_are_refused_before_they_are_read():

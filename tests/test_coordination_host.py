@@ -8,6 +8,7 @@ import socket
 import sqlite3
 
 from pywan.base.processes import has_ended, this_process
+from pywan.base.versions import VERSION
 from pywan.coordination import encoding
 from pywan.coordination.claims import CLAIM_FILE, JOURNAL_FILE
 from pywan.coordination.journal import Journal
@@ -61,7 +62,7 @@ def test_a_locator_that_only_the_second_one_knows_is_told_who_coordinates(tmp_pa
         port = two.port
         one.stop()
         with locator("two", port=port, dir=tmp_path, locators=str(one.address)) as again:
-            answer = call_once(again.address, "coordination-poll", me=["a", 1], stored=[0, 0])
+            answer = call_once(again.address, "coordination-poll", version=VERSION, me=["a", 1], stored=[0, 0])
             assert answer["decides"] is False and answer["coordinator"] == "one"
             assert answer["address"] == str(one.address)
 

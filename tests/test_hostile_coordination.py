@@ -18,6 +18,7 @@ import pytest
 
 import pywan
 from pywan.base.processes import has_ended, this_machine
+from pywan.base.versions import VERSION
 from pywan.config.attributes import MAX_BUCKETS
 from pywan.coordination import encoding, plain
 from pywan.coordination.claims import JOURNAL_FILE
@@ -228,7 +229,7 @@ def test_a_join_that_says_what_cannot_be_is_refused_and_nothing_of_it_is_taken(s
 
 def test_the_same_join_with_values_in_range_is_taken(tmp_path):
     with locator(dir=tmp_path) as started:
-        reply = call_once(started.address, "coordination-join", **join(**held()))
+        reply = call_once(started.address, "coordination-join", version=VERSION, **join(**held()))
         assert not reply["refused"] and coordination(started)["generation"] > 1
 
 
@@ -342,7 +343,7 @@ def test_a_flood_of_bad_requests_writes_a_limited_number_of_lines(tmp_path, capl
     with locator(dir=tmp_path) as started:
         for _ in range(60):
             with pytest.raises(ProtocolError):
-                call_once(started.address, "coordination-join", profile="x" * 1000)
+                call_once(started.address, "coordination-join", version=VERSION, profile="x" * 1000)
         assert 0 < len(lines_of(caplog)) <= 21 and no_traceback(caplog)
 
 
@@ -408,8 +409,8 @@ class LyingCoordinator:
             return {"locator": "L", "site": 1, "coordinator": "L", "coordinator_address": self.address,
                     "site_identity": "site", "decided": True}  # fmt: skip
         self.asked += 1
-        good = {"decides": True, "coordinator": "L", "site_identity": "site", "lease_us": 5_000_000, "refused": [],
-                "tables": packed()}  # fmt: skip
+        good = {"version": VERSION, "decides": True, "coordinator": "L", "site_identity": "site",
+                "lease_us": 5_000_000, "refused": [], "tables": packed()}  # fmt: skip
         return {**good, **self._reply}
 
 
@@ -534,7 +535,7 @@ def test_a_file_that_cannot_be_is_refused_by_name_with_the_way_out(tmp_path, cap
 
 def test_a_member_that_names_what_nobody_reached_is_told_what_to_do(tmp_path):
     with locator(dir=tmp_path) as started:
-        reply = call_once(started.address, "coordination-join", **join(stored=(RUN_MAX - 1, 1)))
+        reply = call_once(started.address, "coordination-join", version=VERSION, **join(stored=(RUN_MAX - 1, 1)))
         reason = reply["refused"][0][0]
         assert "start it in an empty folder" in reason and "--recover-from-members" in reason
 

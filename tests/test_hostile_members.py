@@ -21,6 +21,7 @@ import pywan
 from fuzz_core import calls
 from fuzz_core.lane import region_frame
 from pywan import _core
+from pywan.base import versions
 from pywan.calls.pool import CallPool
 from pywan.calls.route import Route
 from pywan.calls.table import BucketTable, KnownPrimary
@@ -65,7 +66,7 @@ class Pair:
             "from": list(self.other),
             "to": list(self.me),
             "site": self.one.agent.site_identity,
-            "version": wire.VERSION,
+            "version": versions.VERSION,
             "depth": 0,
             "line": 1,
         }
@@ -135,7 +136,7 @@ def test_an_opening_with_a_field_that_cannot_be_is_refused(
         for body in ([], 7, "x", {"from": 1}):
             with pytest.raises((ConnectivityError, IncompatibleSystemError, ProtocolError)):
                 pair.open(protocol, body)
-    assert any("the opening of a member: version is None" in each.message for each in caplog.records)
+    assert any("says that it speaks version None" in each.message for each in caplog.records)
     assert len([each for each in caplog.records if "127.0.0.1" in each.message]) <= 40, "the log is flooded"
 
 

@@ -17,6 +17,7 @@ import pytest
 
 import pywan
 from pywan.base.addresses import Address
+from pywan.base.versions import VERSION
 from pywan.coordination import encoding
 from pywan.coordination.admission import ASKED_MAX, SILENCES_A_TIMEOUT, Admission
 from pywan.coordination.decisions import Decisions
@@ -60,7 +61,7 @@ class Liar:
             "nonce": self.nonce,
             **fields,
         }
-        reply = call_once(self.site.address, "coordination-join", timeout=LIMIT_S, **message)
+        reply = call_once(self.site.address, "coordination-join", timeout=LIMIT_S, version=VERSION, **message)
         return [encoding.refused_of(each).reason for each in reply["refused"]]
 
 
@@ -99,7 +100,7 @@ def test_a_request_in_the_name_of_a_member_is_refused_and_changes_nothing(reques
         before = decided(b)
         me = encoding.plain_incarnation(a.agent.me)
         with pytest.raises(IllegalStateError, match="this is not member a"):
-            call_once(site.address, "coordination-ask", me=me, nonce=nonce, requests=[request_])
+            call_once(site.address, "coordination-ask", version=VERSION, me=me, nonce=nonce, requests=[request_])
         goes_on(site, a, b)
         assert decided(b) == before and not coordination(site)["problem"]
 
@@ -111,7 +112,7 @@ def test_a_request_to_take_a_copy_out_in_the_name_of_its_primary_is_refused():
         pair = [encoding.plain_key(key), encoding.plain_epoch(bucket.epoch)]
         request_ = ["unreachable", encoding.plain_incarnation(b.agent.me), pair]
         with pytest.raises(IllegalStateError, match="this is not member a"):
-            call_once(site.address, "coordination-ask", me=[*a.agent.me], requests=[request_])
+            call_once(site.address, "coordination-ask", version=VERSION, me=[*a.agent.me], requests=[request_])
         goes_on(site, a, b)
         assert decided(b) == before
 
@@ -123,7 +124,9 @@ def test_a_question_in_the_name_of_a_member_that_has_died_renews_no_lease():
 
         def is_gone() -> bool:
             with contextlib.suppress(IllegalStateError):
-                call_once(site.address, "coordination-poll", me=me, stored=stored, nonce=bytes(NONCE_BYTES))
+                call_once(
+                    site.address, "coordination-poll", version=VERSION, me=me, stored=stored, nonce=bytes(NONCE_BYTES)
+                )
             return a.agent.me not in b.agent.tables.members
 
         eventually(is_gone, what="the end of the lease")
@@ -135,7 +138,7 @@ def test_whoever_names_a_member_has_no_connection_of_it_whose_end_would_make_it_
         with host._changed:
             before = set(host._connections)
         with pytest.raises(IllegalStateError, match="this is not member a"):
-            client.call("coordination-ask", me=[*a.agent.me], requests=[])
+            client.call("coordination-ask", version=VERSION, me=[*a.agent.me], requests=[])
         with host._changed:
             assert set(host._connections) <= before
         goes_on(site, a, b)
@@ -165,7 +168,7 @@ def test_a_member_is_told_from_a_liar_after_the_coordinator_has_started_again(tm
         with locator(dir=tmp_path, port=port) as again:
             goes_on(again, a, b)
             with pytest.raises(IllegalStateError, match="this is not member a"):
-                call_once(again.address, "coordination-ask", me=[*me], requests=[["left"]])
+                call_once(again.address, "coordination-ask", version=VERSION, me=[*me], requests=[["left"]])
             assert a.agent.me == me
             goes_on(again, a, b)
 
@@ -231,7 +234,7 @@ def test_a_flood_of_words_in_the_name_of_a_member_writes_one_line(caplog):
     with site_of_two() as (site, a, b), caplog.at_level(logging.INFO, "pywan"):
         for _ in range(400):
             with contextlib.suppress(IllegalStateError):
-                call_once(site.address, "coordination-ask", me=[*a.agent.me], requests=[["left"]])
+                call_once(site.address, "coordination-ask", version=VERSION, me=[*a.agent.me], requests=[["left"]])
         goes_on(site, a, b)
         told = [each for each in caplog.records if "the word of member" in each.getMessage()]
         assert len(told) == 1 and len(caplog.records) < 20
@@ -274,7 +277,7 @@ class FakeLocator:
 
     def __init__(self, who: dict | None = None, **reply: object) -> None:
         self.asked: list[str] = []
-        self.who, self.reply = who or {}, reply
+        self.who, self.reply = who or {}, {"version": VERSION, **reply}
         self.server = ControlServer("127.0.0.1", 0, self._answer, name="fake locator").start()
         self.address = Address("127.0.0.1", self.server.port)
 
@@ -337,6 +340,7 @@ def test_a_member_that_names_another_coordinator_changes_nothing(tmp_path):
         reply = call_once(
             site.address,
             "coordination-join",
+            version=VERSION,
             profile=encoding.plain_profile(liar.profile),
             nonce=liar.nonce,
             stored=[0, 0],
@@ -389,7 +393,7 @@ def test_a_member_is_led_from_locator_to_locator_no_further_than_the_limit():
         chain = [stack.enter_context(FakeLocator()) for _ in range(asking.LED_MAX + 4)]
         for each, after in itertools.pairwise(chain):
             each.who = {**CLAIM, "locator": "evil"}
-            each.reply = {"decides": False, "coordinator": "evil", "address": str(after.address)}
+            each.reply = {"version": VERSION, "decides": False, "coordinator": "evil", "address": str(after.address)}
         client = asking.CoordinatorClient("a", 1, lambda: [chain[0].address])
         with pytest.raises(ConnectivityError):
             client.ask("coordination-join", "", (), {})

@@ -560,9 +560,14 @@ class AgentSession:
         changes = self._take_tables(tables) if tables is not None else []
         return [*changes, *self._extend(question.sent_us, told.lease_us)]
 
-    def news_failed(self, problem: str, now_us: int) -> bool:
-        """Nobody coordinates, and this is why. Returns whether that is new."""
+    def news_failed(self, problem: str, now_us: int, *, is_refused: bool = False) -> bool:
+        """Nobody coordinates, and this is why. Returns whether that is new.
+
+        `is_refused`: somebody does, whom the member cannot speak with.
+        """
         self.has_tried = True
+        if is_refused and not self.is_joined:
+            self.refusal, self.retries = problem, False
         self.news_due_us = now_us + self._pause_us
         self._pause_us = min(self._pause_us * 2, RETRY_MAX_US)
         is_new, self.problem = not self.problem, problem

@@ -7,9 +7,11 @@ A class whose values come from another process, or from a disk, says in its anno
 
 `reader(MemberProfile)` makes a function of that. It takes a list with the plain values of the fields in their order,
 and returns a profile, or raises ProtocolError in words that name the field. So no other line sees a value that is of
-another type or out of its range. A record of more than two fields may be longer than this version knows, or lack those
-that came `Since` a later version than its writer's (pywan.base.versions). What several fields must fulfil together is said by a method `problem` of the class:
+another type or out of its range. What several fields must fulfil together is said by a method `problem` of the class:
 it returns what is wrong in words, or "".
+
+A record of more than two fields may be longer than this version knows, or lack those that came `Since` a later version
+than its writer's (pywan.base.versions).
 """
 
 from __future__ import annotations
@@ -161,7 +163,7 @@ def reader(form: Any, what: str = "") -> Read:
         rule = next((each for each in parts[1:] if not isinstance(each, Since)), None)
         if rule is None:
             return reader(parts[0], what)
-        return _many(get_args(parts[0])[0], rule, what) if isinstance(rule, Most) else rule.reader(what)  # type: ignore[no-any-return]
+        return _many(get_args(parts[0])[0], rule, what) if isinstance(rule, Most) else rule.reader(what)
     if origin is tuple and Ellipsis not in parts:
         return _all([reader(each, what) for each in parts], what)
     if origin in (Union, types.UnionType) and len(parts) == 2 and parts[1] is type(None):

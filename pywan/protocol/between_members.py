@@ -7,18 +7,18 @@ the same way. docs/wire_format.md describes the same, byte by byte.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgpack
 
+from pywan.base import versions
 from pywan.base.names import is_name, printable, quoted
 from pywan.coordination.tables import Incarnation
 from pywan.errors import IncompatibleSystemError, ProtocolError
 
 LANE = b"PWL1"  # Changes of buckets, from their primary to a copy.
 CALLS = b"PWK1"  # Operations on keys whose primary is the member that is called.
-VERSION = 2
 HEAD_BYTES = 8
 BODY_BYTES_MAX = 4096
 MEMBER_ID_MAX = 2**32 - 1
@@ -42,7 +42,7 @@ class Opening:
     from_: Incarnation
     to: Incarnation
     site_identity: str  # At most SITE_CHARACTERS_MAX.
-    version: int = VERSION
+    version: int = field(default_factory=lambda: versions.VERSION)  # Read: the one that both ends speak.
     # Of calls: how many calls the caller's thread is serving, one within the other. Connections of one depth never wait
     # for those of a lower one. At most DEPTH_MAX.
     depth: int = 0
@@ -65,7 +65,7 @@ def encode_opening(protocol: bytes, opening: Opening) -> bytes:
 
 def encode_answer(protocol: bytes, refusal: str = "") -> bytes:
     """`refusal`: why the connection is refused; empty: it is accepted."""
-    return _encode(protocol, {"refusal": refusal[:1000]})
+    return _encode(protocol, {"refusal": refusal[:1000], "version": versions.VERSION})
 
 
 def length_of_body(protocol: bytes, head: bytes) -> int:
@@ -81,12 +81,7 @@ def length_of_body(protocol: bytes, head: bytes) -> int:
 def decode_opening(body: bytes) -> Opening:
     """Reads an opening. ProtocolError names the field that cannot be; IncompatibleSystemError: another version."""
     fields = _decode(body)
-    version = _number(fields, "version", 0, MEMBER_ID_MAX)
-    if version != VERSION:
-        raise IncompatibleSystemError(
-            f"the other member speaks version {version} of the protocol between members, and this one {VERSION}:"
-            " run the same version of pywan on all members of a site"
-        )
+    agreed = versions.agreed(fields.get("version"), _opener(fields), "this member")
     site = fields.get("site")
     if not isinstance(site, str) or len(site) > SITE_CHARACTERS_MAX:
         raise ProtocolError(f"the opening of a member: site is {quoted(site)}, and no identity of a site")
@@ -94,19 +89,22 @@ def decode_opening(body: bytes) -> Opening:
         _incarnation(fields, "from"),
         _incarnation(fields, "to"),
         site,
-        version,
+        agreed,
         _number(fields, "depth", 0, DEPTH_MAX),
         _number(fields, "line", 0, LINE_MAX),
     )
 
 
 def check_answer(body: bytes, who: str) -> None:
-    """Raises IncompatibleSystemError, with the words of the other side, if it refused."""
-    refusal = _decode(body).get("refusal")
+    """Raises IncompatibleSystemError, with the words of the other side, if it refused; or in our own, if it speaks a
+    version that does not go with ours."""
+    fields = _decode(body)
+    refusal = fields.get("refusal")
     if not isinstance(refusal, str):
         raise ProtocolError(f"{who}: the answer to the opening is not whole")
     if refusal:
         raise IncompatibleSystemError(f"{who} refused the connection: {printable(refusal)}")
+    versions.agreed(fields.get("version"), who, "this member")
 
 
 def refusal_of(opening: Opening, me: Incarnation, site_identity: str) -> str:
@@ -142,6 +140,12 @@ def _decode(body: bytes) -> dict[str, Any]:
     if not isinstance(fields, dict):
         raise ProtocolError("the opening of a member is no map")
     return fields
+
+
+def _opener(fields: dict[str, Any]) -> str:
+    """Names the member that an opening is from, before it is read."""
+    told = fields.get("from")
+    return f"member {told[0]}" if isinstance(told, list) and told and is_name(told[0]) else "the other member"
 
 
 def _number(fields: dict[str, Any], name: str, least: int, most: int) -> int:

@@ -41,6 +41,7 @@ from pywan.coordination.proofs import NONCE_BYTES
 from pywan.coordination.tables import Bucket, BucketKey, Epoch, Incarnation, Learner, RegionAttributes
 from pywan.errors import (
     IllegalStateError,
+    IncompatibleSystemError,
     NotFoundError,
     ProtocolError,
     PywanError,
@@ -476,7 +477,8 @@ class Agent:
             if self._stopping:
                 self._session.has_tried = True
                 return
-            is_new = self._session.news_failed(str(error), boot_us())
+            is_refused = isinstance(error, IncompatibleSystemError)
+            is_new = self._session.news_failed(str(error), boot_us(), is_refused=is_refused)
             if is_new and not isinstance(error, NotFoundError):
                 log.warning(
                     "member %s: coordinator %s is away: %s; the member goes on, and what needs a decision waits",

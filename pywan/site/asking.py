@@ -6,9 +6,17 @@ import threading
 from collections.abc import Callable, Collection
 from typing import Any
 
+from pywan.base import versions
 from pywan.base.addresses import Address, parse_locators
 from pywan.base.names import is_name, printable, quoted
-from pywan.errors import ConfigurationError, ConnectivityError, NotFoundError, PywanError
+from pywan.errors import (
+    ConfigurationError,
+    ConnectivityError,
+    IncompatibleSystemError,
+    NotFoundError,
+    ProtocolError,
+    PywanError,
+)
 from pywan.transport.control import ControlClient
 
 CALL_TIMEOUT_S = 3.0
@@ -49,10 +57,11 @@ class CoordinatorClient:
 
     def tell(self, address: Address, op: str, **fields: Any) -> dict[str, Any]:
         """Sends requests to the coordinator where it was. ConnectivityError: it does not answer."""
-        return self._client("asks", address).call(op, **fields)
+        return self._call("asks", address, op, fields)
 
     def ask(self, op: str, identity: str, foreign: Collection[str], fields: dict[str, Any]) -> dict[str, Any]:
-        """Asks the coordinator for news, wherever it is. ConnectivityError says why no locator coordinates.
+        """Asks the coordinator for news, wherever it is. ConnectivityError says why no locator coordinates;
+        IncompatibleSystemError, that one speaks a version that does not go with the member's.
 
         Args:
             op: What is asked.
@@ -64,14 +73,18 @@ class CoordinatorClient:
         known = list(dict.fromkeys([*filter(None, [self.address]), *self._locators()]))
         addresses = [each for each in known if str(each) not in foreign] or known
         reasons: list[str] = []
+        incompatible: IncompatibleSystemError | None = None
         for address in addresses:  # It gets longer: a locator may name another one.
             try:
-                reply = self._client("news", address).call(op, **fields)
+                reply = self._call("news", address, op, fields)
             except NotFoundError:
                 reasons.append(f"locator {address} is of a version without a coordinator")
                 continue
-            except ConnectivityError as error:
+            except (ConnectivityError, ProtocolError) as error:
                 reasons.append(str(error))
+                continue
+            except IncompatibleSystemError as error:
+                incompatible = error
                 continue
             if reply.get("decides") is True:
                 self._found(address)
@@ -85,6 +98,8 @@ class CoordinatorClient:
             else:
                 reasons.append(f"nothing answers at {there} as the coordinator of this site")
         self._found(None)
+        if incompatible is not None:
+            raise incompatible
         raise ConnectivityError("; ".join(reasons) or "no locator is known")
 
     def _coordinates_at(self, address: Address, coordinator: Any, identity: str) -> bool:
@@ -99,6 +114,12 @@ class CoordinatorClient:
     def _found(self, address: Address | None) -> None:
         with self._lock:
             self._address = address
+
+    def _call(self, use: str, address: Address, op: str, fields: dict[str, Any]) -> dict[str, Any]:
+        """IncompatibleSystemError: one of both ends speaks a version that does not go with that of the other one."""
+        reply = self._client(use, address).call(op, version=versions.VERSION, **fields)
+        versions.agreed(reply.get("version"), f"locator {address}", f"member {self._name}")
+        return reply
 
     def _client(self, use: str, address: Address) -> ControlClient:
         """Returns the client for that use, connected to that address when it is used."""

@@ -12,10 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from pywan.base import versions
 from pywan.base.addresses import Address
 from pywan.base.clocks import boot_us
 from pywan.base.lines import OncePerMinute
-from pywan.base.names import check_name
+from pywan.base.names import check_name, is_name
 from pywan.coordination import encoding, plain
 from pywan.coordination.choice import Choice
 from pywan.coordination.coordinator import Coordinator
@@ -35,6 +36,8 @@ POLL_S = 0.5  # A member's question for news is answered after so long, if there
 POLLS_A_TIMEOUT = 10  # At least so many. With a short `member-timeout` a question is answered sooner.
 UNDECIDED_WAIT_S = 1.0  # A member that joins is answered after so long at the latest, though nobody coordinates yet.
 TAKEN_RETRY_US = 1_000_000  # So soon a member asks again whose incarnation another process has taken.
+
+Handle = Callable[[dict[str, Any], tuple[Any, ...]], dict[str, Any]]
 
 
 class CoordinationHost:
@@ -61,11 +64,10 @@ class CoordinationHost:
         peers: Callable[[], list[Address]],
         address: Callable[[], Address],
         member_timeout_ms: int,
-        version: str,
         recovers: bool = False,
     ) -> None:
         self.name = name
-        self._site, self._folder, self._version = site, folder, version
+        self._site, self._folder = site, folder
         self._member_timeout_us = member_timeout_ms * 1000
         self._poll_s = min(POLL_S, member_timeout_ms / 1000 / POLLS_A_TIMEOUT)
         self._choice = Choice(name, site, recovers=recovers)
@@ -93,16 +95,25 @@ class CoordinationHost:
         self._claims.stop()
         self._driver.stop()
 
-    def handlers(self) -> dict[str, Callable[[dict[str, Any], tuple[Any, ...]], dict[str, Any]]]:
+    def handlers(self) -> dict[str, Handle]:
         return {
             "coordination-who": self._on_who,
-            "coordination-join": self._on_join,
-            "coordination-poll": self._on_poll,
-            "coordination-ask": self._on_ask,
+            "coordination-join": self._of_version(self._on_join),
+            "coordination-poll": self._of_version(self._on_poll),
+            "coordination-ask": self._of_version(self._on_ask),
             "coordination-show": lambda request, peer: {"coordination": self.status()},
             "coordination-revoke": self._on_revoke,
             "coordination-end-site": self._on_end_site,
         }
+
+    def _of_version(self, handle: Handle) -> Handle:
+        """Lets a request through whose sender speaks a version that goes with this one, before it is read."""
+
+        def checked(request: dict[str, Any], peer: tuple[Any, ...]) -> dict[str, Any]:
+            versions.agreed(request.get("version"), f"{_teller(request)} at {_place(peer)}", f"locator {self.name}")
+            return {**handle(request, peer), "version": versions.VERSION}
+
+        return checked
 
     def ended(self, peer: tuple[Any, ...]) -> None:
         """A connection has ended. If it was a member's, the member is looked at."""
@@ -188,7 +199,7 @@ class CoordinationHost:
         if self._driver.is_made_up(profile.site_identity):
             # It came first, and took the name that was made up. What it did alone meanwhile is not the site's.
             return Refused(f"the site is called {core.site.identity}, as its other members say", join_again=True)
-        refusal = self._other_version_or_site(profile)
+        refusal = self._other_site(profile)
         if refusal is None and self._choice.rival and not profile.site_identity:
             refusal = Refused(f"member {profile.incarnation.name} is of no site yet: {self._choice.rival}")
         return refusal
@@ -228,17 +239,12 @@ class CoordinationHost:
                 me,
             )
 
-    def _other_version_or_site(self, profile: MemberProfile) -> Refused | None:
+    def _other_site(self, profile: MemberProfile) -> Refused | None:
         name = profile.incarnation.name
         if profile.distributed_system_id != self._site:
             return Refused(
                 f"member {name} belongs to distributed-system-id {profile.distributed_system_id}, and locator"
                 f" {self.name} coordinates {self._site}; give it the locators of its own site"
-            )
-        if profile.version != self._version:
-            return Refused(
-                f"member {name} runs pywan {profile.version}, and locator {self.name}, which coordinates the site, runs"
-                f" {self._version}; install the same version on both"
             )
         return None
 
@@ -388,6 +394,13 @@ class CoordinationHost:
                 "member_timeout_ms": self._member_timeout_us // 1000,
             }
             return {**told, **driver.core.status(boot_us())} if driver.core is not None else told
+
+
+def _teller(request: dict[str, Any]) -> str:
+    """Names the member that sends a request, which is not read yet."""
+    profile = request.get("profile")
+    me = profile[0] if isinstance(profile, list) and profile else request.get("me")
+    return f"member {me[0]}" if isinstance(me, list) and me and is_name(me[0]) else "a member"
 
 
 def _place(peer: tuple[Any, ...]) -> str:

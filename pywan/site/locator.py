@@ -176,7 +176,6 @@ class Locator(Described):
             peers=self._other_locators,
             address=lambda: self.address,
             member_timeout_ms=self._members.lease_ms,
-            version=pywan.__version__,
             recovers=recover_from_members,
         )
         self._configuration = ClusterConfiguration()
