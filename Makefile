@@ -12,6 +12,7 @@
 #   make fuzz      bytes and operations at random             (FUZZ_SECONDS=60 FUZZ_SEED=7 FUZZERS="log" ...)
 #   make fuzz-core the compiled core: frames and columns with wrong numbers   (FUZZ_SECONDS=60 FUZZ_SEED=7 FUZZERS="receiver rows" ...)
 #   make fuzz-python  control messages, openings and answers at random   (FUZZ_SECONDS=600 ARGS="--seed 7" ...)
+#   make fuzz-coordination  members, coordinators and strangers that lie, over real ports  (FUZZ_SECONDS=600 ARGS="--seed 7" ...)
 #   make libfuzzer the same led by coverage, if clang is here (FUZZ_SECONDS=60 FUZZERS="log" ...)
 #   make simulate  senders and receivers over a bad network, disk and clock   (ARGS="--seeds 1000 --jobs 2" ...)
 #   make simulate-site  a site of several members in simulated time  (ARGS="--seeds 1000 --jobs 2")
@@ -19,6 +20,7 @@
 #   make mutants-quick  two of those that need no build: others on each day of the year
 #   make crash     senders and receivers killed with kill -9  (ARGS="--rounds 1000 --seed 7" ...)
 #   make crash-site  a site of three members: killed, stopped, cut off, ended, and its locator  (ARGS="--rounds 100 --seed 7" or "--rolling 50")
+#   make attack   a site of three members under attack by a stranger who reaches every port  (ARGS="--rounds 5")
 #   make churn    a site of three members under full load, and a fourth one that comes and goes  (MINUTES=30)
 #   make crash-sink  a table behind a queue: member and database killed with kill -9  (ARGS="--rounds 200 --database sqlite" ...)
 #   make kafka-broker  fetches a broker of Kafka for tests, into build/kafka   (needs Maven and Java 17)
@@ -34,7 +36,7 @@
 SHELL      := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: help demo lint tidy test test-quick test-long campaign sanitize-quick bench ctest fuzz fuzz-core fuzz-python libfuzzer simulate simulate-site mutants mutants-quick crash crash-site churn crash-sink kafka-broker sanitize sanitized tsan tables docs wheel install build clean
+.PHONY: help demo lint tidy test test-quick test-long campaign sanitize-quick bench ctest fuzz fuzz-core fuzz-python fuzz-coordination libfuzzer simulate simulate-site mutants mutants-quick crash crash-site attack churn crash-sink kafka-broker sanitize sanitized tsan tables docs wheel install build clean
 
 # Only used to make .venv; needs Python 3.11 or newer with the venv module.
 PYTHON ?= python3
@@ -186,6 +188,9 @@ fuzz libfuzzer:
 fuzz-python: build
 	cd tests && ../$(PY) -m fuzz_control --seconds $(or $(FUZZ_SECONDS),60) $(ARGS)
 
+fuzz-coordination: build
+	cd tests && ../$(PY) -m fuzz_coordination --seconds $(or $(FUZZ_SECONDS),60) $(ARGS)
+
 simulate: build
 	$(PY) -m tests.simulator $(or $(ARGS),--seeds 1000)
 
@@ -204,6 +209,9 @@ crash: build
 crash-site: build
 	$(PY) -m tests.site_crash $(ARGS)
 
+attack: build
+	$(PY) bench/site_attack.py $(ARGS)
+
 churn: build
 	$(PY) bench/site_churn.py --minutes $(or $(MINUTES),30) $(ARGS)
 
@@ -214,7 +222,7 @@ kafka-broker:
 	mvn -q -B -f tests/kafka_broker.xml dependency:copy-dependencies -DoutputDirectory=$(CURDIR)/build/kafka
 
 campaign: build
-	$(MAKE) --no-print-directory fuzz libfuzzer fuzz-core fuzz-python FUZZ_SECONDS=$(CAMPAIGN_SECONDS)
+	$(MAKE) --no-print-directory fuzz libfuzzer fuzz-core fuzz-python fuzz-coordination FUZZ_SECONDS=$(CAMPAIGN_SECONDS)
 	$(MAKE) --no-print-directory simulate ARGS="--seeds $(CAMPAIGN_SECONDS) --jobs $(CORES)"
 	$(MAKE) --no-print-directory crash ARGS="--rounds $(CAMPAIGN_SECONDS)"
 	$(MAKE) --no-print-directory crash-site ARGS="--rounds $(CAMPAIGN_SECONDS)"

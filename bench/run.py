@@ -55,6 +55,7 @@ PROGRAMS = {
     "put": Program("bench_put.py", 4),
     "stored": Program("bench_stored.py", 2),
     "table": Program("bench_table.py", 3),
+    "site_attack": Program("site_attack.py", 1, "long"),
     "site_churn": Program("site_churn.py", 1, "long"),
     "site_scale": Program("site_scale.py", 17, "long"),
     "site_peers": Program("compare_site.py", 4, "peers", ("--smallest", "--only", "pywan")),
@@ -63,6 +64,7 @@ PROGRAMS = {
 }
 # The other files of this directory, which the programs use.
 PARTS = {
+    "attacks.py",
     "conftest.py",
     "measure.py",
     "pieces.py",

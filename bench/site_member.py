@@ -28,6 +28,7 @@ class Counted:
     def __init__(self, threads: int) -> None:
         self.stop = threading.Event()
         self.done, self.longest, self.refused = [0] * threads, [0.0] * threads, [0] * threads
+        self.taken: list[float] = []  # What calls took since the last look: of the first ones.
         self.threads: list[threading.Thread] = []
 
     def begin(self, *threads: threading.Thread) -> None:
@@ -36,9 +37,16 @@ class Counted:
             thread.start()
 
     def look(self) -> dict[str, Any]:
-        """What was done so far, and the longest call since the last look."""
+        """What was done so far, and how long calls took since the last look."""
         longest, self.longest = max(self.longest), [0.0] * len(self.longest)
-        return {"done": sum(self.done), "longest_ms": longest * 1e3, "refused": sum(self.refused)}
+        taken, self.taken = sorted(self.taken) or [0.0], []
+        return {
+            "done": sum(self.done),
+            "median_ms": taken[len(taken) // 2] * 1e3,
+            "p99_ms": taken[len(taken) * 99 // 100] * 1e3,
+            "longest_ms": longest * 1e3,
+            "refused": sum(self.refused),
+        }
 
     def end(self) -> dict[str, Any]:
         """Returns when the threads have ended."""
@@ -87,6 +95,8 @@ class Writers(Counted):
             self.acknowledged[key] = count
             self.done[number] += 1
             self.longest[number] = max(self.longest[number], now - before)
+            if len(self.taken) < TAKEN_MAX:
+                self.taken.append(now - before)
             if key in watched:
                 self.times.append(now)
 
@@ -176,6 +186,9 @@ class Member(SiteProcess):
         self.ready_keys = numbered_keys(numpy.arange(count) + number * count)
         self.values = numpy.full(count, b"v" * VALUE_BYTES)
         return {"keys": count}
+
+    def incarnation(self) -> str:
+        return str(self.cache._core.sharing._me)
 
     def digests(self) -> list[tuple[int, int]]:
         """Of each bucket that this member has a copy of: its number, and a digest of all entries."""
