@@ -1,0 +1,7 @@
+"""What strangers, members and coordinators that lie say of a site, in a few runs of `fuzz_coordination`."""
+
+import fuzz_coordination
+
+
+def test_an_honest_site_goes_on_whatever_strangers_members_and_coordinators_say():
+    assert fuzz_coordination.fuzz(7, lambda runs: runs >= 150) == 150
