@@ -467,6 +467,14 @@ def test_a_silent_member_is_dropped_and_a_late_goodbye_does_not_hit_its_successo
     )
 
 
+def test_what_a_locator_keeps_of_a_member_lets_nobody_speak_for_it():
+    table = MemberTable()
+    table.join(profile("a", 1), NONCE, 0)
+    kept = [each for each in vars(table.get("a")).values() if isinstance(each, bytes)]
+    assert kept
+    assert not any(table.leave({"name": "a", "member_id": 1, "nonce": each}) for each in kept)
+
+
 def test_a_client_is_never_given_a_receiver():
     table = MemberTable()
     table.join(profile("a", 1, receivers=2), NONCE, 0)

@@ -1,11 +1,13 @@
-"""Owns how a member shows that it is the one that has joined: it knows a nonce, and its profile has the mark of that.
+"""Owns how a member shows that it is the one that has joined: it knows a nonce, of which the other side has the mark.
 
-Each incarnation draws a nonce and tells it to the coordinator only. The mark is public: it is the SHA-256 of the nonce,
-which nobody can turn back. A nonce is never written to a log, to a status or to the tables.
+Each incarnation draws a nonce and tells it to the coordinator only, and others that it tells to one locator each. The
+mark in its profile is public: it is the SHA-256 of the nonce, which nobody can turn back. A nonce is never written to a
+log, to a status or to the tables, and whoever checks it keeps the mark alone.
 """
 
 from __future__ import annotations
 
+import os
 from _operator import _compare_digest  # `hmac`, which has it too, loads OpenSSL.
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -22,16 +24,23 @@ except ImportError:  # Before Python 3.12.
 NONCE_BYTES = 16
 
 
+def draw_nonce() -> bytes:
+    return os.urandom(NONCE_BYTES)
+
+
 def mark_of(nonce: bytes) -> bytes:
-    """Returns what the profile of a member says of its nonce."""
+    """Returns what may be known of a nonce by others, such as in the profile of a member."""
     return sha256(nonce).digest()  # type: ignore[no-any-return]
+
+
+def fits(mark: bytes, nonce: object) -> bool:
+    """Whether a sender that tells this, as it came, knows the nonce of this mark."""
+    return isinstance(nonce, bytes) and bool(_compare_digest(mark_of(nonce), mark))
 
 
 def is_proved(profile: MemberProfile | None, nonce: bytes | None) -> bool:
     """Whether a sender that knows this nonce is the member of this profile. None: there is no profile, or no nonce."""
-    if profile is None or nonce is None:
-        return False
-    return bool(_compare_digest(mark_of(nonce), profile.mark))
+    return profile is not None and fits(profile.mark, nonce)
 
 
 def with_proved(
@@ -57,9 +66,14 @@ def with_proved(
 
 def nonce_of(value: Any) -> bytes | None:
     """Reads a nonce. None: the message has none. ProtocolError names no part of what is not one: it may be a secret."""
-    if value is None or (isinstance(value, bytes) and len(value) == NONCE_BYTES):
+    return None if value is None else needed_nonce_of(value)
+
+
+def needed_nonce_of(value: Any) -> bytes:
+    """As `nonce_of`, of a message that has one. ProtocolError: it has none."""
+    if isinstance(value, bytes) and len(value) == NONCE_BYTES:
         return value
-    raise ProtocolError(f"a nonce has {NONCE_BYTES} bytes")
+    raise ProtocolError(f"a member proves that it speaks by a nonce of {NONCE_BYTES} bytes")
 
 
 def nonces_of(value: Any) -> dict[int, bytes]:

@@ -3,26 +3,25 @@ lowest load."""
 
 from __future__ import annotations
 
-from _operator import _compare_digest  # `hmac`, which has it too, loads OpenSSL.
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from pywan.base.names import check_name, is_host, quoted
+from pywan.coordination.proofs import fits, mark_of
 from pywan.coordination.tables import MEMBER_TIMEOUT_US
 from pywan.errors import ConfigurationError, ProtocolError
 
 MAX_MEMBERS = 1024
 MAX_RECEIVERS = 16  # The limit for one member. Geode has one.
 MIN_LEASE_MS, MAX_LEASE_MS = 100, 600_000_000
-NONCE_BYTES = 16
 
 
 @dataclass
 class Member:
     """One live member.
 
-    Only the member knows `nonce`, and the locators that it has joined. Who tells it is the member.
+    `mark` is that of the nonce which the member tells this locator. Who knows the nonce is the member.
 
     `handed_out` counts, for each receiver, the senders that were sent there since the member's last heartbeat. They are
     on their way, and not in its load yet.
@@ -30,7 +29,7 @@ class Member:
 
     profile: dict[str, Any]
     heard_ms: int
-    nonce: bytes = field(repr=False)
+    mark: bytes
     handed_out: dict[int, int] = field(default_factory=dict)
     given_at: dict[int, int] = field(default_factory=dict)
 
@@ -44,12 +43,7 @@ class Member:
 
     def is_told_by(self, request: dict[str, Any]) -> bool:
         """Whether a request that names the member comes from it."""
-        nonce = request.get("nonce")
-        return (
-            self.member_id == request.get("member_id")
-            and isinstance(nonce, bytes)
-            and bool(_compare_digest(nonce, self.nonce))
-        )
+        return self.member_id == request.get("member_id") and fits(self.mark, request.get("nonce"))
 
 
 class MemberTable:
@@ -77,7 +71,7 @@ class MemberTable:
             raise ConfigurationError(
                 f"member {profile['name']}: the site has {MAX_MEMBERS} members already, the most a locator keeps"
             )
-        self._members[profile["name"]] = Member(profile, now_ms, nonce)
+        self._members[profile["name"]] = Member(profile, now_ms, mark_of(nonce))
         return profile
 
     def heartbeat(self, request: dict[str, Any], now_ms: int) -> bool:
@@ -185,13 +179,6 @@ def check_profile(value: Any) -> dict[str, Any]:
     if profile["distributed_system_id"] is not None:
         _number(value, "distributed_system_id", -1, 255)
     return profile
-
-
-def check_nonce(value: Any) -> bytes:
-    """Returns the nonce of a member that joins. ProtocolError says nothing of what is none: it may be a secret."""
-    if not isinstance(value, bytes) or len(value) != NONCE_BYTES:
-        raise ProtocolError(f"a member that joins tells a nonce of {NONCE_BYTES} bytes")
-    return value
 
 
 def check_servers(reply: dict[str, Any]) -> list[dict[str, Any]]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import threading
 import time
 from collections import deque
@@ -37,7 +36,7 @@ from pywan.coordination.agent_session import (
 from pywan.coordination.asked import Request, RequestKey
 from pywan.coordination.claims import Claim
 from pywan.coordination.messages import StillNeeded, Tables
-from pywan.coordination.proofs import NONCE_BYTES
+from pywan.coordination.proofs import draw_nonce
 from pywan.coordination.tables import Bucket, BucketKey, Epoch, Incarnation, Learner, RegionAttributes
 from pywan.errors import (
     IllegalStateError,
@@ -131,7 +130,7 @@ class Agent:
             remembered=self._file.read(),
             has_ended=has_ended,
             draw_id=lambda: drawn_number(32),
-            draw_nonce=lambda: os.urandom(NONCE_BYTES),
+            draw_nonce=draw_nonce,
             reached=reached,
             followed=followed,
         )

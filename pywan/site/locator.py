@@ -29,6 +29,7 @@ from pywan.base.names import check_name
 from pywan.base.threads import Thread, Workers, start_essential, told_error
 from pywan.config.cluster import ClusterConfiguration
 from pywan.config.values import to_int
+from pywan.coordination.proofs import needed_nonce_of
 from pywan.coordination.tables import MEMBER_TIMEOUT_US
 from pywan.errors import (
     ConfigurationError,
@@ -48,7 +49,7 @@ from pywan.protocol.discovery import (
     LocatorState,
     Timings,
 )
-from pywan.protocol.members import MAX_LEASE_MS, MIN_LEASE_MS, Member, MemberTable, check_nonce, check_profile
+from pywan.protocol.members import MAX_LEASE_MS, MIN_LEASE_MS, Member, MemberTable, check_profile
 from pywan.site.coordination_host import CoordinationHost
 from pywan.transport.control import ControlClient, ControlServer, Handler, Reply, call_once, dispatch
 from pywan.transport.sockets import is_own_address, reachable_address
@@ -469,7 +470,7 @@ class Locator(Described):
             raise
 
     def _on_member_join(self, request: dict[str, Any], peer: tuple[Any, ...]) -> dict[str, Any]:
-        profile, nonce = check_profile(request.get("profile")), check_nonce(request.get("nonce"))
+        profile, nonce = check_profile(request.get("profile")), needed_nonce_of(request.get("nonce"))
         theirs = profile["distributed_system_id"]
         if theirs is not None and theirs != self.distributed_system_id:
             raise IncompatibleSystemError(

@@ -19,6 +19,7 @@ from pywan.base.draws import drawn_number
 from pywan.base.names import quoted
 from pywan.base.threads import EssentialThread, Thread, told_error
 from pywan.coordination.claims import Claim, claim_of
+from pywan.coordination.proofs import draw_nonce
 from pywan.errors import (
     ConfigurationError,
     ConnectivityError,
@@ -29,7 +30,7 @@ from pywan.errors import (
     PywanError,
 )
 from pywan.forks import of_one_process
-from pywan.protocol.members import MIN_LEASE_MS, NONCE_BYTES, check_profile, check_receiver, check_servers
+from pywan.protocol.members import MIN_LEASE_MS, check_profile, check_receiver, check_servers
 from pywan.transport.control import ControlClient, call_once
 
 log = logging.getLogger("pywan.membership")
@@ -392,7 +393,7 @@ class _Link:
         self.error: PywanError | None = None
         self.claim: Claim | None = None  # What this locator said last of who coordinates.
         self._owner = owner
-        self._nonce = os.urandom(NONCE_BYTES)  # This locator knows by it that the member speaks. Another one does not.
+        self._nonce = draw_nonce()  # This locator knows by it that the member speaks. Another one does not.
         self._digest = ""
         self._heartbeat_s = owner._heartbeat_s  # It is shorter if the locator's lease is short.
         self._was_joined = False
