@@ -579,9 +579,9 @@ def test_a_report_about_an_earlier_transfer_does_not_put_a_copy_into_the_set():
     assert site.bucket().in_sync == (A, B) and site.bucket().learners == ()
 
 
-def asks_to_host(site: Site, member: Incarnation, weight: int = 100) -> None:
+def asks_to_host(site: Site, member: Incarnation, region: str = "data", *, weight: int = 100, **changes) -> None:
     site.join(member)
-    site.core.host(member, "data", site.attributes, weight, site.now)
+    site.core.host(member, region, replace(site.attributes, **changes), weight, site.now)
     site.act()
 
 
@@ -697,6 +697,63 @@ def test_a_region_that_its_member_closes_may_be_created_with_other_attributes():
     site.core.host(A, "data", other, 100, site.now)
     site.act()
     assert site.core.site.regions["data"] == other and site.bucket().primary == A
+
+
+def has_and_closes(site: Site, member: Incarnation, *regions: str) -> None:
+    for region in regions:
+        asks_to_host(site, member, region)
+        site.core.unhost(member, region, site.now)
+        site.act()
+
+
+@pytest.mark.parametrize(("limit", "most"), [("REGIONS_MAX", 4), ("BUCKETS_MAX", 4 * 4)])
+def test_a_full_site_forgets_the_region_that_nobody_has_had_for_the_longest_time(monkeypatch, limit, most):
+    site = Site(A, B)
+    monkeypatch.setattr(f"pywan.coordination.regions.{limit}", most)
+    has_and_closes(site, B, "r1", "r2", "r3", "r1")
+    assert site.core.site.regions.keys() == {"data", "r1", "r2", "r3"}, "they are kept while there is room"
+    asks_to_host(site, B, "r4")
+    assert site.core.site.regions.keys() == {"data", "r1", "r3", "r4"}
+    assert {key.region for key in site.core.site.buckets} == {"data", "r1", "r3", "r4"}
+    site.start(step=2)
+    site.renew(A, B)
+    asks_to_host(site, B, "r5")
+    assert "data" in site.core.site.regions and len(site.core.site.regions) == 4
+
+
+def test_a_full_site_forgets_no_region_that_somebody_has_or_may_have_something_of(monkeypatch):
+    site = Site(A, B)
+    monkeypatch.setattr("pywan.coordination.regions.REGIONS_MAX", 2)
+    asks_to_host(site, A, "r1")
+    site.pass_time(2 * TIMEOUT, B)  # A is silent, and may have what is in r1 when it comes back.
+    asks_to_host(site, B, "r2")
+    assert "at most 2 regions" in site.last(B).reason
+    assert site.core.site.regions.keys() == {"data", "r1"}
+    site.core.join(profile(C, hosting=(("r2", 1),)), {"r2": site.attributes}, {}, NO_DECISION, site.now)
+    site.act()
+    assert "at most 2 regions" in site.last(C).reason and C not in site.core.site.members
+
+
+def test_a_member_that_joins_with_a_region_keeps_it_in_a_full_site(monkeypatch):
+    site = Site(A)
+    monkeypatch.setattr("pywan.coordination.regions.REGIONS_MAX", 3)
+    has_and_closes(site, A, "r1", "r2")
+    told = dict.fromkeys(("r1", "r3"), site.attributes)
+    site.core.join(profile(C, hosting=(("r1", 1), ("r3", 1))), told, {}, NO_DECISION, site.now)
+    site.act()
+    assert site.core.site.regions.keys() == {"data", "r1", "r3"}
+
+
+def test_nothing_is_kept_by_the_names_of_regions_that_are_no_more():
+    site = Site(A)
+    before = {name: len(each) for name, each in vars(site.core.site).items() if isinstance(each, dict)}
+    for number in range(20):
+        region = f"r{number}"
+        asks_to_host(site, A, region, colocated_with="data")
+        site.core.destroy_region(A, region)
+        site.act()
+    after = {name: len(each) for name, each in vars(site.core.site).items() if isinstance(each, dict)}
+    assert {name: count for name, count in after.items() if count > before[name]} == {}
 
 
 def test_an_accessor_has_nothing_and_is_waited_for_all_the_same():

@@ -27,6 +27,7 @@ from pywan.coordination.proofs import NONCE_BYTES, mark_of
 from pywan.coordination.tables import (
     BUCKETS_MAX,
     DECISION_MAX,
+    REGIONS_MAX,
     RUN_MAX,
     Bucket,
     BucketKey,
@@ -337,6 +338,20 @@ def test_a_member_cannot_take_more_buckets_than_a_site_has(tmp_path):
         reply = call_once(started.address, "coordination-ask", timeout=30, **a.speaks, requests=requests)
         told = [refused[0] for _, refused in reply["refused_requests"]]
         assert len(told) == 2 and f"{BUCKETS_MAX} are the most" in told[0]
+
+
+def test_regions_that_a_member_has_created_and_closed_do_not_fill_a_site(tmp_path):
+    with locator(dir=tmp_path) as started, small_members(str(started.address), "a", "honest") as (a, honest):
+        small = encoding.plain_attributes(replace(DATA, total_num_buckets=1))
+        names = [f"r{n}" for n in range(REGIONS_MAX)]
+        requests = [each for name in names for each in (["host", name, small, 0], ["unhost", name])]
+        began = time.monotonic()
+        for _ in range(2):
+            reply = call_once(started.address, "coordination-ask", timeout=30, **a.speaks, requests=requests)
+            assert reply["refused_requests"] == []
+            requests = [[op, f"{name}-again", *rest] for op, name, *rest in requests]
+        assert time.monotonic() - began < 20
+        assert honest.host("orders") and not honest.given_up
 
 
 def test_a_flood_of_bad_requests_writes_a_limited_number_of_lines(tmp_path, caplog):

@@ -49,6 +49,8 @@ class Decisions:
         self.buckets: dict[BucketKey, Bucket] = {}
         self.of_region: defaultdict[str, dict[BucketKey, None]] = defaultdict(dict)
         self.bucket_total = 0  # The buckets that all regions have together, as their attributes say.
+        # Regions that no member has, the one that has been so for the longest time first.
+        self.unhosted: dict[str, None] = {}
         self.loads: defaultdict[str, Load] = defaultdict(Load)
         self.unfinished: set[BucketKey] = set()  # Buckets with somebody in `leaving` or `unfenced`.
         # By region: those that are colocated with it.
@@ -194,25 +196,39 @@ class Decisions:
 
     def _place_member(self, member: Incarnation, profile: MemberProfile | None) -> None:
         before = self.members.pop(member, None)
-        if before is not None:
-            for region, _ in before.hosting:
-                del self._hosts[region][member]
+        hosted = () if before is None else before.hosting
+        for region, _ in hosted:
+            del self._hosts[region][member]
         if profile is not None:
             self.members[member] = profile
             for region, weight in profile.hosting:
                 self._hosts[region][member] = weight
-            hosted = () if before is None else before.hosting
+                self.unhosted.pop(region, None)
             self._newly_hosted.update((each[0], None) for each in profile.hosting if each[1] and each not in hosted)
+        self.unhosted.update((region, None) for region, _ in hosted if not self._hosts[region])
 
     def _place_region(self, region: str, attributes: RegionAttributes | None) -> None:
         before = self.regions.pop(region, None)
         if before is not None:
-            self.children[before.colocated_with].pop(region, None)
+            siblings = self.children[before.colocated_with]
+            siblings.pop(region, None)
+            if not siblings:
+                del self.children[before.colocated_with]
             self.bucket_total -= before.total_num_buckets
         if attributes is not None:
             self.regions[region] = attributes
             self.children[attributes.colocated_with][region] = None
             self.bucket_total += attributes.total_num_buckets
+            if not self._hosts[region]:
+                self.unhosted[region] = None
+            return
+        self.unhosted.pop(region, None)
+        # Names of regions come and go for years, so nothing is kept by the name of one that is no more.
+        if not self._hosts[region]:
+            del self._hosts[region]
+        if not self.of_region[region]:
+            del self.of_region[region]
+            self.loads.pop(region, None)
 
     def _place(self, key: BucketKey, bucket: Bucket | None) -> None:
         before = self.buckets.pop(key, None)

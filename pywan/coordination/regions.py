@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
@@ -49,17 +49,17 @@ class Regions:
     def refusal_of(self, told: dict[str, RegionAttributes]) -> Refused | None:
         """Returns why these regions cannot be in the site beside those that are. None: they can. Those that are there
         already stay as they are."""
-        why = self._why_not({name: each for name, each in told.items() if name not in self._site.regions})
+        why = self._why_not({name: each for name, each in told.items() if name not in self._site.regions}, told)
         return Refused(why) if why else None
 
-    def _why_not(self, told: dict[str, RegionAttributes]) -> str:
-        """As `refusal_of`, in words; "": nothing. They take the places of those that have their names."""
+    def _why_not(self, told: Mapping[str, RegionAttributes], kept: Collection[str]) -> str:
+        """As `refusal_of`, in words; "": nothing. They take the places of those that have their names. None of `kept`
+        makes room for others."""
         site = self._site
-        together = ChainMap(told, site.regions)
-        earlier = [site.regions[name].total_num_buckets for name in told if name in site.regions]
-        if len(site.regions) + len(told) - len(earlier) > REGIONS_MAX:
+        together = ChainMap(dict(told), site.regions)
+        regions, buckets, _ = self._room_for(told, kept)
+        if regions > REGIONS_MAX:
             return f"a site has at most {REGIONS_MAX} regions: destroy one of them first"
-        buckets = site.bucket_total - sum(earlier) + sum(each.total_num_buckets for each in told.values())
         if buckets > BUCKETS_MAX:
             return (
                 f"the regions of the site would have {buckets} buckets, and {BUCKETS_MAX} are the most that it can"
@@ -70,6 +70,33 @@ class Regions:
             if problem:
                 return f"region {name}: {problem}"
         return ""
+
+    def _room_for(self, told: Mapping[str, RegionAttributes], kept: Collection[str]) -> tuple[int, int, list[str]]:
+        """Returns how many regions and buckets the site has with these, and the regions that it has to forget for that.
+
+        In a full site, regions that nobody has make room, the one that has been so for the longest time first: or a
+        member could fill the site for ever. Nothing is lost with them, as they would begin anew, and empty. A region of
+        which a bucket may be somewhere stays.
+        """
+        site = self._site
+        earlier = [site.regions[name].total_num_buckets for name in told if name in site.regions]
+        regions = len(site.regions) + len(told) - len(earlier)
+        buckets = site.bucket_total - sum(earlier) + sum(each.total_num_buckets for each in told.values())
+        forgotten: list[str] = []
+        if regions > REGIONS_MAX or buckets > BUCKETS_MAX:
+            awaited = {region for _, region in self._to_let_in}
+            for each in site.unhosted:
+                if regions <= REGIONS_MAX and buckets <= BUCKETS_MAX:
+                    break
+                if each not in kept and each not in awaited and not self._having(each):
+                    forgotten.append(each)
+                    regions, buckets = regions - 1, buckets - site.regions[each].total_num_buckets
+        return regions, buckets, forgotten
+
+    def _make_room(self, told: Mapping[str, RegionAttributes], kept: Collection[str]) -> None:
+        """These regions come, which are not refused."""
+        for each in self._room_for(told, kept)[2]:
+            self.destroy(each)
 
     def _why_not_beside(self, name: str, told: RegionAttributes, together: Mapping[str, RegionAttributes]) -> str:
         above, row = told.colocated_with, 1
@@ -94,6 +121,7 @@ class Regions:
 
     def join(self, regions: dict[str, RegionAttributes]) -> None:
         """A member comes that has these regions already, or holds buckets of them. `shared` is as it knows it."""
+        self._make_room({name: each for name, each in regions.items() if name not in self._site.regions}, regions)
         for region, attributes in regions.items():
             there = self._site.regions.get(region)
             if there is None:
@@ -125,7 +153,7 @@ class Regions:
             self._outbox.tell(me, Refused(_mismatch(region, known, attributes)))
             return
         if known is None or not known.is_like(attributes):
-            problem = self._why_not({region: attributes})
+            problem = self._why_not({region: attributes}, [region])
             if problem:
                 self._outbox.tell(me, Refused(problem))
                 return
@@ -139,6 +167,8 @@ class Regions:
             )
             self._outbox.tell(me, Refused(reason))
             return
+        if known is None or not known.is_like(attributes):
+            self._make_room({region: attributes}, [region])
         if known is None or not is_used:  # It begins as the region of one member, also if it was shared once.
             known = replace(attributes, shared=False)
             if self._site.regions.get(region) != known:
