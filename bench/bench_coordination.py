@@ -24,12 +24,12 @@ import msgpack
 from measure import Options, Rates, arguments, cpu_seconds, report
 from pywan.base.addresses import Address
 from pywan.base.clocks import boot_us
+from pywan.base.nonces import mark_of
 from pywan.coordination import encoding
 from pywan.coordination.actions import Store
 from pywan.coordination.agent_session import AgentSession, Remembered, tables_in
 from pywan.coordination.claims import JOURNAL_FILE
 from pywan.coordination.journal import Journal
-from pywan.coordination.proofs import mark_of
 from pywan.coordination.tables import (
     NO_DECISION,
     Bucket,

@@ -22,12 +22,12 @@ import msgpack
 
 import results
 from measure import Options, add_forms, resident_bytes
+from pywan.base.nonces import NONCE_BYTES, mark_of
 from pywan.coordination import encoding
 from pywan.coordination.actions import Store, Tell
 from pywan.coordination.coordinator import Coordinator
 from pywan.coordination.journal import Journal
 from pywan.coordination.messages import Tables
-from pywan.coordination.proofs import NONCE_BYTES, mark_of
 from pywan.coordination.tables import (
     MEMBER_TIMEOUT_US,
     NO_DECISION,

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from pywan.base.nonces import NONCE_BYTES
 from pywan.coordination import encoding, plain
 from pywan.coordination.actions import Tell
 from pywan.coordination.agent_session import (
@@ -25,7 +26,6 @@ from pywan.coordination.asked import REPEAT_US
 from pywan.coordination.coordinator import Coordinator
 from pywan.coordination.joins import join_of
 from pywan.coordination.messages import MayLeave, Refused, StillNeeded
-from pywan.coordination.proofs import NONCE_BYTES
 from pywan.coordination.requests import take_request
 from pywan.coordination.tables import Bucket, BucketKey, Incarnation, Kind, RegionAttributes
 from pywan.errors import ProtocolError

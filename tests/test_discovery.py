@@ -436,7 +436,7 @@ NONCE = b"n" * 16
 
 
 def test_senders_that_ask_at_once_are_spread_by_load_and_turn():
-    table = MemberTable()
+    table = MemberTable(lease_ms=5000)
     for i, load in enumerate((0, 0, 3)):
         table.join(profile(f"m{i}", i, load=load), NONCE, 0)
     given = [table.least_loaded()["member"] for _ in range(9)]
@@ -446,7 +446,7 @@ def test_senders_that_ask_at_once_are_spread_by_load_and_turn():
 
 
 def test_receivers_behind_one_address_are_told_apart_by_member():
-    table = MemberTable()
+    table = MemberTable(lease_ms=5000)
     table.join(profile("a", 1), NONCE, 0)
     table.join(profile("b", 2), NONCE, 0)
     assert {table.least_loaded()["member_id"], table.least_loaded()["member_id"]} == {1, 2}
@@ -468,7 +468,7 @@ def test_a_silent_member_is_dropped_and_a_late_goodbye_does_not_hit_its_successo
 
 
 def test_what_a_locator_keeps_of_a_member_lets_nobody_speak_for_it():
-    table = MemberTable()
+    table = MemberTable(lease_ms=5000)
     table.join(profile("a", 1), NONCE, 0)
     kept = [each for each in vars(table.get("a")).values() if isinstance(each, bytes)]
     assert kept
@@ -476,7 +476,7 @@ def test_what_a_locator_keeps_of_a_member_lets_nobody_speak_for_it():
 
 
 def test_a_client_is_never_given_a_receiver():
-    table = MemberTable()
+    table = MemberTable(lease_ms=5000)
     table.join(profile("a", 1, receivers=2), NONCE, 0)
     assert "receivers" not in table.servers()[0] and table.servers()[0]["port"] == 7000
 
@@ -499,11 +499,11 @@ def test_a_client_is_never_given_a_receiver():
 )
 def test_a_members_profile_is_checked(change):
     with pytest.raises(ProtocolError):
-        MemberTable().join({**profile("a", 1), **change}, NONCE, 0)
+        MemberTable(lease_ms=5000).join({**profile("a", 1), **change}, NONCE, 0)
 
 
 def test_members_are_bounded():
-    table = MemberTable()
+    table = MemberTable(lease_ms=5000)
     for i in range(MAX_MEMBERS):
         table.join(profile(f"m{i}", i), NONCE, 0)
     with pytest.raises(ConfigurationError, match="1024"):

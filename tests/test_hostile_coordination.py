@@ -17,13 +17,13 @@ import msgpack
 import pytest
 
 import pywan
+from pywan.base.nonces import NONCE_BYTES, mark_of
 from pywan.base.processes import has_ended, this_machine
 from pywan.base.versions import VERSION
 from pywan.config.attributes import MAX_BUCKETS
 from pywan.coordination import encoding, plain
 from pywan.coordination.claims import JOURNAL_FILE
 from pywan.coordination.messages import Refused, Tables
-from pywan.coordination.proofs import NONCE_BYTES, mark_of
 from pywan.coordination.tables import (
     BUCKETS_MAX,
     DECISION_MAX,

@@ -17,13 +17,13 @@ import pytest
 
 import pywan
 from pywan.base.addresses import Address
+from pywan.base.nonces import NONCE_BYTES, mark_of
 from pywan.base.versions import VERSION
 from pywan.coordination import encoding
 from pywan.coordination.admission import ASKED_MAX, SILENCES_A_TIMEOUT, Admission
 from pywan.coordination.decisions import Decisions
 from pywan.coordination.liveness import Liveness
 from pywan.coordination.outbox import Outbox
-from pywan.coordination.proofs import NONCE_BYTES, mark_of
 from pywan.coordination.reports import Reports
 from pywan.coordination.tables import MEMBER_TIMEOUT_US, NO_DECISION, Incarnation, MemberProfile, Reach
 from pywan.errors import ConnectivityError, IllegalStateError

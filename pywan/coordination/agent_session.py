@@ -12,11 +12,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from pywan.base.nonces import mark_of
 from pywan.coordination import encoding, plain
 from pywan.coordination.asked import Asked, Request, RequestKey
 from pywan.coordination.claims import Claim, in_words, pairs_of_two_sites
 from pywan.coordination.messages import MayLeave, Refused, StillNeeded, Tables
-from pywan.coordination.proofs import mark_of, plain_nonces
+from pywan.coordination.proofs import plain_nonces
 from pywan.coordination.tables import (
     INCARNATIONS_KEPT,
     MEMBER_TIMEOUT_US,
@@ -189,7 +190,7 @@ class AgentSession:
         remembered: What its earlier incarnations have kept.
         has_ended: Returns whether a process is proved to be gone.
         draw_id: Draws the member id of a new incarnation.
-        draw_nonce: Draws the nonce of an incarnation (pywan.coordination.proofs).
+        draw_nonce: Draws the nonce of an incarnation (pywan.base.nonces).
         reached: Returns the members whose answers came to this one a moment ago.
         followed: Returns the decisions that its copies follow. Another member may have told them a newer one than the
             coordinator has told this member.

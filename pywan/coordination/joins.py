@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from pywan.base.nonces import nonce_of
 from pywan.coordination import encoding, plain
-from pywan.coordination.proofs import nonce_of, nonces_of
+from pywan.coordination.proofs import nonces_of
 from pywan.coordination.tables import BucketKey, DecisionId, Holding, Incarnation, MemberProfile, RegionAttributes
 from pywan.errors import ProtocolError
 

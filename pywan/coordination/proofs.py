@@ -1,41 +1,17 @@
-"""Owns how a member shows that it is the one that has joined: it knows a nonce, of which the other side has the mark.
+"""Owns how a member shows that it is the one that has joined, and that its earlier incarnations were of its folder.
 
-Each incarnation draws a nonce and tells it to the coordinator only, and others that it tells to one locator each. The
-mark in its profile is public: it is the SHA-256 of the nonce, which nobody can turn back. A nonce is never written to a
-log, to a status or to the tables, and whoever checks it keeps the mark alone.
+Each incarnation draws a nonce (pywan.base.nonces) and tells it to the coordinator only. Its profile has the mark.
 """
 
 from __future__ import annotations
 
-import os
-from _operator import _compare_digest  # `hmac`, which has it too, loads OpenSSL.
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from pywan.base.nonces import fits, nonce_of
 from pywan.coordination.tables import INCARNATIONS_KEPT, Incarnation, MemberProfile
 from pywan.errors import ProtocolError
-
-try:  # `hashlib` loads OpenSSL, for which a member has no other use.
-    from _sha2 import sha256  # type: ignore[import-not-found]
-except ImportError:  # Before Python 3.12.
-    from _sha256 import sha256  # type: ignore[import-not-found]
-
-NONCE_BYTES = 16
-
-
-def draw_nonce() -> bytes:
-    return os.urandom(NONCE_BYTES)
-
-
-def mark_of(nonce: bytes) -> bytes:
-    """Returns what may be known of a nonce by others, such as in the profile of a member."""
-    return sha256(nonce).digest()  # type: ignore[no-any-return]
-
-
-def fits(mark: bytes, nonce: object) -> bool:
-    """Whether a sender that tells this, as it came, knows the nonce of this mark."""
-    return isinstance(nonce, bytes) and bool(_compare_digest(mark_of(nonce), mark))
 
 
 def is_proved(profile: MemberProfile | None, nonce: bytes | None) -> bool:
@@ -62,18 +38,6 @@ def with_proved(
 
     before = tuple(filter(is_of_folder, profile.before))
     return profile if before == profile.before else replace(profile, before=before)
-
-
-def nonce_of(value: Any) -> bytes | None:
-    """Reads a nonce. None: the message has none. ProtocolError names no part of what is not one: it may be a secret."""
-    return None if value is None else needed_nonce_of(value)
-
-
-def needed_nonce_of(value: Any) -> bytes:
-    """As `nonce_of`, of a message that has one. ProtocolError: it has none."""
-    if isinstance(value, bytes) and len(value) == NONCE_BYTES:
-        return value
-    raise ProtocolError(f"a member proves that it speaks by a nonce of {NONCE_BYTES} bytes")
 
 
 def nonces_of(value: Any) -> dict[int, bytes]:

@@ -233,7 +233,7 @@ class MemberProfile:
     process: Annotated[str, Text(200)] = ""  # Its machine, its pid, and when that process began (pywan.base.processes).
     # The member ids of the incarnations that its folder names. It has locked the folder.
     before: Annotated[tuple[MemberId, ...], Most(INCARNATIONS_KEPT, each_once=True)] = ()
-    # The SHA-256 of the incarnation's nonce (pywan.coordination.proofs). Empty: nobody can speak for it.
+    # The SHA-256 of the incarnation's nonce (pywan.base.nonces). Empty: nobody can speak for it.
     mark: Annotated[bytes, Mark(MARK_BYTES)] = b""
 
     def problem(self) -> str:

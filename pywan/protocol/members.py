@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pywan.base.names import check_name, is_host, quoted
-from pywan.coordination.proofs import fits, mark_of
-from pywan.coordination.tables import MEMBER_TIMEOUT_US
+from pywan.base.nonces import fits, mark_of
 from pywan.errors import ConfigurationError, ProtocolError
 
 MAX_MEMBERS = 1024
@@ -50,7 +49,7 @@ class MemberTable:
     """The members by name. It is not thread-safe: its owner calls it under one lock, with `now_ms` that never goes
     back."""
 
-    def __init__(self, lease_ms: int = MEMBER_TIMEOUT_US // 1000) -> None:
+    def __init__(self, lease_ms: int) -> None:
         """A member that was not heard for `lease_ms` is taken off. It is from MIN_LEASE_MS to MAX_LEASE_MS."""
         self.lease_ms = lease_ms
         self._members: dict[str, Member] = {}

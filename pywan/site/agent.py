@@ -20,6 +20,7 @@ from pywan.base.addresses import Address
 from pywan.base.clocks import boot_us
 from pywan.base.draws import drawn_number
 from pywan.base.lines import Lines, Outage
+from pywan.base.nonces import draw_nonce
 from pywan.base.processes import has_ended, this_process
 from pywan.base.threads import start_essential, told_error
 from pywan.coordination.agent_session import (
@@ -36,7 +37,6 @@ from pywan.coordination.agent_session import (
 from pywan.coordination.asked import Request, RequestKey
 from pywan.coordination.claims import Claim
 from pywan.coordination.messages import StillNeeded, Tables
-from pywan.coordination.proofs import draw_nonce
 from pywan.coordination.tables import Bucket, BucketKey, Epoch, Incarnation, Learner, RegionAttributes
 from pywan.errors import (
     IllegalStateError,

@@ -17,12 +17,13 @@ from pywan.base.addresses import Address
 from pywan.base.clocks import boot_us
 from pywan.base.lines import OncePerMinute
 from pywan.base.names import check_name, is_name
+from pywan.base.nonces import nonce_of
 from pywan.coordination import encoding, plain
 from pywan.coordination.choice import Choice
 from pywan.coordination.coordinator import Coordinator
 from pywan.coordination.joins import join_of
 from pywan.coordination.messages import Refused
-from pywan.coordination.proofs import is_proved, nonce_of, with_proved
+from pywan.coordination.proofs import is_proved, with_proved
 from pywan.coordination.requests import take_requests
 from pywan.coordination.tables import Incarnation, MemberProfile
 from pywan.errors import ConfigurationError, IllegalStateError

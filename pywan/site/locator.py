@@ -26,10 +26,10 @@ from pywan.base.addresses import (
 from pywan.base.faces import Described, counted
 from pywan.base.files import FileError, read_regular
 from pywan.base.names import check_name
+from pywan.base.nonces import needed_nonce_of
 from pywan.base.threads import Thread, Workers, start_essential, told_error
 from pywan.config.cluster import ClusterConfiguration
 from pywan.config.values import to_int
-from pywan.coordination.proofs import needed_nonce_of
 from pywan.coordination.tables import MEMBER_TIMEOUT_US
 from pywan.errors import (
     ConfigurationError,

@@ -17,9 +17,9 @@ from typing import Any
 from pywan.base.addresses import Address, parse_locators, resolve
 from pywan.base.draws import drawn_number
 from pywan.base.names import quoted
+from pywan.base.nonces import draw_nonce
 from pywan.base.threads import EssentialThread, Thread, told_error
 from pywan.coordination.claims import Claim, claim_of
-from pywan.coordination.proofs import draw_nonce
 from pywan.errors import (
     ConfigurationError,
     ConnectivityError,

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pywan import _core
+from pywan.base.nonces import NONCE_BYTES
 from pywan.calls.table import BucketTable
 from pywan.config.attributes import RegionAttributes
 from pywan.coordination.agent_session import (
@@ -21,7 +22,6 @@ from pywan.coordination.agent_session import (
 )
 from pywan.coordination.asked import Request, RequestKey
 from pywan.coordination.messages import MayLeave
-from pywan.coordination.proofs import NONCE_BYTES
 from pywan.coordination.tables import BucketKey, Epoch, Incarnation, Learner, MemberProfile
 from pywan.copies.copies_session import CopiesSession
 from pywan.copies.peer_session import PeerSession, asked_of
