@@ -164,9 +164,11 @@ class MemberCopies:
             sock.sendall(wire.encode_answer(wire.LANE))
             sock.settimeout(None)
             ended = receiver.run_over_socket(sock.fileno())
-            # Whoever reaches the port can open lanes that end at once.
-            say = self._lane_ends.info if ended in ("closed", "stopped") else self._lane_ends.warning
-            say("the lane from member %s ended: %s", opening.from_, ended)
+            # Whoever reaches the port can open lanes that end at once. One that this member has ended itself, because a
+            # later lane has taken its place, needs no line: the later one says how it ends.
+            if ended != "stopped":
+                say = self._lane_ends.info if ended == "closed" else self._lane_ends.warning
+                say("the lane from member %s ended: %s", opening.from_, ended)
         finally:
             with self._lock:
                 self._session.lane_went(receiver, _core.monotonic_us())
