@@ -28,6 +28,7 @@ from pywan.coordination.lives import PROMISES_END_US
 from pywan.coordination.messages import MayLeave, Refused, StillNeeded, Tables
 from pywan.coordination.moves import HANDOVERS_AT_ONCE
 from pywan.coordination.recovery import LEARNERS_AT_ONCE
+from pywan.coordination.silence import GENERATIONS_MAX
 from pywan.coordination.tables import (
     BELIEVED_DECISIONS,
     BELIEVED_RUNS,
@@ -1434,6 +1435,56 @@ def test_a_lost_decision_that_only_a_copy_follows_begins_a_new_generation():
     site.core.join(profile(A, seen=stored), {"data": site.attributes}, {KEY: Holding(follows, True)}, stored, site.now)
     assert site.core.site.run == site.core.site.generation > follows.epoch.run
     assert site.bucket() == follows
+
+
+def test_members_that_name_different_lost_decisions_are_all_taken_in_at_once_also_if_the_highest_comes_last():
+    site = Site()
+    site.core.join(profile(A, seen=DecisionId(1_000, 50)), {}, {}, NO_DECISION, site.now)
+    site.act()
+    over_us = site.core.silence.next_us()
+    for number in range(1, 10):
+        site.now += TIMEOUT // 100
+        seen = DecisionId(site.core.site.run + number, 50 + number)
+        site.core.join(profile(Incarnation("m", number), seen=seen), {}, {}, NO_DECISION, site.now)
+        site.act()
+        assert Incarnation("m", number) in site.core.site.members and site.core.site.generation > seen.run
+        site.core.left(Incarnation("m", number), site.now)
+    assert site.core.silence.next_us() == over_us, "the silence gets no longer by that"
+
+
+def test_members_that_go_on_naming_lost_decisions_leave_the_site_half_of_the_time():
+    site = Site(A)
+    steps, decides, generations = 400, 0, set()
+    for number in range(steps):
+        site.now += TIMEOUT // 20
+        evil, run = Incarnation(f"evil{number}", number), site.core.site.run
+        site.core.join(profile(evil, seen=DecisionId(run + 1, 1)), {}, {}, NO_DECISION, site.now)
+        site.act()
+        if evil in site.core.site.members:
+            site.core.left(evil, site.now)
+        else:
+            refused = site.last(evil)
+            assert "names decision" in refused.reason and 0 < refused.retry_after_us <= 2 * OVER
+            assert site.core.site.run == run
+        site.core.tick(site.now)
+        decides += not site.core.silence.is_on
+        generations.add(site.core.site.generation)
+    assert decides > steps * 2 // 5
+    assert len(generations) <= 1 + GENERATIONS_MAX * (1 + steps // 20 // 2)
+
+
+def test_a_member_that_names_many_lost_decisions_begins_one_generation():
+    site = Site(A)
+    bucket, stored = site.bucket(), site.core.site.newest
+    runs = range(stored.run + 1, stored.run + 1 + 4 * 100 * RUN_STEP_MAX, 100 * RUN_STEP_MAX)
+    holdings = {
+        BucketKey("data", number): Holding(replace(bucket, epoch=Epoch(run, bucket.epoch.number)), True)
+        for number, run in enumerate(runs)
+    }
+    site.core.join(profile(B), {"data": site.attributes}, holdings, NO_DECISION, site.now)
+    site.act()
+    assert B in site.core.site.members
+    assert len([run for run in site.core.site.runs if run > stored.run]) == 1
 
 
 def test_a_coordinator_that_starts_again_with_its_whole_file_asks_for_no_reports():

@@ -128,6 +128,13 @@ class Coordinator:
             return  # The request was late on its way: the member has come since, and has said more.
         unknown = self._unknown_to(profile, holdings, stored)
         refusal = self._admission.unbelieved(me, unknown, holdings) or self._regions.refusal_of(regions)
+        wait_us = self.silence.wait_us(now_us) if unknown else 0
+        if refusal is None and wait_us:
+            refusal = Refused(
+                f"member {me.name} names decision {unknown[0]}, which this coordinator has lost; others have named such"
+                f" ones a moment ago, and the site first decides on what these know; it asks again by itself",
+                wait_us,
+            )
         if refusal is not None:
             self._outbox.tell(me, refusal)
             return
@@ -150,9 +157,10 @@ class Coordinator:
     def _unknown_to(
         self, profile: MemberProfile, holdings: dict[BucketKey, Holding], stored: DecisionId
     ) -> list[DecisionId]:
-        """The decisions that the member knows, and that this coordinator has lost."""
+        """The decisions that the member knows, and that this coordinator has lost; the last one first, as the others
+        are below the generation that it begins."""
         epochs = {DecisionId(*each.bucket.epoch) for each in holdings.values()}  # Each is at most its decision.
-        return [each for each in (stored, profile.seen, *sorted(epochs)) if self._is_lost(each)]
+        return sorted(filter(self._is_lost, {stored, profile.seen, *epochs}), reverse=True)
 
     def _is_lost(self, decision: DecisionId) -> bool:
         return decision.run >= self.site.generation and not self.site.made(decision)
@@ -420,7 +428,7 @@ class Coordinator:
         nothing at all before a member that nobody knows of has lost its lease.
         """
         self.site.begin_generation()
-        self.silence.begin(now_us + self.liveness.wait_us)
+        self.silence.begin(now_us, self.liveness.wait_us)
         self.reports.begin()
         self._telling.begin()
 
