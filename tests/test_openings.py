@@ -317,6 +317,19 @@ def test_a_flood_of_connections_is_no_flood_of_lines(caplog):
         assert 0 < len([r for r in caplog.records if "HTTP" in r.getMessage()]) <= lines.LINES_AT_ONCE
 
 
+def test_a_mistake_of_ours_that_others_can_cause_is_no_flood_of_tracebacks(monkeypatch, caplog):
+    def fails(server, connection):
+        raise KeyError("what somebody sent")
+
+    monkeypatch.setattr(ControlServer, "_serve", fails)
+    with ControlServer("127.0.0.1", 0, ask, name="m") as server:
+        for _ in range(3 * lines.LINES_AT_ONCE):
+            with socket.create_connection(("127.0.0.1", server.port), LIMIT_S) as sock:
+                assert sock.recv(1) == b""
+    told = [each for each in caplog.records if "internal error" in each.getMessage()]
+    assert 0 < len(told) <= lines.LINES_AT_ONCE and all(each.exc_info for each in told)
+
+
 def test_requests_that_are_not_whole_have_a_limit_together(monkeypatch):
     monkeypatch.setattr("pywan.transport.control.MAX_UNFINISHED_BYTES", 1 << 20)
     with ControlServer("127.0.0.1", 0, ask, name="test") as server:

@@ -273,7 +273,7 @@ class Acceptor:
         try:
             self._serve(connection)
         except Exception:
-            self._log.exception("%s: the connection from %s ended by an internal error", self.name, connection.place)
+            connection.exception("%s: the connection from %s ended by an internal error", self.name, connection.place)
         finally:
             if is_inherited(self):
                 end_strayed_child(self.name)
