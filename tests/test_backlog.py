@@ -12,6 +12,7 @@ import pywan
 from fuzz_core import calls
 from pywan import _core
 from pywan.testing.waiting import eventually
+from records import make_record
 from shared_site import Call, SharedSite
 from test_shelved_calls import BUCKETS, DONE, ELSEWHERE, EPOCH, FAILED, IN_DOUBT, LANE, LIFE, NEVER, SECOND, Served
 
@@ -222,6 +223,29 @@ def test_a_connection_refuses_in_words_what_waited_too_long_for_memory():
     fresh = served.put(0, VALUE)
     assert served.answered(10 * SECOND)[unread][0] == FAILED
     assert fresh not in served.answered(11 * SECOND)
+
+
+def test_an_earlier_failure_of_a_disk_is_no_reason_of_a_full_budget(tmp_path):
+    queue = _core.EventQueue("to ln", remote_site=2, memory_limit=0, directory=tmp_path / "missing")
+    queue.running = True
+    with pytest.raises((pywan.DiskError, pywan.QueueFullError), match="missing"):
+        for _ in range(10):
+            queue.append_record(make_record(b"k", bytes(1 << 20)))
+    served = Budgeted(64 * KB)
+    served.session.receive_data(b"", SECOND)
+    puts = [served.put(0, VALUE * 4) for _ in range(12)]
+    served.answered(SECOND)
+    refused = [words for status, words in served.answered(9 * SECOND + SECOND // 2).values() if status == FAILED]
+    assert 0 < len(refused) < len(puts) and all(b"QueueFullError" in words for words in refused)
+    with SharedSite(budget_bytes=64 * KB, timeout_s=0.5) as site:
+        filling = fill(site, 0)
+        with pytest.raises(pywan.PywanError) as error:
+            site.cores[0].put("late", b"value")
+        assert type(error.value) is pywan.QueueFullError
+        site.keep_carrying()
+        for put in filling:
+            with contextlib.suppress(pywan.ConnectivityError):
+                put.result()
 
 
 def test_what_listeners_are_to_be_told_is_a_part_of_the_budget():

@@ -26,7 +26,8 @@ cdef object error_for(wan_status status, str during):
 
 
 cdef object full_error(str message):
-    """The exception for a change that found no room."""
+    """The exception for a change that just found no room: the core has noted why in this thread. What waits for memory
+    and is not made at all has another one: an earlier note would be taken for its reason."""
     from pywan import errors
     return (errors.DiskAccessError if log_fails() else errors.QueueFullError)(message)
 

@@ -23,7 +23,7 @@ from pywan._core.region.region_state cimport condition, origin, region_core
 from pywan._core.region.region_walk cimport region_change_here
 from pywan._core.wire.session cimport ENDED_STOPPED, ENDED_TOLD, GOES_AGAIN, GOES_ON, Session
 from pywan._core.base.budget cimport MemoryBudget
-from pywan._core.base.status cimport full_error, report_unraisable
+from pywan._core.base.status cimport report_unraisable
 from pywan._core.wire.stream cimport buffer_reserve, buffer_trim
 from pywan._core.values.tagged cimport Encoded
 
@@ -637,9 +637,10 @@ cdef class CallSession(Session):
             return self.fail_with(call, self.full(call), 0) != NULL
 
     cdef object full(self, const wan_call *call):
+        from pywan.errors import QueueFullError
         cdef CompiledRegion state = self.states[call.region]
-        return full_error(f"region {state.name!r}: a call waited for {wan_call_work_us(call) / 1e6:.3g} s and was not"
-                          f" made: {state.why_full()}; nothing was changed")
+        return QueueFullError(f"region {state.name!r}: a call waited for {wan_call_work_us(call) / 1e6:.3g} s and was"
+                              f" not made: {state.why_full()}; nothing was changed")
 
     cdef bint waits_for_memory(self) noexcept nogil:
         """Whether the member's budget is full, and no call is taken for that. Calls that callbacks make are taken all

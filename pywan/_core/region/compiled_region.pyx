@@ -252,8 +252,10 @@ cdef class CompiledRegion:
             wan_budget_note_wait(budget)
         while region_is_full(&self.region):
             if wan_monotonic_us() >= until:
-                raise full_error(f"region {self.name!r}: {what} was not made within"
-                                 f" {(max(until, since) - since) / 1e6:.3g} s: {self.why_full()}; nothing was changed")
+                from pywan.errors import QueueFullError
+                raise QueueFullError(
+                    f"region {self.name!r}: {what} was not made within {(max(until, since) - since) / 1e6:.3g} s:"
+                    f" {self.why_full()}; nothing was changed")
             PyErr_CheckSignals()        # Ctrl-C ends the wait: nothing was changed.
             with nogil:
                 region_relieve(&self.region)
