@@ -25,6 +25,7 @@ from measure import Options, Rates, arguments, cpu_seconds, report
 from pywan.base.addresses import Address
 from pywan.base.clocks import boot_us
 from pywan.base.nonces import mark_of
+from pywan.base.versions import VERSION
 from pywan.coordination import encoding
 from pywan.coordination.actions import Store
 from pywan.coordination.agent_session import AgentSession, Remembered, tables_in
@@ -65,7 +66,6 @@ class Locator:
             peers=list,
             address=lambda: Address("127.0.0.1", 1),
             member_timeout_ms=MEMBER_TIMEOUT_MS,
-            version="1",
         )
         self._handlers = self._host.handlers()
         self._append = append = Journal.append
@@ -81,7 +81,7 @@ class Locator:
         eventually(lambda: self._host.status()["decides"], WAIT_S, "a coordinator that decides")
 
     def ask(self, op: str, me: Incarnation, **fields: Any) -> dict[str, Any]:
-        message = {"me": encoding.plain_incarnation(me), "nonce": NONCE, **fields}
+        message = {"me": encoding.plain_incarnation(me), "nonce": NONCE, "version": VERSION, **fields}
         reply = self._handlers[op](message, (me.name, op))
         packed = msgpack.packb(reply)
         with self._lock:
