@@ -116,6 +116,18 @@ def test_a_short_message_does_not_become_a_large_one():
     tracemalloc.stop()
 
 
+def test_a_part_has_a_limited_number_of_values():
+    count = plain.PART_MAX_VALUES + 1
+    with pytest.raises(ProtocolError, match="a part of packed values has more than"):
+        list(plain.unpack(zlib.compress(b"\xdd" + count.to_bytes(4) + b"\x90" * count)))
+
+
+def test_parts_of_all_lengths_come_back_wherever_the_bytes_between_them_are_cut():
+    around = plain.CHUNK_BYTES
+    parts = [["x" * length, n] for n, length in enumerate((0, 1, around - 9, around, 2 * around, 7, 1 << 20, 3))]
+    assert list(plain.unpack(plain.pack(parts * 3))) == parts * 3
+
+
 @pytest.mark.parametrize(
     "data",
     [
