@@ -5,10 +5,12 @@ twice, numbers that nobody can have reached. Each is refused in one line, and th
 from __future__ import annotations
 
 import copy
+import functools
 import logging
 import sqlite3
 import threading
 import time
+import tracemalloc
 import zlib
 from dataclasses import replace
 from typing import Any
@@ -41,7 +43,7 @@ from pywan.coordination.tables import (
     RegionAttributes,
 )
 from pywan.errors import DiskAccessError, ProtocolError, PywanError
-from pywan.testing.waiting import eventually
+from pywan.testing.waiting import LIMIT_S, eventually
 from pywan.transport.control import ControlServer, call_once
 from small_members import ATTRIBUTES, SmallMember, locator, small_members
 from test_coordination_host import coordination, free_port
@@ -329,6 +331,71 @@ def test_10_000_requests_in_a_message_take_a_bounded_time_and_others_are_heard(s
     )
     assert time.monotonic() - began < 10
     assert honest.host("after") and not honest.given_up
+
+
+def test_a_message_that_asks_the_same_again_and_again_costs_what_it_costs_once(tmp_path):
+    """A member with many buckets asks 2,000 times whether it may leave, and closes 2,000 regions that are not there."""
+    with locator(dir=tmp_path) as started, small_members(str(started.address), "a", "b") as (a, b):
+        large = encoding.plain_attributes(replace(DATA, total_num_buckets=MAX_BUCKETS))
+        ask = functools.partial(call_once, started.address, "coordination-ask", timeout=30, **a.speaks)
+        ask(requests=[["host", f"r{n}", large, 1] for n in range(8)])
+        a.see_all("r7", MAX_BUCKETS)
+        began = time.monotonic()
+        ask(requests=[[word] for word in ("leave", "stay") * 1000])
+        ask(requests=[["unhost", f"none{n}"] for n in range(2000)])
+        assert time.monotonic() - began < 10
+        reply = ask(requests=[["leave"], ["stay"], ["leave"]])
+        assert len(reply["may_leave"]) == 8  # By region: nobody else has it.
+        assert b.host() and not a.given_up and not b.given_up
+
+
+def test_a_member_creates_all_regions_of_a_site_in_one_message(tmp_path):
+    with locator(dir=tmp_path) as started, small_members(str(started.address), "a", "b") as (a, b):
+        small = encoding.plain_attributes(replace(DATA, total_num_buckets=1))
+        requests = [["host", f"r{n}", small, 1] for n in range(REGIONS_MAX - 1)]
+        began = time.monotonic()
+        reply = call_once(started.address, "coordination-ask", timeout=60, **a.speaks, requests=requests)
+        assert time.monotonic() - began < 20 and not reply["refused_requests"]
+        assert b.host() and not a.given_up and not b.given_up
+
+
+def test_regions_that_have_gone_leave_nothing_behind_at_the_coordinator(tmp_path):
+    with locator(dir=tmp_path) as started, small_members(str(started.address), "a") as (a,):
+        assert a.host()
+        core = started._coordination._driver.core
+        known = [len(index) for index in indexes_of(core.site)]
+        told = encoding.plain_attributes(replace(DATA, colocated_with="other"))
+        for word in ("unhost", "destroy-region"):
+            for requests in ([["host", f"r{n}", told, 1] for n in range(100)], [[word, f"r{n}"] for n in range(100)]):
+                call_once(started.address, "coordination-ask", timeout=LIMIT_S, **a.speaks, requests=requests)
+        for n in range(100):
+            call_once(
+                started.address, "coordination-ask", timeout=LIMIT_S, **a.speaks, requests=[["unhost", f"none{n}"]]
+            )
+        left = [["destroy-region", f"r{n}"] for n in range(100)]
+        call_once(started.address, "coordination-ask", timeout=LIMIT_S, **a.speaks, requests=left)
+        assert [len(index) for index in indexes_of(core.site)] == known
+
+
+def indexes_of(site: Any) -> list[dict]:
+    return [site._hosts, site.of_region, site.loads, site.children]
+
+
+def test_many_short_messages_at_the_same_time_do_not_become_large(tmp_path):
+    bomb = zlib.compress(bytes(plain.PACKED_MAX_BYTES - 1), 9)
+    with locator(dir=tmp_path) as started:
+        request = {**join(), "holdings": bomb}
+        tracemalloc.start()
+        senders = [
+            threading.Thread(target=is_refused, args=(started.address, "coordination-join", request)) for _ in range(30)
+        ]
+        for each in senders:
+            each.start()
+        for each in senders:
+            each.join()
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < plain.PACKED_MAX_BYTES
 
 
 def test_a_member_cannot_take_more_buckets_than_a_site_has(tmp_path):

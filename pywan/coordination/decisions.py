@@ -164,7 +164,7 @@ class Decisions:
 
     def hosts(self, region: str) -> dict[Incarnation, int]:
         """The members that have the region, each with its weight; 0: it is an accessor."""
-        return self._hosts[region]
+        return self._hosts.get(region, {})
 
     def decided_at(self, key: BucketKey | str) -> int:
         """The number of the last decision about a bucket, or about a region as a whole."""
@@ -196,38 +196,46 @@ class Decisions:
 
     def _place_member(self, member: Incarnation, profile: MemberProfile | None) -> None:
         before = self.members.pop(member, None)
-        hosted = () if before is None else before.hosting
-        for region, _ in hosted:
+        # A member may have thousands of regions, and one of them changes.
+        hosted, hosting = set(before.hosting if before else ()), set(profile.hosting if profile else ())
+        ended = sorted(hosted - hosting)
+        for region, _ in ended:
             del self._hosts[region][member]
         if profile is not None:
             self.members[member] = profile
-            for region, weight in profile.hosting:
-                self._hosts[region][member] = weight
-                self.unhosted.pop(region, None)
-            self._newly_hosted.update((each[0], None) for each in profile.hosting if each[1] and each not in hosted)
-        self.unhosted.update((region, None) for region, _ in hosted if not self._hosts[region])
+        for region, weight in sorted(hosting - hosted):
+            self._hosts[region][member] = weight
+            self.unhosted.pop(region, None)
+            if weight:
+                self._newly_hosted[region] = None
+        for region, _ in ended:
+            if region in self.regions and not self._hosts[region]:
+                self.unhosted[region] = None
+            self._forget_region(region)
 
     def _place_region(self, region: str, attributes: RegionAttributes | None) -> None:
         before = self.regions.pop(region, None)
         if before is not None:
-            siblings = self.children[before.colocated_with]
-            siblings.pop(region, None)
-            if not siblings:
+            children = self.children[before.colocated_with]
+            children.pop(region, None)
+            if not children:
                 del self.children[before.colocated_with]
             self.bucket_total -= before.total_num_buckets
         if attributes is not None:
             self.regions[region] = attributes
             self.children[attributes.colocated_with][region] = None
             self.bucket_total += attributes.total_num_buckets
-            if not self._hosts[region]:
+            if not self._hosts.get(region):
                 self.unhosted[region] = None
             return
         self.unhosted.pop(region, None)
-        # Names of regions come and go for years, so nothing is kept by the name of one that is no more.
-        if not self._hosts[region]:
-            del self._hosts[region]
-        if not self.of_region[region]:
-            del self.of_region[region]
+        self._forget_region(region)
+
+    def _forget_region(self, region: str) -> None:
+        """Nothing is left in the indexes of a region that is no more: regions with new names come and go for years."""
+        if region not in self.regions and not self.of_region.get(region) and not self._hosts.get(region):
+            self._hosts.pop(region, None)
+            self.of_region.pop(region, None)
             self.loads.pop(region, None)
 
     def _place(self, key: BucketKey, bucket: Bucket | None) -> None:
@@ -245,6 +253,7 @@ class Decisions:
         self.crowded.discard(key)
         if bucket is None:
             self.of_region[key.region].pop(key, None)
+            self._forget_region(key.region)
             return
         assert bucket.primary is None or bucket.primary in bucket.in_sync, f"{key}: {bucket}"
         assert not set(bucket.in_sync) & set(bucket.learning), f"{key}: {bucket}"

@@ -14,6 +14,7 @@ from pywan.coordination.messages import MayLeave, StillNeeded
 from pywan.coordination.outbox import Outbox
 from pywan.coordination.tables import Incarnation
 
+LOOK_AGAIN_US = 1_000_000  # So often at most a member that asks whether it may leave is looked at for no other reason.
 LEAVE_REPEATED_US = 10_000_000  # Who has not asked for so long whether it may leave does not leave any more.
 SITE_ENDS_US = 10_000_000  # When the site ends, members that have not asked for so long are waited for no longer.
 
@@ -23,6 +24,8 @@ class Leaver:
     asked_us: int
     is_released: bool = False  # It was told that it may end.
     needed: StillNeeded = field(default_factory=StillNeeded)  # What it was told last.
+    lost: tuple[tuple[str, int], ...] = ()  # What it was told as it was released: by region, the buckets that end.
+    looked_us: int = 0  # When its buckets were looked at because it asked.
 
 
 class Leavers:
@@ -66,11 +69,21 @@ class Leavers:
 
     # --- what happens ---
 
-    def ask(self, member: Incarnation, now_us: int) -> Leaver:
-        """The member asks whether it may leave: it is looked at anew."""
+    def ask(self, member: Incarnation, now_us: int) -> tuple[Leaver, bool]:
+        """The member asks whether it may leave. Returns whether it is to be looked at anew.
+
+        That takes a second if it has all buckets of a large site. So a member that asks again and again is told again
+        what it was told last. `Moves` looks at those that wait in any case when something is decided.
+        """
+        is_new = member not in self._leavers
         leaver = self._leavers.setdefault(member, Leaver(now_us))
-        leaver.asked_us, leaver.is_released = now_us, False
-        return leaver
+        leaver.asked_us = now_us
+        is_to_look = is_new or now_us - leaver.looked_us >= LOOK_AGAIN_US
+        if is_to_look:
+            leaver.looked_us, leaver.is_released = now_us, False
+        elif leaver.is_released:
+            self._outbox.tell(member, MayLeave(leaver.lost))
+        return leaver, is_to_look
 
     def stay(self, member: Incarnation) -> bool:
         """The member does not leave any more, or is gone. Returns whether it wanted to."""
@@ -81,7 +94,8 @@ class Leavers:
 
         `lost`: by region, the buckets that end with it.
         """
-        self._leavers[member].is_released = True
+        leaver = self._leavers[member]
+        leaver.is_released, leaver.lost = True, lost
         self._liveness.go_down(member)
         self._outbox.tell(member, MayLeave(lost))
 

@@ -57,7 +57,9 @@ class Moves:
 
     def leave(self, member: Incarnation, now_us: int) -> StillNeeded | None:
         """The member asks whether it may leave. Returns what it is still needed for; None: it was told that it may."""
-        leaver, self._seen = self._leavers.ask(member, now_us), -1
+        leaver, is_to_look = self._leavers.ask(member, now_us)
+        if is_to_look:
+            self._seen = -1
         self.go_on(now_us)
         return None if leaver.is_released else leaver.needed
 

@@ -176,17 +176,20 @@ class Regions:
         if self._having(region) - {me}:
             self._begin_sharing(region)
         self._to_let_in[me, region] = weight
-        self.let_in(now_us)
+        self._let_in(me, region, now_us)
 
     def let_in(self, now_us: int) -> None:
         """Lets in those who wait to host a region, as soon as everybody who has it is aware of them."""
-        for (me, region), weight in list(self._to_let_in.items()):
-            attributes = self._site.regions.get(region)
-            if attributes is not None and self._liveness.knows(me):
-                if not all(self._telling.is_aware(region, each) for each in self._having(region) - {me}):
-                    continue
-                self._host(me, region, attributes, weight, now_us)
-            del self._to_let_in[me, region]
+        for me, region in list(self._to_let_in):
+            self._let_in(me, region, now_us)
+
+    def _let_in(self, me: Incarnation, region: str, now_us: int) -> None:
+        attributes = self._site.regions.get(region)
+        if attributes is not None and self._liveness.knows(me):
+            if not all(self._telling.is_aware(region, each) for each in self._having(region) - {me}):
+                return
+            self._host(me, region, attributes, self._to_let_in[me, region], now_us)
+        del self._to_let_in[me, region]
 
     def _host(self, me: Incarnation, region: str, attributes: RegionAttributes, weight: int, now_us: int) -> None:
         profile = self._site.members[me]
@@ -202,11 +205,12 @@ class Regions:
     def unhost(self, me: Incarnation, region: str, now_us: int) -> None:
         """The member has closed the region. Its copies are gone; a sole copy is gone with its data."""
         self._to_let_in.pop((me, region), None)
-        if me not in self._site.members:
+        if me not in self._site.members or region not in self._site.regions:
             return
         self._end_hosting(me, region)
-        for key, bucket in self._site.held_by(me):
-            if key.region != region:
+        for key in list(self._site.of_region[region]):
+            bucket = self._site.buckets[key]
+            if me not in bucket.holders:
                 continue
             self._succession.lose_copy(key, bucket, me, now_us)
             after = self._site.buckets[key]
@@ -218,7 +222,7 @@ class Regions:
         """The region goes everywhere, with its buckets."""
         self._drop_buckets(region)
         self._lives.forget(region)
-        for member in list(self._site.members):
+        for member in list(self._site.hosts(region)):
             self._end_hosting(member, region)
         self._recovery.forget(region)
         self._site.set_region(region, None)
@@ -238,11 +242,15 @@ class Regions:
 
     def _having(self, region: str) -> set[Incarnation]:
         """Those who have the region, or may have something of it."""
+        if region not in self._site.regions:
+            return set()
         named = {each for each, buckets in self._site.loads[region].named.items() if buckets}
         return named | (self._site.hosts(region).keys() - self._liveness.expired)
 
     def _is_used(self, region: str, me: Incarnation) -> bool:
         """Whether another member has the region, or a bucket of it is still somewhere."""
+        if region not in self._site.regions:
+            return False
         others = self._site.hosts(region).keys() - {me} - self._liveness.expired
         return bool(others) or any(copies and count for copies, count in self._site.loads[region].whole.items())
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Any
 
 from pywan.base.names import quoted
@@ -25,17 +25,32 @@ from pywan.errors import ProtocolError
 
 Take = Callable[[Coordinator, Incarnation, int], None]  # It hands over one request of a member, at that time.
 
+# Each of them costs the coordinator a look at all buckets of the region, or of the member.
+_ABOUT_A_REGION = ("host", "unhost", "destroy-region")
+_ABOUT_THE_MEMBER = ("leave", "stay", "left")
+
+
+def read_requests(requests: Sequence[object]) -> list[tuple[int, Take]]:
+    """Reads the requests of one message. Returns each with its place, in their order, for `take_requests`.
+
+    Of several that say the same of the same region, or of the member, the last one counts. A coordinator may drop any
+    request, and a member asks each of them once in a message. So a message costs as much as there is, however often it
+    asks for that.
+
+    ProtocolError: there is no such request, or it has other fields. Then none of them may be taken.
+    """
+    takes = [_read(each) for each in requests]
+    last = {_subject(each, index): index for index, each in enumerate(requests)}
+    return [(index, takes[index]) for index in sorted(last.values())]
+
 
 def take_requests(
-    core: Coordinator, me: Incarnation, requests: Sequence[object], now_us: int
+    core: Coordinator, me: Incarnation, requests: Iterable[tuple[int, Take]], now_us: int
 ) -> list[tuple[int, Refused]]:
     """Hands the requests of one message to the coordinator, in their order. What it decides is to be stored before the
-    message is answered. Returns those that it refuses, each with its place in the message.
-
-    ProtocolError: there is no such request, or it has other fields. Then none of them was taken.
-    """
+    message is answered. Returns those that it refuses, each with its place in the message."""
     refused: list[tuple[int, Refused]] = []
-    for index, take in enumerate([_read(each) for each in requests]):
+    for index, take in requests:
         take(core, me, now_us)
         refused += [(index, refusal) for refusal in core.take_refusals(me)]
     return refused
@@ -44,6 +59,12 @@ def take_requests(
 def take_request(core: Coordinator, me: Incarnation, request: object, now_us: int) -> None:
     """Hands a member's request to the coordinator. ProtocolError: there is no such one, or it has other fields."""
     _read(request)(core, me, now_us)
+
+
+def _subject(request: Any, index: int) -> tuple[object, ...]:
+    """What a request that was read is about, if an earlier one about the same need not be taken."""
+    name = request[0]
+    return (name, request[1]) if name in _ABOUT_A_REGION else (name,) if name in _ABOUT_THE_MEMBER else (index,)
 
 
 def _read(request: object) -> Take:

@@ -6,7 +6,9 @@ mean is the coordinator's, and who coordinates is the choice's. This puts them t
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,10 +23,10 @@ from pywan.base.nonces import nonce_of
 from pywan.coordination import encoding, plain
 from pywan.coordination.choice import Choice
 from pywan.coordination.coordinator import Coordinator
-from pywan.coordination.joins import join_of
+from pywan.coordination.joins import Join, join_of
 from pywan.coordination.messages import Refused
 from pywan.coordination.proofs import is_proved, with_proved
-from pywan.coordination.requests import take_requests
+from pywan.coordination.requests import read_requests, take_requests
 from pywan.coordination.tables import Incarnation, MemberProfile
 from pywan.errors import ConfigurationError, IllegalStateError
 from pywan.site.coordinator_driver import CoordinatorDriver, Mailbox
@@ -36,6 +38,7 @@ log = logging.getLogger("pywan.coordinator")
 POLL_S = 0.5  # A member's question for news is answered after so long, if there are none.
 POLLS_A_TIMEOUT = 10  # At least so many. With a short `member-timeout` a question is answered sooner.
 UNDECIDED_WAIT_S = 1.0  # A member that joins is answered after so long at the latest, though nobody coordinates yet.
+REPORTS_AT_ONCE = 4  # Members that say what they hold, and are read at the same time.
 TAKEN_RETRY_US = 1_000_000  # So soon a member asks again whose incarnation another process has taken.
 
 Handle = Callable[[dict[str, Any], tuple[Any, ...]], dict[str, Any]]
@@ -77,6 +80,7 @@ class CoordinationHost:
         self._changed = self._driver.changed  # Guards all of them, and what is below.
         # By connection: the member that has proved to be at its other end. One that ends goes (`ended`).
         self._connections: dict[tuple[Any, ...], Incarnation] = {}
+        self._reading = threading.BoundedSemaphore(REPORTS_AT_ONCE)
         self._lines = OncePerMinute()
         self._packed = PackedTables()
 
@@ -158,7 +162,11 @@ class CoordinationHost:
     # --- requests of members ---
 
     def _on_join(self, request: dict[str, Any], peer: tuple[Any, ...]) -> dict[str, Any]:
-        join = join_of(request)
+        # What members hold may be 100 MB of objects each. So few of those that report are read at the same time.
+        with contextlib.nullcontext() if request.get("holdings") is None else self._reading:
+            return self._take_join(join_of(request), peer)
+
+    def _take_join(self, join: Join, peer: tuple[Any, ...]) -> dict[str, Any]:
         profile, claimed = join.profile, join.coordinator
         me = profile.incarnation
         with self._changed:
@@ -301,7 +309,10 @@ class CoordinationHost:
         """Takes requests of a member in their order, and stores what they decide once. The reply says of each that was
         refused why."""
         me = encoding.incarnation_of(request.get("me"))
-        requests = plain.list_of(request.get("requests"), encoding.REQUESTS_MAX, "coordination-ask: requests")
+        # Read before the lock is taken: there may be half a million values.
+        requests = read_requests(
+            plain.list_of(request.get("requests"), encoding.REQUESTS_MAX, "coordination-ask: requests")
+        )
         nonce = nonce_of(request.get("nonce"))
         with self._changed:
             core = self._decider()

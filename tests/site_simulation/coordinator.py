@@ -13,7 +13,7 @@ from pywan.coordination.coordinator import Coordinator
 from pywan.coordination.joins import join_of
 from pywan.coordination.messages import MayLeave, Refused, StillNeeded, Tables
 from pywan.coordination.proofs import is_proved, with_proved
-from pywan.coordination.requests import take_requests
+from pywan.coordination.requests import read_requests, take_requests
 from pywan.coordination.tables import RUN_STEP_MAX, Incarnation, MemberProfile, Reach
 
 from .simulation import MS, Node
@@ -152,7 +152,7 @@ class CoordinatorNode(Node):
                 self.world.proofs.asked_to_take_out(me, encoding.incarnation_of(each[1]))
         refused = [
             [index, encoding.plain_refused(refusal)]
-            for index, refusal in take_requests(self.core, me, request["requests"], self.clock())
+            for index, refusal in take_requests(self.core, me, read_requests(request["requests"]), self.clock())
         ]
         leaving = self._act(me)
         reply(self._reply(decision=self.core.site.number, refused_requests=refused, **encoding.plain_leaving(leaving)))
