@@ -285,6 +285,24 @@ def test_a_site_has_a_largest_number_of_members():
     assert isinstance(site.last(A), Tables)
 
 
+def test_a_full_site_starts_again_though_its_buckets_wait_for_all_earlier_incarnations():
+    """Nobody can take over, so the earlier ones stay in the view until the last member has come."""
+    earlier = [Incarnation(f"m{number}", number + 1) for number in range(MEMBERS_MAX)]
+    site = Site(earlier[0])
+    for each in earlier[1:]:
+        site.join(each)
+    core = site.core.site
+    for key, bucket in list(core.buckets.items()):
+        core.set_bucket(key, replace(bucket, in_sync=tuple(earlier)))
+    site.act()
+    later = [Incarnation(each.name, 1000 + each.member_id) for each in earlier]
+    for each, before in zip(later, earlier, strict=True):
+        site.join(each, before=(before.member_id,))
+        assert isinstance(site.last(each), Tables), site.last(each)
+    told = plain.pack(encoding.plain_tables(core.tables(0, "locator", 1, ())))
+    assert {*later} < {each.incarnation for each in encoding.tables_of(plain.unpack(told)).members or ()}
+
+
 def test_a_member_of_another_site_is_refused_by_name():
     site = Site(A)
     site.join(B, site_identity="another")

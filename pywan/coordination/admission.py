@@ -11,6 +11,7 @@ from pywan.coordination.messages import Refused
 from pywan.coordination.reports import Reports
 from pywan.coordination.tables import (
     MEMBERS_MAX,
+    PROFILES_MAX,
     BucketKey,
     DecisionId,
     Epoch,
@@ -51,12 +52,16 @@ class Admission:
         refusal = self._of_another_site(profile)
         if refusal is not None:
             return refusal
-        if me not in self._site.members and len(self._site.members) >= MEMBERS_MAX:
-            return Refused(
-                f"the site has {len(self._site.members)} members, and {MEMBERS_MAX} are the most that it can have;"
-                f" stop one before member {me.name} is started",
-                self._liveness.member_timeout_us,
-            )
+        if me not in self._site.members:
+            # Others of its name, and those without a lease, do not count: buckets may wait for them until it comes.
+            others = len(self._liveness.by_name().keys() - {me.name})
+            if others >= MEMBERS_MAX or len(self._site.members) >= PROFILES_MAX:
+                return Refused(
+                    f"the site has {others} members, and {len(self._site.members)} incarnations of members;"
+                    f" {MEMBERS_MAX} and {PROFILES_MAX} are the most that it can have; stop a member before member"
+                    f" {me.name} is started, or revoke one that never comes back",
+                    self._liveness.member_timeout_us,
+                )
         if self._liveness.is_given_up(me) and stored.run >= self._site.generation and self._site.made(stored):
             return Refused(f"member {me} was not heard for its whole lease", join_again=True)
         for earlier in self.earlier_incarnations(me):

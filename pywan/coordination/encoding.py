@@ -23,6 +23,7 @@ from pywan.coordination.tables import (
     BUCKETS_MAX,
     INCARNATIONS_KEPT,
     MEMBERS_MAX,
+    PROFILES_MAX,
     REGIONS_MAX,
     Bucket,
     BucketKey,
@@ -224,7 +225,7 @@ class _Head(NamedTuple):
     coordinator: Annotated[str, Name()]
     site_identity: Identity
     lease_us: Time
-    members: Annotated[int, Range(0, MEMBERS_MAX)] | None  # None: they are as they were.
+    members: Annotated[int, Range(0, PROFILES_MAX)] | None  # None: they are as they were.
     regions: Annotated[int, Range(0, GONE_MAX)]
     runs: Annotated[int, Range(0, GONE_MAX + BUCKETS_MAX)]
 

@@ -25,6 +25,9 @@ DECISION_MAX = (1 << 32) - 1
 BELIEVED_RUNS = 1 << 27
 BELIEVED_DECISIONS = 1 << 28
 MEMBERS_MAX = 250  # Of a site. A member has lanes to 256 others (WAN_TAIL_LANES_MAX); some may be of members that went.
+# In the tables of a site: those that live, and earlier incarnations for which buckets wait. After a power cut there are
+# two of each name until the last member has come.
+PROFILES_MAX = 4 * MEMBERS_MAX
 REGIONS_MAX = 4_096  # Of a site.
 # Of all regions of a site together: a little more than 1,000 regions of 113 buckets. The coordinator and a member take
 # 1.1 kB of memory for each together, and one message that creates as many takes the coordinator 2 s.
