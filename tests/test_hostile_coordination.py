@@ -381,6 +381,24 @@ def indexes_of(site: Any) -> list[dict]:
     return [site._hosts, site.of_region, site.loads, site.children]
 
 
+def test_members_with_many_regions_of_long_names_do_not_make_tables_that_nobody_can_read(tmp_path):
+    names = [f"r{n:04}".ljust(255, "x") for n in range(REGIONS_MAX - 1)]
+    regions = {name: encoding.plain_attributes(replace(DATA, total_num_buckets=1)) for name in names}
+    reasons: list[str] = []
+    with locator(dir=tmp_path) as started, small_members(str(started.address), "a") as (a,):
+        assert a.host()
+        for number in range(64):
+            request = join(hosting=[(name, 0) for name in names])
+            request["profile"][0] = [f"evil{number}", 1]
+            reply = call_once(started.address, "coordination-join", timeout=30, **{**request, "regions": regions})
+            reasons = [encoding.refused_of(each).reason for each in reply["refused"]]
+            if reasons:
+                break
+        assert "take more than 16 MiB in the tables" in reasons[0]
+        with small_members(str(started.address), "b") as (b,):
+            assert b.agent.tables.members and not a.given_up
+
+
 def test_many_short_messages_at_the_same_time_do_not_become_large(tmp_path):
     bomb = zlib.compress(bytes(plain.PACKED_MAX_BYTES - 1), 9)
     with locator(dir=tmp_path) as started:

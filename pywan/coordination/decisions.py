@@ -58,6 +58,7 @@ class Decisions:
         # Buckets of partitioned regions with more copies in sync than their region wants.
         self.crowded: set[BucketKey] = set()
         self._hosts: defaultdict[str, dict[Incarnation, int]] = defaultdict(dict)  # By region: weights of its members.
+        self._hosting_bytes: dict[Incarnation, int] = {}  # By member: as `MemberProfile.hosting_bytes`.
         self._naming: defaultdict[Incarnation, dict[BucketKey, None]] = defaultdict(dict)
         # By member: the unfinished buckets that may be finished when the member has stored a decision.
         self._unfinished_of: defaultdict[Incarnation, dict[BucketKey, None]] = defaultdict(dict)
@@ -166,6 +167,10 @@ class Decisions:
         """The members that have the region, each with its weight; 0: it is an accessor."""
         return self._hosts.get(region, {})
 
+    def hosting_bytes(self, members: Iterable[Incarnation]) -> int:
+        """What the regions of these members take in the tables."""
+        return sum(self._hosting_bytes.get(each, 0) for each in members)
+
     def decided_at(self, key: BucketKey | str) -> int:
         """The number of the last decision about a bucket, or about a region as a whole."""
         return self._last.at(key)
@@ -196,6 +201,7 @@ class Decisions:
 
     def _place_member(self, member: Incarnation, profile: MemberProfile | None) -> None:
         before = self.members.pop(member, None)
+        self._hosting_bytes.pop(member, None)
         # A member may have thousands of regions, and one of them changes.
         hosted, hosting = set(before.hosting if before else ()), set(profile.hosting if profile else ())
         ended = sorted(hosted - hosting)
@@ -203,6 +209,7 @@ class Decisions:
             del self._hosts[region][member]
         if profile is not None:
             self.members[member] = profile
+            self._hosting_bytes[member] = profile.hosting_bytes
         for region, weight in sorted(hosting - hosted):
             self._hosts[region][member] = weight
             self.unhosted.pop(region, None)

@@ -15,7 +15,17 @@ from pywan.coordination.outbox import Outbox
 from pywan.coordination.recovery import Recovery
 from pywan.coordination.reports import Reports
 from pywan.coordination.succession import Succession
-from pywan.coordination.tables import BUCKETS_MAX, REGIONS_MAX, Incarnation, Kind, RegionAttributes
+from pywan.coordination.tables import (
+    BUCKETS_MAX,
+    HOSTED_BYTES,
+    HOSTING_BYTES_EVER,
+    HOSTING_BYTES_MAX,
+    REGIONS_MAX,
+    Incarnation,
+    Kind,
+    MemberProfile,
+    RegionAttributes,
+)
 from pywan.coordination.telling import Telling
 
 COLOCATED_MAX = 64  # Regions in a row of which each is colocated with the next one.
@@ -46,11 +56,26 @@ class Regions:
 
     # --- what cannot be ---
 
-    def refusal_of(self, told: dict[str, RegionAttributes]) -> Refused | None:
-        """Returns why these regions cannot be in the site beside those that are. None: they can. Those that are there
-        already stay as they are."""
+    def refusal_of(self, profile: MemberProfile, told: dict[str, RegionAttributes]) -> Refused | None:
+        """Returns why a member cannot come with these regions. None: it can. Those that are there already stay as they
+        are."""
         why = self._why_not({name: each for name, each in told.items() if name not in self._site.regions}, told)
+        why = why or self._why_not_all(profile.incarnation, profile.hosting_bytes)
         return Refused(why) if why else None
+
+    def _why_not_all(self, me: Incarnation, hosting_bytes: int) -> str:
+        """Returns why the member cannot have so many regions beside those of the other members; "": it can."""
+        site = self._site
+        others = [each for each in site.members if each != me]
+        living = [each for each in others if each.name != me.name and not self._liveness.is_expired(each)]
+        took, takes = site.hosting_bytes([me]), hosting_bytes
+        is_full = site.hosting_bytes(living) + takes > HOSTING_BYTES_MAX
+        if takes <= took or not (is_full or site.hosting_bytes(others) + takes > HOSTING_BYTES_EVER):
+            return ""
+        return (
+            f"the regions of all members, with their names, take more than {HOSTING_BYTES_MAX >> 20} MiB in the tables:"
+            " create fewer of them at each member, or give them shorter names"
+        )
 
     def _why_not(self, told: Mapping[str, RegionAttributes], kept: Collection[str]) -> str:
         """As `refusal_of`, in words; "": nothing. They take the places of those that have their names. None of `kept`
@@ -152,11 +177,13 @@ class Regions:
         if known is not None and not known.is_like(attributes) and is_used:
             self._outbox.tell(me, Refused(_mismatch(region, known, attributes)))
             return
-        if known is None or not known.is_like(attributes):
-            problem = self._why_not({region: attributes}, [region])
-            if problem:
-                self._outbox.tell(me, Refused(problem))
-                return
+        problem = self._why_not({region: attributes}, [region]) if known is None or not known.is_like(attributes) else ""
+        if me not in self._site.hosts(region):
+            took = self._site.hosting_bytes([me])
+            problem = problem or self._why_not_all(me, took + HOSTED_BYTES + len(region))
+        if problem:
+            self._outbox.tell(me, Refused(problem))
+            return
         if known is not None and not known.is_like(attributes):
             self._drop_buckets(region)
         there = self._site.hosts(region).keys() - {me} - self._liveness.expired

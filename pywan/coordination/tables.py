@@ -32,6 +32,12 @@ REGIONS_MAX = 4_096  # Of a site.
 # Of all regions of a site together: a little more than 1,000 regions of 113 buckets. The coordinator and a member take
 # 1.1 kB of memory for each together, and one message that creates as many takes the coordinator 2 s.
 BUCKETS_MAX = 1 << 17
+# The bytes that the regions of members take in the tables: 250 members may have 1,000 of 30 characters each. Every
+# member keeps them all, and reads them again when one of them changes. A member without a lease counts for the second
+# limit alone.
+HOSTING_BYTES_MAX = 16 << 20
+HOSTING_BYTES_EVER = 40 << 20
+HOSTED_BYTES = 32  # Of one region of one member, beside its name.
 MARK_BYTES = 32
 INCARNATIONS_KEPT = 16  # A set of copies may name one that was not the last.
 # The longest time that a coordinator tells. `member-timeout` is at most 600,000 s, and a lease lasts a little longer.
@@ -246,6 +252,11 @@ class MemberProfile:
         if self.incarnation.member_id in self.before:
             return f"member {self.incarnation} names itself as an earlier one"
         return ""
+
+    @property
+    def hosting_bytes(self) -> int:
+        """What its regions take in the tables."""
+        return sum(HOSTED_BYTES + len(region) for region, _ in self.hosting)
 
     @property
     def machine(self) -> str:
