@@ -303,6 +303,21 @@ def test_a_full_site_starts_again_though_its_buckets_wait_for_all_earlier_incarn
     assert {*later} < {each.incarnation for each in encoding.tables_of(plain.unpack(told)).members or ()}
 
 
+def test_a_member_that_knows_many_lost_runs_begins_one_generation():
+    site = Site(A, B)
+    core = site.core.site
+    before, entries = core.number, len(core.members) + len(core.regions) + len(core.buckets)
+    above = 2 * FORGOTTEN_RUNS * RUN_STEP_MAX  # Each of these runs is above the generation of the one before.
+    holdings = {
+        BucketKey("lost", number): Holding(Bucket(Epoch(1 + number * above, 1), primary=C, in_sync=(C,)), has_all=True)
+        for number in range(30)
+    }
+    regions = {"lost": RegionAttributes(Kind.PARTITION, 30)}
+    site.core.join(profile(C, hosting=(("lost", 1),)), regions, holdings, NO_DECISION, site.now)
+    assert C in core.members and core.run > 29 * above
+    assert core.number - before < 2 * entries + 2 * 30
+
+
 def test_a_member_of_another_site_is_refused_by_name():
     site = Site(A)
     site.join(B, site_identity="another")

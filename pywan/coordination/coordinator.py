@@ -166,11 +166,12 @@ class Coordinator:
         return decision.run >= self.site.generation and not self.site.made(decision)
 
     def _rise_above(self, unknown: Iterable[DecisionId], now_us: int) -> None:
-        """A generation begins for each decision that the member knows, and that this coordinator never made."""
-        for known in unknown:
-            if self._is_lost(known):  # The generation of an earlier one may be above it.
-                self.site.rise_above(known)
-                self._begin_generation(now_us)
+        """A generation begins above all decisions that the member knows, and that this coordinator never made. There is
+        one for all of them: each decides everything again."""
+        lost = list(filter(self._is_lost, unknown))
+        if lost:
+            self.site.rise_above(DecisionId(max(each.run for each in lost), max(each.number for each in lost)))
+            self._begin_generation(now_us)
 
     def renew(
         self, me: Incarnation, stored: DecisionId, now_us: int, reaches: Iterable[Incarnation] | None = None
