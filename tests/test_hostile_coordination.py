@@ -76,6 +76,7 @@ def join(*, holdings=None, regions=None, stored=(0, 0), **fields) -> dict:
         "coordinator": "",
         "ended": None,
         "nonce": NONCE,
+        "version": VERSION,
     }
     if holdings is not None:
         request["holdings"] = plain.pack(encoding.plain_holdings(holdings))
@@ -232,7 +233,7 @@ def test_a_join_that_says_what_cannot_be_is_refused_and_nothing_of_it_is_taken(s
 
 def test_the_same_join_with_values_in_range_is_taken(tmp_path):
     with locator(dir=tmp_path) as started:
-        reply = call_once(started.address, "coordination-join", version=VERSION, **join(**held()))
+        reply = call_once(started.address, "coordination-join", **join(**held()))
         assert not reply["refused"] and coordination(started)["generation"] > 1
 
 
@@ -385,7 +386,10 @@ def test_members_with_many_regions_of_long_names_do_not_make_tables_that_nobody_
     names = [f"r{n:04}".ljust(255, "x") for n in range(REGIONS_MAX - 1)]
     regions = {name: encoding.plain_attributes(replace(DATA, total_num_buckets=1)) for name in names}
     reasons: list[str] = []
-    with locator(dir=tmp_path) as started, small_members(str(started.address), "a") as (a,):
+    with (
+        locator(dir=tmp_path, member_timeout_ms=60_000) as started,  # So none of them is given up meanwhile.
+        small_members(str(started.address), "a") as (a,),
+    ):
         assert a.host()
         for number in range(64):
             request = join(hosting=[(name, 0) for name in names])
@@ -635,7 +639,7 @@ def test_a_file_that_cannot_be_is_refused_by_name_with_the_way_out(tmp_path, cap
 
 def test_a_member_that_names_what_nobody_reached_is_told_what_to_do(tmp_path):
     with locator(dir=tmp_path) as started:
-        reply = call_once(started.address, "coordination-join", version=VERSION, **join(stored=(RUN_MAX - 1, 1)))
+        reply = call_once(started.address, "coordination-join", **join(stored=(RUN_MAX - 1, 1)))
         reason = reply["refused"][0][0]
         assert "start it in an empty folder" in reason and "--recover-from-members" in reason
 
