@@ -177,7 +177,8 @@ class Regions:
         if known is not None and not known.is_like(attributes) and is_used:
             self._outbox.tell(me, Refused(_mismatch(region, known, attributes)))
             return
-        problem = self._why_not({region: attributes}, [region]) if known is None or not known.is_like(attributes) else ""
+        is_new = known is None or not known.is_like(attributes)
+        problem = self._why_not({region: attributes}, [region]) if is_new else ""
         if me not in self._site.hosts(region):
             took = self._site.hosting_bytes([me])
             problem = problem or self._why_not_all(me, took + HOSTED_BYTES + len(region))
