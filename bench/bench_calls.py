@@ -17,6 +17,8 @@ from pywan.calls.route import Route
 from pywan.calls.table import BucketTable, KnownPrimary
 from pywan.coordination.tables import Incarnation
 from pywan.testing.processes import ChildProcess
+from pywan.transport.control import ControlServer
+from pywan.transport.own_openings import OwnOpenings
 from two_sites import Child
 
 BUCKETS = 113
@@ -48,9 +50,12 @@ def calls_per_s(operation: Callable[[int], object], threads: int, calls: int) ->
 def main() -> None:
     options = arguments(__doc__)
     calls = options.size(20_000, 5_000, 10 * THREADS)
-    member = ChildProcess("member", [sys.executable, MEMBER, FAR.name, FAR.member_id, "bench", BUCKETS, *NEAR])
+    openings = OwnOpenings()
+    port = ControlServer("127.0.0.1", 0, lambda request, peer: openings.answer(request), name="near").start()
+    near = [*NEAR, port.port]
+    member = ChildProcess("member", [sys.executable, MEMBER, FAR.name, FAR.member_id, "bench", BUCKETS, *near])
     region = _core.RegionCore("r", _core.Clock(), site=1, member=NEAR.member_id, buckets=BUCKETS)
-    table, pool = BucketTable("r", BUCKETS), CallPool(NEAR, "bench")
+    table, pool = BucketTable("r", BUCKETS), CallPool(NEAR, "bench", openings)
     bare = {
         1: Child(str(c_program("bare_ping")), "1", str(calls)),
         THREADS: Child(str(c_program("bare_ping")), str(THREADS), str(calls // THREADS)),
@@ -77,6 +82,7 @@ def main() -> None:
                 report(f"{name} at another member, {threads} thr.", subject / 1e3, reference / 1e3, what, unit="k/s")
     finally:
         pool.close()
+        port.stop()
         for child in (member, *bare.values()):
             child.end()
 

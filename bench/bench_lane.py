@@ -35,6 +35,7 @@ from pywan.calls.pool import CallPool
 from pywan.calls.route import Route
 from pywan.calls.table import BucketTable, KnownPrimary
 from pywan.coordination.tables import MEMBER_TIMEOUT_US, Incarnation
+from pywan.transport.own_openings import OwnOpenings
 from two_sites import Child, two_sites
 
 BUCKETS = 113
@@ -49,7 +50,7 @@ class Shared:
     def __init__(self) -> None:
         self.core = _core.RegionCore("data", _core.Clock(), site=1, buckets=BUCKETS)
         self.tail = _core.Tail(BUCKETS, self.core.shards)
-        table, pool = BucketTable("data", BUCKETS), CallPool(ME, "bench")
+        table, pool = BucketTable("data", BUCKETS), CallPool(ME, "bench", OwnOpenings())
         table.set_primaries(dict.fromkeys(range(BUCKETS), KnownPrimary(ME, "127.0.0.1", 1, EPOCH)))
         self.core.share(self.tail, Route(self.core, table, pool), False)
         self.tail.set_lease(_core.monotonic_us() + LEASE_US)

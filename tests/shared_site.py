@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from pywan import _core
+from pywan.base.addresses import Address
 from pywan.calls.pool import CallPool
 from pywan.calls.route import Route
 from pywan.calls.server import CallServer
@@ -15,6 +16,8 @@ from pywan.calls.table import BucketTable, KnownPrimary
 from pywan.coordination.tables import Incarnation
 from pywan.testing.waiting import LIMIT_S
 from pywan.transport.control import ControlServer
+from pywan.transport.opening_questions import OpeningQuestions
+from pywan.transport.own_openings import OwnOpenings
 
 LIFE = 1
 NEVER = 2**64 - 1
@@ -30,8 +33,10 @@ class Member:
         timeout_s: float,
         min_copies: int,
         budget: _core.MemoryBudget | None,
+        ports: dict[str, int],
         **attributes: Any,
     ) -> None:
+        """`ports`: those of all members of the site, by name; its own is added."""
         self.number = number
         self.me = Incarnation(f"member{number}", number + 1)
         self.core = _core.RegionCore(
@@ -39,14 +44,21 @@ class Member:
         )
         self.tail = _core.Tail(buckets, self.core.shards, min_copies, budget)
         self.lanes: dict[int, _core.LaneState] = {}
-        self.calls = CallServer(self.me, "one", lambda name: self.core if name == "r" else None, budget)
-        self.pool = CallPool(self.me, "one")
+        self.openings = OwnOpenings()
+        questions = OpeningQuestions(lambda member: Address("127.0.0.1", ports[member.name]))
+        self.calls = CallServer(self.me, "one", lambda name: self.core if name == "r" else None, questions, budget)
+        self.pool = CallPool(self.me, "one", self.openings)
         self.table = BucketTable("r", buckets)
         self.route = Route(self.core, self.table, self.pool, timeout_s=timeout_s)
         self.port = ControlServer(
-            "127.0.0.1", 0, lambda request, peer: {}, name=self.me.name, other_protocols={b"PWK1": self.calls.serve}
+            "127.0.0.1",
+            0,
+            lambda request, peer: self.openings.answer(request),
+            name=self.me.name,
+            other_protocols={b"PWK1": self.calls.serve},
         )
         self.port.start()
+        ports[self.me.name] = self.port.port
 
     @property
     def as_primary(self) -> tuple[Incarnation, str, int]:
@@ -75,8 +87,9 @@ class SharedSite:
         """`budget_bytes`: the limit of each member's budget. None: nobody counts."""
         self.buckets = buckets
         self.budgets = [None if budget_bytes is None else _core.MemoryBudget(budget_bytes) for _ in range(members)]
+        ports: dict[str, int] = {}
         self.members = [
-            Member(n, buckets, timeout_s, min_copies, self.budgets[n], **attributes) for n in range(members)
+            Member(n, buckets, timeout_s, min_copies, self.budgets[n], ports, **attributes) for n in range(members)
         ]
         self.epochs = [0] * buckets
         self.leaders = [0] * buckets

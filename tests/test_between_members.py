@@ -22,7 +22,7 @@ def body_of(message: bytes, protocol: bytes = wire.LANE) -> bytes:
 
 
 def test_an_opening_arrives_as_it_was_sent():
-    opening = wire.Opening(ONE, OTHER, "site-7")
+    opening = wire.Opening(ONE, OTHER, "site-7", 5)
     assert wire.decode_opening(body_of(wire.encode_opening(wire.LANE, opening))) == opening
 
 
@@ -33,15 +33,15 @@ def test_an_answer_says_why_it_is_refused():
 
 
 def test_a_member_of_another_life_or_site_is_refused_by_name():
-    assert wire.refusal_of(wire.Opening(ONE, OTHER, "site-7"), OTHER, "site-7") == ""
-    assert "it has ended" in wire.refusal_of(wire.Opening(ONE, OTHER, "site-7"), Incarnation("other", 3), "site-7")
-    assert "site-8" in wire.refusal_of(wire.Opening(ONE, OTHER, "site-8"), OTHER, "site-7")
+    assert wire.refusal_of(wire.Opening(ONE, OTHER, "site-7", 5), OTHER, "site-7") == ""
+    assert "it has ended" in wire.refusal_of(wire.Opening(ONE, OTHER, "site-7", 5), Incarnation("other", 3), "site-7")
+    assert "site-8" in wire.refusal_of(wire.Opening(ONE, OTHER, "site-8", 5), OTHER, "site-7")
 
 
 def test_a_version_that_does_not_go_with_ours_is_refused_with_the_remedy(monkeypatch):
-    later = wire.Opening(ONE, OTHER, "site-7", versions.VERSION + 1)
+    later = wire.Opening(ONE, OTHER, "site-7", 5, versions.VERSION + 1)
     assert wire.decode_opening(body_of(wire.encode_opening(wire.LANE, later))).version == versions.VERSION
-    message = wire.encode_opening(wire.LANE, wire.Opening(ONE, OTHER, "site-7", versions.VERSION + 2))
+    message = wire.encode_opening(wire.LANE, wire.Opening(ONE, OTHER, "site-7", 5, versions.VERSION + 2))
     with pytest.raises(IncompatibleSystemError, match=f"member {ONE.name} speaks version 3 .* upgrade the site"):
         wire.decode_opening(body_of(message))
     answer = body_of(wire.encode_answer(wire.LANE))
@@ -60,7 +60,7 @@ def test_another_protocol_and_too_long_a_body_are_refused_before_they_are_read()
 @pytest.mark.parametrize("seed", range(300))
 def test_damaged_openings_are_refused_and_nothing_else_happens(seed):
     chance = random.Random(seed)
-    body = bytearray(body_of(wire.encode_opening(wire.LANE, wire.Opening(ONE, OTHER, "site-7"))))
+    body = bytearray(body_of(wire.encode_opening(wire.LANE, wire.Opening(ONE, OTHER, "site-7", 5))))
     for _ in range(chance.randint(1, 4)):
         body[chance.randrange(len(body))] = chance.randrange(256)
     with contextlib.suppress(PywanError):  # Any other error fails the test.

@@ -20,6 +20,7 @@ import pytest
 
 from fuzz_core import calls
 from pywan import _core
+from pywan.base.addresses import Address
 from pywan.calls import server as calls_server
 from pywan.calls.pool import CallPool
 from pywan.calls.route import Aim, Route
@@ -42,9 +43,12 @@ from pywan.testing.processes import ChildProcess
 from pywan.testing.waiting import LIMIT_S, SOON_S, eventually
 from pywan.transport.control import ControlServer
 from pywan.transport.data import receive_exactly
+from pywan.transport.opening_questions import OpeningQuestions
+from pywan.transport.own_openings import OwnOpenings
 from shared_site import Call
 
 BUCKETS = 13
+PLACES: dict[str, Address] = {}  # Where the members of a test are, by name.
 
 
 class Member:
@@ -56,13 +60,23 @@ class Member:
         self.tables: dict[str, BucketTable] = {}
         self.routes: dict[str, Route] = {}
         self.timeout_s = timeout_s
-        self.calls = CallServer(self.me, site, self.regions.get)
+        self.openings = OwnOpenings()
+        self.calls = CallServer(self.me, site, self.regions.get, OpeningQuestions(self.place_of))
         self.view: set[Incarnation] = set()
-        self.pool = CallPool(self.me, site)
+        self.pool = CallPool(self.me, site, self.openings)
         self.port = ControlServer(
-            "127.0.0.1", 0, lambda request, peer: {}, name=name, other_protocols={b"PWK1": self.calls.serve}
+            "127.0.0.1",
+            0,
+            lambda request, peer: self.openings.answer(request),
+            name=name,
+            other_protocols={b"PWK1": self.calls.serve},
         )
         self.port.start()
+        PLACES[name] = Address("127.0.0.1", self.port.port)
+
+    def place_of(self, member: Incarnation) -> Address:
+        """Where another member is asked about its openings. One without a port is played by the test: see `opened`."""
+        return PLACES.get(member.name, Address("127.0.0.1", self.port.port))
 
     def host(self, name: str, **attributes: Any) -> _core.RegionCore:
         region = _core.RegionCore(name, _core.Clock(), site=1, member=self.me.member_id, buckets=BUCKETS, **attributes)
@@ -313,8 +327,9 @@ def test_a_member_is_not_mistaken_for_its_next_life_or_another_site(pair: Pair) 
 def opened(to: Member, caller: Incarnation, line: int, depth: int = 0) -> socket.socket:
     """A connection for calls of another member, once it is accepted. IncompatibleSystemError if it is refused."""
     sock = socket.create_connection(("127.0.0.1", to.port.port), LIMIT_S)
+    word = to.openings.begin(between_members.CALLS, caller, to.me)  # The called member's port answers for the caller.
     try:
-        opening = between_members.Opening(caller, to.me, "one", depth=depth, line=line)
+        opening = between_members.Opening(caller, to.me, "one", word, depth=depth, line=line)
         sock.sendall(between_members.encode_opening(between_members.CALLS, opening))
         head = receive_exactly(sock, between_members.HEAD_BYTES)
         body = receive_exactly(sock, between_members.length_of_body(between_members.CALLS, head))
@@ -323,6 +338,8 @@ def opened(to: Member, caller: Incarnation, line: int, depth: int = 0) -> socket
     except BaseException:
         sock.close()
         raise
+    finally:
+        to.openings.end(word)
 
 
 def put_call(key: bytes, value: bytes, number: int) -> bytes:
@@ -913,7 +930,8 @@ def test_callbacks_of_two_members_that_call_each_other_end_at_the_limit_and_do_n
 @pytest.fixture
 def process(pair: Pair) -> Iterator[ChildProcess]:
     script = Path(__file__).with_name("calls_member.py")
-    with ChildProcess("away", [sys.executable, script, "away", "99", "one", BUCKETS, *pair.near.me]) as process:
+    near = [*pair.near.me, pair.near.port.port]
+    with ChildProcess("away", [sys.executable, script, "away", "99", "one", BUCKETS, *near]) as process:
         primary = KnownPrimary(Incarnation("away", 99), "127.0.0.1", process.finish(), 5)
         pair.near.tables["r"].set_primaries(dict.fromkeys(range(BUCKETS), primary))
         yield process

@@ -32,6 +32,7 @@ from pywan.testing.waiting import LIMIT_S, eventually
 from pywan.transport.control import ControlServer, call_once
 from pywan.transport.data import receive_exactly
 from pywan.transport.openings import Connection
+from pywan.transport.own_openings import OwnOpenings
 from small_members import locator
 
 BUCKETS = 7
@@ -66,11 +67,21 @@ class Pair:
             "from": list(self.other),
             "to": list(self.me),
             "site": self.one.agent.site_identity,
+            "word": 1,
             "version": versions.VERSION,
             "depth": 0,
             "line": 1,
         }
         return {**opening, **more}
+
+    def open_as_other(self, protocol: bytes, **more: Any) -> socket.socket:
+        """A connection that the second member knows as its own, as far as the fields say so."""
+        openings = self.two.sharing._openings
+        word = openings.begin(protocol, self.other, self.me)
+        try:
+            return self.open(protocol, self.fields(**{"word": word, **more}))
+        finally:
+            openings.end(word)
 
     def open(self, protocol: bytes, fields: Any) -> socket.socket:
         """A connection that the first member accepts. It raises what the member says."""
@@ -124,6 +135,7 @@ def test_an_opening_with_a_field_that_cannot_be_is_refused(
         "version": ODD,
         "depth": ODD,
         "line": ODD,
+        "word": (*ODD, 0),
         "site": (None, 7, "s" * 65, b"site"),
         "from": (*ODD, [name], [name, "1"], [name, 0], [name, True], [name, 2**32], [name, float("inf")], ["../x", 1]),
         "to": (*ODD, [name, 1, 1], [7, 1]),
@@ -145,12 +157,12 @@ def test_who_is_not_in_the_view_is_not_served(pair: Pair, protocol: bytes) -> No
     for who in (STRANGER, Incarnation(pair.other.name, pair.other.member_id ^ 1)):
         with pytest.raises(IncompatibleSystemError, match="is not among the members that member one"):
             pair.open(protocol, pair.fields(**{"from": list(who)}))
-    pair.open(protocol, pair.fields(depth=4)).close()  # The honest member uses no such depth.
+    pair.open_as_other(protocol, depth=4).close()  # The honest member uses no such depth.
 
 
 def test_a_lane_takes_the_place_of_an_earlier_one_of_the_same_member(pair: Pair) -> None:
     with contextlib.ExitStack() as stack:
-        lanes = [stack.enter_context(pair.open(wire.LANE, pair.fields())) for _ in range(20)]
+        lanes = [stack.enter_context(pair.open_as_other(wire.LANE)) for _ in range(20)]
         for lane in lanes[:-1]:
             with contextlib.suppress(ConnectionResetError):
                 while lane.recv(4096):
@@ -243,7 +255,7 @@ class LyingPrimary:
 def liar() -> Iterator[tuple[LyingPrimary, Route]]:
     liar, me = LyingPrimary(), Incarnation("me", 6)
     region = _core.RegionCore("r", _core.Clock(), site=1, member=me.member_id, buckets=BUCKETS)
-    table, pool = BucketTable("r", BUCKETS), CallPool(me, "site")
+    table, pool = BucketTable("r", BUCKETS), CallPool(me, "site", OwnOpenings())
     table.set_primaries({n: KnownPrimary(liar.me, "127.0.0.1", liar.port.port, 1) for n in range(BUCKETS)})
     try:
         yield liar, Route(region, table, pool, timeout_s=0.5)

@@ -21,6 +21,8 @@ from pywan.copies.member_copies import MemberCopies
 from pywan.copies.region_copies import Question, RegionCopies, _Copy
 from pywan.errors import BatchError, ConnectivityError, IllegalStateError
 from pywan.testing.waiting import LIMIT_S, eventually
+from pywan.transport.opening_questions import OpeningQuestions
+from pywan.transport.own_openings import OwnOpenings
 from shared_site import LIFE, Call, Member, SharedSite
 
 REPEATS = LIFE  # `since` of a repeat: no attempt was made before this life.
@@ -743,7 +745,9 @@ def test_a_primary_forgets_the_callers_of_members_that_the_view_has_not_any_more
     tail = _core.Tail(1, core.shards)
     core.share(tail, None)
     led = Bucket(Epoch(1, 1), life=1, version=1, primary=me, in_sync=(me,))
-    copies = MemberCopies(NoReports(), member_timeout_us=5_000_000)
+    copies = MemberCopies(
+        NoReports(), OwnOpenings(), OpeningQuestions(lambda member: None), member_timeout_us=5_000_000
+    )
     copies.start(me, "one")
     try:
         copies.share("r", core, tail, content={0: led})

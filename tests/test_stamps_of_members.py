@@ -50,10 +50,12 @@ class Lane:
     def __init__(self, pair: Pair) -> None:
         agent = pair.two._core.agent
         self.sock = socket.create_connection(("127.0.0.1", pair.two.port), timeout=LIMIT_S)
-        opening = wire.Opening(pair.one._core.agent.me, agent.me, agent.site_identity)
-        self.sock.sendall(wire.encode_opening(wire.LANE, opening))
+        one, openings = pair.one._core.agent.me, pair.one._core.sharing._openings
+        word = openings.begin(wire.LANE, one, agent.me)
+        self.sock.sendall(wire.encode_opening(wire.LANE, wire.Opening(one, agent.me, agent.site_identity, word)))
         head = receive_exactly(self.sock, wire.HEAD_BYTES)
         wire.check_answer(receive_exactly(self.sock, wire.length_of_body(wire.LANE, head)), "the member")
+        openings.end(word)
 
     def ends_after(self, frame: bytes) -> bool:
         """Sends the frame. Returns whether the member closes the lane."""

@@ -20,6 +20,7 @@ from pywan.errors import ConnectivityError, IllegalStateError, IncompatibleSyste
 from pywan.forks import of_one_process
 from pywan.protocol import between_members
 from pywan.transport import data, sockets
+from pywan.transport.own_openings import OwnOpenings
 
 CONNECT_TIMEOUT_S = 3.0  # The longest that one attempt to open a connection takes.
 LEAST_TIMEOUT_S = 0.001  # A socket has no timeout of 0: that would mean that it does not wait.
@@ -42,8 +43,9 @@ class _Connection:
 class CallPool:
     """The connections of one member to all others. Any thread may use it."""
 
-    def __init__(self, me: Incarnation, site_identity: str) -> None:
-        self._me, self._site_identity = me, site_identity
+    def __init__(self, me: Incarnation, site_identity: str, openings: OwnOpenings) -> None:
+        """`openings`: what this member has under way to others."""
+        self._me, self._site_identity, self._openings = me, site_identity, openings
         self.slots = _core.CallSlots(me.member_id)  # The identities of all calls of the member.
         self._lock = threading.Lock()
         self._connections: dict[
@@ -177,10 +179,14 @@ class CallPool:
         if left <= 0:
             raise ConnectivityError(f"no time is left to connect to member {member.name}")
         sock = sockets.connect(Address(*address), left, what=f"member {member.name}")
+        word = 0
         try:
             with self._lock:
                 self._lines += 1
-                opening = between_members.Opening(self._me, member, self._site_identity, depth=depth, line=self._lines)
+                word = self._openings.begin(between_members.CALLS, self._me, member)
+                opening = between_members.Opening(
+                    self._me, member, self._site_identity, word, depth=depth, line=self._lines
+                )
             until = min(began + CONNECT_TIMEOUT_S, deadline)
 
             def receive(count: int) -> bytes:
@@ -205,3 +211,5 @@ class CallPool:
         except BaseException:
             sock.close()
             raise
+        finally:
+            self._openings.end(word)

@@ -14,6 +14,7 @@ from pywan.errors import ConnectivityError, IllegalStateError, IncompatibleSyste
 from pywan.forks import of_one_process
 from pywan.protocol import between_members
 from pywan.transport import data
+from pywan.transport.opening_questions import OpeningQuestions
 from pywan.transport.openings import Connection
 
 log = logging.getLogger("pywan.calls")
@@ -34,7 +35,8 @@ class _Caller(NamedTuple):
 @of_one_process(lambda server: f"the calls to member {server._me}", nothing_in_child=("stop",))
 class CallServer:
     """Serves the calls of other members of the site. `find_region(name)` returns the RegionCore of that name, or None.
-    `budget`: the member's; while it is full its connections take no calls.
+    `questions`: ask others whether openings are their own. `budget`: the member's; while it is full its connections
+    take no calls.
 
     Each connection has a thread: that of the port.
     """
@@ -44,9 +46,11 @@ class CallServer:
         me: Incarnation,
         site_identity: str,
         find_region: Callable[[str], Any],
+        questions: OpeningQuestions,
         budget: _core.MemoryBudget | None = None,
     ) -> None:
         self._me, self._site_identity, self._find_region, self._budget = me, site_identity, find_region, budget
+        self._questions = questions
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)  # Notified when a connection has ended, or the view is new.
         # The caller of each connection, and its number. `_lock` guards it, and the next three.
@@ -105,6 +109,7 @@ class CallServer:
                 f"calls within {opening.depth} calls, one within the other; {_core.CALL_DEPTH_MAX} are possible"
             )
         self._wait_for_view(opening)
+        self._questions.check(between_members.CALLS, opening, connection.time_left())
         session = _core.CallSession(self._find_region, opening.depth, self._budget)
         self._take_place(session, _Caller(opening.from_, opening.depth), opening.line)
         try:

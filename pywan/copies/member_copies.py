@@ -24,7 +24,9 @@ from pywan.copies.peer_session import asked_of
 from pywan.errors import PywanError
 from pywan.protocol import between_members as wire
 from pywan.transport.data import receive_exactly
+from pywan.transport.opening_questions import OpeningQuestions
 from pywan.transport.openings import Connection
+from pywan.transport.own_openings import OwnOpenings
 
 log = logging.getLogger("pywan.copies")
 
@@ -41,12 +43,15 @@ class MemberCopies:
     def __init__(
         self,
         reports: Reports,
+        openings: OwnOpenings,
+        questions: OpeningQuestions,
         *,
         member_timeout_us: int,
         gives_up: Callable[[str], object] | None = None,
     ) -> None:
-        """`gives_up`: called with the reason if the thread cannot go on."""
-        self._reports, self._gives_up = reports, gives_up
+        """`openings`: what this member has under way to others. `questions`: ask others about what they have under way
+        to this one. `gives_up`: called with the reason if the thread cannot go on."""
+        self._reports, self._openings, self._questions, self._gives_up = reports, openings, questions, gives_up
         self._lock = threading.RLock()  # Guards everything below. Nobody waits for another process under it.
         self._changed = threading.Condition(self._lock)  # Notified with each decision and view.
         self._session = CopiesSession(member_timeout_us=member_timeout_us)
@@ -146,7 +151,9 @@ class MemberCopies:
             return self._session.answer(asked, _core.monotonic_us())
 
     def serve_lane(self, connection: Connection, first: bytes) -> None:
-        """Serves a lane that another member has opened. `first` are the bytes that named the protocol."""
+        """Serves a lane that another member has opened. `first` are the bytes that named the protocol.
+
+        Until that member has said that it has opened the lane, an earlier lane of it goes on."""
         sock = connection.sock
         sock.settimeout(connection.time_left())
         head = receive_exactly(sock, wire.HEAD_BYTES, first)
@@ -154,7 +161,16 @@ class MemberCopies:
         with self._changed:
             self._changed.wait_for(lambda: self._takes(opening.from_), wire.VIEW_WAIT_S)
             refusal = self._session.refusal_of_lane(opening)
-            receiver = None if refusal else self._session.lane_came(opening.from_)
+        receiver = None
+        try:
+            if not refusal:
+                self._questions.check(wire.LANE, opening, connection.time_left())
+        except PywanError as error:
+            refusal = str(error)
+        if not refusal:
+            with self._lock:  # The tables may have changed meanwhile.
+                refusal = self._session.refusal_of_lane(opening)
+                receiver = None if refusal else self._session.lane_came(opening.from_)
         if receiver is None:
             connection.warning("a lane of another member, from %s, refused: %s", connection.place, refusal)
             sock.sendall(wire.encode_answer(wire.LANE, refusal))
@@ -242,6 +258,7 @@ class MemberCopies:
                 session,
                 self._lock,
                 self._session.site_identity,
+                self._openings,
                 suspect=self._suspect,
                 answered=self._take_answers,
             )

@@ -22,10 +22,15 @@ from pywan.protocol import between_members as wire
 from pywan.transport import sockets
 from pywan.transport.control import ControlClient
 from pywan.transport.data import receive_exactly
+from pywan.transport.own_openings import OwnOpenings
 
 log = logging.getLogger("pywan.copies")
 
 CONNECT_TIMEOUT_S = 1.0
+# The other member answers an opening when it has asked this one about it, over a connection of its own. So it may take
+# some round trips more than the connecting took.
+ANSWER_TIMEOUT_S = 1.5
+ANSWER_ROUND_TRIPS = 3
 QUESTION_TIMEOUT_S = 2.0
 KEPT_OPEN_S = 300.0  # So often something is said on a connection, which is closed after twice that time.
 
@@ -38,6 +43,7 @@ class Peer:
         session: What is to be sent and asked. `lock` guards it.
         lock: The lock of the member's copies.
         site_identity: The site's identity.
+        openings: What this member has under way to others.
         suspect: Called when a connection was refused or broke.
         answered: Called with what came of questions: (member, region, the reply).
     """
@@ -48,12 +54,13 @@ class Peer:
         session: PeerSession,
         lock: threading.RLock,
         site_identity: str,
+        openings: OwnOpenings,
         *,
         suspect: Callable[[Incarnation], None],
         answered: Callable[[Incarnation, str, dict[str, Any]], None],
     ) -> None:
         self.session, self.member = session, session.member
-        self._me, self._site_identity = me, site_identity
+        self._me, self._site_identity, self._openings = me, site_identity, openings
         self._suspect, self._answered = suspect, answered
         self._lane = Outage(log, f"the lane to member {self.member}")
         self._talk = Outage(log, f"asking member {self.member} about its copies")
@@ -117,13 +124,19 @@ class Peer:
 
     def _run_connection(self) -> None:
         """Returns when a connection that was opened has ended."""
+        began = time.monotonic()
         sock = sockets.connect(
             self.session.address, CONNECT_TIMEOUT_S, what=f"member {self.member.name}", on_socket=self._keep
         )
-        opening = wire.Opening(self._me, self.member, self._site_identity)
-        sock.sendall(wire.encode_opening(wire.LANE, opening))
-        head = receive_exactly(sock, wire.HEAD_BYTES)
-        body = receive_exactly(sock, wire.length_of_body(wire.LANE, head))
+        sock.settimeout(ANSWER_TIMEOUT_S + ANSWER_ROUND_TRIPS * (time.monotonic() - began))
+        word = self._openings.begin(wire.LANE, self._me, self.member)
+        try:
+            opening = wire.Opening(self._me, self.member, self._site_identity, word)
+            sock.sendall(wire.encode_opening(wire.LANE, opening))
+            head = receive_exactly(sock, wire.HEAD_BYTES)
+            body = receive_exactly(sock, wire.length_of_body(wire.LANE, head))
+        finally:
+            self._openings.end(word)
         wire.check_answer(body, f"member {self.member}")
         sock.settimeout(None)
         self._lane.over()

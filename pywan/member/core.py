@@ -327,6 +327,8 @@ class MemberCore:
         """Answers a request that came to the member's port."""
         if request.get("op") == "adopt-buckets" and self.sharing is not None:
             return self.sharing.answer(request)
+        if request.get("op") == "owns-opening" and self.sharing is not None:
+            return self.sharing.answer_opening(request)
         if request.get("op") == "ping":
             member_id = self.state.membership.member_id
             incarnation = self.agent.me.member_id if self.agent is not None else member_id

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from pywan import _core
+from pywan.base.addresses import Address
 from pywan.base.threads import start_thread
 from pywan.calls.pool import CallPool
 from pywan.calls.route import Route, call_timeout_s, least_call_timeout_s
@@ -24,7 +25,9 @@ from pywan.member.hosting import is_of_site, silence_limit_ms, site_attributes, 
 from pywan.member.interest import Interest, check_interest, hears_all, storing
 from pywan.region.member_region import MemberRegion
 from pywan.site.agent import Agent
+from pywan.transport.opening_questions import OpeningQuestions
 from pywan.transport.openings import Connection
+from pywan.transport.own_openings import OwnOpenings
 
 log = logging.getLogger("pywan.sharing")
 
@@ -76,6 +79,7 @@ class SharedRegions:
         self._member_timeout_us = 0  # For which `call-timeout` was looked at last.
         self._unanswered: set[str] = set()  # Regions that were created without an answer of the coordinator.
         self._addresses: dict[Incarnation, tuple[str, int]] = {}
+        self._openings, self._questions = OwnOpenings(), OpeningQuestions(self._address_of)
         self._pool: CallPool | None = None  # It stays when the member begins anew: calls that wait go on over it.
         self._begin(agent.me)
 
@@ -88,13 +92,19 @@ class SharedRegions:
     # What has threads and sockets. A simulation makes these in its own way.
 
     def _make_copies(self) -> MemberCopies:
-        return MemberCopies(self._agent, member_timeout_us=self._agent.member_timeout_us, gives_up=self._gives_up)
+        return MemberCopies(
+            self._agent,
+            self._openings,
+            self._questions,
+            member_timeout_us=self._agent.member_timeout_us,
+            gives_up=self._gives_up,
+        )
 
     def _make_calls(self, site_identity: str) -> CallServer:
-        return CallServer(self._me, site_identity, self._find, self.budget)
+        return CallServer(self._me, site_identity, self._find, self._questions, self.budget)
 
     def _make_pool(self, site_identity: str) -> CallPool:
-        return CallPool(self._me, site_identity)
+        return CallPool(self._me, site_identity, self._openings)
 
     def _connections(self) -> tuple[CallServer, CallPool]:
         """Returns what serves and makes calls. The site's identity is known now."""
@@ -449,6 +459,15 @@ class SharedRegions:
 
     def serve_calls(self, connection: Connection, first: bytes) -> None:
         self._connections()[0].serve(connection, first)
+
+    def _address_of(self, member: Incarnation) -> Address | None:
+        """Returns where a member is, as the tables say; None: it is not in the view."""
+        profile = self._agent.tables.members.get(member)
+        return None if profile is None else Address(profile.host, profile.port)
+
+    def answer_opening(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Answers a member that asks whether an opening is of this one."""
+        return self._openings.answer(request)
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         """Answers the questions of a new primary."""

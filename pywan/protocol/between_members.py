@@ -1,14 +1,16 @@
 """Owns the opening of a connection between two members of a site. Bytes come in, and bytes and values go out.
 
 The opening is four bytes that name the protocol, the length of what follows, and a map in msgpack. It is answered in
-the same way. docs/wire_format.md describes the same, byte by byte.
+the same way. In between, the member that gets it asks the member that it names, by a control request: is this opening
+yours (docs/decisions/0085)? docs/wire_format.md describes the same, byte by byte.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgpack
 
@@ -25,6 +27,9 @@ MEMBER_ID_MAX = 2**32 - 1
 SITE_CHARACTERS_MAX = 64  # A site's identity has 16.
 DEPTH_MAX = 255  # Of what an opening can say. A member serves fewer (WAN_CALL_DEPTH_MAX).
 LINE_MAX = 2**63 - 1
+WORD_BITS = 63
+WORD_MAX = 2**WORD_BITS - 1
+OWNS_OPENING = "owns-opening"  # The control request by which a member asks another one whether an opening is its own.
 # A member that has just joined may be known to the opener before the called member hears of it. The called member waits
 # so long for its tables to bring the opener. It is less than an opener waits for the answer.
 VIEW_WAIT_S = 0.5
@@ -42,6 +47,9 @@ class Opening:
     from_: Incarnation
     to: Incarnation
     site_identity: str  # At most SITE_CHARACTERS_MAX.
+    # Drawn at random for this opening, from 1 to WORD_MAX. Only the two members hear it. Who gets the opening asks
+    # `from_` whether it is its own.
+    word: int
     version: int = field(default_factory=lambda: versions.VERSION)  # Read: the one that both ends speak.
     # Of calls: how many calls the caller's thread is serving, one within the other. Connections of one depth never wait
     # for those of a lower one. At most DEPTH_MAX.
@@ -56,6 +64,7 @@ def encode_opening(protocol: bytes, opening: Opening) -> bytes:
         "from": [opening.from_.name, opening.from_.member_id],
         "to": [opening.to.name, opening.to.member_id],
         "site": opening.site_identity,
+        "word": opening.word,
         "version": opening.version,
         "depth": opening.depth,
         "line": opening.line,
@@ -89,6 +98,7 @@ def decode_opening(body: bytes) -> Opening:
         _incarnation(fields, "from"),
         _incarnation(fields, "to"),
         site,
+        _number(fields, "word", 1, WORD_MAX),
         agreed,
         _number(fields, "depth", 0, DEPTH_MAX),
         _number(fields, "line", 0, LINE_MAX),
@@ -127,6 +137,47 @@ def stranger(opening: Opening, me: Incarnation) -> str:
     )
 
 
+class Claim(NamedTuple):
+    """What is to be an opening of the member `from_`, to the member `to`, which asks. Fields as those of `Opening`."""
+
+    protocol: bytes  # LANE or CALLS.
+    word: int
+    from_: Incarnation
+    to: Incarnation
+
+
+def claim_request(claim: Claim) -> dict[str, Any]:
+    """Returns the fields of a request OWNS_OPENING."""
+    return {
+        "protocol": claim.protocol.decode(),
+        "word": claim.word,
+        "from": [claim.from_.name, claim.from_.member_id],
+        "to": [claim.to.name, claim.to.member_id],
+    }
+
+
+def claim_of(request: Mapping[str, Any]) -> Claim:
+    """Reads a request OWNS_OPENING. ProtocolError names the field that cannot be."""
+    protocol = request.get("protocol")
+    if not isinstance(protocol, str) or protocol.encode(errors="replace") not in (LANE, CALLS):
+        raise ProtocolError(f"the opening of a member: protocol is {quoted(protocol)}, and no protocol of members")
+    return Claim(
+        protocol.encode(),
+        _number(request, "word", 1, WORD_MAX),
+        _incarnation(request, "from"),
+        _incarnation(request, "to"),
+    )
+
+
+def claim_reply(is_own: bool) -> dict[str, Any]:
+    return {"is_own": is_own}
+
+
+def is_own(reply: Mapping[str, Any]) -> bool:
+    """Whether a member says that the opening is its own. Nothing but a plain yes counts."""
+    return reply.get("is_own") is True
+
+
 def _encode(protocol: bytes, body: dict[str, Any]) -> bytes:
     packed: bytes = msgpack.packb(body)
     return _HEAD.pack(protocol, len(packed)) + packed
@@ -148,7 +199,7 @@ def _opener(fields: dict[str, Any]) -> str:
     return f"member {told[0]}" if isinstance(told, list) and told and is_name(told[0]) else "the other member"
 
 
-def _number(fields: dict[str, Any], name: str, least: int, most: int) -> int:
+def _number(fields: Mapping[str, Any], name: str, least: int, most: int) -> int:
     """A bool and a float are no numbers here, whatever they equal."""
     value = fields.get(name)
     if type(value) is not int or not least <= value <= most:
@@ -156,7 +207,7 @@ def _number(fields: dict[str, Any], name: str, least: int, most: int) -> int:
     return value
 
 
-def _incarnation(fields: dict[str, Any], name: str) -> Incarnation:
+def _incarnation(fields: Mapping[str, Any], name: str) -> Incarnation:
     value = fields.get(name)
     if isinstance(value, list) and len(value) == 2:
         member, member_id = value

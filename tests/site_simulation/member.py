@@ -29,6 +29,7 @@ from pywan.errors import IllegalStateError, ProtocolError, PywanError
 from pywan.member.hosting import site_attributes, weight_of
 from pywan.member.sharing import SharedRegions
 from pywan.protocol import between_members as wire
+from pywan.transport.own_openings import OwnOpenings
 
 from .coordinator import MEMBER_TIMEOUT_US
 from .simulation import MS, End, Node
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 # The product's times, as much shorter as the simulated `member-timeout` is.
 CALL_TIMEOUT_US = 600 * MS  # Of a question to the coordinator.
 QUESTION_TIMEOUT_US = 400 * MS  # Of a question of a takeover.
+OPENING_TIMEOUT_US = 400 * MS  # Of a question whether an opening is of the member that it names.
 LEAVE_TIMEOUT_US = 1000 * MS
 GOODBYE_US = 200 * MS
 WORK_US, REST_US = 10 * MS, 250 * MS  # As `MemberCopies`.
@@ -258,13 +260,11 @@ class Lines:
             return
         self._opened_lines += 1
         agent = self._member.agent
-        opening = wire.Opening(agent.me, to, agent.site_identity, line=self._opened_lines)
-        self._member.world.network.connect(
-            self._member,
-            to,
+        me, number = agent.me, self._opened_lines
+        self._member.open(
             wire.CALLS,
-            wire.encode_opening(wire.CALLS, opening),
-            lambda end: self._opened(opening.from_, to, end),
+            lambda word: wire.Opening(me, to, agent.site_identity, word, line=number),
+            lambda end: self._opened(me, to, end),
             lambda words: self._not_opened(to, words),
         )
 
@@ -312,17 +312,20 @@ class Server:
         self._newest: dict[tuple[Incarnation, int], int] = {}  # Of each caller and depth.
         self._view: set[Incarnation] = set()
 
-    def accept(self, told: wire.Opening, end: End) -> str:
-        """Takes a connection in the place of the caller's earlier ones, or says why not."""
-        caller = told.from_, told.depth
+    def refusal_of(self, told: wire.Opening) -> str:
+        """Returns why a connection is not taken; "": it is."""
         if told.from_ not in self._view:
             return wire.stranger(told, self._member.me)
-        if told.line < self._newest.get(caller, 0):
+        if told.line < self._newest.get((told.from_, told.depth), 0):
             return "the caller has opened a later connection already"
+        return ""
+
+    def take(self, told: wire.Opening, end: End) -> None:
+        """Takes a connection in the place of the caller's earlier ones."""
+        caller = told.from_, told.depth
         self._newest[caller] = told.line
         self._end(lambda each: each.caller == caller)
         Served(self._member, end, caller)
-        return ""
 
     def keep_only(self, members: Mapping[Incarnation, Any]) -> None:
         self._view = set(members)
@@ -350,12 +353,9 @@ class Lane:
         if self.is_ending:
             return
         session = self.copies.session
-        opening = wire.Opening(session.me, self.peer.member, session.site_identity)
-        self.member.world.network.connect(
-            self.member,
-            self.peer.member,
+        self.member.open(
             wire.LANE,
-            wire.encode_opening(wire.LANE, opening),
+            lambda word: wire.Opening(session.me, self.peer.member, session.site_identity, word),
             self._opened,
             lambda words: self._broke(),
         )
@@ -469,6 +469,13 @@ class Sharing(SharedRegions):
     def __init__(self, member: Member) -> None:
         self._member = member
         super().__init__(member.agent, member.regions.get)
+        self.openings = self._openings = OwnOpenings(self._draw_word)
+
+    def _draw_word(self) -> int:
+        """A word that no other opening has. It is counted, as nonces are."""
+        world = self._member.world
+        world.words += 1
+        return world.words
 
     def _make_copies(self) -> Any:
         self._member.copies = Copies(self._member)
@@ -724,25 +731,74 @@ class Member(Node):
     # Others
 
     def asked(self, request: dict[str, Any], reply: Callable[[dict[str, Any] | None], object]) -> None:
-        del request["op"]
+        if request.pop("op") == wire.OWNS_OPENING:
+            reply(self.sharing.answer_opening(request))
+            return
         try:
             reply(self.sharing.answer(request))
         except IllegalStateError:
             reply(None)
 
-    def accept(self, protocol: bytes, opening: bytes, end: End) -> str:
-        """Takes a connection, or says why not."""
+    def open(
+        self,
+        protocol: bytes,
+        opening_of: Callable[[int], wire.Opening],
+        opened: Callable[[End], object],
+        failed: Callable[[str], object],
+    ) -> None:
+        """Opens a connection. `opening_of`: the opening that says this word."""
+        draft = opening_of(1)
+        word = self.sharing.openings.begin(protocol, draft.from_, draft.to)
+
+        def over(what: Callable[[], object]) -> None:
+            self.sharing.openings.end(word)
+            what()
+
+        self.world.network.connect(
+            self,
+            draft.to,
+            protocol,
+            wire.encode_opening(protocol, opening_of(word)),
+            lambda end: over(lambda: opened(end)),
+            lambda words: over(lambda: failed(words)),
+        )
+
+    def accept(self, protocol: bytes, opening: bytes, end: End, answer: Callable[[str], object]) -> None:
+        """Takes a connection when the member that it names has said that it is its own. `answer` gets the reason why
+        not, or ""."""
         told = wire.decode_opening(opening[wire.HEAD_BYTES :])
         self.sharing._connections()
+        refusal = self._refusal_of(protocol, told)
+        if refusal:
+            answer(refusal)
+            return
+        claim = wire.Claim(protocol, told.word, told.from_, told.to)
+        self.world.network.ask(
+            self,
+            told.from_,
+            {"op": wire.OWNS_OPENING, **wire.claim_request(claim)},
+            lambda reply: answer(self._take(protocol, told, end) if wire.is_own(reply) else "it is not its own"),
+            lambda: answer("it was asked whether it is its own, and did not say so"),
+            OPENING_TIMEOUT_US,
+        )
+
+    def _refusal_of(self, protocol: bytes, told: wire.Opening) -> str:
+        if protocol == wire.LANE:
+            return self.copies.session.refusal_of_lane(told)
+        return wire.refusal_of(told, self.me, self.agent.site_identity) or self.server.refusal_of(told)
+
+    def _take(self, protocol: bytes, told: wire.Opening, end: End) -> str:
+        """Takes a connection, or says why not: the tables may have changed while the other member was asked."""
+        refusal = self._refusal_of(protocol, told) or ("" if end.is_open else "it broke")
+        if refusal:
+            return refusal
         if protocol == wire.CALLS:
-            refusal = wire.refusal_of(told, self.me, self.agent.site_identity)
-            return refusal or self.server.accept(told, end)
+            self.server.take(told, end)
+            return ""
         copies = self.copies
-        refusal = copies.session.refusal_of_lane(told)
-        if not refusal:
-            receiver = copies.session.lane_came(told.from_)
-            Stream(self, receiver.open_session(), end, lambda: copies.session.lane_went(receiver, self.now_us))
-        return refusal
+        receiver = copies.session.lane_came(told.from_)
+        Stream(self, receiver.open_session(), end, lambda: copies.session.lane_went(receiver, self.now_us))
+        return ""
 
     # Time
 

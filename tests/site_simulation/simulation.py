@@ -324,8 +324,9 @@ class Network:
             node.do(lambda: accept(node, here, there))
 
         def accept(node: Any, here: End, there: End) -> None:
-            refusal = node.accept(protocol, opening, there)
+            node.accept(protocol, opening, there, lambda refusal: answer(refusal, here, there))
 
+        def answer(refusal: str, here: End, there: End) -> None:
             def come() -> None:
                 if is_over:
                     here.close()

@@ -73,7 +73,7 @@ class SiteWorld:
         # By region and key. Regions that are colocated have the same keys.
         self.history: defaultdict[tuple[str, str], list[Operation]] = defaultdict(list)
         self.members: dict[str, Member] = {}
-        self.nonces = 0  # How many were drawn.
+        self.nonces = self.words = 0  # How many were drawn.
         self.folders: dict[str, Remembered] = {}  # What outlives the process of a member.
         self.ended_processes: set[str] = set()
         self.processes = 0
