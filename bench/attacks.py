@@ -217,10 +217,10 @@ def _opening(protocol: bytes, body: dict[str, Any]) -> bytes:
 
 def _open(target: Target, port: int, protocol: bytes, **fields: Any) -> Iterator[socket.socket]:
     identity = target.view.get("site_identity", "")
-    body = {"site": identity, "version": fields.pop("version", VERSION), "depth": 0, "line": 2**62, **fields}
+    told = {"site": identity, "version": fields.pop("version", VERSION), "word": 1, "depth": 0, "line": 2**62}
     with socket.create_connection(("127.0.0.1", port), TIMEOUT_S) as sock:
         sock.settimeout(TIMEOUT_S)
-        sock.sendall(_opening(protocol, body))
+        sock.sendall(_opening(protocol, {**told, **fields}))
         yield sock
 
 
@@ -232,7 +232,7 @@ def open_strangely(target: Target) -> None:
     pick = target.random.choice
     to, port = pick(target.members)
     odd = pick((float("inf"), -1, 2**64 - 1, True, "12", None, [1], b"\x00" * 3000))
-    field = pick(("from", "to", "site", "version", "depth", "line"))
+    field = pick(("from", "to", "site", "version", "word", "depth", "line"))
     fields = {"from": pick((target.invented(), ["..", 1], [to[0], odd])), "to": to, field: odd}
     with opened(target, port, pick((LANE, CALLS)), **fields) as sock:
         sock.recv(1 << 16)
@@ -249,6 +249,32 @@ def send_odd_frames(target: Target) -> None:
     changes = _core.pack_frame(CHANGES, struct.pack("<II", 1, 0) + section, 1)
     with opened(target, port, pick((LANE, CALLS)), **{"from": target.invented(), "to": to}) as sock:
         sock.sendall(regions + changes + os.urandom(100))
+        while sock.recv(1 << 16):
+            pass
+
+
+def _put_over_a_lane(target: Target, bucket: int, key: bytes) -> bytes:
+    """What the primary of a bucket would send of one put, but for the epoch and the sequence, which are guessed."""
+    pick, stamp = target.random.choice, time.time_ns() // 1_000_000 << 16
+    stamp = pick((stamp, stamp + (7_200_000 << 16), 2**64 - 1))
+    record = struct.pack("<IHHQQIIHBBBBBB", 8, len(key), 0, stamp, 1, 7, 1, 0, 0, 0, 1, 1, 1, 3 | 3 << 4)
+    record += key + b"stranger"
+    record += bytes(-len(record) % 8)
+    entry = struct.pack("<IIIBBBB", 16 + len(record), 0, 0, pick((0, 1, 5)), 0, 0, 0) + record
+    epoch, first = 1 << 32 | target.random.randrange(1, 500), target.random.randrange(1, 100)
+    section = struct.pack("<IIQQQQQQII", 1, bucket, epoch, epoch, 0, first, 0, 0, 1, len(entry)) + entry
+    return _core.pack_frame(CHANGES, struct.pack("<II", 1, 0) + section, 1)
+
+
+def speak_over_lanes_of_members(target: Target) -> None:
+    """Lanes and calls in the names of honest members, right in all but the word, and well-formed frames behind."""
+    pick = target.random.choice
+    (me, _), (to, port) = target.random.sample(target.members, 2)
+    word, key = pick((1, 5, 2**63 - 1, target.random.randrange(1, 2**63))), b"%016d" % target.random.randrange(10_000)
+    bucket = ((_core.key_hash(key) >> 32) * 113) >> 32
+    regions = _core.pack_frame(REGIONS, struct.pack("<IIII", 1, 113, 4, 0) + b"data\0\0\0\0")
+    with opened(target, port, pick((LANE, CALLS)), **{"from": me, "to": to, "word": word}) as sock:
+        sock.sendall(regions + _put_over_a_lane(target, bucket, key))
         while sock.recv(1 << 16):
             pass
 
@@ -297,6 +323,7 @@ ATTACKS: dict[str, Callable[[Target], None]] = {
         claim_to_coordinate,
         open_strangely,
         send_odd_frames,
+        speak_over_lanes_of_members,
         keep_lanes_open,
         take_buckets_over,
         send_anything,
