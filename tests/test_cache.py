@@ -18,6 +18,15 @@ def cache():
         yield cache
 
 
+def test_a_folder_that_cannot_be_made_is_refused_by_name_with_the_remedy(tmp_path):
+    name = "n" * 255  # A name may be so long. The name of a folder with a prefix may not.
+    with pytest.raises(pywan.DiskAccessError, match=f"member {name}: its folder .* give the member a shorter name"):
+        pywan.Cache(name, locators="127.0.0.1[1]", dir=tmp_path / "member")
+    (tmp_path / "file").touch()
+    with pytest.raises(pywan.DiskAccessError, match=r"member m: its folder .* cannot be made: Not a directory"):
+        pywan.Cache("m", locators="127.0.0.1[1]", dir=tmp_path / "file" / "m")
+
+
 def test_a_cache_without_a_folder_refuses_a_disk_store_without_one(cache, tmp_path):
     with pytest.raises(pywan.ConfigurationError, match="no folder that stays"):
         cache.create_disk_store("store")

@@ -3,6 +3,7 @@ open."""
 
 from __future__ import annotations
 
+import errno
 import shutil
 import tempfile
 import threading
@@ -11,7 +12,7 @@ from pathlib import Path
 
 from pywan import _core
 from pywan.base.names import check_name
-from pywan.errors import IllegalStateError
+from pywan.errors import DiskAccessError, IllegalStateError
 from pywan.region.callback_lock import LifeCycleLock
 from pywan.site.membership import Membership
 
@@ -22,9 +23,16 @@ class MemberFolder:
     def __init__(self, given: str | PathLike[str] | None, name: str) -> None:
         self.is_temporary = given is None
         self.path = Path(given) if given is not None else Path(tempfile.mkdtemp(prefix="pywan-"))
-        self.path.mkdir(parents=True, exist_ok=True)
         self.overflow = self.path / f"overflow-{name}"
-        self.overflow.mkdir(mode=0o700, exist_ok=True)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self.overflow.mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            self.clean()
+            remedy = "; give the member a shorter name" if error.errno == errno.ENAMETOOLONG else ""
+            raise DiskAccessError(
+                f"member {name}: its folder {self.overflow} cannot be made: {error.strerror}{remedy}"
+            ) from None
 
     def clean(self) -> None:
         """Removes the files that do not outlive the member."""
