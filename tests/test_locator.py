@@ -10,6 +10,7 @@ import time
 import pytest
 
 from pywan.base.addresses import Address
+from pywan.base.lines import LINES_AT_ONCE
 from pywan.errors import (
     ConfigurationError,
     ConnectivityError,
@@ -22,7 +23,7 @@ from pywan.protocol.discovery import Timings
 from pywan.site.locator import Locator
 from pywan.testing.waiting import LIMIT_S, eventually
 from pywan.transport import sockets
-from pywan.transport.control import ControlServer, call_once
+from pywan.transport.control import ControlClient, ControlServer, call_once
 
 NONCE = b"n" * 16
 QUICK = Timings(ping_ms=200, retry_ms=50, retry_max_ms=200, change_delay_ms=5)
@@ -328,3 +329,12 @@ def test_it_lives_through_garbage(start, caplog):
                 with contextlib.suppress(ConnectionResetError):
                     assert sock.recv(10) == b""
     assert call_once(locator.address, "ping")["ok"]
+
+
+def test_a_flood_of_members_that_come_and_go_writes_few_lines(start, caplog):
+    locator = start(1)
+    with caplog.at_level(logging.INFO, "pywan"), ControlClient(locator.address) as client:
+        for number in range(200):
+            client.call("member-join", profile=profile(f"m{number}", number), nonce=NONCE)
+            client.call("member-leave", name=f"m{number}", member_id=number, nonce=NONCE)
+    assert len(caplog.records) <= 3 * LINES_AT_ONCE

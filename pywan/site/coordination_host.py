@@ -17,7 +17,7 @@ from typing import Any
 from pywan.base import versions
 from pywan.base.addresses import Address
 from pywan.base.clocks import boot_us
-from pywan.base.lines import OncePerMinute
+from pywan.base.lines import Lines, OncePerMinute
 from pywan.base.names import check_name, is_name
 from pywan.base.nonces import nonce_of
 from pywan.coordination import encoding, plain
@@ -77,6 +77,7 @@ class CoordinationHost:
         self._choice = Choice(name, site, recovers=recovers)
         self._driver = CoordinatorDriver(self._choice, folder=folder, member_timeout_us=self._member_timeout_us)
         self._claims = LocatorClaims(self._choice, self._driver, folder=folder, peers=peers, address=address)
+        self._arrivals = Lines(log)
         self._changed = self._driver.changed  # Guards all of them, and what is below.
         # By connection: the member that has proved to be at its other end. One that ends goes (`ended`).
         self._connections: dict[tuple[Any, ...], Incarnation] = {}
@@ -199,7 +200,7 @@ class CoordinationHost:
             self._connections[peer] = me
             self._driver.mailbox(me)
             self._driver.expect(me)
-            log.info("locator %s: member %s is in the site's view", self.name, me)
+            self._arrivals.info("locator %s: member %s is in the site's view", self.name, me)
             tables = core.tables(0, core.member_timeout_us)
         return self._reply(site_identity=tables.site_identity, tables=self._packed.packed(tables))
 

@@ -78,6 +78,7 @@ class CoordinatorDriver:
         self._made_up_identity = ""  # The one that it made up, before a member told what the site is called.
         self._mailboxes: dict[Incarnation, Mailbox] = {}
         self._next_poll_us: dict[Incarnation, int] = {}  # When a member is looked at that asks nothing.
+        self._lost = Lines(log)  # Members that lie can have regions of their own, and lose them.
         self._failures = Lines(log)  # Of our own: what made the coordinator fail may be in its file.
         self._prober: Prober | None = None
         self._thread: threading.Thread | None = None
@@ -236,7 +237,7 @@ class CoordinatorDriver:
                         if self._prober is None or not self._prober.begin(profile):
                             self.core.not_probed(profile.incarnation)
                     case Lost(region, buckets):
-                        log.warning(
+                        self._lost.warning(
                             "locator %s: region %s: %d buckets have lost their last copies; they begin anew, empty",
                             self.choice.name,
                             region,

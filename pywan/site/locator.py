@@ -25,6 +25,7 @@ from pywan.base.addresses import (
 )
 from pywan.base.faces import Described, counted
 from pywan.base.files import FileError, read_regular
+from pywan.base.lines import Lines
 from pywan.base.names import check_name
 from pywan.base.nonces import needed_nonce_of
 from pywan.base.threads import Thread, Workers, start_essential, told_error
@@ -184,6 +185,8 @@ class Locator(Described):
         self._save_problem: str | None = None  # The reason why the file does not hold the newest configuration.
         self._state: LocatorState | None = None
         self._server: ControlServer | None = None
+        # Anybody can join and leave. Those who come and those who go have their own, so a flood of one hides no other.
+        self._came, self._went, self._refused = Lines(log), Lines(log), Lines(log)
         self._lock = threading.RLock()
         # Notified when something may be due, or when the first round may be over.
         self._changed = threading.Condition(self._lock)
@@ -466,7 +469,7 @@ class Locator(Described):
                 self._changed.notify_all()
             return reply
         except IncompatibleSystemError as error:
-            log.error("locator %s: refused the locator at %s: %s", self.name, peer[0], error)
+            self._refused.error("locator %s: refused the locator at %s: %s", self.name, peer[0], error)
             raise
 
     def _on_member_join(self, request: dict[str, Any], peer: tuple[Any, ...]) -> dict[str, Any]:
@@ -483,7 +486,7 @@ class Locator(Described):
         with self._changed:
             self._members.join(profile, nonce, _now_ms())
             self._changed.notify_all()
-            log.info(
+            self._came.info(
                 "locator %s: member %s joined (%s[%d], pid %d)",
                 self.name,
                 profile["name"],
@@ -544,7 +547,7 @@ class Locator(Described):
         with self._lock:
             left = self._members.leave(request)
         if left:
-            log.info("locator %s: member %s left", self.name, request.get("name"))
+            self._went.info("locator %s: member %s left", self.name, request.get("name"))
         return {"known": left}
 
     def _on_remote_locators(self, request: dict[str, Any], peer: tuple[Any, ...]) -> dict[str, Any]:
@@ -682,7 +685,7 @@ class Locator(Described):
 
     def _expire(self) -> None:
         for member in self._members.expire(_now_ms()):
-            log.warning(
+            self._went.warning(
                 "locator %s: member %s was not heard for %d ms; taken off the list",
                 self.name,
                 member.name,

@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import Callable
 
+from pywan.base.lines import Lines
 from pywan.base.processes import has_ended
 from pywan.base.threads import Workers
 from pywan.coordination.tables import MemberProfile, Reach
@@ -23,7 +24,7 @@ class Prober:
     """Any thread may call it. `on_end(profile, reach, has_gone)` is called in one of its own."""
 
     def __init__(self, locator: str, on_end: Callable[[MemberProfile, Reach, bool], object]) -> None:
-        self._locator, self._on_end = locator, on_end
+        self._locator, self._on_end, self._lines = locator, on_end, Lines(log)
         self._pool = Workers(PROBES_AT_ONCE, name=f"locator {locator}-probe")
 
     def stop(self) -> None:
@@ -34,7 +35,7 @@ class Prober:
         try:
             self._pool.submit(self._probe, profile)
         except (RuntimeError, MemoryError) as error:  # The locator is being stopped, or there is no thread now.
-            log.warning("locator %s: member %s is not probed: %s", self._locator, profile.incarnation, error)
+            self._lines.warning("locator %s: member %s is not probed: %s", self._locator, profile.incarnation, error)
             return False
         return True
 
@@ -44,7 +45,7 @@ class Prober:
         reach = Reach.REFUSED if has_gone else reach_of(profile)
         has_gone = has_gone or (reach is Reach.REFUSED and has_ended(profile.process))
         if self._on_end(profile, reach, has_gone) and reach is not Reach.ANSWERED:
-            log.warning(
+            self._lines.warning(
                 "locator %s: member %s at %s[%d] %s",
                 self._locator,
                 profile.incarnation,
