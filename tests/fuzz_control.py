@@ -453,6 +453,7 @@ def fuzz(seed: int, is_done: Callable[[int], bool]) -> int:
     """Runs until `is_done(runs)`; gives how many. A Failure names the seed of its run and the seed with which all
     began.
     """
+    level = logging.getLogger("pywan").level
     logging.getLogger("pywan").setLevel(logging.INFO)
     here = os.getcwd()
     with tempfile.TemporaryDirectory() as directory:
@@ -475,6 +476,7 @@ def fuzz(seed: int, is_done: Callable[[int], bool]) -> int:
             return fuzzer.runs
         finally:
             logging.getLogger("pywan").removeHandler(fuzzer.records)
+            logging.getLogger("pywan").setLevel(level)
             fuzzer.close()
             os.chdir(here)
 

@@ -441,6 +441,7 @@ def _is_right_destroy(request: Any) -> bool:
 
 def fuzz(seed: int, is_done: Callable[[int], bool]) -> int:
     """Runs until `is_done(runs)`; returns how many. A Failure names the seed with which all began."""
+    level = logging.getLogger("pywan").level
     logging.getLogger("pywan").setLevel(logging.INFO)
     with tempfile.TemporaryDirectory() as directory:
         fuzzer = Fuzzer(directory, seed)
@@ -458,6 +459,7 @@ def fuzz(seed: int, is_done: Callable[[int], bool]) -> int:
             return fuzzer.runs
         finally:
             logging.getLogger("pywan").removeHandler(fuzzer.records)
+            logging.getLogger("pywan").setLevel(level)
             fuzzer.close()
 
 

@@ -323,6 +323,7 @@ def test_a_flood_of_claims_writes_no_line_and_asks_the_others_now_and_then(caplo
     with FakeLocator({"site": 7}) as peer, locator(locators=str(peer.address)) as site:
         eventually(lambda: coordination(site)["decides"])
         asked = peer.asked.count("coordination-who")
+        caplog.clear()
         with caplog.at_level(logging.INFO, "pywan"):
             began = time.monotonic()
             claims(site, 400)
