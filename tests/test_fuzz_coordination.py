@@ -4,4 +4,4 @@ import fuzz_coordination
 
 
 def test_an_honest_site_goes_on_whatever_strangers_members_and_coordinators_say():
-    assert fuzz_coordination.fuzz(7, lambda runs: runs >= 150) == 150
+    assert fuzz_coordination.fuzz(7, lambda runs: runs >= 60) == 60
