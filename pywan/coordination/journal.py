@@ -118,9 +118,12 @@ class Journal:
     def _put_run(self, first: BucketKey, count: int, bucket: Bucket | None) -> None:
         """Writes a run in place of what is there about its buckets. Runs that it cuts keep their other buckets."""
         execute, region, begin, end = self._database.execute, first.region, first.number, first.number + count
+        # No two runs of the file overlap, so of those that begin before this one only the last can reach into it.
+        (at,) = execute("SELECT max(first) FROM buckets WHERE region = ? AND first <= ?", (region, begin)).fetchone()
         overlapping = execute(
-            "SELECT first, count, value FROM buckets WHERE region = ? AND first < ? AND first + count > ?",
-            (region, end, begin),
+            "SELECT first, count, value FROM buckets"
+            " WHERE region = ? AND first >= ? AND first < ? AND first + count > ?",
+            (region, begin if at is None else at, end, begin),
         ).fetchall()
         rows = []
         for at, length, value in overlapping:
