@@ -23,13 +23,15 @@ from pywan.base.nonces import NONCE_BYTES, mark_of
 from pywan.base.processes import has_ended, this_machine
 from pywan.base.versions import VERSION
 from pywan.config.attributes import MAX_BUCKETS
-from pywan.coordination import encoding, plain
+from pywan.coordination import encoding, plain, reports
 from pywan.coordination.claims import JOURNAL_FILE
 from pywan.coordination.messages import Refused, Tables
 from pywan.coordination.tables import (
     BUCKETS_MAX,
     DECISION_MAX,
+    NAMED_MAX,
     REGIONS_MAX,
+    REPORTED_BYTES_MAX,
     RUN_MAX,
     Bucket,
     BucketKey,
@@ -189,6 +191,16 @@ JOINS = {
     "holdings with a member twice": with_run(0, 1, Bucket(in_sync=(EVIL, EVIL))),
     "holdings with 1,000 members": with_run(0, 1, Bucket(in_sync=tuple(Incarnation("m", n) for n in range(1000)))),
     "holdings with a learner twice": with_run(0, 1, Bucket(learners=(Learner(EVIL, 1), Learner(EVIL, 2)))),
+    "holdings that name 16,000 others": join(
+        regions={"data": replace(DATA, total_num_buckets=100)},
+        hosting=(("data", 1),),
+        holdings={
+            BucketKey("data", n): Holding(
+                Bucket(Epoch(1, 1), unfenced=tuple(Incarnation("m", 250 * n + m) for m in range(250))), has_all=False
+            )
+            for n in range(NAMED_MAX // 250 + 1)
+        },
+    ),
     "a bomb": {**join(), "holdings": zlib.compress(b"\xdd\x03\x00\x00\x00" + b"\x90" * (48 << 20), 9)},
     "many small parts": {**join(), "holdings": zlib.compress(b"\x90" * (48 << 20), 9)},
 }
@@ -401,6 +413,88 @@ def test_members_with_many_regions_of_long_names_do_not_make_tables_that_nobody_
         assert "take more than 16 MiB in the tables" in reasons[0]
         with small_members(str(started.address), "b") as (b,):
             assert b.agent.tables.members and not a.given_up
+
+
+def large_join(number: int, names: list[str], regions: int, buckets: int = MAX_BUCKETS) -> dict:
+    """A join of the first of `names`, with so many regions of its own, whose buckets are all different. Each of them
+    names the others too, without waiting for what they report."""
+    me, *others = (Incarnation(each, 1) for each in names)
+    names_of_regions = [f"orders-of-{number:02}-{n:02}" for n in range(regions)]
+    request = join(
+        regions={name: replace(DATA, total_num_buckets=buckets) for name in names_of_regions},
+        hosting=tuple((name, 100) for name in names_of_regions),
+        holdings={
+            BucketKey(name, n): Holding(
+                Bucket(Epoch(1, n + 1), n + 1, n, n + 1, me, (me,), unfenced=tuple(others)), has_all=True
+            )
+            for name in names_of_regions
+            for n in range(buckets)
+        },
+    )
+    request["profile"][0] = [names[0], 1]
+    return request
+
+
+def refusals_of_join(started, request: dict) -> list[str]:
+    reply = call_once(started.address, "coordination-join", timeout=60, **request)
+    return [encoding.refused_of(each).reason for each in reply["refused"]]
+
+
+def test_members_that_report_buckets_of_long_names_do_not_make_tables_that_nobody_can_read(tmp_path):
+    port, reasons = free_port(), []
+    with locator(port=port, dir=tmp_path, member_timeout_ms=TIMEOUT_MS) as started:
+        for number in range(5):
+            names = [f"evil{which}-{number}".ljust(255, "x") for which in range(4)]
+            reasons += refusals_of_join(started, large_join(number, names, regions=4))
+        assert len(reasons) == 3 and all(f"{REPORTED_BYTES_MAX} are the most" in each for each in reasons)
+        with small_members(str(started.address), "honest") as (honest,):
+            assert honest.host()
+            honest.see_all()
+    with (
+        locator(port=port, dir=tmp_path, member_timeout_ms=TIMEOUT_MS) as started,
+        small_members(str(started.address), "second") as (second,),
+    ):
+        assert second.host("later")
+        second.see_all("later")
+
+
+def test_what_the_largest_honest_site_reports_is_taken_and_can_be_read(tmp_path):
+    names = [f"server-000{n}" for n in range(4)]
+    with locator(dir=tmp_path) as started:
+        assert not refusals_of_join(started, large_join(0, names, regions=BUCKETS_MAX // MAX_BUCKETS))
+        driver = started._coordination._driver
+        with driver.changed:
+            site = driver.core.site
+            tables, takes = site.tables(0, "L", 1, ()), site.table_bytes
+        laid_out = plain.pack(encoding.plain_tables(tables))
+        assert len(encoding.tables_of(plain.unpack(laid_out)).buckets) == BUCKETS_MAX
+        assert takes < REPORTED_BYTES_MAX // 2
+
+
+def test_copies_that_members_report_while_nothing_can_be_decided_are_counted(tmp_path, monkeypatch):
+    monkeypatch.setattr(reports, "REPORTED_MAX", 6)
+    ghost = Incarnation("ghost", 1)
+    with locator(dir=tmp_path) as started:
+        request = held(in_sync=(EVIL, ghost))
+        request["holdings"] = {BucketKey("data", n): next(iter(request["holdings"].values())) for n in range(4)}
+        said = join(**request)
+        assert not refusals_of_join(started, said)
+        said["profile"][0] = ["other", 1]
+        assert "have reported 4 copies" in refusals_of_join(started, said)[0]
+
+
+def test_a_bucket_takes_no_more_in_the_tables_than_it_is_weighed():
+    last = Incarnation("m" * 255, (1 << 32) - 1)
+    many = tuple(Incarnation(f"m{n}", (1 << 32) - 1 - n) for n in range(250))
+    learners = tuple(Learner(each, DECISION_MAX) for each in many)
+    for bucket in (
+        Bucket(),
+        Bucket(Epoch(RUN_MAX, DECISION_MAX), WORD, WORD, DECISION_MAX, last, (last,)),
+        Bucket(Epoch(RUN_MAX, DECISION_MAX), WORD, WORD, DECISION_MAX, None, many, many, learners, many),
+    ):
+        key = BucketKey("r" * 255, MAX_BUCKETS - 1)
+        laid_out = msgpack.packb(encoding.plain_run(key, 1, encoding.plain_bucket(bucket)))
+        assert len(laid_out) <= len(key.region) + bucket.table_bytes <= 1.1 * len(laid_out) + 60
 
 
 def test_many_short_messages_at_the_same_time_do_not_become_large(tmp_path):

@@ -127,7 +127,8 @@ class Coordinator:
         if has_stored and (stored.run < self.site.generation or stored.number < has_stored):
             return  # The request was late on its way: the member has come since, and has said more.
         unknown = self._unknown_to(profile, holdings, stored)
-        refusal = self._admission.unbelieved(me, unknown, holdings) or self._regions.refusal_of(profile, regions)
+        refusal = self._admission.unbelieved(me, unknown, holdings)
+        refusal = refusal or self._regions.refusal_of(profile, regions, holdings)
         wait_us = self.silence.wait_us(now_us) if unknown else 0
         if refusal is None and wait_us:
             refusal = Refused(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Container, Hashable, Iterable
+from collections.abc import Callable, Collection, Container, Hashable, Iterable
 
 from pywan.coordination.actions import Store
 from pywan.coordination.messages import Tables
@@ -49,6 +49,7 @@ class Decisions:
         self.buckets: dict[BucketKey, Bucket] = {}
         self.of_region: defaultdict[str, dict[BucketKey, None]] = defaultdict(dict)
         self.bucket_total = 0  # The buckets that all regions have together, as their attributes say.
+        self.bucket_bytes = 0  # The sum of `Bucket.table_bytes` and the names of the regions, of all `buckets`.
         # Regions that no member has, the one that has been so for the longest time first.
         self.unhosted: dict[str, None] = {}
         self.loads: defaultdict[str, Load] = defaultdict(Load)
@@ -171,6 +172,16 @@ class Decisions:
         """What the regions of these members take in the tables."""
         return sum(self._hosting_bytes.get(each, 0) for each in members)
 
+    @property
+    def table_bytes(self) -> int:
+        """The most that all buckets, and the regions of all members, take in the tables."""
+        return self.bucket_bytes + self.hosting_bytes(self.members)
+
+    @property
+    def named(self) -> Collection[Incarnation]:
+        """All whom buckets name."""
+        return self._naming.keys()
+
     def decided_at(self, key: BucketKey | str) -> int:
         """The number of the last decision about a bucket, or about a region as a whole."""
         return self._last.at(key)
@@ -249,6 +260,7 @@ class Decisions:
         before = self.buckets.pop(key, None)
         self._touched[key] = None
         if before is not None:
+            self.bucket_bytes -= len(key.region) + before.table_bytes
             self.loads[key.region].remove(key, before)
             for member in before.named:
                 _take_out(self._naming, member, key)
@@ -268,6 +280,7 @@ class Decisions:
             bucket = self._placed
         self._placed = bucket
         self.buckets[key] = bucket
+        self.bucket_bytes += len(key.region) + bucket.table_bytes
         self.of_region[key.region][key] = None
         self.loads[key.region].add(key, bucket)
         for member in bucket.named:

@@ -21,6 +21,10 @@ from pywan.coordination.tables import (
     HOSTING_BYTES_EVER,
     HOSTING_BYTES_MAX,
     REGIONS_MAX,
+    REPORTED_BYTES_MAX,
+    TABLES_BYTES_MAX,
+    BucketKey,
+    Holding,
     Incarnation,
     Kind,
     MemberProfile,
@@ -56,26 +60,38 @@ class Regions:
 
     # --- what cannot be ---
 
-    def refusal_of(self, profile: MemberProfile, told: dict[str, RegionAttributes]) -> Refused | None:
-        """Returns why a member cannot come with these regions. None: it can. Those that are there already stay as they
-        are."""
+    def refusal_of(
+        self, profile: MemberProfile, told: dict[str, RegionAttributes], holdings: dict[BucketKey, Holding]
+    ) -> Refused | None:
+        """Returns why a member cannot come with these regions and buckets. None: it can. Regions that are there already
+        stay as they are."""
         why = self._why_not({name: each for name, each in told.items() if name not in self._site.regions}, told)
-        why = why or self._why_not_all(profile.incarnation, profile.hosting_bytes)
+        why = why or self._reports.why_not(holdings)
+        why = why or self._why_not_all(profile.incarnation, profile.hosting_bytes, self._reports.bytes_of(holdings))
         return Refused(why) if why else None
 
-    def _why_not_all(self, me: Incarnation, hosting_bytes: int) -> str:
-        """Returns why the member cannot have so many regions beside those of the other members; "": it can."""
+    def _why_not_all(self, me: Incarnation, hosting_bytes: int, bucket_bytes: int = 0) -> str:
+        """Returns why the member cannot have so many regions beside those of the other members, and bring so many bytes
+        of buckets; "": it can."""
         site = self._site
         others = [each for each in site.members if each != me]
         living = [each for each in others if each.name != me.name and not self._liveness.is_expired(each)]
         took, takes = site.hosting_bytes([me]), hosting_bytes
         is_full = site.hosting_bytes(living) + takes > HOSTING_BYTES_MAX
-        if takes <= took or not (is_full or site.hosting_bytes(others) + takes > HOSTING_BYTES_EVER):
-            return ""
-        return (
-            f"the regions of all members, with their names, take more than {HOSTING_BYTES_MAX >> 20} MiB in the tables:"
-            " create fewer of them at each member, or give them shorter names"
-        )
+        if takes > took and (is_full or site.hosting_bytes(others) + takes > HOSTING_BYTES_EVER):
+            return (
+                f"the regions of all members, with their names, take more than {HOSTING_BYTES_MAX >> 20} MiB in the"
+                " tables: create fewer of them at each member, or give them shorter names"
+            )
+        grows = max(0, takes - took) + bucket_bytes
+        most = REPORTED_BYTES_MAX if bucket_bytes else TABLES_BYTES_MAX
+        if grows and site.table_bytes + grows > most:
+            return (
+                f"the buckets of the site, and the regions of its members, would take {site.table_bytes + grows} bytes"
+                f" in the tables, and {most} are the most: destroy a region first, or start the member in an empty"
+                " folder; fewer buckets (total-num-buckets), and shorter names of regions and members, take less"
+            )
+        return ""
 
     def _why_not(self, told: Mapping[str, RegionAttributes], kept: Collection[str]) -> str:
         """As `refusal_of`, in words; "": nothing. They take the places of those that have their names. None of `kept`

@@ -11,7 +11,10 @@ from collections.abc import Iterator, KeysView
 
 from pywan.coordination.decisions import Decisions
 from pywan.coordination.liveness import Liveness
-from pywan.coordination.tables import Bucket, BucketKey, Holding, Incarnation
+from pywan.coordination.tables import NAMED_MAX, Bucket, BucketKey, Holding, Incarnation
+
+# Copies of undecided buckets that members have reported: as many as the tables of a site can name in all.
+REPORTED_MAX = 1 << 22
 
 
 class Reports:
@@ -21,8 +24,45 @@ class Reports:
         self._site, self._liveness = site, liveness
         self._waiting: dict[BucketKey, set[Incarnation]] = {}  # Undecided buckets: who has yet to report each.
         self._reported: defaultdict[BucketKey, set[Incarnation]] = defaultdict(set)  # Who has all of the bucket.
+        self._reported_copies = 0  # Of all buckets together.
         self._heard: set[Incarnation] = set()  # Members that have reported in this generation.
-        self._complete: list[BucketKey] = []  # Undecided buckets of which nobody is left to report.
+        self._complete: dict[BucketKey, None] = {}  # Undecided buckets of which nobody is left to report.
+
+    # --- what holdings would take ---
+
+    def bytes_of(self, holdings: dict[BucketKey, Holding]) -> int:
+        """What the tables would grow by at most, if the holdings were taken. A bucket that would shrink does not make
+        up for others.
+
+        Decided buckets count as well: a generation may begin with the holdings.
+        """
+        grows, weighed, weight = 0, None, 0
+        for key, holding in holdings.items():
+            if not self._is_news(key, holding.bucket):
+                continue
+            if holding.bucket is not weighed:  # Neighbours share one object.
+                weighed, weight = holding.bucket, holding.bucket.table_bytes
+            known = self._site.buckets.get(key)
+            grows += len(key.region) + weight if known is None else max(0, weight - known.table_bytes)
+        return grows
+
+    def why_not(self, holdings: dict[BucketKey, Holding]) -> str:
+        """Returns why the holdings cannot be taken beside the others; "": they can."""
+        buckets = {id(each.bucket): each.bucket for each in holdings.values()}.values()
+        known = self._site.named
+        fresh = {each for bucket in buckets for each in bucket.named if each not in known}
+        if fresh and len(known) + len(fresh) > NAMED_MAX:
+            return (
+                f"the buckets of the site would name {len(known) + len(fresh)} incarnations of members, and {NAMED_MAX}"
+                " are the most: start the member in an empty folder"
+            )
+        copies = sum(each.has_all and self._is_told(key) for key, each in holdings.items())
+        if copies and self._reported_copies + copies > REPORTED_MAX:
+            return (
+                f"members have reported {self._reported_copies} copies of buckets about which nothing can be decided"
+                f" yet, and {REPORTED_MAX} are the most: start the members for which buckets wait, or revoke them"
+            )
+        return ""
 
     # --- what happens ---
 
@@ -30,6 +70,7 @@ class Reports:
         """A generation begins. What a member has told before does not count: it tells all again."""
         self._heard.clear()
         self._reported.clear()
+        self._reported_copies = 0
         for key, bucket in self._site.buckets.items():
             if bucket.in_sync:
                 self._waiting[key] = self._awaited(bucket)
@@ -38,15 +79,13 @@ class Reports:
         """Takes the newest decision that anybody knows about each bucket. A member is heard once, about all of them."""
         self._heard.add(me)
         for key, holding in holdings.items():
-            known, theirs = self._site.buckets.get(key), holding.bucket
-            if known is not None and key not in self._waiting:
+            if not self._is_told(key):
                 continue
-            region = self._site.regions.get(key.region)
-            if region is not None and key.number >= region.total_num_buckets:
-                continue  # Of an earlier region of that name, which had more.
-            if holding.has_all:
+            theirs = holding.bucket
+            if holding.has_all and me not in self._reported[key]:
                 self._reported[key].add(me)
-            if known is None or (theirs.life, theirs.epoch, theirs.version) > (known.life, known.epoch, known.version):
+                self._reported_copies += 1
+            if self._is_news(key, theirs):
                 self._site.number = max(self._site.number, theirs.epoch.number)  # A new life begins above it.
                 self._site.set_bucket(key, theirs)
                 self._waiting[key] = self._awaited(theirs)
@@ -61,6 +100,7 @@ class Reports:
     def drop(self, key: BucketKey) -> None:
         """The bucket is no more."""
         self._waiting.pop(key, None)
+        self._take_reported(key)
 
     def take_complete(self) -> Iterator[tuple[BucketKey, set[Incarnation]]]:
         """Yields each bucket that is to be decided now, and who has reported that it has all of it.
@@ -68,12 +108,30 @@ class Reports:
         It is asked when the silence is over: the copies that this coordinator knows may be those of an earlier set, and
         the newest may be with a member that it has forgotten.
         """
-        keys, self._complete = self._complete, []
+        keys, self._complete = self._complete, {}
         for key in keys:
             waiting = self._waiting.get(key)  # Meanwhile the region may be gone, or a later decision was reported.
             if waiting is not None and not waiting:
                 del self._waiting[key]
-                yield key, self._reported.pop(key, set())
+                yield key, self._take_reported(key)
+
+    def _is_told(self, key: BucketKey) -> bool:
+        """Whether it counts what is reported of the bucket: nothing is known of it, or it is undecided. The region may
+        have fewer buckets than an earlier one of its name."""
+        if key in self._site.buckets and key not in self._waiting:
+            return False
+        region = self._site.regions.get(key.region)
+        return region is None or key.number < region.total_num_buckets
+
+    def _is_news(self, key: BucketKey, told: Bucket) -> bool:
+        """Whether the decision is newer than the one that is known."""
+        known = self._site.buckets.get(key)
+        return known is None or (told.life, told.epoch, told.version) > (known.life, known.epoch, known.version)
+
+    def _take_reported(self, key: BucketKey) -> set[Incarnation]:
+        reported = self._reported.pop(key, set())
+        self._reported_copies -= len(reported)
+        return reported
 
     def _awaited(self, bucket: Bucket) -> set[Incarnation]:
         """Who has to report the bucket. A member whose name has a later incarnation is gone, and reports nothing."""
@@ -88,7 +146,7 @@ class Reports:
         waiting = self._waiting[key]
         waiting.discard(member)
         if not waiting:
-            self._complete.append(key)
+            self._complete[key] = None
 
     # --- questions ---
 

@@ -38,6 +38,17 @@ BUCKETS_MAX = 1 << 17
 HOSTING_BYTES_MAX = 16 << 20
 HOSTING_BYTES_EVER = 40 << 20
 HOSTED_BYTES = 32  # Of one region of one member, beside its name.
+# The bytes that buckets, and the regions of members, take in the tables together, as if no neighbours were alike. A
+# member reads tables of 64 MiB (plain.PACKED_MAX_BYTES). The rest is for 1,000 profiles of 2 kB, and for 4,096 regions
+# of 1 kB. What members report is taken up to the second limit: so there is room for what the site decides afterwards.
+TABLES_BYTES_MAX = 56 << 20
+REPORTED_BYTES_MAX = 52 << 20
+BUCKET_BYTES = 60  # At most, of one bucket beside all names.
+NAMED_BYTES = 8  # At most, of one member that a bucket names, beside its name.
+LEARNER_BYTES = 6  # At most, of one learner, beside the member.
+# The coordinator keeps an index of the buckets of each incarnation that one of them names. Members of a site name those
+# that live, and earlier ones for which buckets wait.
+NAMED_MAX = 16_000
 MARK_BYTES = 32
 INCARNATIONS_KEPT = 16  # A set of copies may name one that was not the last.
 # The longest time that a coordinator tells. `member-timeout` is at most 600,000 s, and a lease lasts a little longer.
@@ -203,6 +214,15 @@ class Bucket:
             if member in learning:
                 return f"member {member} is among the copies in sync and among those that learn"
         return ""
+
+    @property
+    def table_bytes(self) -> int:
+        """The most that it takes in the tables, beside the name of its region."""
+        named = (*self.in_sync, *self.leaving, *self.learning, *self.unfenced)
+        if self.primary is not None:
+            named = (*named, self.primary)
+        names = sum([len(name) for name, _ in named])
+        return BUCKET_BYTES + NAMED_BYTES * len(named) + names + LEARNER_BYTES * len(self.learners)
 
     @property
     def holders(self) -> tuple[Incarnation, ...]:
