@@ -394,6 +394,7 @@ def indexes_of(site: Any) -> list[dict]:
     return [site._hosts, site.of_region, site.loads, site.children]
 
 
+@pytest.mark.long
 def test_members_with_many_regions_of_long_names_do_not_make_tables_that_nobody_can_read(tmp_path):
     names = [f"r{n:04}".ljust(255, "x") for n in range(REGIONS_MAX - 1)]
     regions = {name: encoding.plain_attributes(replace(DATA, total_num_buckets=1)) for name in names}
@@ -440,6 +441,7 @@ def refusals_of_join(started, request: dict) -> list[str]:
     return [encoding.refused_of(each).reason for each in reply["refused"]]
 
 
+@pytest.mark.long
 def test_members_that_report_buckets_of_long_names_do_not_make_tables_that_nobody_can_read(tmp_path):
     port, reasons = free_port(), []
     with locator(port=port, dir=tmp_path, member_timeout_ms=TIMEOUT_MS) as started:
@@ -458,6 +460,7 @@ def test_members_that_report_buckets_of_long_names_do_not_make_tables_that_nobod
         second.see_all("later")
 
 
+@pytest.mark.long
 def test_what_the_largest_honest_site_reports_is_taken_and_can_be_read(tmp_path):
     names = [f"server-000{n}" for n in range(4)]
     with locator(dir=tmp_path) as started:
