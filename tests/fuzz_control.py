@@ -481,15 +481,16 @@ def fuzz(seed: int, is_done: Callable[[int], bool]) -> int:
             os.chdir(here)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def program(what: str, about: str, fuzz: Callable[[int, Callable[[int], bool]], int]) -> int:
+    """A fuzzer as a program. Returns its exit status. `what` names it in its lines, and `about` tells what it does."""
+    parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
     parser.add_argument("--runs", type=int, default=None, help="so many instead of for a time")
     options = parser.parse_args()
     logging.getLogger("pywan").propagate = False
     logging.getLogger("pywan").addHandler(logging.NullHandler())
-    print(f"control messages: seed {options.seed}", flush=True)
+    print(f"{what}: seed {options.seed}", flush=True)
     end = time.monotonic() + options.seconds
     try:
         runs = fuzz(
@@ -498,9 +499,9 @@ def main() -> int:
     except Failure as failure:
         print(failure, file=sys.stderr)
         return 1
-    print(f"control messages: {runs} runs, seed {options.seed}, nothing found")
+    print(f"{what}: {runs} runs, seed {options.seed}, nothing found")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(program("control messages", __doc__.splitlines()[0], fuzz))

@@ -10,7 +10,6 @@ closed; the log gets no traceback and few lines; memory is bounded; the coordina
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import logging
 import random
@@ -29,7 +28,7 @@ from typing import Any
 import msgpack
 
 import pywan
-from fuzz_control import FLOATS, NAMES, NUMBERS, Grammar, Records
+from fuzz_control import FLOATS, NAMES, NUMBERS, Failure, Grammar, Records, program
 from pywan import _core
 from pywan.base.versions import VERSION
 from pywan.coordination import encoding, plain
@@ -62,10 +61,6 @@ LIES_S = 0.3  # For so long a member listens to a coordinator that lies.
 GROWTH_MAX = 200 << 20
 LINES_A_RUN = 3.0  # On the average. A connection that is closed has one line, and a member that comes and goes some.
 RESTART_EVERY, LOOK_EVERY = 400, 20
-
-
-class Failure(AssertionError):
-    pass
 
 
 class Counted(Records):
@@ -463,26 +458,5 @@ def fuzz(seed: int, is_done: Callable[[int], bool]) -> int:
             fuzzer.close()
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=60)
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
-    parser.add_argument("--runs", type=int, default=None, help="so many instead of for a time")
-    options = parser.parse_args()
-    logging.getLogger("pywan").propagate = False
-    logging.getLogger("pywan").addHandler(logging.NullHandler())
-    print(f"coordination: seed {options.seed}", flush=True)
-    end = time.monotonic() + options.seconds
-    try:
-        runs = fuzz(
-            options.seed, lambda runs: runs >= options.runs if options.runs is not None else time.monotonic() >= end
-        )
-    except Failure as failure:
-        print(failure, file=sys.stderr)
-        return 1
-    print(f"coordination: {runs} runs, seed {options.seed}, nothing found")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(program("coordination", __doc__.splitlines()[0], fuzz))
