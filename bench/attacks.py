@@ -28,7 +28,7 @@ from pywan.testing.processes import serve
 EVERY_S = 0.05  # So often each attack is made.
 TIMEOUT_S = 3.0
 VIEW_S = 0.5  # So old is what is known of the members at most.
-IDLE_LANES = 100
+IDLE_LANES, IDLE_S = 100, 0.5  # So many connections are kept open that say nothing, and for how long.
 FAR_RUNS = (2**24 - 1, 2**30, 2**31 - 1, 2**32 - 1, 2**63 - 1, 2**64 - 1, -1)
 LANE, CALLS = b"PWL1", b"PWK1"
 CHANGES, REGIONS = 16, 15  # Frames of a lane.
@@ -286,7 +286,7 @@ def keep_lanes_open(target: Target) -> None:
         for _ in range(IDLE_LANES):
             protocol = target.random.choice((LANE, CALLS))
             stack.enter_context(opened(target, port, protocol, **{"from": target.invented(), "to": to}))
-        time.sleep(0.5)
+        time.sleep(IDLE_S)  # They say nothing, and are there.
 
 
 def take_buckets_over(target: Target) -> None:

@@ -84,6 +84,32 @@ def test_pauses_grow_to_a_limit_and_the_log_has_a_line_a_minute(monkeypatch, cap
     assert len(lines_about(caplog, name)) <= 2
 
 
+class Silent(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("an error of a user that cannot be shown")
+
+
+@pytest.mark.parametrize("fault", [None, MemoryError], ids=["an error that cannot be shown", "no memory for the line"])
+def test_a_thread_is_begun_again_and_given_up_with_a_reason_whatever_failed(monkeypatch, fault):
+    name, now, runs = f"test-{next(_names)}", [1000.0], [0]
+    monkeypatch.setattr(threads.time, "sleep", lambda s: now.__setitem__(0, now[0] + s))
+    monkeypatch.setattr(threads.time, "monotonic", lambda: now[0])
+    if fault is not None:
+
+        def no_memory(error: BaseException) -> str:
+            raise fault
+
+        monkeypatch.setattr(threads, "told_error", no_memory)
+    reasons: list[str] = []
+
+    def work() -> None:
+        runs[0] += 1
+        raise Silent
+
+    EssentialThread(work, name=name, gives_up=reasons.append).run()
+    assert runs[0] > 60 and len(reasons) == 1 and "Silent" in reasons[0]
+
+
 def test_a_thread_that_worked_in_between_is_not_given_up(monkeypatch):
     name, now, runs = f"test-{next(_names)}", [1000.0], [0]
     monkeypatch.setattr(threads.time, "sleep", lambda s: now.__setitem__(0, now[0] + s))

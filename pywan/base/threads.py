@@ -58,7 +58,11 @@ def told_error(error: BaseException) -> str:
     """Returns an error in one line, with the place in the code where it was raised."""
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({os.path.basename(frames[-1].filename)}:{frames[-1].lineno})" if frames else ""
-    return f"{type(error).__name__}: {error}{place}"
+    try:
+        text = str(error)
+    except Exception:  # An error of a user's own class. Its thread is not to end for that.
+        text = "it does not say why"
+    return f"{type(error).__name__}: {text}{place}"
 
 
 class _Begun(threading.Event):
@@ -129,6 +133,7 @@ class EssentialThread(Thread):
                 if failing_since is None or now - began > CALM_S:
                     pause_s, failing_since = FIRST_PAUSE_S, now
                     self._outage = Outage(log, self._what)
+                reason = type(error).__name__
                 with contextlib.suppress(MemoryError):  # There may be no memory even for the line of the log.
                     reason = told_error(error)
                     _note_restart(self.name, reason)
@@ -137,7 +142,7 @@ class EssentialThread(Thread):
                 if self._gives_up is not None and now - failing_since > GIVE_UP_S:
                     self._gives_up(f"its thread {self.name} has failed for {now - failing_since:.0f} s: {reason}")
                     return
-            time.sleep(pause_s)
+            time.sleep(pause_s)  # Its owner waits for no longer than LONGEST_PAUSE_S, if it ends meanwhile.
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
 
