@@ -676,7 +676,7 @@ def test_a_sole_copy_that_knows_of_others_is_given_up_when_its_silence_limit_is_
 
 
 def test_a_region_that_can_be_on_one_member_only_is_never_shared():
-    site = Site(A, only_once="it has senders")
+    site = Site(A, only_once="it is persistent")
     asks_to_host(site, B)
     assert isinstance(site.last(B), Refused)
     site.pass_time(4 * TIMEOUT, B)  # A is silent: nobody says no, and nobody may have it.
@@ -688,7 +688,7 @@ def test_a_region_that_can_be_on_one_member_only_is_never_shared():
 def test_who_alone_has_a_region_may_say_newly_whether_others_can_have_it():
     site = Site(A)
     life = site.bucket().life
-    alone = replace(site.attributes, only_once="it has senders")
+    alone = replace(site.attributes, only_once="it is persistent")
     for told, is_refused in ((alone, True), (site.attributes, False)):
         site.core.host(A, "data", told, 100, site.now)
         site.act()
@@ -731,6 +731,17 @@ def test_a_region_that_its_member_closes_may_be_created_with_other_attributes():
     site.core.host(A, "data", other, 100, site.now)
     site.act()
     assert site.core.site.regions["data"] == other and site.bucket().primary == A
+
+
+def test_a_region_that_its_only_member_closes_begins_anew_at_one_that_learned_it():
+    site = Site(A, startup_recovery_delay_ms=0)
+    asks_to_host(site, B)
+    site.pass_time(TIMEOUT // 10, A, B)
+    assert site.bucket().learners
+    site.core.unhost(A, "data", site.now)
+    site.act()
+    site.pass_time(TIMEOUT, B)
+    assert site.bucket().primary == B
 
 
 def has_and_closes(site: Site, member: Incarnation, *regions: str) -> None:

@@ -61,7 +61,8 @@ def test_a_region_that_is_destroyed_is_free_for_other_attributes(site, member):
     [
         ({"type": "PARTITION"}, {"type": "REPLICATE"}, "type is REPLICATE here and PARTITION at the other members"),
         ({"type": "PARTITION_PERSISTENT"}, {"type": "PARTITION_PERSISTENT"}, "member a has it already, and it is pers"),
-        ({"gateway_sender_ids": ["ln"]}, {"gateway_sender_ids": ["ln"]}, "member a has it already, and it has senders"),
+        ({"async_event_queue_ids": ["q"]}, {"async_event_queue_ids": ["q"]}, "and it has asynchronous event queues"),
+        ({"gateway_sender_ids": ["ln"]}, {}, "senders is '' here and 'ln' at the other members"),
     ],
 )
 def test_a_region_that_cannot_be_shared_is_refused_at_a_second_member(site, member, tmp_path, first, second, words):
@@ -83,31 +84,38 @@ def test_a_region_that_was_used_by_one_member_keeps_its_content_for_the_second(s
         assert region["l"] == 3
 
 
-def test_a_region_of_several_members_gets_no_sender_by_any_way(site, member, tmp_path):
+PERSISTENT = {"remote_distributed_system_id": 2, "parallel": True, "enable_persistence": True}
+
+
+def test_a_region_of_several_members_gets_no_persistent_sender_by_any_way(site, member, tmp_path):
     region = member.create_region("data", "PARTITION")
     with pywan.Cache("b", locators=str(site.address), dir=tmp_path / "b") as other:
         proxy = other.create_region("data", "PARTITION")
         proxy.put("k", 0)  # The other member takes part in it now.
-        member.create_gateway_sender("ln", remote_distributed_system_id=2, parallel=True)
+        member.create_gateway_sender("ln", **PERSISTENT)
         for alter in (
             lambda: region.alter(gateway_sender_ids=["ln"]),
-            lambda: proxy.alter(gateway_sender_ids=["ln"]),  # A sender that this member does not have.
             lambda: call_once((member.host, member.port), "alter region", name="data", gateway_sender_ids="ln"),
         ):
             with pytest.raises(IllegalStateError, match=r"'data' is on several members.*\(ln\); nothing was changed"):
                 alter()
+        region.alter(gateway_sender_ids=["later"])
+        with pytest.raises(IllegalStateError, match=r"persistent.*nothing was changed"):
+            member.create_gateway_sender("later", **PERSISTENT)
+        region.alter(gateway_sender_ids=[])
         assert region.gateway_sender_ids == proxy.gateway_sender_ids == ()
         region.alter(gateway_sender_ids=[])
         region.put("k", 1)
         assert proxy.get("k") == 1
 
 
-def test_a_region_that_gets_a_sender_is_not_for_a_second_member_until_it_has_none(site, member, tmp_path):
+def test_a_region_that_gets_a_persistent_sender_is_not_for_a_second_member_until_it_has_none(site, member, tmp_path):
     region = member.create_region("data", total_num_buckets=4)
     region["k"] = 1
     region.alter(gateway_sender_ids=["ln"])
+    member.create_gateway_sender("ln", **PERSISTENT)
     with pywan.Cache("b", locators=str(site.address), dir=tmp_path / "b") as other:
-        with pytest.raises(IllegalStateError, match="member a has it already, and it has senders"):
+        with pytest.raises(IllegalStateError, match="member a has it already, and its sender ln is persistent"):
             other.create_region("data", total_num_buckets=4, gateway_sender_ids=["ln"])
         with pytest.raises(IllegalStateError, match="data"):
             other.create_region("data", total_num_buckets=4)
@@ -236,8 +244,8 @@ def test_a_region_for_one_member_only_is_not_created_while_the_coordinator_is_aw
     with locator(dir=tmp_path) as site:
         cache = pywan.Cache("a", locators=str(site.address), dir=tmp_path / "a")
     with cache:
-        with pytest.raises(IllegalStateError, match=r"it has senders, so only one member .*: coordinator L is away"):
-            cache.create_region("data", "PARTITION", gateway_sender_ids=["ln"])
+        with pytest.raises(IllegalStateError, match=r"it is persistent, so only one .*: coordinator L is away"):
+            cache.create_region("data", "PARTITION_PERSISTENT")
         assert cache.regions() == {}
 
 

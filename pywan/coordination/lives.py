@@ -21,6 +21,7 @@ from pywan.coordination.tables import (
     Epoch,
     Incarnation,
     RegionAttributes,
+    is_role,
 )
 from pywan.coordination.telling import Telling
 
@@ -78,7 +79,8 @@ class Lives:
         had the region too, no earlier primary can answer any more then under the promise of a copy that has ended."""
         attributes = self._site.regions.get(key.region)
         if attributes is None or attributes.shared:
-            self._lost[key.region] += 1
+            if not is_role(key.region):  # A role has no content.
+                self._lost[key.region] += 1
             self._anew_at[key.region] = UNTIMED
         self._site.set_bucket(
             key,

@@ -22,6 +22,7 @@ from pywan.coordination.tables import (
     HOSTING_BYTES_MAX,
     REGIONS_MAX,
     REPORTED_BYTES_MAX,
+    ROLE_PREFIX,
     TABLES_BYTES_MAX,
     BucketKey,
     Holding,
@@ -29,6 +30,7 @@ from pywan.coordination.tables import (
     Kind,
     MemberProfile,
     RegionAttributes,
+    is_role,
 )
 from pywan.coordination.telling import Telling
 
@@ -187,6 +189,9 @@ class Regions:
     def host(self, me: Incarnation, region: str, attributes: RegionAttributes, weight: int, now_us: int) -> None:
         """The member creates the region. `weight`: local-max-memory in MB; 0: it is an accessor."""
         known, is_used = self._site.regions.get(region), self._is_used(region, me)
+        if known is not None and known.senders != attributes.senders and me in self._site.hosts(region):
+            known = replace(known, senders=attributes.senders)  # One member alters it, and then the others do.
+            self._site.set_region(region, known)
         if known is not None and self._may_alter(region, me, known, attributes):
             known = replace(known, only_once=attributes.only_once)
             self._site.set_region(region, known)
@@ -258,7 +263,7 @@ class Regions:
                 continue
             self._succession.lose_copy(key, bucket, me, now_us)
             after = self._site.buckets[key]
-            if after.named == {me} and key not in self._reports.undecided:
+            if after.named - {*after.learning} == {me} and key not in self._reports.undecided:
                 self._lives.lose_bucket(key, after)
         self._lives.look_at(region)
 
@@ -311,6 +316,8 @@ class Regions:
 
 
 def _mismatch(region: str, known: RegionAttributes, told: RegionAttributes) -> str:
+    if is_role(region):
+        return _mismatch_of_sender(region.removeprefix(ROLE_PREFIX), known.senders, told.senders)
     differences = [
         f"{_option(field.name)} is {_shown(getattr(told, field.name))} here and "
         f"{_shown(getattr(known, field.name))} at the other members"
@@ -318,6 +325,17 @@ def _mismatch(region: str, known: RegionAttributes, told: RegionAttributes) -> s
         if getattr(told, field.name) != getattr(known, field.name)
     ]
     return f"region {region}: {'; '.join(differences)}: all members of a site must create it alike"
+
+
+def _mismatch_of_sender(id: str, known: str, told: str) -> str:
+    there = set(known.split("; "))
+    differences = sorted(set(told.split("; ")) - there)
+    earlier = {name: value for name, _, value in (each.partition("=") for each in there)}
+    words = [
+        f"{name} is {value} here and {earlier.get(name, 'not said')} at the other members"
+        for name, _, value in (each.partition("=") for each in differences)
+    ]
+    return f"gateway sender {id}: {'; '.join(words) or 'it differs'}: all members of a site must create it alike"
 
 
 def _option(field: str) -> str:

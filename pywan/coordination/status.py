@@ -10,7 +10,7 @@ from pywan.coordination.leavers import Leavers
 from pywan.coordination.liveness import Liveness
 from pywan.coordination.reports import Reports
 from pywan.coordination.silence import Silence
-from pywan.coordination.tables import Incarnation, Kind
+from pywan.coordination.tables import ROLE_PREFIX, BucketKey, Incarnation, Kind, is_role
 
 
 def status_of_site(site: Decisions, silence: Silence, now_us: int) -> dict[str, Any]:
@@ -20,13 +20,29 @@ def status_of_site(site: Decisions, silence: Silence, now_us: int) -> dict[str, 
         "run": site.run,
         "decision": site.number,
         "waits_us": 0 if silence_us is None else max(silence_us - now_us, 0),
-        "regions": len(site.regions),
-        "buckets": len(site.buckets),
+        "regions": sum(not is_role(each) for each in site.regions),
+        "buckets": sum(not is_role(key.region) for key in site.buckets),
         "buckets_without_primary": sum(each["buckets_without_primary"] for each in incomplete.values()),
         "missing_copies": sum(each["missing_copies"] for each in incomplete.values()),
         "images": sum(each["images"] for each in incomplete.values()),
         "incomplete_regions": incomplete,
+        "senders": _senders(site),
     }
+
+
+def _senders(site: Decisions) -> dict[str, dict[str, Any]]:
+    """By id of a gateway sender: the members where it runs, and its primary."""
+    found = {}
+    for region in sorted(filter(is_role, site.regions)):
+        bucket = site.buckets.get(BucketKey(region, 0))
+        primary = None if bucket is None else bucket.primary
+        runs_on = sorted(each.name for each, weight in site.hosts(region).items() if weight)
+        if runs_on:
+            found[region.removeprefix(ROLE_PREFIX)] = {
+                "runs_on": runs_on,
+                "primary": "" if primary is None else primary.name,
+            }
+    return found
 
 
 def waiting_regions(site: Decisions, liveness: Liveness) -> dict[str, dict[str, Any]]:
@@ -34,6 +50,8 @@ def waiting_regions(site: Decisions, liveness: Liveness) -> dict[str, dict[str, 
     these are, and for which members they wait. Those that wait for nobody wait for a member that can store them."""
     found: dict[str, dict[str, Any]] = {}
     for key, bucket in site.buckets.items():
+        if is_role(key.region):
+            continue
         if bucket.primary is None or liveness.is_expired(bucket.primary):
             told = found.setdefault(key.region, {"buckets": 0, "waits_for": set()})
             told["buckets"] += 1
@@ -46,6 +64,8 @@ def _incomplete_regions(site: Decisions) -> dict[str, dict[str, int]]:
     attributes want, and the images that are on their way to learners."""
     found = {}
     for region, attributes in sorted(site.regions.items()):
+        if is_role(region):
+            continue
         hosts, load = site.hosts(region), site.loads[region]
         storing = sum(bool(weight) for weight in hosts.values())
         wanted = storing if attributes.kind is Kind.REPLICATE else 1 + attributes.redundant_copies
@@ -85,7 +105,7 @@ def status_of_members(
             "version": profile.version,
             "state": state_of(each),
             "lease_us": max((liveness.lease_until_us(each) or 0) - now_us, 0),
-            "regions": [region for region, _ in profile.hosting],
+            "regions": [region for region, _ in profile.hosting if not is_role(region)],
             "primaries": primaries[each],
             "copies": len(site.held_by(each)),
             "waited_for": waiting[each],

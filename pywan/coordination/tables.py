@@ -37,6 +37,9 @@ BUCKETS_MAX = 1 << 17
 # limit alone.
 HOSTING_BYTES_MAX = 16 << 20
 HOSTING_BYTES_EVER = 40 << 20
+ONLY_ONCE_MAX = 100
+SENDERS_TEXT_MAX = 700
+ROLE_PREFIX = "__sender."  # Of the regions that stand for senders (pywan.member.sender_roles).
 HOSTED_BYTES = 32  # Of one region of one member, beside its name.
 # The bytes that buckets, and the regions of members, take in the tables together, as if no neighbours were alike. A
 # member reads tables of 64 MiB (plain.PACKED_MAX_BYTES). The rest is for 1,000 profiles of 2 kB, and for 4,096 regions
@@ -133,7 +136,10 @@ class RegionAttributes:
     startup_recovery_delay_ms: Delay = 0  # After a member has come; -1: it gets no copies.
     # So long after its last copies were heard a bucket begins anew, empty; -1: when they are proved to be gone.
     silence_limit_ms: Delay = -1
-    only_once: Annotated[str, Text(100)] = ""  # Why only one member can have it. Empty: several can.
+    only_once: Annotated[str, Text(ONLY_ONCE_MAX)] = ""  # Why only one member can have it. Empty: several can.
+    # The ids of the senders that take its events, in words. A member that creates it names the same ones; one that
+    # alters them later tells the new ones. Of a region that stands for a sender: what that sender is (sender_roles).
+    senders: Annotated[str, Text(SENDERS_TEXT_MAX)] = ""
     # The coordinator decides this: other members may have the region, or ask for it. Members that create it say False.
     shared: bool = False
 
@@ -143,6 +149,11 @@ class RegionAttributes:
 
     def copies_wanted(self, storing_members: int) -> int:
         return storing_members if self.kind is Kind.REPLICATE else min(1 + self.redundant_copies, storing_members)
+
+
+def is_role(region: str) -> bool:
+    """Whether a region stands for a sender. Users do not see it."""
+    return region.startswith(ROLE_PREFIX)
 
 
 class Reach(enum.Enum):

@@ -41,9 +41,9 @@ class QueueFace(Described):
 
     @property
     def is_primary(self) -> bool:
-        """Whether this member sends the events of its queue. In this version each queue is on one member, so this is
-        true whenever it runs."""
-        return self._core.is_running
+        """Whether it runs, and this member sends its events. A serial sender has one primary in a site. Of a parallel
+        one each member sends the events of the buckets of which it is primary, so this is true whenever it runs."""
+        return self._core.is_primary
 
     @property
     def status(self) -> str:
@@ -57,6 +57,16 @@ class QueueFace(Described):
         Stopped and serial, it shows 0, as Geode's does. It keeps its events.
         """
         return self._core.queue_size
+
+    @property
+    def local_queue_size(self) -> int:
+        """The number of events that wait or are on their way, and that this member sends."""
+        return self._core.local_queue_size
+
+    @property
+    def secondary_queue_size(self) -> int:
+        """The number of events of which this member has a copy, while another member sends them."""
+        return self._core.secondary_queue_size
 
     @property
     def stats(self) -> dict[str, Any]:

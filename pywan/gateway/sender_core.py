@@ -34,7 +34,9 @@ class SenderCore:
 
     `buckets` is the number of buckets of the regions that feed a parallel sender. None: no region feeds it yet.
     `on_state(core)` is called after each start and stop, so that regions stamp events only with sites that will be
-    reached. `on_destroy(core)` refuses while a region refers to the sender.
+    reached. `on_destroy(core)` refuses while a region refers to the sender. `on_running(core)` is called when it has
+    begun to run, and when it has ended. `is_primary()` says whether this member is the one that sends, if it runs.
+    `queued_elsewhere()` asks the other members how many events they send.
     """
 
     def __init__(
@@ -49,11 +51,16 @@ class SenderCore:
         store: StoreCore | None = None,
         on_state: Callable[[SenderCore], None] = lambda core: None,
         on_destroy: Callable[[SenderCore], None] = lambda core: None,
+        on_running: Callable[[SenderCore], None] = lambda core: None,
+        is_primary: Callable[[], bool] = lambda: True,
+        queued_elsewhere: Callable[[], int] = lambda: 0,
     ) -> None:
         self.attributes = attributes
         self.id, self.what, self.label = attributes.core_id, attributes.what, attributes.label
         self.filters = SenderFilters(attributes)  # An error in them is raised before a log is opened.
-        self._on_state, self._on_destroy = on_state, on_destroy
+        self._on_state, self._on_destroy, self._on_running = on_state, on_destroy, on_running
+        self._is_primary, self._queued_elsewhere = is_primary, queued_elsewhere
+        self._runs_elsewhere = False  # A serial sender that runs on another member of the site takes events here too.
         overflow = overflow_directory(attributes, directory)
         self.logs = SenderLogs(attributes, store, site)
         self.outgoing = SenderQueue(attributes, self.logs, directory=overflow, buckets=buckets)
@@ -94,6 +101,20 @@ class SenderCore:
         return self.dispatchers.is_running
 
     @property
+    def is_primary(self) -> bool:
+        """Whether this member sends its events."""
+        return self.is_running and self._is_primary()
+
+    def note_elsewhere(self, runs: bool) -> bool:
+        """Notes whether it runs on another member of the site. Returns whether it takes events now and did not before,
+        or the other way round."""
+        before = self.queue.running
+        self._runs_elsewhere = runs
+        if not self.is_running:
+            self.queue.running = self.queue.reachable = runs
+        return bool(self.queue.running) != bool(before)
+
+    @property
     def buckets(self) -> int | None:
         """The number of buckets that the regions of a parallel sender must have. None: any number."""
         return self.queue.partitions if self.attributes.parallel else None
@@ -106,14 +127,27 @@ class SenderCore:
     @property
     def is_draining(self) -> bool:
         """Whether events are queued that the sender sends, or tries to send."""
-        return self.is_running and not self._is_paused and len(self.queue) > 0
+        return self.is_running and not self._is_paused and self.local_queue_size > 0
 
     @property
     def queue_size(self) -> int:
-        """The number of queued events. A stopped serial sender shows 0."""
+        """The number of queued events. A stopped serial sender shows 0. Of a parallel one those of other members count
+        too, which are asked."""
         if not self.is_running and not self.attributes.parallel:
             return 0
+        if self.attributes.parallel and self.queue.runs():
+            return self.local_queue_size + self._queued_elsewhere()
         return len(self.queue)
+
+    @property
+    def local_queue_size(self) -> int:
+        """The number of queued events that this member sends."""
+        return int(self.queue.led_events)
+
+    @property
+    def secondary_queue_size(self) -> int:
+        """The number of queued events that another member sends, and of which this one has a copy."""
+        return max(len(self.queue) - self.local_queue_size, 0)
 
     def statistics(self) -> dict[str, int]:
         """Returns GatewaySenderStatistics, in snake_case."""
@@ -177,6 +211,7 @@ class SenderCore:
             except IllegalStateError:
                 self.stop()
                 raise
+            self._on_running(self)
         log.info("%s started", self.label)
 
     def stop(self) -> None:
@@ -186,15 +221,18 @@ class SenderCore:
                 return
             # First, regions stop stamping events as reaching the remote site through this sender, so that other sites
             # relay them. Then the queue takes no more events.
-            self.queue.reachable = False
+            self.queue.reachable = self._runs_elsewhere
             try:
                 self._on_state(self)
             except BaseException:  # Ctrl-C came while a region's callbacks were waited for. The sender runs on.
                 self.queue.reachable = True
                 raise
-            self.queue.running = False
+            self.queue.running = self._runs_elsewhere
             self._is_paused = False
-            self.dispatchers.end()
+            try:
+                self.dispatchers.end()
+            finally:
+                self._on_running(self)
         log.info("%s stopped with %d events queued", self.label, len(self.queue))
 
     def pause(self, is_paused: bool) -> None:

@@ -177,6 +177,7 @@ class MemberCore:
     def _join(self, locators: str, port: int, hostname: str | None) -> None:
         """Opens the member's port, and joins the site."""
         # A member without a site does not load what it would share regions by.
+        from pywan.member.sender_roles import SenderRoles
         from pywan.member.sharing import SharedRegions
         from pywan.protocol import between_members
         from pywan.site.agent import Agent
@@ -235,11 +236,18 @@ class MemberCore:
             gives_up=self.give_up,
         )
         self.sharing = SharedRegions(
-            self.agent, self.regions.find, self._call_timeout_s, self._backlog_bytes, gives_up=self.give_up
+            self.agent,
+            self.regions.find,
+            self._call_timeout_s,
+            self._backlog_bytes,
+            persistent_sender=self.regions.persistent_sender,
+            gives_up=self.give_up,
         )
+        self.sharing.sender_changed = self.senders.changed
         self.agent.start()
         self.agent.wait_joined(self._join_timeout)
         self.regions.hosting = self.sharing
+        self.senders.roles = SenderRoles(self.agent, self.sharing, self.regions.make_role)
 
     @staticmethod
     def _make_from_xml(configuration: Any, kind: str, name: str, call: Callable[[], Any]) -> None:
@@ -333,6 +341,8 @@ class MemberCore:
             member_id = self.state.membership.member_id
             incarnation = self.agent.me.member_id if self.agent is not None else member_id
             return {"name": self.name, "member_id": member_id, "incarnation": incarnation, "kind": "member"}
+        if request.get("op") == "queue-size":
+            return {"local_queue_size": self.senders.local_queue_size(request.get("id"))}
         if not self._is_ready:
             raise IllegalStateError(f"member {self.name} is starting; ask again in a moment")
         return self.management.handle(request, peer)

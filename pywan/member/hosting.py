@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from pywan.config.attributes import RegionAttributes
 from pywan.coordination import tables
+from pywan.coordination.tables import ONLY_ONCE_MAX
 
 SILENCE_LIMIT_MS = 60_000  # Of a region without redundant copies that says nothing else.
 EQUAL_WEIGHT_MB = 1024  # What a member without local-max-memory counts for, beside others.
@@ -27,16 +28,23 @@ def silence_limit_ms(made: RegionAttributes) -> int:
     return -1 if made.is_replicated or made.redundant_copies else SILENCE_LIMIT_MS
 
 
-def _why_only_once(made: RegionAttributes) -> str:
+def site_attributes(
+    made: RegionAttributes, *, persistent_sender: str | None = None, senders: str = ""
+) -> tables.RegionAttributes:
+    """Returns what all members of the site must say alike of the region.
+
+    Args:
+        made: The region's attributes.
+        persistent_sender: The id of a sender with a log that takes its events. None: there is none.
+        senders: The ids of its senders, as all say them alike.
+    """
+    only_once = ""
     if made.is_persistent:
-        return "it is persistent"
-    if made.gateway_sender_ids:
-        return "it has senders"
-    return "it has asynchronous event queues" if made.async_event_queue_ids else ""
-
-
-def site_attributes(made: RegionAttributes) -> tables.RegionAttributes:
-    """Returns what all members of the site must say alike of the region."""
+        only_once = "it is persistent"
+    elif persistent_sender is not None:
+        only_once = f"its sender {persistent_sender} is persistent"[:ONLY_ONCE_MAX]
+    elif made.async_event_queue_ids:
+        only_once = "it has asynchronous event queues"
     return tables.RegionAttributes(
         tables.Kind.PARTITION if made.is_partitioned else tables.Kind.REPLICATE,
         total_num_buckets=made.total_num_buckets,
@@ -46,5 +54,6 @@ def site_attributes(made: RegionAttributes) -> tables.RegionAttributes:
         recovery_delay_ms=made.recovery_delay,
         startup_recovery_delay_ms=made.startup_recovery_delay,
         silence_limit_ms=silence_limit_ms(made),
-        only_once=_why_only_once(made),
+        only_once=only_once,
+        senders=senders,
     )

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 from pywan.base.draws import drawn_number
-from pywan.config.attributes import CALLBACK_METHODS, QueueAttributes, RegionAttributes, RegionChanges, queue_words
+from pywan.config.attributes import (
+    CALLBACK_METHODS,
+    QueueAttributes,
+    RegionAttributes,
+    RegionChanges,
+    SenderAttributes,
+    queue_words,
+)
 from pywan.config.classes import make_instance
 from pywan.config.rules import validate_attachment, validate_colocation
 from pywan.errors import IllegalStateError, RegionNotFoundError
@@ -27,9 +34,11 @@ class RegionHosting(Protocol):
 
     def hosting(self, made: RegionAttributes) -> None: ...
     def altering(self, made: RegionAttributes, altered: RegionAttributes) -> None: ...
+    def claim(self, made: RegionAttributes, sender: str) -> None: ...
     def hosted(self, region: MemberRegion) -> None: ...
     def unhosted(self, made: RegionAttributes) -> None: ...
     def is_of_several(self, made: RegionAttributes) -> bool: ...
+    def fed(self, name: str, senders: Iterable[SenderCore]) -> None: ...
 
 
 class Regions:
@@ -125,6 +134,19 @@ class Regions:
             self._note_missing_senders(region)
             return region
 
+    def make_role(self, made: RegionAttributes) -> MemberRegion:
+        """Makes the role region of a sender, which users do not see (sender_roles)."""
+        return MemberRegion(
+            made.name,
+            self._state.clock,
+            site=self._state.site,
+            member=self._state.membership.member_id,
+            stores=True,
+            forwards=False,
+            buckets=made.total_num_buckets,
+            attributes=made,
+        )
+
     def destroy(self, name: str) -> None:
         """Destroys a region of this member, with its log. IllegalStateError while another region is colocated
         with it."""
@@ -178,7 +200,25 @@ class Regions:
 
     def attach(self, region: MemberRegion) -> None:
         """Connects the region to those of its senders that the member has."""
-        region.attach_senders([self._senders[id] for id in region.attributes.queue_ids if id in self._senders])
+        senders = [self._senders[id] for id in region.attributes.queue_ids if id in self._senders]
+        region.attach_senders(senders)
+        if self.hosting is not None and not region.is_closed:
+            self.hosting.fed(region.name, senders)
+
+    def persistent_sender(self, made: RegionAttributes) -> str | None:
+        """Returns the id of a sender with a log that takes the events of a region. None: there is none."""
+        return next((each.id for each in self._named_by(made) if each.attributes.enable_persistence), None)
+
+    def claim(self, made: SenderAttributes) -> None:
+        """A sender is about to be created. A region that names it is this member's alone from now on, if the sender has
+        a log. GatewaySenderConfigurationError: another member has the region, or may have it."""
+        if not made.enable_persistence or self.hosting is None:
+            return
+        for region in self.of_sender(made.core_id):
+            try:
+                self.hosting.claim(region.attributes, made.id)
+            except IllegalStateError as error:
+                raise made.error(f"{made.what} is persistent: {error}") from None
 
     def validate_sender(self, attributes: QueueAttributes) -> None:
         """Raises ConfigurationError if a sender with these attributes does not fit a region that names it."""
@@ -273,14 +313,15 @@ class Regions:
             self._note_missing_senders(region)
 
     def _check_one_member(self, region: MemberRegion, altered: RegionAttributes) -> None:
-        """Raises IllegalStateError if a region that several members have would get senders or queues."""
+        """Raises IllegalStateError if a region that several members have would get what is one member's own."""
         is_of_several = region.route is not None or (self.hosting is not None and self.hosting.is_of_several(altered))
-        named = (*altered.gateway_sender_ids, *altered.async_event_queue_ids)
+        persistent = self.persistent_sender(altered)
+        named = [*altered.async_event_queue_ids, *([persistent] if persistent is not None else [])]
         if is_of_several and named:
             raise IllegalStateError(
-                f"region {region.name!r} is on several members, and events of such a region enter no gateway sender or"
-                f" asynchronous queue in this version ({', '.join(named)}); nothing was changed."
-                " Destroy the region and create it with its senders, on one member"
+                f"region {region.name!r} is on several members, and events of such a region enter no persistent gateway"
+                f" sender and no asynchronous queue in this version ({', '.join(named)}); nothing was changed."
+                " Destroy the region and create it with them on one member, or take a sender without persistence"
             )
 
     def _note_missing_senders(self, region: MemberRegion) -> None:

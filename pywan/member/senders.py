@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pywan.async_queue.async_event_queue import AsyncEventQueue
 from pywan.async_queue.listener_ends import ListenerEnds
@@ -20,6 +20,7 @@ from pywan.gateway.remote import RemoteReceivers
 from pywan.gateway.sender import GatewaySender
 from pywan.gateway.sender_core import SenderCore
 from pywan.member.regions import Regions
+from pywan.member.sender_roles import SenderRoles
 from pywan.member.state import MemberFolder, MemberState
 from pywan.member.stores import DiskStores
 
@@ -50,6 +51,7 @@ class Senders:
         self._state, self._folder, self._stores, self._regions = state, folder, stores, regions
         self._cores = cores
         regions.fit_sender = self.fit
+        self.roles: SenderRoles | None = None  # Set when the member has joined its site.
         self._faces: dict[str, GatewaySender] = {}  # By id.
         self._queues: dict[str, AsyncEventQueue] = {}  # By id.
 
@@ -91,9 +93,18 @@ class Senders:
         """Creates a sender, and starts it unless `manual_start` is true. See `Cache.create_gateway_sender` for the
         errors."""
         made.check_site(self._state.distributed_system_id)
-        with self._state.lock:
-            core = self._create(made)
-            face = self._faces[made.id] = GatewaySender(core)
+        self._check_new(made)
+        if self.roles is not None:
+            self.roles.tell(made)
+        try:
+            self._regions.claim(made)
+            with self._state.lock:
+                core = self._create(made)
+                face = self._faces[made.id] = GatewaySender(core)
+        except BaseException:
+            if self.roles is not None:
+                self.roles.forget(made)
+            raise
         if not made.manual_start:
             core.start()
         return face
@@ -110,11 +121,7 @@ class Senders:
         """The caller holds the member's lock."""
         state = self._state
         state.check_open()
-        if made.core_id in self._cores:
-            raise IllegalStateError(
-                f"a {made.title} with id {made.id!r} is already defined in this cache (member"
-                f" {state.name!r}); destroy it first, or choose another id"
-            )
+        self._check_new(made)
         if len(self._cores) >= MAX_SENDERS:
             raise IllegalStateError(
                 f"{made.what}: member {state.name!r} has {MAX_SENDERS} senders and asynchronous event queues, the most"
@@ -127,8 +134,15 @@ class Senders:
             core.retire(f"region {region.name!r} has {buckets} buckets")
             core = self._make(made, buckets)
         self._cores[core.id] = core
-        self._changed(core)
+        self.changed(core)
         return core
+
+    def _check_new(self, made: QueueAttributes) -> None:
+        if made.core_id in self._cores:
+            raise IllegalStateError(
+                f"a {made.title} with id {made.id!r} is already defined in this cache (member"
+                f" {self._state.name!r}); destroy it first, or choose another id"
+            )
 
     def fit(self, core: SenderCore, region: RegionAttributes) -> None:
         """Gives a parallel sender, which no region feeds yet, a queue with a partition for each bucket of this region.
@@ -143,6 +157,11 @@ class Senders:
             self._face(core)._take_place(fresh)
         if was_running:
             fresh.start(paused=was_paused)
+
+    def local_queue_size(self, core_id: Any) -> int:
+        """Returns how many queued events this member sends, for another member that asks. 0: it has no such sender."""
+        core = self._cores.get(core_id) if isinstance(core_id, str) else None
+        return 0 if core is None else core.local_queue_size
 
     def volatile_events(self) -> dict[str, dict[str, int]]:
         """Counts the events that would be lost with the process, for each sender that has some."""
@@ -175,11 +194,19 @@ class Senders:
             buckets=buckets,
             store=store,
             clock=state.clock,
-            on_state=self._changed,
+            on_state=self.changed,
             on_destroy=self._forget,
+            on_running=self._runs,
+            is_primary=lambda: self.roles is None or self.roles.is_primary(a),
+            queued_elsewhere=lambda: 0 if self.roles is None else self.roles.queued_elsewhere(a),
         )
 
-    def _changed(self, core: SenderCore) -> None:
+    def _runs(self, core: SenderCore) -> None:
+        """Tells the site whether a sender runs here."""
+        if self.roles is not None:
+            (self.roles.started if core.is_running else self.roles.stopped)(core.attributes)
+
+    def changed(self, core: SenderCore) -> None:
         """Tells the regions of a sender that it was started or stopped: they stamp events with the sites that will be
         reached."""
         for region in self._regions.of_sender(core.id):
@@ -198,3 +225,5 @@ class Senders:
                 self._queues.pop(core.attributes.id, None)
             else:
                 self._faces.pop(core.id, None)
+        if self.roles is not None:
+            self.roles.forget(core.attributes)

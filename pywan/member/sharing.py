@@ -18,11 +18,20 @@ from pywan.calls.server import CallServer
 from pywan.calls.table import BucketTable
 from pywan.config.attributes import RegionAttributes
 from pywan.coordination.messages import Tables
-from pywan.coordination.tables import DRIFT_DIVISOR, Bucket, BucketKey, Incarnation
+from pywan.coordination.tables import (
+    DRIFT_DIVISOR,
+    ROLE_PREFIX,
+    Bucket,
+    BucketKey,
+    Incarnation,
+    RegionAttributes as SharedAttributes,
+)
 from pywan.copies.member_copies import MemberCopies
 from pywan.errors import IllegalStateError
+from pywan.member.feeding import Feeding, Sender
 from pywan.member.hosting import is_of_site, silence_limit_ms, site_attributes, weight_of
 from pywan.member.interest import Interest, check_interest, hears_all, storing
+from pywan.member.sender_roles import ids_of, role_name
 from pywan.region.member_region import MemberRegion
 from pywan.site.agent import Agent
 from pywan.transport.opening_questions import OpeningQuestions
@@ -66,17 +75,21 @@ class SharedRegions:
         call_timeout_s: float | None = None,
         backlog_bytes: int = BACKLOG_MEMORY_MB << 20,
         *,
+        persistent_sender: Callable[[RegionAttributes], str | None] = lambda made: None,
         gives_up: Callable[[str], object] | None = None,
     ) -> None:
         """`call_timeout_s`: for how long a call is tried. None: as `member-timeout` says. `backlog_bytes`: the limit of
-        the member's budget (docs/decisions/0078). `gives_up`: called with the reason if the copies' thread cannot go
-        on."""
+        the member's budget (docs/decisions/0078). `persistent_sender`: returns the id of a sender with a log that a
+        region names. `gives_up`: called with the reason if the copies' thread cannot go on."""
         self._agent, self._find, self._gives_up = agent, find, gives_up
+        self._persistent_sender = persistent_sender
         self.budget = _core.MemoryBudget(backlog_bytes)
         self._lock = threading.RLock()  # Guards the regions. Nobody waits for another process under it.
         self._regions: dict[str, _Shared] = {}
         self._call_timeout_s = call_timeout_s
         self._member_timeout_us = 0  # For which `call-timeout` was looked at last.
+        self._feeding = Feeding(self.sender_primary)
+        self.sender_changed: Callable[[Any], object] = lambda sender: None  # Called when a sender runs elsewhere.
         self._unanswered: set[str] = set()  # Regions that were created without an answer of the coordinator.
         self._addresses: dict[Incarnation, tuple[str, int]] = {}
         self._openings, self._questions = OwnOpenings(), OpeningQuestions(self._address_of)
@@ -121,6 +134,10 @@ class SharedRegions:
 
     # Regions come and go
 
+    def _told(self, made: RegionAttributes) -> SharedAttributes:
+        """Returns what all members of the site must say alike of the region."""
+        return site_attributes(made, persistent_sender=self._persistent_sender(made), senders=ids_of(made))
+
     def hosting(self, made: RegionAttributes) -> None:
         """A region is about to be created. IllegalStateError: the site does not allow it, and says why.
 
@@ -129,7 +146,7 @@ class SharedRegions:
         """
         if not is_of_site(made):
             return
-        attributes = site_attributes(made)
+        attributes = self._told(made)
         check_interest(made, self._storing_others(made.name))
         is_decided = self._agent.host(made.name, attributes, weight_of(made))
         with self._lock:
@@ -144,12 +161,21 @@ class SharedRegions:
 
     def altering(self, made: RegionAttributes, altered: RegionAttributes) -> None:
         """Attributes of a region are about to change. IllegalStateError: the site does not allow it, and says why."""
-        told, before = site_attributes(altered), site_attributes(made)
-        if not is_of_site(made) or told == before:
+        if is_of_site(made):
+            self._tell_anew(made, self._told(made), self._told(altered))
+
+    def claim(self, made: RegionAttributes, sender: str) -> None:
+        """A sender with a log is about to take the events of a region. IllegalStateError: another member has it."""
+        if is_of_site(made):
+            told = site_attributes(made, persistent_sender=sender, senders=ids_of(made))
+            self._tell_anew(made, self._told(made), told)
+
+    def _tell_anew(self, made: RegionAttributes, before: SharedAttributes, told: SharedAttributes) -> None:
+        if told == before:
             return
         why = self._why_undecided(made.name)
         try:
-            if self._agent.host(made.name, told, weight_of(altered)):
+            if self._agent.host(made.name, told, weight_of(made)):
                 return
         except IllegalStateError as error:
             why = str(error)
@@ -167,10 +193,7 @@ class SharedRegions:
         with self._lock:
             shared = self._regions[region.name] = _Shared(region)
             is_decided = region.name not in self._unanswered
-            for key, bucket in list(self._agent.tables.buckets.items()):
-                # What names this member without an answer to it is about an earlier region of the name.
-                if key.region == region.name and (is_decided or self._me not in bucket.named):
-                    self._note(shared, key, bucket)
+            self._note_known(shared, is_decided=is_decided)
             if shared.interest is not None:
                 shared.interest.see_members(self._storing_others(region.name))
             self._see(shared, set(shared.buckets))
@@ -181,6 +204,13 @@ class SharedRegions:
                     self._why_undecided(region.name),
                 )
             self._say_missing_copies(region)
+
+    def _note_known(self, shared: _Shared, *, is_decided: bool = True) -> None:
+        """Notes what the tables say of the region's buckets already. What names this member without an answer to it is
+        about an earlier region of the name."""
+        for key, bucket in list(self._agent.tables.buckets.items()):
+            if key.region == shared.region.name and (is_decided or self._me not in bucket.named):
+                self._note(shared, key, bucket)
 
     def _why_undecided(self, name: str) -> str:
         """Says for whom a region waits."""
@@ -236,6 +266,7 @@ class SharedRegions:
         with self._lock:
             self._unanswered.discard(made.name)
             shared = self._regions.pop(made.name, None)
+            self._feeding.forget(made.name)
             if shared is not None and shared.tail is not None:
                 self._copies.drop(made.name)
                 is_shared = True
@@ -243,6 +274,59 @@ class SharedRegions:
             self._agent.destroy_region(made.name)
         else:
             self._agent.unhost(made.name)
+
+    # Senders
+
+    def sender_primary(self, id: str) -> Incarnation | None:
+        """Returns the primary of a serial sender. None: it runs nowhere, or that is not decided yet."""
+        bucket = self._agent.tables.buckets.get(BucketKey(role_name(id), 0))
+        return None if bucket is None else bucket.primary
+
+    def fed(self, name: str, senders: Iterable[Sender]) -> None:
+        """These senders take the events of a region of the member from now on."""
+        with self._lock:
+            senders = list(senders)
+            self._feeding.fed(name, senders)
+            self._say_elsewhere({each.id for each in senders})
+            shared = self._regions.get(name)
+            if shared is not None:
+                self._see_feeding(shared, shared.buckets)
+
+    def take_part(self, region: MemberRegion, is_decided: bool) -> None:
+        """The member has a copy of a role region from now on. `is_decided`: the tables show it."""
+        with self._lock:
+            (self._unanswered.discard if is_decided else self._unanswered.add)(region.name)
+            shared = self._regions[region.name] = _Shared(region)
+            if is_decided:
+                self._note_known(shared)
+            shared.tail = self._new_tail(region)
+            self._share(shared, shared.tail)
+            self._see(shared, set(shared.buckets))
+
+    def take_no_part(self, name: str) -> None:
+        """The member has no copy of a role region any more."""
+        with self._lock:
+            self._unanswered.discard(name)
+            if self._regions.pop(name, None) is not None:
+                self._copies.drop(name)
+
+    def _see_feeding(self, shared: _Shared, numbers: Iterable[int]) -> None:
+        """Tells the queues of a region which of these buckets this member sends."""
+        if shared.tail is not None:
+            decided = {number: shared.buckets.get(number) for number in numbers}
+            self._feeding.see(shared.region.name, self._me, decided)
+
+    def _say_elsewhere(self, ids: set[str]) -> None:
+        """Tells serial senders of this member whether they run on another one."""
+        for sender in self._feeding.note_elsewhere(ids, self._me):
+            # Its regions stamp events with other sites from now on, and that waits for callbacks.
+            start_thread(f"regions of {sender.id}", f"attach {sender.id}", self.sender_changed, sender)
+
+    def _see_senders(self, ids: set[str]) -> None:
+        """Other members run these senders, or are their primaries, than before."""
+        for name in self._feeding.regions_of(ids):
+            if (shared := self._regions.get(name)) is not None:
+                self._see_feeding(shared, shared.buckets)
 
     # What the coordinator says
 
@@ -256,6 +340,13 @@ class SharedRegions:
                     self._copies.take_view(tables.members)
                 if self._pool is not None:
                     self._pool.keep_only(self._addresses)
+            ids = {
+                key.region.removeprefix(ROLE_PREFIX) for key, _ in tables.buckets if key.region.startswith(ROLE_PREFIX)
+            }
+            if tables.members is not None:
+                moved = self._feeding.see_members(tables.members)
+                ids |= moved
+                self._say_elsewhere(moved)
             gone = {name for name, attributes in tables.regions if attributes is None} & self._regions.keys()
             changed: dict[str, set[int]] = {name: set() for name, _ in tables.regions if name in self._regions}
             for key, bucket in tables.buckets:
@@ -271,6 +362,7 @@ class SharedRegions:
             for name, numbers in changed.items():
                 if name not in gone:
                     self._see(self._regions[name], numbers)
+            self._see_senders(ids)
             return sorted(gone)
 
     def take_lease(self, until_us: int, heard_us: int) -> None:
@@ -347,7 +439,7 @@ class SharedRegions:
             for shared in self._regions.values():
                 if shared.tail is not None:
                     self._have_copies(shared, shared.tail)
-                elif weight_of(shared.region.attributes) and not site_attributes(shared.region.attributes).only_once:
+                elif weight_of(shared.region.attributes) and not self._told(shared.region.attributes).only_once:
                     tail = shared.tail = self._new_tail(shared.region)
                     self._share(shared, tail)
                     self._empty(shared, tail)
@@ -377,7 +469,7 @@ class SharedRegions:
                 if numbers:
                     shared.alone = dict(shared.buckets)
                 return
-            if site_attributes(shared.region.attributes).only_once:
+            if self._told(shared.region.attributes).only_once:
                 self._give_away(shared)
                 return
             shared.tail = self._new_tail(shared.region)
@@ -387,6 +479,7 @@ class SharedRegions:
         assert shared.table is not None
         for number in sorted(numbers):
             self._copies.take(BucketKey(shared.region.name, number), shared.buckets.get(number))
+        self._see_feeding(shared, numbers)
         places = {number: shared.buckets[number] for number in numbers if number in shared.buckets}
         shared.table.update(places, self._addresses)
         if self._pool is not None:

@@ -26,7 +26,6 @@ _DONE = ("created", "updated", "destroyed")
 Entry = tuple[Any, int, int, bool]  # The entry of a key: value, stamp, site, whether it is live.
 Verdicts = dict[_core.EventQueue, Any]  # The answers of the filters that were asked, by the attached queue.
 
-
 # The call that asks for a change: caller, slot, number; the row if it has many; since which epoch it is a repeat
 # (`CallRoute.change`), 0 if it is none.
 Call = tuple[int, int, int, int | None, int]
@@ -124,11 +123,9 @@ class CallbackPath:
     @property
     def is_needed(self) -> bool:
         """Whether changes must go through this path, because there are callbacks."""
-        return not self._region.is_shared and (
-            bool(self._listeners)
-            or self._resolver is not None
-            or any(sender.filters.decides_enqueue for sender in self._senders.values())
-        )
+        if any(sender.filters.decides_enqueue for sender in self._senders.values()):
+            return True
+        return not self._region.is_shared and (bool(self._listeners) or self._resolver is not None)
 
     # Changes
 
@@ -202,18 +199,35 @@ class CallbackPath:
                     return self._make_alone(change)
             except _IsShared:
                 pass
-        return self._region.change(
-            change.operation,
-            change.key,
-            change.value,
-            change.argument,
-            {},
-            change.version,
-            change.origin,
-            _core.ASK_NOBODY,
-            change.timestamp_ms,
-            change.condition,
-        )
+        return self._make_shared(change)
+
+    def _make_shared(self, change: Change) -> str:
+        """Makes a change of a region that several members hold. At the primary of its bucket the filters are asked, and
+        no lock is held meanwhile: two changes of a key may be asked about in another order than they are made in."""
+        region, verdicts = self._region, Verdicts()
+        while True:
+            outcome = region.change(
+                change.operation,
+                change.key,
+                change.value,
+                change.argument,
+                verdicts,
+                change.version,
+                change.origin,
+                _core.ASK_NOBODY,
+                change.timestamp_ms,
+                change.condition,
+            )
+            if outcome != "callbacks":
+                break
+            name = OPERATIONS[change.operation]
+            if change.operation != _core.DESTROY:
+                there = region.lookup(change.key)
+                name = "update" if there is not None and there[3] else "create"
+            self._ask(name, change, change.value, verdicts)
+        if outcome in _DONE or outcome == "same":
+            self._park_withheld(OPERATIONS[change.operation], change, change.value, verdicts)
+        return outcome
 
     def _make_alone(self, change: Change) -> str:
         """Asks the callbacks, makes the change, and tells the listeners. Returns the outcome. The caller holds the

@@ -1,0 +1,101 @@
+"""Owns which member sends the events of each bucket that several members hold: it tells the queues of this member which
+of their streams it sends (docs/decisions/0087, 0092)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, Protocol
+
+from pywan.coordination.tables import ROLE_PREFIX, Bucket, Incarnation, MemberProfile
+
+
+class Sender(Protocol):
+    """What it needs of a SenderCore."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def queue(self) -> Any: ...
+    @property
+    def attributes(self) -> Any: ...
+    def note_elsewhere(self, runs: bool) -> bool: ...
+
+
+def running(members: Iterable[MemberProfile]) -> dict[str, set[Incarnation]]:
+    """Returns the members on which each sender runs, by the sender's id."""
+    found: dict[str, set[Incarnation]] = {}
+    for member in members:
+        for region, weight in member.hosting:
+            if weight > 0 and region.startswith(ROLE_PREFIX):
+                found.setdefault(region.removeprefix(ROLE_PREFIX), set()).add(member.incarnation)
+    return found
+
+
+def sender_of(bucket: Bucket, primary: Incarnation | None, runs: Collection[Incarnation]) -> Incarnation | None:
+    """Returns which member sends the events of a bucket for a serial sender: its primary if that holds them, otherwise
+    the bucket's primary, or another holder where the sender runs. None: it runs at no holder.
+
+    Args:
+        bucket: Who holds the events.
+        primary: The primary of the sender.
+        runs: The members on which the sender runs.
+    """
+    first = (primary, bucket.primary)
+    return next((each for each in (*first, *sorted(bucket.in_sync)) if each in runs and each in bucket.in_sync), None)
+
+
+class Feeding:
+    """The caller holds the lock of the member's shared regions for every call."""
+
+    def __init__(self, primary: Callable[[str], Incarnation | None]) -> None:
+        """`primary`: returns the primary of a serial sender, by its id."""
+        self._primary = primary
+        self._senders: dict[str, dict[str, Sender]] = {}  # By region and id: those that take its events.
+        self._runs: dict[str, set[Incarnation]] = {}  # By id.
+
+    def fed(self, region: str, senders: Iterable[Sender]) -> None:
+        """These senders take the region's events from now on. `see` follows, for all its buckets."""
+        self._senders[region] = {each.id: each for each in senders}
+
+    def forget(self, region: str) -> None:
+        self._senders.pop(region, None)
+
+    def see_members(self, members: Iterable[MemberProfile]) -> set[str]:
+        """Takes the members of the view. Returns the ids of the senders that run on other ones than before."""
+        before, self._runs = self._runs, running(members)
+        ids = before.keys() | self._runs.keys()
+        return {id for id in ids if before.get(id) != self._runs.get(id)}
+
+    def note_elsewhere(self, ids: Collection[str], me: Incarnation) -> list[Sender]:
+        """Tells serial senders of this member whether they run on another one. Returns those for which that means that
+        they take events now, or do not any more."""
+        found = {each.id: each for senders in self._senders.values() for each in senders.values() if each.id in ids}
+        return [
+            each
+            for each in found.values()
+            if not each.attributes.parallel and each.note_elsewhere(bool(self._runs.get(each.id, set()) - {me}))
+        ]
+
+    def regions_of(self, ids: Collection[str]) -> list[str]:
+        """Returns the regions that feed one of these senders."""
+        return [region for region, senders in self._senders.items() if senders.keys() & ids]
+
+    def see(self, region: str, me: Incarnation, decided: Mapping[int, Bucket | None]) -> None:
+        """Tells the queues of a shared region which of these buckets this member sends."""
+        for id, sender in self._senders.get(region, {}).items():
+            runs, primary = self._runs.get(id, set()), self._primary(id)
+            first = next((first for name, first, _ in reversed(sender.queue.runs()) if name == region), None)
+            if first is None:  # The sender was attached a moment ago, and `fed` follows.
+                continue
+            leads: dict[bool, list[int]] = {True: [], False: []}
+            for number, bucket in decided.items():
+                if bucket is None:
+                    sends = False
+                elif sender.attributes.parallel:
+                    sends = bucket.primary == me
+                else:
+                    sends = sender_of(bucket, primary, runs) == me
+                leads[sends].append(number)
+            for sends, numbers in leads.items():
+                if numbers:
+                    sender.queue.lead(first, numbers, sends)

@@ -1,0 +1,189 @@
+"""Owns what the members of a site agree on about each gateway sender: what it is, where it runs, and which member sends
+if it is serial.
+
+A sender is told to the site as a region of one bucket, its *role region*: the members where the sender runs have copies
+of it, and the primary of the bucket is the primary of the sender. So the sender's primary has a lease and an epoch, and
+is replaced, like that of a bucket (docs/decisions/0092).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import zlib
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any, Protocol
+
+from pywan.base.addresses import Address
+from pywan.base.names import MAX_NAME_CHARACTERS
+from pywan.config.attributes import QueueAttributes, RegionAttributes, SenderAttributes
+from pywan.config.values import to_int
+from pywan.coordination.tables import (
+    ROLE_PREFIX,
+    SENDERS_TEXT_MAX,
+    BucketKey,
+    Incarnation,
+    RegionAttributes as SharedAttributes,
+)
+from pywan.errors import IllegalStateError, PywanError
+from pywan.member.hosting import EQUAL_WEIGHT_MB, site_attributes
+from pywan.region.member_region import MemberRegion
+from pywan.transport.control import call_once
+
+_FILTERS = ("gateway_event_filters", "gateway_event_substitution_filter")
+# What all members say alike of a sender, beside its filters: as Geode, and what decides how its events are told apart.
+_ALIKE = (
+    "remote_distributed_system_id",
+    "parallel",
+    "enable_batch_conflation",
+    "alert_threshold",
+    "order_policy",
+    "enforce_threads_connect_same_receiver",
+    "acknowledge_once",
+)
+_ASK_TIMEOUT_S = 1.0  # Another member that is asked how many events wait there.
+_SILENCE_LIMIT_MS = 1_000  # A role has no content, so it does not wait for a member that may come back.
+
+
+def role_name(id: str) -> str:
+    return f"{ROLE_PREFIX}{id}"
+
+
+def is_shared_sender(made: QueueAttributes) -> bool:
+    """Whether the members of a site have the sender together. A queue with a log, or with a listener, is one member's
+    own in this version."""
+    return isinstance(made, SenderAttributes) and not made.enable_persistence
+
+
+def words_of(made: SenderAttributes) -> str:
+    """Returns what all members say alike of the sender, as `name=value` parts."""
+    parts = [f"{name.replace('_', '-')}={_shown(getattr(made, name))}" for name in _ALIKE if hasattr(made, name)]
+    filters = [f"{name.replace('_', '-')}={_shown(getattr(made, name))}" for name in _FILTERS]
+    words = "; ".join((*parts, *filters))
+    if len(words) > SENDERS_TEXT_MAX:  # The names of classes may be long.
+        words = "; ".join((*parts, f"filters={zlib.crc32(words.encode()):x}"))
+    return words
+
+
+def _shown(value: Any) -> str:
+    if value is None or value == ():
+        return "none"
+    if isinstance(value, str):
+        return value
+    if isinstance(value, Iterable):
+        return ",".join(sorted(map(_shown, value)))
+    if isinstance(value, (bool, int)):
+        return str(value).lower()
+    kind = value if isinstance(value, type) else type(value)
+    return f"{kind.__module__}:{kind.__qualname__}"
+
+
+def ids_of(made: RegionAttributes) -> str:
+    """Returns the ids of the senders that a region names, as all members say them alike."""
+    words = ",".join(sorted(made.gateway_sender_ids))
+    if len(words) > SENDERS_TEXT_MAX:
+        words = f"{len(made.gateway_sender_ids)} senders, {zlib.crc32(words.encode()):x}"
+    return words
+
+
+class RoleSharing(Protocol):
+    """What a member shares with its site (SharedRegions)."""
+
+    def take_part(self, region: MemberRegion, is_decided: bool) -> None: ...
+    def take_no_part(self, name: str) -> None: ...
+
+
+class RoleAgent(Protocol):
+    """What a member tells and knows of its site (Agent)."""
+
+    @property
+    def me(self) -> Incarnation: ...
+    @property
+    def tables(self) -> Any: ...
+    def host(self, region: str, attributes: SharedAttributes, weight: int, timeout: float | None = None) -> bool: ...
+    def unhost(self, region: str) -> None: ...
+
+
+class SenderRoles:
+    """The roles of this member's senders. The owner of the senders calls it, one call for a sender at a time."""
+
+    def __init__(self, agent: RoleAgent, sharing: RoleSharing, make_region: Callable[[RegionAttributes], MemberRegion]):
+        self._agent, self._sharing, self._make_region = agent, sharing, make_region
+        self._running: set[str] = set()
+
+    def _told(self, made: SenderAttributes) -> SharedAttributes:
+        return replace(site_attributes(self._region_attributes(made.id)), senders=words_of(made))
+
+    @staticmethod
+    def _region_attributes(id: str) -> RegionAttributes:
+        return RegionAttributes.make(
+            role_name(id),
+            type="PARTITION",
+            total_num_buckets=1,
+            redundant_copies=1,
+            recovery_delay=0,
+            silence_limit=_SILENCE_LIMIT_MS,
+        )
+
+    def tell(self, made: QueueAttributes) -> None:
+        """Tells the site that this member has the sender, which does not run yet, or that it was altered.
+
+        IllegalStateError: other members have it with other attributes. Then nothing is to be created.
+        """
+        if not is_shared_sender(made):
+            return
+        assert isinstance(made, SenderAttributes)
+        if len(role_name(made.id)) > MAX_NAME_CHARACTERS:
+            raise IllegalStateError(
+                f"{made.what}: its id has more than {MAX_NAME_CHARACTERS - len(ROLE_PREFIX)} characters; on a site with"
+                " a locator, take a shorter one"
+            )
+        weight = EQUAL_WEIGHT_MB if made.id in self._running else 0
+        self._agent.host(role_name(made.id), self._told(made), weight)
+
+    def forget(self, made: QueueAttributes) -> None:
+        """The sender is destroyed, or was not created."""
+        if is_shared_sender(made):
+            self.stopped(made)
+            self._agent.unhost(role_name(made.id))
+
+    def started(self, made: QueueAttributes) -> None:
+        """The sender runs here. It returns at once: the tables say who is primary."""
+        if not is_shared_sender(made) or made.id in self._running:
+            return
+        assert isinstance(made, SenderAttributes)
+        self._running.add(made.id)
+        is_decided = self._agent.host(role_name(made.id), self._told(made), EQUAL_WEIGHT_MB, timeout=0.0)
+        self._sharing.take_part(self._make_region(self._region_attributes(made.id)), is_decided)
+
+    def stopped(self, made: QueueAttributes) -> None:
+        """The sender runs here no more: another member where it runs becomes primary."""
+        if made.id not in self._running:
+            return
+        assert isinstance(made, SenderAttributes)
+        self._running.discard(made.id)
+        self._sharing.take_no_part(role_name(made.id))
+        self._agent.unhost(role_name(made.id))
+        self._agent.host(role_name(made.id), self._told(made), 0, timeout=0.0)
+
+    def is_primary(self, made: QueueAttributes) -> bool:
+        """Whether this member sends the events of a sender that runs here."""
+        return made.parallel or not is_shared_sender(made) or self.primary(made.id) == self._agent.me
+
+    def queued_elsewhere(self, made: QueueAttributes) -> int:
+        """Asks the other members that have the sender how many events they send. One that does not answer counts for
+        none."""
+        name, total = role_name(made.core_id), 0
+        for each in list(self._agent.tables.members.values()):
+            if each.incarnation != self._agent.me and any(region == name for region, _ in each.hosting):
+                with contextlib.suppress(PywanError):
+                    reply = call_once(
+                        Address(each.host, each.port), "queue-size", timeout=_ASK_TIMEOUT_S, id=made.core_id
+                    )
+                    total += to_int(reply.get("local_queue_size"), "local_queue_size", 0, 1 << 62)
+        return total
+
+    def primary(self, id: str) -> Incarnation | None:
+        """Returns the primary of a serial sender. None: it runs nowhere, or that is not decided yet."""
+        bucket = self._agent.tables.buckets.get(BucketKey(role_name(id), 0))
+        return None if bucket is None else bucket.primary

@@ -1,0 +1,93 @@
+"""Which member sends the events of a bucket that several members hold."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from pywan.coordination.tables import NO_DECISION, Bucket, Incarnation, MemberProfile
+from pywan.member.feeding import Feeding, running, sender_of
+from pywan.member.sender_roles import role_name
+
+A, B, C = (Incarnation(name, number) for number, name in enumerate("abc", 1))
+
+
+def bucket(primary, *in_sync):
+    return Bucket(primary=primary, in_sync=in_sync)
+
+
+@pytest.mark.parametrize(
+    ("decided", "primary", "runs", "sends"),
+    [
+        (bucket(A, A, B), B, {A, B}, B),  # The sender's primary has a copy.
+        (bucket(A, A, B), C, {A, B, C}, A),  # It has none.
+        (bucket(A, A, B), C, {B, C}, B),  # Nor does the sender run at the bucket's primary.
+        (bucket(A, A, B), C, {C}, None),
+        (bucket(A, A, B), None, set(), None),
+        (bucket(None, A, B), B, {A, B}, B),  # A new primary of the bucket is awaited: what counts may leave.
+    ],
+)
+def test_one_holder_sends_where_the_sender_runs(decided, primary, runs, sends):
+    assert sender_of(decided, primary, runs) == sends
+
+
+class Queue:
+    def __init__(self):
+        self.led = set()
+
+    def runs(self):
+        return [("data", 8, 4)]
+
+    def lead(self, first, numbers, leads):
+        assert first == 8
+        self.led = self.led | set(numbers) if leads else self.led - set(numbers)
+
+
+class Sender:
+    def __init__(self, id, parallel):
+        self.id, self.queue, self.attributes = id, Queue(), SimpleNamespace(parallel=parallel)
+        self.elsewhere = False
+
+    def note_elsewhere(self, runs):
+        was, self.elsewhere = self.elsewhere, runs
+        return was != runs
+
+
+def profile(member, *runs):
+    hosting = tuple((role_name(id), 1) for id in runs)
+    return MemberProfile(member, "127.0.0.1", 1, 1, "site", NO_DECISION, "1", hosting)
+
+
+BUCKETS = {0: bucket(A, A, B), 1: bucket(B, A, B), 2: bucket(B, B, C), 3: None}
+
+
+def test_a_parallel_sender_sends_at_each_primary_and_a_serial_one_at_its_own():
+    primaries = {"serial": A}
+    feeding = Feeding(primaries.get)
+    parallel, serial = Sender("parallel", True), Sender("serial", False)
+    feeding.fed("data", [parallel, serial])
+    feeding.see_members([profile(A, "parallel", "serial"), profile(B, "parallel", "serial")])
+    for me, of_parallel, of_serial in ((A, {0}, {0, 1}), (B, {1, 2}, {2}), (C, set(), set())):
+        feeding.see("data", me, BUCKETS)
+        assert (parallel.queue.led, serial.queue.led) == (of_parallel, of_serial)
+    primaries["serial"] = B
+    feeding.see("data", A, BUCKETS)
+    assert serial.queue.led == set()
+
+
+def test_a_serial_sender_takes_events_while_it_runs_anywhere():
+    feeding = Feeding(lambda id: None)
+    parallel, serial = Sender("parallel", True), Sender("serial", False)
+    feeding.fed("data", [parallel, serial])
+    moved = feeding.see_members([profile(A, "serial"), profile(B, "parallel", "serial")])
+    assert moved == {"parallel", "serial"} and feeding.note_elsewhere(moved, A) == [serial]
+    assert serial.elsewhere and not parallel.elsewhere
+    assert feeding.see_members([profile(A, "serial"), profile(B, "parallel", "serial")]) == set()
+    moved = feeding.see_members([profile(A, "serial"), profile(B)])
+    assert feeding.note_elsewhere(moved, A) == [serial] and not serial.elsewhere
+
+
+def test_a_member_that_created_a_sender_and_does_not_run_it_is_not_among_those_where_it_runs():
+    idle = MemberProfile(A, "127.0.0.1", 1, 1, "site", NO_DECISION, "1", ((role_name("ln"), 0), ("data", 1)))
+    assert running([idle, profile(B, "ln")]) == {"ln": {B}}
