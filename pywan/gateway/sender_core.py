@@ -36,7 +36,8 @@ class SenderCore:
     `on_state(core)` is called after each start and stop, so that regions stamp events only with sites that will be
     reached. `on_destroy(core)` refuses while a region refers to the sender. `on_running(core)` is called when it has
     begun to run, and when it has ended. `is_primary()` says whether this member is the one that sends, if it runs.
-    `queued_elsewhere()` asks the other members how many events they send.
+    `queued_elsewhere()` asks the other members how many events they send. `kept_elsewhere()` says how many of the
+    events here others have too.
     """
 
     def __init__(
@@ -54,12 +55,14 @@ class SenderCore:
         on_running: Callable[[SenderCore], None] = lambda core: None,
         is_primary: Callable[[], bool] = lambda: True,
         queued_elsewhere: Callable[[], int] = lambda: 0,
+        kept_elsewhere: Callable[[], int] = lambda: 0,
     ) -> None:
         self.attributes = attributes
         self.id, self.what, self.label = attributes.core_id, attributes.what, attributes.label
         self.filters = SenderFilters(attributes)  # An error in them is raised before a log is opened.
         self._on_state, self._on_destroy, self._on_running = on_state, on_destroy, on_running
         self._is_primary, self._queued_elsewhere = is_primary, queued_elsewhere
+        self._kept_elsewhere = kept_elsewhere
         self._runs_elsewhere = False  # A serial sender that runs on another member of the site takes events here too.
         overflow = overflow_directory(attributes, directory)
         self.logs = SenderLogs(attributes, store, site)
@@ -164,7 +167,9 @@ class SenderCore:
 
     def volatile_events(self) -> dict[str, int]:
         """Counts the events that would be lost with the process."""
-        counts = {} if self.queue.persistent else {"queued": len(self.queue), "parked": len(self.parked)}
+        if self.queue.persistent:
+            return {}
+        counts = {"queued": max(len(self.queue) - self._kept_elsewhere(), 0), "parked": len(self.parked)}
         return {what: count for what, count in counts.items() if count}
 
     def say_unwritten(self) -> None:

@@ -44,6 +44,11 @@ def sender_of(bucket: Bucket, primary: Incarnation | None, runs: Collection[Inca
     return next((each for each in (*first, *sorted(bucket.in_sync)) if each in runs and each in bucket.in_sync), None)
 
 
+def _run_of(sender: Sender, region: str) -> int | None:
+    """Returns the first partition of the run that the region feeds. None: it feeds none."""
+    return next((first for name, first, _ in reversed(sender.queue.runs()) if name == region), None)
+
+
 class Feeding:
     """The caller holds the lock of the member's shared regions for every call."""
 
@@ -84,7 +89,7 @@ class Feeding:
         """Tells the queues of a shared region which of these buckets this member sends."""
         for id, sender in self._senders.get(region, {}).items():
             runs, primary = self._runs.get(id, set()), self._primary(id)
-            first = next((first for name, first, _ in reversed(sender.queue.runs()) if name == region), None)
+            first = _run_of(sender, region)
             if first is None:  # The sender was attached a moment ago, and `fed` follows.
                 continue
             leads: dict[bool, list[int]] = {True: [], False: []}
@@ -99,3 +104,17 @@ class Feeding:
             for sends, numbers in leads.items():
                 if numbers:
                     sender.queue.lead(first, numbers, sends)
+
+    def kept_elsewhere(self, id: str, me: Incarnation, decided: Callable[[str], Mapping[int, Bucket]]) -> int:
+        """Returns how many events of a sender's queue another member has too. `decided`: returns the decisions about
+        the buckets of a region."""
+        kept = 0
+        for region, senders in self._senders.items():
+            sender = senders.get(id)
+            first = None if sender is None else _run_of(sender, region)
+            buckets = decided(region)
+            if sender is None or first is None or not buckets:
+                continue
+            counts = sender.queue.run_events(first, max(buckets) + 1)
+            kept += sum(counts[number] for number, bucket in buckets.items() if set(bucket.in_sync) - {me})
+        return kept

@@ -91,6 +91,7 @@ class RoleSharing(Protocol):
 
     def take_part(self, region: MemberRegion, is_decided: bool) -> None: ...
     def take_no_part(self, name: str) -> None: ...
+    def kept_elsewhere(self, id: str) -> int: ...
 
 
 class RoleAgent(Protocol):
@@ -169,6 +170,10 @@ class SenderRoles:
     def is_primary(self, made: QueueAttributes) -> bool:
         """Whether this member sends the events of a sender that runs here."""
         return made.parallel or not is_shared_sender(made) or self.primary(made.id) == self._agent.me
+
+    def kept_elsewhere(self, made: QueueAttributes) -> int:
+        """Returns how many events of the sender's queue another member has too."""
+        return self._sharing.kept_elsewhere(made.core_id)
 
     def queued_elsewhere(self, made: QueueAttributes) -> int:
         """Asks the other members that have the sender how many events they send. One that does not answer counts for

@@ -310,6 +310,15 @@ class SharedRegions:
             if self._regions.pop(name, None) is not None:
                 self._copies.drop(name)
 
+    def kept_elsewhere(self, id: str) -> int:
+        """Returns how many events of a sender's queue another member has too."""
+        with self._lock:
+            return self._feeding.kept_elsewhere(id, self._me, self._decided)
+
+    def _decided(self, region: str) -> Mapping[int, Bucket]:
+        shared = self._regions.get(region)
+        return _NOTHING if shared is None or shared.tail is None else shared.buckets
+
     def _see_feeding(self, shared: _Shared, numbers: Iterable[int]) -> None:
         """Tells the queues of a region which of these buckets this member sends."""
         if shared.tail is not None:
@@ -422,6 +431,7 @@ class SharedRegions:
             for shared in self._regions.values():
                 if shared.tail is not None:
                     copies.drop(shared.region.name)
+                    self._feeding.see(shared.region.name, self._me, dict.fromkeys(range(shared.region.bucket_count)))
                     self._empty(shared, shared.tail)
                 if shared.table is not None:
                     shared.table.forget()

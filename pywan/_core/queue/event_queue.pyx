@@ -454,6 +454,15 @@ cdef class EventQueue:
         wake_dispatchers(self.gateway)
         wan_lock_release(&self.gateway.lock)
 
+    def run_events(self, uint32_t first, uint32_t count):
+        """How many events are queued in each of `count` partitions, from `first` on."""
+        cdef uint32_t n
+        self.check_partition(first + count - 1)
+        found = [0] * count
+        for n in range(count):
+            found[n] = self.gateway.queue.partitions[first + n].events
+        return found
+
     @property
     def led_events(self):
         """How many queued events this member sends."""
