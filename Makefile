@@ -19,6 +19,7 @@
 #   make mutants   pieces of the protocol of a site are taken out, and a check sees each  (ARGS="--seeds 500 NAME..." or "--list")
 #   make mutants-quick  two of those that need no build: others on each day of the year
 #   make crash     senders and receivers killed with kill -9  (ARGS="--rounds 1000 --seed 7" ...)
+#   make crash-wan   three sites of several members that send to each other: members are killed  (ARGS="--rounds 100 --seed 7")
 #   make crash-site  a site of three members: killed, stopped, cut off, ended, and its locator  (ARGS="--rounds 100 --seed 7" or "--rolling 50")
 #   make attack   a site of three members under attack by a stranger who reaches every port  (ARGS="--rounds 5")
 #   make churn    a site of three members under full load, and a fourth one that comes and goes  (MINUTES=30)
@@ -36,7 +37,7 @@
 SHELL      := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: help demo lint tidy test test-quick test-long campaign sanitize-quick bench ctest fuzz fuzz-core fuzz-python fuzz-coordination libfuzzer simulate simulate-site mutants mutants-quick crash crash-site attack churn crash-sink kafka-broker sanitize sanitized tsan tables docs wheel install build clean
+.PHONY: help demo lint tidy test test-quick test-long campaign sanitize-quick bench ctest fuzz fuzz-core fuzz-python fuzz-coordination libfuzzer simulate simulate-site mutants mutants-quick crash crash-site crash-wan attack churn crash-sink kafka-broker sanitize sanitized tsan tables docs wheel install build clean
 
 # Only used to make .venv; needs Python 3.11 or newer with the venv module.
 PYTHON ?= python3
@@ -209,6 +210,9 @@ crash: build
 crash-site: build
 	$(PY) -m tests.site_crash $(ARGS)
 
+crash-wan: build
+	$(PY) -m tests.wan_crash $(ARGS)
+
 attack: build
 	$(PY) bench/site_attack.py $(ARGS)
 
@@ -226,6 +230,7 @@ campaign: build
 	$(MAKE) --no-print-directory simulate ARGS="--seeds $(CAMPAIGN_SECONDS) --jobs $(CORES)"
 	$(MAKE) --no-print-directory crash ARGS="--rounds $(CAMPAIGN_SECONDS)"
 	$(MAKE) --no-print-directory crash-site ARGS="--rounds $(CAMPAIGN_SECONDS)"
+	$(MAKE) --no-print-directory crash-wan ARGS="--rounds $(CAMPAIGN_SECONDS)"
 	$(MAKE) --no-print-directory crash-sink ARGS="--rounds $(CAMPAIGN_SECONDS)"
 	EVERY_CALL=1 CONFIGURATION_SEEDS=1-$(CAMPAIGN_SECONDS) $(PYTEST) --timeout 3600 -o faulthandler_timeout=3700 -k "every_call or configuration_model"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,16 @@ class WanSite(SiteOfProcesses):
 # In the child
 
 
+class EvenKeys(pywan.GatewayEventFilter):
+    """Lets events of even numbers through."""
+
+    asked = 0
+
+    def before_enqueue(self, event: Any) -> bool:
+        type(self).asked += 1
+        return int(event.key.split()[-1]) % 2 == 0
+
+
 class WanProcess(SiteProcess):
     def locate(self, name: str, port: int, dir: str, **more: Any) -> int:
         self._locator = pywan.Locator(name, port=port, dir=dir, **more).start()
@@ -100,10 +111,36 @@ class WanProcess(SiteProcess):
         for n in range(first, first + count):
             target[f"key {n}"] = f"{text} {n}"
 
+    def load_and_stop(self, region: str, id: str, count: int) -> None:
+        """Puts in one thread and reads sizes in another, and stops the sender meanwhile."""
+        sender, ends = self.cache.gateway_sender(id), threading.Event()
+
+        def read() -> None:
+            while not ends.is_set():
+                _ = sender.queue_size, sender.stats
+
+        threads = [threading.Thread(target=read), threading.Thread(target=self.put_each, args=(region, 0, count))]
+        for thread in threads:
+            thread.start()
+        try:
+            sender.stop()
+            threads[1].join()
+        finally:
+            ends.set()
+            threads[0].join()
+
+    def clean(self, id: str) -> int:
+        return self.cache._core.senders.clean(id)
+
+    def asked(self) -> int:
+        """Returns how often `EvenKeys` was asked in this process."""
+        return EvenKeys.asked
+
     def size(self, region: str) -> int:
         return len(self.cache.region(region))
 
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parent))
+    sys.modules["wan_site"] = sys.modules["__main__"]
     serve_site(WanProcess())

@@ -200,13 +200,7 @@ class SenderCore:
                     f"{self.what} cannot start: {late} of its last run did not end yet; a filter or a listener may hang"
                 )
             if clean_queues:
-                dropped = self.queue.clear()
-                self.queue.wait_removed()
-                log.warning(
-                    "%s: %d queued events were dropped, as it was started with clean queues",
-                    self.label,
-                    dropped,
-                )
+                self._clean()
             self.dispatchers.begin(paused)
             self._is_paused = paused
             self.queue.running = self.queue.reachable = True
@@ -218,6 +212,27 @@ class SenderCore:
                 raise
             self._on_running(self)
         log.info("%s started", self.label)
+
+    def clean(self) -> int:
+        """Drops all queued events of a sender that runs nowhere. Returns how many they were."""
+        with self._lock:
+            self._check_alive()
+            if self.is_running:
+                raise GatewaySenderError(
+                    f"{self.what} runs, and its queues are cleaned while it is stopped; stop it first"
+                )
+            return self._clean()
+
+    def _clean(self) -> int:
+        if self._runs_elsewhere:
+            raise GatewaySenderError(
+                f"{self.what} runs on another member, and its queues are cleaned on all members at once; stop it"
+                " everywhere first (`start gateway-sender --clean-queues` then cleans and starts it everywhere)"
+            )
+        dropped = self.queue.clear()
+        self.queue.wait_removed()
+        log.warning("%s: %d queued events were dropped, as its queues were cleaned", self.label, dropped)
+        return dropped
 
     def stop(self) -> None:
         """Stops the sender. See `GatewaySender.stop`."""

@@ -446,6 +446,13 @@ class ManagementService(QueueCommands):
         sender.start(clean_queues=clean)
         return {"status": f"GatewaySender {id} is started on member {self._member.name}"}
 
+    def on_clean_gateway_sender(self, id: str) -> Answer:
+        """The first half of `start gateway-sender --clean-queues`, which all members are to have done before one of
+        them starts."""
+        sender_of(self._member, id)
+        dropped = self._member.senders.clean(id)
+        return {"status": f"GatewaySender {id} dropped {dropped} events on member {self._member.name}"}
+
     @command(GATEWAYS, "end queueing and sending", SENDER_ID, more="It is no error if the sender does not run")
     def on_stop_gateway_sender(self, id: str) -> Answer:
         sender = sender_of(self._member, id)

@@ -158,6 +158,10 @@ class Senders:
         if was_running:
             fresh.start(paused=was_paused)
 
+    def clean(self, id: str) -> int:
+        """Drops all queued events of a gateway sender that runs nowhere. Returns how many they were."""
+        return self._cores[id].clean()
+
     def local_queue_size(self, core_id: Any) -> int:
         """Returns how many queued events this member sends, for another member that asks. 0: it has no such sender."""
         core = self._cores.get(core_id) if isinstance(core_id, str) else None

@@ -96,6 +96,11 @@ def start_gateway_sender(session: Session, values: Values) -> Result:
                 f"start gateway-sender: --clean-queues while sender {values['id']!r} runs on {', '.join(running)};"
                 " stop it everywhere first"
             )
+        # First all of them: a member that runs it would send what another one has yet to drop.
+        replies = session.ask_members("clean gateway-sender", {"id": values["id"]})
+        if errors := errors_of(replies, "start gateway-sender on "):
+            return Result(data={"members": replies}, errors=errors)
+        values = {name: value for name, value in values.items() if name != "clean_queues"}
     return on_members("start gateway-sender")(session, values)
 
 

@@ -1,0 +1,315 @@
+"""Gateway senders of a site of several members: every event leaves, over members that die, stop and come, and each
+member says what it has. One remote member receives. The numbers are those of Geode's own tests."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pywan.testing.waiting import eventually
+from wan_site import WanMember, WanSite
+
+BUCKETS = 7
+PARTITION = {"name": "data", "type": "PARTITION", "total_num_buckets": BUCKETS, "redundant_copies": 1}
+REPLICATE = {"name": "data", "type": "REPLICATE"}
+WAYS = [
+    pytest.param(True, PARTITION, id="parallel"),
+    pytest.param(False, REPLICATE, id="serial"),
+    pytest.param(False, PARTITION, id="serial-partitioned"),
+]
+
+
+class Sites:
+    """Site ny of several members, and site ln of one, which receives."""
+
+    def __init__(self, ny: WanSite, ln: WanSite) -> None:
+        self.ny, self.ln = ny, ln
+
+    @property
+    def remote(self) -> WanMember:
+        return self.ln.living()["l"]
+
+    def remote_size(self) -> int:
+        return int(self.remote.ask("size", "data"))
+
+    def wait_remote(self, size: int) -> None:
+        eventually(lambda: self.remote_size() == size, what=f"{size} entries at the remote site")
+
+    def wait_empty(self) -> None:
+        """Returns when no member holds an event, primaries and copies alike."""
+
+        def is_empty() -> bool:
+            return all(each.ask("statistics", "ln")["event_queue_bytes"] == 0 for each in self.ny.living().values())
+
+        eventually(is_empty, what="empty queues at all members")
+
+    def sizes(self) -> dict[str, tuple[int, int, int]]:
+        return {
+            name: tuple(each.sender("ln", what) for what in ("queue_size", "local_queue_size", "secondary_queue_size"))
+            for name, each in self.ny.living().items()
+        }
+
+    def primaries(self) -> set[str]:
+        return {name for name, each in self.ny.living().items() if each.sender("ln", "is_primary")}
+
+    def wait_primary(self) -> str:
+        """Returns which member is primary of a serial sender, as soon as one is."""
+        eventually(lambda: len(self.primaries()) == 1, what="one primary")
+        (name,) = self.primaries()
+        return name
+
+    def balance(self) -> None:
+        for each in self.ny.living().values():
+            assert each.ask("ledger", "ln")["balanced"]
+
+
+@contextlib.contextmanager
+def sites(
+    folder: Path,
+    region: dict[str, Any],
+    *,
+    members: tuple[str, ...] = ("a", "b"),
+    remote: dict[str, Any] | None = None,
+    **sender: Any,
+) -> Iterator[Sites]:
+    attributes = {"id": "ln", "remote_distributed_system_id": 2, "batch_time_interval": 20, **sender}
+    fed = {**region, "gateway_sender_ids": ["ln"]}
+    with (
+        WanSite(folder / "ln", 2, regions=[remote or region]) as ln,
+        WanSite(folder / "ny", 1, remotes=[ln], regions=[fed]) as ny,
+    ):
+        ln.start_member("l", receiver={})
+        for name in members:
+            ny.start_member(name, senders=[attributes])
+        copies = len(members) if region["type"] == "REPLICATE" else min(len(members), 1 + region["redundant_copies"])
+        buckets = 113 if region["type"] == "REPLICATE" else region["total_num_buckets"]
+        ny.wait_shared("data", buckets, copies)
+        yield Sites(ny, ln)
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize(("parallel", "region"), WAYS)
+def test_what_any_member_puts_arrives_and_leaves_all_queues(tmp_path, parallel, region):
+    with sites(tmp_path, region, parallel=parallel) as both:
+        for first, name in ((0, "a"), (500, "b")):
+            both.ny.living()[name].ask("put_many", "data", first, 500)
+        both.wait_remote(1000)
+        both.wait_empty()
+        both.balance()
+        assert both.remote.ask("content", "data") == both.ny.living()["b"].ask("content", "data")
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize(("parallel", "region"), WAYS)
+def test_nothing_is_lost_when_a_member_is_killed_amid_puts(tmp_path, parallel, region):
+    with sites(tmp_path, region, parallel=parallel, members=("a", "b", "c")) as both:
+        victim = "a" if parallel else both.wait_primary()
+        other = next(name for name in both.ny.living() if name != victim)
+        putting = both.ny.living()[other]
+        putting.begin("put_each", "data", 0, 10_000)
+        eventually(lambda: both.remote_size() > 500, what="events on their way")
+        both.ny.living()[victim].kill()
+        putting.finish()
+        both.wait_remote(10_000)
+        both.wait_empty()
+        both.balance()
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize(("parallel", "region"), WAYS)
+def test_what_waits_in_the_queue_of_a_member_that_dies_leaves_from_another(tmp_path, parallel, region):
+    with sites(tmp_path, region, parallel=parallel) as both:
+        both.remote.kill()
+        both.ny.living()["a"].ask("put_many", "data", 0, 1000)
+        both.ny.living()["a"].kill()
+        both.ln.start_member("l", receiver={})
+        both.wait_remote(1000)
+        both.wait_empty()
+
+
+@pytest.mark.whole
+def test_a_second_member_gets_the_events_that_wait_with_its_copy(tmp_path):
+    with sites(tmp_path, PARTITION, members=("a",), parallel=True) as both:
+        both.remote.kill()
+        both.ny.living()["a"].ask("put_many", "data", 0, 1000)
+        both.ny.start_member(
+            "b", senders=[{"id": "ln", "remote_distributed_system_id": 2, "batch_time_interval": 20, "parallel": True}]
+        )
+        both.ny.wait_shared("data", BUCKETS, 2)
+        eventually(lambda: both.sizes()["b"][0] == 1000, what="the events at the second member")
+        both.ny.living()["a"].kill()
+        both.ln.start_member("l", receiver={})
+        both.wait_remote(1000)
+        both.wait_empty()
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize(
+    ("parallel", "region", "first", "all_of_it"), [(True, PARTITION, 50, 950), (False, REPLICATE, 100, 1000)]
+)
+def test_a_sender_that_is_stopped_on_one_member(tmp_path, parallel, region, first, all_of_it):
+    """A parallel one drops what that member leads; a serial one runs on elsewhere and loses nothing."""
+    with sites(tmp_path, {**region, **({"total_num_buckets": 2} if parallel else {})}, parallel=parallel) as both:
+        stopped = "a" if parallel else both.wait_primary()
+        one, other = both.ny.living()[stopped], next(m for n, m in both.ny.living().items() if n != stopped)
+        one.sender("ln", "stop")
+        if not parallel:
+            eventually(lambda: other.sender("ln", "is_primary"), what="the other member as primary")
+        dropped = lambda: sum(  # noqa: E731
+            each.ask("ledger", "ln")["dropped"]["sender not running"] for each in both.ny.living().values()
+        )
+        other.ask("put_many", "data", 0, 100)
+        both.wait_remote(100 - dropped())
+        assert dropped() == 0 if not parallel else 0 < dropped() < 100
+        one.sender("ln", "start")
+        kept = 100 - dropped()
+        other.ask("put_many", "data", 100, 900)
+        both.wait_remote(kept + 900)
+        both.wait_empty()
+
+
+@pytest.mark.whole
+def test_a_parallel_sender_that_is_stopped_everywhere_leaves_nothing_in_the_copies(tmp_path):
+    with sites(tmp_path, PARTITION, parallel=True) as both:
+        for each in both.ny.living().values():
+            each.sender("ln", "stop")
+        both.ny.living()["a"].ask("put_many", "data", 0, 100)
+        assert both.sizes() == {"a": (0, 0, 0), "b": (0, 0, 0)} and both.remote_size() == 0
+        for each in both.ny.living().values():
+            each.sender("ln", "start")
+        both.ny.living()["a"].ask("put_many", "data", 100, 900)
+        both.wait_remote(900)
+
+
+@pytest.mark.whole
+def test_a_serial_sender_that_is_stopped_at_its_primary_goes_on_at_another_and_nothing_waits(tmp_path):
+    with sites(tmp_path, REPLICATE) as both:
+        first = both.wait_primary()
+        second = ({"a", "b"} - {first}).pop()
+        both.remote.kill()
+        both.ny.living()["a"].ask("put_many", "data", 0, 500)
+        both.ny.living()[first].sender("ln", "stop")
+        eventually(lambda: both.primaries() == {second}, what="the other member as primary")
+        both.ln.start_member("l", receiver={})
+        both.wait_remote(500)
+        both.ny.living()[second].sender("ln", "stop")
+        both.ny.living()[first].sender("ln", "start")
+        eventually(lambda: both.primaries() == {first}, what="the first member as primary again")
+        both.ny.living()["b"].ask("put_many", "data", 500, 500)
+        both.wait_remote(1000)
+        both.wait_empty()
+
+
+@pytest.mark.whole
+def test_each_member_says_how_much_it_sends_and_how_much_waits_in_all(tmp_path):
+    with sites(tmp_path, PARTITION, parallel=True) as both:
+        for each in both.ny.living().values():
+            each.sender("ln", "pause")
+        both.ny.living()["a"].ask("put_many", "data", 0, 10)
+        found = both.sizes()
+        assert [found[name][0] for name in ("a", "b")] == [10, 10]
+        assert sum(size[1] for size in found.values()) == sum(size[2] for size in found.values()) == 10
+        for each in both.ny.living().values():
+            each.sender("ln", "resume")
+        both.wait_remote(10)
+        both.wait_empty()
+        assert set(both.sizes().values()) == {(0, 0, 0)}
+
+
+@pytest.mark.whole
+def test_a_member_without_entries_sends_nothing_and_its_sender_starts_without_an_error(tmp_path):
+    with sites(tmp_path, PARTITION, parallel=True, manual_start=True) as both:
+        sender = {"id": "ln", "remote_distributed_system_id": 2, "batch_time_interval": 20, "parallel": True}
+        proxy = both.ny.start_member(
+            "p",
+            senders=[sender],
+            regions=[{**PARTITION, "type": "PARTITION_PROXY", "gateway_sender_ids": ["ln"]}],
+        )
+        proxy.ask("put_many", "data", 0, 100)
+        assert both.remote_size() == 0
+        for each in both.ny.living().values():
+            each.sender("ln", "start")
+        proxy.ask("put_many", "data", 100, 100)
+        both.wait_remote(100)
+        both.wait_empty()
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize(("parallel", "region"), WAYS)
+def test_senders_stop_on_all_members_at_once_under_load_while_their_sizes_are_read(tmp_path, parallel, region):
+    with sites(tmp_path, region, parallel=parallel) as both:
+        members = list(both.ny.living().values())
+        for each in members:
+            each.begin("load_and_stop", "data", "ln", 2000)
+        for each in members:
+            each.finish()
+        assert not any(each.sender("ln", "is_running") for each in members)
+        both.balance()
+
+
+@pytest.mark.whole
+def test_updates_that_take_each_others_place_do_so_at_the_copies_too(tmp_path):
+    with sites(tmp_path, PARTITION, parallel=True, enable_batch_conflation=True) as both:
+        for each in both.ny.living().values():
+            each.sender("ln", "pause")
+        for text in ("first", "second", "third"):
+            both.ny.living()["a"].ask("put_many", "data", 0, 100, text)
+        found = both.sizes()
+        assert all(size[0] == 200 for size in found.values())  # The create and the last update.
+        assert sum(size[2] for size in found.values()) == 200
+        for each in both.ny.living().values():
+            each.sender("ln", "resume")
+        both.wait_remote(100)
+        both.wait_empty()
+        assert set(both.remote.ask("content", "data").values()) == {f"third {n}" for n in range(100)}
+
+
+@pytest.mark.whole
+def test_a_sender_is_created_alike_on_all_members(tmp_path):
+    with WanSite(tmp_path, 1, regions=[]) as ny:
+        made = {"id": "ln", "remote_distributed_system_id": 2}
+        ny.start_member("a", senders=[made])
+        other = ny.start("b", [])
+        for differs in (
+            {"remote_distributed_system_id": 3},
+            {"parallel": True},
+            {"enable_batch_conflation": True},
+            {"alert_threshold": 10},
+            {"order_policy": "thread"},
+        ):
+            (name,) = differs
+            with pytest.raises(AssertionError, match=f"gateway sender ln: {name.replace('_', '-')} is .* here and"):
+                other.ask("create", "gateway_sender", **{**made, **differs})
+        other.ask("create", "gateway_sender", **made, batch_size=7)
+
+
+@pytest.mark.whole
+def test_queues_are_cleaned_everywhere_at_once(tmp_path):
+    with sites(tmp_path, PARTITION, parallel=True) as both:
+        both.remote.kill()
+        members = both.ny.living()
+        members["a"].ask("put_many", "data", 0, 100)
+        members["a"].sender("ln", "stop")
+        with pytest.raises(AssertionError, match="runs"):
+            members["b"].sender("ln", "start", clean_queues=True)
+        members["b"].sender("ln", "stop")
+        for each in members.values():
+            each.ask("clean", "ln")
+        assert set(both.sizes().values()) == {(0, 0, 0)}
+        both.balance()
+
+
+@pytest.mark.whole
+def test_a_filter_is_asked_once_at_the_member_that_leads_the_key(tmp_path):
+    with sites(tmp_path, PARTITION, parallel=True, gateway_event_filters=["wan_site:EvenKeys"]) as both:
+        for name in ("a", "b"):
+            both.ny.living()[name].ask("put_many", "data", 0 if name == "a" else 500, 500)
+        both.wait_remote(500)
+        both.wait_empty()
+        asked = sum(each.ask("asked") for each in both.ny.living().values())
+        assert asked == 1000
+        assert both.ny.sum_of("ln", "events_filtered") == 500

@@ -1,0 +1,107 @@
+"""Owns a process of the campaign: a locator, or a member that writes, listens, sends and receives."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pywan
+from pywan.errors import PywanError
+from pywan.testing.site_processes import serve_site
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from wan_site import WanProcess
+
+HOT_KEYS = 20
+
+
+class Writer:
+    """A thread that puts keys of its own one after the other, and now and then a key that all writers use. It notes in
+    a file each key that was acknowledged, so a kill -9 leaves what was."""
+
+    def __init__(self, region: Any, name: str, path: str, pause_s: float) -> None:
+        self._region, self._name, self._pause_s = region, name, pause_s
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self._stop = threading.Event()
+        self.failures: Counter[str] = Counter()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join()
+        os.close(self._file)
+
+    def _run(self) -> None:
+        number = 0
+        while not self._stop.wait(self._pause_s):
+            number += 1
+            try:
+                self._region.put(f"{self._name} {number}", number)
+                os.write(self._file, b"%d\n" % number)
+                if number % 10 == 0:
+                    self._region.put(f"hot {number // 10 % HOT_KEYS}", f"{self._name} {number}")
+            except PywanError as error:  # What was not acknowledged may be there, or not.
+                self.failures[type(error).__name__] += 1
+
+
+class Ear(pywan.CacheListener):
+    """Notes which changes it is told twice, unmarked."""
+
+    def __init__(self) -> None:
+        self._told: set[tuple[Any, Any]] = set()
+        self.twice: list[tuple[Any, Any]] = []
+
+    def _note(self, event: pywan.EntryEvent) -> None:
+        what = event.key, event.new_value
+        if what in self._told and not event.possible_duplicate:
+            self.twice.append(what)
+        self._told.add(what)
+
+    after_create = after_update = _note
+
+
+class Process(WanProcess):
+    def __init__(self) -> None:
+        super().__init__()
+        self._writer: Writer | None = None
+        self._ear = Ear()
+
+    def listen(self, region: str) -> None:
+        self.cache.region(region).add_listener(self._ear)
+
+    def twice(self) -> list[Any]:
+        return [list(each) for each in self._ear.twice[:10]]
+
+    def write(self, region: str, name: str, path: str, pause_s: float) -> None:
+        self._writer = Writer(self.cache.region(region), name, path, pause_s)
+
+    def halt(self) -> dict[str, int]:
+        """Returns how many puts failed, by error."""
+        if self._writer is None:
+            return {}
+        self._writer.stop()
+        failures, self._writer = dict(self._writer.failures), None
+        return failures
+
+    def has(self, region: str, key: str) -> bool:
+        return key in self.cache.region(region)
+
+    def pending(self) -> int:
+        """Returns how many events wait in the queues of this member, copies included."""
+        return sum(len(each._core.queue) for each in self.cache.gateway_senders().values())
+
+    def balanced(self) -> bool:
+        return all(each.ledger()["balanced"] for each in self.cache.gateway_senders().values())
+
+    def parked(self) -> int:
+        return sum(each.parked_count for each in self.cache.gateway_senders().values())
+
+
+if __name__ == "__main__":
+    serve_site(Process())
