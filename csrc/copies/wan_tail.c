@@ -193,11 +193,8 @@ static void turn_streams(wan_tail *tail, uint32_t number, uint64_t life, int dro
     for (uint32_t n = 0; feeds && n < feeds->count; n++) {
         const wan_feed *item = &feeds->items[n];
         wan_lock_take(item->lock);
-        if (drops) {
-            wan_queue_wait_for_reader(item->queue, item->lock, item->first + number);
-            (void)wan_queue_begin_anew(item->queue, item->first + number, life);
-        } else
-            wan_queue_set_life(item->queue, item->first + number, life);
+        if (drops) (void)wan_queue_begin_anew(item->queue, item->first + number, life);
+        else wan_queue_set_life(item->queue, item->first + number, life);
         wan_lock_release(item->lock);
     }
 }

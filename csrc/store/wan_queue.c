@@ -8,7 +8,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/uio.h>
-#include <time.h>
 
 static wan_status check_partitions(uint32_t partitions)
 {
@@ -73,7 +72,6 @@ void wan_queue_close(wan_queue *queue)
     }
     if (queue->partitions) (void)munmap(queue->partitions, PARTITIONS_BYTES);
     free(queue->runs);
-    free(queue->reading);
     if (queue->store) wan_store_release(queue->store);
     memset(queue, 0, sizeof *queue);
 }
@@ -811,29 +809,6 @@ wan_status wan_queue_settle(wan_queue *queue, uint32_t number, uint64_t through)
     }
     queue->forgotten += wan_queue_remove(queue, number, partition->peeked);
     return WAN_OK;
-}
-
-wan_status wan_queue_set_readers(wan_queue *queue, uint32_t count)
-{
-    queue->reading = calloc(count, sizeof *queue->reading);
-    if (!queue->reading) return WAN_FAIL(WAN_NO_MEMORY, "no memory for %" PRIu32 " dispatchers", count);
-    queue->readers = count;
-    return WAN_OK;
-}
-
-void wan_queue_wait_for_reader(wan_queue *queue, wan_lock *lock, uint32_t number)
-{
-    wan_partition *partition = &queue->partitions[number];
-    partition->leads = 0;
-    if (!queue->reading || partition->peeked == partition->removed) return;
-    const uint64_t *mark = &queue->reading[number % queue->readers];
-    const uint64_t seen = __atomic_load_n(mark, __ATOMIC_SEQ_CST);
-    const struct timespec moment = {.tv_nsec = 20000};
-    while (seen & 1 && __atomic_load_n(mark, __ATOMIC_SEQ_CST) == seen) { /* It lays out one batch. */
-        wan_lock_release(lock);
-        (void)nanosleep(&moment, NULL);
-        wan_lock_take(lock);
-    }
 }
 
 uint64_t wan_queue_begin_anew(wan_queue *queue, uint32_t number, uint64_t life)

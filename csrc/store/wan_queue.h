@@ -7,7 +7,6 @@
 #define WAN_QUEUE_H
 #include "record/wan_record.h"
 #include "base/wan_buffer.h"
-#include "base/wan_lock.h"
 #include "store/wan_store.h"
 
 /* The place of a record, in 64 bits. 0: there is no record, because the event became a hole. The word includes the
@@ -115,10 +114,6 @@ typedef struct {
     uint32_t partition_count; /* All partitions. It grows under the lock, and may be read without it, atomically. */
     wan_stream_run *runs;
     uint32_t run_count;
-    /* A dispatcher reads without the lock what it has peeked, until that is laid out. It has a mark here, the one with
-     * the number of its partitions modulo `readers`, which is odd meanwhile. NULL: nobody reads so. */
-    uint64_t *reading;
-    uint32_t readers;
     uint8_t conflate; /* A newer update of a key replaces an older one. */
     /* Events count once they are durable. So no event leaves that a crash could take back. */
     uint8_t persistent;
@@ -267,17 +262,6 @@ void wan_queue_lead(wan_queue *queue, uint32_t partition, int leads, int in_orde
 /* The queue of the bucket's primary is done with all events of a partition through `through`: they go here too. Nothing
  * of the partition is on its way. WAN_NO_MEMORY, WAN_BROKEN: nothing was changed. */
 wan_status wan_queue_settle(wan_queue *queue, uint32_t partition, uint64_t through);
-/* So many dispatchers will read without the lock. Called before the queue is used. */
-wan_status wan_queue_set_readers(wan_queue *queue, uint32_t count);
-/* A dispatcher begins to read what it peeks now, or has laid that out. It begins under the lock. Meanwhile it takes no
- * other lock, and waits for nobody. */
-static inline void wan_queue_turn_reading(wan_queue *queue, uint32_t reader)
-{
-    if (queue->reading) __atomic_fetch_add(&queue->reading[reader], 1, __ATOMIC_SEQ_CST);
-}
-/* Nothing more is peeked of a stream partition. Returns when nobody reads its records. The caller holds the lock, which
- * is free meanwhile. */
-void wan_queue_wait_for_reader(wan_queue *queue, wan_lock *lock, uint32_t partition);
 /* The bucket that feeds a partition begins anew in this life: all events are dropped, and sequences begin at 1 again.
  * Nothing of it is on its way: no thread uses its records. Returns how many were dropped. */
 uint64_t wan_queue_begin_anew(wan_queue *queue, uint32_t partition, uint64_t life);

@@ -82,8 +82,6 @@ cdef extern from "store/wan_queue.h" nogil:
     wan_status wan_queue_settle(wan_queue *queue, uint32_t partition, uint64_t through)
     uint64_t wan_queue_count(wan_queue *queue, uint32_t partition)
     wan_status wan_queue_add_run(wan_queue *queue, uint16_t region, uint32_t buckets, uint32_t align, uint32_t *first)
-    wan_status wan_queue_set_readers(wan_queue *queue, uint32_t count)
-    void wan_queue_turn_reading(wan_queue *queue, uint32_t reader)
     void wan_queue_lead(wan_queue *queue, uint32_t partition, int leads, int in_order)
     wan_status wan_queue_reserve_at(wan_queue *queue, uint32_t partition, uint64_t sequence, uint64_t length,
                                     wan_reservation *reservation)

@@ -45,7 +45,6 @@ cdef class BatchBuilder:
     # The stream of each section. `life` is 0 if it is of an own partition, `buckets` if the stream was named before.
     cdef wan_stream *streams
     cdef wan_buffer copied          # Copies of records that lie in files.
-    cdef wan_buffer shown           # Copies of all records of a batch that a filter is asked about.
     cdef wan_buffer pack
 
     cdef int configure(self, batch_options options) except -1

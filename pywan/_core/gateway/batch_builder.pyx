@@ -48,7 +48,6 @@ cdef class BatchBuilder:
         free(self.named_lives)
         wan_buffer_close(&self.copied)
         wan_buffer_close(&self.pack)
-        wan_buffer_close(&self.shown)
 
     cdef int configure(self, batch_options options) except -1:
         """Sets the options of the next batches."""
@@ -140,8 +139,7 @@ cdef class BatchBuilder:
         cdef wan_partition *partition
         cdef wan_section *section
         cdef uint32_t wanted = self.options.events_max
-        cdef bint asked, copied
-        cdef int laid_out
+        cdef bint asked
         if self.records_capacity < wanted:
             if not grow_records(self, <uint32_t>min(<uint64_t>wanted,
                                                     wan_read(&self.gateway.signals[self.index].ready) + 1)):
@@ -155,8 +153,6 @@ cdef class BatchBuilder:
                 or not grow_names(self, self.index + mine * self.gateway.dispatchers)):
             return 0
         wan_lock_take(&self.gateway.lock)
-        # A stream that begins anew takes its records away, when this is over.
-        wan_queue_turn_reading(&self.gateway.queue, self.index)
         for n in range(mine):
             if count >= wanted or total >= self.options.bytes_max:
                 break
@@ -196,33 +192,23 @@ cdef class BatchBuilder:
         queue_refresh_ready(self.gateway, self.index)
         wan_lock_release(&self.gateway.lock)
         self.waiting_since_us = 0
+        if count == 0:
+            return 1
         # From here on only this thread uses the records: they are peeked, so no other thread changes or moves them.
-        if count and (room or self.copied.capacity or self.unreadable[0]):
+        if room or self.copied.capacity or self.unreadable[0]:
             sections = read_files(self, now_us, sections, &count, room)
-        if self.callbacks.transmit_filter is None:
-            if self.options.conflation and count > 1:
-                conflate_batch(self, sections, count)
-            laid_out = lay_out_batch(self, session, flights, now_us, sections) if count else 1
-            wan_queue_turn_reading(&self.gateway.queue, self.index)
-            return laid_out
-        copied = copy_records(self, count)      # The filter may wait for what waits for this thread.
-        wan_queue_turn_reading(&self.gateway.queue, self.index)
-        if not copied:
-            wan_lock_take(&self.gateway.lock)
-            take_back(self, sections)
-            wan_lock_release(&self.gateway.lock)
-            return 0
-        if count:
+        if count == 0:
+            return 1
+        if self.callbacks.transmit_filter is not None:
             self.callbacks.begin(session)
             asked = filter_batch(self, session, sections)
             self.callbacks.end(session)
             if not asked:
                 return 1
             now_us = session.now_us         # The batch leaves now, and the receiver's time for it begins.
-            if self.options.conflation and count > 1:
-                conflate_batch(self, sections, count)
-            return lay_out_batch(self, session, flights, now_us, sections)
-        return 1
+        if self.options.conflation and count > 1:
+            conflate_batch(self, sections, count)
+        return lay_out_batch(self, session, flights, now_us, sections)
 
     cdef object unreadable_reason(self):
         """Why events that lie in a file of the log are not sent; None: they are. Any thread may ask."""
@@ -382,42 +368,11 @@ cdef void tell_unreadable(BatchBuilder self) noexcept with gil:
         self.queue.name, self.index, self.unreadable_reason())
 
 
-cdef inline bint is_the_same(BatchBuilder self, uint32_t s) noexcept nogil:
-    """Whether a section's stream has not begun anew since the section was peeked. Under the queue's lock."""
-    cdef const wan_partition *partition = &self.gateway.queue.partitions[self.sections[s].partition]
-    return partition.life == self.streams[s].life and self.sections[s].through <= partition.peeked
-
-
-cdef void take_back(BatchBuilder self, uint32_t sections) noexcept nogil:
-    """What was peeked is queued as before. Under the queue's lock."""
-    cdef uint32_t s
-    for s in range(sections):
-        if is_the_same(self, s):
-            wan_queue_unpeek(&self.gateway.queue, self.sections[s].partition, self.sections[s].first - 1)
-    queue_refresh_ready(self.gateway, self.index)
-
-
-cdef bint copy_records(BatchBuilder self, uint32_t count) noexcept nogil:
-    """Copies the records of a batch. False: no memory."""
-    cdef uint32_t n, length
-    cdef uint64_t total = 0
-    for n in range(count):
-        total += wan_record_length(self.records[n])
-    wan_buffer_empty(&self.shown)
-    if wan_buffer_reserve(&self.shown, total) != WAN_OK:
-        return False
-    for n in range(count):
-        length = wan_record_length(self.records[n])
-        self.records[n] = <wan_record *>wan_buffer_put(&self.shown, self.records[n], length)
-    return True
-
-
-cdef inline void drop_from_batch(BatchBuilder self, uint32_t s, uint32_t at, uint64_t *counter,
+cdef inline void drop_from_batch(BatchBuilder self, wan_section *section, uint32_t at, uint64_t *counter,
                                  uint32_t reason) noexcept nogil:
-    # Makes the record a hole in the queue, if it is there still, and a NULL in the batch. Under the queue's lock.
-    self.sections[s].bytes -= wan_record_length(self.records[at])
-    if is_the_same(self, s):
-        wan_queue_make_hole(&self.gateway.queue, self.sections[s].partition, self.sequences[at], reason)
+    # Makes the record a hole in the queue and a NULL in the batch. Under the queue's lock.
+    section.bytes -= wan_record_length(self.records[at])
+    wan_queue_make_hole(&self.gateway.queue, section.partition, self.sequences[at], reason)
     self.records[at] = NULL
     counter[0] += 1
 
@@ -436,7 +391,9 @@ cdef bint filter_batch(BatchBuilder self, Session session, uint32_t sections) no
         verdicts = self.callbacks.ask_filter(session, raw)      # The user's Python runs before the lock is taken.
         if len(verdicts) < len(raw) and wan_flag_read(&session.stop_flag):
             wan_lock_take(&self.gateway.lock)
-            take_back(self, sections)
+            for s in range(sections):
+                wan_queue_unpeek(&self.gateway.queue, self.sections[s].partition, self.sections[s].first - 1)
+            queue_refresh_ready(self.gateway, self.index)
             wan_lock_release(&self.gateway.lock)
             return False
         if len(verdicts) != len(raw):
@@ -446,7 +403,7 @@ cdef bint filter_batch(BatchBuilder self, Session session, uint32_t sections) no
         for s in range(sections):
             for _k in range(self.sections[s].count):
                 if not verdicts[at]:
-                    drop_from_batch(self, s, at, &self.gateway.counts.filtered_transmit,
+                    drop_from_batch(self, &self.sections[s], at, &self.gateway.counts.filtered_transmit,
                                     WAN_HOLE_FILTERED)
                 at += 1
         wan_lock_release(&self.gateway.lock)
@@ -488,7 +445,7 @@ cdef void conflate_batch(BatchBuilder self, uint32_t sections, uint32_t count) n
                         and memcmp(wan_record_key(other), wan_record_key(record), record.key_length) == 0):
                     # An event that was parked and replayed can lie behind a newer version: then both travel.
                     if wan_record_order(record, other) <= 0:
-                        drop_from_batch(self, s, at, &self.gateway.counts.conflated_batch,
+                        drop_from_batch(self, &self.sections[s], at, &self.gateway.counts.conflated_batch,
                                         WAN_HOLE_CONFLATED_IN_BATCH)
                     else:
                         newest[slot] = at + 1

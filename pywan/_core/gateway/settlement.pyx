@@ -2,7 +2,6 @@
 # user hears of both.
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport bsearch, qsort
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from pywan._core.c_base cimport *
 from pywan._core.c_record cimport *
 from pywan._core.c_tables cimport *
@@ -242,7 +241,6 @@ cdef void tell_acknowledged(Settlement self, Session session, const flight *batc
     cdef bint readable
     cdef wan_partition *partition
     cdef wan_record *record
-    cdef bytes data
     try:
         raw = []
         for s in range(batch.sections):
@@ -256,12 +254,7 @@ cdef void tell_acknowledged(Settlement self, Session session, const flight *batc
                 record = wan_queue_at(&self.gateway.queue, partition,
                                       sequence) if partition != NULL and sequence else NULL
                 readable = record == NULL or queue_can_read(self.gateway, batch.section[s].partition, sequence)
-                try:        # A stream that begins anew takes the record away.
-                    if record != NULL and readable:
-                        data = PyBytes_FromStringAndSize(<char *>record, wan_record_length(record))
-                        record = <wan_record *>PyBytes_AS_STRING(data)
-                finally:
-                    wan_lock_release(&self.gateway.lock)
+                wan_lock_release(&self.gateway.lock)
                 if not readable:
                     from pywan.errors import DiskError
                     raise DiskError(f"not told of events from {batch.section[s].partition}/{sequence} on: "

@@ -95,7 +95,6 @@ cdef class EventQueue:
             self.gateway.buckets = <uint16_t *>calloc(WAN_REGION_NAMES, sizeof(uint16_t))
             if self.gateway.buckets == NULL:
                 raise MemoryError(f"no memory for queue {name!r}")
-        raise_for(wan_queue_set_readers(&self.gateway.queue, dispatchers), f"queue {name!r}")
         self.gateway.signals = <dispatcher_signal *>calloc(dispatchers, sizeof(dispatcher_signal))
         if self.gateway.signals == NULL:
             raise MemoryError(f"no memory for {dispatchers} dispatchers of queue {name!r}")
