@@ -267,6 +267,7 @@ def check_queue_ledger(counts: dict[str, Any]) -> None:
             "dropped_cleared",
             "dropped_oldest",
             "restamped",
+            "forgotten",
         )
     )
     assert counts["queued"] == went + counts["events"], counts

@@ -93,10 +93,11 @@ class Route:
 
 
 class Member:
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, is_shared: bool = True) -> None:
         self.core = _core.RegionCore(name, _core.Clock(), site=1, buckets=BUCKETS)
         self.tail = _core.Tail(BUCKETS, self.core.shards)
-        self.core.share(self.tail, Route(), True)
+        if is_shared:
+            self.core.share(self.tail, Route(), True)
 
     def set_roles(self, role: int, epoch: int = EPOCH, transfer: int = 0) -> None:
         for bucket in range(BUCKETS):
@@ -106,9 +107,9 @@ class Member:
 class Pair:
     """A primary of all buckets, and a member that has, or gets, the copies."""
 
-    def __init__(self, *, learns: bool = False) -> None:
-        self.name = f"lane{next(_names)}"
-        self.here, self.there = Member(self.name), Member(self.name)
+    def __init__(self, *, learns: bool = False, here: Member | None = None) -> None:
+        self.name = here.core.name if here is not None else f"lane{next(_names)}"
+        self.here, self.there = here or Member(self.name), Member(self.name)
         self.sender = _core.LaneSender(LANE, "the copy", 5000)
         self.receiver = _core.LaneReceiver(self.find, 5000)
         self.is_there = True

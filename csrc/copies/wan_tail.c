@@ -151,9 +151,12 @@ static wan_status feed(wan_tail *tail, const wan_feeds *feeds, const wan_feeds *
         if (has_queue(others, item->queue)) continue;
         for (uint32_t number = 0; status == WAN_OK && number < tail->bucket_count; number++) {
             wan_tail_bucket *bucket = &tail->buckets[number];
-            wan_lock_take(&bucket->lock); /* For its life. */
+            wan_lock_take(&bucket->lock);
             wan_lock_take(item->lock);
-            status = wan_queue_feed(item->queue, item->first + number, begins ? &bucket->counted : NULL, bucket->life);
+            /* The image that a learner gets brings what is queued for the changes before. */
+            const uint64_t last = bucket->role == WAN_TAIL_LEARNER ? 0 : bucket->last;
+            status =
+                wan_queue_feed(item->queue, item->first + number, begins ? &bucket->counted : NULL, bucket->life, last);
             wan_lock_release(item->lock);
             wan_lock_release(&bucket->lock);
         }
@@ -748,6 +751,16 @@ int wan_tail_set_primary_until(wan_tail *tail, uint64_t until_us)
         wan_lock_release(&bucket->lock);
     }
     return grew;
+}
+
+void wan_tail_begin_at(wan_tail *tail, uint32_t number, uint64_t sequence)
+{
+    wan_tail_bucket *bucket = &tail->buckets[number];
+    wan_lock_take(&bucket->lock);
+    store(&bucket->last, sequence);
+    store(&bucket->counted, sequence);
+    bucket->first = sequence + 1;
+    wan_lock_release(&bucket->lock);
 }
 
 void wan_tail_set_leader(wan_tail *tail, uint32_t number, uint32_t leader)

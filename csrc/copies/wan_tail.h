@@ -414,6 +414,8 @@ static inline void wan_waker_set_asleep(wan_waker *waker, uint32_t value)
 /* Returns when no thread makes anything ready any more. Nothing of the owner waits: everything was unshelveed. */
 void wan_waker_end(wan_waker *waker);
 
+/* A bucket that has no role yet begins with queued events under the sequences through `sequence`, which count. */
+void wan_tail_begin_at(wan_tail *tail, uint32_t bucket, uint64_t sequence);
 /* What the coordinator's tables say of this member's part. A role other than PRIMARY and TAKING_OVER forgets the
  * copies; LEARNER and ABSENT forget the changes too. `transfer`: names a learner's image. */
 void wan_tail_set_role(wan_tail *tail, uint32_t bucket, uint8_t role, uint64_t life, uint64_t epoch, uint64_t transfer);

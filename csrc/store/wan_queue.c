@@ -65,6 +65,7 @@ static void give_back(wan_queue *queue);
 
 void wan_queue_close(wan_queue *queue)
 {
+    if (queue->store) wan_queue_let_go(queue, 0, 1);
     if (queue->store && !wan_store_is_own(queue->store)) give_back(queue);
     for (uint32_t n = 0; n < queue->partition_count; n++) {
         free(queue->partitions[n].blocks);
@@ -547,6 +548,7 @@ void wan_queue_unpeek(wan_queue *queue, uint32_t number, uint64_t peeked)
 {
     wan_partition *partition = &queue->partitions[number];
     if (queue->broken) return;
+    if (peeked > partition->peeked) return; /* The partition has begun anew since. */
     if (peeked < partition->removed) peeked = partition->removed;
     for (uint64_t sequence = peeked; (sequence = wan_queue_next_live(partition, sequence + 1, partition->peeked));)
         partition->unpeeked++;
@@ -752,12 +754,14 @@ wan_status wan_queue_add_run(wan_queue *queue, uint16_t region, uint32_t buckets
     return make_run(queue, region, buckets, align, first);
 }
 
-wan_status wan_queue_feed(wan_queue *queue, uint32_t number, const uint64_t *counted, uint64_t life)
+wan_status wan_queue_feed(wan_queue *queue, uint32_t number, const uint64_t *counted, uint64_t life, uint64_t last)
 {
     wan_partition *partition = &queue->partitions[number];
     if (queue->broken) return wan_refuse_broken(queue->broken);
     if (!partition_waits(queue, partition)) partition->counted = partition->appended;
     partition->stream = counted;
+    if (counted && !partition->appended)
+        partition->removed = partition->peeked = partition->appended = partition->counted = last;
     wan_queue_set_life(queue, number, life);
     count_more(queue, partition);
     return WAN_OK;
@@ -815,6 +819,9 @@ uint64_t wan_queue_begin_anew(wan_queue *queue, uint32_t number, uint64_t life)
 {
     wan_partition *partition = &queue->partitions[number];
     if (queue->broken) return 0;
+    for (uint64_t sequence = partition->removed;
+         (sequence = wan_queue_next_live(partition, sequence + 1, partition->peeked));)
+        wan_queue_pin(queue, number, sequence);
     partition->peeked = partition->counted = partition->appended;
     partition->unpeeked = partition->uncounted_events = 0;
     const uint64_t dropped = wan_queue_remove(queue, number, partition->appended);

@@ -34,7 +34,8 @@ enum {
     WAN_HOLE_CONFLATED_IN_BATCH = 3,
     WAN_HOLE_PARKED = 4,
     WAN_HOLE_DROPPED = 5,
-    WAN_HOLE_RESTAMPED = 6
+    WAN_HOLE_RESTAMPED = 6,
+    WAN_HOLE_MOVED = 7 /* It is in a stream now. No log has it. */
 };
 typedef struct {
     uint32_t partition;
@@ -120,6 +121,9 @@ typedef struct {
     /* Sums over the partitions. They may be read without the lock, by wan_read. */
     uint64_t events, bytes;
     wan_buffer *holes; /* With persistence: where holes are noted for the log. Otherwise NULL. */
+    /* Records that left the queue while they were on their way: their dispatcher may still read them
+     * (wan_queue_let_go). Their bytes stay. */
+    wan_buffer pinned;
     /* Bytes of records that became holes since the queue last looked for segments to empty. */
     uint64_t hole_bytes;
     /* The queue is moving what lives out of sparse segments. It has done so up to `sweep_sequence` of
@@ -250,8 +254,9 @@ void wan_queue_made_durable(wan_queue *queue, uint32_t partition, uint64_t durab
  * was changed then. */
 wan_status wan_queue_add_run(wan_queue *queue, uint16_t region, uint32_t buckets, uint32_t align, uint32_t *first);
 /* From now on a bucket feeds a stream partition. `counted`: through which sequence its changes count. NULL: it feeds it
- * no more, and all its events count. `life`: of the bucket. WAN_BROKEN: nothing was changed. */
-wan_status wan_queue_feed(wan_queue *queue, uint32_t partition, const uint64_t *counted, uint64_t life);
+ * no more, and all its events count. `life`: of the bucket. `last`: its newest change. Of a partition that never had an
+ * event, what came before that is gone. WAN_BROKEN: nothing was changed. */
+wan_status wan_queue_feed(wan_queue *queue, uint32_t partition, const uint64_t *counted, uint64_t life, uint64_t last);
 /* More changes of the bucket that feeds a partition may count now. Returns how many events more can be peeked. The
  * bucket has a whole copy here: holes at the front may leave, which an image would fill. */
 uint64_t wan_queue_count(wan_queue *queue, uint32_t partition);
@@ -262,8 +267,22 @@ void wan_queue_lead(wan_queue *queue, uint32_t partition, int leads, int in_orde
 /* The queue of the bucket's primary is done with all events of a partition through `through`: they go here too. Nothing
  * of the partition is on its way. WAN_NO_MEMORY, WAN_BROKEN: nothing was changed. */
 wan_status wan_queue_settle(wan_queue *queue, uint32_t partition, uint64_t through);
+/* A place among the own partitions. Zeros: the beginning. */
+typedef struct {
+    uint32_t partition;
+    uint64_t sequence; /* All of the partition through here was looked at. */
+} wan_queue_place;
+/* Moves queued events of a run's region from own partitions into its streams, in order, and looks at `most` events at
+ * most. No event of the region comes in the meantime. Each stays one event of the queue. What is on its way may have
+ * been applied when it leaves again: its acknowledgement, or the end of the connection, finds nothing there. WAN_OK:
+ * all were moved. WAN_EMPTY: call again with this place. WAN_NO_MEMORY, WAN_FULL, WAN_IO, WAN_BROKEN: the rest stays
+ * where it is. */
+wan_status wan_queue_move_to_run(wan_queue *queue, const wan_stream_run *run, wan_queue_place *place, uint32_t most);
+/* One of so many dispatchers reads no record any more that it peeked. Partition n is of dispatcher n modulo their
+ * count. */
+void wan_queue_let_go(wan_queue *queue, uint32_t dispatcher, uint32_t dispatchers);
 /* The bucket that feeds a partition begins anew in this life: all events are dropped, and sequences begin at 1 again.
- * Nothing of it is on its way: no thread uses its records. Returns how many were dropped. */
+ * Of what is on its way, nothing can be acknowledged any more. Returns how many were dropped. */
 uint64_t wan_queue_begin_anew(wan_queue *queue, uint32_t partition, uint64_t life);
 /* The bucket that feeds a partition has this life. If that is another one, nothing that was said of the stream holds.
  */

@@ -86,6 +86,8 @@ wan_status wan_queue_grow_index(wan_partition *partition, uint32_t more);
 void wan_queue_conflate_with(wan_queue *queue, wan_partition *partition, uint64_t sequence, const wan_record *record);
 /* In wan_queue_restore.c: appends holes up to `appended`. A block that has only holes takes no memory for entries. */
 wan_status wan_queue_skip_to(wan_queue *queue, wan_partition *partition, uint64_t appended);
+/* In wan_queue_streams.c: the record is about to leave the queue, and its dispatcher may still read it. */
+void wan_queue_pin(wan_queue *queue, uint32_t partition, uint64_t sequence);
 /* In wan_queue_move.c. One step of moving what lives out of sparse segments. The caller makes sure that no thread uses
  * a record that was not peeked. */
 void wan_queue_sweep(wan_queue *queue);

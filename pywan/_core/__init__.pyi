@@ -476,7 +476,7 @@ class RegionCore(RegionCalls):
         forwards: bool = True,
         **kwargs: Any,
     ) -> Self: ...
-    def share(self, tail: Tail, route: Any, reads_copies: bool = False) -> None:
+    def share(self, tail: Tail, route: Any, reads_copies: bool = False, content: bool = False) -> None:
         """From now on several members hold the region: its changes go into `tail`, and count when all copies that are
         waited for have them."""
     @property

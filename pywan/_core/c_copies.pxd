@@ -138,6 +138,7 @@ cdef extern from "copies/wan_tail.h" nogil:
     wan_status wan_tail_add_lane(wan_tail *tail, uint32_t lane, wan_lane_state *state)
     void wan_tail_remove_lane(wan_tail *tail, uint32_t lane)
     wan_feeds *wan_tail_feeds(const wan_tail *tail)
+    void wan_tail_begin_at(wan_tail *tail, uint32_t bucket, uint64_t sequence)
     wan_status wan_tail_set_feeds(wan_tail *tail, const wan_feed *feeds, uint32_t count)
     wan_status wan_tail_reserve(wan_tail *tail, uint32_t bucket, uint64_t length, const wan_attempt *attempt,
                                 wan_tail_reservation *room)

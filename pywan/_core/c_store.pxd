@@ -82,6 +82,11 @@ cdef extern from "store/wan_queue.h" nogil:
     wan_status wan_queue_settle(wan_queue *queue, uint32_t partition, uint64_t through)
     uint64_t wan_queue_count(wan_queue *queue, uint32_t partition)
     wan_status wan_queue_add_run(wan_queue *queue, uint16_t region, uint32_t buckets, uint32_t align, uint32_t *first)
+    ctypedef struct wan_queue_place:
+        uint32_t partition
+        uint64_t sequence
+    wan_status wan_queue_move_to_run(wan_queue *queue, const wan_stream_run *run, wan_queue_place *place, uint32_t most)
+    void wan_queue_let_go(wan_queue *queue, uint32_t dispatcher, uint32_t dispatchers)
     void wan_queue_lead(wan_queue *queue, uint32_t partition, int leads, int in_order)
     wan_status wan_queue_reserve_at(wan_queue *queue, uint32_t partition, uint64_t sequence, uint64_t length,
                                     wan_reservation *reservation)

@@ -541,7 +541,7 @@ class SharedRegions:
             why_nobody=lambda: self._why_undecided(region.name),
             why_full=self.why_full,
         )
-        region.share(tail, route, not region.attributes.is_partitioned)
+        region.share(tail, route, not region.attributes.is_partitioned, bool(content))
         self._have_copies(shared, tail, content)
 
     def _have_copies(self, shared: _Shared, tail: _core.Tail, content: Mapping[int, Bucket] = _NOTHING) -> None:

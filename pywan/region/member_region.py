@@ -132,14 +132,14 @@ class MemberRegion(_core.RegionCore):
             self._publish_path()
         self._listen()
 
-    def share(self, tail: _core.Tail, route: Any, reads_copies: bool = False) -> None:
+    def share(self, tail: _core.Tail, route: Any, reads_copies: bool = False, content: bool = False) -> None:
         """As `RegionCore.share`. Where each member has a copy (`reads_copies`), or by interest policy ALL, this member
         tells its listeners of all its copies; otherwise of the buckets that it leads. It waits for no callback."""
         with self._listening_lock:
             self._each_tells = reads_copies
             if self.callbacks.has_listeners:
                 self._hear(tail)  # Before the first change goes into the tail: each change is told once.
-            super().share(tail, route, reads_copies)
+            super().share(tail, route, reads_copies, content)
             self._shared_tail = tail
         self._publish_path()
         self._listen()

@@ -22,7 +22,7 @@ static uint64_t model_counts(const queue_model *model, const model_partition *pa
 /* Removes the holes in front if nothing is on its way. */
 static void drop_front_holes(const queue_model *model, model_partition *partition)
 {
-    if (partition->peeked != partition->removed) return;
+    if (partition->peeked != partition->removed || partition->waits_for_leader) return;
     while (partition->removed < model_counts(model, partition) && !partition->events[partition->removed].alive)
         partition->peeked = ++partition->removed;
 }
@@ -158,7 +158,7 @@ static void peek(queue_model *model, random_source *source, uint32_t number)
     uint32_t count = random_below(source, 700), expected = 0;
     int at_least_one = random_below(source, 3) != 0;
     uint64_t first = partition->peeked;
-    while (expected < count && partition->peeked < model_counts(model, partition)) {
+    while (expected < count && partition->peeked < model_counts(model, partition) && !partition->waits_for_leader) {
         const model_event *event = &partition->events[partition->peeked];
         if (event->alive) {
             if ((expected || !at_least_one) && total + event->length > limit) {
@@ -199,10 +199,23 @@ static void set_fed(queue_model *model, int fed)
     for (uint32_t number = 0; number < MODEL_PARTITIONS; number++) {
         model_partition *partition = &model->partitions[number];
         if (!model->fed) partition->counted = partition->appended;
-        SAME(wan_queue_feed(&model->queue, number, fed ? &partition->counted : NULL, 1), WAN_OK);
+        SAME(wan_queue_feed(&model->queue, number, fed ? &partition->counted : NULL, 1, 0), WAN_OK);
     }
     model->fed = fed;
     for (uint32_t number = 0; number < MODEL_PARTITIONS; number++) drop_front_holes(model, &model->partitions[number]);
+}
+
+/* This member begins to send the events of a partition, or ends to. */
+static void turn_leader(queue_model *model, random_source *source, uint32_t number)
+{
+    model_partition *partition = &model->partitions[number];
+    const int in_order = random_below(source, 2) != 0;
+    wan_queue_lead(&model->queue, number, partition->waits_for_leader, in_order);
+    partition->waits_for_leader = !partition->waits_for_leader;
+    if (partition->waits_for_leader) return;
+    if (!in_order && partition->duplicate_through < partition->appended)
+        partition->duplicate_through = partition->appended;
+    drop_front_holes(model, partition);
 }
 
 static void compare(queue_model *model)
@@ -218,7 +231,8 @@ static void compare(queue_model *model)
             events += event->alive;
             bytes += event->alive ? event->length : 0;
             unpeeked += event->alive && sequence > partition->peeked;
-            ready += event->alive && sequence > partition->peeked && sequence <= model_counts(model, partition);
+            ready += event->alive && sequence > partition->peeked && sequence <= model_counts(model, partition)
+                     && !partition->waits_for_leader;
         }
         SAME(real->removed, partition->removed);
         SAME(real->peeked, partition->peeked);
@@ -226,6 +240,7 @@ static void compare(queue_model *model)
         SAME(real->events, events);
         SAME(real->bytes, bytes);
         SAME(real->unpeeked, unpeeked);
+        SAME(real->duplicate_through, partition->duplicate_through);
         SAME(wan_partition_ready(real), ready);
         const wan_record *first = wan_queue_oldest(&model->queue, number);
         SAME(first ? real->known_holes + 1 : 0, oldest);
@@ -280,9 +295,11 @@ uint64_t queue_model_run(queue_model *model, random_source *source, uint32_t ste
             SAME(wan_queue_remove(&model->queue, number, through), wanted);
         } else if (choice == 97) {
             wan_queue_rewind(&model->queue, number);
+            if (partition->peeked > partition->duplicate_through) partition->duplicate_through = partition->peeked;
             partition->peeked = partition->removed;
             drop_front_holes(model, partition);
         } else if (!random_below(source, 20)) set_fed(model, !model->fed);
+        else if (!random_below(source, 20)) turn_leader(model, source, number);
         else if (model->fed && random_below(source, 2)) {
             uint64_t through =
                 partition->counted + random_below(source, (uint32_t)(partition->appended - partition->counted) + 1);
@@ -312,6 +329,7 @@ uint64_t queue_model_run(queue_model *model, random_source *source, uint32_t ste
             uint64_t size;
             model->partitions[number].counted = model->queue.partitions[number].appended;
             wan_queue_count(&model->queue, number);
+            wan_queue_lead(&model->queue, number, 1, 1);
             while (model->queue.partitions[number].peeked < model->queue.partitions[number].appended)
                 wan_queue_peek(&model->queue, number, 8, WAN_NO_LIMIT, 1, records, NULL, &size);
             wan_queue_remove(&model->queue, number, model->queue.partitions[number].peeked);

@@ -21,6 +21,8 @@ typedef struct {
     uint64_t removed, peeked, appended;
     uint64_t counted;           /* Of the bucket that feeds the partition, as long as the queue is fed. */
     uint64_t index[MODEL_KEYS]; /* For each key the update that a newer one may replace. 0: none. */
+    uint64_t duplicate_through;
+    int waits_for_leader; /* Another member sends the events. */
 } model_partition;
 
 typedef struct {

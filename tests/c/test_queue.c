@@ -71,7 +71,7 @@ static void a_bucket_gives_events_their_sequences_and_says_which_of_them_count(v
     wan_record *records[8];
     uint64_t counted = 0;
     open_queue(0);
-    EXPECT_EQUAL(wan_queue_feed(&queue, 0, &counted, 1), WAN_OK);
+    EXPECT_EQUAL(wan_queue_feed(&queue, 0, &counted, 1, 0), WAN_OK);
     EXPECT_EQUAL(append_at(3), WAN_OK);
     EXPECT_EQUAL(append_at(5), WAN_OK);
     EXPECT_EQUAL(append_at(2000), WAN_OK); /* Blocks that have only holes take no memory. */
@@ -87,7 +87,7 @@ static void a_bucket_gives_events_their_sequences_and_says_which_of_them_count(v
     EXPECT(sequences[0] == 5 && sequences[1] == 2000);
     EXPECT_EQUAL(wan_queue_remove(&queue, 0, 2000), 3);
     EXPECT_EQUAL(append_at(9001), WAN_OK);
-    EXPECT_EQUAL(wan_queue_feed(&queue, 0, NULL, 1), WAN_OK); /* Nobody is waited for any more. */
+    EXPECT_EQUAL(wan_queue_feed(&queue, 0, NULL, 1, 0), WAN_OK); /* Nobody is waited for any more. */
     EXPECT_EQUAL(peek(8, records), 1);
     close_queue();
 }
@@ -97,7 +97,7 @@ static void a_partition_begins_anew_with_its_bucket(void)
     wan_record *records[8];
     uint64_t counted = 0;
     open_queue(1);
-    EXPECT_EQUAL(wan_queue_feed(&queue, 0, &counted, 1), WAN_OK);
+    EXPECT_EQUAL(wan_queue_feed(&queue, 0, &counted, 1, 0), WAN_OK);
     for (uint64_t n = 1; n <= 1500; n++) EXPECT_EQUAL(append_at(2 * n), WAN_OK);
     counted = 3000;
     wan_queue_count(&queue, 0);
@@ -121,7 +121,7 @@ static void an_image_fills_the_holes_before_what_the_stream_brought(void)
     uint64_t counted = 0;
     uint8_t old[512];
     open_queue(0);
-    EXPECT_EQUAL(wan_queue_feed(&queue, 0, &counted, 1), WAN_OK);
+    EXPECT_EQUAL(wan_queue_feed(&queue, 0, &counted, 1, 0), WAN_OK);
     EXPECT_EQUAL(append_at(1400), WAN_OK);
     record_plan plan = {.operation = WAN_UPDATE, .key = "fed", .stamp = 1};
     write_plan(old, &plan);
@@ -133,6 +133,79 @@ static void an_image_fills_the_holes_before_what_the_stream_brought(void)
     EXPECT_EQUAL(wan_queue_count(&queue, 0), 3);
     EXPECT_EQUAL(peek(8, records), 3);
     EXPECT(sequences[0] == 900 && sequences[1] == 901 && sequences[2] == 1400);
+    close_queue();
+}
+
+static void append_for(uint16_t region, const char *key)
+{
+    append_plan(&(record_plan){.operation = WAN_CREATE, .region = region, .key = key, .stamp = ++next_stamp});
+}
+
+static void the_events_of_a_region_move_into_its_streams_and_what_is_on_its_way_stays_readable(void)
+{
+    wan_record *records[8], *others[8];
+    wan_queue_place place = {0};
+    uint64_t size;
+    open_queue(0);
+    append_for(5, "a");
+    append_for(6, "b");
+    append_for(5, "c");
+    append_for(5, "d");
+    EXPECT_EQUAL(peek(2, records), 2);
+    uint32_t first = 0;
+    EXPECT_EQUAL(wan_queue_add_run(&queue, 5, 1, 4, &first), WAN_OK);
+    EXPECT_EQUAL(first, 4);
+    EXPECT_EQUAL(queue.partition_count, 5);
+    const wan_partition *stream = &queue.partitions[first];
+    EXPECT(stream->region == 5 && stream->bucket == 0 && !stream->leads);
+    while (wan_queue_move_to_run(&queue, &queue.runs[0], &place, 1) == WAN_EMPTY) {}
+    EXPECT_EQUAL(queue.events, 4);
+    EXPECT_EQUAL(queue.partitions[0].events, 1);
+    EXPECT(stream->events == 3 && stream->duplicate_through == 1);
+    EXPECT_EQUAL(wan_partition_ready(stream), 0);
+    wan_queue_lead(&queue, first, 1, 1);
+    EXPECT_EQUAL(wan_queue_peek(&queue, first, 8, WAN_NO_LIMIT, 1, others, NULL, &size), 3);
+    EXPECT(others[0] == records[0]); /* A record is not copied. */
+    EXPECT_EQUAL(wan_queue_remove(&queue, first, 3), 3);
+    EXPECT_EQUAL(queue.pinned.count, 1);
+    append_for(7, "z"); /* It does not lie where somebody reads. */
+    EXPECT(records[0]->region == 5 && *wan_record_key(records[0]) == 'a');
+    EXPECT_EQUAL(wan_queue_remove(&queue, 0, 2), 1);
+    wan_queue_let_go(&queue, 1, 2);
+    EXPECT_EQUAL(queue.pinned.count, 1); /* Another dispatcher reads it. */
+    wan_queue_let_go(&queue, 0, 2);
+    EXPECT_EQUAL(queue.pinned.count, 0);
+    EXPECT_EQUAL(queue.events, 1);
+    close_queue();
+}
+
+static void a_partition_that_begins_anew_keeps_what_somebody_reads(void)
+{
+    wan_record *records[8];
+    uint64_t counted = 9;
+    open_queue(0);
+    EXPECT_EQUAL(wan_queue_feed(&queue, 0, &counted, 1, 0), WAN_OK);
+    EXPECT_EQUAL(append_at(1), WAN_OK);
+    EXPECT_EQUAL(append_at(2), WAN_OK);
+    EXPECT_EQUAL(wan_queue_count(&queue, 0), 2);
+    EXPECT_EQUAL(peek(1, records), 1);
+    queue.partitions[0].settle_through = 7;
+    EXPECT_EQUAL(wan_queue_begin_anew(&queue, 0, 2), 2);
+    EXPECT(queue.partitions[0].life == 2 && queue.partitions[0].settle_through == 0);
+    EXPECT_EQUAL(queue.pinned.count, 1);
+    wan_queue_unpeek(&queue, 0, 1); /* Its dispatcher did not use it after all. */
+    EXPECT(queue.partitions[0].peeked == 0 && records[0]->stamp == 1);
+    close_queue();
+}
+
+static void a_partition_that_is_fed_later_begins_behind_what_came_before(void)
+{
+    uint64_t counted = 5000000;
+    open_queue(0);
+    EXPECT_EQUAL(wan_queue_feed(&queue, 0, &counted, 1, 5000000), WAN_OK);
+    EXPECT_EQUAL(append_at(5000002), WAN_OK);
+    const wan_partition *partition = &queue.partitions[0];
+    EXPECT(partition->removed == 5000000 && partition->appended == 5000002 && partition->block_count == 1);
     close_queue();
 }
 
@@ -320,7 +393,7 @@ static void a_queue_with_a_failed_check_refuses_every_change(void)
     uint64_t dropped = 7;
     EXPECT_EQUAL(wan_queue_clear(&queue, &dropped), WAN_BROKEN);
     EXPECT_EQUAL(dropped, 7);
-    EXPECT_EQUAL(wan_queue_feed(&queue, 0, &dropped, 1), WAN_BROKEN);
+    EXPECT_EQUAL(wan_queue_feed(&queue, 0, &dropped, 1, 0), WAN_BROKEN);
     EXPECT_EQUAL(wan_queue_restore(&queue, 0, 3, records[0]), WAN_BROKEN);
     EXPECT_EQUAL(wan_queue_restore_positions(&queue, 0, 1, 9), WAN_BROKEN);
     EXPECT_EQUAL(wan_queue_start_conflating(&queue), WAN_BROKEN);
@@ -857,6 +930,11 @@ const test_case queue_tests[] = {
     {"a partition begins anew with its bucket", a_partition_begins_anew_with_its_bucket},
     {"an image fills the holes before what the stream brought",
      an_image_fills_the_holes_before_what_the_stream_brought},
+    {"the events of a region move into its streams, and what is on its way stays readable",
+     the_events_of_a_region_move_into_its_streams_and_what_is_on_its_way_stays_readable},
+    {"a partition that begins anew keeps what somebody reads", a_partition_that_begins_anew_keeps_what_somebody_reads},
+    {"a partition that is fed later begins behind what came before",
+     a_partition_that_is_fed_later_begins_behind_what_came_before},
     {"events come out in the order in which they went in", events_come_out_in_the_order_in_which_they_went_in},
     {"what was peeked and not removed comes again after a rewind",
      what_was_peeked_and_not_removed_comes_again_after_a_rewind},

@@ -63,7 +63,7 @@ class SimulatedRegion(_core.RegionCore):
         self.tail: WatchedTail | None = None
         self.on_share: Callable[[WatchedTail, bool], object] = _nothing  # Listeners begin to hear before it is shared.
 
-    def share(self, tail: Any, route: Any, reads_copies: bool = False) -> None:
+    def share(self, tail: Any, route: Any, reads_copies: bool = False, content: bool = False) -> None:
         self.on_share(tail, reads_copies)
         super().share(tail, route, reads_copies)
         self.tail = tail

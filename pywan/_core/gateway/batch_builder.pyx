@@ -153,6 +153,7 @@ cdef class BatchBuilder:
                 or not grow_names(self, self.index + mine * self.gateway.dispatchers)):
             return 0
         wan_lock_take(&self.gateway.lock)
+        wan_queue_let_go(&self.gateway.queue, self.index, self.gateway.dispatchers)
         for n in range(mine):
             if count >= wanted or total >= self.options.bytes_max:
                 break
@@ -370,11 +371,15 @@ cdef void tell_unreadable(BatchBuilder self) noexcept with gil:
 
 cdef inline void drop_from_batch(BatchBuilder self, wan_section *section, uint32_t at, uint64_t *counter,
                                  uint32_t reason) noexcept nogil:
-    # Makes the record a hole in the queue and a NULL in the batch. Under the queue's lock.
+    # Makes the record a hole in the queue and a NULL in the batch. Under the queue's lock. An event that left the queue
+    # meanwhile, for a stream or with its bucket, is not counted here.
+    cdef const wan_partition *partition = &self.gateway.queue.partitions[section.partition]
+    cdef uint64_t before = self.gateway.queue.events
     section.bytes -= wan_record_length(self.records[at])
-    wan_queue_make_hole(&self.gateway.queue, section.partition, self.sequences[at], reason)
+    if partition.removed < self.sequences[at] <= partition.appended:
+        wan_queue_make_hole(&self.gateway.queue, section.partition, self.sequences[at], reason)
     self.records[at] = NULL
-    counter[0] += 1
+    counter[0] += before - self.gateway.queue.events
 
 
 cdef bint filter_batch(BatchBuilder self, Session session, uint32_t sections) noexcept with gil:

@@ -614,6 +614,7 @@ cdef class EventQueue:
             raise MemoryError()
         try:
             wan_lock_take(&self.gateway.lock)
+            wan_queue_let_go(&self.gateway.queue, partition % self.gateway.dispatchers, self.gateway.dispatchers)
             before = self.gateway.queue.partitions[partition].peeked
             taken = wan_queue_peek(&self.gateway.queue, partition, count, NO_LIMIT, 1, records, sequences, &size)
             if taken:

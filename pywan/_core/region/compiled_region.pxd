@@ -40,7 +40,7 @@ cdef class CompiledRegion:
     cdef int choose_durable(self, queues) except -1
     cdef int keep_log(self, region_log *log, environment, LogBudget budget, log_wait) except -1
     cdef int close(self) except -1
-    cdef int share(self, Tail tail, route, bint reads_copies) except -1
+    cdef int share(self, Tail tail, route, bint reads_copies, bint content) except -1
     cdef int feed(self, queues) except -1
     cdef int feed_from(self, Tail tail, queues) except -1
     cdef bint is_elsewhere(self, uint64_t hash) noexcept

@@ -2,11 +2,13 @@
 cimport cython
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
+from libc.string cimport memset
 from cpython.exc cimport PyErr_CheckSignals
 from pywan._core.c_base cimport *
 from pywan._core.c_copies cimport *
 from pywan._core.c_record cimport *
 from pywan._core.c_region cimport *
+from pywan._core.c_store cimport *
 from pywan._core.region.call_slots cimport CallSlots
 from pywan._core.base.clock cimport Clock
 from pywan._core.log.committer cimport (
@@ -15,7 +17,7 @@ from pywan._core.log.disk_log cimport LogBudget
 from pywan._core.queue.event_queue cimport EventQueue
 from pywan._core.values.names cimport region_number
 from pywan._core.region.put cimport region_change, region_change_if, region_is_full, region_relieve
-from pywan._core.queue.queue cimport SLOW_DISK_US
+from pywan._core.queue.queue cimport SLOW_DISK_US, gateway_queue, wake_dispatchers
 from pywan._core.region.region_recovery cimport region_log_close
 from pywan._core.region.region_state cimport (
     MAX_ATTACHED, PATH_CALLBACKS, PATH_STRAIGHT, attachment, condition, decision, origin, region_log)
@@ -28,6 +30,7 @@ cdef enum:
     LEARNER_WAIT_US = 1000000   # A change waits for a learner so long at most.
     FULL_SLICE_MS = 20      # A wait for memory is so long at a time. In between, deadlines and Ctrl-C end it.
     WAIT_SLICE_MS = 100     # A wait for copies is so long at a time. In between, Ctrl-C ends it.
+    MOVED_TOGETHER = 4096   # So many queued events are moved at a time, under the queue's lock.
     FIRST_WAIT_MS = 10      # The first one, behind the time in which the thread runs a lane.
 
 
@@ -163,7 +166,7 @@ cdef class CompiledRegion:
 
     # A region that several members hold
 
-    cdef int share(self, Tail tail, route, bint reads_copies) except -1:
+    cdef int share(self, Tail tail, route, bint reads_copies, bint content) except -1:
         """As `RegionCore.share`."""
         self.check_open()
         from pywan.errors import IllegalStateError
@@ -183,6 +186,8 @@ cdef class CompiledRegion:
             self.region.tail = &tail.tail
             wan_lock_release(&self.region.table.shards[0].lock)
             pass_entry_locks(&self.region.table)
+            if content:             # No change comes any more, until a bucket has a primary.
+                move_queued(&tail.tail)
         return 0
 
     cdef int feed(self, queues) except -1:
@@ -421,6 +426,37 @@ cdef class CompiledRegion:
         wait = committer_begin_wait(&self.region.log.committer, what, 60000000)
         return committer_wait(&self.region.log.committer, &wait, f"region {self.name!r}",
                               "the change is in memory and will be written when the disk takes it")
+
+
+cdef void move_queued(wan_tail *tail) noexcept nogil:
+    """Moves what is queued for the region into the streams of its buckets, and lets the buckets begin behind that.
+    Without memory, the rest stays where it is, and leaves from this member alone."""
+    cdef const wan_feeds *feeds = wan_tail_feeds(tail)
+    cdef wan_queue *queue
+    cdef wan_stream_run run
+    cdef wan_queue_place place
+    cdef wan_status status
+    cdef uint64_t newest
+    cdef uint32_t n, bucket
+    for n in range(feeds.count if feeds != NULL else 0):
+        queue, status = feeds.items[n].queue, WAN_EMPTY
+        run.first, run.buckets = feeds.items[n].first, tail.bucket_count
+        run.region = queue.partitions[run.first].region
+        memset(&place, 0, sizeof(place))
+        while status == WAN_EMPTY:
+            wan_lock_take(feeds.items[n].lock)
+            status = wan_queue_move_to_run(queue, &run, &place, MOVED_TOGETHER)
+            wan_lock_release(feeds.items[n].lock)
+        wan_lock_take(feeds.items[n].lock)
+        wake_dispatchers(<gateway_queue *>feeds.items[n].owner)
+        wan_lock_release(feeds.items[n].lock)
+    for bucket in range(tail.bucket_count if feeds != NULL else 0):
+        newest = 0
+        for n in range(feeds.count):
+            wan_lock_take(feeds.items[n].lock)
+            newest = max(newest, feeds.items[n].queue.partitions[feeds.items[n].first + bucket].appended)
+            wan_lock_release(feeds.items[n].lock)
+        wan_tail_begin_at(tail, bucket, newest)
 
 
 cdef void note_firsts(attachment *attached, const wan_tail *tail) noexcept:

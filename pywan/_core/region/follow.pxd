@@ -34,22 +34,11 @@ cdef inline const wan_verdict *verdict_of(const wan_tail_entry *entry, uint64_t 
     return NULL
 
 
-cdef inline uint32_t entered_queues(const wan_tail_entry *entry) noexcept nogil:
-    """How many queues an event enters at its primary."""
-    cdef const wan_verdict *verdict = wan_tail_entry_verdicts(entry)
-    cdef const uint8_t *end = <const uint8_t *>verdict + entry.verdict_length
-    cdef uint32_t count = 0
-    while <const uint8_t *>verdict < end:
-        count += verdict.verdict == ENQUEUE_ENTERS
-        verdict = wan_verdict_next(verdict)
-    return count
-
-
 cdef inline wan_status follow_reserve(region_core *region, uint32_t bucket, uint64_t sequence,
                                       const wan_tail_entry *entry, followed_events *events) noexcept nogil:
-    """Reserves room for the event in each queue that it enters, whose lock is held with WAN_OK. WAN_CORRUPT: it enters
-    the queue of a sender that is not attached here. WAN_FULL, WAN_IO: a queue has no room. Under the entry lock and the
-    bucket's lock."""
+    """Reserves room for the event in each queue here that it enters, whose lock is held with WAN_OK. A sender that this
+    member has not is left out: the region may be on more members than the sender. WAN_FULL, WAN_IO: a queue has no
+    room. Under the entry lock and the bucket's lock."""
     cdef const wan_record *record = wan_tail_entry_record(entry)
     cdef const wan_verdict *verdict
     cdef attachment *attached = region.attached
@@ -73,16 +62,7 @@ cdef inline wan_status follow_reserve(region_core *region, uint32_t bucket, uint
             return status
         events.queues[events.count], events.verdicts[events.count] = gateway, verdict
         events.count += 1
-    if events.count != entered_queues(entry):
-        follow_cancel(events)
-        return note_no_sender()
     return WAN_OK
-
-
-cdef inline wan_status note_no_sender() noexcept nogil:
-    wan_note(WAN_CORRUPT, "an event enters the queue of a sender that is not attached to the region on this member:"
-             " create the same senders on every member that has the region")
-    return WAN_CORRUPT
 
 
 cdef inline void follow_cancel(followed_events *events) noexcept nogil:
@@ -284,8 +264,8 @@ cdef inline wan_status learn_event(region_core *region, uint32_t bucket, const w
     cdef gateway_queue *gateway = queue_of(region, event.sender, &first)
     cdef uint64_t before, ahead_ms
     cdef wan_status status = WAN_OK
-    if gateway == NULL:
-        return note_no_sender()
+    if gateway == NULL:                     # This member has not the sender.
+        return WAN_OK
     if event.length:
         status = look_at_stamp(region, (<const wan_record *>(event + 1)).stamp, &ahead_ms)
         if status != WAN_OK:
@@ -307,7 +287,7 @@ cdef inline wan_status learn_event(region_core *region, uint32_t bucket, const w
 
 cdef inline wan_status region_learn_events(region_core *region, uint32_t bucket, const wan_image_event *event,
                                            uint32_t count) noexcept nogil:
-    """Takes the queued events of an image. What is known stays. WAN_CORRUPT: a sender is not attached here."""
+    """Takes the queued events of an image, of the senders that this member has. What is known stays."""
     cdef wan_shard *shard = &region.table.shards[region.table.buckets[bucket].first_shard]
     cdef wan_status status = WAN_OK
     cdef uint32_t _n

@@ -1,0 +1,82 @@
+/* Owns how events that are queued for a region get into its streams when other members come to share it, and the
+ * records that left the queue while a dispatcher reads them. */
+#include "store/wan_queue_inner.h"
+
+#include "base/wan_hash.h"
+#include "base/wan_thread.h"
+
+/* Bytes of a record that left the queue, which stay until nobody reads them. */
+typedef struct {
+    uint64_t length;
+    uint32_t segment;
+    uint32_t partition; /* Where its dispatcher peeked it. */
+} pinned_record;
+
+void wan_queue_pin(wan_queue *queue, uint32_t number, uint64_t sequence)
+{
+    const wan_entry_ref ref = *entry_of(&queue->partitions[number], sequence);
+    const pinned_record pinned = {ref_length(queue->store, ref), ref_segment(ref), number};
+    wan_store_refer(queue->store, &queue->records, pinned.segment, pinned.length);
+    /* Without memory for the note the bytes stay as long as the store: nobody may write where somebody reads. */
+    (void)wan_buffer_add(&queue->pinned, &pinned, sizeof pinned);
+}
+
+void wan_queue_let_go(wan_queue *queue, uint32_t dispatcher, uint32_t dispatchers)
+{
+    wan_buffer *pinned = &queue->pinned;
+    pinned_record *record = (pinned_record *)pinned->bytes;
+    uint32_t kept = 0;
+    if (WAN_LIKELY(!pinned->count)) return;
+    for (uint32_t n = 0; n < pinned->count; n++) {
+        if (record[n].partition % dispatchers != dispatcher) record[kept++] = record[n];
+        else wan_store_give(queue->store, &queue->records, record[n].segment, record[n].length);
+    }
+    pinned->count = kept;
+    pinned->used = kept * sizeof *record;
+    if (!kept) wan_buffer_close(pinned);
+}
+
+/* Moves one event of an own partition behind the newest event of its stream. */
+static wan_status move_event(wan_queue *queue, const wan_stream_run *run, uint32_t number, uint64_t sequence)
+{
+    wan_partition *own = &queue->partitions[number];
+    const wan_record *record = wan_queue_at(queue, own, sequence);
+    const uint64_t hash = wan_key_hash(wan_record_key(record), record->key_length, record->key_form);
+    const uint32_t to = run->first + wan_hash_bucket(hash, run->buckets);
+    const int is_on_its_way = sequence <= own->peeked;
+    wan_reservation reservation;
+    queue->blocks.may_pass_limit = 1; /* What entered the queue once is not refused now. */
+    wan_status status = wan_queue_reserve_reference(queue, to, &reservation);
+    queue->blocks.may_pass_limit = 0;
+    if (status != WAN_OK) return status;
+    status = wan_queue_commit_reference(queue, &reservation, queue, number, sequence);
+    if (status != WAN_OK) {
+        wan_queue_cancel(queue, &reservation);
+        return status;
+    }
+    if (is_on_its_way || sequence <= own->duplicate_through)
+        queue->partitions[to].duplicate_through = reservation.sequence;
+    if (is_on_its_way) wan_queue_pin(queue, number, sequence);
+    wan_queue_make_hole(queue, number, sequence, WAN_HOLE_MOVED);
+    return WAN_OK;
+}
+
+wan_status wan_queue_move_to_run(wan_queue *queue, const wan_stream_run *run, wan_queue_place *place, uint32_t most)
+{
+    if (queue->broken) return wan_refuse_broken(queue->broken);
+    for (; place->partition < queue->own_count; place->partition++, place->sequence = 0) {
+        const wan_partition *own = &queue->partitions[place->partition];
+        for (;;) {
+            const uint64_t after = place->sequence > own->removed ? place->sequence : own->removed;
+            const uint64_t sequence = wan_queue_next_live(own, after + 1, own->appended);
+            if (!sequence) break;
+            if (!most--) return WAN_EMPTY;
+            if (wan_queue_at(queue, own, sequence)->region == run->region) {
+                wan_status status = move_event(queue, run, place->partition, sequence);
+                if (status != WAN_OK) return status;
+            }
+            place->sequence = sequence;
+        }
+    }
+    return WAN_OK;
+}
