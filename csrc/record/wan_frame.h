@@ -30,6 +30,7 @@ enum {
     WAN_FRAME_LANE_CHANGES,
     WAN_FRAME_LANE_IMAGE,
     WAN_FRAME_LANE_ANSWER,
+    WAN_FRAME_LANE_SETTLED,
     WAN_FRAME_TYPE_COUNT
 };
 /* Flags of a frame: the payload is an lz4 block. */
