@@ -9,8 +9,12 @@ import time
 import pytest
 
 from fuzz_core.lane import SENDER, SETTLED, region_frame, settled_frame
-from pywan import _core, stats
-from pywan.errors import ProtocolError
+from pywan import GatewayEventFilter, _core, stats
+from pywan.config.attributes import SenderAttributes
+from pywan.errors import ConnectivityError, ProtocolError
+from pywan.gateway.elsewhere import SentElsewhere
+from pywan.gateway.filters import SenderFilters
+from pywan.gateway.sender_core import SenderCore
 from pywan.testing.waiting import LIMIT_S, eventually
 from records import UPDATE, split_frames
 from test_fed_queues import FedPair, balanced, first_of, queue_to
@@ -308,3 +312,185 @@ def test_queues_become_empty_together_under_changes_and_changing_leads(holders):
     assert not writer.is_alive()
     eventually(holders.is_even)
     eventually(lambda: holders.send(who) or holders.sizes() == [0, 0])
+
+
+# Callbacks
+
+
+class Heard(GatewayEventFilter):
+    def __init__(self):
+        self.keys, self.may_go = [], threading.Event()
+        self.may_go.set()
+        self.elsewhere: SentElsewhere | None = None  # What calls it, and the filters that have it.
+        self.filters: SenderFilters | None = None
+
+    def after_acknowledgement(self, event):
+        assert self.may_go.wait(LIMIT_S)
+        self.keys.append(event.key)
+
+
+@pytest.fixture
+def heard(holders):
+    """A filter at the copy, as its sender has it."""
+    heard = Heard()
+    stopping = threading.Event()
+    attributes = SenderAttributes("ln", remote_distributed_system_id=2, gateway_event_filters=[heard])
+    elsewhere = SentElsewhere(holders.queues[1], stopping)
+    elsewhere.configure(SenderFilters(attributes), tells=True)
+    thread = elsewhere.follow("the test", "elsewhere")
+    heard.elsewhere, heard.filters = elsewhere, SenderFilters(attributes)
+    yield heard
+    heard.may_go.set()
+    stopping.set()
+    elsewhere.end()
+    thread.join(LIMIT_S)
+    assert not thread.is_alive()
+
+
+def test_each_holder_calls_after_acknowledgement_once_for_each_event(holders, heard):
+    holders.connect()
+    holders.put_many(3000)
+    eventually(holders.is_even)
+    holders.send(0, 1000)
+    eventually(lambda: holders.sizes() == [0, 0] and len(heard.keys) == 3000)
+
+
+def test_events_wait_in_the_queue_for_a_slow_callback_and_a_few_outside(holders, heard):
+    heard.may_go.clear()
+    holders.connect()
+    holders.put_many(6000)
+    eventually(holders.is_even)
+    holders.send(0, 2000)
+    eventually(lambda: len(holders.queues[1]) < 6000)
+    eventually(lambda: holders.queues[1].streams()[-1][-1] == 2000)
+    assert len(holders.queues[1]) >= 5000
+    heard.may_go.set()
+    eventually(lambda: holders.sizes() == [0, 0] and len(heard.keys) == 6000)
+
+
+def test_what_waits_for_a_callback_that_nobody_wants_any_more_goes(holders, heard):
+    heard.may_go.clear()
+    holders.connect()
+    holders.put_many(6000)
+    eventually(holders.is_even)
+    holders.send(0, 2000)
+    eventually(lambda: holders.queues[1].streams()[-1][-1] == 2000)
+    assert len(holders.queues[1]) >= 5000
+    heard.elsewhere.configure(heard.filters, tells=False)
+    assert heard.elsewhere.follow("the test", "elsewhere") is None
+    assert len(holders.queues[1]) == 0
+
+
+class NoEnds:
+    """A sender that reaches no receiver."""
+
+    trouble_word = slow_word = link_word = "none"
+    running_words = ("runs", "runs")
+    each_end_is_trouble = False
+    longest_retry_s = 1.0
+    is_own_thread = False
+
+    def configure(self, attributes):
+        pass
+
+    def session_options(self, attributes):
+        return {}
+
+    def words(self, event_id):
+        return None
+
+    def open(self, index, stopping, on_opening):
+        raise ConnectivityError("nobody is there")
+
+    def close(self):
+        pass
+
+
+@pytest.fixture
+def make_sender(holders, tmp_path):
+    """Makes the sender of the copy's member, whose queue takes the place of the one there."""
+    made = []
+
+    def make(heard, **attributes):
+        attributes = SenderAttributes(
+            "ln", remote_distributed_system_id=2, gateway_event_filters=[heard], parallel=True, **attributes
+        )
+        core = SenderCore(
+            attributes,
+            make_ends=lambda core: NoEnds(),
+            site=1,
+            directory=str(tmp_path),
+            clock=_core.Clock(),
+            buckets=BUCKETS,
+        )
+        made.append(core)
+        holders.there.core.attach([core.queue])
+        holders.queues[1] = core.queue
+        holders.firsts[1] = first_of(core.queue, holders.name)
+        core.start()
+        holders.connect()
+        return core
+
+    yield make
+    for core in made:
+        core.close()
+
+
+def threads_elsewhere():
+    return [thread.name for thread in threading.enumerate() if thread.name == "sender-ln-elsewhere"]
+
+
+def test_a_sender_has_its_filters_hear_of_what_other_members_sent(holders, make_sender):
+    heard = Heard()
+    core = make_sender(heard)
+    assert len(threads_elsewhere()) == 1
+    holders.put_many(300)
+    eventually(holders.is_even)
+    holders.send(0)
+    eventually(lambda: holders.sizes() == [0, 0] and len(heard.keys) == 300)
+    core.stop()
+    assert not threads_elsewhere()
+    holders.put_many(30)
+    holders.send(0)
+    eventually(lambda: holders.sizes() == [0, 0])  # A stopped sender calls nobody.
+    core.start()
+    holders.put_many(30)
+    holders.send(0)
+    eventually(lambda: holders.sizes() == [0, 0] and len(heard.keys) == 330)
+    assert core.statistics()["events_processed_by_pqrm"] == 360
+    assert core.statistics()["unprocessed_events_removed_by_primary"] == 0
+
+
+def test_with_acknowledge_once_only_the_member_that_sent_calls_after_acknowledgement(holders, make_sender):
+    heard = Heard()
+    core = make_sender(heard, acknowledge_once=True)
+    assert not threads_elsewhere()
+    holders.put_many(300)
+    eventually(holders.is_even)
+    holders.send(0)
+    eventually(lambda: holders.sizes() == [0, 0])
+    assert heard.keys == []
+    core.alter(acknowledge_once=False)
+    holders.put_many(30)
+    holders.send(0)
+    eventually(lambda: holders.sizes() == [0, 0] and len(heard.keys) == 30)
+    core.alter(acknowledge_once=True)
+    holders.put_many(30)
+    holders.send(0)
+    eventually(lambda: holders.sizes() == [0, 0])
+    assert len(heard.keys) == 30
+
+
+def test_a_filter_may_stop_its_own_sender_when_it_hears_of_an_event(holders, make_sender):
+    stopped = threading.Event()
+
+    class Stops(Heard):
+        def after_acknowledgement(self, event):
+            core.stop()
+            stopped.set()
+
+    core = make_sender(Stops())
+    holders.put_many(30)
+    holders.send(0)
+    assert stopped.wait(LIMIT_S)
+    eventually(lambda: holders.sizes() == [0, 0])
