@@ -40,7 +40,8 @@ class GatewayEventFilter:
         return True
 
     def after_acknowledgement(self, event: GatewayQueueEvent) -> None:
-        """Called after the remote site has applied the event.
+        """Called after the remote site has applied the event, on each member of the site that holds the event. With
+        the sender's attribute `acknowledge_once`: only on the member that sent it.
 
         Args:
             event: The event.

@@ -43,6 +43,16 @@ SENDER_GAUGES = (
         lambda sender, counts: counts["conflated"],
     ),
     Gauge(
+        "events_processed_by_pqrm",
+        "parallel: events that left here because the member that sends them was done with them",
+        lambda sender, counts: counts["removed_by_primary"] if sender.attributes.parallel else 0,
+    ),
+    Gauge(
+        "unprocessed_events_removed_by_primary",
+        "the same of a serial sender",
+        lambda sender, counts: 0 if sender.attributes.parallel else counts["removed_by_primary"],
+    ),
+    Gauge(
         "events_in_flight_batches",
         "**batches** that were sent and are not acknowledged",
         lambda sender, counts: sum(flow["batches_in_flight"] for flow in sender.flows()),
@@ -116,7 +126,7 @@ class Ledger(dict[str, Any]):
 def ledger(counts: Mapping[str, int]) -> dict[str, Any]:
     """Returns what became of every event of a sender, with both sums of the ledger and whether they balance."""
     entry: dict[str, Any] = {}
-    gone = counts["conflated"] + counts["forgotten"] + counts["events"]
+    gone = counts["conflated"] + counts["forgotten"] + counts["removed_by_primary"] + counts["events"]
     left = {"received": counts["received"], "queued": counts["queued"] - gone}
     for _, field, _, name, part_of, _ in _core.queue_counter_rows():
         if name:
@@ -130,6 +140,8 @@ def ledger(counts: Mapping[str, int]) -> dict[str, Any]:
     entry["conflated"] += counts["conflated"]  # These were conflated in the queue, which counts them itself.
     if counts["forgotten"]:  # Only where the queue has copies at other members.
         entry["forgotten_with_copies"] = counts["forgotten"]
+    if counts["removed_by_primary"]:
+        entry["removed_by_primary"] = counts["removed_by_primary"]
     entry["in_queue"] = counts["events"]
     entry["unexplained"] = sum(abs(rest) for rest in left.values())
     entry["balanced"] = entry["unexplained"] == 0

@@ -90,6 +90,22 @@ def test_nobody_is_told_of_a_learner_that_is_none_any_more():
     assert leading.heard() == []
 
 
+def test_a_copy_has_a_lane_to_each_other_member_that_holds_the_bucket():
+    """It tells them what is settled, if it sends for them."""
+    core = _core.RegionCore("r", _core.Clock(), site=1, buckets=1)
+    tail = _core.Tail(1, core.shards)
+    core.share(tail, None)
+    session = CopiesSession(member_timeout_us=SECOND)
+    session.me = ME
+    third = Incarnation("third", 3)
+    session.take_view(tuple(MemberProfile(each, "h", 1, 1) for each in (ME, OTHER, third)))
+    session.share("r", core, tail, content={})
+    session.take(KEY, Bucket(EPOCH, LIFE, 0, 1, OTHER, (OTHER, ME, third)), SECOND)
+    came, _ = session.take_peers()
+    assert {peer.member for peer in came} == {OTHER, third}
+    assert all("r" in peer._regions for peer in came)
+
+
 def test_a_copy_without_a_connection_is_reported_again_and_again():
     leading = Leading()
     reported = [what for _ in range(150) for what in leading.heard()]  # 1.5 seconds.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from pywan import _core
@@ -9,11 +11,12 @@ from pywan.stats import SENDER_GAUGES, ledger, sender_statistics
 
 ROWS = _core.queue_counter_rows()
 QUEUE = {"events": 0, "bytes": 0, "conflated": 0, "forgotten": 0, "overflow_bytes": 0, "overflow_files_made": 0}
-QUEUE |= {"memory_bytes": 0}
+QUEUE |= {"memory_bytes": 0, "removed_by_primary": 0}
 
 
 class NoSender:
     queue_size = renewals = 0
+    attributes = SimpleNamespace(parallel=False)
 
     def flows(self):
         return [{"batches_in_flight": 0, "bytes_in_flight": 0, "window_bytes": 0, "round_trip_us": 0}]

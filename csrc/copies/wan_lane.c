@@ -159,11 +159,27 @@ static wan_status check_answer(const uint8_t *payload, uint64_t length)
     return WAN_OK;
 }
 
+static wan_status check_settled(const uint8_t *payload, uint64_t length)
+{
+    uint64_t behind = 0;
+    wan_status status = check_head(payload, length, sizeof(wan_lane_settled), &behind);
+    if (status != WAN_OK) return status;
+    if (behind != length)
+        return WAN_FAIL(WAN_CORRUPT, "what a lane tells as settled has %" PRIu64 " bytes too many", length - behind);
+    const wan_lane_settled *settled = (const wan_lane_settled *)(payload + sizeof(wan_lane_head));
+    for (uint32_t n = 0; n < ((const wan_lane_head *)payload)->count; n++)
+        if (settled[n].through == 0 || settled[n].through > SEQUENCE_MAX)
+            return WAN_FAIL(WAN_CORRUPT, "a lane tells that bucket %" PRIu32 " is settled through sequence %" PRIu64,
+                            settled[n].bucket, settled[n].through);
+    return WAN_OK;
+}
+
 wan_status wan_lane_check(uint8_t type, const uint8_t *payload, uint64_t length)
 {
     if (type == WAN_FRAME_LANE_CHANGES) return check_changes(payload, length);
     if (type == WAN_FRAME_LANE_IMAGE) return check_image(payload, length);
     if (type == WAN_FRAME_LANE_ANSWER) return check_answer(payload, length);
     if (type == WAN_FRAME_LANE_REGIONS) return check_regions(payload, length);
+    if (type == WAN_FRAME_LANE_SETTLED) return check_settled(payload, length);
     return length ? WAN_FAIL(WAN_CORRUPT, "a ping of a lane has %" PRIu64 " bytes", length) : WAN_OK;
 }

@@ -2,7 +2,9 @@
  * member that has the copies. docs/wire_format.md shows the same byte by byte.
  *
  * CHANGES, IMAGE and PING are questions: their ids count up from 1 on a connection. LANE_ANSWER and PONG answer them in
- * that order. With an answer the receiver promises to adopt no later epoch for WAN_PROMISE_US without saying so. */
+ * that order. With an answer the receiver promises to adopt no later epoch for WAN_PROMISE_US without saying so.
+ *
+ * REGIONS and SETTLED are no questions, and have no answer. */
 #ifndef WAN_LANE_H
 #define WAN_LANE_H
 #include "copies/wan_tail.h"
@@ -25,7 +27,7 @@ typedef struct {
 } wan_lane_region;
 _Static_assert(sizeof(wan_lane_region) == 16, "a region of a lane is a format");
 
-/* CHANGES and LANE_ANSWER begin with the number of their sections, or items. */
+/* CHANGES, LANE_ANSWER and SETTLED begin with the number of their sections, or items. */
 typedef struct {
     uint32_t count;
     uint32_t reserved; /* 0 */
@@ -97,6 +99,17 @@ typedef struct {
 } wan_lane_answer;
 _Static_assert(sizeof(wan_lane_answer) == 40, "an answer of a lane is a format");
 
+/* The events of one bucket in the queue of one sender that the sender of the lane has removed: their site of
+ * destination has them, or they were dropped. It is a fact about events, and not a right, so it has no epoch. A later
+ * item of the same sender, region, bucket and life says all that an earlier one said. */
+typedef struct {
+    uint64_t sender; /* As in a wan_verdict. */
+    uint64_t life;
+    uint64_t through; /* All events through this sequence were removed. Not 0. */
+    uint32_t region, bucket;
+} wan_lane_settled;
+_Static_assert(sizeof(wan_lane_settled) == 32, "what a lane tells as settled is a format");
+
 /* The order of two epochs with their lives: negative, 0 or positive. */
 static inline int wan_epoch_order(uint64_t life, uint64_t epoch, uint64_t other_life, uint64_t other_epoch)
 {
@@ -127,6 +140,20 @@ static inline uint32_t wan_lane_take_wish(wan_lane_state *state)
 }
 /* One word of the buckets that have something to send, and the change of one bit of it. */
 static inline uint64_t wan_lane_bits(const uint64_t *word) { return __atomic_load_n(word, __ATOMIC_SEQ_CST); }
+/* Whether there is something settled to tell. Whoever tells it takes that away first. */
+static inline uint32_t wan_lane_has_settled(const wan_lane_state *state)
+{
+    return __atomic_load_n(&state->has_settled, __ATOMIC_SEQ_CST);
+}
+static inline void wan_lane_take_settled(wan_lane_state *state)
+{
+    __atomic_exchange_n(&state->has_settled, 0, __ATOMIC_SEQ_CST);
+}
+/* The thread that runs the lane says that there is more. */
+static inline void wan_lane_note_settled(wan_lane_state *state)
+{
+    __atomic_exchange_n(&state->has_settled, 1, __ATOMIC_SEQ_CST);
+}
 static inline void wan_lane_set_bit(uint64_t *words, uint32_t bucket)
 {
     __atomic_fetch_or(&words[bucket / 64], (uint64_t)1 << bucket % 64, __ATOMIC_SEQ_CST);

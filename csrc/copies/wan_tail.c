@@ -124,7 +124,10 @@ void wan_tail_close(wan_tail *tail)
         wan_answers_close(&tail->buckets[n].answers);
         let_go(tail, &tail->buckets[n]);
     }
-    for (uint32_t n = 0; n < WAN_TAIL_LANES_MAX; n++) free(tail->to_send[n]);
+    for (uint32_t n = 0; n < WAN_TAIL_LANES_MAX; n++) {
+        free(tail->to_send[n]);
+        free(tail->settled[n]);
+    }
     wan_heard_close(tail->heard, tail->bucket_count);
     free(tail->feeds);
     free(tail->buckets);
@@ -142,6 +145,8 @@ static int has_queue(const wan_feeds *feeds, const wan_queue *queue)
     return 0;
 }
 
+static void tell_settled(void *tail, uint32_t bucket) { wan_tail_note_settled(tail, bucket); }
+
 /* Begins or ends the feeding of the queues of `feeds` that `others` has not. */
 static wan_status feed(wan_tail *tail, const wan_feeds *feeds, const wan_feeds *others, int begins)
 {
@@ -157,6 +162,7 @@ static wan_status feed(wan_tail *tail, const wan_feeds *feeds, const wan_feeds *
             const uint64_t last = bucket->role == WAN_TAIL_LEARNER ? 0 : bucket->last;
             status =
                 wan_queue_feed(item->queue, item->first + number, begins ? &bucket->counted : NULL, bucket->life, last);
+            wan_queue_tell_settled(item->queue, item->first + number, begins ? tell_settled : NULL, tail);
             wan_lock_release(item->lock);
             wan_lock_release(&bucket->lock);
         }
@@ -211,9 +217,15 @@ wan_status wan_tail_add_lane(wan_tail *tail, uint32_t lane, wan_lane_state *stat
     if (lane >= WAN_TAIL_LANES_MAX)
         return WAN_FAIL(WAN_INVALID, "lane %" PRIu32 ", and there are at most %u", lane, WAN_TAIL_LANES_MAX);
     if (!tail->to_send[lane]) {
-        uint64_t *bits = calloc(words_of(tail), sizeof *bits);
-        if (!bits) return WAN_FAIL(WAN_NO_MEMORY, "no memory for lane %" PRIu32, lane);
+        uint64_t *bits = calloc(words_of(tail), sizeof *bits), *settled = calloc(words_of(tail), sizeof *settled);
+        if (!bits || !settled) {
+            free(bits);
+            free(settled);
+            return WAN_FAIL(WAN_NO_MEMORY, "no memory for lane %" PRIu32, lane);
+        }
+        __atomic_store_n(&tail->settled[lane], settled, __ATOMIC_RELEASE);
         __atomic_store_n(&tail->to_send[lane], bits, __ATOMIC_RELEASE);
+        if (lane >= tail->lane_limit) __atomic_store_n(&tail->lane_limit, lane + 1, __ATOMIC_RELEASE);
     }
     __atomic_store_n(&tail->lanes[lane], state, __ATOMIC_RELEASE);
     return WAN_OK;
@@ -227,6 +239,8 @@ void wan_tail_remove_lane(wan_tail *tail, uint32_t lane)
         wan_lock_take(&tail->buckets[n].lock);
         wan_lock_release(&tail->buckets[n].lock);
     }
+    wan_lock_take(&tail->lanes_lock);
+    wan_lock_release(&tail->lanes_lock);
 }
 
 /* Wakes a thread that waits on its file, and has said so in `asleep`. */
@@ -245,6 +259,27 @@ void wan_lane_wake(wan_lane_state *state)
     const uint64_t one = 1;
     ssize_t written = write(was == WAN_LANE_WAITS ? state->wake_file : state->rest_file, &one, sizeof one);
     (void)written; /* It is full: the thread is about to wake. */
+}
+
+/* Tells a lane's thread that a tail has a bit in `settled` for it. Under `lanes_lock`. */
+static void note_lane(const wan_tail *tail, uint32_t lane)
+{
+    wan_lane_state *state = __atomic_load_n(&tail->lanes[lane], __ATOMIC_ACQUIRE);
+    if (state && !__atomic_exchange_n(&state->has_settled, 1, __ATOMIC_SEQ_CST)) wan_lane_wake(state);
+}
+
+void wan_tail_note_settled(wan_tail *tail, uint32_t number)
+{
+    const uint64_t bit = (uint64_t)1 << number % 64;
+    const uint32_t limit = __atomic_load_n(&tail->lane_limit, __ATOMIC_ACQUIRE);
+    for (uint32_t lane = 0; lane < limit; lane++) {
+        uint64_t *words = __atomic_load_n(&tail->settled[lane], __ATOMIC_ACQUIRE);
+        /* If the bit is there, the lane will look at the queue after this. Whoever set it tells the lane. */
+        if (!words || __atomic_fetch_or(&words[number / 64], bit, __ATOMIC_SEQ_CST) & bit) continue;
+        wan_lock_take(&tail->lanes_lock);
+        note_lane(tail, lane);
+        wan_lock_release(&tail->lanes_lock);
+    }
 }
 
 /* Marks the bucket for a lane. Returns whether there is one. Under the bucket's lock. */
@@ -1015,6 +1050,14 @@ uint64_t wan_tail_behind(wan_tail *tail, uint32_t lane)
 
 void wan_tail_rewind(wan_tail *tail, uint32_t lane)
 {
+    uint64_t *settled = __atomic_load_n(&tail->settled[lane], __ATOMIC_ACQUIRE);
+    if (settled && wan_tail_feeds(tail)) {
+        for (uint32_t number = 0; number < tail->bucket_count; number++)
+            __atomic_fetch_or(&settled[number / 64], (uint64_t)1 << number % 64, __ATOMIC_SEQ_CST);
+        wan_lock_take(&tail->lanes_lock);
+        note_lane(tail, lane);
+        wan_lock_release(&tail->lanes_lock);
+    }
     for (uint32_t number = 0; number < tail->bucket_count; number++) {
         wan_tail_bucket *bucket = &tail->buckets[number];
         wan_lock_take(&bucket->lock);

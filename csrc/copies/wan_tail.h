@@ -155,7 +155,7 @@ enum {
 };
 
 /* What the tails of all regions know of the lane to one other member. Its owner (a LaneSender) keeps it alive as long
- * as a tail names it. All fields but the last two are atomic. */
+ * as a tail names it. All fields but `run` and `runner` are atomic. */
 typedef struct {
     uint32_t asleep;            /* WAN_LANE_* */
     int wake_file, rest_file;   /* Each an eventfd. */
@@ -167,6 +167,7 @@ typedef struct {
      * from elsewhere, or it is `until_us`. Then somebody else runs it, or it rests. Set before it rests. */
     void (*run)(void *runner, const wan_lane_wait *wait);
     void *runner;
+    uint32_t has_settled; /* Some tail has a bit in `settled` for this lane. Whoever sets it wakes the lane. Atomic. */
 } wan_lane_state;
 
 enum { WAN_COPY_LEARNING = 0, WAN_COPY_WAITED = 1 }; /* Waited: a change counts only when this copy has it too. */
@@ -281,6 +282,11 @@ typedef struct wan_tail {
     wan_lane_state *lanes[WAN_TAIL_LANES_MAX]; /* NULL: there is none of this number. Published atomically. */
     /* For each lane: a bit for each bucket that has something to send on it. Allocated with the lane. */
     uint64_t *to_send[WAN_TAIL_LANES_MAX];
+    /* The same for buckets of which more events have left queues here than the lane has told. */
+    uint64_t *settled[WAN_TAIL_LANES_MAX];
+    uint32_t lane_limit; /* No lane has this number or a higher one. Atomic; it only grows. */
+    /* Keeps the lanes that are named here alive for wan_tail_note_settled. No lock is taken under it. */
+    wan_lock lanes_lock;
     uint64_t lease_until_us; /* The coordinator's lease, by wan_monotonic_us. Atomic. */
     /* So long a primary takes changes, counts them and answers reads, though the coordinator is silent. It holds for
      * every primary, with copies in sync or without. WAN_NEVER: for ever. Atomic. */
@@ -475,7 +481,10 @@ void wan_tail_charge(wan_tail *tail, wan_tail_bucket *bucket);
 /* How many bytes of changes the copy at the end of a lane has yet to acknowledge, over all buckets that are led. Of a
  * bucket with several copies that is what any of them lacks. */
 uint64_t wan_tail_behind(wan_tail *tail, uint32_t lane);
-/* The connection is new: everything behind `acked` is sent again, images begin anew. */
+/* Events of a bucket have left a queue that it feeds: the lanes tell the other members. Any lock may be held. */
+void wan_tail_note_settled(wan_tail *tail, uint32_t bucket);
+/* The connection is new: everything behind `acked` is sent again, images begin anew, and what is settled is told again.
+ */
 void wan_tail_rewind(wan_tail *tail, uint32_t lane);
 
 #endif

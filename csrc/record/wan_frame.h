@@ -33,6 +33,7 @@ enum {
     WAN_FRAME_LANE_IMAGE,
     WAN_FRAME_LANE_ANSWER,
     WAN_FRAME_STREAM, /* Of a data connection: WAN_FRAME_REGION names a region, this one a stream. */
+    WAN_FRAME_LANE_SETTLED,
     WAN_FRAME_TYPE_COUNT
 };
 /* Flags of a frame: the payload is an lz4 block. */

@@ -227,6 +227,7 @@ void wan_queue_conflate_with(wan_queue *queue, wan_partition *partition, uint64_
                 &(wan_hole){(uint32_t)(partition - queue->partitions), WAN_HOLE_CONFLATED, slot->sequence},
                 sizeof(wan_hole));
         } else { /* The disk gets both in one block, or the newer one later. */
+            partition->replaced_by = sequence;
             make_hole(queue, partition, slot->sequence, WAN_HOLE_CONFLATED);
             queue->conflated++;
         }
@@ -608,9 +609,15 @@ static void forget_run(wan_queue *queue, wan_partition *partition, uint64_t firs
     wan_add_guarded(&queue->bytes, -bytes);
 }
 
-uint64_t wan_queue_remove(wan_queue *queue, uint32_t number, uint64_t through)
+/* Tells that events of a stream have left. */
+static inline void tell_settled(const wan_partition *partition)
 {
-    wan_partition *partition = &queue->partitions[number];
+    if (partition->tell) partition->tell(partition->teller, partition->bucket);
+}
+
+/* As wan_queue_remove. Nobody is told. */
+static uint64_t remove_through(wan_queue *queue, wan_partition *partition, uint64_t through)
+{
     if (queue->broken) return 0;
     WAN_CHECK(queue, through <= partition->peeked, 0);
     uint64_t before = partition->events;
@@ -626,18 +633,27 @@ uint64_t wan_queue_remove(wan_queue *queue, uint32_t number, uint64_t through)
     return before - partition->events;
 }
 
+uint64_t wan_queue_remove(wan_queue *queue, uint32_t number, uint64_t through)
+{
+    wan_partition *partition = &queue->partitions[number];
+    const uint64_t removed = partition->removed, count = remove_through(queue, partition, through);
+    if (partition->removed != removed) tell_settled(partition);
+    return count;
+}
+
 /* Removes holes at the very front at once, if nothing is on its way. The receiver is told that they are settled. And a
  * queue that conflates for days does not keep their entries. Where another member leads they stay: that one says when
  * they are settled, and until the copy is whole its image may fill them. */
 static void drop_front_holes(wan_queue *queue, wan_partition *partition)
 {
     if (partition->peeked != partition->removed || !partition->leads) return;
-    uint64_t end = counts_through(queue, partition);
+    const uint64_t end = counts_through(queue, partition), removed = partition->removed;
     while (partition->removed < end && !*entry_of(partition, partition->removed + 1)) {
         partition->peeked = ++partition->removed;
         if (partition->removed % WAN_BLOCK_ENTRIES == 0) drop_first_block(queue, partition);
     }
     wan_queue_unpin_file(queue, partition);
+    if (partition->removed != removed) tell_settled(partition);
 }
 
 static void make_hole(wan_queue *queue, wan_partition *partition, uint64_t sequence, uint32_t reason)
@@ -796,23 +812,70 @@ uint64_t wan_queue_count(wan_queue *queue, uint32_t number)
     return wan_partition_ready(partition) - before;
 }
 
+/* Drops all events through `through` <= appended that another member is done with. Nothing is on its way. */
+static uint64_t settle(wan_queue *queue, wan_partition *partition, uint64_t through)
+{
+    while (partition->peeked < through) {
+        const uint64_t sequence = ++partition->peeked;
+        const int lives = *entry_of(partition, sequence) != 0;
+        partition->unpeeked -= (uint64_t)lives;
+        if (sequence <= partition->counted) continue;
+        partition->counted = sequence;
+        partition->uncounted_events -= (uint64_t)lives;
+    }
+    const uint64_t count = remove_through(queue, partition, partition->peeked);
+    queue->removed_by_primary += count;
+    return count;
+}
+
 wan_status wan_queue_settle(wan_queue *queue, uint32_t number, uint64_t through)
 {
     wan_partition *partition = &queue->partitions[number];
     if (queue->broken) return wan_refuse_broken(queue->broken);
     WAN_CHECK(queue, partition->peeked == partition->removed, WAN_BROKEN);
     wan_status status = through > partition->appended ? wan_queue_skip_to(queue, partition, through) : WAN_OK;
-    if (status != WAN_OK) return status;
-    while (partition->peeked < through) {
-        const uint64_t sequence = ++partition->peeked;
-        const int lives = *entry_of(partition, sequence) != 0;
-        partition->unpeeked -= lives;
-        if (sequence <= partition->counted) continue;
-        partition->counted = sequence;
-        partition->uncounted_events -= lives;
+    if (status == WAN_OK) (void)settle(queue, partition, through);
+    return status;
+}
+
+void wan_queue_tell_settled(wan_queue *queue, uint32_t number, void (*tell)(void *teller, uint32_t bucket),
+                            void *teller)
+{
+    queue->partitions[number].tell = tell;
+    queue->partitions[number].teller = teller;
+}
+
+uint64_t wan_queue_settled(wan_queue *queue, uint32_t number, int *waits)
+{
+    wan_partition *partition = &queue->partitions[number];
+    *waits = 0;
+    if (queue->broken || !partition->stream) return 0;
+    const uint64_t counted = __atomic_load_n(partition->stream, __ATOMIC_ACQUIRE);
+    const uint64_t removed = partition->removed < counted ? partition->removed : counted;
+    for (int n = 0; n < 2; n++) {
+        if (partition->telling_after <= counted) partition->tellable = partition->telling;
+        if (partition->tellable < partition->telling || partition->telling >= removed) break;
+        partition->telling = removed;
+        partition->telling_after = partition->replaced_by;
     }
-    queue->forgotten += wan_queue_remove(queue, number, partition->peeked);
-    return WAN_OK;
+    *waits = partition->tellable < partition->removed;
+    return partition->tellable;
+}
+
+void wan_queue_hear_settled(wan_queue *queue, uint32_t number, uint64_t through)
+{
+    wan_partition *partition = &queue->partitions[number];
+    if (partition->settle_through < through) partition->settle_through = through;
+}
+
+uint64_t wan_queue_go_on_settling(wan_queue *queue, uint32_t number, uint64_t limit)
+{
+    wan_partition *partition = &queue->partitions[number];
+    uint64_t through =
+        partition->settle_through < partition->appended ? partition->settle_through : partition->appended;
+    if (limit < through) through = limit;
+    if (queue->broken || through <= partition->removed || partition->peeked != partition->removed) return 0;
+    return settle(queue, partition, through);
 }
 
 uint64_t wan_queue_begin_anew(wan_queue *queue, uint32_t number, uint64_t life)
@@ -824,7 +887,7 @@ uint64_t wan_queue_begin_anew(wan_queue *queue, uint32_t number, uint64_t life)
         wan_queue_pin(queue, number, sequence);
     partition->peeked = partition->counted = partition->appended;
     partition->unpeeked = partition->uncounted_events = 0;
-    const uint64_t dropped = wan_queue_remove(queue, number, partition->appended);
+    const uint64_t dropped = remove_through(queue, partition, partition->appended);
     queue->forgotten += dropped;
     while (partition->block_count) drop_first_block(queue, partition);
     free(partition->index); /* Sequences are given again, and a slot must not seem to name a new event. */
@@ -833,6 +896,7 @@ uint64_t wan_queue_begin_anew(wan_queue *queue, uint32_t number, uint64_t life)
     partition->removed = partition->peeked = partition->appended = partition->counted = 0;
     partition->durable = partition->taken = partition->duplicate_through = partition->known_holes = 0;
     partition->settle_through = 0;
+    partition->tellable = partition->telling = partition->telling_after = partition->replaced_by = 0;
     partition->life = life;
     return dropped;
 }

@@ -84,6 +84,13 @@ typedef struct {
     /* The remote site has everything of the stream through here, as another member says. It is removed as soon as
      * nothing of the partition is on its way. Above `removed`, or of no meaning. */
     uint64_t settle_through;
+    /* Whoever is told that events of a stream have left for another reason than that. NULL: nobody. */
+    void (*tell)(void *teller, uint32_t bucket);
+    void *teller;
+    /* What other members may be told: that all through `tellable` has left. Through `telling` it has left too, but
+     * there are events among it that a newer one replaced, which may be as new as `telling_after`: it may be told when
+     * that counts. `replaced_by`: the newest event that ever replaced an older one. tellable <= telling <= removed */
+    uint64_t tellable, telling, telling_after, replaced_by;
     /* A ring of entry blocks. The block of a sequence has the number (sequence - 1) / WAN_BLOCK_ENTRIES. Its capacity
      * is a power of two. */
     wan_block *blocks;
@@ -136,8 +143,9 @@ typedef struct {
      * was not written. Otherwise NULL. */
     wan_buffer *superseded;
     uint64_t conflated; /* Events that a newer update has ever replaced in the queue. */
-    /* Events that went because a bucket began anew here, or because its primary was done with them. */
-    uint64_t forgotten;
+    uint64_t forgotten; /* Events that went because a bucket began anew here. */
+    /* Events that went because another member, which sends them, was done with them. */
+    uint64_t removed_by_primary;
     /* The first check of our own that failed, or NULL. From then on the queue changes nothing and hands nothing out. */
     const wan_breakage *broken;
 } wan_queue;
@@ -281,6 +289,18 @@ wan_status wan_queue_move_to_run(wan_queue *queue, const wan_stream_run *run, wa
 /* One of so many dispatchers reads no record any more that it peeked. Partition n is of dispatcher n modulo their
  * count. */
 void wan_queue_let_go(wan_queue *queue, uint32_t dispatcher, uint32_t dispatchers);
+/* From now on `tell(teller, bucket)` is called, under the queue's lock, when events leave a stream partition that other
+ * members may have: acknowledged, or dropped. NULL: nobody is told. */
+void wan_queue_tell_settled(wan_queue *queue, uint32_t partition, void (*tell)(void *teller, uint32_t bucket),
+                            void *teller);
+/* Through which sequence other members may be told that all events of a stream partition have left. 0: none. *waits:
+ * more has left, and may be told when more changes count. */
+uint64_t wan_queue_settled(wan_queue *queue, uint32_t partition, int *waits);
+/* Another member says that all events of a stream partition through `through` have left its queue. */
+void wan_queue_hear_settled(wan_queue *queue, uint32_t partition, uint64_t through);
+/* Drops the events that another member said to have left its queue, up to `limit`. Nothing happens while any of the
+ * partition is on its way. Returns how many events were dropped. */
+uint64_t wan_queue_go_on_settling(wan_queue *queue, uint32_t partition, uint64_t limit);
 /* The bucket that feeds a partition begins anew in this life: all events are dropped, and sequences begin at 1 again.
  * Of what is on its way, nothing can be acknowledged any more. Returns how many were dropped. */
 uint64_t wan_queue_begin_anew(wan_queue *queue, uint32_t partition, uint64_t life);

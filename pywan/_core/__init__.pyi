@@ -294,6 +294,11 @@ class EventQueue:
         """Makes one event a hole, as a filter would."""
     def rewind(self, partition: int) -> None:
         """Makes the dispatcher send again what was peeked and not removed, as possible duplicates."""
+    def keep_settled(self, keep: bool) -> None:
+        """With `keep`, events that another member tells as settled stay until `take_settled` takes them."""
+    def take_settled(self, count: int) -> list[tuple[_Record, _Position]]:
+        """Waits until another member tells events as settled that this one keeps (`keep_settled`), or until
+        `keep_settled` is called."""
     def replay_into(self, other: EventQueue, force: bool = False, stays: int = -1) -> int:
         """Moves every event to the end of another queue."""
     def lowest_copied(self, until_empty: bool = False) -> dict[int, int]:

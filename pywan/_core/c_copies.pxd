@@ -122,6 +122,7 @@ cdef extern from "copies/wan_tail.h" nogil:
         uint64_t *shard_last
         wan_lane_state *lanes[WAN_TAIL_LANES_MAX]
         uint64_t *to_send[WAN_TAIL_LANES_MAX]
+        uint64_t *settled[WAN_TAIL_LANES_MAX]
         uint64_t lease_until_us, heard_limit_us
     ctypedef struct wan_tail_reservation:
         wan_tail_bucket *bucket
@@ -177,6 +178,7 @@ cdef extern from "copies/wan_tail.h" nogil:
     bint wan_tail_has_learner(const wan_tail *tail, uint32_t bucket)
     void wan_tail_charge(wan_tail *tail, wan_tail_bucket *bucket)
     uint64_t wan_tail_behind(wan_tail *tail, uint32_t lane)
+    void wan_tail_note_settled(wan_tail *tail, uint32_t bucket)
     void wan_tail_rewind(wan_tail *tail, uint32_t lane)
 
 cdef extern from "copies/wan_contact.h" nogil:

@@ -5,6 +5,7 @@ from pywan._core.c_copies cimport *
 
 cdef extern from "copies/wan_lane.h" nogil:
     enum: WAN_FRAME_LANE_REGIONS, WAN_FRAME_LANE_CHANGES, WAN_FRAME_LANE_IMAGE, WAN_FRAME_LANE_ANSWER
+    enum: WAN_FRAME_LANE_SETTLED
     enum: WAN_PROMISE_US, WAN_PROMISE_KEPT_US, WAN_LANE_REGIONS_MAX, WAN_LANE_SECTIONS_MAX, WAN_LANE_NAME_BYTES_MAX
     enum: WAN_IMAGE_ENTRIES, WAN_IMAGE_SHRUNK, WAN_IMAGE_ANSWERS, WAN_IMAGE_EVENTS
     enum: WAN_ANSWER_APPLIED, WAN_ANSWER_REFUSED, WAN_ANSWER_LATER, WAN_ANSWER_IMAGE
@@ -28,11 +29,17 @@ cdef extern from "copies/wan_lane.h" nogil:
         uint32_t region, bucket
         uint64_t life, epoch, sequence
         uint8_t kind
+    ctypedef struct wan_lane_settled:
+        uint64_t sender, life, through
+        uint32_t region, bucket
     int wan_epoch_order(uint64_t life, uint64_t epoch, uint64_t other_life, uint64_t other_epoch)
     void wan_lane_set_asleep(wan_lane_state *state, uint32_t value)
     bint wan_lane_change(wan_lane_state *state, uint32_t before, uint32_t now)
     void wan_lane_set_connected(wan_lane_state *state, uint32_t value)
     uint32_t wan_lane_take_wish(wan_lane_state *state)
+    uint32_t wan_lane_has_settled(const wan_lane_state *state)
+    void wan_lane_take_settled(wan_lane_state *state)
+    void wan_lane_note_settled(wan_lane_state *state)
     uint64_t wan_lane_bits(const uint64_t *word)
     void wan_lane_set_bit(uint64_t *words, uint32_t bucket)
     void wan_lane_clear_bit(uint64_t *words, uint32_t bucket)

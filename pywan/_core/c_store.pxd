@@ -44,7 +44,7 @@ cdef extern from "store/wan_queue.h" nogil:
         uint8_t persistent
         uint64_t events
         uint64_t bytes
-        uint64_t conflated, forgotten
+        uint64_t conflated, forgotten, removed_by_primary
         wan_buffer *holes
         wan_buffer *superseded
         const wan_breakage *broken
@@ -79,6 +79,9 @@ cdef extern from "store/wan_queue.h" nogil:
     void wan_queue_make_hole(wan_queue *queue, uint32_t partition, uint64_t sequence, uint32_t reason)
     void wan_queue_settle_superseded(wan_queue *queue, const wan_buffer *superseded)
     void wan_queue_made_durable(wan_queue *queue, uint32_t partition, uint64_t durable)
+    uint64_t wan_queue_settled(wan_queue *queue, uint32_t partition, int *waits)
+    void wan_queue_hear_settled(wan_queue *queue, uint32_t partition, uint64_t through)
+    uint64_t wan_queue_go_on_settling(wan_queue *queue, uint32_t partition, uint64_t limit)
     wan_status wan_queue_settle(wan_queue *queue, uint32_t partition, uint64_t through)
     uint64_t wan_queue_count(wan_queue *queue, uint32_t partition)
     wan_status wan_queue_add_run(wan_queue *queue, uint16_t region, uint32_t buckets, uint32_t align, uint32_t *first)

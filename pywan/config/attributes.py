@@ -105,6 +105,15 @@ _GatewayEventFilters = Annotated[
 ]
 
 
+_AcknowledgeOnce = Annotated[
+    bool,
+    Attribute(
+        "call `after_acknowledgement` once a site, on the member that sent the event",
+        more="Otherwise it is called on each member that holds the event, as in Geode",
+    ),
+]
+
+
 def check_queue(queue: SenderAttributes | AsyncEventQueueAttributes) -> None:
     """Raises ConfigurationError if attributes of a queue contradict each other."""
     what = queue.what
@@ -149,6 +158,7 @@ class SenderChanges:
         ),
     ] = 0
     gateway_event_filters: _GatewayEventFilters = ()
+    acknowledge_once: _AcknowledgeOnce = False
     group_transaction_events: Annotated[
         bool,
         Attribute(
@@ -370,6 +380,7 @@ class AsyncEventQueueChanges:
         ),
     ] = 0
     gateway_event_filters: _GatewayEventFilters = ()
+    acknowledge_once: _AcknowledgeOnce = False
 
 
 @dataclass

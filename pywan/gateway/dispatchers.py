@@ -14,6 +14,7 @@ from pywan.base.repeats import Repeats
 from pywan.base.threads import start_essential, told_error
 from pywan.config.attributes import QueueAttributes
 from pywan.errors import GatewaySenderError, PywanError
+from pywan.gateway.elsewhere import SentElsewhere
 from pywan.gateway.filters import SenderFilters
 from pywan.gateway.parked import ParkedEvents
 from pywan.gateway.queue import SenderQueue
@@ -148,6 +149,7 @@ class Dispatchers:
         self._threads: list[threading.Thread] = []
         self._stopping = threading.Event()
         self._stopping.set()
+        self._elsewhere = SentElsewhere(queue.events, self._stopping)
         # The reason why the last attempt to connect failed. None while a dispatcher is connected.
         self.trouble: str | None = None
         self._repeats = Repeats()  # Limits the log lines about troubles, until a receiver shows progress.
@@ -212,6 +214,9 @@ class Dispatchers:
                 filters.choose if filters.decides_transmit else None,
                 filters.tell_acknowledged if filters.hears_acknowledgements else None,
             )
+        self._elsewhere.configure(filters, tells=filters.hears_acknowledgements and not a.acknowledge_once)
+        if self.is_running:
+            self._follow_others()
         self._queue.events.wake()  # A dispatcher that waits for a full batch must look at the new attributes.
 
     def pause(self, is_paused: bool) -> None:
@@ -244,12 +249,20 @@ class Dispatchers:
         for each in self._each:
             name = f"{self._attributes.thread_name}-{each.index}"
             self._threads.append(start_essential(f"{self._what} is not started", name, self._dispatch, each))
+        self._follow_others()
+
+    def _follow_others(self) -> None:
+        """Has the filters hear of events that other members sent, if they want to."""
+        thread = self._elsewhere.follow(f"{self._what} is not started", f"{self._attributes.thread_name}-elsewhere")
+        if thread is not None:
+            self._threads.append(thread)
 
     def end(self) -> None:
         """Ends the threads. GatewaySenderError if one of them does not end in time."""
         self._stopping.set()
         for each in self._each:
             each.end()
+        self._elsewhere.end()
         deadline = time.monotonic() + JOIN_TIMEOUT_S
         for thread in self._threads:
             if thread is not threading.current_thread() and not self.ends.is_own_thread:

@@ -92,7 +92,7 @@ static uint64_t build(random_source *source, uint8_t type)
     const uint32_t count = 1 + random_below(source, SECTIONS);
     uint8_t *at = bytes;
     memset(bytes, 0, sizeof bytes);
-    if (type == WAN_FRAME_LANE_CHANGES || type == WAN_FRAME_LANE_ANSWER) {
+    if (type == WAN_FRAME_LANE_CHANGES || type == WAN_FRAME_LANE_ANSWER || type == WAN_FRAME_LANE_SETTLED) {
         *(wan_lane_head *)at = (wan_lane_head){.count = count};
         at += sizeof(wan_lane_head);
     }
@@ -107,6 +107,10 @@ static uint64_t build(random_source *source, uint8_t type)
         } else if (type == WAN_FRAME_LANE_ANSWER) {
             *(wan_lane_answer *)at = (wan_lane_answer){.kind = (uint8_t)random_below(source, WAN_ANSWER_KINDS)};
             at += sizeof(wan_lane_answer);
+        } else if (type == WAN_FRAME_LANE_SETTLED) {
+            *(wan_lane_settled *)at =
+                (wan_lane_settled){.sender = n, .life = 1, .through = 1 + random_next(source) / 4};
+            at += sizeof(wan_lane_settled);
         } else if (type == WAN_FRAME_LANE_REGIONS) {
             wan_lane_region *region = (wan_lane_region *)at;
             *region = (wan_lane_region){random_below(source, WAN_LANE_REGIONS_MAX), 1, 1 + random_below(source, 40), 0};
@@ -185,6 +189,11 @@ static void touch(uint8_t type, const uint8_t *payload, uint64_t length)
         } else at += sizeof *image + image->count * sizeof(wan_shrunk);
     } else if (type == WAN_FRAME_LANE_ANSWER) {
         at += sizeof(wan_lane_head) + ((const wan_lane_head *)payload)->count * sizeof(wan_lane_answer);
+    } else if (type == WAN_FRAME_LANE_SETTLED) {
+        const uint32_t count = ((const wan_lane_head *)payload)->count;
+        const wan_lane_settled *settled = (const wan_lane_settled *)(at + sizeof(wan_lane_head));
+        for (uint32_t n = 0; n < count; n++) FUZZ_CHECK(settled[n].through - 1 < UINT64_MAX / 2);
+        at = (const uint8_t *)(settled + count);
     } else if (type == WAN_FRAME_LANE_REGIONS) {
         while (at < end) {
             const wan_lane_region *region = (const wan_lane_region *)at;
@@ -198,7 +207,7 @@ static void touch(uint8_t type, const uint8_t *payload, uint64_t length)
 
 void fuzz_once(random_source *source)
 {
-    const uint8_t type = (uint8_t)(WAN_FRAME_LANE_REGIONS + random_below(source, 4));
+    const uint8_t type = (uint8_t)(WAN_FRAME_LANE_REGIONS + random_below(source, 5));
     uint64_t length = build(source, type);
     FUZZ_CHECK(wan_lane_check(type, bytes, length) == WAN_OK);
     fuzz_mutate(source, bytes, random_below(source, 2) && length > 100 ? 100 : (size_t)length);

@@ -115,6 +115,84 @@ static void a_partition_begins_anew_with_its_bucket(void)
     close_queue();
 }
 
+static uint32_t told;
+static void note_told(void *teller, uint32_t bucket)
+{
+    EXPECT(teller == &told && bucket == queue.partitions[0].bucket);
+    told++;
+}
+
+static void what_left_a_stream_may_be_told_when_it_and_all_that_replaced_it_counts(void)
+{
+    wan_record *records[8];
+    uint64_t counted = 0;
+    int waits = 0;
+    told = 0;
+    open_queue(1);
+    EXPECT_EQUAL(wan_queue_feed(&queue, 0, &counted, 1), WAN_OK);
+    wan_queue_tell_settled(&queue, 0, note_told, &told);
+    EXPECT_EQUAL(append_at(2), WAN_OK);
+    counted = 3;
+    wan_queue_count(&queue, 0);
+    EXPECT_EQUAL(wan_queue_settled(&queue, 0, &waits), 1); /* The hole. */
+    EXPECT(!waits && told == 1);
+    EXPECT_EQUAL(append_at(5), WAN_OK); /* It replaces 2. */
+    EXPECT(queue.partitions[0].removed == 2 && told == 2);
+    EXPECT(wan_queue_settled(&queue, 0, &waits) == 1 && waits);
+    counted = 6;
+    EXPECT_EQUAL(append_at(8), WAN_OK); /* It replaces 5, and does not count. What 5 replaced may be told. */
+    EXPECT(wan_queue_settled(&queue, 0, &waits) == 2 && !waits);
+    wan_queue_count(&queue, 0);
+    EXPECT(wan_queue_settled(&queue, 0, &waits) == 2 && waits);
+    counted = 8;
+    wan_queue_count(&queue, 0);
+    EXPECT_EQUAL(peek(8, records), 1);
+    EXPECT_EQUAL(wan_queue_remove(&queue, 0, 8), 1);
+    EXPECT(wan_queue_settled(&queue, 0, &waits) == 8 && !waits);
+    EXPECT_EQUAL(append_at(9), WAN_OK);
+    uint64_t dropped = 0;
+    EXPECT_EQUAL(wan_queue_clear(&queue, &dropped), WAN_OK); /* A lost change would give 9 to another one. */
+    EXPECT(wan_queue_settled(&queue, 0, &waits) == 8 && waits);
+    const uint32_t before = told;
+    EXPECT_EQUAL(wan_queue_settle(&queue, 0, 20), WAN_OK); /* What another member told is not told again. */
+    EXPECT_EQUAL(wan_queue_begin_anew(&queue, 0, 2), 0);
+    EXPECT(wan_queue_settled(&queue, 0, &waits) == 0 && !waits && told == before);
+    close_queue();
+}
+
+static void what_another_member_removed_goes_when_nothing_is_on_its_way(void)
+{
+    wan_record *records[8];
+    uint64_t counted = 9;
+    open_queue(0);
+    EXPECT_EQUAL(wan_queue_feed(&queue, 0, &counted, 1), WAN_OK);
+    for (uint64_t n = 1; n <= 6; n++) EXPECT_EQUAL(append_at(n), WAN_OK);
+    wan_queue_count(&queue, 0);
+    EXPECT_EQUAL(peek(2, records), 2);
+    wan_queue_hear_settled(&queue, 0, 4);
+    wan_queue_hear_settled(&queue, 0, 3);
+    EXPECT_EQUAL(wan_queue_go_on_settling(&queue, 0, UINT64_MAX), 0);
+    EXPECT_EQUAL(wan_queue_remove(&queue, 0, 1), 1);
+    EXPECT_EQUAL(wan_queue_go_on_settling(&queue, 0, UINT64_MAX), 0);
+    wan_queue_rewind(&queue, 0);
+    EXPECT_EQUAL(wan_queue_go_on_settling(&queue, 0, 3), 2);
+    EXPECT_EQUAL(wan_queue_go_on_settling(&queue, 0, UINT64_MAX), 1);
+    EXPECT_EQUAL(wan_queue_go_on_settling(&queue, 0, UINT64_MAX), 0);
+    wan_queue_hear_settled(&queue, 0, 7); /* Of events that come later. */
+    EXPECT_EQUAL(wan_queue_go_on_settling(&queue, 0, UINT64_MAX), 2);
+    EXPECT_EQUAL(append_at(7), WAN_OK);
+    EXPECT_EQUAL(append_at(8), WAN_OK);
+    EXPECT_EQUAL(wan_queue_go_on_settling(&queue, 0, UINT64_MAX), 1);
+    EXPECT(queue.removed_by_primary == 6 && queue.events == 1 && queue.partitions[0].removed == 7);
+    wan_queue_count(&queue, 0);
+    EXPECT_EQUAL(peek(8, records), 1);
+    wan_queue_rewind(&queue, 0);
+    wan_queue_hear_settled(&queue, 0, 20);
+    wan_queue_set_life(&queue, 0, 2); /* In another life that means nothing. */
+    EXPECT_EQUAL(wan_queue_go_on_settling(&queue, 0, UINT64_MAX), 0);
+    close_queue();
+}
+
 static void an_image_fills_the_holes_before_what_the_stream_brought(void)
 {
     wan_record *records[8];
@@ -928,6 +1006,10 @@ const test_case queue_tests[] = {
     {"a bucket gives events their sequences, and says which of them count",
      a_bucket_gives_events_their_sequences_and_says_which_of_them_count},
     {"a partition begins anew with its bucket", a_partition_begins_anew_with_its_bucket},
+    {"what left a stream may be told when it, and all that replaced it, counts",
+     what_left_a_stream_may_be_told_when_it_and_all_that_replaced_it_counts},
+    {"what another member removed goes when nothing is on its way",
+     what_another_member_removed_goes_when_nothing_is_on_its_way},
     {"an image fills the holes before what the stream brought",
      an_image_fills_the_holes_before_what_the_stream_brought},
     {"the events of a region move into its streams, and what is on its way stays readable",

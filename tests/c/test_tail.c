@@ -4,6 +4,7 @@
 
 #include "harness.h"
 #include "base/wan_clock.h"
+#include "copies/wan_lane.h"
 #include "copies/wan_tail.h"
 #include "region/wan_table.h"
 
@@ -432,6 +433,34 @@ static void a_lane_that_sleeps_is_woken_once_and_one_that_works_is_not(void)
     all.lanes[0].asleep = 1;
     put(&all, 64, 3);
     EXPECT(!was_woken(&all, 0));
+    end(&all);
+}
+
+static int takes_settled(tails *all, uint32_t lane)
+{
+    const uint64_t bit = (uint64_t)1 << BUCKET;
+    wan_lane_take_settled(&all->lanes[lane]);
+    return (__atomic_fetch_and(&all->tail.settled[lane][0], ~bit, __ATOMIC_SEQ_CST) & bit) != 0;
+}
+
+static void each_lane_is_woken_once_for_what_is_settled_until_it_has_told_that(void)
+{
+    tails all;
+    begin(&all, WAN_TAIL_COPY);
+    for (uint32_t n = 0; n < LANES; n++) all.lanes[n].asleep = WAN_LANE_WAITS;
+    wan_tail_note_settled(&all.tail, BUCKET);
+    for (uint32_t n = 0; n < LANES; n++) EXPECT(was_woken(&all, n) && wan_lane_has_settled(&all.lanes[n]));
+    all.lanes[0].asleep = WAN_LANE_WAITS;
+    wan_tail_note_settled(&all.tail, BUCKET);
+    wan_tail_note_settled(&all.tail, BUCKET + 1); /* The lane looks at all buckets. */
+    EXPECT(!was_woken(&all, 0));
+    EXPECT(takes_settled(&all, 0) && !takes_settled(&all, 0));
+    wan_tail_note_settled(&all.tail, BUCKET);
+    EXPECT(was_woken(&all, 0) && takes_settled(&all, 0) && takes_settled(&all, 1));
+    wan_tail_remove_lane(&all.tail, 0);
+    all.lanes[0].asleep = WAN_LANE_WAITS;
+    wan_tail_note_settled(&all.tail, BUCKET);
+    EXPECT(!was_woken(&all, 0) && wan_lane_has_settled(&all.lanes[1]));
     end(&all);
 }
 
@@ -1029,6 +1058,8 @@ const test_case tail_tests[] = {
      the_budget_counts_what_tails_hold_whatever_happens_to_them},
     {"a lane that sleeps is woken once, and one that works is not",
      a_lane_that_sleeps_is_woken_once_and_one_that_works_is_not},
+    {"each lane is woken once for what is settled, until it has told that",
+     each_lane_is_woken_once_for_what_is_settled_until_it_has_told_that},
     {"a lane at rest is run by the thread that waits, and woken for all others",
      a_lane_at_rest_is_run_by_the_thread_that_waits_and_woken_for_all_others},
     {"whoever waits hears that the era is another one", whoever_waits_hears_that_the_era_is_another_one},

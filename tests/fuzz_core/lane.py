@@ -14,15 +14,19 @@ from random import Random
 
 from pywan import _core
 from pywan.errors import ProtocolError
+from pywan.stats import ledger
 from records import PING, PONG, make_record, split_frames
 
+from . import calls
 from .grammar import odd_number
 
-REGIONS, CHANGES, IMAGE, ANSWER = 15, 16, 17, 18
+REGIONS, CHANGES, IMAGE, ANSWER, SETTLED = 15, 16, 17, 18, 20
 SECTION = struct.Struct("<IIQQQQQQII")
 PIECE = struct.Struct("<IIQQQQIIIBBH")
 ITEM = struct.Struct("<IIQQQB7x")
+SETTLED_ITEM = struct.Struct("<QQQII")
 ENTRY = struct.Struct("<IIIBBBB")
+VERDICT = struct.Struct("<QIBBBB")
 IDENTITY = struct.Struct("<QQ")
 BUCKETS = 3
 PROMISE_US = 300_000  # wan_lane.h: WAN_PROMISE_US
@@ -50,6 +54,7 @@ def entry(
     value: bytes = b"",
     *,
     operation: int = 1,
+    decided: bytes = b"",
     found: bytes = b"",
     outcome: int = 1,
     flags: int = 0,
@@ -60,8 +65,14 @@ def entry(
 ) -> bytes:
     record = make_record(key, value, operation=operation, stamp=stamp, recipients=b"")
     identity = IDENTITY.pack(caller, slot << 48 | number) if flags & 1 else b""
-    length = ENTRY.size + len(identity) + len(record) + len(padded(found))
-    return ENTRY.pack(length, 0, len(found), outcome, 0, flags, 0) + identity + record + padded(found)
+    length = ENTRY.size + len(identity) + len(record) + len(decided) + len(padded(found))
+    head = ENTRY.pack(length, len(decided), len(found), outcome, 0, flags, 0)
+    return head + identity + record + decided + padded(found)
+
+
+def enters(sender: int) -> bytes:
+    """What an entry says if its event enters the queue of this sender."""
+    return VERDICT.pack(sender, 0, 0, 0, 0, 0)
 
 
 def forget(caller: int) -> bytes:
@@ -124,6 +135,12 @@ def answer(items: list[tuple[int, int, int, int, int, int]], question: int, coun
     return _core.pack_frame(ANSWER, head + b"".join(ITEM.pack(*item) for item in items), question)
 
 
+def settled_frame(items: list[dict[str, int]], count: int | None = None) -> bytes:
+    head = struct.pack("<II", len(items) if count is None else count, 0)
+    whole = [{"sender": 0, "life": LIFE, "through": 1, "region": 1, "bucket": 0, **item} for item in items]
+    return _core.pack_frame(SETTLED, head + b"".join(SETTLED_ITEM.pack(*item.values()) for item in whole))
+
+
 def answered(payload: bytes) -> list[tuple[int, ...]]:
     """The items of an answer: (region, bucket, life, epoch, sequence, kind)."""
     return list(ITEM.iter_unpack(payload[8:]))
@@ -155,7 +172,69 @@ def check_heard(tail: _core.Tail) -> None:
     assert tail.heard_state()["bytes"] == 0, tail.heard_state()
 
 
-def write_section(source: Random, at: list[int]) -> bytes:
+def hash_of_sender(sender: str = "ln") -> int:
+    """The number by which lanes name a sender: it is in what was decided for an entry of the stream."""
+    name = f"lane{next(_names)}"
+    core = _core.RegionCore(name, _core.Clock(), site=1, buckets=BUCKETS)
+    tail = _core.Tail(BUCKETS, core.shards)
+    core.share(tail, None, False)
+    queue = _core.EventQueue(sender, remote_site=2, partitions=BUCKETS, by_bucket=True)
+    queue.running = True
+    core.attach([queue])
+    tail.add_lane(3, _core.LaneSender(3, "a member", 5000))
+    bucket = bucket_of(b"k")
+    tail.set_role(bucket, _core.TAIL_PRIMARY, LIFE, EPOCH)
+    tail.set_copies(bucket, [(3, _core.COPY_WAITED, 0, 0)])
+    session = _core.CallSession({name: core}.get)
+    session.receive_data(calls.call(calls.REGION, name.encode()), 1)
+    session.receive_data(calls.call(calls.CHANGE, calls.record(b"k", b"v"), bucket=bucket), 1)
+    changed = tail.fetch(bucket, 0)
+    length, decided = struct.unpack_from("<II", changed)
+    return int(struct.unpack_from("<Q", changed, length - decided)[0])
+
+
+SENDER = hash_of_sender()
+
+
+def write_settled(source: Random, at: list[int]) -> bytes:
+    items = []
+    for _ in range(source.choice((1, 1, 3))):
+        bucket = source.randrange(BUCKETS)
+        item = {
+            "sender": source.choice((SENDER, SENDER, 7)),
+            "bucket": bucket,
+            "through": odd_number(source, at[bucket]),
+        }
+        for name, near, bits in (("bucket", bucket, 32), ("region", 1, 32), ("life", LIFE, 64)):
+            if source.random() < 0.03:
+                item[name] = odd_number(source, near, bits)
+        items.append(item)
+    return settled_frame(items, odd_number(source, len(items), 32) if source.random() < 0.02 else None)
+
+
+def move_queue(source: Random, queue: _core.EventQueue) -> None:
+    """The member begins or ends to send, and sends, and callbacks hear of what others sent."""
+    for _name, first, buckets in queue.runs():
+        if source.random() < 0.1:
+            queue.lead(first, [source.randrange(buckets)], source.random() < 0.5)
+        bucket = first + source.randrange(buckets)
+        sent = queue.peek_with_positions(bucket, source.choice((0, 1, 5)))
+        if sent and source.random() < 0.5:
+            queue.remove(bucket, sent[0][0])
+        elif source.random() < 0.3:
+            queue.rewind(bucket)
+    if source.random() < 0.2:
+        queue.keep_settled(source.random() < 0.7)  # It wakes `take_settled`.
+        queue.take_settled(source.choice((1, 3)))
+
+
+def check_queue(queue: _core.EventQueue) -> None:
+    assert ledger(queue.counts())["balanced"], queue.counts()
+    for removed, peeked, appended in queue.positions():
+        assert removed <= peeked <= appended < 1 << 63, queue.positions()
+
+
+def write_section(source: Random, at: list[int], decided: bytes) -> bytes:
     bucket = source.randrange(BUCKETS)
     first, more = at[bucket], {}
     kind = source.random()
@@ -171,6 +250,7 @@ def write_section(source: Random, at: list[int]) -> bytes:
             key,
             bytes(source.choice((0, 3, 200))),
             operation=source.choice((0, 1, 2)),
+            decided=source.choice((b"", decided)),
             found=bytes(source.choice((0, 0, 8, 30))),
             outcome=source.randrange(3),
             flags=source.choice((0, 0, 1, 3)),
@@ -214,18 +294,17 @@ def set_roles(source: Random, tail: _core.Tail) -> set[int]:
     return of_others
 
 
-def run_receiver(source: Random) -> None:
-    name, clock = f"lane{next(_names)}", _core.Clock()
-    core, tail = shared_region(source, name, clock)
-    of_others = set_roles(source, tail)
-    receiver = _core.LaneReceiver({name: core}.get, 5000, 7)
-    session = receiver.open_session()
-    at, asked = [1] * BUCKETS, []
+def write_stream(source: Random, name: str, decided: bytes) -> tuple[bytes, list[tuple[int, int]]]:
+    """What a primary may say, and the types and numbers of the answers to it. `decided`: of entries for a sender."""
+    at, asked = [1] * BUCKETS, list[tuple[int, int]]()
     stream = region_frame(1, name, odd_number(source, BUCKETS, 32) or 1 if source.random() < 0.03 else BUCKETS)
     for question in range(1, source.randrange(2, 25)):
         kind = source.random()
         if kind < 0.1:
             data = _core.pack_frame(PING, b"", question)
+        elif kind < 0.15:
+            stream += write_settled(source, at)  # Not a question.
+            continue
         elif kind < 0.25:
             bucket = source.randrange(BUCKETS)
             keys = [key for key in (b"k%d" % n for n in range(9)) if bucket_of(key) == bucket]
@@ -235,11 +314,27 @@ def run_receiver(source: Random) -> None:
                 more["part"] = source.choice((1, 2, 3, 255))
             data = _core.pack_frame(IMAGE, piece(pieces, max(0, odd_number(source, at[bucket] - 1)), **more), question)
         else:
-            sections = [write_section(source, at) for _ in range(source.choice((1, 1, 2, 5)))]
+            sections = [write_section(source, at, decided) for _ in range(source.choice((1, 1, 2, 5)))]
             count = odd_number(source, len(sections), 32) if source.random() < 0.01 else None
             data = changes(sections, question, count)
         asked.append((PONG if data[4] == PING else ANSWER, question))
         stream += data
+    return stream, asked
+
+
+def run_receiver(source: Random) -> None:
+    name, clock = f"lane{next(_names)}", _core.Clock()
+    core, tail = shared_region(source, name, clock)
+    of_others = set_roles(source, tail)
+    queue = _core.EventQueue("ln", remote_site=2, partitions=BUCKETS, by_bucket=True)
+    decided = b""
+    if source.random() < 0.5:
+        core.attach([queue])
+        queue.keep_settled(source.random() < 0.5)
+        decided = enters(SENDER)
+    receiver = _core.LaneReceiver({name: core}.get, 5000, 7)
+    session = receiver.open_session()
+    stream, asked = write_stream(source, name, decided)
     sent, now, ended, place = b"", 10_000_000, False, 0
     while place < len(stream) and not ended:
         part = stream[place : place + source.choice((1, 40, 500, 5000, 50000))]
@@ -255,6 +350,7 @@ def run_receiver(source: Random) -> None:
             tail.set_role(bucket, source.randrange(5), LIFE, EPOCH + source.randrange(2), TRANSFER)
             of_others.discard(bucket)
         tell_some(source, tail)
+        move_queue(source, queue)
         if source.random() < 0.05:
             receiver.deny(name, source.randrange(BUCKETS), EPOCH + 1)
         while out := session.data_to_send(now):
@@ -266,6 +362,7 @@ def run_receiver(source: Random) -> None:
         assert tail.state(bucket)["counted"] <= tail.last(bucket) < 1 << 63, tail.state(bucket)
         assert bucket not in of_others or tail.last(bucket) == 0
     check_heard(tail)
+    check_queue(queue)
     assert receiver.promise.left_us(now) <= PROMISE_KEPT_US
 
 

@@ -45,6 +45,7 @@ cdef class LaneReceiverSession(Session):
     cdef int apply_image(self, const wan_frame *frame) noexcept nogil
     cdef wan_status apply_piece(self, region_core *core, const wan_lane_image *image,
                                 wan_lane_answer *answer) noexcept nogil
+    cdef int take_settled(self, const wan_frame *frame) noexcept nogil
     cdef int refuse_denied(self) noexcept nogil
     cdef int give_promise(self) noexcept nogil
     cdef void note_contact(self, const wan_frame *frame) noexcept nogil

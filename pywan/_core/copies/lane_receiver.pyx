@@ -9,6 +9,7 @@ from pywan._core.c_record cimport *
 from pywan._core.c_region cimport *
 from pywan._core.c_system cimport *
 from pywan._core.copies.lane_news cimport NEWS_BUCKETS, NEWS_IMAGE, News
+from pywan._core.copies.lane_settled cimport settled_go_on, settled_hear
 from pywan._core.region.region cimport RegionCore
 from pywan._core.region.region_state cimport region_core
 from pywan._core.wire.session cimport ENDED_CLOSED, ENDED_TOLD, GOES_AGAIN, GOES_ON, Session
@@ -314,6 +315,7 @@ cdef class LaneReceiverSession(Session):
                 return status
         elif at.role == WAN_TAIL_LEARNER and image.part == WAN_IMAGE_EVENTS:
             status = region_learn_events(core, image.bucket, <const wan_image_event *>(image + 1), image.count)
+            settled_go_on(core, image.bucket)
             if status != WAN_OK:
                 return status
         elif at.role == WAN_TAIL_LEARNER and image.part == WAN_IMAGE_ANSWERS:
@@ -338,6 +340,19 @@ cdef class LaneReceiverSession(Session):
         set_answer(answer, WAN_ANSWER_IMAGE, image.life, image.epoch, image.transfer)
         self.news.tell(NEWS_IMAGE, image.region, image.bucket, image.transfer)
         return WAN_OK
+
+    # What is settled.
+
+    cdef int take_settled(self, const wan_frame *frame) noexcept nogil:
+        cdef const wan_lane_head *head = <const wan_lane_head *>(frame + 1)
+        cdef const wan_lane_settled *item = <const wan_lane_settled *>(head + 1)
+        cdef region_core *core
+        cdef uint32_t n
+        for n in range(head.count):
+            core = self.region_of(item[n].region)
+            if core != NULL:
+                settled_hear(core, &item[n])
+        return GOES_ON
 
     # Promises.
 
@@ -412,7 +427,8 @@ cdef class LaneReceiverSession(Session):
 
     cdef int take_frame(self, wan_frame *frame) noexcept nogil:
         if frame.flags == 0 and (frame.type == WAN_FRAME_LANE_CHANGES or frame.type == WAN_FRAME_LANE_IMAGE
-                                 or frame.type == WAN_FRAME_LANE_REGIONS or frame.type == WAN_FRAME_PING):
+                                 or frame.type == WAN_FRAME_LANE_REGIONS or frame.type == WAN_FRAME_LANE_SETTLED
+                                 or frame.type == WAN_FRAME_PING):
             if wan_lane_check(frame.type, <const uint8_t *>(frame + 1), frame.length) != WAN_OK:
                 return ENDED_TOLD
             self.note_contact(frame)
@@ -422,6 +438,8 @@ cdef class LaneReceiverSession(Session):
                 return self.apply_image(frame)
             if frame.type == WAN_FRAME_LANE_REGIONS:
                 return self.learn_regions(frame)
+            if frame.type == WAN_FRAME_LANE_SETTLED:
+                return self.take_settled(frame)
             if self.give_promise() and buffer_frame(&self.out, WAN_FRAME_PONG, frame.id, 0, NULL, 0):
                 return GOES_ON
             return ENDED_TOLD

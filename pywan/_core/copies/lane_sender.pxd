@@ -47,6 +47,9 @@ cdef class LaneSenderSession(Session):
     cdef wan_buffer later, to_tell
     cdef uint64_t later_us, tell_us
     cdef bint is_telling
+    # What is settled. Nothing more of it is told before `settled_us`.
+    cdef wan_buffer settled             # wan_lane_head and wan_lane_settled, while a frame is laid out.
+    cdef uint64_t settled_us
     # Who runs the lane. Beside the lane's thread this can be a thread that waits for its change.
     cdef SocketStream stream            # Of the connection. None: there is none.
     cdef readonly uint64_t runs_beside  # How often such a thread did.
@@ -78,6 +81,7 @@ cdef class LaneSenderSession(Session):
     cdef uint64_t slow_from(self) noexcept nogil
     cdef uint64_t ping_from(self) noexcept nogil
     cdef int lay_next(self, uint64_t now_us) noexcept nogil
+    cdef int lay_settled(self, uint64_t now_us) noexcept nogil
     cdef int lay_changes(self, uint64_t now_us) noexcept nogil
     cdef int lay_bucket(self, uint32_t number, uint32_t bucket, uint64_t frame_at, uint32_t sections,
                         uint64_t now_us) noexcept nogil

@@ -11,6 +11,7 @@ from pywan._core.c_record cimport *
 from pywan._core.c_system cimport *
 from pywan._core.copies.lane_image cimport (
     copy_of, image_begin, image_copy, image_is_next, image_lay, image_stays, lane_bucket, lane_image)
+from pywan._core.copies.lane_settled cimport SETTLED_FULL, SETTLED_NO_MEMORY, settled_collect
 from pywan._core.copies.lane_news cimport NEWS_LEARNED, NEWS_REFUSED, NEWS_SLOW, News
 from pywan._core.region.region_state cimport region_core
 from pywan._core.wire.session cimport (
@@ -34,6 +35,7 @@ cdef enum:
     PING_US = 100000                # At most a quarter of the member time-out, so that silence means something.
     LATER_US = 50000                # A copy that said "later" is asked again after so long.
     REST_LOOK_US = 10000            # While another thread runs the lane, the lane's thread looks so often.
+    SETTLED_US = 10000              # What is settled is told again after so long.
     TELL_US = 2000                  # A copy that gets no changes is told what counts after so long.
     # What became of a bucket's turn.
     LAID = 1, HAS_MORE = 2, NO_ROOM = 4
@@ -76,6 +78,7 @@ cdef class LaneSenderSession(Session):
         wan_buffer_close(&self.names)
         wan_buffer_close(&self.later)
         wan_buffer_close(&self.to_tell)
+        wan_buffer_close(&self.settled)
         wan_buffer_close(&self.learners)
         wan_buffer_close(&self.image.entries)
         wan_buffer_close(&self.image.shrunk)
@@ -249,7 +252,7 @@ cdef class LaneSenderSession(Session):
         self.names_told = 0
         self.oldest = self.next_id = 1
         self.bytes_on_way = self.image_bytes_on_way = 0
-        self.asked_us = 0
+        self.asked_us = self.settled_us = 0
         self.answered_us = now_us
         wan_set(&self.state.answered_us, now_us)
         self.is_slow = self.is_telling = self.image_turn = self.has_changes = False
@@ -290,7 +293,8 @@ cdef class LaneSenderSession(Session):
         """Whether there is something to lay out now. It takes no lock of a bucket."""
         cdef uint32_t n, word
         cdef wan_tail *tail
-        cdef bint found = self.names_told < self.names.used
+        cdef bint found = self.names_told < self.names.used or (
+            wan_lane_has_settled(self.state) and self.now_us >= self.settled_us)
         wan_lock_take(&self.lock)
         for n in range(self.region_count if not found else 0):
             tail = self.tail_of(n)
@@ -369,6 +373,8 @@ cdef class LaneSenderSession(Session):
             due = min(due, self.later_us)
         if self.to_tell.used:
             due = min(due, self.tell_us)
+        if wan_lane_has_settled(self.state):
+            due = min(due, self.settled_us)
         if self.image.is_copied and self.image_next_us > now_us:
             due = min(due, self.image_next_us)
         return due
@@ -411,7 +417,7 @@ cdef class LaneSenderSession(Session):
 
     cdef int lay_next(self, uint64_t now_us) noexcept nogil:
         """Lays out one frame. 1: it did; 0: there is none to be laid out now; -1: the detail says why it failed."""
-        cdef int laid = 0, named = 0
+        cdef int laid = 0, named = 0, told = 0
         if self.names_told < self.names.used:
             # Not a question. The window does not count it.
             if not buffer_frame(&self.out, WAN_FRAME_LANE_REGIONS, 0, 0, self.names.bytes + self.names_told,
@@ -419,6 +425,10 @@ cdef class LaneSenderSession(Session):
                 return -1
             self.names_told = self.names.used
             named = 1
+        if wan_lane_has_settled(self.state) and now_us >= self.settled_us:
+            told = self.lay_settled(now_us)
+            if told < 0:
+                return -1
         while laid == 0 and self.has_room():
             if self.copy_image() < 0:
                 return -1
@@ -431,7 +441,39 @@ cdef class LaneSenderSession(Session):
             if (self.image.is_active or self.learners.start == self.learners.used
                     or not self.may_image(0)):
                 break                       # Otherwise a bucket was found whose image is to be sent.
-        return laid or named
+        return laid or named or told
+
+    cdef int lay_settled(self, uint64_t now_us) noexcept nogil:
+        """Lays out what is settled and was not told, as `lay_next`. It is not a question. The window does not count
+        it."""
+        cdef wan_lane_head head
+        cdef wan_tail *tail
+        cdef uint32_t n
+        cdef int found = 0
+        self.settled_us = now_us + SETTLED_US
+        wan_lane_take_settled(self.state)       # Before the look: whatever is settled after that wakes the lane again.
+        memset(&head, 0, sizeof(head))
+        wan_buffer_empty(&self.settled)
+        if wan_buffer_add(&self.settled, &head, sizeof(head)) != WAN_OK:
+            found = SETTLED_NO_MEMORY
+        for n in range(self.region_count):
+            tail = self.tail_of(n)
+            if tail != NULL and not found & (SETTLED_FULL | SETTLED_NO_MEMORY):
+                found |= settled_collect(tail, self.number, n, &self.settled)
+        if found & SETTLED_NO_MEMORY:
+            wan_note(WAN_NO_MEMORY, "no memory for what a lane tells as settled")
+            return -1
+        if found:                               # There is more, or some of it has to wait for what counts.
+            wan_lane_note_settled(self.state)
+        if found & SETTLED_FULL:
+            self.settled_us = now_us
+        if self.settled.count == 1:
+            return 0
+        (<wan_lane_head *>self.settled.bytes).count = self.settled.count - 1
+        if not buffer_frame(&self.out, WAN_FRAME_LANE_SETTLED, 0, 0, self.settled.bytes, self.settled.used):
+            return -1
+        wan_buffer_trim(&self.settled, FRAME_BYTES)
+        return 1
 
     cdef int lay_changes(self, uint64_t now_us) noexcept nogil:
         """Lays out one frame of what the buckets have, as `lay_next`. It goes round and begins behind the bucket that

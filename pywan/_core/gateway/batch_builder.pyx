@@ -11,7 +11,7 @@ from pywan._core.c_system cimport *
 from pywan._core.queue.event_queue cimport EventQueue
 from pywan._core.gateway.in_flight cimport InFlight, flight
 from pywan._core.wire.lz4 cimport lz4_bound, lz4_load, lz4_is_direct, lz4_pack, lz4_pack_behind
-from pywan._core.queue.queue cimport dispatcher_signal, queue_refresh_ready
+from pywan._core.queue.queue cimport dispatcher_signal, queue_go_on_settling, queue_refresh_ready
 from pywan._core.gateway.sender_callbacks cimport SenderCallbacks, record_for_callback
 from pywan._core.wire.session cimport GOES_AGAIN, GOES_ON, Session
 from pywan._core.base.status cimport report_unraisable
@@ -70,6 +70,7 @@ cdef class BatchBuilder:
         while p < self.gateway.queue.partition_count:
             if self.gateway.queue.partitions[p].peeked > self.gateway.queue.partitions[p].removed:
                 wan_queue_rewind(&self.gateway.queue, p)
+                queue_go_on_settling(self.gateway, p)
             p += self.gateway.dispatchers
         queue_refresh_ready(self.gateway, self.index)
         self.gateway.signals[self.index].wake_at = DO_NOT_WAKE

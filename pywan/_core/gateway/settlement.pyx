@@ -9,7 +9,7 @@ from pywan._core.c_store cimport *
 from pywan._core.c_log cimport *
 from pywan._core.queue.event_queue cimport EventQueue
 from pywan._core.gateway.in_flight cimport flight
-from pywan._core.queue.queue cimport queue_append_copy, queue_can_read
+from pywan._core.queue.queue cimport queue_append_copy, queue_can_read, queue_go_on_settling
 from pywan._core.gateway.sender_callbacks cimport SenderCallbacks, record_for_callback
 from pywan._core.wire.session cimport Session
 from pywan._core.base.status cimport detail_text, report_unraisable
@@ -89,6 +89,7 @@ cdef class Settlement:
                 is_settled = False
             else:
                 removed += wan_queue_remove(&self.gateway.queue, section.partition, section.through)
+                queue_go_on_settling(self.gateway, section.partition)
         self.gateway.counts.distributed += removed
         self.gateway.counts.acknowledgements += 1
         self.gateway.counts.bytes_distributed += batch.bytes

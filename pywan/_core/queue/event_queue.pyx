@@ -18,13 +18,15 @@ from pywan._core.log.committer cimport (
 from pywan._core.log.disk_log cimport LogBudget, damage_list
 from pywan._core.queue.queue cimport (
     FULL_BLOCK, FULL_DROP_NEWEST, FULL_DROP_OLDEST, FULL_REFUSE, SLOW_DISK_US, durable_log, gateway_queue,
-    queue_append_copy, queue_can_read, queue_partition_of, dispatcher_signal, queue_refresh_ready, wake_dispatchers)
+    queue_append_copy, queue_can_read, queue_go_on_settling, queue_partition_of, dispatcher_signal, queue_refresh_ready,
+    wake_dispatchers)
 from pywan._core.queue.queue_committer cimport FOR_IDENTITY, FOR_REMOVALS, queue_begin_wait, queue_committer_init
 from pywan._core.queue.queue_mounts cimport durable_mount, is_of_this_past
 from pywan._core.queue.queue_recovery cimport (
     adopt_segment, durable_log_close, durable_log_new, durable_recover, note_damaged, recover_part, recover_state,
     segment_adopted)
-from pywan._core.base.status cimport detail_text, environment_of, raise_for
+from pywan._core.queue.queue_settled cimport settled_take, settled_wait, taken_event
+from pywan._core.base.status cimport detail_text, environment_of, raise_for, report_unraisable
 from pywan._core.values.names cimport region_name, region_number
 
 
@@ -85,6 +87,7 @@ cdef class EventQueue:
         raise_for(wan_queue_init(&self.gateway.queue, env, path_or_null, memory_limit, partitions, conflate),
                   f"queue {name!r}")
         self.gateway.dispatchers = dispatchers
+        self.gateway.settled_file = -1
         memset(self.gateway.lowest_copied, 0xff, sizeof(self.gateway.lowest_copied))
         if remote_site is None:
             self.gateway.stays_here = True
@@ -162,6 +165,8 @@ cdef class EventQueue:
             for n in range(self.gateway.dispatchers):
                 if self.gateway.signals[n].file >= 0:
                     close_file(self.gateway.signals[n].file)
+        if self.gateway.settled_file >= 0:
+            close_file(self.gateway.settled_file)
         wan_queue_close(&self.gateway.queue)
         if self.gateway.durable != NULL:
             durable_log_close(self.gateway.durable)
@@ -355,11 +360,12 @@ cdef class EventQueue:
     def counts(self):
         """The ledger's counters and the queue's size, taken at one moment."""
         cdef wan_queue_counts counts
-        cdef uint64_t conflated, forgotten, events, size, files, file_bytes, memory_bytes
+        cdef uint64_t conflated, forgotten, by_primary, events, size, files, file_bytes, memory_bytes
         with nogil:
             wan_lock_take(&self.gateway.lock)
             counts = self.gateway.counts
             conflated, forgotten = self.gateway.queue.conflated, self.gateway.queue.forgotten
+            by_primary = self.gateway.queue.removed_by_primary
             events = self.gateway.queue.events
             size = self.gateway.queue.bytes
             files = self.gateway.queue.store[0].files_made
@@ -370,8 +376,8 @@ cdef class EventQueue:
         cdef dict result = {wan_queue_counter_rows[n].field.decode(): each[n]
                             for n in range(<int>WAN_QUEUE_COUNTERS_COUNT)}
         del result["newest_stamp"], result["clock_repairs"]
-        result.update(conflated=conflated, forgotten=forgotten, events=events, bytes=size, overflow_files_made=files,
-                      overflow_bytes=file_bytes, memory_bytes=memory_bytes)
+        result.update(conflated=conflated, forgotten=forgotten, removed_by_primary=by_primary, events=events,
+                      bytes=size, overflow_files_made=files, overflow_bytes=file_bytes, memory_bytes=memory_bytes)
         return result
 
     def positions(self):
@@ -641,6 +647,7 @@ cdef class EventQueue:
         cdef uint64_t removed
         wan_lock_take(&self.gateway.lock)
         removed = wan_queue_remove(&self.gateway.queue, partition, through)
+        queue_go_on_settling(self.gateway, partition)
         self.gateway.counts.distributed += removed
         wan_lock_release(&self.gateway.lock)
         check_whole(self)
@@ -664,8 +671,58 @@ cdef class EventQueue:
         self.check_partition(partition)
         wan_lock_take(&self.gateway.lock)
         wan_queue_rewind(&self.gateway.queue, partition)
+        queue_go_on_settling(self.gateway, partition)
         queue_refresh_ready(self.gateway, partition % self.gateway.dispatchers)
         wan_lock_release(&self.gateway.lock)
+
+    # What other members of the site have sent.
+
+    def keep_settled(self, bint keep):
+        """With `keep`, events that another member tells as settled stay until `take_settled` takes them. Without, they
+        go at once. Wakes `take_settled`. OSError: no file descriptor is left."""
+        cdef int file = -1
+        if keep and self.gateway.settled_file < 0:
+            file = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)
+            if file < 0:
+                raise OSError(f"queue {self.name!r}: no file descriptor is left (ulimit -n)")
+        wan_lock_take(&self.gateway.lock)
+        if file >= 0:
+            self.gateway.settled_file = file
+        self.gateway.keeps_settled = keep
+        for p in range(self.gateway.queue.own_count, self.gateway.queue.partition_count):
+            queue_go_on_settling(self.gateway, p)
+        wan_lock_release(&self.gateway.lock)
+        if self.gateway.settled_file >= 0:
+            eventfd_write(self.gateway.settled_file, 1)
+
+    def take_settled(self, uint32_t count):
+        """Waits until another member tells events as settled that this one keeps (`keep_settled`), or until
+        `keep_settled` is called. Drops up to `count` of them, and returns them as the callbacks get them:
+        (record, (partition, sequence, whether it may have been applied before)). One thread at a time calls this."""
+        cdef wan_buffer taken
+        cdef wan_status status
+        cdef const taken_event *head
+        cdef uint64_t at = 0
+        memset(&taken, 0, sizeof(taken))
+        if self.gateway.settled_file < 0:
+            return []
+        try:
+            with nogil:
+                settled_wait(self.gateway)
+                status = settled_take(self.gateway, count, &taken)
+            found = []
+            while at < taken.used:
+                head = <const taken_event *>(taken.bytes + at)
+                found.append((PyBytes_FromStringAndSize(<const char *>(head + 1), head.length),
+                              (head.partition, head.sequence, bool(head.possible_duplicate))))
+                at += sizeof(taken_event) + head.length
+        finally:
+            wan_buffer_close(&taken)
+        if status != WAN_OK:
+            from pywan.errors import DiskError
+            report_unraisable("after_acknowledgement", DiskError(f"not told of an event of queue {self.name!r}: "
+                                                                 f"{detail_text()}"))
+        return found
 
     def lowest_copied(self, bint until_empty=False):
         """{site of origin: the lowest stamp} of the events that were put here as copies (recovered, parked, replayed)

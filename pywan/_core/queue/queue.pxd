@@ -45,6 +45,10 @@ cdef struct gateway_queue:
     durable_log *durable    # NULL without persistence.
     wan_clock *clock        # The clock of the attached regions, with persistence. NULL: no region was attached yet.
     uint8_t full_policy     # FULL_*: what an enqueue does if it finds no room (disk full, or a limit).
+    # Events that another member tells as settled stay until `settled_take` takes them: the callbacks here are to hear
+    # of them. `settled_file`, an eventfd, is written when there are some; -1: nobody ever wanted that.
+    bint keeps_settled
+    int settled_file
     uint64_t full_timeout_us    # An enqueue may wait so long for room. Then it is refused.
     uint64_t block_timeout_us   # The same if the disk takes nothing, rather than being slow: what the policy says.
     # By the site of origin: no event that was put here as a copy (recovered, parked, replayed) has a lower stamp than
@@ -143,6 +147,17 @@ cdef inline int queue_commit(gateway_queue *gateway, wan_reservation *reservatio
     return wake
 
 
+cdef void queue_settle(gateway_queue *gateway, uint32_t partition) noexcept nogil
+
+
+cdef inline void queue_go_on_settling(gateway_queue *gateway, uint32_t partition) noexcept nogil:
+    # Drops events that another member told as settled, if nothing of the partition is on its way. It is called when
+    # more is told, when events came, and when nothing is on its way any more. Under the lock.
+    cdef const wan_partition *at = &gateway.queue.partitions[partition]
+    if at.settle_through > at.removed and at.peeked == at.removed:
+        queue_settle(gateway, partition)
+
+
 cdef inline int queue_count(gateway_queue *gateway, uint32_t partition) noexcept nogil:
     # More changes of the bucket that feeds a partition may count now: their events are ready. Takes and releases the
     # lock. Returns the file to write to afterwards, or -1.
@@ -150,6 +165,7 @@ cdef inline int queue_count(gateway_queue *gateway, uint32_t partition) noexcept
     cdef uint64_t count
     wan_lock_take(&gateway.lock)
     count = wan_queue_count(&gateway.queue, partition)
+    queue_go_on_settling(gateway, partition)
     if count:
         wake = queue_note_ready(gateway, partition, <uint32_t>count)
     wan_lock_release(&gateway.lock)

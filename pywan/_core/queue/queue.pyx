@@ -54,6 +54,16 @@ cdef void queue_make_room(gateway_queue *gateway, uint32_t partition) noexcept n
         queue_refresh_ready(gateway, n)
 
 
+cdef void queue_settle(gateway_queue *gateway, uint32_t partition) noexcept nogil:
+    """As `queue_go_on_settling`. What callbacks are to hear of stays, and whoever takes it is woken."""
+    cdef wan_partition *at = &gateway.queue.partitions[partition]
+    cdef uint64_t through = min(at.settle_through, at.appended)
+    if gateway.keeps_settled and wan_queue_next_live(at, at.removed + 1, through):
+        eventfd_write(gateway.settled_file, 1)
+    elif wan_queue_go_on_settling(&gateway.queue, partition, through) and at.leads:
+        queue_refresh_ready(gateway, partition % gateway.dispatchers)
+
+
 cdef void wake_dispatchers(gateway_queue *gateway) noexcept nogil:
     """Counts anew which events are ready, and wakes the dispatchers that have enough. Under the queue's lock."""
     cdef uint32_t n

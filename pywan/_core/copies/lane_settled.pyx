@@ -1,0 +1,114 @@
+# Owns what the members that hold a stream tell each other about the events that have left it: what a lane says of its
+# member's queues, and what the receiving end does with it. It is no right and no agreement, so it needs no epoch
+# (docs/decisions/0091).
+from libc.stdint cimport uint32_t, uint64_t
+from libc.string cimport memset
+from pywan._core.c_base cimport *
+from pywan._core.c_copies cimport *
+from pywan._core.c_lane cimport *
+from pywan._core.c_store cimport *
+from pywan._core.queue.queue cimport gateway_queue, queue_go_on_settling
+from pywan._core.region.region_state cimport region_core
+
+
+cdef enum:
+    ITEMS_MAX = 4096        # Of a frame: 128 KiB.
+
+
+cdef int collect_bucket(wan_tail *tail, uint32_t bucket, uint32_t region, wan_buffer *items) noexcept nogil:
+    """Adds what has left the queues that one bucket feeds, as `settled_collect`."""
+    cdef wan_tail_bucket *at = &tail.buckets[bucket]
+    cdef const wan_feeds *feeds
+    cdef gateway_queue *gateway
+    cdef wan_lane_settled item
+    cdef int waits = 0
+    cdef uint32_t n
+    cdef int found = 0
+    memset(&item, 0, sizeof(item))
+    item.region, item.bucket = region, bucket
+    wan_lock_take(&at.lock)
+    feeds = wan_tail_feeds(tail)
+    item.life = at.life
+    for n in range(feeds.count if feeds != NULL else 0):
+        gateway = <gateway_queue *>feeds.items[n].owner
+        item.sender = gateway.sender
+        wan_lock_take(&gateway.lock)
+        item.through = wan_queue_settled(&gateway.queue, feeds.items[n].first + bucket, &waits)
+        wan_lock_release(&gateway.lock)
+        if waits:
+            found |= SETTLED_WAITS
+        if item.through and wan_buffer_add(items, &item, sizeof(item)) != WAN_OK:
+            found |= SETTLED_NO_MEMORY
+    wan_lock_release(&at.lock)
+    return found
+
+
+cdef int settled_collect(wan_tail *tail, uint32_t lane, uint32_t region, wan_buffer *items) noexcept nogil:
+    """Adds an item for each queue of which more has left than lane `lane` has told. `region`: its number on the lane.
+    Returns flags. SETTLED_WAITS: some of it cannot be told before more changes count. SETTLED_FULL: there is more, and
+    the frame is long enough. SETTLED_NO_MEMORY."""
+    cdef uint64_t *words = tail.settled[lane]
+    cdef uint64_t bits
+    cdef uint32_t word, bucket
+    cdef int found = 0, here
+    for word in range((tail.bucket_count + 63) // 64):
+        bits = wan_lane_bits(&words[word])
+        while bits:
+            if items.count >= ITEMS_MAX:
+                return found | SETTLED_FULL
+            bucket = word * 64 + wan_lowest_bit(bits)
+            bits &= bits - 1
+            wan_lane_clear_bit(words, bucket)       # Before the look: what leaves the queue after that sets it again.
+            here = collect_bucket(tail, bucket, region, items)
+            if here:
+                wan_lane_set_bit(words, bucket)
+            found |= here
+            if here & SETTLED_NO_MEMORY:
+                return found
+    return found
+
+
+cdef void settled_hear(region_core *core, const wan_lane_settled *item) noexcept nogil:
+    """Takes one item of another member. It is ignored if the bucket has another life here, or does not feed the queue
+    of that sender."""
+    cdef wan_tail_bucket *at
+    cdef const wan_feeds *feeds
+    cdef gateway_queue *gateway
+    cdef uint64_t through = item.through
+    cdef uint32_t n
+    if item.bucket >= core.tail.bucket_count:
+        return
+    at = &core.tail.buckets[item.bucket]
+    wan_lock_take(&at.lock)
+    feeds = wan_tail_feeds(core.tail)
+    if at.life != item.life or at.role == WAN_TAIL_ABSENT:
+        feeds = NULL
+    if at.role != WAN_TAIL_LEARNER:     # A learner may hear of events before they come.
+        through = min(through, at.last)
+    for n in range(feeds.count if feeds != NULL else 0):
+        gateway = <gateway_queue *>feeds.items[n].owner
+        if gateway.sender != item.sender:
+            continue
+        wan_lock_take(&gateway.lock)
+        wan_queue_hear_settled(&gateway.queue, feeds.items[n].first + item.bucket, through)
+        queue_go_on_settling(gateway, feeds.items[n].first + item.bucket)
+        wan_lock_release(&gateway.lock)
+    wan_lock_release(&at.lock)
+
+
+cdef void settled_go_on(region_core *core, uint32_t bucket) noexcept nogil:
+    """After events came: those that were told as settled before go."""
+    cdef wan_tail_bucket *at = &core.tail.buckets[bucket]
+    cdef const wan_feeds *feeds
+    cdef gateway_queue *gateway
+    cdef uint32_t n
+    if wan_tail_feeds(core.tail) == NULL:
+        return
+    wan_lock_take(&at.lock)
+    feeds = wan_tail_feeds(core.tail)
+    for n in range(feeds.count if feeds != NULL else 0):
+        gateway = <gateway_queue *>feeds.items[n].owner
+        wan_lock_take(&gateway.lock)
+        queue_go_on_settling(gateway, feeds.items[n].first + bucket)
+        wan_lock_release(&gateway.lock)
+    wan_lock_release(&at.lock)
