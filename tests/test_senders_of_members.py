@@ -87,7 +87,8 @@ def sites(
             ny.start_member(name, senders=[attributes])
         copies = len(members) if region["type"] == "REPLICATE" else min(len(members), 1 + region["redundant_copies"])
         buckets = 113 if region["type"] == "REPLICATE" else region["total_num_buckets"]
-        ny.wait_shared("data", buckets, copies)
+        if copies > 1:
+            ny.wait_shared("data", buckets, copies)
         yield Sites(ny, ln)
 
 
