@@ -34,11 +34,13 @@ FRAME = struct.Struct("<IBBHIIIIQ")
 SECTION = struct.Struct("<IIQQQIIII")
 ACK = struct.Struct("<IIQ")
 FAILURE = struct.Struct("<IIQ")
+STREAM_NAME = struct.Struct("<HHHHQ")
 
 CREATE, UPDATE, DESTROY = 0, 1, 2
 BYTES, TEXT, NONE = 0, 1, 3
 GIVEN, FORCED = 1, 2
 REGION, BATCH, FRAME_ACK, REWIND, PING, PONG, BYE, ERROR = 3, 4, 5, 6, 7, 8, 9, 10
+STREAM = 19
 MAGIC = 0x31445750
 REGION_NOT_FOUND, FUTURE_STAMP = 1, 2
 
@@ -225,6 +227,25 @@ def make_batch(
         )
         body += run
     return struct.pack("<II", len(sections), 0) + heads + body, sum(len(records) for *_, records in sections)
+
+
+def make_stream(partition: int, region: int = 1, bucket: int = 0, buckets: int = 1, life: int = 1) -> bytes:
+    """The frame that names the stream that a partition is from then on."""
+    return bytes(_core.pack_frame(STREAM, STREAM_NAME.pack(region, bucket, buckets, 0, life), partition))
+
+
+class StreamName(NamedTuple):
+    partition: int
+    region: int
+    bucket: int
+    buckets: int
+    life: int
+
+
+def read_stream(frame: Frame) -> StreamName:
+    region, bucket, buckets, reserved, life = STREAM_NAME.unpack(frame.payload)
+    assert frame.type == STREAM and reserved == 0
+    return StreamName(frame.id, region, bucket, buckets, life)
 
 
 def read_ack(payload: bytes) -> tuple[int, int, list[tuple[int, int, int]]]:

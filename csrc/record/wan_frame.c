@@ -30,6 +30,23 @@ wan_status wan_frame_check(const wan_frame *frame)
     return WAN_OK;
 }
 
+wan_status wan_stream_check(const wan_frame *frame, uint32_t own_partitions)
+{
+    const wan_stream *stream = (const wan_stream *)(frame + 1);
+    if (frame->length != sizeof(wan_stream) || frame->flags)
+        return WAN_FAIL(WAN_CORRUPT, "name of a stream of %" PRIu32 " bytes", frame->length);
+    if (frame->id < own_partitions || frame->id >= WAN_WIRE_PARTITIONS)
+        return WAN_FAIL(WAN_CORRUPT, "partition %" PRIu64 " cannot be a stream of a sender with %" PRIu32 " partitions",
+                        frame->id, own_partitions);
+    if (stream->buckets == 0 || stream->buckets > WAN_WIRE_BUCKETS || stream->bucket >= stream->buckets)
+        return WAN_FAIL(WAN_CORRUPT, "partition %" PRIu64 ": bucket %u of %u", frame->id, stream->bucket,
+                        stream->buckets);
+    if (stream->life == 0 || stream->reserved)
+        return WAN_FAIL(WAN_CORRUPT, "partition %" PRIu64 ": life %" PRIu64 " of bucket %u (%u)", frame->id,
+                        stream->life, stream->bucket, stream->reserved);
+    return WAN_OK;
+}
+
 wan_status wan_batch_check(const uint8_t *payload, uint64_t length, uint32_t count)
 {
     if (length < sizeof(wan_batch_head)) return WAN_FAIL(WAN_CORRUPT, "batch of %" PRIu64 " bytes has no head", length);

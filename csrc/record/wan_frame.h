@@ -9,6 +9,8 @@
 #define WAN_FRAME_BYTES_MAX (64u << 20) /* The most bytes of a payload, on the wire and unpacked. */
 #define WAN_LZ4_RATIO_MAX   255u        /* Unpacking makes an lz4 block at most this many times longer. */
 #define WAN_SECTIONS_MAX    65535u      /* The most sections of a batch: one for each partition. */
+#define WAN_WIRE_PARTITIONS 65536u      /* The most partitions of a connection: own ones of the queue, and streams. */
+#define WAN_WIRE_BUCKETS    4096u       /* The most buckets of a region. */
 
 enum {
     WAN_FRAME_HELLO = 1,
@@ -30,6 +32,7 @@ enum {
     WAN_FRAME_LANE_CHANGES,
     WAN_FRAME_LANE_IMAGE,
     WAN_FRAME_LANE_ANSWER,
+    WAN_FRAME_STREAM, /* Of a data connection: WAN_FRAME_REGION names a region, this one a stream. */
     WAN_FRAME_TYPE_COUNT
 };
 /* Flags of a frame: the payload is an lz4 block. */
@@ -138,6 +141,19 @@ typedef struct {
 
 _Static_assert(sizeof(wan_rewind) == 16, "a rewind is a format");
 
+/* The payload of a STREAM. From then on, sections of the partition that the frame has as `id` hold events of this stream:
+ * the changes of one bucket of a region, in their order, under sequences that are the same at every member of the
+ * sender's site. */
+typedef struct {
+    uint16_t region; /* Its number, which a REGION frame has named. */
+    uint16_t bucket;
+    uint16_t buckets; /* How many the region has at the sender's site. */
+    uint16_t reserved;
+    uint64_t life; /* Sequences begin at 1 in each life of the bucket. A later life has a higher number. */
+} wan_stream;
+
+_Static_assert(sizeof(wan_stream) == 16, "the name of a stream is a format");
+
 static inline uint32_t wan_frame_crc(const wan_frame *frame, const void *payload, size_t length)
 {
     wan_frame head = *frame;
@@ -147,6 +163,10 @@ static inline uint32_t wan_frame_crc(const wan_frame *frame, const void *payload
 
 /* Checks what the header alone can tell, before anybody uses its length. */
 wan_status wan_frame_check(const wan_frame *frame);
+
+/* Checks a whole STREAM frame of a sender whose queue has `own_partitions` partitions besides its streams. Whether the
+ * region was named is the caller's to check. */
+wan_status wan_stream_check(const wan_frame *frame, uint32_t own_partitions);
 
 /* Checks the unpacked payload of a BATCH: its sections, their sums, their sequences, and every record. */
 wan_status wan_batch_check(const uint8_t *payload, uint64_t length, uint32_t count);

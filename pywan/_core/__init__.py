@@ -44,12 +44,14 @@ from pywan._core.clients.row_stage import RowStage, StageBudget
 from pywan._core.copies.lane import PROMISE_KEPT_US, LaneReceiver, LaneSender
 from pywan._core.copies.lane_receiver import LaneReceiverSession, Promise
 from pywan._core.copies.lane_sender import LaneSenderSession
+from pywan._core.gateway.applied_slot import remembered_failures
 from pywan._core.gateway.dispatcher import DispatcherSession
 from pywan._core.gateway.event_batch import AsyncEvent, EventBatch
 from pywan._core.gateway.event_columns import EventColumns
 from pywan._core.gateway.listener_stream import run_listener
 from pywan._core.gateway.receiver import APPLY_DONE, APPLY_LOST, ReceiverSession
-from pywan._core.gateway.source_memory import ReceiverCounts, SourceMemory, remembered_failures
+from pywan._core.gateway.source_memory import ReceiverCounts, SourceMemory
+from pywan._core.gateway.stream_memory import StreamMemory, remembered_streams
 from pywan._core.log.disk_log import LogBudget
 from pywan._core.queue.event_queue import EventQueue
 from pywan._core.region.call_slots import CallSlots, member_of_caller

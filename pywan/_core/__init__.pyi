@@ -1130,12 +1130,33 @@ class DispatcherSession(Session):
 def remembered_failures() -> int:
     """How many failed events this process remembers, over all sources, until their senders have heard of them."""
 
-class SourceMemory:
-    """What has been applied of one queue numbering of one sender: the last contiguous sequence of each partition."""
+def remembered_streams() -> int:
+    """How many streams this process remembers, over all senders."""
 
-    def __new__(cls, partitions: int) -> Self: ...
+class StreamMemory:
+    """What has been applied of the streams of one sender of a site, by region and bucket: the last contiguous sequence
+    of the newest life. All members of that site send the same streams."""
+
+    @property
+    def streams(self) -> int: ...
+    @property
+    def failures(self) -> int:
+        """How many failed events of the streams are remembered until the sender has heard of them."""
+
+    def forget(self) -> None:
+        """Forgets all streams that no connection has named."""
+    def last(self, region: str, buckets: int) -> list[tuple[int, int]]:
+        """For each bucket of a region: its newest life, and the last contiguous sequence applied of it."""
+
+class SourceMemory:
+    """What has been applied of one queue numbering of one sender: the last contiguous sequence of each partition.
+    `streams`: the same of the streams of that sender, which its queues at other members share; None: its own ones."""
+
+    def __new__(cls, partitions: int, streams: StreamMemory | None = None) -> Self: ...
     @property
     def partitions(self) -> int: ...
+    @property
+    def streams(self) -> StreamMemory: ...
     @property
     def failures(self) -> int:
         """How many failed events are remembered until the sender has heard of them."""

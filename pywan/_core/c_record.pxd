@@ -68,7 +68,7 @@ cdef extern from "record/wan_frame.h" nogil:
     enum: WAN_FRAME_MAGIC, WAN_FRAME_BYTES_MAX, WAN_FRAME_LZ4
     enum: WAN_FRAME_HELLO, WAN_FRAME_WELCOME, WAN_FRAME_REGION, WAN_FRAME_BATCH, WAN_FRAME_ACK, WAN_FRAME_REWIND
     enum: WAN_FRAME_PING, WAN_FRAME_PONG, WAN_FRAME_BYE, WAN_FRAME_ERROR, WAN_FRAME_COMMIT, WAN_FRAME_COMMITTED
-    enum: WAN_FRAME_KNOWN, WAN_FRAME_PROGRESS
+    enum: WAN_FRAME_KNOWN, WAN_FRAME_PROGRESS, WAN_FRAME_STREAM, WAN_WIRE_PARTITIONS
     ctypedef struct wan_frame:
         uint32_t magic
         uint8_t type
@@ -111,8 +111,15 @@ cdef extern from "record/wan_frame.h" nogil:
         uint32_t partition
         uint32_t reserved
         uint64_t expected
+    ctypedef struct wan_stream:
+        uint16_t region
+        uint16_t bucket
+        uint16_t buckets
+        uint16_t reserved
+        uint64_t life
     uint32_t wan_frame_crc(const wan_frame *frame, const void *payload, size_t length)
     wan_status wan_frame_check(const wan_frame *frame)
+    wan_status wan_stream_check(const wan_frame *frame, uint32_t own_partitions)
     wan_status wan_batch_check(const uint8_t *payload, uint64_t length, uint32_t count)
 
 cdef extern from "record/wan_names.h" nogil:

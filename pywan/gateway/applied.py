@@ -1,5 +1,5 @@
-"""Owns the memory of what a member has applied of every queue of other sites. By it the member recognises events that
-are sent again."""
+"""Owns the memory of what a member has applied of every queue and stream of other sites. By it the member recognises
+events that are sent again."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import collections
 import contextlib
 import logging
 import threading
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,16 +22,17 @@ class _Source:
     """The memory of one queue, and the number of connections that each of its dispatchers has now. All are of one
     mount."""
 
-    def __init__(self, partitions: int) -> None:
+    def __init__(self, partitions: int, streams: _core.StreamMemory) -> None:
         self.mount = 0
         self.known: list[gateway.Known] = []  # What was known of other mounts when this mount first connected.
-        self.memory = _core.SourceMemory(partitions)
+        self.memory = _core.SourceMemory(partitions, streams)
         self.newest: dict[int, Any] = {}  # The session of each dispatcher's newest connection.
         self.connections: collections.Counter[int] = collections.Counter()
 
 
 class AppliedMemory:
-    """What this member has applied of every queue of every other site.
+    """What this member has applied of every queue of every other site, and of the streams of every sender there. The
+    members of a site send the same streams, each from its own queue, so the queues of a sender share that memory.
 
     It outlives the receiver's stops and starts, so that events that are sent again are recognised. It is bounded: the
     queues without a connection that were not heard of for longest are forgotten first. Nothing is lost by that. A
@@ -42,6 +44,9 @@ class AppliedMemory:
     # The number of failed events. With more, queues without a connection that have failed events are forgotten.
     # Connected queues may have twice as many.
     FAILURES_LIMIT = 2_000_000
+    # The number of streams. With more, those that no connection has named are forgotten, of senders without a
+    # connection. Connected senders may have twice as many. Each takes 64 bytes.
+    STREAMS_LIMIT = 2_000_000
     # The connections of one dispatcher: the newest, and older ones that still apply what they brought.
     WAITING_LIMIT = 4
 
@@ -49,6 +54,8 @@ class AppliedMemory:
         self._lock = threading.Lock()
         self._sources: dict[tuple[int, str, int], _Source] = {}  # The one that was heard of last comes last.
         self._partitions = 0
+        # By site and sender. A memory stays as long as one of the sender's queues is remembered.
+        self._streams: weakref.WeakValueDictionary[tuple[int, str], _core.StreamMemory] = weakref.WeakValueDictionary()
 
     @contextlib.contextmanager
     def connected(self, hello: gateway.SenderHello) -> Iterator[tuple[Any, list[gateway.Known]]]:
@@ -84,10 +91,13 @@ class AppliedMemory:
         key = hello.site, hello.sender, hello.numbering
         with self._lock:
             self._forget_failures(key)
+            self._forget_streams(key)
             source = self._sources.get(key)
             if source is None:
                 self._make_room(hello)
-                source = _Source(hello.partitions)
+                streams = self._streams.get(key[:2]) or _core.StreamMemory()
+                self._streams[key[:2]] = streams
+                source = _Source(hello.partitions, streams)
                 self._partitions += hello.partitions
                 log.info(
                     "gateway sender %s of %s at site %d: new queue %x with %d partitions",
@@ -138,8 +148,24 @@ class AppliedMemory:
             if _core.remembered_failures() < self.FAILURES_LIMIT:
                 return
             source = self._sources[key]
-            if key != but and not source.connections and source.memory.failures:
+            if key == but or source.connections:
+                continue
+            if key[:2] != but[:2] and source.memory.streams.failures:
+                source.memory.streams.forget()
+            if source.memory.failures:
                 self._partitions -= self._sources.pop(key).memory.partitions
+
+    def _forget_streams(self, but: tuple[int, str, int]) -> None:
+        """Forgets streams when there are too many, but not those of the sender of the queue `but`.
+
+        A session that finds no room for streams that are named to it closes its connection. Its sender connects again,
+        which leads here.
+        """
+        for key, source in self._sources.items():
+            if _core.remembered_streams() < self.STREAMS_LIMIT:
+                return
+            if key[:2] != but[:2] and not source.connections:
+                source.memory.streams.forget()
 
     def _make_room(self, hello: gateway.SenderHello) -> None:
         """Forgets queues without a connection until there is room for one more. ProtocolError if there is none."""

@@ -1,12 +1,15 @@
-"""Fuzzes a receiver's session: batches whose sections repeat, go back, leave gaps, overlap or lie about their counts.
+"""Fuzzes a receiver's sessions: batches whose sections repeat, go back, leave gaps, overlap or lie about their counts,
+from two members of a site, which have streams in common.
 
 Whatever comes: the connection goes on or ends with a ProtocolError; a sequence is applied once; an acknowledgement
-names only failed events that its batch carried, each once; and no more failures are remembered than events failed.
+names only failed events that its batch carried, each once; no more failures are remembered than events failed; and the
+life of a stream, and its last sequence within a life, only grow.
 """
 
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from random import Random
 from typing import Any
 
@@ -14,49 +17,93 @@ import lz4.block
 
 from pywan import _core
 from pywan.errors import ProtocolError
-from records import BYE, PING, REGION, REWIND, UPDATE, read_ack, split_frames
+from records import (
+    BYE,
+    PING,
+    REGION,
+    REWIND,
+    STREAM,
+    STREAM_NAME,
+    UPDATE,
+    make_stream,
+    read_ack,
+    split_frames,
+)
 
 from .grammar import BATCH, FRAME_ACK, SectionPlan, frame, odd_number, payload_of, plan_records, spoil
 
 PARTITIONS = 4
+STREAMS = {PARTITIONS: (b"fast", 1), PARTITIONS + 1: (b"slow", 2)}  # By partition: the region, and its number.
 _names = itertools.count()
 
 
 class Receiver:
-    """A receiver's memory with two regions, over one connection after another. The changes of one region go through the
-    user's Python.
+    """A receiver's memory with two regions, and the connections of two members that send to it. The changes of one
+    region go through the user's Python.
     """
 
     def __init__(self, source: Random) -> None:
         self.source = source
-        self.memory = _core.SourceMemory(PARTITIONS)
         self.counts = _core.ReceiverCounts()
         clock = _core.Clock()
         self.regions = {
             name: _core.RegionCore(f"fuzz{next(_names)}", clock, site=2, stores=True) for name in ("fast", "slow")
         }
         self.regions["slow"].set_callback_path(lambda *change: None)
-        self.applied: set[tuple[int, int]] = set()  # (partition, sequence) of the slow region.
-        self.failing: set[tuple[int, int]] = set()  # Events that may fail, of all that came.
-        self.at = [1] * PARTITIONS  # Where each partition goes on.
-        self.connect()
-
-    def connect(self) -> None:
-        self.session = _core.ReceiverSession(self.memory, self.counts, self.regions.get, self.apply)
-        self.batch = 0
-        self.acked = 0
-        self.sent: dict[int, list[SectionPlan]] = {}
-        self.through: dict[int, int] = {}
+        self.happened: list[int] = []
+        self.streams = _core.StreamMemory()
+        self.failing: set[tuple[int, int, int]] = set()  # Events of streams that may fail: partition, life, sequence.
+        self.members = [Member(self) for _ in range(2)]
 
     def apply(self, core: object, record: bytes, place: tuple[int, int, bool]) -> int:
         self.happened.append(place[1])
         return self.source.choice((0, 0, 0, 5))
 
+    def known(self) -> dict[int, tuple[int, int]]:
+        """The newest life of each stream, and its last sequence."""
+        return {
+            partition: (self.streams.last(name.decode(), 1) or [(0, 0)])[0] for partition, (name, _) in STREAMS.items()
+        }
+
+    def step(self) -> None:
+        before = self.known()
+        self.source.choice(self.members).step()
+        after = self.known()
+        assert all(after[partition] >= before[partition] for partition in STREAMS), (before, after)
+        assert self.streams.failures <= len(self.failing), (self.streams.failures, len(self.failing))
+
+
+class Member:
+    """The queue of a sending member, over one connection after another."""
+
+    def __init__(self, receiver: Receiver) -> None:
+        self.source, self.receiver = receiver.source, receiver
+        self.memory = _core.SourceMemory(PARTITIONS, receiver.streams)
+        self.failing: set[tuple[int, int]] = set()  # Events of own partitions that may fail, of all that came.
+        self.came = 0
+        self.at = [1] * PARTITIONS  # Where each own partition goes on.
+        self.connect()
+
+    def connect(self) -> None:
+        self.session = _core.ReceiverSession(
+            self.memory, self.receiver.counts, self.receiver.regions.get, self.receiver.apply
+        )
+        self.batch = 0
+        self.acked = 0
+        self.sent: dict[int, tuple[list[SectionPlan], Counter[int]]] = {}
+        self.named: Counter[int] = Counter()  # By partition: how often the name of a stream was sent.
+        self.through: dict[tuple[int, int], int] = {}  # The same with the number of that name.
+        self.lives = {partition: self.source.choice((1, 1, 2)) for partition in STREAMS}
+        self.session.receive_data(
+            b"".join(frame(self.source, REGION, name, n) for name, n in STREAMS.values())
+            + b"".join(make_stream(partition, n, life=self.lives[partition]) for partition, (_, n) in STREAMS.items())
+        )
+
     def plan(self) -> list[SectionPlan]:
         source, plans = self.source, []
         for _ in range(source.choice((0, 1, 1, 1, 2, 3, 8))):
-            partition = source.randrange(PARTITIONS)
-            first = self.at[partition]
+            partition = source.randrange(PARTITIONS + len(STREAMS) + (source.random() < 0.02))
+            first = self.at[partition] if partition < PARTITIONS else self.next_of_stream(partition)
             kind = source.random()
             if kind < 0.15:
                 first = max(1, first - source.randrange(1, 20))  # Once more.
@@ -66,7 +113,8 @@ class Receiver:
                 first += source.randrange(1, 5)  # A gap.
             through = first + source.choice((0, 1, 5, 30, 30, 1 << 40 if kind > 0.97 else 30))
             plan = SectionPlan(partition, first, through, source.choice((0, max(0, first - 1), max(0, first - 5))))
-            plan_records(source, plan, [1, 1, 2, 3], 12)
+            own_region = partition in STREAMS and source.random() > 0.02
+            plan_records(source, plan, [STREAMS[partition][1]] if own_region else [1, 1, 2, 3], 12)
             if kind > 0.5 and plan.sequences:
                 plan.through = plan.sequences[-1]
             if source.random() < 0.05:
@@ -75,6 +123,12 @@ class Receiver:
             for _ in range(source.choice((0,) * 20 + (1, 50))):  # The same section again.
                 plans.append(plan)
         return plans
+
+    def next_of_stream(self, partition: int) -> int:
+        """Where a stream goes on: behind what its other member sent, or behind what this one did."""
+        life, last = self.receiver.known().get(partition, (0, 0))
+        behind = self.through.get((partition, self.named[partition]), 0)
+        return (max(last, behind) if life == self.lives.get(partition) and last < 1 << 39 else behind) + 1
 
     def batch_frame(self) -> bytes:
         source = self.source
@@ -87,13 +141,31 @@ class Receiver:
             payload = payload[: source.randrange(len(payload) + 1)]
         number = odd_number(source, self.batch) if source.random() < 0.03 else self.batch
         if number == self.batch:
-            self.sent[number] = plans
+            self.sent[number] = plans, Counter(self.named)
         self.batch += 1
         for plan in plans:
-            self.failing.update((plan.partition, s) for s in plan.carried)
+            self.came += len(plan.carried)
+            if plan.partition < PARTITIONS:
+                self.failing.update((plan.partition, s) for s in plan.carried)
+            else:
+                life = self.lives.get(plan.partition, 0)
+                self.receiver.failing.update((plan.partition, life, s) for s in plan.carried)
         if source.random() < 0.2:
             return packed_frame(source, payload, number, count)
         return frame(source, BATCH, payload, number, count)
+
+    def stream_frame(self) -> bytes:
+        """A later life of a stream, or anything else in the form of a stream's name."""
+        source = self.source
+        if source.random() < 0.5:
+            partition = source.choice(list(STREAMS))
+            self.lives[partition] += source.choice((1, 1, 1, 5))
+            self.named[partition] += 1
+            return make_stream(partition, STREAMS[partition][1], life=self.lives[partition])
+        fields = STREAM_NAME.pack(*(odd_number(source, 1, bits) for bits in (16, 16, 16, 16, 64)))
+        partition = odd_number(source, PARTITIONS)
+        self.named[partition] += 1
+        return frame(source, STREAM, fields[: source.choice((16, 16, 8))], partition)
 
     def any_frame(self) -> bytes:
         source = self.source
@@ -103,7 +175,7 @@ class Receiver:
                 source,
                 REGION,
                 source.choice((b"fast", b"slow", b"absent", b"\xff", b"n" * 1025)),
-                source.choice((1, 2, 3, odd_number(source, 3))),
+                source.choice((3, odd_number(source, 3))),
             )
         if kind < 0.09:
             return frame(
@@ -112,11 +184,13 @@ class Receiver:
                 b"x" * source.choice((0, 0, 3)),
                 odd_number(source),
             )
+        if kind < 0.14:
+            return self.stream_frame()
         return self.batch_frame()
 
     def step(self) -> None:
         data = b"".join(self.any_frame() for _ in range(self.source.choice((1, 1, 3))))
-        self.happened: list[int] = []
+        self.receiver.happened.clear()
         before = self.memory.last()
         ended = False
         try:
@@ -129,7 +203,7 @@ class Receiver:
         answers = split_frames(self.session.data_to_send())
         last = self.memory.last()
         assert all(new >= old for new, old in zip(last, before, strict=True)), (before, last)
-        assert len(self.happened) <= len(self.failing), "more was applied than came"
+        assert len(self.receiver.happened) <= self.came, "more was applied than came"
         for answer in answers:
             if answer.type == FRAME_ACK:
                 self.check_ack(answer)
@@ -139,14 +213,11 @@ class Receiver:
                 self.at[partition] = last[partition] + 1
         if ended:
             self.connect()
-            self.session.receive_data(
-                b"".join(frame(self.source, REGION, name, n) for n, name in ((1, b"fast"), (2, b"slow")))
-            )
 
     def check_ack(self, answer: Any) -> None:
         assert answer.id in self.sent and answer.id >= self.acked, f"an acknowledgement of batch {answer.id}"
         self.acked = answer.id + 1
-        plans = self.sent[answer.id]
+        plans, named = self.sent[answer.id]
         _, _, failures = read_ack(answer.payload)
         carried = [(p.partition, s) for p in plans for s in p.carried]
         told = [(partition, sequence) for partition, _, sequence in failures]
@@ -157,11 +228,12 @@ class Receiver:
             f"a batch with sections of partitions {partitions} was acknowledged"
         )
         for plan in plans:
-            behind = self.through.get(plan.partition, 0)
+            place = plan.partition, named[plan.partition]
+            behind = self.through.get(place, 0)
             assert plan.first > behind, (
                 f"partition {plan.partition}: a section from {plan.first} on was taken behind one through {behind}"
             )
-            self.through[plan.partition] = plan.through
+            self.through[place] = plan.through
 
 
 def packed_frame(source: Random, payload: bytes, number: int, count: int) -> bytes:
@@ -179,7 +251,6 @@ def packed_frame(source: Random, payload: bytes, number: int, count: int) -> byt
 
 def run(source: Random) -> None:
     receiver = Receiver(source)
-    receiver.session.receive_data(b"".join(frame(source, REGION, name, n) for n, name in ((1, b"fast"), (2, b"slow"))))
     for _ in range(source.choice((3, 10, 30))):
         receiver.step()
 

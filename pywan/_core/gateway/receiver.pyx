@@ -1,7 +1,7 @@
 # Owns one connection's way from bytes to the region tables. `ReceiverSession` knows no socket and no clock: bytes and
 # `now` come in, bytes and the next deadline go out.
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free, realloc
+from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memset
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from pywan._core.c_base cimport *
@@ -15,9 +15,10 @@ from pywan._core.region.put cimport change_from_record, origin_from_record, regi
 from pywan._core.region.region cimport RegionCore
 from pywan._core.region.region_state cimport origin, region_core
 from pywan._core.wire.session cimport ENDED_CLOSED, ENDED_STOPPED, ENDED_TOLD, GOES_ON, Session
-from pywan._core.gateway.source_memory cimport (
-    FAILURES_KEPT, FAILURES_KEPT_ALL, ReceiverCounts, SourceMemory, applied_slot, first_failure, forget_failures,
-    remember_failure)
+from pywan._core.gateway.applied_slot cimport (
+    FAILURES_KEPT, FAILURES_KEPT_ALL, applied_slot, first_failure, forget_applied, forget_failures, remember_failure)
+from pywan._core.gateway.source_memory cimport ReceiverCounts, SourceMemory
+from pywan._core.gateway.stream_memory cimport StreamMemory, begin_section, release_run, stream_run
 from pywan._core.base.status cimport detail_text, end_if_strayed, report_unraisable
 from pywan._core.wire.stream cimport (
     BUFFER_KEPT_BYTES, STREAM_CLOSED, buffer_close_frame, buffer_frame, buffer_open_frame, buffer_reserve, buffer_trim)
@@ -52,9 +53,15 @@ cdef struct region_slot:
     uint64_t looked_batch       # The batch of this connection in which it was last looked up.
 
 
-cdef struct covered_section:
-    uint64_t through            # 0: there was no section yet.
-    uint64_t batch
+cdef struct connection_partition:
+    applied_slot *slot          # What was applied of it. NULL: no stream was named for it.
+    uint64_t through            # Its last section on this connection. 0: there was none yet.
+    uint64_t batch              # The batch of that section.
+    # The stream that it is. NULL: it is an own partition of the queue, and the rest has no meaning.
+    stream_run *run
+    uint64_t life
+    uint16_t bucket
+    uint16_t region             # As records on this connection name it.
 
 
 cdef class ReceiverSession(Session):
@@ -88,7 +95,9 @@ cdef class ReceiverSession(Session):
     cdef uint64_t now_ms            # The time at the start of the batch, or at a later look.
     cdef wan_failure *failures      # Failures of the batch in work: at most as many as it has records.
     cdef size_t failure_count, failure_capacity
-    cdef covered_section *covered      # By partition: its last section on this connection.
+    # The partitions of this connection: first the queue's own ones, then those that streams were named for.
+    cdef connection_partition *partitions
+    cdef uint32_t partition_capacity
     cdef int contested_flag
     cdef uint64_t silence_us        # The sender is given up after so long without a byte; 0: it never is.
     # Records handled on this connection, and pieces of unfinished frames that came. PROGRESS tells the sender.
@@ -113,15 +122,18 @@ cdef class ReceiverSession(Session):
         self.credit_bytes, self.max_drift_ms = credit_bytes, max_drift_ms
         self.speaks_last = True
         self.born = wan_forks
-        self.covered = <covered_section *>calloc(memory.partitions, sizeof(covered_section))
-        if self.covered == NULL:
-            raise MemoryError()
+        self.grow_partitions(memory.partitions)
+        for n in range(memory.partitions):
+            self.partitions[n].slot = &memory.slots[n]
         lz4_load()
 
     def __dealloc__(self):
         free(self.regions)
         free(self.failures)
-        free(self.covered)
+        for n in range(self.partition_capacity):
+            if self.partitions[n].run != NULL:
+                release_run(self.partitions[n].run)
+        free(self.partitions)
         wan_buffer_close(&self.unpacked)
 
     def stop(self):
@@ -166,8 +178,54 @@ cdef class ReceiverSession(Session):
             wan_note(WAN_CORRUPT, "region number %u has a name that is not text", number)
             return 0
 
+    cdef int grow_partitions(self, uint32_t capacity) except -1:
+        grown = realloc(self.partitions, capacity * sizeof(connection_partition))
+        if grown == NULL:
+            raise MemoryError()
+        self.partitions = <connection_partition *>grown
+        memset(self.partitions + self.partition_capacity, 0,
+               (capacity - self.partition_capacity) * sizeof(connection_partition))
+        self.partition_capacity = capacity
+        return 0
+
+    cdef int learn_stream(self, const wan_frame *frame) noexcept with gil:
+        """Notes that the sections of a partition are of a stream from now on. 0: the connection is to be given up."""
+        cdef const wan_stream *stream = <const wan_stream *>(frame + 1)
+        cdef connection_partition *partition
+        cdef uint32_t capacity = self.partition_capacity
+        cdef stream_run *run
+        if wan_stream_check(frame, self.memory.partitions) != WAN_OK:
+            return 0
+        if stream.region not in self.names:
+            wan_note(WAN_CORRUPT, "partition %llu: a stream of region number %u, which was not named",
+                     <unsigned long long>frame.id, stream.region)
+            return 0
+        try:
+            if frame.id >= capacity:
+                while capacity <= frame.id:
+                    capacity *= 2
+                self.grow_partitions(min(capacity, <uint32_t>WAN_WIRE_PARTITIONS))
+            run = self.memory.streams.hold(self.names[stream.region], stream.buckets)
+        except BaseException as error:
+            text = str(error).encode("utf-8", "replace") or b"no memory for a stream"
+            wan_note(WAN_CORRUPT, "%s", <const char *>text)
+            return 0
+        partition = &self.partitions[frame.id]
+        if partition.run == run and partition.bucket == stream.bucket and partition.life >= stream.life:
+            release_run(run)
+            wan_note(WAN_CORRUPT, "partition %llu: life %llu of its stream is named behind life %llu",
+                     <unsigned long long>frame.id, <unsigned long long>stream.life, <unsigned long long>partition.life)
+            return 0
+        if partition.run != NULL:
+            release_run(partition.run)
+        partition.run, partition.slot = run, &run.slots[stream.bucket].applied
+        partition.life, partition.bucket, partition.region = stream.life, stream.bucket, stream.region
+        partition.through = partition.batch = 0
+        return 1
+
     cdef region_core *look_up(self, uint16_t number) noexcept with gil:
         cdef RegionCore core
+        cdef StreamMemory streams
         try:
             self.regions[number].looked_batch = self.batch
             found = self.find_region(self.names[number])
@@ -182,7 +240,8 @@ cdef class ReceiverSession(Session):
             if core is not None:
                 self.clock, self.clock_holder = core.state.region.clock, core.state.clock
                 self.now_ms = wan_clock_receiving_ms(self.clock)
-                self.memory.cores = {c for c in self.memory.cores if not (<RegionCore>c).state.region.closed} | {core}
+                streams = self.memory.streams
+                streams.cores = {c for c in streams.cores if not (<RegionCore>c).state.region.closed} | {core}
         except BaseException as error:
             report_unraisable("region look-up", error)
             self.regions[number].core = NULL
@@ -230,7 +289,7 @@ cdef class ReceiverSession(Session):
             self.note_shared(record.region)
             return WAN_FAILED_OTHER
         if wan_flag_read(&core.durable):
-            wan_flag_set(&self.memory.must_wait, 1)
+            wan_flag_set(&self.memory.streams.must_wait, 1)
         change_from_record(&change, record, hash)
         origin_from_record(&from_, record, possible_duplicate)
         status = region_change(core, &change, &from_, NULL, &outcome)
@@ -322,7 +381,45 @@ cdef class ReceiverSession(Session):
 
     cdef int apply_section(self, const wan_section *section, const uint8_t *at) noexcept nogil:
         """Applies a section. 0: the connection is to be given up; the detail, or `refused_code`, says why."""
-        cdef applied_slot *slot
+        cdef connection_partition *partition = NULL
+        cdef applied_slot unremembered
+        cdef uint64_t expected, before
+        cdef int is_applied
+        if section.partition < self.partition_capacity:
+            partition = &self.partitions[section.partition]
+        if partition == NULL or partition.slot == NULL:
+            wan_note(WAN_CORRUPT, "partition %u of a sender with %u, for which no stream was named",
+                     section.partition, self.memory.partitions)
+            return 0
+        before = partition.through
+        if before and (partition.batch == self.batch or section.first <= before):
+            wan_note(WAN_CORRUPT, "partition %u: a section %llu..%llu, settled through %llu, behind one through "
+                                  "%llu%s; sections follow each other, one a batch",
+                     section.partition, <unsigned long long>section.first, <unsigned long long>section.through,
+                     <unsigned long long>section.settled, <unsigned long long>before,
+                     <const char *>(b" of the same batch" if partition.batch == self.batch else b""))
+            return 0
+        # The first section of a partition on a connection may begin before what we have: then it is sent again. Each
+        # later section begins where the last one ended.
+        expected = max(before, section.settled) + 1 if before else NO_SEQUENCE
+        partition.through, partition.batch = section.through, self.batch
+        wan_lock_take(&partition.slot.lock)
+        if partition.run == NULL or begin_section(&partition.run.slots[partition.bucket], partition.life):
+            is_applied = self.apply_run(section, at, partition, partition.slot, expected)
+        else:
+            # It is of an earlier life of its stream, from a member that has not heard of the later one yet. The regions
+            # know by the versions what they have of it.
+            memset(&unremembered, 0, sizeof(unremembered))
+            unremembered.last = before
+            is_applied = self.apply_run(section, at, partition, &unremembered, expected)
+            forget_applied(&unremembered)
+        wan_lock_release(&partition.slot.lock)
+        return is_applied
+
+    cdef int apply_run(self, const wan_section *section, const uint8_t *at, const connection_partition *partition,
+                       applied_slot *slot, uint64_t expected) noexcept nogil:
+        """Applies the records of a section that `slot` does not know, under the lock of its partition. On this
+        connection the section may begin at `expected` at the latest."""
         # The records on their way, by their numbers. A core is NULL if the record is known, or if its region is not
         # here.
         cdef const wan_record *records[RING_RECORDS]
@@ -337,28 +434,10 @@ cdef class ReceiverSession(Session):
         cdef uint32_t step, begin, k
         cdef int result
         cdef wan_rewind rewind
-        cdef uint64_t floor, expected, highest = 0, durable = wan_section_durable(section)
+        cdef uint64_t floor, highest = 0, durable = wan_section_durable(section)
         cdef uint8_t is_given = 0       # A caller gave the stamp `highest`.
-        cdef covered_section *covered
         # The remembered failures before this one are of sequences before the record in hand.
         cdef uint32_t remembered
-        if section.partition >= self.memory.partitions:
-            wan_note(WAN_CORRUPT, "partition %u of a sender with %u", section.partition, self.memory.partitions)
-            return 0
-        covered = &self.covered[section.partition]
-        if covered.through and (covered.batch == self.batch or section.first <= covered.through):
-            wan_note(WAN_CORRUPT, "partition %u: a section %llu..%llu, settled through %llu, behind one through "
-                                  "%llu%s; sections follow each other, one a batch",
-                     section.partition, <unsigned long long>section.first, <unsigned long long>section.through,
-                     <unsigned long long>section.settled, <unsigned long long>covered.through,
-                     <const char *>(b" of the same batch" if covered.batch == self.batch else b""))
-            return 0
-        # The first section of a partition on a connection may begin before what we have: then it is sent again. Each
-        # later section begins where the last one ended.
-        expected = max(covered.through, section.settled) + 1 if covered.through else NO_SEQUENCE
-        covered.through, covered.batch = section.through, self.batch
-        slot = &self.memory.slots[section.partition]
-        wan_lock_take(&slot.lock)
         if section.through > slot.last:
             wan_set(&slot.mount, self.mount)
         slot.settled = max(slot.settled, durable)
@@ -372,7 +451,6 @@ cdef class ReceiverSession(Session):
         expected = min(expected, slot.last + 1)
         if section.first > expected:
             rewind.partition, rewind.reserved, rewind.expected = section.partition, 0, expected
-            wan_lock_release(&slot.lock)
             self.own.out_of_order_batches += 1
             buffer_frame(&self.out, WAN_FRAME_REWIND, 0, 0, &rewind, sizeof(rewind))
             wan_note(WAN_CORRUPT, "partition %u: a gap before sequence %llu", section.partition,
@@ -396,8 +474,15 @@ cdef class ReceiverSession(Session):
                 records[k] = record
                 sequences[k] = wan_section_sequence(section, run, number)
                 cores[k] = self.region_of(record.region) if sequences[k] > floor else NULL
+                if partition.run != NULL and record.region != partition.region:
+                    self.note_stranger(section, sequences[k])
+                    return 0
                 if cores[k] != NULL:
                     hashes[k] = wan_key_hash(wan_record_key(record), record.key_length, record.key_form)
+                    if (partition.run != NULL
+                            and wan_hash_bucket(hashes[k], partition.run.buckets) != partition.bucket):
+                        self.note_stranger(section, sequences[k])
+                        return 0
                     wan_table_prefetch_slot(&cores[k].table, hashes[k])
             if step == 0:
                 continue
@@ -423,7 +508,6 @@ cdef class ReceiverSession(Session):
                         remembered += 1
                     if remembered < slot.failure_count and slot.failures[remembered].sequence == sequence:
                         if not self.note_failure(section.partition, sequence, slot.failures[remembered].reason):
-                            wan_lock_release(&slot.lock)
                             return 0
                     continue
                 if cores[k] != NULL and record.stamp > highest and not self.is_ahead(record):
@@ -436,19 +520,16 @@ cdef class ReceiverSession(Session):
                                             possible_duplicate)
                 if result < APPLIED:
                     self.refused_code = 1
-                    wan_lock_release(&slot.lock)
                     return 0
                 if result > APPLIED:
                     if result == WAN_FAILED_NO_MEMORY:
                         self.tell_no_memory()
                     self.own.exceptions_occurred += 1
                     if not self.note_failure(section.partition, sequence, <uint32_t>result):
-                        wan_lock_release(&slot.lock)
                         return 0
                     if not remember_failure(slot, &self.failures[self.failure_count - 1]):
                         # If the acknowledgement were lost, no one would know that the event failed. So it stays
                         # unapplied and unacknowledged.
-                        wan_lock_release(&slot.lock)
                         wan_note(WAN_CORRUPT, "more than %d failed events of a partition (%d of all) that their "
                                               "senders have not heard of, or no memory for them",
                                  FAILURES_KEPT, FAILURES_KEPT_ALL)
@@ -465,16 +546,18 @@ cdef class ReceiverSession(Session):
                     self.own.possible_duplicates += 1
                 self.steps += 1
                 if self.untold >= PROGRESS_RECORDS and not self.tell_progress():
-                    wan_lock_release(&slot.lock)
                     return 0
             if highest:
                 wan_clock_see(self.clock, highest)
         if section.through > slot.last:
             wan_set(&slot.last, section.through)
-        wan_lock_release(&slot.lock)
         if highest and not is_given:
             wan_clock_hear(self.clock, highest)
         return 1
+
+    cdef void note_stranger(self, const wan_section *section, uint64_t sequence) noexcept nogil:
+        wan_note(WAN_CORRUPT, "event %u/%llu is of another region or bucket than its stream", section.partition,
+                 <unsigned long long>sequence)
 
     cdef int apply_batch(self, wan_frame *frame) noexcept nogil:
         cdef uint8_t *payload = <uint8_t *>(frame + 1)
@@ -518,7 +601,7 @@ cdef class ReceiverSession(Session):
             at += section.bytes
             section += 1
         buffer_trim(pack)
-        if wan_flag_read(&self.memory.must_wait) and not self.wait_durable():
+        if wan_flag_read(&self.memory.streams.must_wait) and not self.wait_durable():
             return 0
         # This acknowledgement names whatever failed. Everything else is in the tables.
         return self.acknowledge(frame.id, <uint32_t>min(self.work_us() - began, <uint64_t>0xffffffff))
@@ -526,7 +609,7 @@ cdef class ReceiverSession(Session):
     cdef int wait_durable(self) noexcept with gil:
         # This waits also for a batch that was known as a whole: an old connection may have applied it and still wait.
         try:
-            for core in list(self.memory.cores):
+            for core in list(self.memory.streams.cores):
                 (<RegionCore>core).state.wait_written(True)
             return 1
         except BaseException as error:
@@ -618,6 +701,8 @@ cdef class ReceiverSession(Session):
             return GOES_ON if self.apply_batch(frame) else ENDED_TOLD
         if frame.type == WAN_FRAME_REGION:
             return GOES_ON if self.learn_region(frame) else ENDED_TOLD
+        if frame.type == WAN_FRAME_STREAM:
+            return GOES_ON if self.learn_stream(frame) else ENDED_TOLD
         if frame.type == WAN_FRAME_PING:
             if frame.length and not self.take_floors(frame):
                 return ENDED_TOLD

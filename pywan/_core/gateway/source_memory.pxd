@@ -1,48 +1,13 @@
 # The interface of source_memory.pyx.
-from libc.stdint cimport uint32_t, uint64_t
-from pywan._core.c_base cimport *
-from pywan._core.c_record cimport *
+from libc.stdint cimport uint32_t
 from pywan._core.c_tables cimport *
-
-cdef enum:
-    # Failed events that are remembered until the sender has heard of them: per partition of a source ...
-    FAILURES_KEPT = 100000
-    FAILURES_KEPT_ALL = 4000000     # ... and over all sources, which is 64 MB.
-
-cdef struct applied_slot:
-    # Held while a run of this partition is applied: an old connection and its successor take turns.
-    wan_lock lock
-    uint64_t last               # All sequences up to this one were applied (or failed, see below). It only grows.
-    uint64_t mount              # The mount of the sender's log that the newest of them came from.
-    uint64_t settled            # All sequences up to this one are settled, as the sender's disk knows.
-    # Up to this sequence there were holes, or settled events that did not come here. Some of these the sender's disk
-    # may not know of, and this member does not know what became of them. It is above `last` if a section was not
-    # applied to its end.
-    uint64_t passed_over
-    wan_failure *failures       # Failures of sequences above `settled`, ascending.
-    uint32_t failure_count, failure_capacity
-
-cdef inline uint32_t first_failure(const applied_slot *slot, uint64_t sequence) noexcept nogil:
-    """The first remembered failure of this or a later sequence."""
-    cdef uint32_t low = 0, high = slot.failure_count, middle
-    while low < high:
-        middle = low + (high - low) // 2
-        if slot.failures[middle].sequence < sequence:
-            low = middle + 1
-        else:
-            high = middle
-    return low
+from pywan._core.gateway.applied_slot cimport applied_slot
+from pywan._core.gateway.stream_memory cimport StreamMemory
 
 cdef class SourceMemory:
     cdef applied_slot *slots
     cdef readonly uint32_t partitions
-    # Something was applied that has to be on the disk before it is acknowledged. This stays set: no connection can tell
-    # for the others that there is nothing left to wait for.
-    cdef int must_wait
-    cdef set cores              # Regions that something was applied to, over all connections.
+    cdef readonly StreamMemory streams
 
 cdef class ReceiverCounts:
     cdef wan_receiver_counts counters
-
-cdef int remember_failure(applied_slot *slot, const wan_failure *failure) noexcept nogil
-cdef void forget_failures(applied_slot *slot, uint64_t settled) noexcept nogil

@@ -1,46 +1,18 @@
 # Owns the memory of what has been applied of every source (`SourceMemory`), and the counters of a receiver.
 from libc.stdint cimport uint32_t, uint64_t
-from libc.stdlib cimport calloc, free, realloc
-from libc.string cimport memmove
+from libc.stdlib cimport calloc, free
 from pywan._core.c_base cimport *
 from pywan._core.c_tables cimport *
-
-
-cdef uint64_t failures_kept = 0     # Failures that this process remembers, over all sources. Atomic.
-
-
-cdef int remember_failure(applied_slot *slot, const wan_failure *failure) noexcept nogil:
-    cdef uint32_t capacity
-    if slot.failure_count >= FAILURES_KEPT or wan_read(&failures_kept) >= FAILURES_KEPT_ALL:
-        return 0
-    if slot.failure_count == slot.failure_capacity:
-        capacity = slot.failure_capacity * 2 if slot.failure_capacity else 16
-        grown = realloc(slot.failures, capacity * sizeof(wan_failure))
-        if grown == NULL:
-            return 0
-        slot.failures, slot.failure_capacity = <wan_failure *>grown, capacity
-    slot.failures[slot.failure_count] = failure[0]
-    slot.failure_count += 1
-    wan_add_shared(&failures_kept, 1)
-    return 1
-
-
-cdef void forget_failures(applied_slot *slot, uint64_t settled) noexcept nogil:
-    cdef uint32_t n = first_failure(slot, settled + 1)
-    if n:
-        memmove(slot.failures, slot.failures + n, (slot.failure_count - n) * sizeof(wan_failure))
-        slot.failure_count -= n
-        wan_add_shared(&failures_kept, -<uint64_t>n)
-        if slot.failure_count == 0:
-            free(slot.failures)
-            slot.failures, slot.failure_capacity = NULL, 0
+from pywan._core.gateway.applied_slot cimport applied_slot, forget_applied
+from pywan._core.gateway.stream_memory cimport StreamMemory
 
 
 cdef class SourceMemory:
-    """What has been applied of one queue numbering of one sender: the last contiguous sequence of each partition."""
+    """What has been applied of one queue numbering of one sender: the last contiguous sequence of each partition.
+    `streams`: the same of the streams of that sender, which its queues at other members share; None: its own ones."""
 
-    def __cinit__(self, uint32_t partitions):
-        self.cores = set()
+    def __cinit__(self, uint32_t partitions, StreamMemory streams=None):
+        self.streams = StreamMemory() if streams is None else streams
         if partitions == 0 or partitions > 65535:
             from pywan.errors import ProtocolError
             raise ProtocolError(f"a sender with {partitions} partitions; 1 to 65535 are possible")
@@ -52,8 +24,7 @@ cdef class SourceMemory:
     def __dealloc__(self):
         if self.slots != NULL:
             for n in range(self.partitions):
-                wan_add_shared(&failures_kept, -<uint64_t>self.slots[n].failure_count)
-                free(self.slots[n].failures)
+                forget_applied(&self.slots[n])
         free(self.slots)
 
     @property
@@ -91,21 +62,12 @@ cdef class SourceMemory:
             slot = &self.slots[n]
             if slot.passed_over > slot.settled:
                 found.append(n)
-                wan_add_shared(&failures_kept, -<uint64_t>slot.failure_count)
-                free(slot.failures)
-                slot.failures, slot.failure_count, slot.failure_capacity = NULL, 0, 0
-                slot.mount = slot.settled = slot.passed_over = 0
-                wan_set(&slot.last, 0)
+                forget_applied(slot)
         return found
 
     def mount_of(self, uint32_t partition):
         """The mount that the newest event of a partition came from."""
         return wan_read(&self.slots[partition].mount) if partition < self.partitions else 0
-
-
-def remembered_failures():
-    """How many failed events this process remembers, over all sources, until their senders have heard of them."""
-    return wan_read(&failures_kept)
 
 
 cdef class ReceiverCounts:

@@ -1,0 +1,150 @@
+# Owns the memory of what has been applied of the streams of a sender (`StreamMemory`), whichever members of its site sent
+# them.
+cimport cython
+from libc.stdint cimport uint32_t, uint64_t
+from libc.stdlib cimport calloc, free
+from pywan._core.c_base cimport *
+from pywan._core.gateway.applied_slot cimport forget_applied
+
+
+cdef enum:
+    # The streams of a sender that are remembered: as many as a site can have buckets. A stream takes 64 bytes ...
+    STREAMS_OF_SENDER = 131072
+    STREAMS_KEPT_ALL = 4000000      # ... and those of all senders are 256 MB.
+
+cdef uint64_t streams_kept = 0      # Streams that this process remembers. Atomic.
+
+
+cdef void release_run(stream_run *run) noexcept:
+    """One user less. With the GIL."""
+    cdef uint32_t n
+    run.users -= 1
+    if run.users:
+        return
+    for n in range(run.buckets):
+        forget_applied(&run.slots[n].applied)
+    wan_add_shared(&streams_kept, -<uint64_t>run.buckets)
+    free(run.slots)
+    free(run)
+
+
+cdef bint begin_section(stream_slot *stream, uint64_t life) noexcept nogil:
+    """Under the stream's lock: a section of this life is to be applied. With a later life than before, the sequences of
+    the stream begin anew. False: the life is an earlier one, of which nothing is remembered."""
+    if life > stream.life:
+        forget_applied(&stream.applied)
+        stream.life = life
+    return life == stream.life
+
+
+@cython.no_gc_clear         # Its end needs `runs`.
+cdef class StreamMemory:
+    """What has been applied of the streams of one sender of a site, by region and bucket: the last contiguous sequence
+    of the newest life. All members of that site send the same streams."""
+
+    def __cinit__(self):
+        self.runs, self.cores = {}, set()
+
+    def __dealloc__(self):
+        for address in self.runs.values():
+            release_run(<stream_run *><size_t>address)
+
+    cdef stream_run *hold(self, str region, uint32_t buckets) except NULL:
+        """Returns the streams of a region, which stay until the caller calls `release_run`. ProtocolError if there is
+        no room for them."""
+        cdef stream_run *run
+        key = region, buckets
+        known = self.runs.pop(key, None)
+        if known is not None:
+            run = <stream_run *><size_t>known
+        else:
+            make_room(self, region, buckets)
+            run = <stream_run *>calloc(1, sizeof(stream_run))
+            if run != NULL:
+                run.slots = <stream_slot *>calloc(buckets, sizeof(stream_slot))
+            if run == NULL or run.slots == NULL:
+                free(run)
+                raise MemoryError()
+            run.buckets, run.users = buckets, 1
+            self.streams += buckets
+            wan_add_shared(&streams_kept, buckets)
+        self.runs[key] = <size_t>run
+        run.users += 1
+        return run
+
+    def forget(self):
+        """Forgets all streams that no connection has named. What comes of them is applied under the rule of
+        versions."""
+        for key in list(self.runs):
+            drop(self, key)
+
+    def last(self, str region, uint32_t buckets):
+        """For each bucket of a region: its newest life, and the last contiguous sequence applied of it. An empty list:
+        the region's streams are not known."""
+        cdef stream_run *run
+        cdef uint64_t life, last
+        found = []
+        if (region, buckets) not in self.runs:
+            return found
+        run = <stream_run *><size_t>self.runs[region, buckets]
+        run.users += 1
+        for n in range(buckets):
+            with nogil:             # A thread that has a slot's lock may wait for the GIL.
+                wan_lock_take(&run.slots[n].applied.lock)
+                life, last = run.slots[n].life, run.slots[n].applied.last
+                wan_lock_release(&run.slots[n].applied.lock)
+            found.append((life, last))
+        release_run(run)
+        return found
+
+    @property
+    def failures(self):
+        """How many failed events of the streams are remembered until the sender has heard of them."""
+        cdef stream_run *run
+        cdef uint64_t count = 0
+        cdef uint32_t n
+        for key in list(self.runs):
+            if key not in self.runs:        # It was forgotten while the GIL was free.
+                continue
+            run = <stream_run *><size_t>self.runs[key]
+            run.users += 1
+            with nogil:
+                for n in range(run.buckets):
+                    wan_lock_take(&run.slots[n].applied.lock)
+                    count += run.slots[n].applied.failure_count
+                    wan_lock_release(&run.slots[n].applied.lock)
+            release_run(run)
+        return count
+
+
+cdef bint has_room(StreamMemory self, uint32_t buckets):
+    return self.streams + buckets <= STREAMS_OF_SENDER and wan_read(&streams_kept) + buckets <= STREAMS_KEPT_ALL
+
+
+cdef int make_room(StreamMemory self, str region, uint32_t buckets) except -1:
+    """Forgets streams of regions that no connection has named, those that were named longest ago first."""
+    if not has_room(self, buckets):
+        for key in list(self.runs):
+            if has_room(self, buckets):
+                break
+            drop(self, key)
+    if not has_room(self, buckets):
+        from pywan.errors import ProtocolError
+        raise ProtocolError(
+            f"region {region!r} with {buckets} streams: {self.streams} streams of this sender are connected, and "
+            f"{streams_kept} of all; at most {<int>STREAMS_OF_SENDER} of a sender and {<int>STREAMS_KEPT_ALL} of all "
+            "can be; use fewer regions or buckets")
+    return 0
+
+
+cdef void drop(StreamMemory self, object key):
+    cdef stream_run *run = <stream_run *><size_t>self.runs[key]
+    if run.users == 1:
+        del self.runs[key]
+        self.streams -= run.buckets
+        release_run(run)
+
+
+def remembered_streams():
+    """How many streams this process remembers, over all senders."""
+    return wan_read(&streams_kept)

@@ -1,0 +1,426 @@
+"""The streams of a sender between sites: all members of a site send the changes of a bucket under the same sequences,
+and a receiver applies each change once, whichever member brings it and over whichever connection."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import threading
+
+import lz4.block
+import pytest
+
+from pywan import _core
+from pywan.errors import ProtocolError
+from pywan.gateway.applied import AppliedMemory
+from pywan.protocol import gateway
+from pywan.testing.waiting import eventually
+from records import (
+    BATCH,
+    ERROR,
+    FRAME,
+    FRAME_ACK,
+    MAGIC,
+    REGION,
+    REWIND,
+    STREAM,
+    make_batch,
+    make_record,
+    make_stream,
+    read_ack,
+    split_frames,
+)
+
+OWN = 2  # The own partitions of each queue here.
+FAILS = 5  # A reason of failure.
+_names = itertools.count()
+
+
+class Remote:
+    """A receiver's memory of one sender, and a region that remembers what was applied to it, in order."""
+
+    def __init__(self, buckets=1):
+        self.name, self.buckets = f"streams{next(_names)}", buckets
+        self.streams = _core.StreamMemory()
+        self.counts = _core.ReceiverCounts()
+        self.core = _core.RegionCore(self.name, _core.Clock(), site=2)
+        self.core.set_callback_path(lambda *change: None)
+        self.applied = []
+        self.failing = set()  # Values of events that cannot be applied.
+
+    def apply(self, region, record, place):
+        value = _core.record_fields(record)["value"][1].decode()
+        if value in self.failing:
+            return FAILS
+        self.applied.append(value)
+        return 0
+
+    def member(self):
+        """A queue of another member of the sending site, which connects."""
+        return Line(self, _core.SourceMemory(OWN, self.streams))
+
+    def last(self, bucket=0):
+        return self.streams.last(self.name, self.buckets)[bucket]
+
+
+class Line:
+    """A connection of one member's queue."""
+
+    def __init__(self, remote, memory):
+        self.remote, self.memory, self.batch = remote, memory, 0
+        self.session = _core.ReceiverSession(memory, remote.counts, {remote.name: remote.core}.get, remote.apply)
+        self.session.receive_data(_core.pack_frame(REGION, remote.name.encode(), 1))
+
+    def again(self):
+        return Line(self.remote, self.memory)
+
+    def name(self, partition=OWN, **stream):
+        self.session.receive_data(make_stream(partition, **{"buckets": self.remote.buckets, **stream}))
+        return self
+
+    def send(self, first, through, *, partition=OWN, settled=0, holes=(), packed=False, key=b"k"):
+        """Sends a section whose values are the sequences. Returns the sequences that failed."""
+        records = [(n, make_record(key, b"%d" % n, stamp=n << 16)) for n in range(first, through + 1) if n not in holes]
+        payload, count = make_batch((partition, first, through, settled, records))
+        self.batch += 1
+        data = _core.pack_frame(BATCH, payload, self.batch - 1, count)
+        self.session.receive_data(packed_batch(payload, self.batch - 1, count) if packed else data)
+        (ack,) = split_frames(self.session.data_to_send())
+        assert ack.type == FRAME_ACK and ack.id == self.batch - 1
+        failures = read_ack(ack.payload)[2]
+        assert all(place == partition and reason == FAILS for place, reason, _ in failures)
+        return [sequence for *_, sequence in failures]
+
+    def refused(self, *section, match, **options):
+        """The connection ends. Returns the types of the frames that say so."""
+        with pytest.raises(ProtocolError, match=match):
+            self.send(*section, **options)
+        return [frame.type for frame in split_frames(self.session.data_to_send())]
+
+
+def packed_batch(payload, number, count):
+    packed = lz4.block.compress(payload, store_size=False)
+    head = FRAME.pack(MAGIC, BATCH, 1, 0, len(packed), 0, len(payload), count, number)
+    crc = _core.crc32c(head + packed).to_bytes(4, "little")
+    return head[:12] + crc + head[16:] + packed + bytes(-len(packed) % 8)
+
+
+def numbers(first, through):
+    return [str(n) for n in range(first, through + 1)]
+
+
+def key_in(bucket, buckets):
+    return next(key for n in itertools.count() if _bucket(key := b"k%d" % n, buckets) == bucket)
+
+
+def _bucket(key, buckets):
+    return (_core.key_hash(key) >> 32) * buckets >> 32
+
+
+# One member after the other, and both at once
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_member_that_takes_over_repeats_nothing_that_another_one_brought(packed):
+    remote = Remote()
+    remote.member().name().send(1, 100, packed=packed)
+    remote.member().name(partition=9).send(61, 150, partition=9, settled=60, packed=packed)
+    assert remote.applied == numbers(1, 150) and remote.last() == (1, 150)
+    assert remote.counts.counts()["duplicates_skipped"] == 40
+
+
+def test_two_members_that_send_one_stream_at_once_bring_each_event_once_and_in_order():
+    remote = Remote()
+    one, other = remote.member().name(), remote.member().name()
+    one.send(1, 10)
+    other.send(6, 20, settled=5)
+    one.send(11, 15)
+    other.send(21, 25)
+    one.send(16, 30)
+    assert remote.applied == numbers(1, 30)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_each_event_is_applied_once_whatever_members_send_through_and_what_connections_end(seed):
+    chance = random.Random(seed)
+    remote = Remote()
+    settled, lines, at = [0, 0], [remote.member().name(), remote.member().name()], [0, 0]
+    holes = {n for n in range(1, 400) if chance.random() < 0.2}  # The same everywhere: these changes enter no queue.
+    while min(at) < 300:
+        n = chance.randrange(2)
+        through = at[n] + chance.randrange(1, 30)
+        lines[n].send(at[n] + 1, through, settled=settled[n], holes=holes, packed=chance.random() < 0.3)
+        at[n] = through
+        if chance.random() < 0.5:
+            settled[n] = at[n]
+        if chance.random() < 0.1:  # The other member told how far it is.
+            settled[n] = at[n] = max(*settled, at[n])
+        if chance.random() < 0.3:
+            lines[n], at[n] = lines[n].again().name(), settled[n]
+    assert remote.applied == [str(n) for n in range(1, max(at) + 1) if n not in holes]
+
+
+def test_a_failure_is_told_again_to_another_member():
+    remote = Remote()
+    remote.failing = {"3", "7"}
+    assert remote.member().name().send(1, 5) == [3]
+    other = remote.member().name()
+    assert other.send(1, 8) == [3, 7] and remote.streams.failures == 2
+    assert remote.applied == ["1", "2", "4", "5", "6", "8"]
+    other.send(9, 9, settled=8)
+    assert remote.streams.failures == 0
+
+
+def test_streams_of_several_buckets_count_on_their_own_beside_the_own_partitions():
+    remote = Remote(buckets=3)
+    line = remote.member()
+    for bucket in range(3):
+        line.name(OWN + bucket, bucket=bucket)
+    keys = [key_in(bucket, 3) for bucket in range(3)]
+    payload, count = make_batch(
+        *[
+            (OWN + n, 1, 2, 0, [make_record(key, b"%d" % n, stamp=m) for m in (1, 2)])
+            for n, key in reversed(list(enumerate(keys)))
+        ],
+        (0, 1, 1, 0, [make_record(b"own", b"own")]),
+    )
+    line.session.receive_data(_core.pack_frame(BATCH, payload, 0, count))
+    assert remote.applied == ["2", "2", "1", "1", "0", "0", "own"]
+    assert remote.streams.last(remote.name, 3) == [(1, 2)] * 3 and line.memory.last() == [1, 0]
+
+
+# Where a stream begins, holes and gaps
+
+
+def test_a_stream_that_is_not_known_begins_behind_what_is_settled():
+    remote = Remote()
+    remote.member().name().send(51, 60, settled=50)
+    assert remote.applied == numbers(51, 60)
+
+
+def test_what_another_receiver_of_the_site_has_between_is_passed_over():
+    remote = Remote()
+    remote.member().name().send(1, 10)
+    remote.member().name().send(91, 100, settled=90)
+    assert remote.applied == numbers(1, 10) + numbers(91, 100) and remote.last() == (1, 100)
+
+
+@pytest.mark.parametrize("settled", [0, 5, 89])
+def test_a_gap_beyond_what_is_settled_is_refused_with_the_sequence_that_is_expected(settled):
+    remote = Remote()
+    remote.member().name().send(1, 10)
+    line = remote.member().name()
+    assert REWIND in line.refused(91, 100, settled=settled, match="a gap before sequence 91")
+    assert remote.applied == numbers(1, 10)
+
+
+def test_a_section_goes_on_where_its_own_connection_ended_whatever_another_member_brought():
+    remote = Remote()
+    line = remote.member().name()
+    line.send(1, 10)
+    remote.member().name().send(1, 100)
+    line.refused(21, 30, match="a gap before sequence 21")
+    line = line.again().name()
+    line.send(11, 20, settled=10)
+    line.refused(15, 30, match="behind one through 20")
+    assert remote.applied == numbers(1, 100)
+
+
+def test_holes_of_one_member_that_another_one_has_as_events_are_not_applied_late():
+    remote = Remote()
+    remote.member().name().send(1, 5, holes={2, 5})  # Conflated: a later event of the key is in both queues.
+    remote.member().name().send(1, 9)
+    assert remote.applied == ["1", "3", "4", "6", "7", "8", "9"]
+
+
+def test_an_own_partition_is_known_to_its_queue_alone():
+    remote = Remote()
+    remote.member().send(1, 3, partition=0)
+    remote.member().send(1, 3, partition=0)
+    assert remote.applied == numbers(1, 3) * 2
+
+
+def test_a_member_that_repeats_is_not_answered_before_the_disk_has_what_another_one_brought(tmp_path):
+    remote = Remote()
+    remote.core = _core.RegionCore(remote.name, _core.Clock(), site=2)
+    remote.core.open_log(str(tmp_path), log_id=1)
+    first = threading.Thread(target=remote.member().name().send, args=(1, 1), daemon=True)
+    first.start()
+    eventually(
+        lambda: b"k" in remote.core, what="the application"
+    )  # It waits for the disk, which nobody writes to yet.
+    second = threading.Thread(target=remote.member().name().send, args=(1, 1), daemon=True)
+    second.start()
+    second.join(0.3)
+    assert second.is_alive() and remote.core.log_state()["pending"] == 1
+    committer = threading.Thread(target=remote.core.commit_loop)
+    committer.start()
+    for thread in (first, second):
+        thread.join()
+    assert remote.core.log_state()["pending"] == 0 and remote.counts.counts()["duplicates_skipped"] == 1
+    remote.core.stop_log()
+    committer.join()
+
+
+# Lives
+
+
+def test_a_later_life_begins_with_sequence_1_again():
+    remote = Remote()
+    line = remote.member().name(life=1)
+    line.send(1, 10)
+    line.name(life=2)
+    line.send(1, 3)
+    line.send(4, 4)
+    assert remote.applied == numbers(1, 10) + numbers(1, 4) and remote.last() == (2, 4)
+
+
+def test_the_failures_of_an_earlier_life_are_not_told_of_a_later_one():
+    remote = Remote()
+    remote.failing = {"2"}
+    line = remote.member().name(life=1)
+    assert line.send(1, 3) == [2]
+    remote.failing = set()
+    assert line.name(life=2).send(1, 3) == [] and remote.streams.failures == 0
+
+
+def test_what_comes_of_an_earlier_life_is_applied_and_forgotten():
+    remote = Remote()
+    remote.failing = {"2"}
+    remote.member().name(life=7).send(1, 5)
+    remote.applied.clear()
+    late = remote.member().name(life=3)
+    assert late.send(1, 3) == [2] and late.send(4, 6) == []
+    assert late.again().name(life=3).send(2, 4, settled=1) == [2]
+    assert remote.applied == ["1", "3", "4", "5", "6", "3", "4"]
+    assert remote.last() == (7, 5) and remote.streams.failures == 1
+    late.refused(8, 9, match="a gap before sequence 8")
+
+
+def test_a_name_alone_does_not_begin_a_life():
+    remote = Remote()
+    line = remote.member().name(life=1)
+    line.send(1, 5)
+    remote.member().name(life=1 << 63)
+    line.send(6, 7)
+    assert remote.last() == (1, 7)
+
+
+# What is checked
+
+
+@pytest.mark.parametrize(
+    ("partition", "stream", "why"),
+    [
+        (1, {}, "partition 1 cannot be a stream of a sender with 2 partitions"),
+        (65536, {}, "partition 65536 cannot be a stream"),
+        (OWN, {"bucket": 1}, "bucket 1 of 1"),
+        (OWN, {"buckets": 0}, "bucket 0 of 0"),
+        (OWN, {"buckets": 4097}, "bucket 0 of 4097"),
+        (OWN, {"life": 0}, "life 0 of bucket 0"),
+        (OWN, {"region": 2}, "region number 2, which was not named"),
+        (OWN + 1, {"life": 5}, "life 5 of its stream is named behind life 5"),
+        (OWN + 1, {"life": 4}, "life 4 of its stream is named behind life 5"),
+    ],
+)
+def test_a_stream_that_cannot_be_is_refused_in_words(partition, stream, why):
+    line = Remote().member().name(OWN + 1, life=5)
+    with pytest.raises(ProtocolError, match=why):
+        line.name(partition, **stream)
+    answers = split_frames(line.session.data_to_send())
+    assert [frame.type for frame in answers] == [ERROR] and why.encode() in answers[0].payload
+
+
+@pytest.mark.parametrize("length", [0, 8, 15, 17, 24])
+def test_the_name_of_a_stream_has_one_length(length):
+    line = Remote().member()
+    with pytest.raises(ProtocolError, match=f"name of a stream of {length} bytes"):
+        line.session.receive_data(_core.pack_frame(STREAM, bytes(length), OWN))
+
+
+def test_the_highest_partition_can_be_a_stream():
+    remote = Remote()
+    remote.member().name(65535).send(1, 2, partition=65535)
+    assert remote.applied == ["1", "2"]
+
+
+@pytest.mark.parametrize("partition", [OWN + 1, OWN + 7, 65535, 65536, (1 << 32) - 1])
+def test_a_section_of_a_partition_that_was_not_named_ends_the_connection(partition):
+    line = Remote().member().name()
+    line.refused(1, 1, partition=partition, match="for which no stream was named")
+
+
+def test_a_stream_is_named_on_each_connection():
+    line = Remote().member().name()
+    line.send(1, 1)
+    line.again().refused(2, 2, match="for which no stream was named")
+
+
+def test_an_event_of_another_bucket_or_region_ends_the_connection():
+    remote = Remote(buckets=3)
+    line = remote.member().name(bucket=1)
+    line.refused(1, 1, key=key_in(2, 3), match="event 2/1 is of another region or bucket")
+    line = line.again().name(bucket=1)
+    line.session.receive_data(_core.pack_frame(REGION, b"other", 3) + make_stream(OWN + 1, region=3))
+    line.refused(1, 1, partition=OWN + 1, key=key_in(1, 3), match="of another region or bucket")
+    assert remote.applied == []
+
+
+# How much is remembered
+
+
+def test_a_sender_has_no_more_streams_than_a_site_can_have_buckets():
+    remote = Remote()
+    remote.member().name().send(1, 5)
+    line = remote.member()
+    names = [_core.pack_frame(REGION, b"wide%d" % n, 10 + n) for n in range(33)]
+    line.session.receive_data(b"".join(names))
+    for n in range(31):
+        line.session.receive_data(make_stream(OWN + n, region=10 + n, buckets=4096))
+    # One more takes the place of the region that no connection has named now.
+    line.session.receive_data(make_stream(OWN + 31, region=10 + 31, buckets=4096))
+    assert remote.streams.last(remote.name, 1) == [] and remote.streams.streams == 131072
+    with pytest.raises(ProtocolError, match="131072 streams of this sender are connected"):
+        line.session.receive_data(make_stream(OWN + 32, region=10 + 32, buckets=4096))
+    before = _core.remembered_streams()
+    del line
+    remote.member().name().send(1, 1)
+    assert _core.remembered_streams() == before - 4095
+
+
+def hello(sender, numbering, site=1, dispatcher=0):
+    return gateway.SenderHello(site, 2, "m1", sender, dispatcher, numbering, 0, OWN)
+
+
+def test_the_queues_of_a_sender_share_its_streams_and_no_others_do():
+    memory = AppliedMemory()
+    with (
+        memory.connected(hello("ln", 1)) as (one, _),
+        memory.connected(hello("ln", 2)) as (other, _),
+        memory.connected(hello("tk", 3)) as (another, _),
+        memory.connected(hello("ln", 4, site=3)) as (elsewhere, _),
+    ):
+        assert one.streams is other.streams
+        assert len({id(each.streams) for each in (one, another, elsewhere)}) == 3
+    with memory.connected(hello("ln", 1)) as (again, _):
+        assert again.streams is one.streams
+
+
+def test_streams_of_senders_without_a_connection_make_room_for_others(monkeypatch):
+    memory = AppliedMemory()
+    remote = Remote()
+
+    def streams_once(sender, numbering):
+        with memory.connected(hello(sender, numbering)) as (source, _):
+            Line(remote, source).name().send(1, 5)
+            return source.streams
+
+    with memory.connected(hello("connected", 1)) as (source, _):
+        connected = Line(remote, source).name()
+        connected.send(1, 5)
+        gone = streams_once("gone", 2)
+        monkeypatch.setattr(AppliedMemory, "STREAMS_LIMIT", _core.remembered_streams() - 1)
+        streams_once("gone", 2)  # It comes back, so it is not the one to be forgotten.
+        assert gone.last(remote.name, 1) == [(1, 5)]
+        streams_once("other", 3)
+        assert gone.last(remote.name, 1) == [] and source.streams.last(remote.name, 1) == [(1, 5)]
