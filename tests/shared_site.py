@@ -24,7 +24,7 @@ NEVER = 2**64 - 1
 
 
 class Member:
-    """A member with its part of region "r", its lanes to the others, and its port for their calls."""
+    """A member with its part of the region, its lanes to the others, and its port for their calls."""
 
     def __init__(
         self,
@@ -34,21 +34,22 @@ class Member:
         min_copies: int,
         budget: _core.MemoryBudget | None,
         ports: dict[str, int],
+        name: str,
         **attributes: Any,
     ) -> None:
         """`ports`: those of all members of the site, by name; its own is added."""
         self.number = number
         self.me = Incarnation(f"member{number}", number + 1)
         self.core = _core.RegionCore(
-            "r", _core.Clock(), site=1, member=self.me.member_id, buckets=buckets, **attributes
+            name, _core.Clock(), site=1, member=self.me.member_id, buckets=buckets, **attributes
         )
         self.tail = _core.Tail(buckets, self.core.shards, min_copies, budget)
         self.lanes: dict[int, _core.LaneState] = {}
         self.openings = OwnOpenings()
         questions = OpeningQuestions(lambda member: Address("127.0.0.1", ports[member.name]))
-        self.calls = CallServer(self.me, "one", lambda name: self.core if name == "r" else None, questions, budget)
+        self.calls = CallServer(self.me, "one", lambda asked: self.core if asked == name else None, questions, budget)
         self.pool = CallPool(self.me, "one", self.openings)
-        self.table = BucketTable("r", buckets)
+        self.table = BucketTable(name, buckets)
         self.route = Route(self.core, self.table, self.pool, timeout_s=timeout_s)
         self.port = ControlServer(
             "127.0.0.1",
@@ -71,7 +72,7 @@ class Member:
 
 
 class SharedSite:
-    """Members that share region "r". The first one leads all buckets, until `lead` says otherwise."""
+    """Members that share a region. The first one leads all buckets, until `lead` says otherwise."""
 
     def __init__(
         self,
@@ -82,14 +83,16 @@ class SharedSite:
         reads_copies: bool = False,
         min_copies: int = 1,
         budget_bytes: int | None = None,
+        name: str = "r",
         **attributes: Any,
     ) -> None:
-        """`budget_bytes`: the limit of each member's budget. None: nobody counts."""
+        """`budget_bytes`: the limit of each member's budget. None: nobody counts. `name`: the region's."""
         self.buckets = buckets
         self.budgets = [None if budget_bytes is None else _core.MemoryBudget(budget_bytes) for _ in range(members)]
         ports: dict[str, int] = {}
         self.members = [
-            Member(n, buckets, timeout_s, min_copies, self.budgets[n], ports, **attributes) for n in range(members)
+            Member(n, buckets, timeout_s, min_copies, self.budgets[n], ports, name, **attributes)
+            for n in range(members)
         ]
         self.epochs = [0] * buckets
         self.leaders = [0] * buckets

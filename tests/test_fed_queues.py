@@ -1,5 +1,5 @@
-"""A region on several members feeds the queues of a parallel sender: each member that has a bucket queues the same
-events under the same sequences, and nothing is ready before its change counts."""
+"""A region on several members feeds the queues of senders: each member that has a bucket queues the same events under
+the same sequences, nothing is ready before its change counts, and the member that leads a bucket's stream sends it."""
 
 from __future__ import annotations
 
@@ -34,16 +34,35 @@ def feed(site, *names, **options):
     return queues
 
 
-def queued(queue):
-    """(bucket, sequence, key, value) of all that is queued."""
+def first_of(queue, region="r"):
+    """The first partition of the region's newest run."""
+    return [first for name, first, _ in queue.runs() if name == region][-1]
+
+
+def lead(queue, buckets=None, leads=True, in_order=False, region="r"):
+    """Has the queue's member send the events of these buckets, or of all."""
+    _name, first, count = [run for run in queue.runs() if run[0] == region][-1]
+    queue.lead(first, range(count) if buckets is None else buckets, leads, in_order)
+    return queue
+
+
+def queued(queue, region="r"):
+    """(bucket, sequence, key, value) of all that is queued for a region."""
+    buckets = {number: bucket for number, name, bucket, *_ in queue.streams() if name == region}
     return [
-        (bucket, sequence, (found := read_record(record)).key, found.value)
-        for bucket, sequence, record in queue.records(100_000)
+        (buckets[number], sequence, (found := read_record(record)).key, found.value)
+        for number, sequence, record in queue.records(100_000)
+        if number in buckets
     ]
 
 
 def ready(queue):
-    return [event for n in range(queue.partitions) for event in queue.peek(n, 1000)]
+    return [event for n in range(len(queue.positions())) for event in queue.peek(n, 1000)]
+
+
+def peek(queue, bucket, count=100_000, region="r"):
+    """The sequences of the next events of a bucket, which are on their way now."""
+    return [sequence for sequence, _ in queue.peek_with_positions(first_of(queue, region) + bucket, count)]
 
 
 def balanced(queue):
@@ -65,26 +84,29 @@ def test_each_copy_queues_the_events_of_its_buckets_under_their_sequences():
         assert all(balanced(queue) for queue in queues)
 
 
-def test_an_event_is_ready_when_its_change_counts_and_only_at_the_primary():
+@pytest.mark.parametrize("who", [0, 1])
+def test_an_event_is_ready_when_its_change_counts_and_only_at_the_member_that_leads(who):
     with SharedSite(2, buckets=1) as site:
-        (here,), (there,) = feed(site, "ln", buckets=1)
+        queues = [own[0] for own in feed(site, "ln", buckets=1)]
+        lead(queues[who])
         call = Call(site.members[0].core.put, "k", "v")
-        eventually(lambda: len(here) == 1)
-        assert ready(here) == [] and not call.is_done
+        eventually(lambda: len(queues[0]) == 1)
+        assert ready(queues[0]) == [] and not call.is_done
         site.carry()
         call.result()
-        assert len(there) == 1 and ready(there) == []
-        assert [sequence for sequence, _ in here.peek_with_positions(0, 10)] == [1]
+        assert len(queues[1 - who]) == 1 and ready(queues[1 - who]) == []
+        assert peek(queues[who], 0) == [1]
 
 
 def test_what_a_lone_member_changes_is_ready_at_once():
     with SharedSite(1, buckets=1) as site:
         ((queue,),) = feed(site, "ln", buckets=1)
+        lead(queue)
         site.members[0].core.put("k", "v")
-        assert len(queue.peek(0, 10)) == 1
+        assert peek(queue, 0) == [1]
 
 
-def test_a_new_primary_sends_what_is_in_its_queue():
+def test_a_member_that_begins_to_lead_sends_what_is_in_its_queue():
     with SharedSite(2, buckets=1) as site:
         site.keep_carrying()
         (_,), (there,) = feed(site, "ln", buckets=1)
@@ -92,8 +114,53 @@ def test_a_new_primary_sends_what_is_in_its_queue():
             site.members[0].core.put("k", str(n))
         site.stop_carrying()
         site.carry()
-        site.lead(0, 1)
-        assert [sequence for sequence, _ in there.peek_with_positions(0, 10)] == [1, 2, 3, 4, 5]
+        assert ready(there) == []
+        lead(there)
+        assert peek(there, 0) == [1, 2, 3, 4, 5]
+
+
+def test_a_member_that_ends_to_lead_sends_nothing_more_and_removes_what_is_acknowledged():
+    with SharedSite(1, buckets=1) as site:
+        ((queue,),) = feed(site, "ln", buckets=1)
+        lead(queue)
+        for n in range(5):
+            site.members[0].core.put("k", str(n))
+        assert peek(queue, 0, 2) == [1, 2]
+        lead(queue, leads=False)
+        assert peek(queue, 0) == []
+        first = first_of(queue)
+        assert queue.remove(first, 1) == 1
+        queue.rewind(first)  # The connection breaks.
+        assert peek(queue, 0) == [] and len(queue) == 4
+        lead(queue)
+        assert peek(queue, 0) == [2, 3, 4, 5] and balanced(queue)
+
+
+def test_several_regions_of_any_number_of_buckets_feed_one_queue_of_either_kind():
+    for queue in (queue_to(buckets=3), _core.EventQueue("serial", remote_site=2, partitions=2, dispatchers=2)):
+        queue.running = True
+        sites = [SharedSite(1, buckets=count, name=f"several {queue.name} {count}") for count in (1, 5)]
+        for site in sites:
+            site.members[0].core.attach([queue])
+        alone = _core.RegionCore("alone", _core.Clock(), site=1, buckets=4)
+        alone.attach([queue])
+        for n, key in enumerate(KEYS):
+            for core in (sites[0].members[0].core, sites[1].members[0].core, alone):
+                core.put(key, str(n))
+        assert [count for _, _, count in queue.runs()] == [1, 5]
+        own = [number for number, _, _ in queue.records(1000) if number < queue.partitions]
+        assert len(own) == len(KEYS)
+        for site in sites:
+            core = site.members[0].core
+            found = queued(queue, core.name)
+            assert sorted(value for *_, value in found) == sorted(str(n).encode() for n in range(len(KEYS)))
+            for bucket in range(site.buckets):  # Its numbering is the bucket's.
+                sequences = [sequence for at, sequence, *_ in found if at == bucket]
+                assert sequences == list(range(1, site.members[0].tail.last(bucket) + 1))
+            lead(queue, region=core.name)
+        assert len(ready(queue)) == 3 * len(KEYS) and balanced(queue)
+        for site in sites:
+            site.__exit__(None, None, None)
 
 
 def test_a_change_that_enters_no_queue_leaves_a_hole():
@@ -153,34 +220,55 @@ def test_an_event_for_a_sender_that_a_copy_has_not_is_refused_there():
             call.result()
 
 
-def test_a_queue_that_cannot_have_the_sequences_of_the_buckets_is_refused():
+def test_a_persistent_queue_is_refused(tmp_path):
     with SharedSite(1) as site:
         core = site.members[0].core
-        for queue, why in (
-            (queue_to(buckets=3), "has 3 partitions"),
-            (_core.EventQueue("serial", remote_site=2), "has 1 partitions"),
-        ):
-            with pytest.raises(IllegalStateError, match=why):
-                core.attach([queue])
-        used = queue_to()
-        alone = _core.RegionCore("alone", _core.Clock(), site=1, buckets=BUCKETS)
-        alone.attach([used])
-        alone.put("k", "v")
-        with pytest.raises(IllegalStateError, match="has events of other regions"):
-            core.attach([used])
+        queue = queue_to(log_directory=tmp_path, log_id=7)
+        with pytest.raises(IllegalStateError, match="is persistent"):
+            core.attach([queue])
         core.put("k", "v")
-        assert len(used) == 1
+        assert len(queue) == 0
+
+
+def test_a_queue_has_no_more_partitions_than_a_frame_can_name():
+    queue = queue_to(buckets=1)
+    assert queue.add_run("many one", 40_000) == 1
+    with pytest.raises(PywanError, match="up to 65535 partitions"):
+        queue.add_run("many two", 40_000)
+    assert queue.add_run("many three", 25_534) == 40_001
 
 
 def test_a_queue_that_is_taken_away_keeps_what_it_has_and_all_of_it_counts():
     with SharedSite(2, buckets=1) as site:
         (here,), _ = feed(site, "ln", buckets=1)
+        lead(here)
         call = Call(site.members[0].core.put, "k", "v")
         eventually(lambda: len(here) == 1)
         site.members[0].core.attach([])
-        assert len(here.peek(0, 10)) == 1
+        assert peek(here, 0) == [1]
         site.carry()
         call.result()
+
+
+def test_a_run_serves_again_when_it_is_empty_and_not_before():
+    with SharedSite(1, buckets=2) as site:
+        core, queue = site.members[0].core, queue_to(buckets=2)
+        core.attach([queue])
+        core.put("k", "1")
+        core.attach([])
+        core.attach([queue])
+        first, second = (first for _, first, _ in queue.runs())  # The first run still has an event.
+        core.put("k", "2")
+        assert first < second and len(queue) == 2
+        core.attach([])
+        for number, _, _ in queue.records():
+            queue.lead(number - number % 2, range(2), True)
+            queue.remove(number, queue.peek_with_positions(number, 10)[-1][0])
+        core.attach([queue])
+        assert len(queue.runs()) == 2
+        leads = {number: is_led for number, _, _, _, is_led, _ in queue.streams()}
+        assert not leads[first] and leads[second]
+        assert queue.positions()[first] == (0, 0, 0)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -252,19 +340,22 @@ def fed():
 def test_a_learner_gets_the_events_that_are_queued_and_what_left_before_is_gone_there_too(fed):
     here, there = fed.queues
     fed.put_many(3000)
+    first = first_of(here, fed.name)
+    lead(here, region=fed.name)
     for bucket in range(LANE_BUCKETS):
-        here.remove(bucket, here.peek_with_positions(bucket, 100)[-1][0])
+        here.remove(first + bucket, peek(here, bucket, 100, fed.name)[-1])
     fed.learn()
     fed.connect()
     eventually(fed.has_learned)
-    assert queued(there) == queued(here) and len(here) == 2700
-    assert [removed for removed, _, _ in there.positions()] == [100] * LANE_BUCKETS
+    assert queued(there, fed.name) == queued(here, fed.name) and len(here) == 2700
+    assert [removed for removed, _, _ in there.positions()[first_of(there, fed.name) :]] == [100] * LANE_BUCKETS
     assert balanced(here) and balanced(there)
-    for bucket in range(LANE_BUCKETS):  # The copy leads, and sends them.
-        there_tail = fed.there.tail
-        there_tail.set_role(bucket, _core.TAIL_TAKING_OVER, LIFE, EPOCH + 1)
-        there_tail.set_role(bucket, _core.TAIL_PRIMARY, LIFE, EPOCH + 1)
-        assert len(there.peek(bucket, 10_000)) == 900
+    for bucket in range(LANE_BUCKETS):
+        fed.there.tail.set_role(bucket, _core.TAIL_COPY, LIFE, EPOCH)
+    lead(there, region=fed.name)
+    for bucket in range(LANE_BUCKETS):  # The copy sends them.
+        eventually(lambda: fed.there.tail.state(0)["counted"] == 1000)
+        assert len(peek(there, bucket, region=fed.name)) == 900
 
 
 def test_events_and_their_image_stay_in_order_while_puts_go_on_and_the_image_begins_again(fed):
@@ -290,8 +381,8 @@ def test_events_and_their_image_stay_in_order_while_puts_go_on_and_the_image_beg
     writer.join(LIMIT_S)
     assert not writer.is_alive()
     eventually(fed.is_even)
-    assert queued(there) == queued(here)
-    sequences = [(bucket, sequence) for bucket, sequence, _, _ in queued(there)]
+    assert queued(there, fed.name) == queued(here, fed.name)
+    sequences = [(bucket, sequence) for bucket, sequence, _, _ in queued(there, fed.name)]
     assert sequences == sorted(sequences)
     assert balanced(there)
 
@@ -310,7 +401,7 @@ def test_a_copy_that_learns_anew_drops_the_events_of_the_history_before(fed):
     fed.news = []
     fed.connect()
     eventually(fed.has_learned)
-    assert queued(there) == queued(here) and len(here) == 60 and balanced(there)
+    assert queued(there, fed.name) == queued(here, fed.name) and len(here) == 60 and balanced(there)
 
 
 def test_an_image_with_events_for_a_sender_that_is_not_here_ends_the_lane_in_words(fed):

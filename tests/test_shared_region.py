@@ -836,10 +836,10 @@ def test_rows_that_are_put_while_the_region_comes_to_be_shared_are_all_stored() 
     assert any(0 < each < rows for each in in_tails), "the region was shared before or after all rows"
 
 
-def test_a_region_whose_queues_cannot_follow_its_buckets_is_not_shared() -> None:
+def test_a_region_whose_queues_cannot_follow_its_buckets_is_not_shared(tmp_path) -> None:
     core = _core.RegionCore("r", _core.Clock(), site=1, member=1, buckets=7)
-    core.attach([_core.EventQueue("sender", remote_site=2)])
-    with pytest.raises(IllegalStateError, match="'r' is on several members, and queue 'sender' has 1 partitions"):
+    core.attach([_core.EventQueue("sender", remote_site=2, log_directory=tmp_path, log_id=7)])
+    with pytest.raises(IllegalStateError, match="queue 'sender' is persistent"):
         core.share(_core.Tail(7, core.shards), None)
 
 

@@ -149,10 +149,14 @@ static wan_status feed(wan_tail *tail, const wan_feeds *feeds, const wan_feeds *
     for (uint32_t n = 0; feeds && status == WAN_OK && n < feeds->count; n++) {
         const wan_feed *item = &feeds->items[n];
         if (has_queue(others, item->queue)) continue;
-        wan_lock_take(item->lock);
-        for (uint32_t number = 0; status == WAN_OK && number < tail->bucket_count; number++)
-            status = wan_queue_feed(item->queue, number, begins ? &tail->buckets[number].counted : NULL);
-        wan_lock_release(item->lock);
+        for (uint32_t number = 0; status == WAN_OK && number < tail->bucket_count; number++) {
+            wan_tail_bucket *bucket = &tail->buckets[number];
+            wan_lock_take(&bucket->lock); /* For its life. */
+            wan_lock_take(item->lock);
+            status = wan_queue_feed(item->queue, item->first + number, begins ? &bucket->counted : NULL, bucket->life);
+            wan_lock_release(item->lock);
+            wan_lock_release(&bucket->lock);
+        }
     }
     return status;
 }
@@ -160,10 +164,6 @@ static wan_status feed(wan_tail *tail, const wan_feeds *feeds, const wan_feeds *
 wan_status wan_tail_set_feeds(wan_tail *tail, const wan_feed *given, uint32_t count)
 {
     wan_feeds *fresh = NULL, *old = tail->feeds;
-    for (uint32_t n = 0; n < count; n++)
-        if (given[n].queue->partition_count != tail->bucket_count)
-            return WAN_FAIL(WAN_INVALID, "a queue with %" PRIu32 " partitions cannot be fed by %" PRIu32 " buckets",
-                            given[n].queue->partition_count, tail->bucket_count);
     if (count) {
         fresh = calloc(1, sizeof *fresh + count * sizeof *given);
         if (!fresh) return WAN_FAIL(WAN_NO_MEMORY, "no memory for the queues of a region");
@@ -185,14 +185,17 @@ wan_status wan_tail_set_feeds(wan_tail *tail, const wan_feed *given, uint32_t co
     return WAN_OK;
 }
 
-/* The bucket's history is dropped here, and so are the events that came of it. Under the bucket's lock. */
-static void drop_events(wan_tail *tail, uint32_t number)
+/* The bucket has another history from now on (`drops`), which begins in this life, or the same one has this life. So
+ * have its events in the queues. Under the bucket's lock. */
+static void turn_streams(wan_tail *tail, uint32_t number, uint64_t life, int drops)
 {
     const wan_feeds *feeds = wan_tail_feeds(tail);
     for (uint32_t n = 0; feeds && n < feeds->count; n++) {
-        wan_lock_take(feeds->items[n].lock);
-        (void)wan_queue_begin_anew(feeds->items[n].queue, number);
-        wan_lock_release(feeds->items[n].lock);
+        const wan_feed *item = &feeds->items[n];
+        wan_lock_take(item->lock);
+        if (drops) (void)wan_queue_begin_anew(item->queue, item->first + number, life);
+        else wan_queue_set_life(item->queue, item->first + number, life);
+        wan_lock_release(item->lock);
     }
 }
 
@@ -780,22 +783,23 @@ void wan_tail_set_role(wan_tail *tail, uint32_t number, uint8_t role, uint64_t l
         if (bucket->life != life || is_new_image || role == WAN_TAIL_ABSENT) bucket->thin_count = 0;
     }
     if (bucket->life != life || bucket->epoch != epoch) store(&bucket->contact, 0);
+    const int drops = is_new_image || !(holds || role == WAN_TAIL_LEARNER), is_new_life = bucket->life != life;
     if (heard && !leads(before) != !leads(role)) wan_heard_turn(heard, number);
     __atomic_store_n(&bucket->role, role, __ATOMIC_RELEASE);
     store(&bucket->life, life);
     store(&bucket->epoch, epoch);
     bucket->transfer = transfer;
-    if (is_new_image || !(holds || role == WAN_TAIL_LEARNER)) {
+    if (drops) {
         bucket->learned = 0;
         store(&bucket->counted, 0);
         store(&bucket->last, 0);
         drop_all(bucket);
-        drop_events(tail, number);
         if (heard) wan_heard_forget(heard, number);
         wan_answers_close(&bucket->answers);
         uint32_t shards = tail->shard_count / tail->bucket_count;
         for (uint32_t n = 0; n < shards; n++) store(&tail->shard_last[(uint64_t)number * shards + n], 0);
     }
+    if (drops || is_new_life) turn_streams(tail, number, life, drops);
     if (role == WAN_TAIL_PRIMARY) {
         recount(tail, bucket);
         let_hear(tail, bucket); /* What counted under an earlier primary, which did not tell it. */

@@ -123,11 +123,12 @@ static inline uint8_t *wan_tail_entry_found(const wan_tail_entry *entry)
 
 typedef struct wan_heard wan_heard;
 
-/* A queue that the buckets of a tail feed: the events of bucket n are in its partition n. */
+/* A queue that the buckets of a tail feed: the events of bucket n are in its partition `first` + n. */
 typedef struct {
     wan_queue *queue;
     wan_lock *lock; /* The queue's. */
     void *owner;    /* Whoever is to hear that events are ready. */
+    uint32_t first; /* Of a run of the queue (wan_queue_add_run). A queue that stays keeps its run. */
 } wan_feed;
 typedef struct {
     uint32_t count;
@@ -352,9 +353,9 @@ static inline int wan_tail_lease_runs(const wan_tail *tail)
 wan_status wan_tail_add_lane(wan_tail *tail, uint32_t lane, wan_lane_state *state);
 void wan_tail_remove_lane(wan_tail *tail, uint32_t lane); /* No bucket names it any more. */
 
-/* Says which queues the buckets feed from now on. A queue has a partition for each bucket, and is not in use, or was
- * fed by this tail before. The caller makes sure that no change is under way. WAN_NO_MEMORY, WAN_BROKEN: nothing was
- * changed. */
+/* Says which queues the buckets feed from now on. A queue has a run with a partition for each bucket, which is free, or
+ * was fed by this tail before. The caller makes sure that no change is under way. WAN_NO_MEMORY, WAN_BROKEN: nothing
+ * was changed. */
 wan_status wan_tail_set_feeds(wan_tail *tail, const wan_feed *feeds, uint32_t count);
 
 /* The primary's changes. Reserve takes the bucket's lock and keeps it when it returns WAN_OK. `attempt`: the call that

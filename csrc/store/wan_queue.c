@@ -6,12 +6,13 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/uio.h>
 
 static wan_status check_partitions(uint32_t partitions)
 {
-    if (partitions > 0 && partitions <= 65535) return WAN_OK;
-    return WAN_FAIL(WAN_INVALID, "a queue has 1 to 65535 partitions, not %" PRIu32, partitions);
+    if (partitions > 0 && partitions <= WAN_PARTITIONS_MAX) return WAN_OK;
+    return WAN_FAIL(WAN_INVALID, "a queue has 1 to %u partitions, not %" PRIu32, WAN_PARTITIONS_MAX, partitions);
 }
 
 wan_status wan_queue_init(wan_queue *queue, const wan_env *env, const char *directory, uint64_t memory_limit,
@@ -27,16 +28,34 @@ wan_status wan_queue_init(wan_queue *queue, const wan_env *env, const char *dire
     return status;
 }
 
+#define PARTITIONS_BYTES (WAN_PARTITIONS_MAX * sizeof(wan_partition))
+
+/* Gives memory to the partitions up to `count`. What had none before is zero. */
+static wan_status back_partitions(wan_queue *queue, uint32_t count)
+{
+    if (!mprotect(queue->partitions, count * sizeof *queue->partitions, PROT_READ | PROT_WRITE)) return WAN_OK;
+    return WAN_FAIL(WAN_NO_MEMORY, "no memory for %" PRIu32 " partitions", count);
+}
+
 wan_status wan_queue_init_in(wan_queue *queue, wan_store *store, uint32_t partitions, int conflate)
 {
     memset(queue, 0, sizeof *queue);
     wan_status status = check_partitions(partitions);
     if (status != WAN_OK) return status;
-    queue->partitions = calloc(partitions, sizeof *queue->partitions);
-    if (!queue->partitions) return WAN_FAIL(WAN_NO_MEMORY, "no memory for %" PRIu32 " partitions", partitions);
+    /* Addresses without memory, for all that may come: the partitions must not move. */
+    void *place = mmap(NULL, PARTITIONS_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (place == MAP_FAILED) return WAN_FAIL(WAN_NO_MEMORY, "no memory for %" PRIu32 " partitions", partitions);
+    queue->partitions = place;
+    status = back_partitions(queue, partitions);
+    if (status != WAN_OK) {
+        (void)munmap(place, PARTITIONS_BYTES);
+        queue->partitions = NULL;
+        return status;
+    }
+    for (uint32_t n = 0; n < partitions; n++) queue->partitions[n].leads = 1;
     queue->store = store;
     queue->blocks.holds_blocks = 1;
-    queue->partition_count = partitions;
+    queue->own_count = queue->partition_count = partitions;
     queue->conflate = (uint8_t)(conflate != 0);
     wan_store_hold(store);
     return WAN_OK;
@@ -51,7 +70,8 @@ void wan_queue_close(wan_queue *queue)
         free(queue->partitions[n].blocks);
         free(queue->partitions[n].index);
     }
-    free(queue->partitions);
+    if (queue->partitions) (void)munmap(queue->partitions, PARTITIONS_BYTES);
+    free(queue->runs);
     if (queue->store) wan_store_release(queue->store);
     memset(queue, 0, sizeof *queue);
 }
@@ -371,7 +391,7 @@ uint32_t wan_queue_append_run(wan_queue *queue, const wan_run *run, const uint32
         partition->appended += n;
         partition->events += n;
         partition->unpeeked += n;
-        partition->uncounted_events += queue_waits(queue) ? n : 0;
+        partition->uncounted_events += partition_waits(queue, partition) ? n : 0;
         partition->bytes += bytes;
         wan_add_guarded(&queue->events, n);
         wan_add_guarded(&queue->bytes, bytes);
@@ -421,7 +441,8 @@ uint32_t wan_queue_peek(wan_queue *queue, uint32_t number, uint32_t count, uint6
 {
     wan_partition *partition = &queue->partitions[number];
     uint32_t taken = 0;
-    uint64_t taken_bytes = 0, peeked = partition->peeked, end = counts_through(queue, partition);
+    uint64_t taken_bytes = 0, peeked = partition->peeked;
+    const uint64_t end = partition->leads ? counts_through(queue, partition) : peeked;
     /* The mapped file that all taken records lie in. 0: they lie in none. */
     uint32_t file = 0;
     int ends = queue->broken != NULL;
@@ -604,10 +625,11 @@ uint64_t wan_queue_remove(wan_queue *queue, uint32_t number, uint64_t through)
 }
 
 /* Removes holes at the very front at once, if nothing is on its way. The receiver is told that they are settled. And a
- * queue that conflates for days does not keep their entries. */
+ * queue that conflates for days does not keep their entries. Where another member leads they stay: that one says when
+ * they are settled, and until the copy is whole its image may fill them. */
 static void drop_front_holes(wan_queue *queue, wan_partition *partition)
 {
-    if (partition->peeked != partition->removed) return;
+    if (partition->peeked != partition->removed || !partition->leads) return;
     uint64_t end = counts_through(queue, partition);
     while (partition->removed < end && !*entry_of(partition, partition->removed + 1)) {
         partition->peeked = ++partition->removed;
@@ -628,7 +650,7 @@ static void make_hole(wan_queue *queue, wan_partition *partition, uint64_t seque
         (void)wan_buffer_add(queue->holes, &(wan_hole){(uint32_t)(partition - queue->partitions), reason, sequence},
                              sizeof(wan_hole));
     if (sequence > partition->peeked) partition->unpeeked--;
-    if (queue_waits(queue) && sequence > partition->counted) partition->uncounted_events--;
+    if (partition_waits(queue, partition) && sequence > partition->counted) partition->uncounted_events--;
     queue->hole_bytes += ref_length(queue->store, *entry);
     forget_entry(queue, partition, sequence);
     if (sequence == partition->removed + 1) drop_front_holes(queue, partition);
@@ -680,17 +702,85 @@ void wan_queue_made_durable(wan_queue *queue, uint32_t number, uint64_t durable)
     count_more(queue, partition);
 }
 
-wan_status wan_queue_feed(wan_queue *queue, uint32_t number, const uint64_t *counted)
+/* Whether a run holds nothing, and nothing feeds it. */
+static int is_free(const wan_queue *queue, const wan_stream_run *run)
+{
+    for (uint32_t n = run->first; n < run->first + run->buckets; n++) {
+        const wan_partition *partition = &queue->partitions[n];
+        if (partition->stream || partition->events || partition->peeked != partition->removed) return 0;
+    }
+    return 1;
+}
+
+/* Makes a run at the end of the partitions. */
+static wan_status make_run(wan_queue *queue, uint16_t region, uint32_t buckets, uint32_t align, uint32_t *first)
+{
+    const uint32_t begin = (queue->partition_count + align - 1) / align * align;
+    if (begin > WAN_PARTITIONS_MAX || buckets > WAN_PARTITIONS_MAX - begin)
+        return WAN_FAIL(WAN_INVALID,
+                        "a queue has up to %u partitions: it has %" PRIu32 ", and a region with %" PRIu32
+                        " buckets comes",
+                        WAN_PARTITIONS_MAX, queue->partition_count, buckets);
+    wan_stream_run *runs = realloc(queue->runs, (queue->run_count + 1ull) * sizeof *runs);
+    if (!runs) return WAN_FAIL(WAN_NO_MEMORY, "no memory for %" PRIu32 " runs of streams", queue->run_count + 1);
+    queue->runs = runs;
+    wan_status status = back_partitions(queue, begin + buckets);
+    if (status != WAN_OK) return status;
+    for (uint32_t n = 0; n < buckets; n++) {
+        queue->partitions[begin + n].region = region;
+        queue->partitions[begin + n].bucket = n;
+    }
+    runs[queue->run_count++] = (wan_stream_run){.first = begin, .buckets = buckets, .region = region};
+    __atomic_store_n(&queue->partition_count, begin + buckets, __ATOMIC_RELEASE);
+    *first = begin;
+    return WAN_OK;
+}
+
+wan_status wan_queue_add_run(wan_queue *queue, uint16_t region, uint32_t buckets, uint32_t align, uint32_t *first)
 {
     if (queue->broken) return wan_refuse_broken(queue->broken);
-    if (!queue_waits(queue))
-        for (uint32_t n = 0; n < queue->partition_count; n++)
-            queue->partitions[n].counted = queue->partitions[n].appended;
-    queue->partitions[number].stream = counted;
-    queue->fed = 0;
-    for (uint32_t n = 0; n < queue->partition_count; n++) queue->fed |= queue->partitions[n].stream != NULL;
-    count_more(queue, &queue->partitions[number]);
+    for (uint32_t n = 0; n < queue->run_count; n++) {
+        const wan_stream_run *run = &queue->runs[n];
+        if (run->region != region || run->buckets != buckets || !is_free(queue, run)) continue;
+        for (uint32_t bucket = 0; bucket < buckets; bucket++) {
+            (void)wan_queue_begin_anew(queue, run->first + bucket, 0);
+            queue->partitions[run->first + bucket].leads = 0;
+        }
+        *first = run->first;
+        return WAN_OK;
+    }
+    return make_run(queue, region, buckets, align, first);
+}
+
+wan_status wan_queue_feed(wan_queue *queue, uint32_t number, const uint64_t *counted, uint64_t life)
+{
+    wan_partition *partition = &queue->partitions[number];
+    if (queue->broken) return wan_refuse_broken(queue->broken);
+    if (!partition_waits(queue, partition)) partition->counted = partition->appended;
+    partition->stream = counted;
+    wan_queue_set_life(queue, number, life);
+    count_more(queue, partition);
     return WAN_OK;
+}
+
+void wan_queue_set_life(wan_queue *queue, uint32_t number, uint64_t life)
+{
+    wan_partition *partition = &queue->partitions[number];
+    if (partition->life == life) return;
+    partition->life = life;
+    partition->settle_through = 0;
+}
+
+void wan_queue_lead(wan_queue *queue, uint32_t number, int leads, int in_order)
+{
+    wan_partition *partition = &queue->partitions[number];
+    if (queue->broken || partition->leads == (leads != 0)) return;
+    partition->leads = leads != 0;
+    if (!leads) return;
+    if (!in_order && partition->appended > partition->duplicate_through)
+        partition->duplicate_through = partition->appended;
+    drop_front_holes(queue, partition);
+    check_positions(partition);
 }
 
 uint64_t wan_queue_count(wan_queue *queue, uint32_t number)
@@ -721,7 +811,7 @@ wan_status wan_queue_settle(wan_queue *queue, uint32_t number, uint64_t through)
     return WAN_OK;
 }
 
-uint64_t wan_queue_begin_anew(wan_queue *queue, uint32_t number)
+uint64_t wan_queue_begin_anew(wan_queue *queue, uint32_t number, uint64_t life)
 {
     wan_partition *partition = &queue->partitions[number];
     if (queue->broken) return 0;
@@ -735,6 +825,8 @@ uint64_t wan_queue_begin_anew(wan_queue *queue, uint32_t number)
     partition->index_mask = partition->index_used = 0;
     partition->removed = partition->peeked = partition->appended = partition->counted = 0;
     partition->durable = partition->taken = partition->duplicate_through = partition->known_holes = 0;
+    partition->settle_through = 0;
+    partition->life = life;
     return dropped;
 }
 

@@ -1,6 +1,8 @@
 /* Owns the partitions of one queue. Each partition has its positions, the entries that say where its records lie, and
- * the index of conflation. It is not thread-safe: the lock of the layer above guards a queue with all its partitions.
- * Records between `removed` and `peeked` are neither changed nor moved, so a thread may copy them without the lock. */
+ * the index of conflation. A queue has own partitions, and for each region that several members hold a run of stream
+ * partitions, one for each bucket. It is not thread-safe: the lock of the layer above guards a queue with all its
+ * partitions. Records between `removed` and `peeked` are neither changed nor moved, so a thread may copy them without
+ * the lock. */
 #ifndef WAN_QUEUE_H
 #define WAN_QUEUE_H
 #include "record/wan_record.h"
@@ -68,8 +70,19 @@ typedef struct {
     /* With persistence: the disk has all events up to here, or they are being written. durable <= taken <= appended. */
     uint64_t taken;
     /* Fed by a bucket that several members hold: through which sequence its changes count, which is read atomically.
-     * The events have the sequences of their changes. NULL: the partition is not fed. */
+     * The events have the sequences of their changes. NULL: nothing feeds the partition, and all its events count. */
     const uint64_t *stream;
+    /* What a stream partition is for: the bucket of a region, by its number in this process, in this life of the
+     * bucket. With the site and the sender this names the stream at every member. region is 0 for an own partition. */
+    uint64_t life;
+    uint32_t bucket;
+    uint16_t region;
+    /* This member sends the events. If not, nothing can be peeked: another member sends them, and tells what is
+     * settled. Always 1 for an own partition. */
+    uint8_t leads;
+    /* The remote site has everything of the stream through here, as another member says. It is removed as soon as
+     * nothing of the partition is on its way. Above `removed`, or of no meaning. */
+    uint64_t settle_through;
     /* A ring of entry blocks. The block of a sequence has the number (sequence - 1) / WAN_BLOCK_ENTRIES. Its capacity
      * is a power of two. */
     wan_block *blocks;
@@ -83,17 +96,27 @@ typedef struct {
     uint64_t index_mask, index_used; /* The number of its slots minus one; its slots in use. */
 } wan_partition;
 
+/* The stream partitions of a region: the events of bucket n are in partition `first` + n. */
+typedef struct {
+    uint32_t first, buckets;
+    uint16_t region; /* Its number in this process. */
+} wan_stream_run;
+
+#define WAN_PARTITIONS_MAX 65535u
+
 typedef struct {
     wan_store *store;          /* Other queues may share it, and a record may stand in several queues. */
     wan_lease records, blocks; /* The segments of the store that this queue writes into. */
+    /* There are addresses for WAN_PARTITIONS_MAX of them, and memory for `partition_count`. So they never move, and a
+     * dispatcher may look at its partitions while runs are added. */
     wan_partition *partitions;
-    uint32_t partition_count;
+    uint32_t own_count;       /* The first partitions, which are no streams. Events choose one of them by their keys. */
+    uint32_t partition_count; /* All partitions. It grows under the lock, and may be read without it, atomically. */
+    wan_stream_run *runs;
+    uint32_t run_count;
     uint8_t conflate; /* A newer update of a key replaces an older one. */
     /* Events count once they are durable. So no event leaves that a crash could take back. */
     uint8_t persistent;
-    /* Buckets that several members hold feed it. Events count once their changes do, so no event leaves that the loss
-     * of a member could take back. */
-    uint8_t fed;
     /* Sums over the partitions. They may be read without the lock, by wan_read. */
     uint64_t events, bytes;
     wan_buffer *holes; /* With persistence: where holes are noted for the log. Otherwise NULL. */
@@ -221,18 +244,30 @@ void wan_queue_make_hole(wan_queue *queue, uint32_t partition, uint64_t sequence
 void wan_queue_rewind(wan_queue *queue, uint32_t partition);
 /* With persistence: the disk has all events up to `durable` now. */
 void wan_queue_made_durable(wan_queue *queue, uint32_t partition, uint64_t durable);
-/* From now on a bucket feeds a partition, which is empty and was never used. `counted`: through which sequence its
- * changes count. NULL: it feeds it no more, and all its events count. WAN_BROKEN: nothing was changed. */
-wan_status wan_queue_feed(wan_queue *queue, uint32_t partition, const uint64_t *counted);
-/* More changes of the bucket that feeds a partition may count now. Returns how many events more can be peeked. Only the
- * bucket's primary calls it: a copy sends nothing, and keeps the holes at the front, which an image may fill. */
+/* Takes a run of stream partitions for the buckets of a region: one that the region had before, if all of it has left
+ * and nothing feeds it, or a new one. *first: its first partition, a multiple of `align`. This member leads none of
+ * them. WAN_INVALID: the queue would have more than WAN_PARTITIONS_MAX partitions. WAN_NO_MEMORY, WAN_BROKEN. Nothing
+ * was changed then. */
+wan_status wan_queue_add_run(wan_queue *queue, uint16_t region, uint32_t buckets, uint32_t align, uint32_t *first);
+/* From now on a bucket feeds a stream partition. `counted`: through which sequence its changes count. NULL: it feeds it
+ * no more, and all its events count. `life`: of the bucket. WAN_BROKEN: nothing was changed. */
+wan_status wan_queue_feed(wan_queue *queue, uint32_t partition, const uint64_t *counted, uint64_t life);
+/* More changes of the bucket that feeds a partition may count now. Returns how many events more can be peeked. The
+ * bucket has a whole copy here: holes at the front may leave, which an image would fill. */
 uint64_t wan_queue_count(wan_queue *queue, uint32_t partition);
+/* Says whether this member sends the events of a stream partition. If it begins to, all that is queued may have been
+ * sent by another member. With `in_order` that one handed over: it has nothing on its way. If it ends, nothing more can
+ * be peeked; what is on its way may still be removed. */
+void wan_queue_lead(wan_queue *queue, uint32_t partition, int leads, int in_order);
 /* The queue of the bucket's primary is done with all events of a partition through `through`: they go here too. Nothing
  * of the partition is on its way. WAN_NO_MEMORY, WAN_BROKEN: nothing was changed. */
 wan_status wan_queue_settle(wan_queue *queue, uint32_t partition, uint64_t through);
-/* The bucket that feeds a partition begins anew: all events are dropped, and sequences begin at 1 again. Nothing of it
- * is on its way: no thread uses its records. Returns how many were dropped. */
-uint64_t wan_queue_begin_anew(wan_queue *queue, uint32_t partition);
+/* The bucket that feeds a partition begins anew in this life: all events are dropped, and sequences begin at 1 again.
+ * Nothing of it is on its way: no thread uses its records. Returns how many were dropped. */
+uint64_t wan_queue_begin_anew(wan_queue *queue, uint32_t partition, uint64_t life);
+/* The bucket that feeds a partition has this life. If that is another one, nothing that was said of the stream holds.
+ */
+void wan_queue_set_life(wan_queue *queue, uint32_t partition, uint64_t life);
 /* With persistence: the newer updates that replace these are on the disk. Those of these that were not peeked meanwhile
  * become holes. */
 void wan_queue_settle_superseded(wan_queue *queue, const wan_buffer *superseded);
@@ -252,10 +287,16 @@ wan_status wan_queue_restore_positions(wan_queue *queue, uint32_t partition, uin
 /* Indexes what is queued, and conflates from now on. Called after a recovery with `conflate` off. */
 wan_status wan_queue_start_conflating(wan_queue *queue);
 
+/* How many partitions there are, for a thread that has not the lock. */
+static inline uint32_t wan_queue_partition_count(const wan_queue *queue)
+{
+    return __atomic_load_n(&queue->partition_count, __ATOMIC_ACQUIRE);
+}
+
 /* Events that can be peeked now. */
 static inline uint64_t wan_partition_ready(const wan_partition *partition)
 {
-    return partition->unpeeked - partition->uncounted_events;
+    return partition->leads ? partition->unpeeked - partition->uncounted_events : 0;
 }
 /* Drops all events. *dropped: how many they were. WAN_BROKEN: nothing was changed. */
 wan_status wan_queue_clear(wan_queue *queue, uint64_t *dropped);

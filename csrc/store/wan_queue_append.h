@@ -53,7 +53,7 @@ static inline void wan_queue_append_entry(wan_queue *queue, wan_reservation *res
     block->live++;
     partition->events++;
     partition->unpeeked++;
-    partition->uncounted_events += queue_waits(queue);
+    partition->uncounted_events += (uint64_t)partition_waits(queue, partition);
     partition->bytes += length;
     wan_add_guarded(&queue->events, 1);
     wan_add_guarded(&queue->bytes, length);

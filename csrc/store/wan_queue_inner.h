@@ -54,13 +54,16 @@ static inline void check_positions(const wan_partition *partition)
     (void)partition;
 }
 
-/* Whether an event counts only when the disk, or the copies of its bucket, have it too. */
-static inline int queue_waits(const wan_queue *queue) { return queue->persistent | queue->fed; }
+/* Whether an event of the partition counts only when the disk, or the copies of its bucket, have it too. */
+static inline int partition_waits(const wan_queue *queue, const wan_partition *partition)
+{
+    return queue->persistent | (partition->stream != NULL);
+}
 
 /* The sequence of the last event that counts. */
 static inline uint64_t counts_through(const wan_queue *queue, const wan_partition *partition)
 {
-    return queue_waits(queue) ? partition->counted : partition->appended;
+    return partition_waits(queue, partition) ? partition->counted : partition->appended;
 }
 
 /* Whether the partition has the block with this number. */

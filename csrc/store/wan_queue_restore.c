@@ -62,7 +62,7 @@ static inline void restore_entry(wan_queue *queue, wan_partition *partition, uin
     if (sequence <= partition->known_holes) partition->known_holes = 0;
     partition->events++;
     partition->unpeeked++;
-    partition->uncounted_events += queue_waits(queue) && sequence > partition->counted;
+    partition->uncounted_events += partition_waits(queue, partition) && sequence > partition->counted;
     partition->bytes += length;
     wan_add_guarded(&queue->events, 1);
     wan_add_guarded(&queue->bytes, length);

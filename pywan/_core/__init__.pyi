@@ -174,7 +174,8 @@ class LogBudget:
         """Gives back the bytes of a log that was removed as a whole."""
 
 class EventQueue:
-    """The events of one sender on this member, in `partitions` units of order served by `dispatchers`."""
+    """The events of one sender on this member, in units of order served by `dispatchers`: `partitions` own ones, and
+    runs of stream partitions, one for each bucket of a region that several members hold."""
 
     reachable: bool
     def set_full_policy(self, policy: str, timeout_ms: float = 0.0, slow_disk_ms: float = 10000.0) -> None:
@@ -212,7 +213,17 @@ class EventQueue:
     def bytes(self) -> int:
         """Bytes of the events in the queue, as laid out."""
     @property
-    def partitions(self) -> int: ...
+    def partitions(self) -> int:
+        """How many own partitions there are. Those of streams follow them (`runs`)."""
+    def add_run(self, region: str, buckets: int) -> int:
+        """Makes stream partitions for the buckets of a region, or takes those that it had before if they are free."""
+    def runs(self) -> list[tuple[str, int, int]]:
+        """(region, first partition, number of buckets) of each run of stream partitions."""
+    def lead(self, first: int, buckets: Iterable[int], leads: bool, in_order: bool = False) -> None:
+        """Says whether this member sends the events of these buckets, in the run that begins at partition `first`."""
+    def streams(self) -> list[tuple[int, str, int, int, bool, int]]:
+        """What is known of each stream partition: (partition, region, bucket, life, whether this member leads it,
+        through which sequence another member says that it is settled)."""
     @property
     def persistent(self) -> bool: ...
     @property
@@ -257,7 +268,7 @@ class EventQueue:
     def counts(self) -> dict[str, int]:
         """The ledger's counters and the queue's size, taken at one moment."""
     def positions(self) -> list[tuple[int, int, int]]:
-        """(removed, peeked, appended) of every partition."""
+        """(removed, peeked, appended) of every partition, the own ones first."""
     def oldest_ms(self) -> int | None:
         """Milliseconds since 1970 at which the oldest queued event was made."""
     def clear(self) -> int:

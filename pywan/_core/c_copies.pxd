@@ -109,6 +109,7 @@ cdef extern from "copies/wan_tail.h" nogil:
         wan_queue *queue
         wan_lock *lock
         void *owner
+        uint32_t first
     ctypedef struct wan_feeds:
         uint32_t count
         wan_feed *items

@@ -25,13 +25,23 @@ cdef extern from "store/wan_queue.h" nogil:
         uint64_t unpeeked
         uint64_t durable
         uint64_t taken
+        const uint64_t *stream
+        uint64_t life
+        uint32_t bucket
+        uint16_t region
+        uint8_t leads
+        uint64_t settle_through
+    ctypedef struct wan_stream_run:
+        uint32_t first, buckets
+        uint16_t region
     ctypedef struct wan_queue:
         wan_store *store
         wan_partition *partitions
-        uint32_t partition_count
+        uint32_t own_count, partition_count
+        wan_stream_run *runs
+        uint32_t run_count
         uint8_t conflate
         uint8_t persistent
-        uint8_t fed
         uint64_t events
         uint64_t bytes
         uint64_t conflated, forgotten
@@ -71,6 +81,8 @@ cdef extern from "store/wan_queue.h" nogil:
     void wan_queue_made_durable(wan_queue *queue, uint32_t partition, uint64_t durable)
     wan_status wan_queue_settle(wan_queue *queue, uint32_t partition, uint64_t through)
     uint64_t wan_queue_count(wan_queue *queue, uint32_t partition)
+    wan_status wan_queue_add_run(wan_queue *queue, uint16_t region, uint32_t buckets, uint32_t align, uint32_t *first)
+    void wan_queue_lead(wan_queue *queue, uint32_t partition, int leads, int in_order)
     wan_status wan_queue_reserve_at(wan_queue *queue, uint32_t partition, uint64_t sequence, uint64_t length,
                                     wan_reservation *reservation)
     ctypedef struct wan_store_span:
@@ -96,6 +108,7 @@ cdef extern from "store/wan_queue.h" nogil:
     void wan_queue_compact(wan_queue *queue)
     wan_status wan_queue_restore_positions(wan_queue *queue, uint32_t partition, uint64_t removed, uint64_t appended)
     wan_status wan_queue_start_conflating(wan_queue *queue)
+    uint32_t wan_queue_partition_count(const wan_queue *queue)
     uint64_t wan_partition_ready(const wan_partition *partition)
     void wan_queue_rewind(wan_queue *queue, uint32_t partition)
     wan_status wan_queue_clear(wan_queue *queue, uint64_t *dropped)

@@ -199,7 +199,7 @@ static void set_fed(queue_model *model, int fed)
     for (uint32_t number = 0; number < MODEL_PARTITIONS; number++) {
         model_partition *partition = &model->partitions[number];
         if (!model->fed) partition->counted = partition->appended;
-        SAME(wan_queue_feed(&model->queue, number, fed ? &partition->counted : NULL), WAN_OK);
+        SAME(wan_queue_feed(&model->queue, number, fed ? &partition->counted : NULL, 1), WAN_OK);
     }
     model->fed = fed;
     for (uint32_t number = 0; number < MODEL_PARTITIONS; number++) drop_front_holes(model, &model->partitions[number]);

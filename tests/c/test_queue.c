@@ -71,7 +71,7 @@ static void a_bucket_gives_events_their_sequences_and_says_which_of_them_count(v
     wan_record *records[8];
     uint64_t counted = 0;
     open_queue(0);
-    EXPECT_EQUAL(wan_queue_feed(&queue, 0, &counted), WAN_OK);
+    EXPECT_EQUAL(wan_queue_feed(&queue, 0, &counted, 1), WAN_OK);
     EXPECT_EQUAL(append_at(3), WAN_OK);
     EXPECT_EQUAL(append_at(5), WAN_OK);
     EXPECT_EQUAL(append_at(2000), WAN_OK); /* Blocks that have only holes take no memory. */
@@ -87,7 +87,7 @@ static void a_bucket_gives_events_their_sequences_and_says_which_of_them_count(v
     EXPECT(sequences[0] == 5 && sequences[1] == 2000);
     EXPECT_EQUAL(wan_queue_remove(&queue, 0, 2000), 3);
     EXPECT_EQUAL(append_at(9001), WAN_OK);
-    EXPECT_EQUAL(wan_queue_feed(&queue, 0, NULL), WAN_OK); /* Nobody is waited for any more. */
+    EXPECT_EQUAL(wan_queue_feed(&queue, 0, NULL, 1), WAN_OK); /* Nobody is waited for any more. */
     EXPECT_EQUAL(peek(8, records), 1);
     close_queue();
 }
@@ -97,11 +97,11 @@ static void a_partition_begins_anew_with_its_bucket(void)
     wan_record *records[8];
     uint64_t counted = 0;
     open_queue(1);
-    EXPECT_EQUAL(wan_queue_feed(&queue, 0, &counted), WAN_OK);
+    EXPECT_EQUAL(wan_queue_feed(&queue, 0, &counted, 1), WAN_OK);
     for (uint64_t n = 1; n <= 1500; n++) EXPECT_EQUAL(append_at(2 * n), WAN_OK);
     counted = 3000;
     wan_queue_count(&queue, 0);
-    EXPECT_EQUAL(wan_queue_begin_anew(&queue, 0), queue.conflated ? 1 : 1500);
+    EXPECT_EQUAL(wan_queue_begin_anew(&queue, 0, 2), queue.conflated ? 1 : 1500);
     EXPECT(queue.events == 0 && queue.bytes == 0);
     counted = 0;
     EXPECT_EQUAL(append_at(7), WAN_OK); /* Sequences are given again. */
@@ -121,7 +121,7 @@ static void an_image_fills_the_holes_before_what_the_stream_brought(void)
     uint64_t counted = 0;
     uint8_t old[512];
     open_queue(0);
-    EXPECT_EQUAL(wan_queue_feed(&queue, 0, &counted), WAN_OK);
+    EXPECT_EQUAL(wan_queue_feed(&queue, 0, &counted, 1), WAN_OK);
     EXPECT_EQUAL(append_at(1400), WAN_OK);
     record_plan plan = {.operation = WAN_UPDATE, .key = "fed", .stamp = 1};
     write_plan(old, &plan);
@@ -311,7 +311,7 @@ static void a_queue_with_a_failed_check_refuses_every_change(void)
     wan_queue_unpeek(&queue, 0, 0);
     wan_queue_made_durable(&queue, 0, 2);
     EXPECT_EQUAL(wan_queue_count(&queue, 0), 0);
-    EXPECT_EQUAL(wan_queue_begin_anew(&queue, 0), 0);
+    EXPECT_EQUAL(wan_queue_begin_anew(&queue, 0, 2), 0);
     wan_buffer superseded = {0};
     EXPECT_EQUAL(wan_buffer_add(&superseded, &(wan_hole){0, WAN_HOLE_CONFLATED, 2}, sizeof(wan_hole)), WAN_OK);
     wan_queue_settle_superseded(&queue, &superseded);
@@ -320,7 +320,7 @@ static void a_queue_with_a_failed_check_refuses_every_change(void)
     uint64_t dropped = 7;
     EXPECT_EQUAL(wan_queue_clear(&queue, &dropped), WAN_BROKEN);
     EXPECT_EQUAL(dropped, 7);
-    EXPECT_EQUAL(wan_queue_feed(&queue, 0, &dropped), WAN_BROKEN);
+    EXPECT_EQUAL(wan_queue_feed(&queue, 0, &dropped, 1), WAN_BROKEN);
     EXPECT_EQUAL(wan_queue_restore(&queue, 0, 3, records[0]), WAN_BROKEN);
     EXPECT_EQUAL(wan_queue_restore_positions(&queue, 0, 1, 9), WAN_BROKEN);
     EXPECT_EQUAL(wan_queue_start_conflating(&queue), WAN_BROKEN);
@@ -330,7 +330,7 @@ static void a_queue_with_a_failed_check_refuses_every_change(void)
     EXPECT_EQUAL(wan_queue_open_run(&queue, 128, &run), WAN_BROKEN);
     EXPECT_EQUAL(wan_queue_room_for_entries(&queue, 0, 1), WAN_BROKEN);
     EXPECT_EQUAL(queue.events, 2);
-    EXPECT(queue.conflated == 0 && !queue.fed);
+    EXPECT_EQUAL(queue.conflated, 0);
     const wan_partition *partition = &queue.partitions[0];
     EXPECT(partition->removed == 0 && partition->peeked == 1 && partition->appended == 2 && partition->unpeeked == 1);
     EXPECT(partition->durable == 0 && partition->stream == NULL && partition->counted == 0);

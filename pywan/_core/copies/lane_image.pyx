@@ -138,10 +138,10 @@ cdef bint copy_event(lane_image *image, uint64_t sender, uint64_t sequence, cons
     return True
 
 
-cdef bint copy_queue(lane_image *image, gateway_queue *gateway) noexcept nogil:
-    """Adds the next events of one queue, until the run is long enough or there are no more. False: no memory, or a file
+cdef bint copy_queue(lane_image *image, gateway_queue *gateway, uint32_t number) noexcept nogil:
+    """Adds the next events of one queue, of partition `number`, until the run is long enough or there are no more. False: no memory, or a file
     cannot be read. Under the queue's lock."""
-    cdef const wan_partition *partition = &gateway.queue.partitions[image.where.bucket]
+    cdef const wan_partition *partition = &gateway.queue.partitions[number]
     cdef uint64_t sequence
     if image.next_event == 0:
         if not copy_event(image, gateway.sender, partition.removed, NULL):
@@ -155,7 +155,7 @@ cdef bint copy_queue(lane_image *image, gateway_queue *gateway) noexcept nogil:
             image.next_feed += 1
             image.next_event = 0
             return True
-        if not queue_can_read(gateway, image.where.bucket, sequence):
+        if not queue_can_read(gateway, number, sequence):
             return False
         if not copy_event(image, gateway.sender, sequence,
                           wan_queue_at(&gateway.queue, partition, sequence)):
@@ -180,7 +180,7 @@ cdef int copy_events(lane_image *image, wan_tail *tail, uint32_t lane) noexcept 
     while done > 0 and feeds != NULL and image.next_feed < feeds.count and image.events.used < RUN_BYTES:
         gateway = <gateway_queue *>feeds.items[image.next_feed].owner
         wan_lock_take(&gateway.lock)
-        if not copy_queue(image, gateway):
+        if not copy_queue(image, gateway, feeds.items[image.next_feed].first + image.where.bucket):
             done = -1
         wan_lock_release(&gateway.lock)
     image.has_events = feeds == NULL or image.next_feed >= feeds.count

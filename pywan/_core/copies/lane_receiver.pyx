@@ -16,6 +16,7 @@ from pywan._core.base.status cimport report_unraisable
 from pywan._core.wire.stream cimport buffer_close_frame, buffer_frame, buffer_open_frame
 from pywan._core.region.follow cimport look_at_stamp, region_follow, region_learn, region_learn_events
 from pywan._core.region.put cimport region_relieve
+from pywan._core.region.tail cimport tail_count_events
 
 
 cdef enum:
@@ -223,6 +224,7 @@ cdef class LaneReceiverSession(Session):
             # Listeners are far behind. The lane itself never waits for them.
             wan_tail_told(core.tail, section.bucket, section.life, section.epoch,
                           min(section.counted, section.first - 1), section.heard, self.contact)
+            tail_count_events(core.tail, section.bucket)
             region_relieve(core)
             if wan_heard_is_full(wan_tail_heard(core.tail)):
                 set_answer(answer, WAN_ANSWER_LATER, section.life, section.epoch, 0)
@@ -258,6 +260,7 @@ cdef class LaneReceiverSession(Session):
         wan_tail_told(core.tail, section.bucket, section.life, section.epoch,
                       min(section.counted, section.first + section.count - 1), section.heard,
                       self.contact)
+        tail_count_events(core.tail, section.bucket)
         set_answer(answer, WAN_ANSWER_APPLIED, section.life, section.epoch, section.first + section.count - 1)
         return GOES_ON
 

@@ -30,16 +30,12 @@ cdef class BatchBuilder:
     or under the queue's lock."""
 
     def __cinit__(self, EventQueue queue not None, uint32_t index, SenderCallbacks callbacks not None):
-        cdef uint32_t partitions = queue.gateway.queue.partition_count + 1
         self.queue, self.gateway, self.index, self.callbacks = queue, queue.gateway, index, callbacks
         self.records_capacity = 1024
         self.records = <wan_record **>malloc(self.records_capacity * sizeof(wan_record *))
         self.sequences = <uint64_t *>malloc(self.records_capacity * sizeof(uint64_t))
         self.lengths = <uint32_t *>malloc(self.records_capacity * sizeof(uint32_t))
-        self.sections = <wan_section *>malloc(partitions * sizeof(wan_section))
-        self.spans = <wan_store_span *>malloc(partitions * sizeof(wan_store_span))
-        if (self.records == NULL or self.sequences == NULL or self.lengths == NULL or self.sections == NULL
-                or self.spans == NULL):
+        if self.records == NULL or self.sequences == NULL or self.lengths == NULL or not grow_sections(self, 1):
             raise MemoryError()
 
     def __dealloc__(self):
@@ -146,10 +142,12 @@ cdef class BatchBuilder:
                                                     wan_read(&self.gateway.signals[self.index].ready) + 1)):
                 return 0
             wanted = min(wanted, self.records_capacity)
-        if self.gateway.queue.partition_count <= self.index:
+        mine = wan_queue_partition_count(&self.gateway.queue)
+        if mine <= self.index:
             return 1
-        mine = self.gateway.queue.partition_count - self.index + self.gateway.dispatchers - 1
-        mine //= self.gateway.dispatchers
+        mine = (mine - self.index + self.gateway.dispatchers - 1) // self.gateway.dispatchers
+        if not grow_sections(self, min(mine, wanted)):
+            return 0
         wan_lock_take(&self.gateway.lock)
         for n in range(mine):
             if count >= wanted or total >= self.options.bytes_max:
@@ -232,6 +230,21 @@ cdef bint grow_records(BatchBuilder self, uint32_t capacity) noexcept nogil:
     if grown == NULL:
         return False
     self.lengths, self.records_capacity = <uint32_t *>grown, capacity
+    return True
+
+
+cdef bint grow_sections(BatchBuilder self, uint32_t capacity) noexcept nogil:
+    """Makes room for at least `capacity` sections. False: no memory."""
+    if capacity <= self.sections_capacity:
+        return True
+    grown = realloc(self.sections, capacity * sizeof(wan_section))
+    if grown == NULL:
+        return False
+    self.sections = <wan_section *>grown
+    grown = realloc(self.spans, capacity * sizeof(wan_store_span))
+    if grown == NULL:
+        return False
+    self.spans, self.sections_capacity = <wan_store_span *>grown, capacity
     return True
 
 

@@ -1,5 +1,5 @@
 # The interface of event_queue.pyx.
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from pywan._core.c_base cimport *
 from pywan._core.log.disk_log cimport LogBudget
 from pywan._core.queue.queue cimport gateway_queue
@@ -15,7 +15,8 @@ cdef class EventQueue:
     cdef int open_log(self, const wan_env *env, str directory, uint64_t log_id, uint8_t synchronous, uint32_t flush_ms,
                       bint salvage, uint64_t mount) except -1
     cdef bint gives_up(self, uint64_t waited_us)
-    cdef bint is_used(self) noexcept
+    cdef uint32_t partition_count(self) noexcept
+    cdef uint32_t make_run(self, uint16_t region, uint32_t buckets) except? 0
     cdef int wait_for_log(self, int what, double timeout, str meanwhile) except -1
     cdef list take(self, uint32_t partition, uint32_t count, bint with_positions)
     cdef int check_partition(self, uint32_t partition) except -1

@@ -18,13 +18,14 @@ from pywan._core.log.committer cimport (
 from pywan._core.log.disk_log cimport LogBudget, damage_list
 from pywan._core.queue.queue cimport (
     FULL_BLOCK, FULL_DROP_NEWEST, FULL_DROP_OLDEST, FULL_REFUSE, SLOW_DISK_US, durable_log, gateway_queue,
-    queue_append_copy, queue_can_read, queue_partition_of, dispatcher_signal, queue_refresh_ready)
+    queue_append_copy, queue_can_read, queue_partition_of, dispatcher_signal, queue_refresh_ready, wake_dispatchers)
 from pywan._core.queue.queue_committer cimport FOR_IDENTITY, FOR_REMOVALS, queue_begin_wait, queue_committer_init
 from pywan._core.queue.queue_mounts cimport durable_mount, is_of_this_past
 from pywan._core.queue.queue_recovery cimport (
     adopt_segment, durable_log_close, durable_log_new, durable_recover, note_damaged, recover_part, recover_state,
     segment_adopted)
 from pywan._core.base.status cimport detail_text, environment_of, raise_for
+from pywan._core.values.names cimport region_name, region_number
 
 
 cdef str IN_MEMORY = "the events are queued in memory and will be written when the disk takes them"
@@ -44,7 +45,8 @@ cdef int check_whole(EventQueue self) except -1:
 
 @cython.no_gc_clear      # The objects that the queue keeps alive are used when it is closed.
 cdef class EventQueue:
-    """The events of one sender on this member, in `partitions` units of order served by `dispatchers`.
+    """The events of one sender on this member, in units of order served by `dispatchers`: `partitions` own ones, and
+    runs of stream partitions, one for each bucket of a region that several members hold.
 
     The events go to `remote_site`; None: to a listener in this process. The queue uses memory up to `memory_limit`
     bytes, then mapped files in `directory` (None: no overflow, the limit is final). With `log_directory` it is
@@ -178,15 +180,6 @@ cdef class EventQueue:
         """Whether an enqueue is done only when it is on the disk. "written": when it is in the log, which is synced
         later."""
         return self.gateway.durable != NULL and level_name(self.gateway.durable.committer.synchronous)
-
-    cdef bint is_used(self) noexcept:
-        """Whether the queue ever had an event."""
-        cdef bint used = False
-        wan_lock_take(&self.gateway.lock)
-        for p in range(self.gateway.queue.partition_count):
-            used |= self.gateway.queue.partitions[p].appended != 0
-        wan_lock_release(&self.gateway.lock)
-        return used
 
     @property
     def log_id(self):
@@ -382,8 +375,8 @@ cdef class EventQueue:
         return result
 
     def positions(self):
-        """(removed, peeked, appended) of every partition."""
-        cdef uint32_t p, count = self.gateway.queue.partition_count
+        """(removed, peeked, appended) of every partition, the own ones first."""
+        cdef uint32_t p, count = self.partition_count()
         cdef wan_partition *copies = <wan_partition *>malloc(count * sizeof(wan_partition))
         if copies == NULL:
             raise MemoryError()
@@ -395,9 +388,87 @@ cdef class EventQueue:
         free(copies)
         return found
 
+    cdef uint32_t partition_count(self) noexcept:
+        """How many partitions there are, the own ones and those of streams."""
+        return wan_queue_partition_count(&self.gateway.queue)
+
     @property
     def partitions(self):
-        return self.gateway.queue.partition_count
+        """How many own partitions there are. Those of streams follow them (`runs`)."""
+        return self.gateway.queue.own_count
+
+    # Streams of regions that several members hold.
+
+    def add_run(self, str region, uint32_t buckets):
+        """Makes stream partitions for the buckets of a region, or takes those that it had before if they are free.
+        Returns the first one. This member leads none of them. IllegalStateError: the queue is persistent, or would have
+        too many partitions."""
+        check_whole(self)
+        return self.make_run(<uint16_t>region_number(region), buckets)
+
+    cdef uint32_t make_run(self, uint16_t region, uint32_t buckets) except? 0:
+        cdef uint32_t first = 0
+        cdef wan_status status
+        if self.gateway.durable != NULL:
+            from pywan.errors import IllegalStateError
+            raise IllegalStateError(f"queue {self.name!r} is persistent, and such a queue cannot follow the buckets of a"
+                                    " region that several members hold in this version")
+        wan_lock_take(&self.gateway.lock)
+        status = wan_queue_add_run(&self.gateway.queue, region, buckets, self.gateway.dispatchers, &first)
+        wan_lock_release(&self.gateway.lock)
+        raise_for(status, f"queue {self.name!r}")
+        return first
+
+    def runs(self):
+        """(region, first partition, number of buckets) of each run of stream partitions. A region may have several: the
+        earlier ones still hold events."""
+        cdef uint32_t n, count
+        cdef wan_stream_run *copies
+        wan_lock_take(&self.gateway.lock)
+        count = self.gateway.queue.run_count
+        copies = <wan_stream_run *>malloc((count + 1) * sizeof(wan_stream_run))
+        if copies != NULL and count:
+            memcpy(copies, self.gateway.queue.runs, count * sizeof(wan_stream_run))
+        wan_lock_release(&self.gateway.lock)
+        if copies == NULL:
+            raise MemoryError(f"queue {self.name!r}: no memory for its runs")
+        found = [(region_name(copies[n].region), copies[n].first, copies[n].buckets) for n in range(count)]
+        free(copies)
+        return found
+
+    def lead(self, uint32_t first, buckets, bint leads, bint in_order=False):
+        """Says whether this member sends the events of these buckets, in the run that begins at partition `first`. When
+        it begins to, what is queued may have been sent by another member; with `in_order` that one handed over, and has
+        nothing on its way. When it ends, nothing more leaves from here; what is on its way may still be
+        acknowledged."""
+        cdef uint32_t bucket
+        for bucket in buckets:
+            self.check_partition(first + bucket)
+            if first < self.gateway.queue.own_count:
+                from pywan.errors import ConfigurationError
+                raise ConfigurationError(f"queue {self.name!r}: partition {first} is no stream")
+            wan_lock_take(&self.gateway.lock)
+            wan_queue_lead(&self.gateway.queue, first + bucket, leads, in_order)
+            wan_lock_release(&self.gateway.lock)
+        wan_lock_take(&self.gateway.lock)
+        wake_dispatchers(self.gateway)
+        wan_lock_release(&self.gateway.lock)
+
+    def streams(self):
+        """What is known of each stream partition: (partition, region, bucket, life, whether this member leads it,
+        through which sequence another member says that it is settled)."""
+        cdef uint32_t p, count = self.partition_count()
+        cdef wan_partition *copies = <wan_partition *>malloc(count * sizeof(wan_partition))
+        if copies == NULL:
+            raise MemoryError(f"queue {self.name!r}: no memory for its streams")
+        wan_lock_take(&self.gateway.lock)
+        memcpy(copies, self.gateway.queue.partitions, count * sizeof(wan_partition))
+        wan_lock_release(&self.gateway.lock)
+        found = [(p, region_name(copies[p].region), copies[p].bucket, copies[p].life, bool(copies[p].leads),
+                  copies[p].settle_through)
+                 for p in range(self.gateway.queue.own_count, count) if copies[p].region]
+        free(copies)
+        return found
 
     def oldest_ms(self):
         """Milliseconds since 1970 at which the oldest queued event was made. None: the queue is empty."""

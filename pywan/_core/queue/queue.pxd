@@ -54,13 +54,13 @@ cdef struct gateway_queue:
 
 cdef inline uint32_t queue_partition(const gateway_queue *gateway, uint32_t buckets, uint64_t hash, uint32_t member,
                                      uint32_t thread) noexcept nogil:
-    # The partition that an event enters. `buckets`: how many the region has; 0: it has none.
+    # The own partition that an event enters. `buckets`: how many the region has; 0: it has none.
     if gateway.by_bucket and buckets:
-        return wan_hash_bucket(hash, buckets) % gateway.queue.partition_count
+        return wan_hash_bucket(hash, buckets) % gateway.queue.own_count
     if gateway.by_thread:
         return wan_hash_bucket((<uint64_t>member * 0x9e3779b97f4a7c15ULL) ^ (<uint64_t>thread * 0xd6e8feb86659fd93ULL),
-                               gateway.queue.partition_count)
-    return wan_hash_bucket(hash, gateway.queue.partition_count)
+                               gateway.queue.own_count)
+    return wan_hash_bucket(hash, gateway.queue.own_count)
 
 
 cdef inline uint32_t queue_partition_of(const gateway_queue *gateway, const wan_record *record,
@@ -136,7 +136,7 @@ cdef inline int queue_commit(gateway_queue *gateway, wan_reservation *reservatio
     if gateway.durable != NULL:
         # Its dispatcher is woken when the record is on the disk.
         durable_add(gateway, reservation.partition, reservation.sequence, <const wan_record *>reservation.at)
-    elif not gateway.queue.fed:             # Otherwise when the change counts.
+    elif gateway.queue.partitions[reservation.partition].stream == NULL:   # Otherwise when the change counts.
         wake = queue_note_ready(gateway, reservation.partition, 1)
     if reservation.beyond:
         queue_make_room(gateway, reservation.partition)

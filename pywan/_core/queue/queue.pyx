@@ -17,13 +17,14 @@ cdef void queue_refresh_ready(gateway_queue *gateway, uint32_t dispatcher) noexc
 
 cdef uint64_t queue_drop_oldest(gateway_queue *gateway, uint32_t keeps) noexcept nogil:
     """Makes room by dropping the oldest events that are not on their way, and returns how many. From each partition it
-    takes a sixteenth, and at least one. The newest event of partition `keeps` stays. Under the lock."""
+    that this member leads it takes a sixteenth, and at least one. The newest event of partition `keeps` stays. Under
+    the lock."""
     cdef wan_partition *partition
     cdef uint64_t sequence, wanted, dropped = 0, before = gateway.queue.events
     cdef uint32_t p
     for p in range(gateway.queue.partition_count):
         partition = &gateway.queue.partitions[p]
-        wanted = (partition.unpeeked + 15) // 16
+        wanted = (partition.unpeeked + 15) // 16 if partition.leads else 0
         sequence = partition.peeked
         while wanted:
             sequence = wan_queue_next_live(partition, max(sequence, partition.removed) + 1,
@@ -39,7 +40,7 @@ cdef uint64_t queue_drop_oldest(gateway_queue *gateway, uint32_t keeps) noexcept
 
 cdef bint queue_has_unpeeked(const gateway_queue *gateway) noexcept nogil:
     for p in range(gateway.queue.partition_count):
-        if gateway.queue.partitions[p].unpeeked:
+        if gateway.queue.partitions[p].leads and gateway.queue.partitions[p].unpeeked:
             return True
     return False
 

@@ -43,7 +43,6 @@ cdef class CompiledRegion:
     cdef int share(self, Tail tail, route, bint reads_copies) except -1
     cdef int feed(self, queues) except -1
     cdef int feed_from(self, Tail tail, queues) except -1
-    cdef int check_can_be_fed(self, Tail tail, EventQueue queue) except -1
     cdef bint is_elsewhere(self, uint64_t hash) noexcept
     cdef uint64_t deadline(self, uint64_t began) except? 0
     cdef int wait_for_memory(self, what, uint64_t until, bint goes_elsewhere) except -1

@@ -127,6 +127,7 @@ cdef class CompiledRegion:
         try:
             if self.tail is not None:
                 self.feed({*queues, *self.attached_queues})
+                note_firsts(fresh, &(<Tail>self.tail).tail)
         except BaseException:
             free(fresh)
             raise
@@ -173,6 +174,8 @@ cdef class CompiledRegion:
             raise IllegalStateError(f"region {self.name!r} has {self.region.table.shard_count} shards, and the tail"
                                     f" {tail.tail.shard_count}")
         self.feed_from(tail, self.attached_queues)
+        if self.region.attached != NULL:
+            note_firsts(self.region.attached, &tail.tail)
         self.slots = route.slots if route is not None else CallSlots(self.region.member)
         self.route, self.tail, self.region.reads_copies = route, tail, reads_copies
         with nogil:
@@ -187,19 +190,25 @@ cdef class CompiledRegion:
         return self.feed_from(self.tail, queues)
 
     cdef int feed_from(self, Tail tail, queues) except -1:
-        """The buckets of a tail feed these queues of the region from now on. IllegalStateError: a queue cannot be fed
-        so."""
+        """The buckets of a tail feed these queues of the region from now on. Each has a run with a partition for each
+        bucket. IllegalStateError: a queue is persistent."""
         cdef EventQueue queue
+        cdef wan_feeds *fed = tail.tail.feeds
         cdef wan_feed *feeds = <wan_feed *>calloc(len(queues) + 1, sizeof(wan_feed))
-        cdef uint32_t count = 0
+        cdef uint32_t count = 0, n
         cdef wan_status status
         if feeds == NULL:
             raise MemoryError(f"region {self.name!r}: no memory for its queues")
         try:
             for queue in queues:
-                self.check_can_be_fed(tail, queue)
                 feeds[count].queue, feeds[count].lock = &queue.gateway.queue, &queue.gateway.lock
                 feeds[count].owner = queue.gateway
+                for n in range(fed.count if fed != NULL else 0):
+                    if fed.items[n].owner == queue.gateway:
+                        feeds[count].first = fed.items[n].first
+                        break
+                else:
+                    feeds[count].first = queue.make_run(self.region.number, tail.tail.bucket_count)
                 count += 1
             with nogil:
                 status = wan_tail_set_feeds(&tail.tail, feeds, count)
@@ -207,22 +216,6 @@ cdef class CompiledRegion:
         finally:
             free(feeds)
         tail.fed = tuple(queues)        # Alive as long as the tail names them.
-        return 0
-
-    cdef int check_can_be_fed(self, Tail tail, EventQueue queue) except -1:
-        cdef wan_queue *own = &queue.gateway.queue
-        from pywan.errors import IllegalStateError
-        why = ""
-        if not queue.gateway.by_bucket or own.partition_count != tail.tail.bucket_count:
-            why = (f"has {own.partition_count} partitions, and is no queue of a parallel sender with one for each of"
-                   f" the {tail.tail.bucket_count} buckets")
-        elif queue.gateway.durable != NULL:
-            why = "is persistent"
-        elif queue not in tail.fed and queue.is_used():
-            why = "has events of other regions, or of a time before"
-        if why:
-            raise IllegalStateError(f"region {self.name!r} is on several members, and queue {queue.name!r} {why}: it"
-                                    " cannot follow the region's buckets")
         return 0
 
     cdef bint is_elsewhere(self, uint64_t hash) noexcept:
@@ -428,6 +421,16 @@ cdef class CompiledRegion:
         wait = committer_begin_wait(&self.region.log.committer, what, 60000000)
         return committer_wait(&self.region.log.committer, &wait, f"region {self.name!r}",
                               "the change is in memory and will be written when the disk takes it")
+
+
+cdef void note_firsts(attachment *attached, const wan_tail *tail) noexcept:
+    """Notes the first partition of the region's run in each attached queue. No change reads it yet."""
+    cdef const wan_feeds *feeds = wan_tail_feeds(tail)
+    cdef uint32_t n, k
+    for n in range(attached.count):
+        for k in range(feeds.count):
+            if feeds.items[k].owner == attached.queues[n]:
+                attached.firsts[n] = feeds.items[k].first
 
 
 cdef class OneWait:

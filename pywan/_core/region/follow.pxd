@@ -64,7 +64,7 @@ cdef inline wan_status follow_reserve(region_core *region, uint32_t bucket, uint
             continue
         value_length = verdict.value_length if verdict.is_substituted else record.value_length
         wan_lock_take(&gateway.lock)
-        status = queue_reserve(gateway, bucket, sequence,
+        status = queue_reserve(gateway, attached.firsts[n] + bucket, sequence,
                                wan_record_size(record.key_length, value_length, record.callback_length,
                                                record.recipients_count), &events.reservations[events.count])
         if status != WAN_OK:
@@ -93,8 +93,8 @@ cdef inline void follow_cancel(followed_events *events) noexcept nogil:
 
 
 cdef inline void follow_commit(const wan_tail_entry *entry, followed_events *events) noexcept nogil:
-    """Writes the event into these queues, and releases their locks. It is not sent from here as long as this member is
-    no primary."""
+    """Writes the event into these queues, and releases their locks. It is not ready before the primary tells that it
+    counts."""
     cdef const wan_record *record = wan_tail_entry_record(entry)
     cdef const wan_verdict *verdict
     cdef gateway_queue *gateway
@@ -268,17 +268,20 @@ cdef inline wan_status region_learn(region_core *region, uint32_t bucket, const 
     return WAN_OK
 
 
-cdef inline gateway_queue *queue_of(const region_core *region, uint64_t sender) noexcept nogil:
-    """The attached queue of a sender. NULL: there is none. Under an entry lock."""
+cdef inline gateway_queue *queue_of(const region_core *region, uint64_t sender, uint32_t *first) noexcept nogil:
+    """The attached queue of a sender, and the first partition of the region's run. NULL: there is none. Under an entry
+    lock."""
     cdef uint32_t n
     for n in range(region.attached.count if region.attached != NULL else 0):
         if region.attached.queues[n].sender == sender:
+            first[0] = region.attached.firsts[n]
             return region.attached.queues[n]
     return NULL
 
 
 cdef inline wan_status learn_event(region_core *region, uint32_t bucket, const wan_image_event *event) noexcept nogil:
-    cdef gateway_queue *gateway = queue_of(region, event.sender)
+    cdef uint32_t first
+    cdef gateway_queue *gateway = queue_of(region, event.sender, &first)
     cdef uint64_t before, ahead_ms
     cdef wan_status status = WAN_OK
     if gateway == NULL:
@@ -290,9 +293,10 @@ cdef inline wan_status learn_event(region_core *region, uint32_t bucket, const w
     wan_lock_take(&gateway.lock)
     before = gateway.queue.events
     if event.length == 0:
-        status = wan_queue_settle(&gateway.queue, bucket, event.sequence)
+        status = wan_queue_settle(&gateway.queue, first + bucket, event.sequence)
     else:
-        status = wan_queue_restore(&gateway.queue, bucket, event.sequence, <const wan_record *>(event + 1))
+        status = wan_queue_restore(&gateway.queue, first + bucket, event.sequence,
+                                   <const wan_record *>(event + 1))
         if gateway.queue.events > before:       # It was not known.
             queue_note_copy(gateway, <const wan_record *>(event + 1))
             gateway.counts.queued += 1

@@ -386,7 +386,7 @@ cdef inline wan_status step_reserve(region_core *region, const wan_change *chang
     cdef gateway_queue *gateway
     cdef wan_status status = WAN_OK
     cdef uint32_t n, partition, value_length
-    cdef uint64_t length
+    cdef uint64_t length, sequence
     for n in range(attached.count):
         gateway = attached.queues[n]
         step.asked = n + 1
@@ -396,10 +396,13 @@ cdef inline wan_status step_reserve(region_core *region, const wan_change *chang
         if decisions != NULL and decisions[n].substituted:
             value_length = decisions[n].value_length
         length = wan_record_size(change.key_length, value_length, from_.callback_length, step.recipient_count)
-        partition = queue_partition(gateway, region.buckets, change.hash, from_.event_member, from_.event_thread)
+        if region.tail != NULL:
+            partition, sequence = attached.firsts[n] + step_bucket(region, step), step.room.sequence
+        else:
+            partition, sequence = queue_partition(gateway, region.buckets, change.hash, from_.event_member,
+                                                  from_.event_thread), 0
         wan_lock_take(&gateway.lock)
-        status = queue_reserve(gateway, partition, step.room.sequence if region.tail != NULL else 0, length,
-                               &step.reservations[n])
+        status = queue_reserve(gateway, partition, sequence, length, &step.reservations[n])
         if status == WAN_OK:
             step.taken += 1
             continue
@@ -536,7 +539,7 @@ cdef inline void step_commit_entry(region_core *region, wan_shard *shard, wan_ch
     if step.taken and wan_read(&at.counted) >= change.sequence:
         for n in range(attached.count):
             if step.decided.verdicts[n] == ENQUEUE_ENTERS:
-                step.wake_files[n] = queue_count(attached.queues[n], bucket)
+                step.wake_files[n] = queue_count(attached.queues[n], attached.firsts[n] + bucket)
 
 
 cdef inline void step_tell(attachment *attached, put_step *step) noexcept nogil:

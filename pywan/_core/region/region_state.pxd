@@ -34,6 +34,9 @@ cdef struct attachment:
     uint32_t recipient_count
     uint8_t recipients[256]             # Remote sites of the attached senders that run: an event will reach them.
     gateway_queue *queues[MAX_ATTACHED]  # In the order of their places: several locks are taken in this order.
+    # For each queue, in a region that several members hold: the first partition of the region's run. It is set before
+    # the region has a tail.
+    uint32_t firsts[MAX_ATTACHED]
     # For each queue: its sender has filters that are asked before an event enters. Only with PATH_CALLBACKS.
     uint8_t asks[MAX_ATTACHED]
 

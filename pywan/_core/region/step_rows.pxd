@@ -224,7 +224,7 @@ cdef inline int64_t rows_measure(const region_core *region, const decoded_rows *
         count -= 1
         bytes -= step.lengths[count]
     step.bytes = bytes
-    step.has_partitions = gateway.queue.partition_count > 1
+    step.has_partitions = gateway.queue.own_count > 1
     if step.has_partitions:
         for n in range(count):
             hash = rows.hashes[first + n] if region.stores else hash_of_row(rows, first + n)

@@ -22,7 +22,8 @@ cdef tuple ROLES = ("absent", "learner", "copy", "taking over", "primary")
 
 
 cdef void tail_count_events(wan_tail *tail, uint32_t bucket) noexcept nogil:
-    """Makes the events of a bucket ready whose changes count, in the queues that it feeds, if this member leads it."""
+    """Makes the events of a bucket ready whose changes count, in the queues that it feeds, if they are sent from here. A
+    learner has no whole queue yet."""
     cdef wan_tail_bucket *at = &tail.buckets[bucket]
     cdef wan_feeds *feeds
     cdef uint32_t n
@@ -31,9 +32,9 @@ cdef void tail_count_events(wan_tail *tail, uint32_t bucket) noexcept nogil:
         return
     wan_lock_take(&at.lock)
     feeds = wan_tail_feeds(tail)
-    if feeds != NULL and at.role == WAN_TAIL_PRIMARY:
+    if feeds != NULL and at.role >= WAN_TAIL_COPY:
         for n in range(feeds.count):
-            wake = queue_count(<gateway_queue *>feeds.items[n].owner, bucket)
+            wake = queue_count(<gateway_queue *>feeds.items[n].owner, feeds.items[n].first + bucket)
             if wake >= 0:
                 eventfd_write(wake, 1)
     wan_lock_release(&at.lock)
@@ -285,6 +286,7 @@ cdef class Tail:
         self.contact = self.contact or wan_contact_begin()
         wan_contact_heard(self.contact, wan_monotonic_us())
         wan_tail_told(&self.tail, bucket, life, epoch, counted, heard, self.contact)
+        tail_count_events(&self.tail, bucket)
 
     def heard_through(self, uint32_t bucket):
         """Through which sequence listeners were told at this member, the primary of a bucket."""

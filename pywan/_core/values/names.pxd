@@ -1,3 +1,4 @@
 # The interface of names.pyx.
 
 cdef int region_number(str name, int wanted=*) except -1
+cpdef region_name(int number)

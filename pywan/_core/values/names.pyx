@@ -25,7 +25,7 @@ cdef int region_number(str name, int wanted=0) except -1:
     return number
 
 
-def region_name(int number):
+cpdef region_name(int number):
     """The name that has this number in this process. None: no name has."""
     if not 0 < number < WAN_REGION_NAMES or wan_region_names[number].text == NULL:
         return None
