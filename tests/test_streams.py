@@ -3,6 +3,7 @@ and a receiver applies each change once, whichever member brings it and over whi
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import random
 import threading
@@ -10,7 +11,7 @@ import threading
 import lz4.block
 import pytest
 
-from pywan import _core
+from pywan import _core, stats
 from pywan.errors import ProtocolError
 from pywan.gateway.applied import AppliedMemory
 from pywan.protocol import gateway
@@ -24,12 +25,16 @@ from records import (
     REGION,
     REWIND,
     STREAM,
+    check_ledger,
     make_batch,
     make_record,
     make_stream,
     read_ack,
+    read_batch,
+    read_stream,
     split_frames,
 )
+from shared_site import LIFE, SharedSite
 
 OWN = 2  # The own partitions of each queue here.
 FAILS = 5  # A reason of failure.
@@ -364,6 +369,255 @@ def test_an_event_of_another_bucket_or_region_ends_the_connection():
     line.session.receive_data(_core.pack_frame(REGION, b"other", 3) + make_stream(OWN + 1, region=3))
     line.refused(1, 1, partition=OWN + 1, key=key_in(1, 3), match="of another region or bucket")
     assert remote.applied == []
+
+
+# What senders send
+
+
+class Sender:
+    """The queue of one member of a site whose members share a region, with a dispatcher that sends to the remote."""
+
+    def __init__(self, site, number, remote, *, serial, compress=False, **callbacks):
+        member = site.members[number]
+        self.core, self.tail, self.remote = member.core, member.tail, remote
+        self.queue = _core.EventQueue(
+            "ln", remote_site=2, partitions=1 if serial else site.buckets, by_bucket=not serial
+        )
+        self.queue.running = True
+        self.parked = _core.EventQueue("parked", partitions=8)
+        self.core.attach([self.queue])
+        self.session = _core.DispatcherSession(self.queue, 0, self.parked, **callbacks)
+        self.session.configure(7, -1, compress=compress)
+        self.memory = _core.SourceMemory(self.queue.partitions, remote.streams)
+        self.connect()
+
+    def connect(self):
+        self.session.connected(1_000_000, 1 << 20, 1)
+        self.receiver = _core.ReceiverSession(
+            self.memory, self.remote.counts, {self.remote.name: self.remote.core}.get, self.remote.apply
+        )
+
+    def reconnect(self):
+        self.session.disconnected()
+        self.connect()
+
+    def lead(self, leads=True):
+        ((_, self.first, buckets),) = self.queue.runs()
+        self.queue.lead(self.first, range(buckets), leads)
+        return self
+
+    def all_counts(self):
+        return all(
+            self.tail.state(bucket)["counted"] == self.tail.last(bucket) for bucket in range(self.core.bucket_count)
+        )
+
+    def put(self, *values, key="k"):
+        for value in values:
+            self.core.put(key, str(value))
+
+    def sent(self):
+        return b"".join(iter(lambda: self.session.data_to_send(1), b""))
+
+    def answer_to(self, data):
+        self.receiver.receive_data(data)
+        return self.receiver.data_to_send()
+
+    def settle(self):
+        while data := self.sent():
+            self.session.receive_data(self.answer_to(data), 1)
+        check_ledger(self.queue.counts())
+
+
+@contextlib.contextmanager
+def members(count=1, *, buckets=1, serial=False, compress=False, **callbacks):
+    """The senders of members that share a region, and where they send to."""
+    remote = Remote(buckets)
+    with SharedSite(count, buckets=buckets, name=remote.name) as site:
+        senders = [Sender(site, n, remote, serial=serial, compress=compress, **callbacks) for n in range(count)]
+        site.keep_carrying()
+        yield (*senders, remote, site)
+
+
+def all_there(senders, count):
+    """Waits until all that was put is queued and counts at every member, so that it is ready where it is led."""
+    for sender in senders:
+        eventually(lambda sender=sender: len(sender.queue) == count and sender.all_counts())
+
+
+def kinds(data):
+    return [frame.type for frame in split_frames(data)]
+
+
+@pytest.mark.parametrize("serial", [False, True])
+def test_a_stream_is_named_before_its_first_section_on_each_connection(serial):
+    with members(buckets=3, serial=serial) as (sender, _remote, site):
+        sender.lead()
+        sender.put("1", key="a")
+        data = sender.sent()
+        assert kinds(data) == [REGION, STREAM, BATCH]
+        name = read_stream(split_frames(data)[1])
+        bucket, (region, _, _) = site.bucket_of("a"), split_frames(data)
+        assert name == (sender.first + bucket, region.id, bucket, 3, LIFE) and sender.first >= sender.queue.partitions
+        sender.put("2", key="a")
+        assert kinds(sender.sent()) == [BATCH]
+        sender.reconnect()
+        assert kinds(sender.sent()) == [REGION, STREAM, BATCH]
+
+
+@pytest.mark.parametrize("compress", [False, True])
+@pytest.mark.parametrize("serial", [False, True])
+def test_a_new_sending_member_goes_on_where_the_last_one_was(serial, compress):
+    with members(2, buckets=5, serial=serial, compress=compress) as (old, new, remote, site):
+        values = [f"{n % 9} {n}" for n in range(100)]
+        for value in values:
+            old.put(value, key=value.split()[0])
+        all_there((old, new), 100)
+        old.lead()
+        while data := old.sent():
+            old.answer_to(data)  # The answers are lost: the member dies.
+        assert len(old.queue) == 100
+        new.lead()
+        new.settle()
+        assert len(new.queue) == 0 and remote.counts.counts()["duplicates_skipped"] == 100
+        new.put("0 101", key="0")
+        new.settle()
+        assert sorted(remote.applied) == sorted([*values, "0 101"])
+        for bucket in range(5):
+            own = [value for value in [*values, "0 101"] if site.bucket_of(value.split()[0]) == bucket]
+            assert [value for value in remote.applied if value in own] == own
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("serial", [False, True])
+def test_members_that_send_at_the_same_time_bring_each_event_once(serial, seed):
+    chance = random.Random(seed)
+    with members(2, buckets=2, serial=serial) as (one, other, remote, _):
+        for sender in (one, other):
+            sender.lead()
+        puts = 0
+        for _ in range(60):
+            sender = chance.choice((one, other))
+            what = chance.random()
+            if what < 0.4:
+                for _ in range(chance.randrange(1, 12)):
+                    one.put(puts, key=f"k{puts % 5}")
+                    puts += 1
+            elif what < 0.9:
+                answers = sender.answer_to(sender.sent())
+                if chance.random() < 0.7:
+                    sender.session.receive_data(answers, 1)
+                else:
+                    sender.reconnect()
+            else:
+                sender.reconnect()
+        for sender in (one, other):
+            sender.reconnect()
+            eventually(lambda sender=sender: sender.settle() or len(sender.queue) == 0)
+        assert sorted(map(int, remote.applied)) == list(range(puts))
+        for key in range(5):
+            own = [int(value) for value in remote.applied if int(value) % 5 == key]
+            assert own == sorted(own)
+
+
+def test_a_failure_that_was_told_to_a_member_that_died_is_told_to_the_next_one():
+    with members(2) as (old, new, remote, _):
+        remote.failing = {"2"}
+        old.put(1, 2, 3)
+        all_there((old, new), 3)
+        old.lead().answer_to(old.sent())
+        new.lead().settle()
+        assert len(new.parked) == 1 and new.queue.counts()["parked"] == 1 and len(new.queue) == 0
+        assert remote.applied == ["1", "3"]
+
+
+def test_own_partitions_and_streams_go_in_one_batch():
+    with members(buckets=2) as (sender, remote, _):
+        alone = _core.RegionCore(f"alone {remote.name}", _core.Clock(), site=1, buckets=2)
+        alone.attach([sender.queue])
+        sender.lead()
+        alone.put("a", "own")
+        sender.put("shared")
+        frames = split_frames(sender.sent())
+        assert sorted(frame.type for frame in frames) == [REGION, REGION, BATCH, STREAM] and frames[-1].type == BATCH
+        partitions = [section.partition for section in read_batch(frames[-1].payload)]
+        assert len(partitions) == 2 and min(partitions) < sender.first <= max(partitions)
+
+
+def test_holes_and_batches_of_nothing_but_filtered_events_keep_the_numbering():
+    def leaves(records):
+        return [_core.record_fields(record)["value"][1] != b"x" for record, _ in records]
+
+    with members(transmit_filter=leaves) as (sender, remote, _):
+        sender.lead()
+        sender.put("1", "x", "x", "2")
+        sender.settle()
+        sender.put(*["x"] * 20)
+        sender.settle()
+        sender.put("3")
+        sender.settle()
+        assert remote.applied == ["1", "2", "3"] and remote.last() == (LIFE, 25) and len(sender.queue) == 0
+
+
+def begin_anew(sender, life, *, drops=True):
+    """The bucket of a lone member begins another life."""
+    if drops:
+        sender.tail.set_role(0, _core.TAIL_ABSENT, life, 100 + life)
+    sender.tail.set_role(0, _core.TAIL_TAKING_OVER, life, 101 + life)
+    sender.tail.set_role(0, _core.TAIL_PRIMARY, life, 101 + life)
+
+
+def test_a_bucket_that_begins_anew_is_named_again_and_its_events_are_new():
+    with members() as (sender, remote, site):
+        site.stop_carrying()
+        sender.lead()
+        sender.put(1, 2, 3)
+        sender.settle()
+        begin_anew(sender, LIFE + 1)
+        sender.put(11, 12)
+        data = sender.sent()
+        assert kinds(data) == [STREAM, BATCH] and read_stream(split_frames(data)[0]).life == LIFE + 1
+        sender.session.receive_data(sender.answer_to(data), 1)
+        assert remote.applied == ["1", "2", "3", "11", "12"] and remote.last() == (LIFE + 1, 2)
+        assert len(sender.queue) == 0
+
+
+@pytest.mark.parametrize("failing", [False, True])
+def test_an_acknowledgement_of_an_earlier_life_removes_and_parks_nothing(failing):
+    told = []
+    with members(acknowledged=told.extend) as (sender, remote, site):
+        site.stop_carrying()
+        sender.lead()
+        if failing:
+            remote.failing = {"2"}
+        sender.put(1, 2, 3)
+        late = sender.answer_to(sender.sent())
+        begin_anew(sender, LIFE + 1)
+        sender.put(11, 12, 13, 14)
+        data = sender.sent()
+        with pytest.raises(ProtocolError, match=f"began life {LIFE + 1} while events of life {LIFE} were on their way"):
+            sender.session.receive_data(late, 1)
+        assert len(sender.queue) == 4 and len(sender.parked) == 0 and told == []
+        assert stats.ledger(sender.queue.counts())["balanced"]
+        sender.answer_to(data)
+        sender.reconnect()
+        sender.settle()
+        assert [value for value in remote.applied if len(value) == 2] == ["11", "12", "13", "14"]
+        assert len(sender.queue) == 0 and len(told) == 4
+
+
+def test_events_that_stay_when_their_bucket_gets_a_later_life_are_sent_again_under_it():
+    with members() as (sender, remote, site):
+        site.stop_carrying()
+        sender.lead()
+        sender.put(1, 2, 3)
+        late = sender.answer_to(sender.sent())
+        begin_anew(sender, LIFE + 1, drops=False)
+        assert len(sender.queue) == 3
+        with pytest.raises(ProtocolError, match="were on their way"):
+            sender.session.receive_data(late, 1)
+        sender.reconnect()
+        sender.settle()
+        assert len(sender.queue) == 0 and remote.last() == (LIFE + 1, 3)
 
 
 # How much is remembered

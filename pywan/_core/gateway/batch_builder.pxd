@@ -1,7 +1,7 @@
 # The interface of batch_builder.pyx.
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from pywan._core.c_base cimport WAN_DETAIL_BYTES, wan_buffer
-from pywan._core.c_record cimport wan_record, wan_section
+from pywan._core.c_record cimport wan_record, wan_section, wan_stream
 from pywan._core.c_store cimport wan_store_span
 from pywan._core.queue.event_queue cimport EventQueue
 from pywan._core.gateway.in_flight cimport InFlight
@@ -26,6 +26,9 @@ cdef class BatchBuilder:
     cdef uint32_t next_partition    # The partition to begin with, among those of this dispatcher. They take turns.
     cdef uint64_t waiting_since_us  # When the first event of a batch that is not full was seen; 0: none.
     cdef uint8_t announced[8192]    # A bit per region number: its name was sent on this connection.
+    # By partition: the life of its stream that was named on this connection; 0: none was.
+    cdef uint64_t *named_lives
+    cdef uint32_t named_capacity
     # Why events that lie in a file of the log are not sent: it cannot be read. Empty: it can. Under the queue's lock.
     cdef char unreadable[WAN_DETAIL_BYTES]
     cdef uint32_t unreadable_partition
@@ -39,6 +42,8 @@ cdef class BatchBuilder:
     cdef uint32_t sections_capacity # Queues get more partitions.
     cdef wan_section *sections
     cdef wan_store_span *spans      # The span of each section.
+    # The stream of each section. `life` is 0 if it is of an own partition, `buckets` if the stream was named before.
+    cdef wan_stream *streams
     cdef wan_buffer copied          # Copies of records that lie in files.
     cdef wan_buffer pack
 

@@ -44,6 +44,8 @@ cdef class BatchBuilder:
         free(self.lengths)
         free(self.sections)
         free(self.spans)
+        free(self.streams)
+        free(self.named_lives)
         wan_buffer_close(&self.copied)
         wan_buffer_close(&self.pack)
 
@@ -55,8 +57,9 @@ cdef class BatchBuilder:
         return 0
 
     cdef void begin(self) noexcept nogil:
-        """Begins a new connection, on which no region has been named."""
+        """Begins a new connection, on which no region and no stream has been named."""
         memset(self.announced, 0, sizeof(self.announced))
+        memset(self.named_lives, 0, self.named_capacity * sizeof(uint64_t))
 
     cdef void rewind(self, uint64_t batches) noexcept nogil:
         """Makes everything that was sent in so many batches, and is not settled, be sent again as a possible
@@ -146,7 +149,8 @@ cdef class BatchBuilder:
         if mine <= self.index:
             return 1
         mine = (mine - self.index + self.gateway.dispatchers - 1) // self.gateway.dispatchers
-        if not grow_sections(self, min(mine, wanted)):
+        if (not grow_sections(self, min(mine, wanted))
+                or not grow_names(self, self.index + mine * self.gateway.dispatchers)):
             return 0
         wan_lock_take(&self.gateway.lock)
         for n in range(mine):
@@ -169,6 +173,7 @@ cdef class BatchBuilder:
             section.settled = partition.removed
             section.bytes = <uint32_t>size
             section.not_durable = section.duplicates = section.reserved = 0
+            self.streams[sections] = stream_of(self, p, partition)
             if self.gateway.durable != NULL:
                 section.not_durable = <uint32_t>min(partition.removed - self.gateway.durable.removed[p],
                                                     <uint64_t>0xffffffff)
@@ -244,8 +249,40 @@ cdef bint grow_sections(BatchBuilder self, uint32_t capacity) noexcept nogil:
     grown = realloc(self.spans, capacity * sizeof(wan_store_span))
     if grown == NULL:
         return False
-    self.spans, self.sections_capacity = <wan_store_span *>grown, capacity
+    self.spans = <wan_store_span *>grown
+    grown = realloc(self.streams, capacity * sizeof(wan_stream))
+    if grown == NULL:
+        return False
+    self.streams, self.sections_capacity = <wan_stream *>grown, capacity
     return True
+
+
+cdef bint grow_names(BatchBuilder self, uint32_t capacity) noexcept nogil:
+    """Makes room for the lives of at least `capacity` partitions. False: no memory."""
+    if capacity <= self.named_capacity:
+        return True
+    grown = realloc(self.named_lives, capacity * sizeof(uint64_t))
+    if grown == NULL:
+        return False
+    self.named_lives = <uint64_t *>grown
+    memset(self.named_lives + self.named_capacity, 0, (capacity - self.named_capacity) * sizeof(uint64_t))
+    self.named_capacity = capacity
+    return True
+
+
+cdef wan_stream stream_of(BatchBuilder self, uint32_t number, const wan_partition *partition) noexcept nogil:
+    """The stream that a partition is now, under the queue's lock: its life may change as soon as that is free."""
+    cdef wan_stream stream
+    cdef uint32_t n
+    cdef const wan_stream_run *run
+    memset(&stream, 0, sizeof(stream))
+    stream.life, stream.region, stream.bucket = partition.life, partition.region, <uint16_t>partition.bucket
+    if partition.life != self.named_lives[number]:
+        for n in range(self.gateway.queue.run_count):
+            run = &self.gateway.queue.runs[n]
+            if run.first <= number < run.first + run.buckets:
+                stream.buckets = <uint16_t>run.buckets
+    return stream
 
 
 cdef uint32_t read_files(BatchBuilder self, uint64_t now_us, uint32_t sections, uint32_t *count,
@@ -272,7 +309,7 @@ cdef uint32_t read_files(BatchBuilder self, uint64_t now_us, uint32_t sections, 
                 memmove(self.records + kept, self.records + at, taken * sizeof(wan_record *))
                 memmove(self.sequences + kept, self.sequences + at, taken * sizeof(uint64_t))
             kept += taken
-            self.sections[left] = section
+            self.sections[left], self.streams[left] = section, self.streams[s]
             left += 1
         at += taken
     self.read_again_us = now_us + READ_AGAIN_US if left == 0 else 0
@@ -463,6 +500,8 @@ cdef int lay_out_batch(BatchBuilder self, Session session, InFlight flights, uin
                 if not region_is_announced(self.announced, record.region) and not announce(self, out, record.region):
                     return 0
             at += 1
+        if self.streams[s].buckets and not name_stream(self, out, section.partition, &self.streams[s]):
+            return 0
         payload += section.bytes
         if section.through - section.first + 1 != in_section:      # With holes, each record has its sequence beside it.
             payload += in_section * sizeof(uint64_t)
@@ -540,6 +579,8 @@ cdef int lay_out_batch(BatchBuilder self, Session session, InFlight flights, uin
     batch.events = kept
     batch.bytes = payload
     memcpy(batch.section, self.sections, sections * sizeof(wan_section))
+    for s in range(sections):
+        batch.lives[s] = self.streams[s].life
     flights.left(batch, now_us)
     wan_lock_take(&self.gateway.lock)
     self.gateway.counts.possible_duplicates += duplicates
@@ -552,6 +593,14 @@ cdef int announce(BatchBuilder self, wan_buffer *out, uint16_t region) noexcept 
     self.announced[region >> 3] |= <uint8_t>(1 << (region & 7))
     return buffer_frame(out, WAN_FRAME_REGION, region, 0, wan_region_names[region].text,
                         wan_region_names[region].length)
+
+
+cdef int name_stream(BatchBuilder self, wan_buffer *out, uint32_t partition, const wan_stream *stream) noexcept nogil:
+    """Says which stream a partition is from now on. 0: no memory."""
+    if not region_is_announced(self.announced, stream.region) and not announce(self, out, stream.region):
+        return 0
+    self.named_lives[partition] = stream.life
+    return buffer_frame(out, WAN_FRAME_STREAM, partition, 0, stream, sizeof(wan_stream))
 
 
 cdef inline bint region_is_announced(const uint8_t *announced, uint16_t region) noexcept nogil:

@@ -3,7 +3,7 @@ from libc.stdint cimport uint32_t, uint64_t
 from pywan._core.c_record cimport wan_failure, wan_frame, wan_section
 from pywan._core.c_session cimport wan_window, wan_window_sending
 
-# A batch on its way. The batch builder fills in `events`, `bytes` and the sections.
+# A batch on its way. The batch builder fills in `events`, `bytes`, the sections and their lives.
 cdef struct flight:
     uint64_t id
     uint64_t events
@@ -11,6 +11,7 @@ cdef struct flight:
     uint32_t sections
     uint32_t capacity
     wan_section *section
+    uint64_t *lives             # Of each section: the life of the stream that it was sent under; 0: it is of none.
     wan_window_sending sending
 
 cdef class InFlight:

@@ -25,6 +25,7 @@ cdef class InFlight:
     def __dealloc__(self):
         for n in range(self.capacity):
             free(self.ring[n].section)
+            free(self.ring[n].lives)
         free(self.ring)
 
     cdef void begins_at(self, uint64_t now_us) noexcept nogil:
@@ -67,6 +68,7 @@ cdef class InFlight:
         called. NULL: no memory."""
         cdef flight *batch
         cdef wan_section *held
+        cdef uint64_t *lives
         if self.next_batch - self.oldest_batch == self.capacity and not grow(self, self.capacity * 2):
             return NULL
         batch = &self.ring[self.next_batch & (self.capacity - 1)]
@@ -74,7 +76,11 @@ cdef class InFlight:
             held = <wan_section *>realloc(batch.section, sections * sizeof(wan_section))
             if held == NULL:
                 return NULL
-            batch.section, batch.capacity = held, sections
+            batch.section = held
+            lives = <uint64_t *>realloc(batch.lives, sections * sizeof(uint64_t))
+            if lives == NULL:
+                return NULL
+            batch.lives, batch.capacity = lives, sections
         batch.id, batch.sections = self.next_batch, sections
         return batch
 

@@ -16,7 +16,8 @@ from pywan._core.base.status cimport detail_text, report_unraisable
 
 
 cdef struct parked_copy:
-    uint64_t partition, sequence        # The event's position in the queue, where it still is.
+    # The event's position in the queue, where it still is. A later life of a stream uses sequences again.
+    uint64_t partition, life, sequence
 
 
 cdef int copy_order(const void *a, const void *b) noexcept nogil:
@@ -24,7 +25,25 @@ cdef int copy_order(const void *a, const void *b) noexcept nogil:
     cdef const parked_copy *other = <const parked_copy *>b
     if one.partition != other.partition:
         return -1 if one.partition < other.partition else 1
+    if one.life != other.life:
+        return -1 if one.life < other.life else 1
     return -1 if one.sequence < other.sequence else one.sequence > other.sequence
+
+
+cdef inline wan_partition *partition_of(Settlement self, const flight *batch, uint32_t s) noexcept nogil:
+    """The partition of a section. NULL: its stream has begun anew since the section was sent, and has other events now.
+    Under the queue's lock."""
+    cdef wan_partition *partition = &self.gateway.queue.partitions[batch.section[s].partition]
+    return partition if partition.life == batch.lives[s] and batch.section[s].through <= partition.peeked else NULL
+
+
+cdef inline uint32_t section_of(const flight *batch, const wan_failure *failure) noexcept nogil:
+    """The number of the section that a failure is of. `batch.sections`: it is of none."""
+    cdef uint32_t s = 0
+    while s < batch.sections and not (batch.section[s].partition == failure.partition
+                                      and batch.section[s].first <= failure.sequence <= batch.section[s].through):
+        s += 1
+    return s
 
 
 cdef class Settlement:
@@ -43,11 +62,13 @@ cdef class Settlement:
     cdef bint settle(self, Session session, const flight *batch, const wan_failure *failures,
                      uint32_t failure_count) noexcept nogil:
         """Settles an acknowledged batch with these failures. `session` is kept alive while the user's Python runs.
-        False: a failed event could not be parked. Then nothing of the batch is removed, and it is sent again."""
+        False: what is left of the batch is to be sent again. A failed event could not be parked, and nothing was
+        removed; or a stream got another life while events of it were on their way, and they stay."""
         cdef uint32_t s
         cdef wan_section *section
         cdef wan_partition *partition
         cdef uint64_t removed = 0
+        cdef bint is_settled = True
         if failure_count and not park(self, batch, failures, failure_count):
             return False
         if self.callbacks.acknowledged is not None:
@@ -60,7 +81,13 @@ cdef class Settlement:
         for s in range(batch.sections):
             section = &batch.section[s]
             partition = &self.gateway.queue.partitions[section.partition]
-            if section.through > partition.removed and section.through <= partition.peeked:
+            if section.through <= partition.removed or section.through > partition.peeked:
+                continue
+            if partition.life != batch.lives[s]:
+                wan_note(WAN_CORRUPT, "partition %u began life %llu while events of life %llu were on their way",
+                         section.partition, <unsigned long long>partition.life, <unsigned long long>batch.lives[s])
+                is_settled = False
+            else:
                 removed += wan_queue_remove(&self.gateway.queue, section.partition, section.through)
         self.gateway.counts.distributed += removed
         self.gateway.counts.acknowledgements += 1
@@ -68,7 +95,7 @@ cdef class Settlement:
         if batch.events:
             self.gateway.counts.batches_distributed += 1
         wan_lock_release(&self.gateway.lock)
-        return True
+        return is_settled
 
 
 cdef void note_late(Settlement self, const flight *batch) noexcept nogil:
@@ -78,7 +105,9 @@ cdef void note_late(Settlement self, const flight *batch) noexcept nogil:
     cdef wan_partition *partition
     wan_lock_take(&self.gateway.lock)
     for s in range(batch.sections):
-        partition = &self.gateway.queue.partitions[batch.section[s].partition]
+        partition = partition_of(self, batch, s)
+        if partition == NULL:
+            continue
         sequence = max(batch.section[s].first, partition.removed + 1) - 1
         span = wan_queue_span(&self.gateway.queue, batch.section[s].partition, sequence + 1, batch.section[s].through)
         if wan_store_check(self.gateway.queue.store, &span) != WAN_OK:
@@ -95,18 +124,15 @@ cdef void note_late(Settlement self, const flight *batch) noexcept nogil:
 
 
 cdef wan_record *failed_record(Settlement self, const flight *batch, const wan_failure *failure) noexcept nogil:
-    # The record of a failure. NULL: it is not of this batch, or an earlier acknowledgement that broke off has parked
-    # it. Under the queue's lock.
-    cdef uint32_t s
-    cdef wan_section *section
-    cdef wan_partition *partition
-    for s in range(batch.sections):
-        section = &batch.section[s]
-        if section.partition == failure.partition and section.first <= failure.sequence <= section.through:
-            partition = &self.gateway.queue.partitions[section.partition]
-            return wan_queue_at(&self.gateway.queue, partition,
-                                failure.sequence) if failure.sequence > partition.removed else NULL
-    return NULL
+    # The record of a failure. NULL: it is not of this batch, or is not queued any more: an earlier acknowledgement that
+    # broke off has parked it, or its stream has begun anew. Under the queue's lock.
+    cdef uint32_t s = section_of(batch, failure)
+    cdef const wan_partition *partition = NULL
+    if s < batch.sections:
+        partition = partition_of(self, batch, s)
+    if partition == NULL or failure.sequence <= partition.removed:
+        return NULL
+    return wan_queue_at(&self.gateway.queue, partition, failure.sequence)
 
 
 cdef bint park(Settlement self, const flight *batch, const wan_failure *failures, uint32_t count) noexcept nogil:
@@ -148,8 +174,9 @@ cdef bint park_copies(Settlement self, const flight *batch, const wan_failure *f
             length = wan_record_length(record)
             if copied and copied + length > most:
                 break
-            if not is_copied(self, &failures[n[0]]):
-                copy.partition, copy.sequence = failures[n[0]].partition, failures[n[0]].sequence
+            copy.partition, copy.sequence = failures[n[0]].partition, failures[n[0]].sequence
+            copy.life = batch.lives[section_of(batch, &failures[n[0]])]
+            if not is_copied(self, &copy):
                 if (wan_buffer_reserve(&self.copies, sizeof(copy)) != WAN_OK
                         or queue_append_copy(self.parked.gateway, park_reason(failures[n[0]].reason), record, False,
                                              0) != WAN_OK):
@@ -161,13 +188,11 @@ cdef bint park_copies(Settlement self, const flight *batch, const wan_failure *f
     return True
 
 
-cdef bint is_copied(Settlement self, const wan_failure *failure) noexcept nogil:
+cdef bint is_copied(Settlement self, const parked_copy *wanted) noexcept nogil:
     """Whether an earlier attempt, which waited for the disk in vain, has parked a copy. Each attempt would add more
     copies otherwise, until the disk is full."""
-    cdef parked_copy wanted
-    wanted.partition, wanted.sequence = failure.partition, failure.sequence
     return (self.copies_before
-            and bsearch(&wanted, self.copies.bytes, self.copies_before, sizeof(parked_copy), copy_order) != NULL)
+            and bsearch(wanted, self.copies.bytes, self.copies_before, sizeof(parked_copy), copy_order) != NULL)
 
 
 cdef void leave_parked(Settlement self, const flight *batch, const wan_failure *failures, uint32_t begin,
@@ -176,6 +201,7 @@ cdef void leave_parked(Settlement self, const flight *batch, const wan_failure *
     were applied, or parked."""
     cdef uint32_t n, last = end
     cdef wan_record *record
+    cdef const wan_partition *partition
     wan_buffer_empty(&self.copies)
     self.copies_before = 0
     for n in range(begin, end):
@@ -191,7 +217,8 @@ cdef void leave_parked(Settlement self, const flight *batch, const wan_failure *
     # With an `acknowledged` callback they stay: it is told of the whole batch at once.
     if last < end and self.callbacks.acknowledged is None:
         wan_lock_take(&self.gateway.lock)
-        if failures[last].sequence <= self.gateway.queue.partitions[failures[last].partition].peeked:
+        partition = partition_of(self, batch, section_of(batch, &failures[last]))
+        if partition != NULL and failures[last].sequence <= partition.peeked:
             self.gateway.counts.distributed += wan_queue_remove(&self.gateway.queue, failures[last].partition,
                                                                 failures[last].sequence)
         wan_lock_release(&self.gateway.lock)
@@ -217,13 +244,15 @@ cdef void tell_acknowledged(Settlement self, Session session, const flight *batc
     try:
         raw = []
         for s in range(batch.sections):
-            partition = &self.gateway.queue.partitions[batch.section[s].partition]
             sequence = batch.section[s].first - 1
             while True:
                 wan_lock_take(&self.gateway.lock)
-                sequence = wan_queue_next_live(partition, max(sequence, partition.removed) + 1,
-                                               batch.section[s].through)
-                record = wan_queue_at(&self.gateway.queue, partition, sequence) if sequence else NULL
+                partition = partition_of(self, batch, s)
+                if partition != NULL:
+                    sequence = wan_queue_next_live(partition, max(sequence, partition.removed) + 1,
+                                                   batch.section[s].through)
+                record = wan_queue_at(&self.gateway.queue, partition,
+                                      sequence) if partition != NULL and sequence else NULL
                 readable = record == NULL or queue_can_read(self.gateway, batch.section[s].partition, sequence)
                 wan_lock_release(&self.gateway.lock)
                 if not readable:
