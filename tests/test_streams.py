@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import random
 import threading
+from pathlib import Path
 
 import lz4.block
 import pytest
@@ -25,7 +26,6 @@ from records import (
     REGION,
     REWIND,
     STREAM,
-    check_ledger,
     make_batch,
     make_record,
     make_stream,
@@ -336,6 +336,13 @@ def test_a_stream_that_cannot_be_is_refused_in_words(partition, stream, why):
     assert [frame.type for frame in answers] == [ERROR] and why.encode() in answers[0].payload
 
 
+def test_the_name_of_a_stream_has_the_bytes_that_the_documentation_shows():
+    page = (Path(__file__).parents[1] / "docs" / "wire_format.md").read_text()
+    (example,) = [block for block in page.split("```") if "STREAM, partition 1" in block]
+    shown = bytes.fromhex("".join(line.split("   ")[0] for line in example.strip().splitlines()))
+    assert shown == make_stream(1, region=1, bucket=2, buckets=7, life=5)
+
+
 @pytest.mark.parametrize("length", [0, 8, 15, 17, 24])
 def test_the_name_of_a_stream_has_one_length(length):
     line = Remote().member()
@@ -425,7 +432,7 @@ class Sender:
     def settle(self):
         while data := self.sent():
             self.session.receive_data(self.answer_to(data), 1)
-        check_ledger(self.queue.counts())
+        assert stats.ledger(self.queue.counts())["balanced"]
 
 
 @contextlib.contextmanager
