@@ -184,16 +184,14 @@ def test_it_ends_however_much_is_changed_between_its_steps(network):
     first, second = ny.region("first"), ny.region("second")
     run_ahead(ny.cache)
     for region in (first, second):
-        region.put_all({n: "ahead" for n in range(20)})
-    steps = 0
-    for report in ny.cache._core.repairs.steps((), dry_run=False, timeout=0):
-        steps += 1
+        region.put_all(dict.fromkeys(range(20), "ahead"))
+    for steps, report in enumerate(ny.cache._core.repairs.steps((), dry_run=False, timeout=0)):
         assert steps < 50, report.to_dict()
-        for region in (first, second) if steps % 2 == 0 else (second, first):
+        for region in (first, second) if steps % 2 else (second, first):
             region[0] = steps
         for region in (first, second):
             region[1] = steps
-            region.put_all({n: steps for n in range(2, 10)})
+            region.put_all(dict.fromkeys(range(2, 10), steps))
             region.put_columns(numpy.arange(10, 20), numpy.full(10, steps))
     assert report.rounds <= 4 and report.left == 0
     assert not ahead_of(first) and not ahead_of(second) and ny.cache._core.state.clock.ahead_ms == 0
