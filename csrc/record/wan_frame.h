@@ -142,9 +142,9 @@ typedef struct {
 
 _Static_assert(sizeof(wan_rewind) == 16, "a rewind is a format");
 
-/* The payload of a STREAM. From then on, sections of the partition that the frame has as `id` hold events of this stream:
- * the changes of one bucket of a region, in their order, under sequences that are the same at every member of the
- * sender's site. */
+/* The payload of a STREAM. From then on, sections of the partition that the frame has as `id` hold events of this
+ * stream: the changes of one bucket of a region, in their order, under sequences that are the same at every member of
+ * the sender's site. */
 typedef struct {
     uint16_t region; /* Its number, which a REGION frame has named. */
     uint16_t bucket;

@@ -1,5 +1,5 @@
-# Owns what has been applied of one partition or stream (`applied_slot`): through which sequence, and which of its events
-# failed.
+# Owns what has been applied of one partition or stream (`applied_slot`): through which sequence, and which of its
+# events failed.
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memmove

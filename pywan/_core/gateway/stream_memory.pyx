@@ -1,5 +1,5 @@
-# Owns the memory of what has been applied of the streams of a sender (`StreamMemory`), whichever members of its site sent
-# them.
+# Owns the memory of what has been applied of the streams of a sender (`StreamMemory`), whichever members of its site
+# sent them.
 cimport cython
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
