@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from fuzz_core.lane import SENDER, SETTLED, region_frame, settled_frame
+from fuzz_core.lane import SENDER, SETTLED, SETTLED_ITEM, region_frame, settled_frame
 from pywan import GatewayEventFilter, _core, stats
 from pywan.config.attributes import SenderAttributes
 from pywan.errors import ConnectivityError, ProtocolError
@@ -61,12 +61,24 @@ class Holders(FedPair):
         self.at_primary.stop()
         super().close()
 
-    def send(self, who, count=100, bucket=None):
+    def send_some(self, who, count=100, bucket=None):
         """Sends what is ready in a queue, as if it were acknowledged at once."""
         for each in range(BUCKETS) if bucket is None else [bucket]:
             sent = self.queues[who].peek_with_positions(self.firsts[who] + each, count)
             if sent:
                 self.queues[who].remove(self.firsts[who] + each, sent[-1][0])
+
+    def send(self, who, count=100, bucket=None):
+        """Sends so many events of each bucket, or all that are queued: they are ready a moment after they count."""
+        queue = self.queues[who]
+        for each in range(BUCKETS) if bucket is None else [bucket]:
+            partition, sent = self.firsts[who] + each, []
+            wanted = min(count, sum(number == partition for number, *_ in queue.records(100_000)))
+            eventually(
+                lambda p=partition, n=wanted, s=sent: s.extend(queue.peek_with_positions(p, n - len(s))) or len(s) == n
+            )
+            if sent:
+                queue.remove(partition, sent[-1][0])
 
     def change(self, key, value=b"v", operation=UPDATE):
         """Changes a key, and does not wait until that counts."""
@@ -112,7 +124,7 @@ def test_a_member_that_only_copies_the_buckets_may_send_and_tell(holders):
     holders.connect()
     holders.put_many(300)
     eventually(holders.is_even)
-    eventually(lambda: holders.send(1) or holders.sizes() == [0, 0])
+    eventually(lambda: holders.send_some(1) or holders.sizes() == [0, 0])
     assert holders.queues[0].counts()["removed_by_primary"] == 300
 
 
@@ -237,7 +249,62 @@ def test_news_of_another_life_and_of_unknown_senders_and_buckets_is_ignored(hold
     assert holders.sizes() == [60, 50]
 
 
-@pytest.mark.parametrize("items, count", [([{"through": 0}], None), ([{"through": 2**63}], None), ([{}], 2), ([], 0)])
+def test_a_queue_that_is_younger_does_not_say_that_what_it_never_had_is_settled():
+    """Not even a member that learned from it."""
+    pair = Holders()
+    try:
+        pair.there.core.attach([])
+        pair.connect()
+        pair.put_many(300)
+        eventually(pair.is_even)
+        pair.there.core.attach(pair.queues[1:])
+        pair.firsts[1] = first_of(pair.queues[1], pair.name)
+        pair.put_many(300, 300)
+        eventually(pair.is_even)
+        assert pair.sizes() == [600, 300]
+        pair.lead(0, False)
+        pair.lead(1)
+        eventually(lambda: pair.send_some(1) or len(pair.queues[1]) == 0)
+        pair.cut()
+        pair.connect()
+        pair.put_many(3)
+        eventually(pair.is_even)
+        assert len(pair.queues[0]) == 603  # It sends them when it leads.
+        pair.lead(1, False)
+        pair.lead(0)
+        eventually(lambda: pair.send_some(0) or pair.sizes() == [0, 0])
+    finally:
+        pair.close()
+
+
+def test_a_learner_says_no_more_than_the_member_that_it_learned_from():
+    pair = Holders(learns=True)
+    try:
+        pair.here.core.attach([])
+        pair.put_many(300)
+        pair.here.core.attach(pair.queues[:1])
+        pair.put_many(300, 300)
+        pair.learn()
+        pair.connect()
+        eventually(pair.has_learned)
+        assert pair.sizes() == [300, 300]
+        pair.cut()
+        pair.there.set_roles(_core.TAIL_COPY)
+        pair.lead(1)
+        pair.send(1, 300)
+        session = pair.back.session
+        session.connected()
+        (frame,) = [frame for frame in split_frames(session.data_to_send(1_000_000)) if frame.type == SETTLED]
+        told = {(after, through) for _, _, after, through, _, _ in SETTLED_ITEM.iter_unpack(frame.payload[8:])}
+        assert told == {(100, 200)}
+    finally:
+        pair.close()
+
+
+@pytest.mark.parametrize(
+    "items, count",
+    [([{"through": 0}], None), ([{"after": 5, "through": 5}], None), ([{"through": 2**63}], None), ([{}], 2), ([], 0)],
+)
 def test_a_frame_that_is_not_in_order_ends_the_lane(holders, items, count):
     holders.open(1_000_000)
     with pytest.raises(ProtocolError):
@@ -303,7 +370,7 @@ def test_queues_become_empty_together_under_changes_and_changing_leads(holders):
     who = 0
     while time.monotonic() - began < 1.0:
         for _ in range(5):
-            holders.send(who, 40)
+            holders.send_some(who, 40)
         holders.lead(who, False)
         who = 1 - who
         holders.lead(who)
@@ -311,7 +378,7 @@ def test_queues_become_empty_together_under_changes_and_changing_leads(holders):
     writer.join(LIMIT_S)
     assert not writer.is_alive()
     eventually(holders.is_even)
-    eventually(lambda: holders.send(who) or holders.sizes() == [0, 0])
+    eventually(lambda: holders.send_some(who) or holders.sizes() == [0, 0])
 
 
 # Callbacks

@@ -109,7 +109,7 @@ static wan_status check_events(const uint8_t *at, uint64_t left, uint32_t count)
         const wan_image_event *event = (const wan_image_event *)at;
         if (left < sizeof *event || event->length > left - sizeof *event)
             return WAN_FAIL(WAN_CORRUPT, "a queued event of an image is cut off: %" PRIu64 " bytes are left", left);
-        if (event->reserved || event->sequence > SEQUENCE_MAX || (event->length && !event->sequence))
+        if (event->is_begin > !event->length || event->sequence > SEQUENCE_MAX || (event->length && !event->sequence))
             return WAN_FAIL(WAN_CORRUPT, "a queued event of an image has sequence %" PRIu64, event->sequence);
         if (event->length) {
             const uint8_t *record = (const uint8_t *)(event + 1);
@@ -168,7 +168,7 @@ static wan_status check_settled(const uint8_t *payload, uint64_t length)
         return WAN_FAIL(WAN_CORRUPT, "what a lane tells as settled has %" PRIu64 " bytes too many", length - behind);
     const wan_lane_settled *settled = (const wan_lane_settled *)(payload + sizeof(wan_lane_head));
     for (uint32_t n = 0; n < ((const wan_lane_head *)payload)->count; n++)
-        if (settled[n].through == 0 || settled[n].through > SEQUENCE_MAX)
+        if (settled[n].through <= settled[n].after || settled[n].through > SEQUENCE_MAX)
             return WAN_FAIL(WAN_CORRUPT, "a lane tells that bucket %" PRIu32 " is settled through sequence %" PRIu64,
                             settled[n].bucket, settled[n].through);
     return WAN_OK;

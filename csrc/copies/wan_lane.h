@@ -64,7 +64,7 @@ typedef struct {
     uint64_t sender;   /* As in a wan_verdict. */
     uint64_t sequence; /* Of the change in its bucket. */
     uint32_t length;   /* Of the record. 0: all events through `sequence` have left the queue. */
-    uint32_t reserved; /* 0 */
+    uint32_t is_begin; /* 1, and length 0: none of these was ever in it. It comes before all others of the queue. */
 } wan_image_event;
 _Static_assert(sizeof(wan_image_event) == 24, "an event of an image is a format");
 
@@ -99,16 +99,17 @@ typedef struct {
 } wan_lane_answer;
 _Static_assert(sizeof(wan_lane_answer) == 40, "an answer of a lane is a format");
 
-/* The events of one bucket in the queue of one sender that the sender of the lane has removed: their site of
- * destination has them, or they were dropped. It is a fact about events, and not a right, so it has no epoch. A later
- * item of the same sender, region, bucket and life says all that an earlier one said. */
+/* The events of one bucket in the queue of one sender that the sender of the lane has removed: their site of destination
+ * has them, or they were dropped. It is a fact about events, and not a right, so it has no epoch. A later item of the
+ * same lane, sender, region, bucket and life says all that an earlier one said. */
 typedef struct {
     uint64_t sender; /* As in a wan_verdict. */
     uint64_t life;
-    uint64_t through; /* All events through this sequence were removed. Not 0. */
+    uint64_t after;   /* What came through this sequence was never in this queue. 0: it had all. */
+    uint64_t through; /* All events behind that, through this sequence, were removed. after < through */
     uint32_t region, bucket;
 } wan_lane_settled;
-_Static_assert(sizeof(wan_lane_settled) == 32, "what a lane tells as settled is a format");
+_Static_assert(sizeof(wan_lane_settled) == 40, "what a lane tells as settled is a format");
 
 /* The order of two epochs with their lives: negative, 0 or positive. */
 static inline int wan_epoch_order(uint64_t life, uint64_t epoch, uint64_t other_life, uint64_t other_epoch)

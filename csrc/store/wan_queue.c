@@ -777,7 +777,7 @@ wan_status wan_queue_feed(wan_queue *queue, uint32_t number, const uint64_t *cou
     if (!partition_waits(queue, partition)) partition->counted = partition->appended;
     partition->stream = counted;
     if (counted && !partition->appended)
-        partition->removed = partition->peeked = partition->appended = partition->counted = last;
+        partition->removed = partition->peeked = partition->appended = partition->counted = partition->begun = last;
     wan_queue_set_life(queue, number, life);
     count_more(queue, partition);
     return WAN_OK;
@@ -862,9 +862,10 @@ uint64_t wan_queue_settled(wan_queue *queue, uint32_t number, int *waits)
     return partition->tellable;
 }
 
-void wan_queue_hear_settled(wan_queue *queue, uint32_t number, uint64_t through)
+void wan_queue_hear_settled(wan_queue *queue, uint32_t number, uint64_t after, uint64_t through)
 {
     wan_partition *partition = &queue->partitions[number];
+    if (partition->removed < after && partition->settle_through < after) return;
     if (partition->settle_through < through) partition->settle_through = through;
 }
 
@@ -897,6 +898,7 @@ uint64_t wan_queue_begin_anew(wan_queue *queue, uint32_t number, uint64_t life)
     partition->durable = partition->taken = partition->duplicate_through = partition->known_holes = 0;
     partition->settle_through = 0;
     partition->tellable = partition->telling = partition->telling_after = partition->replaced_by = 0;
+    partition->begun = 0;
     partition->life = life;
     return dropped;
 }

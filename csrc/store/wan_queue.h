@@ -91,6 +91,9 @@ typedef struct {
      * there are events among it that a newer one replaced, which may be as new as `telling_after`: it may be told when
      * that counts. `replaced_by`: the newest event that ever replaced an older one. tellable <= telling <= removed */
     uint64_t tellable, telling, telling_after, replaced_by;
+    /* The queue got events of the stream from the next sequence on: what came up to here was never here, and other
+     * members may have it still. begun <= removed */
+    uint64_t begun;
     /* A ring of entry blocks. The block of a sequence has the number (sequence - 1) / WAN_BLOCK_ENTRIES. Its capacity
      * is a power of two. */
     wan_block *blocks;
@@ -296,8 +299,9 @@ void wan_queue_tell_settled(wan_queue *queue, uint32_t partition, void (*tell)(v
 /* Through which sequence other members may be told that all events of a stream partition have left. 0: none. *waits:
  * more has left, and may be told when more changes count. */
 uint64_t wan_queue_settled(wan_queue *queue, uint32_t partition, int *waits);
-/* Another member says that all events of a stream partition through `through` have left its queue. */
-void wan_queue_hear_settled(wan_queue *queue, uint32_t partition, uint64_t through);
+/* Another member says that all events of a stream partition behind `after` through `through` have left its queue. It
+ * never had those before; so nothing happens if those are here still. */
+void wan_queue_hear_settled(wan_queue *queue, uint32_t partition, uint64_t after, uint64_t through);
 /* Drops the events that another member said to have left its queue, up to `limit`. Nothing happens while any of the
  * partition is on its way. Returns how many events were dropped. */
 uint64_t wan_queue_go_on_settling(wan_queue *queue, uint32_t partition, uint64_t limit);

@@ -24,13 +24,13 @@ cdef extern from "copies/wan_lane.h" nogil:
         uint8_t part, is_last
     ctypedef struct wan_image_event:
         uint64_t sender, sequence
-        uint32_t length, reserved
+        uint32_t length, is_begin
     ctypedef struct wan_lane_answer:
         uint32_t region, bucket
         uint64_t life, epoch, sequence
         uint8_t kind
     ctypedef struct wan_lane_settled:
-        uint64_t sender, life, through
+        uint64_t sender, life, after, through
         uint32_t region, bucket
     int wan_epoch_order(uint64_t life, uint64_t epoch, uint64_t other_life, uint64_t other_epoch)
     void wan_lane_set_asleep(wan_lane_state *state, uint32_t value)

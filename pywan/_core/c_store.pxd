@@ -30,7 +30,7 @@ cdef extern from "store/wan_queue.h" nogil:
         uint32_t bucket
         uint16_t region
         uint8_t leads
-        uint64_t settle_through
+        uint64_t settle_through, begun
     ctypedef struct wan_stream_run:
         uint32_t first, buckets
         uint16_t region
@@ -80,7 +80,7 @@ cdef extern from "store/wan_queue.h" nogil:
     void wan_queue_settle_superseded(wan_queue *queue, const wan_buffer *superseded)
     void wan_queue_made_durable(wan_queue *queue, uint32_t partition, uint64_t durable)
     uint64_t wan_queue_settled(wan_queue *queue, uint32_t partition, int *waits)
-    void wan_queue_hear_settled(wan_queue *queue, uint32_t partition, uint64_t through)
+    void wan_queue_hear_settled(wan_queue *queue, uint32_t partition, uint64_t after, uint64_t through)
     uint64_t wan_queue_go_on_settling(wan_queue *queue, uint32_t partition, uint64_t limit)
     wan_status wan_queue_settle(wan_queue *queue, uint32_t partition, uint64_t through)
     uint64_t wan_queue_count(wan_queue *queue, uint32_t partition)

@@ -28,6 +28,7 @@ static uint64_t write_events(random_source *source, uint8_t *to, uint32_t count)
     for (uint32_t n = 0; n < count; n++) {
         wan_image_event *event = (wan_image_event *)(to + at);
         *event = (wan_image_event){.sender = random_below(source, 3), .sequence = n};
+        if (!n) event->is_begin = random_below(source, 2);
         if (n) event->length = (uint32_t)fuzz_record(source, (uint8_t *)(event + 1));
         at += sizeof *event + event->length;
     }
@@ -109,7 +110,7 @@ static uint64_t build(random_source *source, uint8_t type)
             at += sizeof(wan_lane_answer);
         } else if (type == WAN_FRAME_LANE_SETTLED) {
             *(wan_lane_settled *)at =
-                (wan_lane_settled){.sender = n, .life = 1, .through = 1 + random_next(source) / 4};
+                (wan_lane_settled){.sender = n, .life = 1, .after = random_below(source, 9), .through = 9 + random_next(source) / 4};
             at += sizeof(wan_lane_settled);
         } else if (type == WAN_FRAME_LANE_REGIONS) {
             wan_lane_region *region = (wan_lane_region *)at;
@@ -192,7 +193,7 @@ static void touch(uint8_t type, const uint8_t *payload, uint64_t length)
     } else if (type == WAN_FRAME_LANE_SETTLED) {
         const uint32_t count = ((const wan_lane_head *)payload)->count;
         const wan_lane_settled *settled = (const wan_lane_settled *)(at + sizeof(wan_lane_head));
-        for (uint32_t n = 0; n < count; n++) FUZZ_CHECK(settled[n].through - 1 < UINT64_MAX / 2);
+        for (uint32_t n = 0; n < count; n++) FUZZ_CHECK(settled[n].after < settled[n].through);
         at = (const uint8_t *)(settled + count);
     } else if (type == WAN_FRAME_LANE_REGIONS) {
         while (at < end) {

@@ -129,7 +129,7 @@ static void what_left_a_stream_may_be_told_when_it_and_all_that_replaced_it_coun
     int waits = 0;
     told = 0;
     open_queue(1);
-    EXPECT_EQUAL(wan_queue_feed(&queue, 0, &counted, 1), WAN_OK);
+    EXPECT_EQUAL(wan_queue_feed(&queue, 0, &counted, 1, 0), WAN_OK);
     wan_queue_tell_settled(&queue, 0, note_told, &told);
     EXPECT_EQUAL(append_at(2), WAN_OK);
     counted = 3;
@@ -165,12 +165,12 @@ static void what_another_member_removed_goes_when_nothing_is_on_its_way(void)
     wan_record *records[8];
     uint64_t counted = 9;
     open_queue(0);
-    EXPECT_EQUAL(wan_queue_feed(&queue, 0, &counted, 1), WAN_OK);
+    EXPECT_EQUAL(wan_queue_feed(&queue, 0, &counted, 1, 0), WAN_OK);
     for (uint64_t n = 1; n <= 6; n++) EXPECT_EQUAL(append_at(n), WAN_OK);
     wan_queue_count(&queue, 0);
     EXPECT_EQUAL(peek(2, records), 2);
-    wan_queue_hear_settled(&queue, 0, 4);
-    wan_queue_hear_settled(&queue, 0, 3);
+    wan_queue_hear_settled(&queue, 0, 0, 4);
+    wan_queue_hear_settled(&queue, 0, 0, 3);
     EXPECT_EQUAL(wan_queue_go_on_settling(&queue, 0, UINT64_MAX), 0);
     EXPECT_EQUAL(wan_queue_remove(&queue, 0, 1), 1);
     EXPECT_EQUAL(wan_queue_go_on_settling(&queue, 0, UINT64_MAX), 0);
@@ -178,7 +178,7 @@ static void what_another_member_removed_goes_when_nothing_is_on_its_way(void)
     EXPECT_EQUAL(wan_queue_go_on_settling(&queue, 0, 3), 2);
     EXPECT_EQUAL(wan_queue_go_on_settling(&queue, 0, UINT64_MAX), 1);
     EXPECT_EQUAL(wan_queue_go_on_settling(&queue, 0, UINT64_MAX), 0);
-    wan_queue_hear_settled(&queue, 0, 7); /* Of events that come later. */
+    wan_queue_hear_settled(&queue, 0, 0, 7); /* Of events that come later. */
     EXPECT_EQUAL(wan_queue_go_on_settling(&queue, 0, UINT64_MAX), 2);
     EXPECT_EQUAL(append_at(7), WAN_OK);
     EXPECT_EQUAL(append_at(8), WAN_OK);
@@ -187,8 +187,9 @@ static void what_another_member_removed_goes_when_nothing_is_on_its_way(void)
     wan_queue_count(&queue, 0);
     EXPECT_EQUAL(peek(8, records), 1);
     wan_queue_rewind(&queue, 0);
-    wan_queue_hear_settled(&queue, 0, 20);
+    wan_queue_hear_settled(&queue, 0, 0, 20);
     wan_queue_set_life(&queue, 0, 2); /* In another life that means nothing. */
+    wan_queue_hear_settled(&queue, 0, 8, 20); /* That member never had event 8, which is here still. */
     EXPECT_EQUAL(wan_queue_go_on_settling(&queue, 0, UINT64_MAX), 0);
     close_queue();
 }

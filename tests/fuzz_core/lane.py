@@ -24,7 +24,7 @@ REGIONS, CHANGES, IMAGE, ANSWER, SETTLED = 15, 16, 17, 18, 20
 SECTION = struct.Struct("<IIQQQQQQII")
 PIECE = struct.Struct("<IIQQQQIIIBBH")
 ITEM = struct.Struct("<IIQQQB7x")
-SETTLED_ITEM = struct.Struct("<QQQII")
+SETTLED_ITEM = struct.Struct("<QQQQII")
 ENTRY = struct.Struct("<IIIBBBB")
 VERDICT = struct.Struct("<QIBBBB")
 IDENTITY = struct.Struct("<QQ")
@@ -137,7 +137,7 @@ def answer(items: list[tuple[int, int, int, int, int, int]], question: int, coun
 
 def settled_frame(items: list[dict[str, int]], count: int | None = None) -> bytes:
     head = struct.pack("<II", len(items) if count is None else count, 0)
-    whole = [{"sender": 0, "life": LIFE, "through": 1, "region": 1, "bucket": 0, **item} for item in items]
+    whole = [{"sender": 0, "life": LIFE, "after": 0, "through": 1, "region": 1, "bucket": 0, **item} for item in items]
     return _core.pack_frame(SETTLED, head + b"".join(SETTLED_ITEM.pack(*item.values()) for item in whole))
 
 
@@ -205,7 +205,7 @@ def write_settled(source: Random, at: list[int]) -> bytes:
             "bucket": bucket,
             "through": odd_number(source, at[bucket]),
         }
-        for name, near, bits in (("bucket", bucket, 32), ("region", 1, 32), ("life", LIFE, 64)):
+        for name, near, bits in (("bucket", bucket, 32), ("region", 1, 32), ("life", LIFE, 64), ("after", 1, 64)):
             if source.random() < 0.03:
                 item[name] = odd_number(source, near, bits)
         items.append(item)

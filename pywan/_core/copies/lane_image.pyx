@@ -123,11 +123,13 @@ cdef bint copy_shard(lane_image *image, const region_core *core, const wan_shard
                                                   shard.shrunk.count * sizeof(wan_shrunk)) == WAN_OK
 
 
-cdef bint copy_event(lane_image *image, uint64_t sender, uint64_t sequence, const wan_record *record) noexcept nogil:
-    """Adds one event of a queue; NULL: that all through `sequence` have left it. False: no memory."""
+cdef bint copy_event(lane_image *image, uint64_t sender, uint64_t sequence, const wan_record *record,
+                     bint is_begin=False) noexcept nogil:
+    """Adds one event of a queue; NULL: that all through `sequence` have left it, or that none of these was ever in it
+    (`is_begin`). False: no memory."""
     cdef wan_image_event head
     memset(&head, 0, sizeof(head))
-    head.sender, head.sequence = sender, sequence
+    head.sender, head.sequence, head.is_begin = sender, sequence, is_begin
     head.length = wan_record_length(record) if record != NULL else 0
     if wan_buffer_reserve(&image.events, sizeof(head) + head.length) != WAN_OK:
         return False
@@ -144,6 +146,8 @@ cdef bint copy_queue(lane_image *image, gateway_queue *gateway, uint32_t number)
     cdef const wan_partition *partition = &gateway.queue.partitions[number]
     cdef uint64_t sequence
     if image.next_event == 0:
+        if partition.begun and not copy_event(image, gateway.sender, partition.begun, NULL, True):
+            return False
         if not copy_event(image, gateway.sender, partition.removed, NULL):
             return False
     image.next_event = max(image.next_event, partition.removed + 1)

@@ -33,11 +33,12 @@ cdef int collect_bucket(wan_tail *tail, uint32_t bucket, uint32_t region, wan_bu
         gateway = <gateway_queue *>feeds.items[n].owner
         item.sender = gateway.sender
         wan_lock_take(&gateway.lock)
+        item.after = gateway.queue.partitions[feeds.items[n].first + bucket].begun
         item.through = wan_queue_settled(&gateway.queue, feeds.items[n].first + bucket, &waits)
         wan_lock_release(&gateway.lock)
         if waits:
             found |= SETTLED_WAITS
-        if item.through and wan_buffer_add(items, &item, sizeof(item)) != WAN_OK:
+        if item.through > item.after and wan_buffer_add(items, &item, sizeof(item)) != WAN_OK:
             found |= SETTLED_NO_MEMORY
     wan_lock_release(&at.lock)
     return found
@@ -90,7 +91,7 @@ cdef void settled_hear(region_core *core, const wan_lane_settled *item) noexcept
         if gateway.sender != item.sender:
             continue
         wan_lock_take(&gateway.lock)
-        wan_queue_hear_settled(&gateway.queue, feeds.items[n].first + item.bucket, through)
+        wan_queue_hear_settled(&gateway.queue, feeds.items[n].first + item.bucket, item.after, through)
         queue_go_on_settling(gateway, feeds.items[n].first + item.bucket)
         wan_lock_release(&gateway.lock)
     wan_lock_release(&at.lock)

@@ -263,6 +263,7 @@ cdef inline wan_status learn_event(region_core *region, uint32_t bucket, const w
     cdef uint32_t first
     cdef gateway_queue *gateway = queue_of(region, event.sender, &first)
     cdef uint64_t before, ahead_ms
+    cdef wan_partition *partition
     cdef wan_status status = WAN_OK
     if gateway == NULL:                     # This member has not the sender.
         return WAN_OK
@@ -272,6 +273,9 @@ cdef inline wan_status learn_event(region_core *region, uint32_t bucket, const w
             return status
     wan_lock_take(&gateway.lock)
     before = gateway.queue.events
+    partition = &gateway.queue.partitions[first + bucket]
+    if event.is_begin:
+        partition.begun = max(partition.begun, event.sequence)
     if event.length == 0:
         status = wan_queue_settle(&gateway.queue, first + bucket, event.sequence)
     else:
