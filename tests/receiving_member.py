@@ -24,12 +24,13 @@ class ReceivingMember(ChildProcess):
         port: The port on which its receiver listens.
     """
 
-    def __init__(self, name: str, locator: Address, folder: Path, **receiver: Any) -> None:
+    def __init__(self, name: str, locator: Address, folder: Path, *, takes_s: float = 0.0, **receiver: Any) -> None:
+        """`takes_s`: how long its listener takes for each event. The other arguments are those of its receiver."""
         super().__init__(name, [sys.executable, __file__], folder=folder)
         region = {"name": "data", "type": "NORMAL"}
         try:
             self.ask("join", name, str(locator), str(folder / name), [region])
-            self.port = self.ask("receive", **{**FREE_PORT, **receiver})
+            self.port = self.ask("receive", takes_s, **{**FREE_PORT, **receiver})
         except BaseException:
             self.kill()
             raise
@@ -46,10 +47,11 @@ class ReceivingMember(ChildProcess):
 
 
 class _Noting(pywan.CacheListener):
-    def __init__(self, events: list[tuple[int, Any, Any]]) -> None:
-        self._events = events
+    def __init__(self, events: list[tuple[int, Any, Any]], takes_s: float) -> None:
+        self._events, self._takes_s = events, takes_s
 
     def _note(self, event: Any) -> None:
+        time.sleep(self._takes_s)
         self._events.append((time.monotonic_ns(), event.key, event.new_value))
 
     after_create = after_update = _note
@@ -58,9 +60,9 @@ class _Noting(pywan.CacheListener):
 class _Receiving(SiteProcess):
     """The child's end."""
 
-    def receive(self, **attributes: Any) -> int:
+    def receive(self, takes_s: float, **attributes: Any) -> int:
         self._events: list[tuple[int, Any, Any]] = []
-        self.cache.region("data").add_listener(_Noting(self._events))
+        self.cache.region("data").add_listener(_Noting(self._events, takes_s))
         return self.cache.create_gateway_receiver(**attributes).port
 
     @property

@@ -23,6 +23,7 @@ from pywan.cli.output import Output
 from pywan.cli.session import Session
 from pywan.config import attributes as config
 from pywan.errors import GatewaySenderConfigurationError, GatewaySenderError, ProtocolError
+from pywan.gateway.remote import RemoteReceivers
 from pywan.protocol.gateway import SenderHello, Welcome, decode, encode
 from pywan.testing.fault_proxy import TO_CLIENT, FaultProxy
 from pywan.testing.waiting import LIMIT_S, eventually
@@ -31,6 +32,7 @@ from sites import QUICK, keep_doing
 
 KINDS = pytest.mark.parametrize("parallel", [False, True], ids=["serial", "parallel"])
 KEYS = 40
+SLOW_S = 0.003  # For each event. So something is on its way on each connection, at the pace at which events come.
 
 
 class Alternating(FaultProxy):
@@ -177,15 +179,15 @@ def test_dispatchers_are_spread_evenly_and_leave_a_receiver_that_dies_and_come_b
 
 @KINDS
 def test_nothing_is_lost_repeated_or_overtaken_while_connections_move(sites, parallel):
-    """Two more receivers come, one after the other, while events flow."""
-    sites.start("one")
+    """Two more receivers come, one after the other, while events flow. There are always some on their way."""
+    sites.start("one", takes_s=SLOW_S)
     sender = sites.send(parallel=parallel, dispatcher_threads=6, batch_size=20)
     eventually(lambda: at(sender) == {"one": 6})
     with keep_doing(sites.put) as done:
         eventually(lambda: len(done) > 200)
-        sites.start("two")
+        sites.start("two", takes_s=SLOW_S)
         assert sender.load_balance()["moved"] == 3 and at(sender) == {"one": 3, "two": 3}
-        sites.start("three")
+        sites.start("three", takes_s=SLOW_S)
         assert sender.load_balance()["moved"] == 2 and sorted(at(sender).values()) == [2, 2, 2]
         count = len(done)
         eventually(lambda: len(done) > count + 200)
@@ -364,7 +366,7 @@ def test_a_dispatcher_that_never_meets_the_right_receiver_says_so_after_ten_atte
 
 
 def test_bound_dispatchers_move_together_or_not_at_all(sites):
-    sites.start("one")
+    sites.start("one", takes_s=SLOW_S)
     first = sites.send("first", dispatcher_threads=4, enforce_threads_connect_same_receiver=True)
     second = sites.send("second", dispatcher_threads=2, enforce_threads_connect_same_receiver=True)
     eventually(lambda: at(first) == {"one": 4} and at(second) == {"one": 2})
@@ -375,6 +377,40 @@ def test_bound_dispatchers_move_together_or_not_at_all(sites):
         assert second.load_balance()["moved"] == 0 and at(second) == {"one": 2}  # With it there would be six.
     sites.settle(first)
     assert first.stats["batches_redistributed"] == 0
+
+
+class Told:
+    """What the locators tell of the other site."""
+
+    def __init__(self, *receivers: dict[str, Any]) -> None:
+        self.receivers = receivers
+
+    def find_receiver(self, site: int, exclude: Any = (), **more: Any) -> dict[str, Any] | None:
+        return next((each for each in self.receivers if each["member_id"] not in exclude), None)
+
+    def remote_locators(self, site: int) -> list[Address]:
+        return []
+
+
+def test_nobody_is_avoided_for_another_ones_silence_behind_one_port():
+    """Where nobody answers, it is not known who that was; unless somebody is known to be there alone."""
+    told = Told(
+        *({"host": "h", "port": 5000, "member": name, "member_id": id} for id, name in enumerate(("one", "two"))),
+        {"host": "h", "port": 5001, "member": "three", "member_id": 2},
+    )
+    receivers = RemoteReceivers(told, 2)
+    first = receivers.find(0)
+    met = receivers.met(0, first, 1, "two")
+    assert (first.name, met.name, str(met)) == ("one", "two", "h:5000")
+    receivers.avoid_unmet(first)
+    assert receivers.find(1).name == "one"
+    receivers.avoid(met)  # It was met, and then fell silent.
+    told.receivers = told.receivers[1:]
+    third = receivers.find(1)
+    assert third.name == "three"
+    receivers.avoid_unmet(third)
+    told.receivers += ({"host": "h", "port": 5002, "member": "four", "member_id": 3},)
+    assert receivers.find(1).name == "four"
 
 
 def test_binding_a_parallel_sender_is_refused():

@@ -92,4 +92,5 @@ class GatewaySender(QueueFace):
         return {"id": self._core.id, "remote site": str(min(self._core.attributes.reaches))}
 
     def _far_end(self) -> dict[str, object]:
-        return {"receiver": str(self._core.dispatchers.receiver_place or "none")}
+        places = filter(None, self._core.dispatchers.receiver_places())
+        return {"receiver": ", ".join(dict.fromkeys(map(str, places))) or "none"}
