@@ -375,6 +375,7 @@ class Fuzzer:
                 for ask in (
                     lambda: member.servers(0.3),
                     lambda: member.find_receiver(2, timeout=0.3),
+                    lambda: member.less_loaded_receiver(2, 1, 1, timeout=0.3),
                     lambda: member.remote_locators(9, 0.3),
                 ):
                     with contextlib.suppress(pywan.PywanError):

@@ -39,6 +39,7 @@ LINES = [
     "start gateway-sender --id=to_tokyo",
     "pause gateway-sender --id=to_tokyo",
     "resume gateway-sender --id=to_tokyo",
+    "load-balance gateway-sender --id=to_tokyo",
     "status gateway-sender --id=to_london",
     "status gateway-sender --id=to_tokyo",
     "stop gateway-sender --id=to_tokyo",

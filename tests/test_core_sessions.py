@@ -15,7 +15,7 @@ import pytest
 
 from pywan import _core
 from pywan.errors import ProtocolError, QueueFullError
-from pywan.testing.waiting import eventually
+from pywan.testing.waiting import LIMIT_S, eventually
 from records import (
     BATCH,
     ERROR,
@@ -205,6 +205,26 @@ def test_a_paused_dispatcher_takes_acknowledgements_and_sends_nothing(sites):
     sites.dispatcher.pause(False)
     sites.settle()
     assert sites.history.values("k") == ["1", "2"]
+
+
+def test_a_dispatcher_that_is_to_leave_sends_no_more_and_goes_when_all_is_acknowledged(sites):
+    ours, theirs = socket.socketpair()
+    ended = []
+    with ours, theirs:
+        sites.put(("k", "1"))
+        runner = threading.Thread(target=lambda: ended.append(sites.dispatcher.run(ours.fileno())))
+        runner.start()
+        eventually(lambda: sites.dispatcher.in_flight == 1)
+        sites.dispatcher.leave(True)
+        sites.put(("k", "2"))
+        theirs.sendall(sites.deliver(theirs.recv(1 << 16)))
+        runner.join(LIMIT_S)
+        assert ended == ["done"]
+        ours.shutdown(socket.SHUT_WR)
+        assert theirs.recv(1 << 16) == b"" and len(sites.queue) == 1
+    sites.reconnect()
+    sites.settle()
+    assert sites.history.values("k") == ["1", "2"] and sites.queue.counts()["possible_duplicates"] == 0
 
 
 def test_every_partition_has_its_own_sequence_and_place_in_a_batch():

@@ -17,7 +17,7 @@ from pywan.protocol.discovery import (
     LocatorState,
     Timings,
 )
-from pywan.protocol.members import MAX_MEMBERS, MemberTable
+from pywan.protocol.members import MAX_MEMBERS, ON_THE_WAY_MAX, ON_THE_WAY_MS, MemberTable, ReceiverWish
 
 
 class World:
@@ -433,25 +433,112 @@ def profile(name, member_id, *, load=0, receivers=1, **more):
 
 
 NONCE = b"n" * 16
+ANY = ReceiverWish()
 
 
 def test_senders_that_ask_at_once_are_spread_by_load_and_turn():
     table = MemberTable(lease_ms=5000)
     for i, load in enumerate((0, 0, 3)):
         table.join(profile(f"m{i}", i, load=load), NONCE, 0)
-    given = [table.least_loaded()["member"] for _ in range(9)]
+    given = [table.hand_out(ANY, 0)["member"] for _ in range(9)]
     assert sorted(given) == ["m0"] * 4 + ["m1"] * 4 + ["m2"]
-    table.heartbeat({"nonce": NONCE, "name": "m0", "member_id": 0, "load": 0}, 10)
-    assert [table.least_loaded()["member"] for _ in range(3)] == ["m0"] * 3
+    table.heartbeat({"nonce": NONCE, "name": "m0", "member_id": 0, "load": 3}, 10)
+    assert table.hand_out(ANY, 11)["member"] == "m2"  # Three of the four have arrived: as many are there as before.
+    # The others do not come any more, and nor do those of the other members.
+    assert [each["load"] for each in table.receivers(10 + ON_THE_WAY_MS + 1)] == [3, 0, 3]
+    assert [table.hand_out(ANY, 10 + ON_THE_WAY_MS + 1)["member"] for _ in range(3)] == ["m1"] * 3
+
+
+def told(table, name, member_id, load, now_ms):
+    assert table.heartbeat({"nonce": NONCE, "name": name, "member_id": member_id, "load": load}, now_ms)
+
+
+def test_a_receiver_counts_those_who_come_until_its_load_shows_them():
+    """A heartbeat that was on its way before they arrived must not make them forgotten."""
+    table = MemberTable(lease_ms=5000)
+    table.join(profile("a", 1), NONCE, 0)
+    table.join(profile("b", 2), NONCE, 0)
+    given = [table.hand_out(ANY, 0)["member"]]
+    for n in range(1, 5):
+        told(table, "a", 1, 0, n)
+        told(table, "b", 2, 0, n)
+        given.append(table.hand_out(ANY, n)["member"])
+    assert sorted([given.count("a"), given.count("b")]) == [2, 3]
+    assert sorted(each["load"] for each in table.receivers(5)) == [2, 3]
+
+
+def test_a_sender_that_comes_back_keeps_its_receiver_while_that_is_there():
+    table = MemberTable(lease_ms=5000)
+    table.join(profile("a", 1, load=9), NONCE, 0)
+    table.join(profile("b", 2), NONCE, 0)
+    assert table.hand_out(ReceiverWish(keep=1), 0)["member"] == "a"
+    assert table.hand_out(ReceiverWish(keep=1, exclude=frozenset({1})), 0)["member"] == "b"
+    assert table.hand_out(ReceiverWish(keep=7), 0)["member"] == "b"
+    table.heartbeat({"nonce": NONCE, "name": "a", "member_id": 1, "receivers": []}, 1)
+    assert table.hand_out(ReceiverWish(keep=1), 1)["member"] == "b"
+
+
+def test_only_as_many_connections_move_as_even_the_loads_out():
+    table = MemberTable(lease_ms=5000)
+    table.join(profile("a", 1, load=5), NONCE, 0)
+    table.join(profile("b", 2), NONCE, 0)
+    moves = [table.hand_out(ReceiverWish(instead_of=1), 0) for _ in range(4)]
+    assert [move and move["member"] for move in moves] == ["b", "b", None, None]
+    told(table, "b", 2, 1, 1)
+    told(table, "a", 1, 4, 1)
+    assert [each["load"] for each in table.receivers(1)] == [3, 2]
+    assert table.hand_out(ReceiverWish(instead_of=1), 1) is None
+    assert table.hand_out(ReceiverWish(instead_of=7), 1) is None  # Nobody knows how many are there.
+
+
+def test_connections_that_move_together_move_only_if_that_is_better():
+    table = MemberTable(lease_ms=5000)
+    table.join(profile("a", 1, load=5), NONCE, 0)
+    table.join(profile("b", 2), NONCE, 0)
+    assert table.hand_out(ReceiverWish(instead_of=1, connections=5), 0) is None
+    told(table, "a", 1, 6, 1)
+    assert table.hand_out(ReceiverWish(instead_of=1, connections=5), 1)["member"] == "b"
+    assert [each["load"] for each in table.receivers(1)] == [1, 5]
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        {"exclude": 1},
+        {"exclude": ["a"]},
+        {"exclude": [True]},
+        {"exclude": [-1]},
+        {"exclude": [2**32]},
+        {"exclude": list(range(MAX_MEMBERS + 1))},
+        {"keep": "a"},
+        {"keep": 2**32},
+        {"instead_of": -1},
+        {"instead_of": 1.5},
+        {"connections": 0},
+        {"connections": None},
+        {"connections": 65_537},
+    ],
+)
+def test_a_wish_for_a_receiver_is_checked(request_):
+    with pytest.raises(ConfigurationError, match="receiver: "):
+        ReceiverWish.of(request_)
+
+
+def test_expected_connections_are_bounded():
+    table = MemberTable(lease_ms=5000)
+    table.join(profile("a", 1), NONCE, 0)
+    for _ in range(1000):
+        table.hand_out(ReceiverWish(connections=65_536), 0)
+    assert [each["load"] for each in table.receivers(0)] == [ON_THE_WAY_MAX]
 
 
 def test_receivers_behind_one_address_are_told_apart_by_member():
     table = MemberTable(lease_ms=5000)
     table.join(profile("a", 1), NONCE, 0)
     table.join(profile("b", 2), NONCE, 0)
-    assert {table.least_loaded()["member_id"], table.least_loaded()["member_id"]} == {1, 2}
-    assert table.least_loaded(exclude=[1])["member_id"] == 2
-    assert table.least_loaded(exclude=[1, 2]) is None
+    assert {table.hand_out(ANY, 0)["member_id"], table.hand_out(ANY, 0)["member_id"]} == {1, 2}
+    assert table.hand_out(ReceiverWish(frozenset({1})), 0)["member_id"] == 2
+    assert table.hand_out(ReceiverWish(frozenset({1, 2})), 0) is None
 
 
 def test_a_silent_member_is_dropped_and_a_late_goodbye_does_not_hit_its_successor():
@@ -459,7 +546,7 @@ def test_a_silent_member_is_dropped_and_a_late_goodbye_does_not_hit_its_successo
     table.join(profile("a", 1), NONCE, 0)
     assert table.heartbeat({"nonce": NONCE, "name": "a", "member_id": 1, "load": 2}, 4000)
     assert table.expire(9000) == [] and table.next_expiry_ms() == 9001
-    assert [m.name for m in table.expire(9001)] == ["a"] and table.least_loaded() is None
+    assert [m.name for m in table.expire(9001)] == ["a"] and table.hand_out(ANY, 9001) is None
     assert not table.heartbeat({"nonce": NONCE, "name": "a", "member_id": 1}, 9002)
     table.join(profile("a", 2), NONCE, 9003)
     assert not table.leave({"name": "a", "member_id": 1, "nonce": NONCE}) and table.leave(

@@ -70,6 +70,10 @@ class PlainSender:
             "127.0.0.2:5000",
             {"events_queued": 3},
         )
+        self.receivers = [
+            {"dispatcher": 0, "receiver": "127.0.0.2:5000", "member": "ln1"},
+            {"dispatcher": 1, "receiver": None, "member": None},
+        ]
 
     @property
     def status(self):

@@ -5,8 +5,9 @@ import time
 
 import pytest
 
-from pywan.errors import ConfigurationError, IllegalStateError, IncompatibleSystemError, NoLocatorError
+from pywan.errors import ConfigurationError, IllegalStateError, IncompatibleSystemError, NoLocatorError, ProtocolError
 from pywan.protocol.discovery import Timings
+from pywan.protocol.members import check_receivers
 from pywan.site.locator import Locator
 from pywan.site.membership import Membership, new_profile
 from pywan.testing.fault_proxy import FaultProxy
@@ -65,6 +66,33 @@ def test_a_sender_finds_the_least_loaded_receiver_of_another_site(sites):
         assert asker.find_receiver(2, exclude=[two.member_id]) is None
         assert sorted(s["name"] for s in one.servers()) == ["ln1", "ln2"]
     assert ny.members() == ln.members() == []
+
+
+def test_a_sender_is_told_where_connections_are_to_move(sites):
+    ny, ln = sites
+    with member("server_ny", ny) as asker, member("ln1", ln) as one, member("ln2", ln) as two:
+        assert one.update(receivers=[{"host": "127.0.0.1", "port": 5000}], load=3, timeout=LIMIT_S)
+        assert two.update(receivers=[{"host": "127.0.0.1", "port": 5000}], load=0, timeout=LIMIT_S)
+        assert asker.find_receiver(2, keep=one.member_id)["member"] == "ln1"  # Four are there, with this one.
+        moves = [asker.less_loaded_receiver(2, one.member_id, 1) for _ in range(3)]
+        assert [move and move["member_id"] for move in moves] == [two.member_id, two.member_id, None]
+        assert asker.less_loaded_receiver(2, one.member_id, 1, exclude=[two.member_id]) is None
+        told = check_receivers(call_once(ln.address, "receivers"))
+        assert [(each["member"], each["load"]) for each in told] == [("ln1", 2), ("ln2", 2)]
+        with pytest.raises(ConfigurationError, match="connections is a number from 1"):
+            call_once(ln.address, "receiver", instead_of=one.member_id, connections=0)
+        ln.stop()
+        with pytest.raises(NoLocatorError, match="no locator of site 2 answers"):
+            asker.less_loaded_receiver(2, one.member_id, 1)
+
+
+@pytest.mark.parametrize(
+    "receivers",
+    [None, {}, [1], [{}], [{"host": "h", "port": 1, "member": "m", "member_id": 1, "load": -1}]],
+)
+def test_a_list_of_receivers_is_checked(receivers):
+    with pytest.raises(ProtocolError):
+        check_receivers({"receivers": receivers})
 
 
 def test_a_locator_that_comes_back_has_its_members_back(sites):

@@ -1137,6 +1137,8 @@ class DispatcherSession(Session):
         """Whether the receiver ended the last connection, and said why."""
     def pause(self, value: bool) -> None:
         """No new batch is built while paused; acknowledgements are still taken."""
+    def leave(self, value: bool) -> None:
+        """While set, no new batch is built, and `run` returns "done" when all batches are acknowledged."""
     def flush(self, value: bool) -> None:
         """While set, a batch leaves as soon as there is an event for it."""
     def connected(self, credit_events: int, credit_bytes: int, now_us: int = 0, heartbeat_us: int = ...) -> None:

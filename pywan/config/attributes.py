@@ -307,6 +307,13 @@ class SenderAttributes(Attributes, SenderChanges):
         ),
     ] = 1000
     compression: Annotated[str | None, Attribute("compress batches", words=("lz4",))] = None
+    enforce_threads_connect_same_receiver: Annotated[
+        bool,
+        Attribute(
+            "connect all dispatchers to one receiver",
+            more="It is for several receivers behind one host and port, and only for serial senders",
+        ),
+    ] = False
     gateway_event_substitution_filter: _GatewayEventSubstitutionFilter = None
     substitution_on_error: _SubstitutionOnError = "park"
 
@@ -323,6 +330,11 @@ class SenderAttributes(Attributes, SenderChanges):
             raise ConfigurationError(
                 f"{what}: group_transaction_events has no effect in this version (it has no transactions); set it to"
                 " false, or leave it out"
+            )
+        if self.parallel and self.enforce_threads_connect_same_receiver:
+            raise ConfigurationError(
+                f"{what}: enforce_threads_connect_same_receiver is for serial senders only; leave it out, or set"
+                " parallel to false"
             )
         if 0 < self.socket_read_timeout < MIN_SOCKET_READ_TIMEOUT_MS:
             log.warning(

@@ -80,9 +80,15 @@ def command(
     return decorate
 
 
+# Verbs of two words. The others have one.
+_LONG_VERBS = ("load_balance",)
+
+
 def name_of(method: str) -> str:
     """Returns the command that a method carries out: `list parked-events` for `on_list_parked_events`."""
-    return method.removeprefix("on_").replace("_", " ", 1).replace("_", "-")
+    words = method.removeprefix("on_")
+    verb = next((each for each in _LONG_VERBS if words.startswith(f"{each}_")), words.partition("_")[0])
+    return f"{verb} {words[len(verb) + 1 :]}".rstrip().replace("_", "-")
 
 
 def commands_of(cls: type) -> dict[str, MemberCommand]:

@@ -42,7 +42,7 @@ class End(Protocol):
     def begin(self, session: _core.DispatcherSession) -> None: ...
 
     def run(self, session: _core.DispatcherSession) -> str:
-        """Returns "stopped", or why it ended."""
+        """Returns "stopped", "done" (it was left as `DispatcherSession.leave` asked), or why it ended."""
 
     def ended(self, session: _core.DispatcherSession, outcome: str) -> str:
         """Returns why it ended, in words for people."""
@@ -98,6 +98,8 @@ class Dispatcher:
         self.end_open: End | None = None
         # Why the last connection was given up or refused. None again when a receiver shows progress.
         self.given_up: str | None = None
+        self.unopened: str | None = None  # Why the last attempt to connect failed. None: it succeeded.
+        self.has_left = False  # Whether the last connection was left for another one, and did not end by itself.
 
     def note_opening(self, opening: Any) -> None:
         self.opening = opening
@@ -176,6 +178,10 @@ class Dispatchers:
         """The address of a receiver that one of the dispatchers is connected to. None: no dispatcher is connected."""
         return next((end.place for each in self._each if (end := each.end_open) is not None), None)
 
+    def receiver_places(self) -> list[ReceiverPlace | None]:
+        """Returns the receiver that each dispatcher is connected to. None: it is not connected."""
+        return [end.place if (end := each.end_open) is not None else None for each in self._each]
+
     @property
     def is_sending(self) -> bool:
         """Whether a batch is on its way."""
@@ -241,6 +247,8 @@ class Dispatchers:
         if self.ends.each_end_is_trouble:  # What failed before the stop may be gone, with clean queues for example.
             for each in self._each:
                 each.given_up = None
+        for each in self._each:
+            each.unopened = None
         self._threads = []
 
     def start(self) -> None:
@@ -286,11 +294,16 @@ class Dispatchers:
                     retry = min(FIRST_RETRY_S, longest)
             except Exception as error:
                 with contextlib.suppress(MemoryError):  # There may be no memory even for the line of the log.
-                    if isinstance(error, (PywanError, OSError, MemoryError)):
-                        self._note_trouble(str(error) or "out of memory: the process cannot get any for a connection")
+                    is_told = isinstance(error, (PywanError, OSError, MemoryError))
+                    if is_told:
+                        own.unopened = str(error) or "out of memory: the process cannot get any for a connection"
                     else:
-                        self._note_trouble(f"dispatcher {own.index} failed to connect: {told_error(error)}")
+                        own.unopened = f"dispatcher {own.index} failed to connect: {told_error(error)}"
+                    self._note_trouble(own.unopened)
+                    if not is_told:
                         log.debug("%s: dispatcher %d failed", self._attributes.label, own.index, exc_info=True)
+            if own.has_left:
+                continue
             self._stopping.wait(retry)
             retry = min(2 * retry, longest)
 
@@ -299,7 +312,7 @@ class Dispatchers:
 
         Returns whether it worked: the receiver showed progress, or the connection lasted longer than `long_s`.
         """
-        session = own.session
+        session, own.has_left = own.session, False
         try:
             end = self.ends.open(own.index, self._stopping, own.note_opening)
         finally:
@@ -308,7 +321,7 @@ class Dispatchers:
             since = time.monotonic()
             end.begin(session)
             own.end_open = end
-            self.trouble = None
+            self.trouble = own.unopened = None
             if self._stopping.is_set():  # `end` may have stopped the session just before `begin` cleared that.
                 session.stop()
             outcome = end.run(session)
@@ -318,6 +331,9 @@ class Dispatchers:
             end.close()
         if outcome == "stopped":
             return False
+        if outcome == "done":
+            own.has_left = True
+            return True
         if session.has_progressed:
             own.given_up = None
             self._repeats.clear()

@@ -72,9 +72,10 @@ class Lag:
             if each.session.unreadable_reason:
                 return f"disk: {each.session.unreadable_reason}"
         for each in self._dispatchers:
-            if each.hung_reason is not None:
+            reason = each.hung_reason or each.unopened
+            if reason is not None:
                 word = self._dispatchers.ends.trouble_word
-                return f"{word}: {each.hung_reason}" if word else each.hung_reason
+                return f"{word}: {reason}" if word else reason
         if trouble:
             return f"clock: {trouble.text}"
         if log_state and log_state["pending"] * 2 >= events and seconds > DISK_SLOW_S:

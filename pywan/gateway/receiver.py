@@ -51,6 +51,7 @@ class GatewayReceiver(Described):
         *,
         site: int,
         member_name: str,
+        member_id: int,
         bind_address: str,
         memory: AppliedMemory,
         floors: SourceFloors,
@@ -62,7 +63,7 @@ class GatewayReceiver(Described):
         the direction of the senders. `on_change(receiver)` is called when the receiver starts or stops, and when its
         number of connections changes; the locators balance senders by it."""
         self.attributes = attributes
-        self._site, self._member_name = site, member_name
+        self._site, self._member_name, self._member_id = site, member_name, member_id
         self._bind_address = attributes.bind_address or bind_address
         self._memory, self._find_region, self._on_change = memory, find_region, on_change
         self._floors = floors
@@ -203,15 +204,20 @@ class GatewayReceiver(Described):
             if self._acceptor is None:
                 raise GatewayReceiverError("gateway receiver: not running, so it cannot be stopped")
             acceptor, self._acceptor, self._port = self._acceptor, None, 0
+        # The locators hear of it before the senders do: they send nobody here any more.
+        self._on_change(self)
         acceptor.stop(JOIN_TIMEOUT_S)
         log.info("gateway receiver stopped")
-        self._on_change(self)
 
     def _serve(self, connection: Connection) -> None:
         """Serves one connection, from its opening to its end."""
         place = connection.place
         try:
             hello = self._receive_hello(connection)
+            if hello.wanted_member not in (None, self._member_id):
+                log.debug("gateway receiver: %s wants the receiver of another member", place)
+                connection.sock.sendall(gateway.encode(self._welcome_message(), _core.FRAME_WELCOME))
+                return
             with self._memory.connected(hello) as (memory, known):
                 self._floors.opened(hello.site, hello.member, hello.sender, hello.numbering)
                 session = self._welcome(connection, memory, hello, known)
@@ -293,17 +299,21 @@ class GatewayReceiver(Described):
         data.set_socket_options(sock, self.attributes.socket_buffer_size, socket.SO_RCVBUF)
         connection.opened(session.stop)
         sock.settimeout(WELCOME_TIMEOUT_S)
-        welcome = gateway.Welcome(
+        welcome = self._welcome_message(len(known))
+        sock.sendall(gateway.encode(welcome, _core.FRAME_WELCOME) + gateway.encode_known(known))
+        sock.settimeout(None)
+        return session
+
+    def _welcome_message(self, known: int = 0) -> gateway.Welcome:
+        return gateway.Welcome(
             self._site,
             self._member_name,
             CREDIT_EVENTS,
             CREDIT_BYTES,
             self.attributes.maximum_time_between_pings,
-            len(known),
+            known,
+            self._member_id,
         )
-        sock.sendall(gateway.encode(welcome, _core.FRAME_WELCOME) + gateway.encode_known(known))
-        sock.settimeout(None)
-        return session
 
 
 def _apply_by_callbacks(region: Any, record: bytes, position: tuple[int, int, bool]) -> int:

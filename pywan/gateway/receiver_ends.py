@@ -5,25 +5,46 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pywan import _core
 from pywan.config.attributes import SenderAttributes
 from pywan.errors import ConnectivityError, GatewaySenderError, ProtocolError
 from pywan.gateway.queue import SenderQueue
 from pywan.gateway.remote import CONNECT_TIMEOUT_S, ReceiverPlace, RemoteReceivers
+from pywan.gateway.same_receiver import SameReceiver
 from pywan.protocol.gateway import SenderHello, Welcome, encode
 from pywan.transport import data
 from pywan.transport.sockets import connect, shut
 
+# Attempts to meet the one receiver of all dispatchers, where several are behind its address. There are so many more for
+# each other receiver that was met: the more of them there are, the rarer is the right one.
+ATTEMPTS_A_RECEIVER = 5
+
+
+class WrongReceiver(ConnectivityError):
+    """Another receiver answered than the one that was wanted: that of member `name`, whose id is `member`."""
+
+    def __init__(self, place: ReceiverPlace, member: int, name: str) -> None:
+        super().__init__(f"the receiver of {name} answers at {place}, and not that of {place.name}")
+        self.member, self.name = member, name
+
 
 class ReceiverEnd:
-    """A connection that a receiver has welcomed."""
+    """A connection that a receiver has welcomed. `on_close` is called at its end."""
 
     words = "receiver"
 
-    def __init__(self, sock: socket.socket, place: ReceiverPlace, welcome: Welcome, receivers: RemoteReceivers) -> None:
+    def __init__(
+        self,
+        sock: socket.socket,
+        place: ReceiverPlace,
+        welcome: Welcome,
+        receivers: RemoteReceivers,
+        on_close: Callable[[], None],
+    ) -> None:
         self.place, self._sock, self._welcome, self._receivers = place, sock, welcome, receivers
+        self._on_close = on_close
 
     def begin(self, session: _core.DispatcherSession) -> None:
         w = self._welcome
@@ -37,6 +58,7 @@ class ReceiverEnd:
 
     def close(self) -> None:
         self._sock.close()
+        self._on_close()
 
     def ended(self, session: _core.DispatcherSession, outcome: str) -> str:
         """Returns why it ended, in words."""
@@ -79,7 +101,10 @@ class ReceiverEnds:
         member_name: str,
         site: int,
     ) -> None:
-        self._attributes, self._queue, self._receivers = attributes, queue, receivers
+        self._attributes, self._queue, self.receivers = attributes, queue, receivers
+        self.balancing = threading.Lock()  # Held while connections are moved to other receivers.
+        # What binds the dispatchers to one receiver. None: each of them may be at another one.
+        self.same = SameReceiver(attributes.what) if attributes.enforce_threads_connect_same_receiver else None
         self._member_name, self._site = member_name, site
         data.warn_if_buffer_too_large(attributes.socket_buffer_size, socket.SO_SNDBUF, attributes.what)
 
@@ -103,12 +128,73 @@ class ReceiverEnds:
             "silence_ms": attributes.socket_read_timeout,
         }
 
-    def open(self, index: int, stopping: threading.Event, on_opening: Callable[[_Opening | None], None]) -> ReceiverEnd:
+    def open(self, index: int, stopping: threading.Event, on_opening: Callable[[Any | None], None]) -> ReceiverEnd:
         """Connects to a receiver, which welcomes dispatcher number `index`.
 
         `on_opening` gets what to shut so that nobody waits for a host that does not answer.
         """
-        place = self._receivers.find()
+        same = self.same
+        if same is None:
+            return self._meet(index, self.receivers.find(index), None, stopping, on_opening, lambda: None)
+        wanted = same.enter(index, stopping, on_opening)
+        try:
+            if wanted is None:
+                end = self._choose(index, same, stopping, on_opening)
+            else:
+                end = self._follow(index, same, wanted, stopping, on_opening)
+        except BaseException:
+            same.leave(index)
+            raise
+        try:
+            same.settle(index, end.place)
+        except ConnectivityError:
+            end.close()
+            raise
+        return end
+
+    def _choose(
+        self, index: int, same: SameReceiver, stopping: threading.Event, on_opening: Callable[[Any | None], None]
+    ) -> ReceiverEnd:
+        """Connects to the receiver that the other dispatchers will follow to."""
+        place = self.receivers.find(index)
+        return self._meet(index, place, None, stopping, on_opening, lambda: same.leave(index))
+
+    def _follow(
+        self,
+        index: int,
+        same: SameReceiver,
+        wanted: ReceiverPlace,
+        stopping: threading.Event,
+        on_opening: Callable[[Any | None], None],
+    ) -> ReceiverEnd:
+        """Connects to the receiver that the other dispatchers are at. If others are behind its address, it tries again.
+
+        ConnectivityError if it did not meet that receiver.
+        """
+        others: dict[int, str] = {}
+        attempts = 0
+        while attempts < ATTEMPTS_A_RECEIVER * (1 + len(others)):
+            attempts += 1
+            try:
+                return self._meet(index, wanted, wanted.member, stopping, on_opening, lambda: same.leave(index))
+            except WrongReceiver as error:
+                others[error.member] = error.name
+        raise ConnectivityError(
+            f"dispatcher {index} has to be at the receiver of {wanted.name}, as the others are, and did not meet it in"
+            f" {attempts} attempts at {wanted}: there it met {', '.join(sorted(others.values()))}"
+            " (enforce-threads-connect-same-receiver)"
+        )
+
+    def _meet(
+        self,
+        index: int,
+        place: ReceiverPlace,
+        wanted: int | None,
+        stopping: threading.Event,
+        on_opening: Callable[[Any | None], None],
+        on_close: Callable[[], None],
+    ) -> ReceiverEnd:
+        """Connects to a receiver. WrongReceiver if it is not that of the member `wanted`. None: any one is right."""
         what = f"receiver of site {self._attributes.remote_distributed_system_id}"
 
         def note(sock: socket.socket) -> None:
@@ -119,19 +205,21 @@ class ReceiverEnds:
         try:
             sock = connect((place.host, place.port), CONNECT_TIMEOUT_S, what=what, on_socket=note)
         except ConnectivityError:
-            self._receivers.avoid(place)
+            self.receivers.avoid_unmet(place)
             raise
         try:
-            welcome = self._open(index, sock, place)
+            welcome = self._open(index, sock, place, wanted)
             sock.settimeout(None)
-            return ReceiverEnd(sock, place, welcome, self._receivers)
+            assert welcome.member_id is not None, "_open refuses that"
+            met = self.receivers.met(index, place, welcome.member_id, welcome.member)
+            return ReceiverEnd(sock, met, welcome, self.receivers, on_close)
         except BaseException:
             sock.close()
             raise
         finally:
             on_opening(None)
 
-    def _open(self, index: int, sock: socket.socket, place: ReceiverPlace) -> Welcome:
+    def _open(self, index: int, sock: socket.socket, place: ReceiverPlace, wanted: int | None) -> Welcome:
         """Sends the hello, and returns the welcome. ProtocolError if this is not a receiver of the remote site."""
         a = self._attributes
         data.set_socket_options(sock, a.socket_buffer_size, socket.SO_SNDBUF)
@@ -144,16 +232,21 @@ class ReceiverEnds:
             numbering=self._queue.numbering,
             mount=self._queue.mount,
             partitions=self._queue.events.partitions,
+            wanted_member=wanted,
         )
         sock.sendall(encode(hello, _core.FRAME_HELLO))
         try:
             welcome = data.receive_message(sock, Welcome)
         except ConnectivityError as error:
-            self._receivers.avoid(place)
+            self.receivers.avoid_unmet(place)
             raise ConnectivityError(f"the receiver at {place} does not answer: {error}") from None
-        self._queue.check_past(hello.numbering, str(place), data.receive_known(sock, welcome.known))
         if welcome.site != a.remote_distributed_system_id:
             raise ProtocolError(
                 f"the receiver at {place} belongs to site {welcome.site}, not to {a.remote_distributed_system_id}"
             )
+        if welcome.member_id is None:
+            raise ProtocolError(f"the receiver at {place} does not say of which member it is")
+        if wanted not in (None, welcome.member_id):
+            raise WrongReceiver(place, welcome.member_id, welcome.member)
+        self._queue.check_past(hello.numbering, str(place), data.receive_known(sock, welcome.known))
         return welcome

@@ -12,20 +12,23 @@ from pywan.errors import ProtocolError
 
 CONNECT_TIMEOUT_S = 5.0
 AVOID_S = 60.0  # A receiver that did not answer is avoided for so long, if there is another one.
+SHARED_MAX = 64  # So many addresses behind which several receivers are, are remembered.
 
 
 class ReceiverPlace(NamedTuple):
-    """The address of a receiver.
+    """A receiver, and where it is.
 
     Attributes:
         host: The host name or address.
-        port: The port.
+        port: The port. Several receivers may be behind one host and port.
         member: The id of the receiver's member.
+        name: The name of that member.
     """
 
     host: str
     port: int
     member: int
+    name: str
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"
@@ -35,42 +38,117 @@ class OtherSites(Protocol):
     """What a sender asks about other sites. The member's `Membership` answers it."""
 
     def find_receiver(
-        self, distributed_system_id: int, exclude: Iterable[int] = (), timeout: float = ...
+        self,
+        distributed_system_id: int,
+        exclude: Iterable[int] = (),
+        *,
+        keep: int | None = None,
+        timeout: float = ...,
+    ) -> dict[str, Any] | None: ...
+    def less_loaded_receiver(
+        self,
+        distributed_system_id: int,
+        instead_of: int,
+        connections: int,
+        exclude: Iterable[int] = (),
+        timeout: float = ...,
     ) -> dict[str, Any] | None: ...
     def remote_locators(self, distributed_system_id: int) -> list[Address]: ...
 
 
 class RemoteReceivers:
-    """The receivers of one remote site, as the locators tell them. Any thread may use it."""
+    """The receivers of one remote site, as the locators tell them. Any thread may use it.
+
+    A dispatcher that connects again keeps its receiver as long as the locators know that.
+    """
 
     def __init__(self, other_sites: OtherSites, site: int) -> None:
         self._other_sites, self._site = other_sites, site
         self._lock = threading.Lock()
-        # For each member whose receiver did not answer: until when it is avoided. `_lock` guards it.
-        self._avoided: dict[int, float] = {}
+        # `_lock` guards the fields below.
+        self._avoided: dict[int, float] = {}  # For each member whose receiver did not answer: until when it is avoided.
+        self._kept: dict[int, int] = {}  # For each dispatcher: the member whose receiver it met last.
+        self._next: dict[int, ReceiverPlace] = {}  # For each dispatcher that is to move: where it connects next.
+        self._shared: dict[tuple[str, int], None] = {}  # Addresses behind which several receivers were met.
 
     def avoid(self, place: ReceiverPlace) -> None:
         """Notes that a receiver did not answer."""
         with self._lock:
             self._avoided[place.member] = time.monotonic() + AVOID_S
 
-    def find(self) -> ReceiverPlace:
-        """Returns the receiver with the lowest load. One that did not answer is returned only if there is no other.
+    def avoid_unmet(self, place: ReceiverPlace) -> None:
+        """Notes that nobody answered at an address.
+
+        If several receivers are behind it, nobody knows which of them that was, and none is avoided.
+        """
+        with self._lock:
+            is_shared = (place.host, place.port) in self._shared
+        if not is_shared:
+            self.avoid(place)
+
+    def forget_avoided(self) -> None:
+        """Makes receivers that did not answer count like others again."""
+        with self._lock:
+            self._avoided.clear()
+
+    def find(self, index: int) -> ReceiverPlace:
+        """Returns the receiver that dispatcher `index` is to connect to: the one that it had, or the one with the
+        lowest load. A receiver that did not answer is returned only if there is no other.
 
         ProtocolError if no receiver is known.
         """
-        now = time.monotonic()
+        avoided = self._avoided_now()
         with self._lock:
-            self._avoided = {member: until for member, until in self._avoided.items() if until > now}
-            avoided = list(self._avoided)
+            following, kept = self._next.pop(index, None), self._kept.get(index)
+        if following is not None:
+            return following
         ask = self._other_sites.find_receiver
-        receiver = ask(self._site, avoided, timeout=CONNECT_TIMEOUT_S) if avoided else None
-        receiver = receiver or ask(self._site, timeout=CONNECT_TIMEOUT_S)
+        receiver = ask(self._site, avoided, keep=kept, timeout=CONNECT_TIMEOUT_S) if avoided else None
+        receiver = receiver or ask(self._site, keep=kept, timeout=CONNECT_TIMEOUT_S)
         if receiver is not None:
-            return ReceiverPlace(receiver["host"], receiver["port"], receiver["member_id"])
+            return _place_of(receiver)
         known = self._other_sites.remote_locators(self._site)
         raise ProtocolError(
             f"no receiver of site {self._site} is known to its locators {', '.join(map(str, known))}"
             if known
             else f"site {self._site} is not known to this site's locators; check their remote-locators"
         )
+
+    def met(self, index: int, wanted: ReceiverPlace, member: int, name: str) -> ReceiverPlace:
+        """Notes which receiver dispatcher `index` met where it wanted another one or the same. Returns what it met."""
+        with self._lock:
+            self._kept[index] = member
+            self._next.pop(index, None)
+            if member != wanted.member:
+                self._shared.setdefault((wanted.host, wanted.port))
+                while len(self._shared) > SHARED_MAX:
+                    del self._shared[next(iter(self._shared))]
+        return wanted._replace(member=member, name=name)
+
+    def less_loaded(self, place: ReceiverPlace, connections: int) -> ReceiverPlace | None:
+        """Returns the receiver to which so many connections from `place` are to go. None: the loads are even enough.
+
+        NoLocatorError if no locator of the remote site answers.
+        """
+        receiver = self._other_sites.less_loaded_receiver(
+            self._site, place.member, connections, self._avoided_now(), timeout=CONNECT_TIMEOUT_S
+        )
+        return None if receiver is None else _place_of(receiver)
+
+    def send_to(self, index: int, place: ReceiverPlace | None) -> None:
+        """Says where dispatcher `index` connects next. None: where `find` says."""
+        with self._lock:
+            if place is None:
+                self._next.pop(index, None)
+            else:
+                self._next[index] = place
+
+    def _avoided_now(self) -> list[int]:
+        now = time.monotonic()
+        with self._lock:
+            self._avoided = {member: until for member, until in self._avoided.items() if until > now}
+            return list(self._avoided)
+
+
+def _place_of(receiver: dict[str, Any]) -> ReceiverPlace:
+    return ReceiverPlace(receiver["host"], receiver["port"], receiver["member_id"], receiver["member"])

@@ -40,6 +40,16 @@ def lag_text(answer: Answer) -> str:
     return f"{events:,} event{'s' if events != 1 else ''}, {size_text(size)}, {duration_text(age)}{cause}"
 
 
+def receivers_text(answer: Answer) -> list[str]:
+    """Returns one text for each receiver that a sender is connected to: its address and member, and the numbers of the
+    dispatchers there."""
+    at: dict[str, list[str]] = {}
+    for each in answer["receivers"]:
+        if each["receiver"] is not None:
+            at.setdefault(f"{each['receiver']} ({each['member']})", []).append(str(each["dispatcher"]))
+    return [f"{receiver}: {', '.join(numbers)}" for receiver, numbers in at.items()]
+
+
 def to_plain_value(value: Any, depth: int = PLAIN_DEPTH) -> Any:
     """Returns `value` if it consists of plain values in containers at most `depth` deep, and its text if not.
 

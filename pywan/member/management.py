@@ -50,6 +50,7 @@ from pywan.member.answers import (
     ledger_fault,
     ledger_of,
     plain_map,
+    receivers_text,
     sender_of,
     to_plain_value,
 )
@@ -479,6 +480,21 @@ class ManagementService(QueueCommands):
 
     @command(
         GATEWAYS,
+        "spread a sender's connections evenly over the receivers",
+        SENDER_ID,
+        more="A connection moves when all that it sent is acknowledged. It is an error if the sender does not run",
+    )
+    def on_load_balance_gateway_sender(self, id: str) -> Answer:
+        done = self._running_sender(id).load_balance()
+        busy = f"; {done['busy']} should move, and were not done with what was on its way" if done["busy"] else ""
+        return {
+            **done,
+            "status": f"GatewaySender {id} is rebalanced on member {self._member.name}: {done['moved']} of"
+            f" {done['connections']} connections moved{busy}",
+        }
+
+    @command(
+        GATEWAYS,
         "show the state of a sender",
         SENDER_ID,
         more="`--json` has the ledger, the lag, statistics and attributes",
@@ -492,6 +508,7 @@ class ManagementService(QueueCommands):
                 "Parked": "parked_count",
                 "Lag": lag_text,
                 "Receiver Location": "receiver_location",
+                "Dispatchers At": receivers_text,
             },
             fault=ledger_fault,
         ),
@@ -715,6 +732,7 @@ def _sender_view(sender: Any) -> dict[str, Any]:
         "secondary_queue_size": sender.secondary_queue_size,
         "parked_count": sender.parked_count,
         "receiver_location": sender.receiver_location,
+        "receivers": sender.receivers,
         "ledger": plain_map(ledger_of(sender)),
         "lag": plain_map(sender.lag()),
         "status": sender.status,

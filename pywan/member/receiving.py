@@ -32,6 +32,7 @@ class Receiving:
                 made,
                 site=state.site,
                 member_name=state.name,
+                member_id=state.membership.member_id,
                 bind_address=self._bind_address,
                 memory=self._applied,
                 floors=floors,

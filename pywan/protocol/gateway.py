@@ -38,6 +38,9 @@ class SenderHello:
     numbering: int
     mount: int  # One opening of the queue's disk store. Without a disk store: one process.
     partitions: int
+    # The id of the member whose receiver is wanted. Another one welcomes the sender only to say who it is, and closes.
+    # None: any receiver is wanted.
+    wanted_member: int | None = None
     version: int = VERSION
 
 
@@ -64,6 +67,8 @@ class Welcome:
     maximum_time_between_pings: int = 60000  # In ms. A sender that is silent for longer is disconnected.
     # The number of partitions of which it has events from other mounts of the queue's disk store. Their `Known` follow.
     known: int = 0
+    # The id of the member, by which a sender tells receivers apart. None: it is the answer to a client.
+    member_id: int | None = None
     version: int = VERSION
 
 
@@ -103,6 +108,8 @@ _INT_LIMITS = {
     "remote_site": 256,
     "dispatcher": 65536,
     "partitions": 65536,
+    "wanted_member": 1 << 32,
+    "member_id": 1 << 32,
     "credit_events": 1 << 32,
 }
 _NAMES = frozenset({"member", "sender", "region"})
@@ -112,8 +119,9 @@ M = TypeVar("M", SenderHello, ClientHello, Welcome, Committed)
 
 
 def encode(message: Any, frame_type: int) -> bytes:
-    """Returns the whole frame of one message."""
-    return _core.pack_frame(frame_type, msgpack.packb({"kind": message.kind, **asdict(message)}))
+    """Returns the whole frame of one message. It does not say fields that are None."""
+    fields = {name: value for name, value in asdict(message).items() if value is not None}
+    return _core.pack_frame(frame_type, msgpack.packb({"kind": message.kind, **fields}))
 
 
 def encode_known(known: list[Known]) -> bytes:
@@ -193,8 +201,13 @@ def decode(frame: bytes, *expected: type[M]) -> M:
     if not isinstance(message, expected):
         raise ProtocolError(f"{message.kind!r} where {' or '.join(cls.kind for cls in expected)} should come")
     for name, kind in cls.__annotations__.items():
+        if kind.endswith(" | None"):
+            if name not in fields:
+                continue
+            kind = kind.removesuffix(" | None")
         wanted = {"int": int, "str": str, "bytes": bytes, "bool": bool}.get(kind)
-        if wanted is not None and not isinstance(getattr(message, name), wanted):
+        value = getattr(message, name)
+        if wanted is not None and (not isinstance(value, wanted) or (wanted is int and isinstance(value, bool))):
             raise ProtocolError(f"{message.kind}: {name} is {quoted(getattr(message, name))}, not {kind}")
         if name in _NAMES:
             check_name(getattr(message, name), f"{message.kind}: {name}", ProtocolError)

@@ -50,7 +50,7 @@ from pywan.protocol.discovery import (
     LocatorState,
     Timings,
 )
-from pywan.protocol.members import MAX_LEASE_MS, MIN_LEASE_MS, Member, MemberTable, check_profile
+from pywan.protocol.members import MAX_LEASE_MS, MIN_LEASE_MS, Member, MemberTable, ReceiverWish, check_profile
 from pywan.site.coordination_host import CoordinationHost
 from pywan.transport.control import ControlClient, ControlServer, Handler, Reply, call_once, dispatch
 from pywan.transport.sockets import is_own_address, reachable_address
@@ -441,6 +441,9 @@ class Locator(Described):
                 "member-leave": self._on_member_leave,
                 "remote-locators": self._on_remote_locators,
                 "receiver": self._on_receiver,
+                "receivers": lambda request, peer: self._locked(
+                    lambda: {"receivers": self._members.receivers(_now_ms())}
+                ),
                 "servers": lambda request, peer: self._locked(lambda: {"servers": self._members.servers()}),
                 "members": lambda request, peer: {"members": self.members()},
                 "known-sites": lambda request, peer: self._locked(lambda: {"sites": self._sites()}),
@@ -558,12 +561,8 @@ class Locator(Described):
             return {"locators": [str(address) for address in self._exchange.locators_of(wanted)]}
 
     def _on_receiver(self, request: dict[str, Any], peer: tuple[Any, ...]) -> dict[str, Any]:
-        exclude = request.get("exclude", [])
-        if not isinstance(exclude, list) or not all(type(member) is int for member in exclude):
-            raise ConfigurationError("receiver: exclude is a list of member ids")
-        with self._lock:
-            self._expire()
-            return {"receiver": self._members.least_loaded(exclude)}
+        wish = ReceiverWish.of(request)
+        return self._locked(lambda: {"receiver": self._members.hand_out(wish, _now_ms())})
 
     def _on_stop(self, request: dict[str, Any], peer: tuple[Any, ...]) -> dict[str, Any]:
         def after() -> None:

@@ -286,28 +286,54 @@ class Membership:
         return others + self._own_locators()
 
     def find_receiver(
-        self, distributed_system_id: int, exclude: Iterable[int] = (), timeout: float = 5.0
+        self, distributed_system_id: int, exclude: Iterable[int] = (), *, keep: int | None = None, timeout: float = 5.0
     ) -> dict[str, Any] | None:
         """Returns the receiver of another site with the lowest load, as {host, port, member, member_id}.
 
-        Receivers of the members in `exclude` are left out. None if the site, its locators or such a receiver cannot be
-        found now.
+        Receivers of the members in `exclude` are left out. The receiver of the member `keep` is returned if it is there
+        still, whatever its load. None if the site, its locators or such a receiver cannot be found now.
         """
+        wish = {"exclude": list(exclude), "keep": keep}
+        for reply in self._ask_remote(distributed_system_id, timeout, "receiver", **wish):
+            if reply.get("receiver") is not None:
+                return check_receiver(reply["receiver"])
+        return None
+
+    def less_loaded_receiver(
+        self,
+        distributed_system_id: int,
+        instead_of: int,
+        connections: int,
+        exclude: Iterable[int] = (),
+        timeout: float = 5.0,
+    ) -> dict[str, Any] | None:
+        """Returns the receiver of another site to which so many connections of the member `instead_of` are to go.
+
+        The locator expects them there from now on. None: the loads would not be more even. NoLocatorError if no locator
+        of that site answers.
+        """
+        wish = {"exclude": list(exclude), "instead_of": instead_of, "connections": connections}
+        for reply in self._ask_remote(distributed_system_id, timeout, "receiver", **wish):
+            return None if reply.get("receiver") is None else check_receiver(reply["receiver"])
+        raise NoLocatorError(f"member {self.name}: no locator of site {distributed_system_id} answers")
+
+    def _ask_remote(
+        self, distributed_system_id: int, timeout: float, op: str, **fields: Any
+    ) -> Iterator[dict[str, Any]]:
+        """Yields the answers of the locators of another site, those that failed lately last."""
         deadline = time.monotonic() + timeout
         addresses = self.remote_locators(distributed_system_id, timeout)
         now = time.monotonic()
         with self._lock:
             self._avoid = {address: until for address, until in self._avoid.items() if until > now}
             addresses.sort(key=lambda address: self._avoid.get(address, 0.0))
-        excluded = list(exclude)
         for address, until in _with_deadlines(addresses, deadline):
-            reply = self._ask(address, until, "receiver", exclude=excluded)
-            if reply is None:
-                with self._lock:
-                    self._avoid[address] = time.monotonic() + AVOID_S
-            elif reply.get("receiver") is not None:
-                return check_receiver(reply["receiver"])
-        return None
+            reply = self._ask(address, until, op, **fields)
+            if reply is not None:
+                yield reply
+                continue
+            with self._lock:
+                self._avoid[address] = time.monotonic() + AVOID_S
 
     def servers(self, timeout: float = REQUEST_TIMEOUT_S) -> list[dict[str, Any]]:
         """Returns the profiles of the site's live members. NoLocatorError if no locator answers."""

@@ -77,6 +77,10 @@ class FaultProxy:
     def address(self) -> Address:
         return Address(self.listen_host, self._port)
 
+    def next_target(self) -> Address:
+        """Returns where a new connection goes. A subclass that balances has several targets."""
+        return self.target
+
     def start(self) -> FaultProxy:
         """Listens. PortInUseError if it cannot."""
         if self._thread is not None:
@@ -288,12 +292,13 @@ class _Connection:
             self._proxy._links.discard(self)
 
     async def _connect(self) -> socket.socket:
-        ip = resolve(self._proxy.target.host, CONNECT_TIMEOUT_S)
+        to = self._proxy.next_target()
+        ip = resolve(to.host, CONNECT_TIMEOUT_S)
         sock = self._target = socket.socket(socket.AF_INET6 if ":" in ip else socket.AF_INET, socket.SOCK_STREAM)
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         async with asyncio.timeout(CONNECT_TIMEOUT_S):  # TimeoutError is an OSError.
-            await asyncio.get_running_loop().sock_connect(sock, (ip, self._proxy.target.port))
+            await asyncio.get_running_loop().sock_connect(sock, (ip, to.port))
         return sock
 
 

@@ -12,7 +12,7 @@ from pywan._core.queue.event_queue cimport EventQueue
 from pywan._core.gateway.in_flight cimport InFlight, failures_of_flight, flight
 from pywan._core.queue.queue cimport gateway_queue
 from pywan._core.gateway.sender_callbacks cimport SenderCallbacks
-from pywan._core.wire.session cimport ENDED_TOLD, GOES_AGAIN, GOES_ON, Session
+from pywan._core.wire.session cimport ENDED_DONE, ENDED_TOLD, GOES_AGAIN, GOES_ON, Session
 from pywan._core.gateway.settlement cimport Settlement
 from pywan._core.base.status cimport raise_for
 from pywan._core.wire.stream cimport buffer_frame
@@ -50,6 +50,7 @@ cdef class DispatcherSession(Session):
     # Numbers of the floors given last, and of those that the receiver answered.
     cdef uint64_t floors_told, floors_heard
     cdef int is_given_up_flag, is_refused_flag
+    cdef int leave_flag                         # The connection is left as soon as nothing is on its way.
 
     def __cinit__(self, EventQueue queue not None, uint32_t index, EventQueue parked not None, *, transmit_filter=None,
                   acknowledged=None, on_failure=None):
@@ -96,6 +97,12 @@ cdef class DispatcherSession(Session):
     def pause(self, bint value):
         """No new batch is built while paused; acknowledgements are still taken."""
         wan_flag_set(&self.builder.pause_flag, value)
+        self.wake()
+
+    def leave(self, bint value):
+        """While set, no new batch is built, and `run` returns "done" when all batches are acknowledged. A new
+        connection begins without it."""
+        wan_flag_set(&self.leave_flag, value)
         self.wake()
 
     def flush(self, bint value):
@@ -174,6 +181,7 @@ cdef class DispatcherSession(Session):
         self.begin(now_us)
         wan_flag_set(&self.is_given_up_flag, 0)
         wan_flag_set(&self.is_refused_flag, 0)
+        wan_flag_set(&self.leave_flag, 0)
         wan_flag_set(&self.stop_flag, 0)
 
     cdef void begin(self, uint64_t now_us) noexcept nogil:
@@ -271,6 +279,8 @@ cdef class DispatcherSession(Session):
         if broken != NULL:
             wan_refuse_broken(broken)
             return ENDED_TOLD
+        if is_empty and wan_flag_read(&self.leave_flag) and not self.flights.batches():
+            return ENDED_DONE
         if is_empty and self.batch_may_leave(now_us) and self.builder.is_due(now_us):
             if not self.builder.build(self, self.flights, now_us):
                 wan_note(WAN_NO_MEMORY, "no memory for a batch")
@@ -289,7 +299,7 @@ cdef class DispatcherSession(Session):
             else:
                 wan_note(WAN_CORRUPT, "no answer from the receiver for %.1f s", self.silence_us / 1e6)
             return ENDED_TOLD
-        return self.builder.wait_for_events(now_us, is_empty and self.flights.has_room())
+        return self.builder.wait_for_events(now_us, is_empty and self.takes_more())
 
     cdef uint64_t due_us(self, uint64_t now_us) noexcept nogil:
         cdef uint64_t until = self.alive_until()
@@ -299,10 +309,14 @@ cdef class DispatcherSession(Session):
             return now_us
         # Counted from the last word sent, however often something else woke the session.
         until = min(until, self.last_sent_us + self.heartbeat_us) + 1
-        return self.builder.due_us(now_us, until) if self.flights.has_room() else until
+        return self.builder.due_us(now_us, until) if self.takes_more() else until
+
+    cdef bint takes_more(self) noexcept nogil:
+        """Whether the connection takes one more batch, if there is one."""
+        return self.flights.has_room() and not wan_flag_read(&self.leave_flag)
 
     cdef bint batch_may_leave(self, uint64_t now_us) noexcept nogil:
-        return self.builder.may_build(now_us) and self.flights.has_room()
+        return self.builder.may_build(now_us) and self.takes_more()
 
     cdef void sent(self, uint64_t now_us) noexcept nogil:
         self.last_sent_us = now_us
@@ -321,5 +335,5 @@ cdef class DispatcherSession(Session):
 
     def run(self, int file):
         """Moves batches out and acknowledgements in over a connected socket, until it is told to stop or the connection
-        breaks. Returns "stopped" or why it ended. The GIL is free meanwhile."""
+        breaks. Returns "stopped", "done" if it was told to leave, or why it ended. The GIL is free meanwhile."""
         return self.run_over_socket(file)

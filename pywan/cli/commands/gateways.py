@@ -14,7 +14,8 @@ from pywan.config.attributes import queue_words
 from pywan.config.options import Option
 from pywan.errors import ConfigurationError
 from pywan.gateway.status import NOT_RUNNING
-from pywan.member.answers import SENDER_ID
+from pywan.member.answers import SENDER_ID, receivers_text
+from pywan.protocol.members import check_receivers
 
 REPAIR_TIMEOUT_S = 86400.0  # The member tells how far it is, and Ctrl-C ends the command.
 
@@ -34,6 +35,9 @@ def list_gateways(session: Session, values: Values) -> Result:
         if senders:
             result.tables.append(_table_of_senders(senders))
     if not senders_only:
+        loads = {each["member"]: each["load"] for each in check_receivers(session.ask_locator("receivers"))}
+        for view in receivers:
+            view["load"] = loads.get(view["member"])  # None: the locator does not know the receiver.
         result.data["receivers"] = receivers
         if receivers:
             result.tables.append(_table_of_receivers(receivers))
@@ -50,11 +54,10 @@ def _table_of_senders(senders: list[Values]) -> Table:
         "Type": "type",
         "Status": "status",
         "Queued Events": "queue_size",
-        "Receiver Location": "receiver_location",
     }
     return Table(
-        tuple(columns),
-        [tuple(view[key] for key in columns.values()) for view in senders],
+        (*columns, "Receiver Location"),
+        [(*(view[key] for key in columns.values()), receivers_text(view)) for view in senders],
         "Gateway senders",
         {
             "GatewaySender Id": "Sender",
@@ -66,17 +69,19 @@ def _table_of_senders(senders: list[Values]) -> Table:
 
 
 def _table_of_receivers(receivers: list[Values]) -> Table:
-    """A sender has a connection for each of its dispatchers. The table names each sender once."""
+    """A sender has a connection for each of its dispatchers. The table names each sender once. The load is what the
+    locator knows, by which it chooses among receivers."""
     rows = [
         (
             view["member"],
             view["port"],
             view["sender_count"],
+            view["load"],
             list(dict.fromkeys(name.split(" (")[0] for name in view["connected_senders"])),
         )
         for view in receivers
     ]
-    return Table(("Member", "Port", "Sender Count", "Senders Connected"), rows, "Gateway receivers")
+    return Table(("Member", "Port", "Sender Count", "Load", "Senders Connected"), rows, "Gateway receivers")
 
 
 def start_gateway_sender(session: Session, values: Values) -> Result:
