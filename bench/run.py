@@ -49,6 +49,7 @@ PROGRAMS = {
     "distance": Program("bench_distance.py", 1),
     "durable": Program("bench_durable.py", 3),
     "end_to_end": Program("bench_end_to_end.py", 5),
+    "gateways": Program("bench_gateways.py", 4),
     "lane": Program("bench_lane.py", 5),
     "latency": Program("bench_latency.py", 2),
     "memory": Program("bench_memory.py", 5),
@@ -59,6 +60,7 @@ PROGRAMS = {
     "site_churn": Program("site_churn.py", 1, "long"),
     "site_scale": Program("site_scale.py", 17, "long"),
     "site_peers": Program("compare_site.py", 4, "peers", ("--smallest", "--only", "pywan")),
+    "gateway_peers": Program("compare_gateways.py", 8, "peers", ("--smallest", "--only", "pywan")),
     "async_queue_peers": Program("compare_async_queue.py", 4, "peers", ("--smallest", "--only", "pywan")),
     "peers": Program("bench_peers.py", 0),  # Its smallest form only says that other systems are needed.
 }
@@ -66,6 +68,8 @@ PROGRAMS = {
 PARTS = {
     "attacks.py",
     "conftest.py",
+    "gateway_member.py",
+    "gateway_sites.py",
     "measure.py",
     "pieces.py",
     "queue_member.py",

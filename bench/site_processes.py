@@ -1,7 +1,7 @@
 """Owns the processes of one site for benchmarks, of pywan or of Apache Geode: a locator, members, accessors. All
 are asked by lines.
 
-Both systems do the same: keys have 16 bytes and values 100; a PARTITION region `data` has 113 buckets. Geode's jars
+Both systems do the same: keys have 16 bytes and values 100; a PARTITION region has 113 buckets. Geode's jars
 come from Maven Central, once, into build/bench/geode."""
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -30,6 +30,7 @@ GEODE_POM = """
   <dependencies>
     <dependency><groupId>org.apache.geode</groupId><artifactId>geode-core</artifactId><version>1.15.1</version></dependency>
     <dependency><groupId>org.apache.geode</groupId><artifactId>geode-log4j</artifactId><version>1.15.1</version></dependency>
+    <dependency><groupId>org.apache.geode</groupId><artifactId>geode-wan</artifactId><version>1.15.1</version></dependency>
   </dependencies>
 </project>
 """
@@ -119,18 +120,23 @@ class GeodeSite:
         "store": ("GeodeMember", "1500m"),
         "accessor": ("GeodeMember", "700m"),
         "queues": ("GeodeQueues", "1500m"),
+        "gateways": ("GeodeGateways", "1g"),
     }
 
-    def __init__(self, folder: Path, *, goes_first: bool = False) -> None:
+    def __init__(
+        self, folder: Path, *, goes_first: bool = False, port: int = 0, settings: Mapping[str, object] | None = None
+    ) -> None:
+        """`port`: that of the locator; 0: any that is free. `settings`: properties of Geode, of each process."""
         self.folder, self._goes_first = folder, goes_first
-        self.port = free_port()
+        self.port = port or free_port()
+        self._settings = [f"-Dgemfire.{name}={value}" for name, value in (settings or {}).items()]
         self.members: dict[str, GeodeProcess] = {}
         self.start("locator", "locator")
 
     def begin(self, name: str, role: str = "store") -> GeodeProcess:
         program, heap = self.roles[role]
         class_path = f"{GEODE / 'classes'}:{GEODE / 'lib'}/*"
-        options = [f"-Xms{heap}", f"-Xmx{heap}", "-XX:+UseG1GC", *GEODE_OPENS, "-cp", class_path]
+        options = [f"-Xms{heap}", f"-Xmx{heap}", "-XX:+UseG1GC", *GEODE_OPENS, *self._settings, "-cp", class_path]
         folder = self.folder / name
         folder.mkdir(exist_ok=True)
         command = ["java", *options, program, role, name, str(self.port), folder]
@@ -156,12 +162,13 @@ def build_geode() -> None:
     if missing:
         sys.exit(f"{', '.join(missing)} not found; Debian: apt-get install openjdk-17-jdk-headless maven")
     GEODE.mkdir(parents=True, exist_ok=True)
-    if not (GEODE / "fetched").exists():
+    fetched = GEODE / "fetched"  # The form of `GEODE_POM` whose jars are there.
+    if not fetched.exists() or fetched.read_text() != GEODE_POM:
         (GEODE / "pom.xml").write_text(GEODE_POM)
         where = f"-DoutputDirectory={GEODE / 'lib'}"
         command = ["mvn", "-q", "-f", str(GEODE / "pom.xml"), "dependency:copy-dependencies", where]
         subprocess.run([*command, "-DincludeScope=runtime"], check=True, timeout=600)
-        (GEODE / "fetched").touch()
+        fetched.write_text(GEODE_POM)
     sources, classes = sorted((HERE / "peers").glob("*.java")), GEODE / "classes"
     made = [classes / f"{source.stem}.class" for source in sources]
     newest = max(source.stat().st_mtime for source in sources)

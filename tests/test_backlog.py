@@ -108,6 +108,24 @@ def test_a_connection_takes_no_calls_while_the_budget_is_full_and_goes_on_afterw
     assert served.budget.used()["calls"] <= SLACK and served.budget.waits > 0
 
 
+def test_a_connection_looks_again_when_the_budget_gets_room_right_after_its_last_look():
+    """The changes of others fill it. Nothing else wakes the connection then: none of its own calls waits."""
+    served = Budgeted(64 * KB)
+    for _ in range(20):
+        served.put(0, VALUE)
+    assert served.budget.is_full
+    other, served.session = served.session, served.connect()
+    late = served.put(1, VALUE)
+    assert served.session.data_to_send(1000) == b"" and served.tail.last(1) == 0
+    served.acknowledge(0)  # It has looked, and does not sleep yet.
+    assert not served.budget.is_full
+    due_us = served.session.next_us(1000)
+    assert due_us is not None and due_us <= 1000 + 2000
+    served.answered(due_us)
+    served.acknowledge(1)
+    assert served.answered(due_us) == {late: (DONE, b"")} and other.shelved
+
+
 def test_calls_that_callbacks_make_are_taken_while_the_budget_is_full():
     """A listener that waits would keep what it is still to be told."""
     served = Budgeted(64 * KB)

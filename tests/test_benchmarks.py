@@ -11,6 +11,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "bench"))
 
+import gateway_sites
 import results
 import run as bench
 
@@ -113,3 +114,26 @@ def test_results_are_what_report_and_tables_and_pieces_print():
 def test_a_program_that_rots_is_told(status, output, wrong):
     (told,) = results.complaints(status, output, 3)
     assert told.startswith(wrong)
+
+
+class Copies:
+    """A member that has copies, as `gateway_sites` asks it."""
+
+    def __init__(self):
+        self.digests = {number: number * 7 for number in range(gateway_sites.BUCKETS)}
+
+    def ask(self, what, kind):
+        assert (what, kind) == ("digests", "serial")
+        return [*self.digests.items()]
+
+
+def test_a_round_of_gateways_counts_only_if_all_copies_of_both_sites_are_equal():
+    sites = gateway_sites.PywanSites(members=2, events=10)
+    sites.sites = [[Copies(), Copies()], [Copies(), Copies()]]
+    sites.check("serial", 1)
+    digest = sites.sites[1][1].digests.pop(5)
+    with pytest.raises(AssertionError, match=r"the buckets \[5\] of region serial do not have 4 copies"):
+        sites.check("serial", 1)
+    sites.sites[1][1].digests[5] = digest + 1
+    with pytest.raises(AssertionError, match=r"copies of the buckets \[5\] of region serial differ"):
+        sites.check("serial", 1)

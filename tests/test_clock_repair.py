@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 
+import numpy
 import pytest
 
 import pywan.member.cache
@@ -174,6 +175,38 @@ def test_changes_go_on_while_it_runs(network):
     network.settle()
     network.assert_equal()
     assert ny.sender(ln).parked_count == 0 and not ahead_of(ny.data) and ny.cache._core.state.clock.ahead_ms < 1000
+
+
+def test_it_ends_however_much_is_changed_between_its_steps(network):
+    """A put over an entry that is still ahead comes first, each time. It moves the clock no more, so the puts behind it
+    are not ahead."""
+    ny = network.add("ny")[0]
+    first, second = ny.region("first"), ny.region("second")
+    run_ahead(ny.cache)
+    for region in (first, second):
+        region.put_all(dict.fromkeys(range(20), "ahead"))
+    for steps, report in enumerate(ny.cache._core.repairs.steps((), dry_run=False, timeout=0)):
+        assert steps < 50, report.to_dict()
+        for region in (first, second) if steps % 2 else (second, first):
+            region[0] = steps
+        for region in (first, second):
+            region[1] = steps
+            region.put_all(dict.fromkeys(range(2, 10), steps))
+            region.put_columns(numpy.arange(10, 20), numpy.full(10, steps))
+    assert report.rounds <= 4 and report.left == 0
+    assert not ahead_of(first) and not ahead_of(second) and ny.cache._core.state.clock.ahead_ms == 0
+
+
+def test_what_sites_believe_by_now_is_no_work_for_a_repair_that_began_before():
+    clock = _core.Clock()
+    region = _core.RegionCore("r", clock=clock)
+    repair = _core.ClockRepair(clock, [region], site=1)
+    repair.begin()
+    later = now_ms() + 10_000
+    clock.set_time(later)
+    region.change(_core.UPDATE, "k", b"v", version=(later + DRIFT - 1000 << 16, 2))
+    assert repair.count_entries(region) == (1, 0)
+    assert not repair.begin() and repair.count_entries(region) == (0, 0)
 
 
 def test_three_sites_in_a_chain_are_equal_afterwards(network):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import signal
 import subprocess
@@ -257,20 +258,20 @@ def test_new_events_with_sequences_of_the_past_are_refused(made):
 
 
 PROGRAM = """
+    import itertools
     import sys
     import pywan
     from pywan.sinks.parquet import ParquetSink
 
-    locators, folder, files = sys.argv[1:]
+    what, locators, folder, files = sys.argv[1:]
     with pywan.Cache("server_ny", locators=locators, dir=folder) as cache:
         sink = ParquetSink(files, max_rows=40)
         queue = cache.create_async_event_queue("to-files", sink, persistent=True, batch_size=7)
         orders = cache.create_region("orders", type="REPLICATE_PERSISTENT", async_event_queue_ids=["to-files"])
-        first = len(orders)
-        if first > 250:
+        if what == "flush":
             assert queue.wait_until_flushed(60)
             sys.exit()
-        for n in range(first, first + 1000):
+        for n in itertools.count(len(orders)):  # Until it is killed. At the latest it waits when the pipe is full.
             orders[n] = f"v{n}"
             print(n, flush=True)
 """
@@ -287,19 +288,23 @@ def test_over_kill_9_each_event_is_in_one_file(tmp_path):
 
 
 def put_and_kill(locators, folder):
-    """The keys that were put, by processes that were killed, and by one that let its queue run empty."""
-    program = [sys.executable, "-c", textwrap.dedent(PROGRAM), locators, folder / "member", folder / "files"]
+    """The keys that were put, by three processes that were killed. A fourth one lets the queue run empty."""
+
+    def begin(what):
+        arguments = [what, locators, folder / "member", folder / "files"]
+        program = [sys.executable, "-c", textwrap.dedent(PROGRAM), *arguments]
+        return subprocess.Popen(program, stdout=subprocess.PIPE, env=python_environment(), text=True)
+
     put = set()
-    while True:
-        with subprocess.Popen(program, stdout=subprocess.PIPE, env=python_environment(), text=True) as process:
-            for line in process.stdout:
-                put.add(int(line))
-                if len(put) % 100 == 0:
-                    process.send_signal(signal.SIGKILL)
-                    break
-        if process.returncode != -signal.SIGKILL:
-            break
-    assert process.returncode == 0 and len(put) == 300
+    for _ in range(3):
+        with begin("put") as process:
+            put.update(int(line) for line in itertools.islice(process.stdout, 100))
+            process.send_signal(signal.SIGKILL)
+            put.update(int(line) for line in process.stdout)  # It went on until the signal was there.
+        assert process.returncode == -signal.SIGKILL
+    with begin("flush") as process:
+        assert process.stdout.read() == ""
+    assert process.returncode == 0 and len(put) >= 300
     return put
 
 

@@ -191,14 +191,20 @@ static inline int wan_clock_lower(wan_clock *clock, uint64_t most_ms)
     return 1;
 }
 
-/* Sees a stamp of another site, or a stamp that was raised over a stored one, so that the next local stamp is above
- * it. */
+/* Sees a stamp, so that the next local stamp is above it. */
 static inline void wan_clock_see(wan_clock *clock, uint64_t stamp)
 {
     uint64_t last = atomic_load_explicit(&clock->last, memory_order_relaxed);
     while (last < stamp
            && !atomic_compare_exchange_weak_explicit(&clock->last, &last, stamp, memory_order_relaxed,
                                                      memory_order_relaxed));
+}
+
+/* As wan_clock_see, for a local stamp that was raised over a stored one. If it is ahead of the time, the clock stays
+ * where it is. Otherwise one change of such an entry would make all later changes ahead. */
+static inline void wan_clock_see_raised(wan_clock *clock, uint64_t stamp)
+{
+    if (wan_stamp_ms(stamp) <= wan_clock_now_ms(clock) + WAN_CLOCK_AHEAD_MS) wan_clock_see(clock, stamp);
 }
 
 #endif

@@ -54,6 +54,7 @@ cdef extern from "base/wan_clock.h" nogil:
     uint64_t wan_stamp_ms(uint64_t stamp)
     uint64_t wan_clock_take(wan_clock *clock, uint64_t now_ms, uint64_t count)
     void wan_clock_see(wan_clock *clock, uint64_t stamp)
+    void wan_clock_see_raised(wan_clock *clock, uint64_t stamp)
     uint64_t wan_clock_last(wan_clock *clock)
     uint64_t wan_clock_low(wan_clock *clock)
     uint64_t wan_clock_raise_low(wan_clock *clock)

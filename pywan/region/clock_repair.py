@@ -2,6 +2,10 @@
 
 Entries of its regions and events in its senders' queues that are ahead of the time are stamped anew and sent again, in
 rounds, until none is found. The member gives the regions and senders, and tells the floors.
+
+However much is changed meanwhile, the rounds end. The clock is set back first, and a change of an entry that is ahead
+does not move it: so a change makes nothing ahead that was not ahead before. The first round stamps each entry anew. The
+next one finds what came of changes that had taken their stamps before, one for each thread at most.
 """
 
 from __future__ import annotations
@@ -104,9 +108,8 @@ class ClockRepair:
             queues |= {id for id, counts in report.senders.items() if any(counts.values())}
             if not report.left:
                 self._settle(restamped, queues)
-            # A change that had taken its stamp before may have come meanwhile. Regions that are left out may push the
-            # clock ahead again.
-            is_ahead = core.begin() and not self._others
+            # A change that had taken its stamp before may have come meanwhile.
+            is_ahead = core.begin()
             if report.left or (not is_ahead and not any(sum(core.count_entries(region)) for region in self._regions)):
                 yield report
                 return

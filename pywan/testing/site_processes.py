@@ -59,6 +59,7 @@ class SiteOfProcesses:
         regions: Sequence[Mapping[str, Any]],
         network: Network | None = None,
         goes_first: bool = False,
+        port: int = 0,
         **locator: Any,
     ) -> None:
         """Starts the locator.
@@ -68,12 +69,13 @@ class SiteOfProcesses:
             regions: The regions of its members.
             network: None: all processes are on loopback.
             goes_first: Whether the processes get the cores before others that use this machine (needs root).
+            port: The port of the locator, which another site may have to know before. 0: any that is free.
             **locator: Attributes of the locator.
         """
         self.folder, self.regions = folder, list(regions)
         self._network, self._goes_first, self._attributes = network, goes_first, locator
         self.members: dict[str, MemberProcess] = {}
-        self.port = 0
+        self.port = port
         self.restart_locator()
 
     def _process(self, name: str) -> MemberProcess:
@@ -150,9 +152,9 @@ class SiteProcess:
         assert self._cache is not None, "the process was not asked to join"
         return self._cache
 
-    def locate(self, name: str, port: int, dir: str, **more: Any) -> int:
+    def locate(self, name: str, port: int, dir: str, *, distributed_system_id: int = 1, **more: Any) -> int:
         """Starts a locator, and returns its port."""
-        self._locator = Locator(name, distributed_system_id=1, port=port, dir=dir, **more).start()
+        self._locator = Locator(name, distributed_system_id=distributed_system_id, port=port, dir=dir, **more).start()
         return self._locator.port
 
     def join(self, name: str, locators: str, dir: str, regions: list[dict[str, Any]], **more: Any) -> None:

@@ -123,6 +123,16 @@ static void a_stamp_that_was_seen_is_below_every_later_one(void)
     EXPECT_EQUAL(wan_clock_take(&clock, 1, 1), (5000ull << 16) + 10);
 }
 
+static void a_stamp_that_was_raised_moves_the_clock_only_if_it_is_not_ahead_of_the_time(void)
+{
+    wan_clock clock = {.set_ms = 9000000};
+    const uint64_t limit_ms = 9000000 + WAN_CLOCK_AHEAD_MS;
+    wan_clock_see_raised(&clock, (limit_ms + 1) << 16);
+    EXPECT_EQUAL(wan_clock_last(&clock), 0);
+    wan_clock_see_raised(&clock, limit_ms << 16 | 0xffff);
+    EXPECT_EQUAL(wan_clock_last(&clock), limit_ms << 16 | 0xffff);
+}
+
 static void a_wall_clock_that_jumps_ahead_is_held_and_followed_when_it_is_back_or_another_site_agrees(void)
 {
     wan_clock clock = {.set_ms = 9000000, .set_boot_ms = 5000};
@@ -476,6 +486,8 @@ const test_case crc_and_format_tests[] = {
     {"the clock hands out no stamp twice while time stands or goes back",
      the_clock_hands_out_no_stamp_twice_while_time_stands_or_goes_back},
     {"a stamp that was seen is below every later one", a_stamp_that_was_seen_is_below_every_later_one},
+    {"a stamp that was raised moves the clock only if it is not ahead of the time",
+     a_stamp_that_was_raised_moves_the_clock_only_if_it_is_not_ahead_of_the_time},
     {"a wall clock that jumps ahead is held and followed when it is back or another site agrees",
      a_wall_clock_that_jumps_ahead_is_held_and_followed_when_it_is_back_or_another_site_agrees},
     {"a_stamp_of_another_member_is_ahead_from_five_minutes_on_unless_our_clock_was_held",

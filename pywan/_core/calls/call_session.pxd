@@ -107,6 +107,7 @@ cdef class CallSession(Session):
     cdef bint shelve(self, uint64_t begin) noexcept nogil
     cdef bint is_alone(self, const wan_call *call) noexcept nogil
     cdef void run_lane(self, const call_wait *wait) noexcept nogil
+    cdef bint has_place(self) noexcept nogil
     cdef bint is_full(self) noexcept nogil
     cdef bint waits_for_memory(self) noexcept nogil
     cdef bint may_begin(self) noexcept nogil

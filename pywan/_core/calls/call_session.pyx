@@ -192,7 +192,9 @@ cdef class CallSession(Session):
                 due = min(due, self.held.first.until_us)
             if self.reads != NULL:
                 due = min(due, now_us + READ_LOOK_US)
-            if self.has_more and self.waits_for_memory():
+            # The calls may wait for memory. Whether they still do is not asked: the budget may have got room since the
+            # step looked, and nobody else wakes the session for that.
+            if self.has_more and self.has_place():
                 due = min(due, now_us + FULL_LOOK_US)
             if self.has_more and self.held_back_until_us > now_us:
                 due = min(due, self.held_back_until_us)
@@ -577,9 +579,12 @@ cdef class CallSession(Session):
         self.drop(call)
         return how
 
+    cdef bint has_place(self) noexcept nogil:
+        """Whether one more call may be shelved. Otherwise a call that is ready, or given up, wakes the session."""
+        return self.shelved < SHELVED_MAX and self.shelved_bytes <= SHELVED_BYTES
+
     cdef bint is_full(self) noexcept nogil:
-        return (self.shelved >= SHELVED_MAX or self.shelved_bytes > SHELVED_BYTES or self.waits_for_memory()
-                or self.held_back_until_us > self.now_us)
+        return not self.has_place() or self.waits_for_memory() or self.held_back_until_us > self.now_us
 
     cdef bint is_held_back(self, const wan_call *call) noexcept nogil:
         """Whether the call has to wait a moment: its region's listeners have too much to hear, or a learner of its
@@ -622,7 +627,7 @@ cdef class CallSession(Session):
         or it has not come as a whole. A session always has the next call, so that it knows until when it waits."""
         cdef const wan_call *call = <const wan_call *>(self.into.bytes + self.into.start)
         cdef uint64_t length = 0
-        if not self.waits_for_memory() or self.shelved >= SHELVED_MAX or self.shelved_bytes > SHELVED_BYTES:
+        if not self.waits_for_memory() or not self.has_place():
             return False
         if wan_call_next(self.into.bytes + self.into.start, self.into.used - self.into.start, &length) != WAN_OK:
             return True

@@ -579,12 +579,13 @@ cdef inline void region_note_applied(region_core *region, wan_shard *shard, cons
     """Notes what follows from a change that the table has: its tombstone, and a stamp that is later than the
     `proposed` one. Under the entry lock.
 
-    In a shared region the entry may have the stamp of a member whose clock is wrong (docs/decisions/0084). A change of
-    it is above that, and the clock stays where it is."""
+    The entry may have a stamp that is ahead of the time: of another member whose clock is wrong (docs/decisions/0084),
+    or of this one before its clock is repaired (0026). A change of it is above that, and the clock stays where it
+    is."""
     if outcome == WAN_DESTROYED and region.bell != NULL:
         region_note_tombstone(region, shard, change.tombstone_bytes)
-    if change.stamp != proposed and (region.tail == NULL or wan_clock_ahead_ms(region.clock, change.stamp) == 0):
-        wan_clock_see(region.clock, change.stamp)
+    if change.stamp != proposed:
+        wan_clock_see_raised(region.clock, change.stamp)
 
 
 cdef inline wan_status region_apply_logged(region_log *log, wan_shard *shard, wan_change *change,

@@ -247,7 +247,7 @@ cdef wan_status restamp_held(region_core *region, wan_shard *shard, uint64_t has
     if not destroyed:
         change.operation, change.value_form, change.value_length = WAN_UPDATE, entry.value_form, entry.value_length
         change.value = wan_buffer_put(scratch, wan_entry_value(entry), entry.value_length)
-    wan_clock_lower(region.clock, AHEAD_MS)     # A change of another key that is ahead may have raised the clock again.
+    wan_clock_lower(region.clock, AHEAD_MS)     # A queue that was attached meanwhile may have raised it again.
     change.stamp = wan_clock_take(region.clock, wan_clock_now_ms(region.clock), 1)
     if made != NULL:
         from_ = made[0]

@@ -7,12 +7,14 @@ from pywan._core.base.clock cimport Clock
 cdef class RepairStamps:
     cdef Clock clock
     cdef uint8_t site
-    cdef readonly uint64_t limit        # Stamps above this are ahead.
+    cdef readonly uint64_t limit        # Stamps above this are ahead. It grows with the time, from round to round.
     cdef readonly uint64_t began        # The repair gives this stamp or later ones.
     # Each a wan_new_stamp, ascending by `old`: the new stamp for each old one. An event gets the same new stamp in
     # every queue.
     cdef wan_buffer stamps
     cdef uint64_t stamp_count
+
+    cdef void raise_limit(self) noexcept nogil
 
 
 cdef inline wan_status note_stamp(RepairStamps self, uint64_t old) noexcept nogil:

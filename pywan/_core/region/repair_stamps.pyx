@@ -11,14 +11,20 @@ cdef class RepairStamps:
 
     def __cinit__(self, Clock clock not None, *args, int site=0, **kwargs):
         self.clock, self.site = clock, <uint8_t>site
-        self.limit = (wan_clock_now_ms(&clock.clock) + AHEAD_MS << 16) | 0xffff
+        self.raise_limit()
 
     def __dealloc__(self):
         wan_buffer_close(&self.stamps)
 
+    cdef void raise_limit(self) noexcept nogil:
+        self.limit = max(self.limit, (wan_clock_now_ms(&self.clock.clock) + AHEAD_MS << 16) | 0xffff)
+
     def begin(self):
-        """Sets the clock back if it is ahead, and returns whether it was. All stamps from now on are above `began`."""
+        """Sets the clock back if it is ahead, and returns whether it was. A round begins with that: all stamps from now
+        on are above `began`, and what is ahead is measured against the time of now. Receivers do the same. A stamp that
+        comes while the repair runs, and that they believe, is no work for it."""
         was_ahead = bool(wan_clock_lower(&self.clock.clock, AHEAD_MS))
+        self.raise_limit()
         if self.began == 0:
             self.began = wan_clock_take(&self.clock.clock, wan_clock_now_ms(&self.clock.clock), 1)
         return was_ahead
