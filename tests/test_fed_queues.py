@@ -208,6 +208,19 @@ def test_a_full_queue_that_drops_what_is_new_has_it_dropped_at_the_copies():
         assert queued(full) == queued(roomy) and roomy.counts()["dropped_newest"] == 0
 
 
+def test_a_full_queue_that_drops_what_is_oldest_drops_it_where_it_leads():
+    with SharedSite(1, buckets=2) as site:
+        core, queue = site.members[0].core, queue_to(buckets=1, memory_limit=0)
+        queue.set_full_policy("drop-oldest")
+        core.attach([queue])
+        lead(queue)
+        for n in range(200):
+            core.put(n, b"%d" % n + bytes(100_000))
+        dropped = queue.counts()["dropped_oldest"]
+        assert dropped > 0 and len(queue) == 200 - dropped and balanced(queue)
+        assert max(int(value[:3].rstrip(b"\0")) for *_, value in queued(queue)) == 199
+
+
 def test_a_copy_that_has_not_the_sender_takes_the_change_and_later_the_events_that_come_then():
     with SharedSite(2, buckets=1) as site:
         site.keep_carrying()
@@ -310,6 +323,144 @@ def test_the_queues_of_three_copies_are_equal_through_takeovers_and_full_of_hole
             own = [queued(queue[sender]) for queue in queues]
             assert own[0] and own[0] == own[1] == own[2]
             assert all(balanced(queue[sender]) for queue in queues)
+
+
+class FedSites:
+    """Three members with two regions, of which each feeds the queues of two senders, beside a model: by (region,
+    sender, bucket), the value of each sequence; what each member has peeked and removed; what the remote site has."""
+
+    MEMBERS, SENDERS = 3, 2
+
+    def __init__(self, seed):
+        self.chance = random.Random(seed)
+        self.sites = [SharedSite(self.MEMBERS, buckets=count, name=f"fed {count}") for count in (1, 3)]
+        self.queues = [[queue_to(2, "parallel", 5), self.serial()] for _ in range(self.MEMBERS)]
+        for site in self.sites:
+            site.keep_carrying()
+            for member, own in zip(site.members, self.queues, strict=True):
+                member.core.attach(own)
+        self.streams = [
+            (r, q, bucket)
+            for r, site in enumerate(self.sites)
+            for q in range(self.SENDERS)
+            for bucket in range(site.buckets)
+        ]
+        self.events = {stream: {} for stream in self.streams}
+        self.leads = {(stream, m): False for stream in self.streams for m in range(self.MEMBERS)}
+        self.removed = {(stream, m): 0 for stream in self.streams for m in range(self.MEMBERS)}
+        self.peeked = dict(self.removed)
+        self.remote = {stream: set() for stream in self.streams}
+        self.puts = 0
+
+    @staticmethod
+    def serial():
+        queue = _core.EventQueue("serial", remote_site=3, partitions=2, dispatchers=2)
+        queue.running = True
+        return queue
+
+    def place(self, stream, m):
+        r, q, bucket = stream
+        queue = self.queues[m][q]
+        return queue, first_of(queue, self.sites[r].members[m].core.name) + bucket
+
+    def put(self):
+        r, who = self.chance.randrange(len(self.sites)), self.chance.randrange(self.MEMBERS)
+        site, key = self.sites[r], self.chance.choice(KEYS)
+        bucket = site.bucket_of(key)
+        site.members[who].core.put(key, str(self.puts))
+        leader = site.leaders[bucket]
+        sequence = site.members[leader].tail.last(bucket)
+        for q in range(self.SENDERS):
+            if self.queues[leader][q].running:
+                self.events[r, q, bucket][sequence] = b"%d" % self.puts
+        self.puts += 1
+
+    def lead_bucket(self):
+        site = self.chance.choice(self.sites)
+        site.lead(self.chance.randrange(site.buckets), self.chance.randrange(self.MEMBERS))
+
+    def stop_or_start(self):
+        queue = self.chance.choice(self.chance.choice(self.queues))
+        queue.running = not queue.running
+
+    def say_who_sends(self):
+        stream, m = self.chance.choice(self.streams), self.chance.randrange(self.MEMBERS)
+        queue, number = self.place(stream, m)
+        self.leads[stream, m] = self.chance.random() < 0.6
+        queue.lead(number - stream[2], [stream[2]], self.leads[stream, m], self.chance.random() < 0.5)
+
+    def peek(self, stream=None, m=None, count=4):
+        stream = stream or self.chance.choice(self.streams)
+        m = self.chance.randrange(self.MEMBERS) if m is None else m
+        queue, number = self.place(stream, m)
+        taken = [(at, read_record(record).value) for at, record in queue.peek_with_positions(number, count)]
+        waits = [each for each in sorted(self.events[stream].items()) if each[0] > self.peeked[stream, m]]
+        assert taken == (waits[:count] if self.leads[stream, m] else [])
+        if taken:
+            self.peeked[stream, m] = taken[-1][0]
+        self.remote[stream] |= {value for _, value in taken}
+
+    def acknowledge(self):
+        stream, m = self.chance.choice(self.streams), self.chance.randrange(self.MEMBERS)
+        queue, number = self.place(stream, m)
+        if self.peeked[stream, m] > self.removed[stream, m]:
+            queue.remove(number, self.peeked[stream, m])
+            self.removed[stream, m] = self.peeked[stream, m]
+
+    def break_off(self):
+        stream, m = self.chance.choice(self.streams), self.chance.randrange(self.MEMBERS)
+        queue, number = self.place(stream, m)
+        queue.rewind(number)
+        self.peeked[stream, m] = self.removed[stream, m]
+
+    def wait_until_all_counts(self):
+        for site in self.sites:
+            for bucket in range(site.buckets):
+                last = site.members[site.leaders[bucket]].tail.last(bucket)
+                eventually(lambda: {m.tail.state(bucket)["counted"] for m in site.members} == {last})  # noqa: B023
+
+    def check(self):
+        for stream in self.streams:
+            r, q, bucket = stream
+            for m in range(self.MEMBERS):
+                name = self.sites[r].members[m].core.name
+                found = {at: value for b, at, _, value in queued(self.queues[m][q], name) if b == bucket}
+                left = {at: value for at, value in self.events[stream].items() if at > self.removed[stream, m]}
+                assert found == left
+        assert all(balanced(queue) for own in self.queues for queue in own)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_streams_of_several_regions_and_senders_do_what_a_plain_model_says(seed):
+    model = FedSites(seed)
+    with contextlib.ExitStack() as stack:
+        for site in model.sites:
+            stack.enter_context(site)
+        steps = [
+            *[model.put] * 8,
+            *[model.peek] * 4,
+            model.acknowledge,
+            model.break_off,
+            model.say_who_sends,
+            model.lead_bucket,
+            model.stop_or_start,
+        ]
+        for _ in range(150):
+            step = model.chance.choice(steps)
+            if step == model.peek:
+                model.wait_until_all_counts()
+            step()
+        model.wait_until_all_counts()
+        model.check()
+        for stream in model.streams:  # One member sends all that is not removed there: the remote site has everything.
+            m = model.chance.randrange(model.MEMBERS)
+            queue, number = model.place(stream, m)
+            queue.lead(number - stream[2], [stream[2]], True)
+            model.leads[stream, m] = True
+            queue.rewind(number)
+            model.peeked[stream, m] = model.removed[stream, m]
+            model.peek(stream, m, 10_000)
+            assert model.remote[stream] == set(model.events[stream].values())
 
 
 # Images, over real lanes

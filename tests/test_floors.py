@@ -49,6 +49,14 @@ def test_every_partition_has_to_have_left():
     assert floors.look([(1, 1, 1), (1, 1, 1)], {}, {}, coming(40))[NY].stamp == 40
 
 
+def test_a_stream_that_comes_later_or_begins_anew_holds_no_floor_down_for_what_is_gone():
+    floors = QueueFloors(NY, 10)
+    floors.look([(0, 0, 1)], {}, {}, coming(20))
+    assert floors.look([(1, 1, 1), (0, 0, 7)], {}, {}, coming(30))[NY].stamp == 20
+    assert floors.look([(1, 1, 1), (0, 0, 3)], {}, {}, coming(40))[NY].stamp == 30  # Its bucket has begun anew.
+    assert floors.look([(1, 1, 1), (3, 3, 3)], {}, {}, coming(50))[NY].stamp == 50
+
+
 def test_parked_replayed_and_recovered_events_hold_a_floor_down_until_they_are_gone():
     floors = QueueFloors(NY, 10)
     assert floors.look([(0, 0, 3)], {}, {NY: 4}, coming(20))[NY].stamp == 4  # Recovered.

@@ -109,6 +109,21 @@ def test_a_queue_that_conflates_goes_on_conflating_and_one_that_overflowed_keeps
     assert balanced(conflating) and balanced(overflowed)
 
 
+def test_moved_events_hold_the_floor_of_the_sender_down_in_their_new_places():
+    queue = queue_to()
+    core, other = region(queue), region(queue)
+    other.put("k", "v")
+    for n in range(10):
+        core.put(n, "v")
+    stamp = _core.record_fields(queue.records()[1][2])["stamp"]
+    assert queue.lowest_copied() == {}
+    share(core)
+    stamps = [
+        _core.record_fields(record)["stamp"] for number, _, record in queue.records() if number >= queue.partitions
+    ]
+    assert queue.lowest_copied() == {1: min(stamps)} and stamp in stamps
+
+
 class LaterShared(TwoSites):
     """The region of site 1 is this member's alone at first; the receiver knows the partitions of its streams, too."""
 

@@ -260,7 +260,8 @@ wan_status wan_queue_reserve(wan_queue *queue, uint32_t number, uint64_t length,
     return wan_queue_reserve_inline(queue, number, length, reservation);
 }
 
-wan_status wan_queue_reserve_beyond(wan_queue *queue, uint32_t number, uint64_t length, wan_reservation *reservation)
+wan_status wan_queue_reserve_beyond(wan_queue *queue, uint32_t number, uint64_t sequence, uint64_t length,
+                                    wan_reservation *reservation)
 {
     const wan_store *store = queue->store;
     if (wan_store_is_over(store) || length > store->memory_limit)
@@ -269,7 +270,8 @@ wan_status wan_queue_reserve_beyond(wan_queue *queue, uint32_t number, uint64_t 
                         " bytes with what is on its way, and has no more room",
                         store->memory_limit);
     queue->records.may_pass_limit = queue->blocks.may_pass_limit = 1;
-    wan_status status = wan_queue_reserve(queue, number, length, reservation);
+    wan_status status = sequence ? wan_queue_reserve_at(queue, number, sequence, length, reservation)
+                                 : wan_queue_reserve(queue, number, length, reservation);
     queue->records.may_pass_limit = queue->blocks.may_pass_limit = 0;
     if (status == WAN_OK) reservation->beyond = 1;
     return status;
@@ -833,6 +835,12 @@ wan_status wan_queue_settle(wan_queue *queue, uint32_t number, uint64_t through)
     wan_partition *partition = &queue->partitions[number];
     if (queue->broken) return wan_refuse_broken(queue->broken);
     WAN_CHECK(queue, partition->peeked == partition->removed, WAN_BROKEN);
+    if (through > partition->appended && partition->removed == partition->appended) { /* There is nothing between. */
+        while (partition->block_count) drop_first_block(queue, partition);
+        partition->removed = partition->peeked = partition->appended = through;
+        if (partition->counted < through) partition->counted = through;
+        return WAN_OK;
+    }
     wan_status status = through > partition->appended ? wan_queue_skip_to(queue, partition, through) : WAN_OK;
     if (status == WAN_OK) (void)settle(queue, partition, through);
     return status;

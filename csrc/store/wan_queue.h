@@ -174,10 +174,11 @@ typedef struct {
  * visible before wan_queue_commit, and wan_queue_cancel undoes it. A queue has one reservation at a time. WAN_FULL,
  * WAN_IO, WAN_NO_MEMORY: nothing changed. */
 wan_status wan_queue_reserve(wan_queue *queue, uint32_t partition, uint64_t length, wan_reservation *reservation);
-/* The same, after wan_queue_reserve found no room. The caller drops older events after it commits, and drops none if it
- * cancels. The store may pass its memory limit by one segment for records and one for entries. WAN_FULL: the limit is
- * passed already, or the record alone would pass it. Nothing changed. */
-wan_status wan_queue_reserve_beyond(wan_queue *queue, uint32_t partition, uint64_t length,
+/* The same, after wan_queue_reserve found no room; `sequence` not 0: after wan_queue_reserve_at did. The caller drops
+ * older events after it commits, and drops none if it cancels. The store may pass its memory limit by one segment for
+ * records and one for entries. WAN_FULL: the limit is passed already, or the record alone would pass it. Nothing
+ * changed. */
+wan_status wan_queue_reserve_beyond(wan_queue *queue, uint32_t partition, uint64_t sequence, uint64_t length,
                                     wan_reservation *reservation);
 /* The same for an event whose sequence is given: a bucket feeds the partition. Sequences that are passed over become
  * holes, which stay. WAN_BROKEN: the partition has an event behind it. */
@@ -284,11 +285,12 @@ typedef struct {
     uint64_t sequence; /* All of the partition through here was looked at. */
 } wan_queue_place;
 /* Moves queued events of a run's region from own partitions into its streams, in order, and looks at `most` events at
- * most. No event of the region comes in the meantime. Each stays one event of the queue. What is on its way may have
- * been applied when it leaves again: its acknowledgement, or the end of the connection, finds nothing there. WAN_OK:
- * all were moved. WAN_EMPTY: call again with this place. WAN_NO_MEMORY, WAN_FULL, WAN_IO, WAN_BROKEN: the rest stays
- * where it is. */
-wan_status wan_queue_move_to_run(wan_queue *queue, const wan_stream_run *run, wan_queue_place *place, uint32_t most);
+ * most. No event of the region comes in the meantime. Each stays one event of the queue. `lowest`, by the site of
+ * origin, falls to the lowest stamp of these events that no caller gave. What is on its way may have been applied when
+ * it leaves again: its acknowledgement, or the end of the connection, finds nothing there. WAN_OK: all were moved.
+ * WAN_EMPTY: call again with this place. WAN_NO_MEMORY, WAN_FULL, WAN_IO, WAN_BROKEN: the rest stays where it is. */
+wan_status wan_queue_move_to_run(wan_queue *queue, const wan_stream_run *run, wan_queue_place *place, uint32_t most,
+                                 uint64_t lowest[256]);
 /* One of so many dispatchers reads no record any more that it peeked. Partition n is of dispatcher n modulo their
  * count. */
 void wan_queue_let_go(wan_queue *queue, uint32_t dispatcher, uint32_t dispatchers);

@@ -61,7 +61,16 @@ static wan_status move_event(wan_queue *queue, const wan_stream_run *run, uint32
     return WAN_OK;
 }
 
-wan_status wan_queue_move_to_run(wan_queue *queue, const wan_stream_run *run, wan_queue_place *place, uint32_t most)
+/* Notes the stamp of an event that gets another place: whoever waits for the old places to be passed does not see it.
+ */
+static void note_stamp(uint64_t lowest[256], const wan_record *record)
+{
+    if (!(record->flags & WAN_FLAG_GIVEN) && record->stamp < lowest[record->origin_site])
+        lowest[record->origin_site] = record->stamp;
+}
+
+wan_status wan_queue_move_to_run(wan_queue *queue, const wan_stream_run *run, wan_queue_place *place, uint32_t most,
+                                 uint64_t lowest[256])
 {
     if (queue->broken) return wan_refuse_broken(queue->broken);
     for (; place->partition < queue->own_count; place->partition++, place->sequence = 0) {
@@ -71,7 +80,9 @@ wan_status wan_queue_move_to_run(wan_queue *queue, const wan_stream_run *run, wa
             const uint64_t sequence = wan_queue_next_live(own, after + 1, own->appended);
             if (!sequence) break;
             if (!most--) return WAN_EMPTY;
-            if (wan_queue_at(queue, own, sequence)->region == run->region) {
+            const wan_record *record = wan_queue_at(queue, own, sequence);
+            if (record->region == run->region) {
+                note_stamp(lowest, record);
                 wan_status status = move_event(queue, run, place->partition, sequence);
                 if (status != WAN_OK) return status;
             }

@@ -58,7 +58,7 @@ cdef extern from "store/wan_queue.h" nogil:
     wan_status wan_queue_init(wan_queue *queue, const wan_env *env, const char *directory, uint64_t memory_limit,
                               uint32_t partitions, int conflate)
     void wan_queue_close(wan_queue *queue)
-    wan_status wan_queue_reserve_beyond(wan_queue *queue, uint32_t partition, uint64_t length,
+    wan_status wan_queue_reserve_beyond(wan_queue *queue, uint32_t partition, uint64_t sequence, uint64_t length,
                                         wan_reservation *reservation)
     bint wan_store_is_over(const wan_store *store)
     void wan_queue_cancel(wan_queue *queue, wan_reservation *reservation)
@@ -88,7 +88,8 @@ cdef extern from "store/wan_queue.h" nogil:
     ctypedef struct wan_queue_place:
         uint32_t partition
         uint64_t sequence
-    wan_status wan_queue_move_to_run(wan_queue *queue, const wan_stream_run *run, wan_queue_place *place, uint32_t most)
+    wan_status wan_queue_move_to_run(wan_queue *queue, const wan_stream_run *run, wan_queue_place *place, uint32_t most,
+                                     uint64_t *lowest)
     void wan_queue_let_go(wan_queue *queue, uint32_t dispatcher, uint32_t dispatchers)
     void wan_queue_lead(wan_queue *queue, uint32_t partition, int leads, int in_order)
     wan_status wan_queue_reserve_at(wan_queue *queue, uint32_t partition, uint64_t sequence, uint64_t length,

@@ -115,7 +115,9 @@ class QueueFloors:
             _lower(floors, coming)
         self._checkpoints.append(([appended for _, _, appended in positions], dict(still_coming)))
         while len(self._checkpoints) > 1 and all(
-            at[0] >= last for at, last in zip(positions, self._checkpoints[1][0], strict=True)
+            # A partition of a stream may have been made since, or have begun anew, so that all from before is gone.
+            removed >= last or appended < last
+            for (removed, _, appended), last in zip(positions, self._checkpoints[1][0], strict=False)
         ):
             del self._checkpoints[0]
         if len(self._checkpoints) > CHECKPOINTS_MAX:

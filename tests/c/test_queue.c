@@ -224,7 +224,8 @@ static void the_events_of_a_region_move_into_its_streams_and_what_is_on_its_way_
 {
     wan_record *records[8], *others[8];
     wan_queue_place place = {0};
-    uint64_t size;
+    uint64_t size, lowest[256];
+    memset(lowest, 0xff, sizeof lowest);
     open_queue(0);
     append_for(5, "a");
     append_for(6, "b");
@@ -237,10 +238,11 @@ static void the_events_of_a_region_move_into_its_streams_and_what_is_on_its_way_
     EXPECT_EQUAL(queue.partition_count, 5);
     const wan_partition *stream = &queue.partitions[first];
     EXPECT(stream->region == 5 && stream->bucket == 0 && !stream->leads);
-    while (wan_queue_move_to_run(&queue, &queue.runs[0], &place, 1) == WAN_EMPTY) {}
+    while (wan_queue_move_to_run(&queue, &queue.runs[0], &place, 1, lowest) == WAN_EMPTY) {}
     EXPECT_EQUAL(queue.events, 4);
     EXPECT_EQUAL(queue.partitions[0].events, 1);
     EXPECT(stream->events == 3 && stream->duplicate_through == 1);
+    EXPECT_EQUAL(lowest[records[0]->origin_site], records[0]->stamp);
     EXPECT_EQUAL(wan_partition_ready(stream), 0);
     wan_queue_lead(&queue, first, 1, 1);
     EXPECT_EQUAL(wan_queue_peek(&queue, first, 8, WAN_NO_LIMIT, 1, others, NULL, &size), 3);
@@ -629,7 +631,7 @@ static void a_reservation_beyond_the_limit_passes_it_by_a_segment_and_leaves_no_
     const uint64_t before = queue.store->memory_bytes, limit = queue.store->memory_limit, appended = queue.events;
     EXPECT(appended > 500 && before <= limit);
     for (int n = 0; n < 100; n++) {
-        EXPECT_EQUAL(wan_queue_reserve_beyond(&queue, 1, plan_length(&small), &reservation), WAN_OK);
+        EXPECT_EQUAL(wan_queue_reserve_beyond(&queue, 1, 0, plan_length(&small), &reservation), WAN_OK);
         EXPECT(reservation.beyond && queue.store->memory_bytes > limit
                && queue.store->memory_bytes <= limit + WAN_SEGMENT_BYTES);
         wan_queue_cancel(&queue, &reservation);
@@ -638,19 +640,19 @@ static void a_reservation_beyond_the_limit_passes_it_by_a_segment_and_leaves_no_
         EXPECT_EQUAL(wan_queue_reserve(&queue, 0, plan_length(&small), &reservation), WAN_FULL);
     }
     /* The record alone is too large. */
-    EXPECT_EQUAL(wan_queue_reserve_beyond(&queue, 0, limit + 8, &reservation), WAN_FULL);
+    EXPECT_EQUAL(wan_queue_reserve_beyond(&queue, 0, 0, limit + 8, &reservation), WAN_FULL);
 
     /* After the limit was passed once, it is not passed again until older events have gone. */
-    EXPECT_EQUAL(wan_queue_reserve_beyond(&queue, 0, plan_length(&large), &reservation), WAN_OK);
+    EXPECT_EQUAL(wan_queue_reserve_beyond(&queue, 0, 0, plan_length(&large), &reservation), WAN_OK);
     write_plan(reservation.at, &large);
     wan_queue_commit(&queue, &reservation);
-    EXPECT_EQUAL(wan_queue_reserve_beyond(&queue, 1, WAN_SEGMENT_BYTES, &reservation), WAN_FULL);
+    EXPECT_EQUAL(wan_queue_reserve_beyond(&queue, 1, 0, WAN_SEGMENT_BYTES, &reservation), WAN_FULL);
     for (uint64_t sequence = 1; sequence <= appended; sequence++)
         wan_queue_make_hole(&queue, 0, sequence, WAN_HOLE_DROPPED);
     EXPECT_EQUAL(queue.store->memory_bytes, before);
     EXPECT_EQUAL(queue.events, 1);
     EXPECT_EQUAL(wan_queue_oldest(&queue, 0)->value_length, large.value_length);
-    EXPECT_EQUAL(wan_queue_reserve_beyond(&queue, 1, WAN_SEGMENT_BYTES, &reservation), WAN_OK);
+    EXPECT_EQUAL(wan_queue_reserve_beyond(&queue, 1, 0, WAN_SEGMENT_BYTES, &reservation), WAN_OK);
     wan_queue_cancel(&queue, &reservation);
     close_queue();
 }

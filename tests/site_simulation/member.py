@@ -65,7 +65,7 @@ class SimulatedRegion(_core.RegionCore):
 
     def share(self, tail: Any, route: Any, reads_copies: bool = False, content: bool = False) -> None:
         self.on_share(tail, reads_copies)
-        super().share(tail, route, reads_copies)
+        super().share(tail, route, reads_copies, content)
         self.tail = tail
 
 

@@ -141,8 +141,8 @@ cdef bint copy_event(lane_image *image, uint64_t sender, uint64_t sequence, cons
 
 
 cdef bint copy_queue(lane_image *image, gateway_queue *gateway, uint32_t number) noexcept nogil:
-    """Adds the next events of one queue, of partition `number`, until the run is long enough or there are no more. False: no memory, or a file
-    cannot be read. Under the queue's lock."""
+    """Adds the next events of one partition of a queue, until the run is long enough or there are no more. False: no
+    memory, or a file cannot be read. Under the queue's lock."""
     cdef const wan_partition *partition = &gateway.queue.partitions[number]
     cdef uint64_t sequence
     if image.next_event == 0:

@@ -39,7 +39,7 @@ cdef class BatchBuilder:
     cdef uint64_t *sequences        # The sequence of each record.
     cdef uint32_t *lengths          # The length of each record, if it was asked for.
     cdef uint32_t records_capacity
-    cdef uint32_t sections_capacity # Queues get more partitions.
+    cdef uint32_t sections_capacity
     cdef wan_section *sections
     cdef wan_store_span *spans      # The span of each section.
     # The stream of each section. `life` is 0 if it is of an own partition, `buckets` if the stream was named before.

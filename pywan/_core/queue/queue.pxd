@@ -120,11 +120,12 @@ cdef inline wan_status queue_reserve(gateway_queue *gateway, uint32_t partition,
     if status != WAN_OK:
         return status
     if sequence:
-        return wan_queue_reserve_at(&gateway.queue, partition, sequence, length, reservation)
-    status = wan_queue_reserve_inline(&gateway.queue, partition, length, reservation)
+        status = wan_queue_reserve_at(&gateway.queue, partition, sequence, length, reservation)
+    else:
+        status = wan_queue_reserve_inline(&gateway.queue, partition, length, reservation)
     # Nothing is dropped yet: another queue or the region may still refuse the change. The commit drops.
     if status == WAN_FULL and gateway.full_policy == FULL_DROP_OLDEST and queue_has_unpeeked(gateway):
-        status = wan_queue_reserve_beyond(&gateway.queue, partition, length, reservation)
+        status = wan_queue_reserve_beyond(&gateway.queue, partition, sequence, length, reservation)
     return status
 
 

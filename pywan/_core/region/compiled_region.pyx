@@ -445,7 +445,9 @@ cdef void move_queued(wan_tail *tail) noexcept nogil:
         memset(&place, 0, sizeof(place))
         while status == WAN_EMPTY:
             wan_lock_take(feeds.items[n].lock)
-            status = wan_queue_move_to_run(queue, &run, &place, MOVED_TOGETHER)
+            # The floors that the sender tells must stay below these events, which have new places.
+            status = wan_queue_move_to_run(queue, &run, &place, MOVED_TOGETHER,
+                                           (<gateway_queue *>feeds.items[n].owner).lowest_copied)
             wan_lock_release(feeds.items[n].lock)
         wan_lock_take(feeds.items[n].lock)
         wake_dispatchers(<gateway_queue *>feeds.items[n].owner)

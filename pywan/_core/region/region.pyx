@@ -32,9 +32,9 @@ cdef class RegionCore(PersistentRegion):
     def share(self, Tail tail not None, route, bint reads_copies=False, bint content=False):
         """From now on several members hold the region: its changes go into `tail`, and count when all copies that are
         waited for have them. `route` makes the changes and reads of buckets whose primary is elsewhere. `reads_copies`:
-        a copy in sync answers reads too. `content`: the region was this member's alone, and what it holds is the content
-        of the buckets. Then what is queued for senders is in the buckets' streams afterwards. When this returns, no
-        change is under way that is not in the tail."""
+        a copy in sync answers reads too. `content`: the region was this member's alone, and what it holds is the
+        content of the buckets. Then what is queued for senders is in the buckets' streams afterwards. When this
+        returns, no change is under way that is not in the tail."""
         self.state.share(tail, route, reads_copies, content)
 
     @property

@@ -22,8 +22,8 @@ cdef tuple ROLES = ("absent", "learner", "copy", "taking over", "primary")
 
 
 cdef void tail_count_events(wan_tail *tail, uint32_t bucket) noexcept nogil:
-    """Makes the events of a bucket ready whose changes count, in the queues that it feeds, if they are sent from here. A
-    learner has no whole queue yet."""
+    """Makes the events of a bucket ready whose changes count, in the queues that it feeds, if they are sent from here.
+    A learner has no whole queue yet."""
     cdef wan_tail_bucket *at = &tail.buckets[bucket]
     cdef wan_feeds *feeds
     cdef uint32_t n
