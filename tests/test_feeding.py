@@ -36,8 +36,8 @@ class Queue:
     def __init__(self):
         self.led = set()
 
-    def runs(self):
-        return [("data", 8, 4)]
+    def run_of(self, region):
+        return 8 if region == "data" else None
 
     def lead(self, first, numbers, leads):
         assert first == 8

@@ -99,9 +99,9 @@ typedef struct {
 } wan_lane_answer;
 _Static_assert(sizeof(wan_lane_answer) == 40, "an answer of a lane is a format");
 
-/* The events of one bucket in the queue of one sender that the sender of the lane has removed: their site of destination
- * has them, or they were dropped. It is a fact about events, and not a right, so it has no epoch. A later item of the
- * same lane, sender, region, bucket and life says all that an earlier one said. */
+/* The events of one bucket in the queue of one sender that the sender of the lane has removed: their site of
+ * destination has them, or they were dropped. It is a fact about events, and not a right, so it has no epoch. A later
+ * item of the same lane, sender, region, bucket and life says all that an earlier one said. */
 typedef struct {
     uint64_t sender; /* As in a wan_verdict. */
     uint64_t life;

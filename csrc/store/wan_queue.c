@@ -722,12 +722,17 @@ void wan_queue_made_durable(wan_queue *queue, uint32_t number, uint64_t durable)
     count_more(queue, partition);
 }
 
-/* Whether a run holds nothing, and nothing feeds it. */
-static int is_free(const wan_queue *queue, const wan_stream_run *run)
+static int is_empty(const wan_partition *partition)
 {
-    for (uint32_t n = run->first; n < run->first + run->buckets; n++) {
-        const wan_partition *partition = &queue->partitions[n];
-        if (partition->stream || partition->events || partition->peeked != partition->removed) return 0;
+    return !partition->events && partition->peeked == partition->removed;
+}
+
+/* Whether nothing feeds a run, and what it holds is of these lives. */
+static int may_go_on(const wan_queue *queue, const wan_stream_run *run, const uint64_t *lives)
+{
+    for (uint32_t n = 0; n < run->buckets; n++) {
+        const wan_partition *partition = &queue->partitions[run->first + n];
+        if (partition->stream || (!is_empty(partition) && (!lives || partition->life != lives[n]))) return 0;
     }
     return 1;
 }
@@ -756,15 +761,17 @@ static wan_status make_run(wan_queue *queue, uint16_t region, uint32_t buckets, 
     return WAN_OK;
 }
 
-wan_status wan_queue_add_run(wan_queue *queue, uint16_t region, uint32_t buckets, uint32_t align, uint32_t *first)
+wan_status wan_queue_add_run(wan_queue *queue, uint16_t region, uint32_t buckets, uint32_t align, const uint64_t *lives,
+                             uint32_t *first)
 {
     if (queue->broken) return wan_refuse_broken(queue->broken);
     for (uint32_t n = 0; n < queue->run_count; n++) {
         const wan_stream_run *run = &queue->runs[n];
-        if (run->region != region || run->buckets != buckets || !is_free(queue, run)) continue;
+        if (run->region != region || run->buckets != buckets || !may_go_on(queue, run, lives)) continue;
         for (uint32_t bucket = 0; bucket < buckets; bucket++) {
-            (void)wan_queue_begin_anew(queue, run->first + bucket, 0);
-            queue->partitions[run->first + bucket].leads = 0;
+            wan_partition *partition = &queue->partitions[run->first + bucket];
+            if (is_empty(partition)) (void)wan_queue_begin_anew(queue, run->first + bucket, 0);
+            partition->leads = 0;
         }
         *first = run->first;
         return WAN_OK;

@@ -260,11 +260,13 @@ void wan_queue_make_hole(wan_queue *queue, uint32_t partition, uint64_t sequence
 void wan_queue_rewind(wan_queue *queue, uint32_t partition);
 /* With persistence: the disk has all events up to `durable` now. */
 void wan_queue_made_durable(wan_queue *queue, uint32_t partition, uint64_t durable);
-/* Takes a run of stream partitions for the buckets of a region: one that the region had before, if all of it has left
- * and nothing feeds it, or a new one. *first: its first partition, a multiple of `align`. This member leads none of
- * them. WAN_INVALID: the queue would have more than WAN_PARTITIONS_MAX partitions. WAN_NO_MEMORY, WAN_BROKEN. Nothing
- * was changed then. */
-wan_status wan_queue_add_run(wan_queue *queue, uint16_t region, uint32_t buckets, uint32_t align, uint32_t *first);
+/* Takes a run of stream partitions for the buckets of a region. One that the region had before goes on, if nothing
+ * feeds it, and what it still holds is of these `lives` of the buckets (NULL: of none): a stream has one place, or its
+ * later events would leave before its earlier ones. Otherwise it is a new one. *first: its first partition, a multiple
+ * of `align`. This member leads none of them. WAN_INVALID: the queue would have more than WAN_PARTITIONS_MAX
+ * partitions. WAN_NO_MEMORY, WAN_BROKEN. Nothing was changed then. */
+wan_status wan_queue_add_run(wan_queue *queue, uint16_t region, uint32_t buckets, uint32_t align, const uint64_t *lives,
+                             uint32_t *first);
 /* From now on a bucket feeds a stream partition. `counted`: through which sequence its changes count. NULL: it feeds it
  * no more, and all its events count. `life`: of the bucket. `last`: its newest change. Of a partition that never had an
  * event, what came before that is gone. WAN_BROKEN: nothing was changed. */

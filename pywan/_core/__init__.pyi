@@ -221,6 +221,8 @@ class EventQueue:
         """(region, first partition, number of buckets) of each run of stream partitions."""
     def lead(self, first: int, buckets: Iterable[int], leads: bool, in_order: bool = False) -> None:
         """Says whether this member sends the events of these buckets, in the run that begins at partition `first`."""
+    def run_of(self, region: str) -> int | None:
+        """The first partition of the run that a region feeds now. None: it feeds none."""
     def run_events(self, first: int, count: int) -> list[int]:
         """How many events are queued in each of `count` partitions, from `first` on."""
     @property

@@ -84,7 +84,8 @@ cdef extern from "store/wan_queue.h" nogil:
     uint64_t wan_queue_go_on_settling(wan_queue *queue, uint32_t partition, uint64_t limit)
     wan_status wan_queue_settle(wan_queue *queue, uint32_t partition, uint64_t through)
     uint64_t wan_queue_count(wan_queue *queue, uint32_t partition)
-    wan_status wan_queue_add_run(wan_queue *queue, uint16_t region, uint32_t buckets, uint32_t align, uint32_t *first)
+    wan_status wan_queue_add_run(wan_queue *queue, uint16_t region, uint32_t buckets, uint32_t align,
+                                 const uint64_t *lives, uint32_t *first)
     ctypedef struct wan_queue_place:
         uint32_t partition
         uint64_t sequence

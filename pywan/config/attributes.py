@@ -614,8 +614,8 @@ class RegionAttributes(Attributes, RegionChanges):
             highest=3,
             element="partition-attributes",
             unset="1 for `PARTITION_REDUNDANT*`, otherwise 0",
-            more="They are on members that have the region. A region that is persistent, or has a persistent sender or a"
-            " queue with a listener, is on one member only in this version",
+            more="They are on members that have the region. A region that is persistent, or has a persistent sender or"
+            " a queue with a listener, is on one member only in this version",
         ),
     ] = None
     recovery_delay: Annotated[

@@ -44,11 +44,6 @@ def sender_of(bucket: Bucket, primary: Incarnation | None, runs: Collection[Inca
     return next((each for each in (*first, *sorted(bucket.in_sync)) if each in runs and each in bucket.in_sync), None)
 
 
-def _run_of(sender: Sender, region: str) -> int | None:
-    """Returns the first partition of the run that the region feeds. None: it feeds none."""
-    return next((first for name, first, _ in reversed(sender.queue.runs()) if name == region), None)
-
-
 class Feeding:
     """The caller holds the lock of the member's shared regions for every call."""
 
@@ -89,7 +84,7 @@ class Feeding:
         """Tells the queues of a shared region which of these buckets this member sends."""
         for id, sender in self._senders.get(region, {}).items():
             runs, primary = self._runs.get(id, set()), self._primary(id)
-            first = _run_of(sender, region)
+            first = sender.queue.run_of(region)
             if first is None:  # The sender was attached a moment ago, and `fed` follows.
                 continue
             leads: dict[bool, list[int]] = {True: [], False: []}
@@ -111,7 +106,7 @@ class Feeding:
         kept = 0
         for region, senders in self._senders.items():
             sender = senders.get(id)
-            first = None if sender is None else _run_of(sender, region)
+            first = None if sender is None else sender.queue.run_of(region)
             buckets = decided(region)
             if sender is None or first is None or not buckets:
                 continue

@@ -109,8 +109,8 @@ static uint64_t build(random_source *source, uint8_t type)
             *(wan_lane_answer *)at = (wan_lane_answer){.kind = (uint8_t)random_below(source, WAN_ANSWER_KINDS)};
             at += sizeof(wan_lane_answer);
         } else if (type == WAN_FRAME_LANE_SETTLED) {
-            *(wan_lane_settled *)at =
-                (wan_lane_settled){.sender = n, .life = 1, .after = random_below(source, 9), .through = 9 + random_next(source) / 4};
+            *(wan_lane_settled *)at = (wan_lane_settled){
+                .sender = n, .life = 1, .after = random_below(source, 9), .through = 9 + random_next(source) / 4};
             at += sizeof(wan_lane_settled);
         } else if (type == WAN_FRAME_LANE_REGIONS) {
             wan_lane_region *region = (wan_lane_region *)at;

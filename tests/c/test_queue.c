@@ -188,7 +188,7 @@ static void what_another_member_removed_goes_when_nothing_is_on_its_way(void)
     EXPECT_EQUAL(peek(8, records), 1);
     wan_queue_rewind(&queue, 0);
     wan_queue_hear_settled(&queue, 0, 0, 20);
-    wan_queue_set_life(&queue, 0, 2); /* In another life that means nothing. */
+    wan_queue_set_life(&queue, 0, 2);         /* In another life that means nothing. */
     wan_queue_hear_settled(&queue, 0, 8, 20); /* That member never had event 8, which is here still. */
     EXPECT_EQUAL(wan_queue_go_on_settling(&queue, 0, UINT64_MAX), 0);
     close_queue();
@@ -233,7 +233,7 @@ static void the_events_of_a_region_move_into_its_streams_and_what_is_on_its_way_
     append_for(5, "d");
     EXPECT_EQUAL(peek(2, records), 2);
     uint32_t first = 0;
-    EXPECT_EQUAL(wan_queue_add_run(&queue, 5, 1, 4, &first), WAN_OK);
+    EXPECT_EQUAL(wan_queue_add_run(&queue, 5, 1, 4, NULL, &first), WAN_OK);
     EXPECT_EQUAL(first, 4);
     EXPECT_EQUAL(queue.partition_count, 5);
     const wan_partition *stream = &queue.partitions[first];

@@ -410,9 +410,9 @@ cdef class EventQueue:
         Returns the first one. This member leads none of them. IllegalStateError: the queue is persistent, or would have
         too many partitions."""
         check_whole(self)
-        return self.make_run(<uint16_t>region_number(region), buckets)
+        return self.make_run(<uint16_t>region_number(region), buckets, NULL)
 
-    cdef uint32_t make_run(self, uint16_t region, uint32_t buckets) except? 0:
+    cdef uint32_t make_run(self, uint16_t region, uint32_t buckets, const uint64_t *lives) except? 0:
         cdef uint32_t first = 0
         cdef wan_status status
         if self.gateway.durable != NULL:
@@ -420,7 +420,7 @@ cdef class EventQueue:
             raise IllegalStateError(f"queue {self.name!r} is persistent, and such a queue cannot follow the buckets of"
                                     " a region that several members hold in this version")
         wan_lock_take(&self.gateway.lock)
-        status = wan_queue_add_run(&self.gateway.queue, region, buckets, self.gateway.dispatchers, &first)
+        status = wan_queue_add_run(&self.gateway.queue, region, buckets, self.gateway.dispatchers, lives, &first)
         wan_lock_release(&self.gateway.lock)
         raise_for(status, f"queue {self.name!r}")
         return first
@@ -459,6 +459,20 @@ cdef class EventQueue:
         wan_lock_take(&self.gateway.lock)
         wake_dispatchers(self.gateway)
         wan_lock_release(&self.gateway.lock)
+
+    def run_of(self, str region):
+        """The first partition of the run that a region feeds now. None: it feeds none."""
+        cdef uint16_t number = <uint16_t>region_number(region)
+        cdef wan_stream_run *run
+        cdef uint32_t n
+        found = None
+        wan_lock_take(&self.gateway.lock)
+        for n in range(self.gateway.queue.run_count):
+            run = &self.gateway.queue.runs[n]
+            if run.region == number and self.gateway.queue.partitions[run.first].stream != NULL:
+                found = run.first
+        wan_lock_release(&self.gateway.lock)
+        return found
 
     def run_events(self, uint32_t first, uint32_t count):
         """How many events are queued in each of `count` partitions, from `first` on."""

@@ -200,10 +200,15 @@ cdef class CompiledRegion:
         cdef EventQueue queue
         cdef wan_feeds *fed = tail.tail.feeds
         cdef wan_feed *feeds = <wan_feed *>calloc(len(queues) + 1, sizeof(wan_feed))
+        cdef uint64_t *lives = <uint64_t *>calloc(tail.tail.bucket_count, sizeof(uint64_t))
         cdef uint32_t count = 0, n
         cdef wan_status status
-        if feeds == NULL:
+        if feeds == NULL or lives == NULL:
+            free(feeds)
+            free(lives)
             raise MemoryError(f"region {self.name!r}: no memory for its queues")
+        for n in range(tail.tail.bucket_count):
+            lives[n] = wan_read(&tail.tail.buckets[n].life)
         try:
             for queue in queues:
                 feeds[count].queue, feeds[count].lock = &queue.gateway.queue, &queue.gateway.lock
@@ -213,13 +218,14 @@ cdef class CompiledRegion:
                         feeds[count].first = fed.items[n].first
                         break
                 else:
-                    feeds[count].first = queue.make_run(self.region.number, tail.tail.bucket_count)
+                    feeds[count].first = queue.make_run(self.region.number, tail.tail.bucket_count, lives)
                 count += 1
             with nogil:
                 status = wan_tail_set_feeds(&tail.tail, feeds, count)
             raise_for(status, f"the queues of region {self.name!r}")
         finally:
             free(feeds)
+            free(lives)
         tail.fed = tuple(queues)        # Alive as long as the tail names them.
         return 0
 
