@@ -3,12 +3,15 @@ buckets, in order, each once, whatever is on its way; and whoever learns the reg
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import random
+import threading
 
 import pytest
 
 from pywan import _core
+from pywan.errors import ConnectivityError
 from pywan.testing.waiting import eventually
 from records import BATCH, check_ledger, read_batch, read_record, split_frames
 from test_core_sessions import TwoSites
@@ -235,6 +238,39 @@ def test_events_that_a_filter_looks_at_while_their_bucket_begins_anew_stay_where
     assert sorted(sent_values(data)) == (sorted(b"v%d" % n for n in range(60)) if keeps else [])
     put_some(later, 10)
     assert later.ledger()["events"] == puts + 10 and later.queue.broken is None
+
+
+def test_each_change_of_threads_that_go_on_is_queued_once_on_one_side_of_the_moment():
+    queue = queue_to(buckets=5)
+    core = region(queue)
+    made, stop = [[], []], threading.Event()
+
+    def work(who):
+        for n in itertools.count():
+            if stop.is_set():
+                return
+            while True:  # For a moment the buckets have no primary.
+                with contextlib.suppress(ConnectivityError):
+                    core.put(f"{who} {n % 50}", f"{who} {n}")
+                    break
+            made[who].append(b"%d %d" % (who, n))
+
+    threads = [threading.Thread(target=work, args=(who,)) for who in range(2)]
+    for thread in threads:
+        thread.start()
+    eventually(lambda: all(len(values) > 500 for values in made))
+    tail = share(core)
+    before = [len(values) for values in made]
+    eventually(lambda: all(len(values) > count + 500 for values, count in zip(made, before, strict=True)))
+    stop.set()
+    for thread in threads:
+        thread.join()
+    found = queued(queue, core.name)
+    assert own(queue) == [] and balanced(queue)
+    assert sorted(value for *_, value in found) == sorted(made[0] + made[1])
+    for bucket in range(BUCKETS):
+        sequences = [sequence for at, sequence, *_ in found if at == bucket]
+        assert sequences == list(range(1, tail.last(bucket) + 1))
 
 
 # Whoever learns the region
