@@ -128,7 +128,7 @@ def test_moved_events_hold_the_floor_of_the_sender_down_in_their_new_places():
 
 
 class LaterShared(TwoSites):
-    """The region of site 1 is this member's alone at first; the receiver knows the partitions of its streams, too."""
+    """The region of site 1 is this member's alone at first."""
 
     def __init__(self, buckets=BUCKETS):
         self.buckets = buckets
@@ -136,7 +136,7 @@ class LaterShared(TwoSites):
         self.region = _core.RegionCore(self.name, _core.Clock(), site=1, buckets=buckets)
         self.region.attach([self.queue])
         self.there = self.fast_region()
-        self.memory = _core.SourceMemory(self.queue.partitions + buckets)
+        self.memory = _core.SourceMemory(self.queue.partitions)
         self.reconnect()
 
     def share(self):

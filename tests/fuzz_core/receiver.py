@@ -128,6 +128,7 @@ class Member:
         """Where a stream goes on: behind what its other member sent, or behind what this one did."""
         life, last = self.receiver.known().get(partition, (0, 0))
         behind = self.through.get((partition, self.named[partition]), 0)
+        behind = behind if behind < 1 << 62 else 0  # A section with spoiled numbers.
         return (max(last, behind) if life == self.lives.get(partition) and last < 1 << 39 else behind) + 1
 
     def batch_frame(self) -> bytes:
