@@ -31,8 +31,14 @@ class Gauge(NamedTuple):
 SENDER_GAUGES = (
     Gauge(
         "event_queue_size",
-        "events that wait or are on their way; a stopped serial sender shows 0, and keeps its events",
-        lambda sender, counts: sender.queue_size,
+        "events that wait or are on their way, and that this member sends; a stopped serial sender shows 0, and keeps its"
+        " events",
+        lambda sender, counts: sender.local_queue_size if sender.is_running or sender.attributes.parallel else 0,
+    ),
+    Gauge(
+        "secondary_event_queue_size",
+        "events of which this member has a copy, while another one sends them",
+        lambda sender, counts: sender.secondary_queue_size,
     ),
     Gauge(
         "event_queue_bytes", "the bytes of the events in the queue, as laid out", lambda sender, counts: counts["bytes"]
@@ -103,7 +109,10 @@ def _counted(rows: Iterable[Counter], counts: Mapping[str, int]) -> dict[str, in
 def sender_statistics(sender: Any, counts: Mapping[str, int]) -> dict[str, int]:
     """Returns GatewaySenderStatistics."""
     gauges = {gauge.name: gauge.read(sender, counts) for gauge in SENDER_GAUGES}
-    return {**_counted(_core.queue_counter_rows(), counts), **gauges}
+    statistics = {**_counted(_core.queue_counter_rows(), counts), **gauges}
+    if sender.is_secondary:  # As Geode's: what it holds for the primary counts as queued once it is primary.
+        statistics["events_queued"] = 0
+    return statistics
 
 
 def receiver_statistics(counts: Mapping[str, int]) -> dict[str, int]:

@@ -314,3 +314,92 @@ def test_a_filter_is_asked_once_at_the_member_that_leads_the_key(tmp_path):
         asked = sum(each.ask("asked") for each in both.ny.living().values())
         assert asked == 1000
         assert both.ny.sum_of("ln", "events_filtered") == 500
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize(("parallel", "region"), WAYS)
+@pytest.mark.parametrize(("once", "calls"), [(False, 2000), (True, 1000)])
+def test_acknowledged_events_are_told_at_each_copy_or_once(tmp_path, parallel, region, once, calls):
+    filters = {"gateway_event_filters": ["wan_site:HeardAcknowledgements"], "acknowledge_once": once}
+    with sites(tmp_path, region, parallel=parallel, **filters) as both:
+        both.ny.living()["a"].ask("put_many", "data", 0, 1000)
+        both.wait_remote(1000)
+        both.wait_empty()
+        eventually(
+            lambda: sum(each.ask("acknowledged") for each in both.ny.living().values()) == calls,
+            what=f"{calls} calls of after_acknowledgement",
+        )
+
+
+@pytest.mark.whole
+def test_the_statistics_of_a_serial_sender_are_those_of_its_primary(tmp_path):
+    with sites(tmp_path, REPLICATE, batch_size=10, dispatcher_threads=1) as both:
+        first = both.wait_primary()
+        second = ({"a", "b"} - {first}).pop()
+        both.ny.living()["a"].ask("put_many", "data", 0, 1000)
+        both.wait_remote(1000)
+        both.wait_empty()
+        members = both.ny.living()
+        one, other = members[first].ask("statistics", "ln"), members[second].ask("statistics", "ln")
+        assert [one[f"events_{what}"] for what in ("received", "queued", "distributed")] == [1000] * 3
+        assert one["batches_distributed"] >= 100 and one["event_queue_size"] == 0
+        assert other["events_received"] == 1000 and other["events_queued"] == 0
+        members[first].kill()
+        members[second].ask("put_many", "data", 1000, 500)
+        both.wait_remote(1500)
+        both.wait_empty()
+        now = members[second].ask("statistics", "ln")
+        assert now["events_received"] >= 1500 and now["events_queued"] >= 500 and now["events_distributed"] >= 500
+
+
+@pytest.mark.whole
+def test_the_sizes_of_a_parallel_sender_by_member_sum_to_what_was_put(tmp_path):
+    alone = {**PARTITION, "redundant_copies": 0}
+    with sites(tmp_path, alone, parallel=True) as both:
+        for each in both.ny.living().values():
+            each.sender("ln", "pause")
+        both.ny.living()["a"].ask("put_many", "data", 0, 100)
+        assert both.ny.sum_of("ln", "event_queue_size") == 100
+        assert both.ny.sum_of("ln", "secondary_event_queue_size") == 0
+        for each in both.ny.living().values():
+            each.sender("ln", "resume")
+        both.wait_remote(100)
+        both.wait_empty()
+        assert both.ny.sum_of("ln", "event_queue_size") == 0
+
+
+@pytest.mark.whole
+def test_what_copies_hold_is_what_their_primaries_hold_over_a_restart_and_a_new_primary(tmp_path):
+    with sites(tmp_path, PARTITION, parallel=True) as both:
+        for each in both.ny.living().values():
+            each.sender("ln", "pause")
+        both.ny.living()["a"].ask("put_many", "data", 0, 100)
+        both.ny.living()["b"].kill()
+        eventually(lambda: both.sizes()["a"] == (100, 100, 0), what="all events at the member that is left")
+        sender = {"id": "ln", "remote_distributed_system_id": 2, "batch_time_interval": 20, "parallel": True}
+        both.ny.start_member("b", senders=[sender])
+        both.ny.living()["b"].sender("ln", "pause")
+        both.ny.wait_shared("data", BUCKETS, 2)
+        eventually(
+            lambda: sum(both.ny.sum_of("ln", f"{which}event_queue_size") for which in ("", "secondary_")) == 200,
+            what="each event at both members",
+        )
+        assert both.ny.sum_of("ln", "secondary_event_queue_size") == 100
+        for each in both.ny.living().values():
+            each.sender("ln", "resume")
+        both.wait_remote(100)
+        both.wait_empty()
+
+
+@pytest.mark.whole
+def test_a_sender_that_is_destroyed_on_one_member_is_gone_there_alone(tmp_path):
+    with WanSite(tmp_path, 1, regions=[]) as ny:
+        made = {"id": "ln", "remote_distributed_system_id": 2}
+        one, other = (ny.start_member(name, senders=[made]) for name in ("a", "b"))
+        one.sender("ln", "destroy")
+        with pytest.raises(AssertionError, match="has no gateway sender 'ln'"):
+            one.sender("ln", "is_running")
+        eventually(lambda: other.sender("ln", "is_primary"), what="the other member as primary")
+        other.ask("create", "region", **{**REPLICATE, "gateway_sender_ids": ["ln"]})
+        with pytest.raises(AssertionError, match="is attached to region data"):
+            other.sender("ln", "destroy")

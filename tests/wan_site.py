@@ -84,6 +84,15 @@ class EvenKeys(pywan.GatewayEventFilter):
         return int(event.key.split()[-1]) % 2 == 0
 
 
+class HeardAcknowledgements(pywan.GatewayEventFilter):
+    """Counts the events that it is told were acknowledged."""
+
+    count = 0
+
+    def after_acknowledgement(self, event: Any) -> None:
+        type(self).count += 1
+
+
 class WanProcess(SiteProcess):
     def locate(self, name: str, port: int, dir: str, **more: Any) -> int:
         self._locator = pywan.Locator(name, port=port, dir=dir, **more).start()
@@ -135,6 +144,10 @@ class WanProcess(SiteProcess):
     def asked(self) -> int:
         """Returns how often `EvenKeys` was asked in this process."""
         return EvenKeys.asked
+
+    def acknowledged(self) -> int:
+        """Returns how often `HeardAcknowledgements` was called in this process."""
+        return HeardAcknowledgements.count
 
     def size(self, region: str) -> int:
         return len(self.cache.region(region))

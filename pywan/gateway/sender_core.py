@@ -108,6 +108,11 @@ class SenderCore:
         """Whether this member sends its events."""
         return self.is_running and self._is_primary()
 
+    @property
+    def is_secondary(self) -> bool:
+        """Whether it is serial, and another member sends its events."""
+        return not self.attributes.parallel and self.is_running and not self._is_primary()
+
     def note_elsewhere(self, runs: bool) -> bool:
         """Notes whether it runs on another member of the site. Returns whether it takes events now and did not before,
         or the other way round."""

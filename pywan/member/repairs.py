@@ -30,7 +30,15 @@ class ClockRepairs:
         """Runs a repair, and yields its report again and again: the last time when the repair is done."""
         self._state.check_open()
         names = [regions] if isinstance(regions, str) else list(regions)
-        wanted = [self._regions.get(name) for name in names] or self._regions.all()
+        wanted = [self._regions.get(name) for name in names]
+        for region in wanted:
+            if region.route is not None:
+                raise IllegalStateError(
+                    f"region {region.name!r} is on several members, and the stamps of such a region are not repaired in"
+                    " this version; nothing was changed. Restart the member whose clock was ahead: the others have its"
+                    " entries, which keep their stamps, and later puts win over them"
+                )
+        wanted = wanted or [region for region in self._regions.all() if region.route is None]
         others = [region for region in self._regions.all() if region not in wanted]
         if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 <= timeout <= MAX_WAIT_S:
             raise ConfigurationError(
@@ -63,7 +71,8 @@ class ClockRepairs:
                 repair = ClockRepair(
                     clock,
                     regions,
-                    self._senders.cores(),
+                    # What waits for a region of several members keeps its stamps, as that region does.
+                    [core for core in self._senders.cores() if not core.queue.runs()],
                     site=self._state.site,
                     others=others,
                     dry_run=dry_run,
