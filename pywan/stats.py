@@ -31,8 +31,8 @@ class Gauge(NamedTuple):
 SENDER_GAUGES = (
     Gauge(
         "event_queue_size",
-        "events that wait or are on their way, and that this member sends; a stopped serial sender shows 0, and keeps its"
-        " events",
+        "events that wait or are on their way, and that this member sends; a stopped serial sender shows 0, and keeps"
+        " its events",
         lambda sender, counts: sender.local_queue_size if sender.is_running or sender.attributes.parallel else 0,
     ),
     Gauge(

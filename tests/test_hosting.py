@@ -125,6 +125,18 @@ def test_a_region_that_gets_a_persistent_sender_is_not_for_a_second_member_until
             region.alter(gateway_sender_ids=["ln"])
 
 
+def test_a_region_about_which_a_resolver_is_asked_is_on_one_member(site, member, tmp_path):
+    member.create_region("data")
+    member.set_conflict_resolver(pywan.GatewayConflictResolver())
+    with pywan.Cache("b", locators=str(site.address), dir=tmp_path / "b") as other:
+        with pytest.raises(IllegalStateError, match="a conflict resolver is asked about it"):
+            other.create_region("data")
+        member.set_conflict_resolver(None)
+        other.create_region("data")
+        with pytest.raises(IllegalStateError, match="a conflict resolver is asked about it"):
+            member.set_conflict_resolver(pywan.GatewayConflictResolver())
+
+
 def test_a_member_that_closes_leaves_the_view_at_once(site, member):
     with pywan.Cache("b", locators=str(site.address)):
         assert set(in_view(site)) == {"a", "b"}

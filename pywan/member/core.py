@@ -240,7 +240,7 @@ class MemberCore:
             self.regions.find,
             self._call_timeout_s,
             self._backlog_bytes,
-            persistent_sender=self.regions.persistent_sender,
+            why_only_once=self.regions.why_only_once,
             gives_up=self.give_up,
         )
         self.sharing.sender_changed = self.senders.changed

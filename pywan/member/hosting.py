@@ -28,23 +28,31 @@ def silence_limit_ms(made: RegionAttributes) -> int:
     return -1 if made.is_replicated or made.redundant_copies else SILENCE_LIMIT_MS
 
 
-def site_attributes(
-    made: RegionAttributes, *, persistent_sender: str | None = None, senders: str = ""
-) -> tables.RegionAttributes:
-    """Returns what all members of the site must say alike of the region.
+def why_only_once(made: RegionAttributes, persistent_sender: str | None, has_resolver: bool) -> str:
+    """Returns why only one member can have the region; empty: several can.
 
     Args:
         made: The region's attributes.
         persistent_sender: The id of a sender with a log that takes its events. None: there is none.
+        has_resolver: Whether the member has a conflict resolver.
+    """
+    if made.is_persistent:
+        return "it is persistent"
+    if persistent_sender is not None:
+        return f"its sender {persistent_sender} is persistent"[:ONLY_ONCE_MAX]
+    if made.async_event_queue_ids:
+        return "it has asynchronous event queues"
+    return "a conflict resolver is asked about it" if has_resolver else ""
+
+
+def site_attributes(made: RegionAttributes, *, only_once: str = "", senders: str = "") -> tables.RegionAttributes:
+    """Returns what all members of the site must say alike of the region.
+
+    Args:
+        made: The region's attributes.
+        only_once: As `why_only_once` returns it.
         senders: The ids of its senders, as all say them alike.
     """
-    only_once = ""
-    if made.is_persistent:
-        only_once = "it is persistent"
-    elif persistent_sender is not None:
-        only_once = f"its sender {persistent_sender} is persistent"[:ONLY_ONCE_MAX]
-    elif made.async_event_queue_ids:
-        only_once = "it has asynchronous event queues"
     return tables.RegionAttributes(
         tables.Kind.PARTITION if made.is_partitioned else tables.Kind.REPLICATE,
         total_num_buckets=made.total_num_buckets,

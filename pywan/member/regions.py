@@ -21,6 +21,7 @@ from pywan.config.rules import validate_attachment, validate_colocation
 from pywan.errors import IllegalStateError, RegionNotFoundError
 from pywan.gateway.logs import FLUSH_LIMIT_MS
 from pywan.gateway.sender_core import SenderCore
+from pywan.member.hosting import why_only_once
 from pywan.member.state import MemberState
 from pywan.member.stores import DiskStores
 from pywan.region.member_region import MemberRegion
@@ -34,7 +35,7 @@ class RegionHosting(Protocol):
 
     def hosting(self, made: RegionAttributes) -> None: ...
     def altering(self, made: RegionAttributes, altered: RegionAttributes) -> None: ...
-    def claim(self, made: RegionAttributes, sender: str) -> None: ...
+    def claim(self, made: RegionAttributes, only_once: str) -> None: ...
     def hosted(self, region: MemberRegion) -> None: ...
     def unhosted(self, made: RegionAttributes) -> None: ...
     def is_of_several(self, made: RegionAttributes) -> bool: ...
@@ -168,7 +169,15 @@ class Regions:
 
     def set_resolver(self, resolver: Any) -> None:
         """Sets the conflict resolver of all regions. It may be a class, an instance or the name of a class. None: no
-        resolver."""
+        resolver.
+
+        IllegalStateError: several members have one of the regions, or may have it, and their changes ask no resolver in
+        this version. Nothing was changed.
+        """
+        if self.hosting is not None:
+            for region in self.all():
+                made = region.attributes
+                self.hosting.claim(made, why_only_once(made, self.persistent_sender(made), resolver is not None))
         with self._state.lock:
             self._resolver = (
                 None
@@ -209,6 +218,10 @@ class Regions:
         """Returns the id of a sender with a log that takes the events of a region. None: there is none."""
         return next((each.id for each in self._named_by(made) if each.attributes.enable_persistence), None)
 
+    def why_only_once(self, made: RegionAttributes) -> str:
+        """Returns why only one member can have a region; empty: several can."""
+        return why_only_once(made, self.persistent_sender(made), self._resolver is not None)
+
     def claim(self, made: SenderAttributes) -> None:
         """A sender is about to be created. A region that names it is this member's alone from now on, if the sender has
         a log. GatewaySenderConfigurationError: another member has the region, or may have it."""
@@ -216,7 +229,7 @@ class Regions:
             return
         for region in self.of_sender(made.core_id):
             try:
-                self.hosting.claim(region.attributes, made.id)
+                self.hosting.claim(region.attributes, why_only_once(region.attributes, made.id, has_resolver=False))
             except IllegalStateError as error:
                 raise made.error(f"{made.what} is persistent: {error}") from None
 

@@ -75,14 +75,14 @@ class SharedRegions:
         call_timeout_s: float | None = None,
         backlog_bytes: int = BACKLOG_MEMORY_MB << 20,
         *,
-        persistent_sender: Callable[[RegionAttributes], str | None] = lambda made: None,
+        why_only_once: Callable[[RegionAttributes], str] = lambda made: "",
         gives_up: Callable[[str], object] | None = None,
     ) -> None:
         """`call_timeout_s`: for how long a call is tried. None: as `member-timeout` says. `backlog_bytes`: the limit of
-        the member's budget (docs/decisions/0078). `persistent_sender`: returns the id of a sender with a log that a
-        region names. `gives_up`: called with the reason if the copies' thread cannot go on."""
+        the member's budget (docs/decisions/0078). `why_only_once`: returns why only one member can have a
+        region. `gives_up`: called with the reason if the copies' thread cannot go on."""
         self._agent, self._find, self._gives_up = agent, find, gives_up
-        self._persistent_sender = persistent_sender
+        self._why_only_once = why_only_once
         self.budget = _core.MemoryBudget(backlog_bytes)
         self._lock = threading.RLock()  # Guards the regions. Nobody waits for another process under it.
         self._regions: dict[str, _Shared] = {}
@@ -136,7 +136,7 @@ class SharedRegions:
 
     def _told(self, made: RegionAttributes) -> SharedAttributes:
         """Returns what all members of the site must say alike of the region."""
-        return site_attributes(made, persistent_sender=self._persistent_sender(made), senders=ids_of(made))
+        return site_attributes(made, only_once=self._why_only_once(made), senders=ids_of(made))
 
     def hosting(self, made: RegionAttributes) -> None:
         """A region is about to be created. IllegalStateError: the site does not allow it, and says why.
@@ -164,10 +164,10 @@ class SharedRegions:
         if is_of_site(made):
             self._tell_anew(made, self._told(made), self._told(altered))
 
-    def claim(self, made: RegionAttributes, sender: str) -> None:
-        """A sender with a log is about to take the events of a region. IllegalStateError: another member has it."""
+    def claim(self, made: RegionAttributes, only_once: str) -> None:
+        """A region is about to become one that only one member can have. IllegalStateError: another member has it."""
         if is_of_site(made):
-            told = site_attributes(made, persistent_sender=sender, senders=ids_of(made))
+            told = site_attributes(made, only_once=only_once, senders=ids_of(made))
             self._tell_anew(made, self._told(made), told)
 
     def _tell_anew(self, made: RegionAttributes, before: SharedAttributes, told: SharedAttributes) -> None:
