@@ -286,6 +286,9 @@ def test_a_sender_is_created_alike_on_all_members(tmp_path):
             with pytest.raises(AssertionError, match=f"gateway sender ln: {name.replace('_', '-')} is .* here and"):
                 other.ask("create", "gateway_sender", **{**made, **differs})
         other.ask("create", "gateway_sender", **made, batch_size=7)
+        other.sender("ln", "alter", alert_threshold=10)
+        with pytest.raises(AssertionError, match="alert-threshold is 0 here and 10 at the other members"):
+            ny.start_member("c", senders=[made])
 
 
 @pytest.mark.whole

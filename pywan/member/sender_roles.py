@@ -111,9 +111,11 @@ class SenderRoles:
     def __init__(self, agent: RoleAgent, sharing: RoleSharing, make_region: Callable[[RegionAttributes], MemberRegion]):
         self._agent, self._sharing, self._make_region = agent, sharing, make_region
         self._running: set[str] = set()
+        self._words: dict[str, str] = {}  # By id: what was told of a sender last.
 
     def _told(self, made: SenderAttributes) -> SharedAttributes:
-        return replace(site_attributes(self._region_attributes(made.id)), senders=words_of(made))
+        words = self._words[made.id] = words_of(made)
+        return replace(site_attributes(self._region_attributes(made.id)), senders=words)
 
     @staticmethod
     def _region_attributes(id: str) -> RegionAttributes:
@@ -142,10 +144,17 @@ class SenderRoles:
         weight = EQUAL_WEIGHT_MB if made.id in self._running else 0
         self._agent.host(role_name(made.id), self._told(made), weight)
 
+    def altered(self, made: QueueAttributes) -> None:
+        """The sender was altered. Others may have what it was before for a while. It returns at once."""
+        if is_shared_sender(made) and isinstance(made, SenderAttributes) and words_of(made) != self._words.get(made.id):
+            weight = EQUAL_WEIGHT_MB if made.id in self._running else 0
+            self._agent.host(role_name(made.id), self._told(made), weight, timeout=0.0)
+
     def forget(self, made: QueueAttributes) -> None:
         """The sender is destroyed, or was not created."""
         if is_shared_sender(made):
             self.stopped(made)
+            self._words.pop(made.id, None)
             self._agent.unhost(role_name(made.id))
 
     def started(self, made: QueueAttributes) -> None:

@@ -212,8 +212,10 @@ class Senders:
             (self.roles.started if core.is_running else self.roles.stopped)(core.attributes)
 
     def changed(self, core: SenderCore) -> None:
-        """Tells the regions of a sender that it was started or stopped: they stamp events with the sites that will be
-        reached."""
+        """Tells the regions of a sender that it was started, stopped or altered: they stamp events with the sites that
+        will be reached."""
+        if self.roles is not None:
+            self.roles.altered(core.attributes)
         for region in self._regions.of_sender(core.id):
             self._regions.attach(region)
 

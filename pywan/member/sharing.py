@@ -25,6 +25,7 @@ from pywan.coordination.tables import (
     BucketKey,
     Incarnation,
     RegionAttributes as SharedAttributes,
+    is_role,
 )
 from pywan.copies.member_copies import MemberCopies
 from pywan.errors import IllegalStateError
@@ -54,6 +55,7 @@ class _Shared:
         self.alone: dict[int, Bucket] = {}  # The newest decisions under which this member alone had all buckets.
         self.tail: _core.Tail | None = None  # None: this member alone has the region, by decision.
         self.table: BucketTable | None = None
+        self.other_senders: str | None = None  # What another member names as its senders, once that was said.
         # None: its listeners are told of the buckets that this member leads, or it is replicated.
         self.interest = Interest(region.attributes) if hears_all(region.attributes) else None
 
@@ -325,6 +327,20 @@ class SharedRegions:
             decided = {number: shared.buckets.get(number) for number in numbers}
             self._feeding.see(shared.region.name, self._me, decided)
 
+    def _say_other_senders(self, shared: _Shared, told: SharedAttributes) -> None:
+        """Logs that another member has given the region other senders than this one."""
+        mine = ids_of(shared.region.attributes)
+        if told.senders == mine or is_role(shared.region.name) or told.senders == shared.other_senders:
+            return
+        shared.other_senders = told.senders
+        log.warning(
+            "region %s: its senders are %s here, and %s at another member: an event enters the queues of the senders"
+            " that the member has which leads its bucket; alter the region alike on all members",
+            shared.region.name,
+            mine or "none",
+            told.senders or "none",
+        )
+
     def _say_elsewhere(self, ids: set[str]) -> None:
         """Tells serial senders of this member whether they run on another one."""
         for sender in self._feeding.note_elsewhere(ids, self._me):
@@ -356,6 +372,9 @@ class SharedRegions:
                 moved = self._feeding.see_members(tables.members)
                 ids |= moved
                 self._say_elsewhere(moved)
+            for name, attributes in tables.regions:
+                if attributes is not None and name in self._regions:
+                    self._say_other_senders(self._regions[name], attributes)
             gone = {name for name, attributes in tables.regions if attributes is None} & self._regions.keys()
             changed: dict[str, set[int]] = {name: set() for name, _ in tables.regions if name in self._regions}
             for key, bucket in tables.buckets:
