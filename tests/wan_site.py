@@ -115,6 +115,10 @@ class WanProcess(SiteProcess):
     def put_many(self, region: str, first: int, count: int, text: str = "value") -> None:
         self.cache.region(region).put_all({f"key {n}": f"{text} {n}" for n in range(first, first + count)})
 
+    def columns(self, region: str, count: int, round: int) -> None:
+        keys = [f"{round} key {n:09}" for n in range(count)]
+        self.cache.region(region).put_columns(keys, [key * 5 for key in keys])
+
     def put_each(self, region: str, first: int, count: int, text: str = "value") -> None:
         target = self.cache.region(region)
         for n in range(first, first + count):
