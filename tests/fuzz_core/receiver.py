@@ -19,12 +19,15 @@ from records import BYE, PING, REGION, REWIND, UPDATE, read_ack, split_frames
 from .grammar import BATCH, FRAME_ACK, SectionPlan, frame, odd_number, payload_of, plan_records, spoil
 
 PARTITIONS = 4
+BUCKETS = 3
+NAMES = ((1, b"fast"), (2, b"slow"), (3, b"shared"))
 _names = itertools.count()
 
 
 class Receiver:
-    """A receiver's memory with two regions, over one connection after another. The changes of one region go through the
-    user's Python.
+    """A receiver's memory with three regions, over one connection after another. The changes of one region go through
+    the user's Python. Another one is shared, and this member leads all of its buckets but one, of which it loses its
+    part now and then: what is on its way then is not acknowledged.
     """
 
     def __init__(self, source: Random) -> None:
@@ -36,10 +39,24 @@ class Receiver:
             name: _core.RegionCore(f"fuzz{next(_names)}", clock, site=2, stores=True) for name in ("fast", "slow")
         }
         self.regions["slow"].set_callback_path(lambda *change: None)
+        self.share(clock)
         self.applied: set[tuple[int, int]] = set()  # (partition, sequence) of the slow region.
         self.failing: set[tuple[int, int]] = set()  # Events that may fail, of all that came.
         self.at = [1] * PARTITIONS  # Where each partition goes on.
         self.connect()
+
+    def share(self, clock: _core.Clock) -> None:
+        region = self.regions["shared"] = _core.RegionCore(f"fuzz{next(_names)}", clock, site=2, buckets=BUCKETS)
+        self.tail, self.epoch = _core.Tail(BUCKETS, region.shards), 0
+        self.lead()
+        region.share(self.tail, None)
+
+    def lead(self) -> None:
+        """Takes the lead of all buckets, under a new epoch."""
+        self.epoch += 1
+        for bucket in range(BUCKETS):
+            for role in (_core.TAIL_TAKING_OVER, _core.TAIL_PRIMARY):
+                self.tail.set_role(bucket, role, 1, self.epoch)
 
     def connect(self) -> None:
         self.session = _core.ReceiverSession(self.memory, self.counts, self.regions.get, self.apply)
@@ -66,7 +83,7 @@ class Receiver:
                 first += source.randrange(1, 5)  # A gap.
             through = first + source.choice((0, 1, 5, 30, 30, 1 << 40 if kind > 0.97 else 30))
             plan = SectionPlan(partition, first, through, source.choice((0, max(0, first - 1), max(0, first - 5))))
-            plan_records(source, plan, [1, 1, 2, 3], 12)
+            plan_records(source, plan, [1, 1, 2, 3, 3, 4], 12)
             if kind > 0.5 and plan.sequences:
                 plan.through = plan.sequences[-1]
             if source.random() < 0.05:
@@ -102,8 +119,8 @@ class Receiver:
             return frame(
                 source,
                 REGION,
-                source.choice((b"fast", b"slow", b"absent", b"\xff", b"n" * 1025)),
-                source.choice((1, 2, 3, odd_number(source, 3))),
+                source.choice((b"fast", b"slow", b"shared", b"absent", b"\xff", b"n" * 1025)),
+                source.choice((1, 2, 3, 4, odd_number(source, 3))),
             )
         if kind < 0.09:
             return frame(
@@ -118,6 +135,10 @@ class Receiver:
         data = b"".join(self.any_frame() for _ in range(self.source.choice((1, 1, 3))))
         self.happened: list[int] = []
         before = self.memory.last()
+        if self.source.random() < 0.1:
+            self.tail.set_role(self.source.randrange(BUCKETS), _core.TAIL_COPY, 1, self.epoch)
+        elif self.source.random() < 0.2:
+            self.lead()
         ended = False
         try:
             if self.source.random() < 0.1:
@@ -126,7 +147,13 @@ class Receiver:
             self.session.receive_data(data)
         except ProtocolError:
             ended = True
-        answers = split_frames(self.session.data_to_send())
+        sent = b""
+        try:
+            while more := self.session.data_to_send():
+                sent += more
+        except ProtocolError:
+            ended = True
+        answers = split_frames(sent)
         last = self.memory.last()
         assert all(new >= old for new, old in zip(last, before, strict=True)), (before, last)
         assert len(self.happened) <= len(self.failing), "more was applied than came"
@@ -139,19 +166,23 @@ class Receiver:
                 self.at[partition] = last[partition] + 1
         if ended:
             self.connect()
-            self.session.receive_data(
-                b"".join(frame(self.source, REGION, name, n) for n, name in ((1, b"fast"), (2, b"slow")))
-            )
+            self.session.receive_data(b"".join(frame(self.source, REGION, name, n) for n, name in NAMES))
 
     def check_ack(self, answer: Any) -> None:
         assert answer.id in self.sent and answer.id >= self.acked, f"an acknowledgement of batch {answer.id}"
+        batches = [self.sent[number] for number in range(self.acked, answer.id + 1)]
         self.acked = answer.id + 1
-        plans = self.sent[answer.id]
         _, _, failures = read_ack(answer.payload)
-        carried = [(p.partition, s) for p in plans for s in p.carried]
+        carried = [(p.partition, s) for plans in batches for p in plans for s in p.carried]
         told = [(partition, sequence) for partition, _, sequence in failures]
         assert len(set(told)) == len(told), f"{len(told)} failures are told, {len(set(told))} different ones"
-        assert set(told) <= set(carried), f"failures of events that the batch did not carry: {set(told) - set(carried)}"
+        assert set(told) <= set(carried), f"failures of events that no batch carried: {set(told) - set(carried)}"
+        places = [carried.index(each) for each in told]
+        assert places == sorted(places), f"failures in another order than the events: {told}"
+        for plans in batches:
+            self.check_batch(plans)
+
+    def check_batch(self, plans: list[SectionPlan]) -> None:
         partitions = [p.partition for p in plans]
         assert plans and len(set(partitions)) == len(partitions), (
             f"a batch with sections of partitions {partitions} was acknowledged"
@@ -179,7 +210,7 @@ def packed_frame(source: Random, payload: bytes, number: int, count: int) -> byt
 
 def run(source: Random) -> None:
     receiver = Receiver(source)
-    receiver.session.receive_data(b"".join(frame(source, REGION, name, n) for n, name in ((1, b"fast"), (2, b"slow"))))
+    receiver.session.receive_data(b"".join(frame(source, REGION, name, n) for n, name in NAMES))
     for _ in range(source.choice((3, 10, 30))):
         receiver.step()
 

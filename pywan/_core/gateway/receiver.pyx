@@ -1,20 +1,26 @@
 # Owns one connection's way from bytes to the region tables. `ReceiverSession` knows no socket and no clock: bytes and
 # `now` come in, bytes and the next deadline go out.
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free, realloc
-from libc.string cimport memcpy, memset
+from libc.stdlib cimport calloc, free, qsort, realloc
+from libc.string cimport memset
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from pywan._core.c_base cimport *
+from pywan._core.c_copies cimport *
 from pywan._core.c_record cimport *
 from pywan._core.c_tables cimport *
 from pywan._core.c_region cimport *
 from pywan._core.c_system cimport *
 from pywan._core.base.clock cimport Clock
+from pywan._core.calls.call_events cimport (
+    EventCalls, add_to_run, drop_round, event_place, failed_event, is_applied_here, note_applied_here, shared_out,
+    wait_until_counted)
+from pywan._core.region.apply_event cimport EVENT_LOST, EVENT_NOT_TAKEN, is_event_ahead, region_apply_event
 from pywan._core.wire.lz4 cimport lz4_load, lz4_unpack
-from pywan._core.region.put cimport change_from_record, origin_from_record, region_change
+from pywan._core.region.put cimport (
+    change_from_record, origin_from_record, region_change, region_is_full, region_relieve)
 from pywan._core.region.region cimport RegionCore
 from pywan._core.region.region_state cimport origin, region_core
-from pywan._core.wire.session cimport ENDED_CLOSED, ENDED_STOPPED, ENDED_TOLD, GOES_ON, Session
+from pywan._core.wire.session cimport ENDED_CLOSED, ENDED_STOPPED, ENDED_TOLD, GOES_AGAIN, GOES_ON, Session
 from pywan._core.gateway.source_memory cimport (
     FAILURES_KEPT, FAILURES_KEPT_ALL, ReceiverCounts, SourceMemory, applied_slot, first_failure, forget_failures,
     remember_failure)
@@ -39,6 +45,11 @@ cdef enum:
     PROGRESS_US = 1000000
     # It looks at the clock after at most so many records, and after each one with user's Python on the way.
     PROGRESS_RECORDS = 256
+    # A round of events of shared regions ends with so many events, or so many bytes that go to other members, though
+    # more are here. One event may be longer; then it goes alone.
+    ROUND_EVENTS = 16384
+    ROUND_BYTES = 8 << 20
+    FULL_SLICE_MS = 20              # A wait for memory is so long at a time.
 
 
 cdef enum:
@@ -50,11 +61,14 @@ APPLY_DONE, APPLY_LOST = <int>APPLIED, <int>LOST       # What `callback_apply` r
 cdef struct region_slot:
     region_core *core           # NULL: it was not found at the last look.
     uint64_t looked_batch       # The batch of this connection in which it was last looked up.
+    shared_out *shared          # What is shared out of it. NULL: nothing was, since it was looked up.
 
 
 cdef struct covered_section:
     uint64_t through            # 0: there was no section yet.
     uint64_t batch
+    # Not 0: all events through this one were handled, and the source's memory hears of it when the round ends.
+    uint64_t handled
 
 
 cdef class ReceiverSession(Session):
@@ -70,7 +84,19 @@ cdef class ReceiverSession(Session):
     cdef object on_floors
     cdef object on_no_memory        # Called for each event for which there was no memory.
     cdef dict names, cores
-    cdef set told_shared            # Numbers of regions that refuse events because several members hold them.
+    # Events of regions that several members hold are handled in rounds (docs/decisions/0088). A round ends when there
+    # is nothing more to read: then the session waits once until all that it has handled counts, and acknowledges the
+    # newest batch.
+    cdef list shared_calls          # EventCalls, one for each such region.
+    cdef wan_buffer shares          # The shared_out of each, a pointer.
+    cdef wan_buffer waiting         # The partitions whose `covered.handled` is not 0, uint32_t.
+    cdef uint64_t round_events      # Events of the round that are for shared regions.
+    cdef uint64_t round_bytes       # Bytes of those that go to other members.
+    cdef bint is_unacknowledged     # A batch that was handled as a whole waits for the end of the round.
+    cdef uint64_t newest_id         # The newest one of them, and when the work on it began.
+    cdef uint64_t newest_began_us
+    cdef wan_receiver_counts held   # What the events of the round add to `own` when they count.
+    cdef uint64_t handled_events    # Events of this connection: numbers them in their order.
     # Regions that were replaced when batch `replaced_batch` looked them up anew. They are kept alive until the next
     # such batch.
     cdef list replaced
@@ -86,7 +112,8 @@ cdef class ReceiverSession(Session):
     cdef wan_clock *clock           # The clock of the regions of this member. NULL: no region was looked up yet.
     cdef Clock clock_holder         # Keeps the clock alive.
     cdef uint64_t now_ms            # The time at the start of the batch, or at a later look.
-    cdef wan_failure *failures      # Failures of the batch in work: at most as many as it has records.
+    # Failures of the batches that are not acknowledged: at most as many as they have records.
+    cdef failed_event *failures
     cdef size_t failure_count, failure_capacity
     cdef covered_section *covered      # By partition: its last section on this connection.
     cdef int contested_flag
@@ -109,7 +136,7 @@ cdef class ReceiverSession(Session):
         self.mount = mount
         self.memory, self.counts, self.find_region, self.callback_apply = memory, counts, find_region, callback_apply
         self.on_floors, self.on_no_memory = on_floors, on_no_memory
-        self.names, self.cores, self.replaced, self.told_shared = {}, {}, [], set()
+        self.names, self.cores, self.replaced, self.shared_calls = {}, {}, [], []
         self.credit_bytes, self.max_drift_ms = credit_bytes, max_drift_ms
         self.speaks_last = True
         self.born = wan_forks
@@ -123,6 +150,8 @@ cdef class ReceiverSession(Session):
         free(self.failures)
         free(self.covered)
         wan_buffer_close(&self.unpacked)
+        wan_buffer_close(&self.shares)
+        wan_buffer_close(&self.waiting)
 
     def stop(self):
         """Makes `run` return soon, after the event in work. A batch that was not applied as a whole is not
@@ -161,6 +190,7 @@ cdef class ReceiverSession(Session):
             self.names[number] = name
             self.regions[number].core = NULL
             self.regions[number].looked_batch = 0
+            self.regions[number].shared = NULL
             return 1
         except BaseException as error:
             wan_note(WAN_CORRUPT, "region number %u has a name that is not text", number)
@@ -170,6 +200,7 @@ cdef class ReceiverSession(Session):
         cdef RegionCore core
         try:
             self.regions[number].looked_batch = self.batch
+            self.regions[number].shared = NULL
             found = self.find_region(self.names[number])
             if self.replaced_batch != self.batch:
                 self.replaced_batch = self.batch
@@ -208,12 +239,7 @@ cdef class ReceiverSession(Session):
 
     cdef inline bint is_ahead(self, const wan_record *record) noexcept nogil:
         """Whether the record's stamp is too far in the future. Its region was looked up before."""
-        if wan_stamp_ms(record.stamp) <= self.now_ms + self.max_drift_ms:
-            return False
-        if not record.flags & WAN_FLAG_GIVEN:
-            wan_clock_hear(self.clock, record.stamp)        # Our own clock may be the one that is wrong.
-        self.now_ms = wan_clock_receiving_ms(self.clock)
-        return wan_stamp_ms(record.stamp) > self.now_ms + self.max_drift_ms
+        return is_event_ahead(self.clock, record, &self.now_ms, self.max_drift_ms)
 
     cdef int apply_one(self, region_core *core, const wan_record *record, uint64_t hash, uint32_t partition,
                        uint64_t sequence,
@@ -227,8 +253,7 @@ cdef class ReceiverSession(Session):
         if self.is_ahead(record):
             return WAN_FAILED_FUTURE_STAMP
         if core.tail != NULL:
-            self.note_shared(record.region)
-            return WAN_FAILED_OTHER
+            return self.apply_shared(core, record, hash, partition, sequence, possible_duplicate)
         if wan_flag_read(&core.durable):
             wan_flag_set(&self.memory.must_wait, 1)
         change_from_record(&change, record, hash)
@@ -239,6 +264,8 @@ cdef class ReceiverSession(Session):
             return self.apply_by_callbacks(record, partition, sequence, possible_duplicate)
         if status == WAN_CLOSED:
             return WAN_FAILED_REGION_NOT_FOUND
+        if status == WAN_ELSEWHERE:     # Members share it since a moment ago.
+            return self.apply_shared(core, record, hash, partition, sequence, possible_duplicate)
         if status == WAN_TOO_LARGE:     # It will never fit, so the sender must not wait for it.
             self.note_too_large()
             return WAN_FAILED_OTHER
@@ -252,25 +279,100 @@ cdef class ReceiverSession(Session):
         elif outcome == WAN_FORGOTTEN:
             return WAN_FAILED_FORGOTTEN
         elif outcome <= WAN_DESTROYED:
-            if core != self.applied_in:
-                self.add_applied()
-                self.applied_in = core
-            self.applied += 1
+            self.note_applied(core)
         return APPLIED
+
+    cdef int apply_shared(self, region_core *core, const wan_record *record, uint64_t hash, uint32_t partition,
+                          uint64_t sequence, bint possible_duplicate) noexcept nogil:
+        """Applies one event to a region that several members hold, or lets it wait for the member that leads its
+        bucket. Returns as `apply_one`; APPLIED: nothing of it may be acknowledged before the round has ended."""
+        cdef uint32_t bucket = wan_table_bucket(&core.table, hash).number
+        cdef shared_out *out
+        cdef event_place place
+        cdef wan_change change
+        cdef wan_status status = WAN_OK
+        cdef bint took_effect = False
+        cdef int became
+        if self.regions[record.region].shared == NULL and not self.begin_sharing(record.region):
+            return REFUSED
+        out = self.regions[record.region].shared
+        if not self.begin_to_wait(partition):
+            return REFUSED
+        self.round_events += 1
+        if is_applied_here(out, bucket):
+            became = region_apply_event(core, record, hash, possible_duplicate, &change, &took_effect, &status)
+            if became > 0:
+                return became
+            if became == EVENT_NOT_TAKEN and status == WAN_CLOSED:
+                return WAN_FAILED_REGION_NOT_FOUND
+            if became == EVENT_NOT_TAKEN and status != WAN_ELSEWHERE and status != WAN_SLOW:
+                return REFUSED
+            if became != EVENT_NOT_TAKEN:
+                if not note_applied_here(out, bucket, change.era, change.sequence):
+                    return self.no_memory_to_share()
+                self.held.conflicts += became == EVENT_LOST
+                if took_effect:
+                    self.note_applied(core)
+                return APPLIED
+        place.number, place.partition, place.sequence = self.handled_events, partition, sequence
+        if not add_to_run(out, bucket, record, possible_duplicate, &place):
+            return self.no_memory_to_share()
+        self.round_bytes += wan_record_length(record)
+        return APPLIED
+
+    cdef int begin_sharing(self, uint16_t number) noexcept with gil:
+        """Makes the region with the sender's number one that is shared out. 0: the detail says why not."""
+        cdef EventCalls events
+        cdef shared_out *out
+        cdef RegionCore core
+        try:
+            core = self.cores[number]
+            for events in self.shared_calls:
+                if events.state is core.state:
+                    break
+            else:
+                # What is closed is forgotten, unless some of its events wait.
+                self.shared_calls = [each for each in self.shared_calls
+                                     if not (<EventCalls>each).is_gone() or (<EventCalls>each).out.touched.used]
+                events = EventCalls(core.state)
+                self.shared_calls.append(events)
+                wan_buffer_empty(&self.shares)
+                for each in self.shared_calls:
+                    out = &(<EventCalls>each).out
+                    if wan_buffer_add(&self.shares, &out, sizeof(out)) != WAN_OK:
+                        raise MemoryError()
+            self.regions[number].shared = &events.out
+            return 1
+        except BaseException as error:
+            self.refuse(error)
+            return 0
+
+    cdef inline int begin_to_wait(self, uint32_t partition) noexcept nogil:
+        """Events of the partition wait for the end of the round from now on. 0: there is no memory."""
+        if self.covered[partition].handled:
+            return 1
+        if wan_buffer_add(&self.waiting, &partition, sizeof(partition)) != WAN_OK:
+            self.no_memory_to_share()
+            return 0
+        self.covered[partition].handled = 1     # The caller says through which sequence, when this event is handled.
+        return 1
+
+    cdef int no_memory_to_share(self) noexcept nogil:
+        wan_note(WAN_CORRUPT, "no memory for events that wait for other members")
+        return REFUSED
+
+    cdef inline void note_applied(self, region_core *core) noexcept nogil:
+        """Counts an event that took effect."""
+        if core != self.applied_in:
+            self.add_applied()
+            self.applied_in = core
+        self.applied += 1
 
     cdef void add_applied(self) noexcept nogil:
         """Adds the events of a section to their region's count at once: an atomic operation for each would be slow."""
         if self.applied:
             wan_add_shared(&self.applied_in.applied, self.applied)
             self.applied = 0
-
-    cdef void note_shared(self, uint16_t number) noexcept with gil:
-        from pywan.errors import IllegalStateError
-        if number not in self.told_shared:
-            self.told_shared.add(number)
-            report_unraisable("applying events", IllegalStateError(
-                f"region {self.names.get(number)!r} is on several members, and such a region cannot take events of"
-                " other sites in this version; its events are refused"))
 
     cdef void note_too_large(self) noexcept with gil:
         from pywan.errors import EventTooLargeError
@@ -305,18 +407,21 @@ cdef class ReceiverSession(Session):
         except BaseException:
             pass                    # There is no memory to say so. The sender parks the event with that reason.
 
-    cdef int note_failure(self, uint32_t partition, uint64_t sequence, uint32_t reason) noexcept nogil:
+    cdef int note_failure(self, uint64_t number, uint32_t partition, uint64_t sequence,
+                          uint32_t reason) noexcept nogil:
+        """Notes a failure for the acknowledgement. `number`: of the event, among all of this connection."""
         cdef size_t capacity
         if self.failure_count == self.failure_capacity:
             capacity = self.failure_capacity * 2 if self.failure_capacity else 64
-            grown = realloc(self.failures, capacity * sizeof(wan_failure))
+            grown = realloc(self.failures, capacity * sizeof(failed_event))
             if grown == NULL:
                 wan_note(WAN_CORRUPT, "no memory to note a failed event")
                 return 0
-            self.failures, self.failure_capacity = <wan_failure *>grown, capacity
-        self.failures[self.failure_count].partition = partition
-        self.failures[self.failure_count].reason = reason
-        self.failures[self.failure_count].sequence = sequence
+            self.failures, self.failure_capacity = <failed_event *>grown, capacity
+        self.failures[self.failure_count].number = number
+        self.failures[self.failure_count].failure.partition = partition
+        self.failures[self.failure_count].failure.reason = reason
+        self.failures[self.failure_count].failure.sequence = sequence
         self.failure_count += 1
         return 1
 
@@ -340,6 +445,7 @@ cdef class ReceiverSession(Session):
         cdef uint64_t floor, expected, highest = 0, durable = wan_section_durable(section)
         cdef uint8_t is_given = 0       # A caller gave the stamp `highest`.
         cdef covered_section *covered
+        cdef wan_receiver_counts *counts
         # The remembered failures before this one are of sequences before the record in hand.
         cdef uint32_t remembered
         if section.partition >= self.memory.partitions:
@@ -369,7 +475,7 @@ cdef class ReceiverSession(Session):
             # anything between would be lost without a word.
             wan_set(&slot.last, section.settled)
         forget_failures(slot, durable)
-        expected = min(expected, slot.last + 1)
+        expected = min(expected, max(slot.last, covered.handled) + 1)
         if section.first > expected:
             rewind.partition, rewind.reserved, rewind.expected = section.partition, 0, expected
             wan_lock_release(&slot.lock)
@@ -414,6 +520,14 @@ cdef class ReceiverSession(Session):
                 k = number % RING_RECORDS
                 self.untold += 1
                 record = records[k]
+                if self.round_bytes and self.round_bytes + wan_record_length(record) > <uint64_t>ROUND_BYTES:
+                    # Nobody waits for other members under the lock. Another connection may apply the same events
+                    # meanwhile: versions tell which ones are known.
+                    wan_lock_release(&slot.lock)
+                    if not self.settle():
+                        return 0
+                    wan_lock_take(&slot.lock)
+                self.handled_events += 1
                 sequence = sequences[k]
                 if sequence <= floor:
                     # This record was seen before, so it is not applied again. If it failed then, the sender is told
@@ -422,7 +536,8 @@ cdef class ReceiverSession(Session):
                     while remembered < slot.failure_count and slot.failures[remembered].sequence < sequence:
                         remembered += 1
                     if remembered < slot.failure_count and slot.failures[remembered].sequence == sequence:
-                        if not self.note_failure(section.partition, sequence, slot.failures[remembered].reason):
+                        if not self.note_failure(self.handled_events, section.partition, sequence,
+                                                 slot.failures[remembered].reason):
                             wan_lock_release(&slot.lock)
                             return 0
                     continue
@@ -438,42 +553,195 @@ cdef class ReceiverSession(Session):
                     self.refused_code = 1
                     wan_lock_release(&slot.lock)
                     return 0
+                counts = &self.held if covered.handled else &self.own
                 if result > APPLIED:
                     if result == WAN_FAILED_NO_MEMORY:
                         self.tell_no_memory()
-                    self.own.exceptions_occurred += 1
-                    if not self.note_failure(section.partition, sequence, <uint32_t>result):
+                    counts.exceptions_occurred += 1
+                    if not self.note_failure(self.handled_events, section.partition, sequence, <uint32_t>result):
                         wan_lock_release(&slot.lock)
                         return 0
-                    if not remember_failure(slot, &self.failures[self.failure_count - 1]):
-                        # If the acknowledgement were lost, no one would know that the event failed. So it stays
-                        # unapplied and unacknowledged.
+                    if not covered.handled and not self.remember(slot, &self.failures[self.failure_count - 1]):
                         wan_lock_release(&slot.lock)
-                        wan_note(WAN_CORRUPT, "more than %d failed events of a partition (%d of all) that their "
-                                              "senders have not heard of, or no memory for them",
-                                 FAILURES_KEPT, FAILURES_KEPT_ALL)
                         return 0
-                wan_set(&slot.last, sequence)
-                self.own.events_received += 1
+                if covered.handled:
+                    covered.handled = sequence
+                elif sequence > slot.last:
+                    wan_set(&slot.last, sequence)
+                counts.events_received += 1
                 if record.operation == WAN_CREATE:
-                    self.own.create_requests += 1
+                    counts.create_requests += 1
                 elif record.operation == WAN_UPDATE:
-                    self.own.update_requests += 1
+                    counts.update_requests += 1
                 else:
-                    self.own.destroy_requests += 1
+                    counts.destroy_requests += 1
                 if possible_duplicate:
-                    self.own.possible_duplicates += 1
+                    counts.possible_duplicates += 1
                 self.steps += 1
                 if self.untold >= PROGRESS_RECORDS and not self.tell_progress():
                     wan_lock_release(&slot.lock)
                     return 0
             if highest:
                 wan_clock_see(self.clock, highest)
-        if section.through > slot.last:
+        if covered.handled:
+            covered.handled = section.through
+        elif section.through > slot.last:
             wan_set(&slot.last, section.through)
         wan_lock_release(&slot.lock)
         if highest and not is_given:
             wan_clock_hear(self.clock, highest)
+        return 1
+
+    cdef int remember(self, applied_slot *slot, const failed_event *failed) noexcept nogil:
+        """Remembers a failure, unless another connection has done so. Under the slot's lock. 0: if the acknowledgement
+        were lost, no one would know that the event failed. So it stays unapplied and unacknowledged."""
+        if failed.failure.sequence <= slot.last or remember_failure(slot, &failed.failure):
+            return 1
+        wan_note(WAN_CORRUPT, "more than %d failed events of a partition (%d of all) that their senders have not heard "
+                              "of, or no memory for them", FAILURES_KEPT, FAILURES_KEPT_ALL)
+        return 0
+
+    # The end of a round.
+
+    cdef int settle(self) noexcept nogil:
+        """Waits until all events that were handled count, and notes in the source's memory what became of them. 0: the
+        connection is to be given up; the detail says why."""
+        cdef shared_out **shares = <shared_out **>self.shares.bytes
+        cdef size_t n, count = self.shares.used // sizeof(shared_out *)
+        cdef uint64_t began = wan_monotonic_us()
+        cdef int is_done = 1
+        self.add_applied()
+        if self.round_bytes:
+            is_done = self.share_with_others(began)
+        for n in range(count):
+            if is_done:
+                is_done = wait_until_counted(shares[n], began + shares[n].limit_us, goes_on, <void *>self)
+        # Those of this batch that were noted here, and what other members told, come in the order of the events.
+        for n in range(count):
+            if is_done:
+                is_done = self.take_failures(shares[n])
+        if not is_done:
+            return 0
+        qsort(self.failures, self.failure_count, sizeof(failed_event), order_of_failures)
+        for n in range(self.failure_count):
+            if not self.note_failed(&self.failures[n]):
+                return 0
+        for n in range(self.waiting.used // sizeof(uint32_t)):
+            self.note_settled((<uint32_t *>self.waiting.bytes)[n])
+        self.forget_round()
+        self.add_held()
+        return 1
+
+    cdef int share_with_others(self, uint64_t began_us) noexcept with gil:
+        """Brings the events that wait for other members there: all leave before any is waited for."""
+        cdef EventCalls events
+        from pywan.errors import QueueFullError
+        try:
+            for events in self.shared_calls:
+                events.send_all(began_us + events.out.limit_us)
+            for events in self.shared_calls:
+                if not events.finish(began_us, began_us + events.out.limit_us, goes_on, <void *>self):
+                    return 0
+            return 1
+        except BaseException as error:
+            text = str(error).encode() or type(error).__name__.encode()
+            wan_note(WAN_CORRUPT, "%s", <const char *>text)
+            self.refused_code = isinstance(error, QueueFullError)
+            return 0
+        finally:
+            for events in self.shared_calls:
+                events.abandon()
+            end_if_strayed(self.born, "a gateway receiver")
+
+    cdef int take_failures(self, shared_out *out) noexcept nogil:
+        """Notes what other members say of their events."""
+        cdef const failed_event *failed = <const failed_event *>out.failed.bytes
+        cdef uint64_t n
+        self.held.conflicts += out.conflicts
+        for n in range(out.failed.used // sizeof(failed_event)):
+            if failed[n].failure.reason == WAN_FAILED_NO_MEMORY:
+                self.tell_no_memory()
+            self.held.exceptions_occurred += 1
+            if not self.note_failure(failed[n].number, failed[n].failure.partition, failed[n].failure.sequence,
+                                     failed[n].failure.reason):
+                return 0
+        return 1
+
+    cdef int note_failed(self, const failed_event *failed) noexcept nogil:
+        """Remembers a failure if its partition waits for the end of the round. Otherwise that was done at once."""
+        cdef applied_slot *slot = &self.memory.slots[failed.failure.partition]
+        cdef int is_remembered = 1
+        if self.covered[failed.failure.partition].handled == 0:
+            return 1
+        wan_lock_take(&slot.lock)
+        is_remembered = self.remember(slot, failed)
+        if is_remembered and failed.failure.sequence > slot.last:
+            wan_set(&slot.last, failed.failure.sequence)
+        wan_lock_release(&slot.lock)
+        return is_remembered
+
+    cdef void note_settled(self, uint32_t partition) noexcept nogil:
+        """All events of a partition that were handled count, or failed."""
+        cdef applied_slot *slot = &self.memory.slots[partition]
+        cdef covered_section *covered = &self.covered[partition]
+        wan_lock_take(&slot.lock)
+        if covered.handled > slot.last:
+            wan_set(&slot.last, covered.handled)
+        covered.handled = 0
+        wan_lock_release(&slot.lock)
+
+    cdef void forget_round(self) noexcept nogil:
+        cdef shared_out **shares = <shared_out **>self.shares.bytes
+        cdef size_t n
+        for n in range(self.shares.used // sizeof(shared_out *)):
+            drop_round(shares[n])
+        wan_buffer_empty(&self.waiting)
+        self.round_events = self.round_bytes = 0
+
+    cdef void add_held(self) noexcept nogil:
+        cdef uint64_t *own = <uint64_t *>&self.own
+        cdef const uint64_t *held = <const uint64_t *>&self.held
+        cdef size_t n
+        for n in range(sizeof(wan_receiver_counts) // 8):
+            own[n] += held[n]
+        memset(&self.held, 0, sizeof(wan_receiver_counts))
+
+    cdef int end_round(self) noexcept nogil:
+        """Acknowledges the newest batch that was handled, when all that it brought counts. 0: as for `settle`."""
+        if self.waiting.used and not self.settle():
+            return 0
+        if not self.is_unacknowledged:
+            return 1
+        if wan_flag_read(&self.memory.must_wait) and not self.wait_durable():
+            return 0
+        self.is_unacknowledged = False
+        # It says how long the newest batch took: the others came before, and waited.
+        return self.acknowledge(self.newest_id,
+                                <uint32_t>min(self.work_us() - self.newest_began_us, <uint64_t>0xffffffff))
+
+    cdef int wait_for_room(self) noexcept nogil:
+        """Takes no more events while this member's budget is full, or the listeners of a shared region have too much to
+        hear. 0: the connection is to be given up; the detail says why."""
+        cdef shared_out **shares = <shared_out **>self.shares.bytes
+        cdef const region_core *region
+        cdef uint32_t never = 0
+        cdef size_t n
+        for n in range(self.shares.used // sizeof(shared_out *)):
+            region = shares[n].region
+            if wan_flag_read(&region.closed) or not region_is_full(region):
+                continue
+            if not self.end_round():        # What waits is a part of what is full.
+                return 0
+            if region.tail.budget != NULL:
+                wan_budget_note_wait(region.tail.budget)
+            while region_is_full(region) and not wan_flag_read(&region.closed):
+                region_relieve(<region_core *>region)
+                if not self.tell_progress():
+                    return 0
+                if wan_budget_is_full(region.tail.budget):
+                    wan_budget_wait(region.tail.budget, FULL_SLICE_MS)
+                else:
+                    wan_wait_change(&never, 0, 1)
         return 1
 
     cdef int apply_batch(self, wan_frame *frame) noexcept nogil:
@@ -484,7 +752,10 @@ cdef class ReceiverSession(Session):
         cdef uint32_t _n
         cdef bint is_applied
         cdef wan_buffer *pack = &self.unpacked
-        cdef uint64_t began = self.work_us()
+        cdef uint64_t began
+        if self.shares.used and not self.wait_for_room():
+            return 0
+        began = self.work_us()
         if frame.flags & WAN_FRAME_LZ4:
             pack.start = pack.used = 0
             if not buffer_reserve(pack, frame.raw_length + 8):
@@ -504,7 +775,8 @@ cdef class ReceiverSession(Session):
         self.expected_id += 1
         self.batch += 1
         self.now_ms = wan_clock_receiving_ms(self.clock) if self.clock != NULL else wan_now_ms()
-        self.failure_count = 0
+        if not self.is_unacknowledged:
+            self.failure_count = 0
         self.own.batches_received += 1
         self.own.bytes_received += frame.length
         head = <const wan_batch_head *>payload
@@ -518,6 +790,9 @@ cdef class ReceiverSession(Session):
             at += section.bytes
             section += 1
         buffer_trim(pack)
+        if self.waiting.used or self.is_unacknowledged:
+            self.is_unacknowledged, self.newest_id, self.newest_began_us = True, frame.id, began
+            return self.end_round() if self.round_events >= <uint64_t>ROUND_EVENTS else 1
         if wan_flag_read(&self.memory.must_wait) and not self.wait_durable():
             return 0
         # This acknowledgement names whatever failed. Everything else is in the tables.
@@ -563,14 +838,17 @@ cdef class ReceiverSession(Session):
         cdef wan_frame *frame = buffer_open_frame(&self.out, WAN_FRAME_ACK, id, worked_us,
                                                   sizeof(wan_ack) + failures_bytes)
         cdef wan_ack *ack
+        cdef wan_failure *told
+        cdef size_t n
         if frame == NULL:
             return 0
         ack = <wan_ack *>(frame + 1)
         ack.credit_events = CREDIT_EVENTS
         ack.credit_bytes = self.credit_bytes
         ack.failures = <uint32_t>self.failure_count
-        if self.failure_count:
-            memcpy(ack + 1, self.failures, failures_bytes)
+        told = <wan_failure *>(ack + 1)
+        for n in range(self.failure_count):
+            told[n] = self.failures[n].failure
         buffer_close_frame(&self.out, frame)
         if failures_bytes > BUFFER_KEPT_BYTES // 32:
             free(self.failures)
@@ -636,6 +914,8 @@ cdef class ReceiverSession(Session):
         wan_flag_set(&self.contested_flag, 0)
         how = self.take_frames()
         self.tell_counts()
+        if how != GOES_ON:
+            self.forget_round()             # The sender sends it again.
         if how == GOES_ON and self.into.start < self.into.used:
             # The rest of a frame is on its way. That takes minutes where the link is slow.
             self.steps += 1
@@ -643,6 +923,7 @@ cdef class ReceiverSession(Session):
         return ENDED_STOPPED if how == ENDED_TOLD and wan_flag_read(&self.stop_flag) else how
 
     cdef int step(self, uint64_t now_us) noexcept nogil:
+        cdef int is_done
         if self.waiting_us and now_us > self.waiting_us + STUCK_US:
             wan_note(WAN_CORRUPT, "the sender took nothing of what it is told for %.1f s", STUCK_US / 1e6)
             # Acknowledgements are small. If even they do not fit, the sender does not read.
@@ -655,12 +936,22 @@ cdef class ReceiverSession(Session):
             wan_note(WAN_CORRUPT, "the sender was silent for more than maximum-time-between-pings = %llu ms",
                      <unsigned long long>(self.silence_us // 1000))
             return ENDED_TOLD
+        if self.is_unacknowledged:
+            is_done = self.end_round()
+            self.tell_counts()
+            if not is_done:
+                self.forget_round()
+                if wan_flag_read(&self.stop_flag):
+                    return ENDED_STOPPED
+                self.say_why()
+                return ENDED_TOLD
+            return GOES_AGAIN
         return GOES_ON
 
     cdef uint64_t due_us(self, uint64_t now_us) noexcept nogil:
-        cdef uint64_t due = NEVER
+        cdef uint64_t due = now_us if self.is_unacknowledged else NEVER
         if self.waiting_us:
-            due = self.waiting_us + STUCK_US + 1
+            due = min(due, self.waiting_us + STUCK_US + 1)
         if wan_flag_read(&self.contested_flag):
             due = min(due, self.last_heard_us + CONTESTED_US + 1)
         if self.silence_us:
@@ -681,4 +972,17 @@ cdef class ReceiverSession(Session):
         """Takes batches from a connected socket until it closes, breaks, is silent for `silence_ms`, or is told to
         stop. Returns "closed", "stopped", or why it was given up. The GIL is free meanwhile."""
         self.connected(0, silence_ms)
-        return self.run_over_socket(file)
+        try:
+            return self.run_over_socket(file)
+        finally:
+            self.forget_round()
+
+
+cdef bint goes_on(void *owner) noexcept nogil:
+    """Whether a session goes on waiting for other members. It tells its sender meanwhile that it is there."""
+    return (<ReceiverSession>owner).tell_progress()
+
+
+cdef int order_of_failures(const void *one, const void *other) noexcept nogil:
+    cdef uint64_t first = (<const failed_event *>one).number, second = (<const failed_event *>other).number
+    return (first > second) - (first < second)
