@@ -45,9 +45,11 @@ cdef struct shared_out:
     uint64_t conflicts          # Of the events that other members have applied.
 
 
-cdef inline bint is_applied_here(const shared_out *out, uint32_t bucket) noexcept nogil:
-    """Whether this member applies the next event of the bucket: it is primary, and no earlier event waits."""
-    return out.runs[bucket].count == 0 and wan_tail_role(out.region.tail, bucket) == WAN_TAIL_PRIMARY
+cdef inline bint is_applied_here(const shared_out *out, const shared_out *before, uint32_t bucket) noexcept nogil:
+    """Whether this member applies the next event of the bucket: it is primary, and no earlier event waits, of this
+    round or of the one before."""
+    return (out.runs[bucket].count == 0 and before.runs[bucket].count == 0
+            and wan_tail_role(out.region.tail, bucket) == WAN_TAIL_PRIMARY)
 
 
 cdef bint touch_bucket(shared_out *out, uint32_t bucket) noexcept nogil

@@ -1,8 +1,8 @@
 # Owns the events of other sites that a receiver shares out to the members that lead their buckets: which ones wait for
 # which primary, the calls that bring them there, and what became of each.
 #
-# A round is what one session has in hand until it waits. Events of one bucket keep their order: while one of them waits
-# for another member, the later ones of its bucket wait behind it, and no second call of the bucket is under way.
+# A round is what one session sends together. Events of one bucket keep their order: while one of them waits for another
+# member, the later ones of its bucket wait behind it, and no second call of the bucket is under way.
 cimport cython
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
@@ -131,6 +131,8 @@ cdef class EventCalls:
             raise MemoryError(f"region {state.name!r}: no memory to share events out")
 
     def __dealloc__(self):
+        if self.parts:
+            self.abandon()
         if self.out.runs != NULL:
             drop_round(&self.out)
             for n in range(self.out.region.tail.bucket_count):

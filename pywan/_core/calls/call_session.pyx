@@ -1038,8 +1038,9 @@ cdef class CallSession(Session):
                 continue
             conflicts += became == EVENT_LOST
             applied += took_effect
-            era, sequence = era if touched else change.era, max(sequence, change.sequence)
-            touched = True
+            if not touched:
+                era, touched = wan_read(&change.era), True
+            sequence = max(sequence, wan_read(&change.sequence))
         else:
             answer = self.say_applied(call, applied, conflicts)
             if answer != NULL and touched and not self.wait_for(region, call, era, sequence, at, True):

@@ -2,7 +2,7 @@
 # `now` come in, bytes and the next deadline go out.
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, qsort, realloc
-from libc.string cimport memset
+from libc.string cimport memmove, memset
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from pywan._core.c_base cimport *
 from pywan._core.c_copies cimport *
@@ -47,7 +47,7 @@ cdef enum:
     PROGRESS_RECORDS = 256
     # A round of events of shared regions ends with so many events, or so many bytes that go to other members, though
     # more are here. One event may be longer; then it goes alone.
-    ROUND_EVENTS = 16384
+    ROUND_EVENTS = 8192
     ROUND_BYTES = 8 << 20
     FULL_SLICE_MS = 20              # A wait for memory is so long at a time.
 
@@ -61,14 +61,28 @@ APPLY_DONE, APPLY_LOST = <int>APPLIED, <int>LOST       # What `callback_apply` r
 cdef struct region_slot:
     region_core *core           # NULL: it was not found at the last look.
     uint64_t looked_batch       # The batch of this connection in which it was last looked up.
-    shared_out *shared          # What is shared out of it. NULL: nothing was, since it was looked up.
+    shared_out *shared[2]       # What is shared out of it, by round. NULL: nothing was, since it was looked up.
 
 
 cdef struct covered_section:
     uint64_t through            # 0: there was no section yet.
     uint64_t batch
-    # Not 0: all events through this one were handled, and the source's memory hears of it when the round ends.
-    uint64_t handled
+    # By round. Not 0: all events through this one were handled, and the source's memory hears of it when the round has
+    # ended.
+    uint64_t handled[2]
+
+
+cdef struct event_round:
+    # Events of shared regions that are waited for together, with all that came between them.
+    wan_buffer waiting          # The partitions whose `covered.handled` of the round is not 0, uint32_t.
+    uint64_t events             # So many of them are for shared regions.
+    uint64_t bytes              # Of those that go to other members.
+    bint is_unacknowledged      # A batch that was handled as a whole is acknowledged with the round.
+    uint64_t newest_id          # The newest one of them, when the work on it began, and the number of its last event.
+    uint64_t newest_began_us
+    uint64_t newest_number
+    uint64_t sent_us            # When the round was sent.
+    wan_receiver_counts held    # What its events add to `own` when they count.
 
 
 cdef class ReceiverSession(Session):
@@ -84,18 +98,13 @@ cdef class ReceiverSession(Session):
     cdef object on_floors
     cdef object on_no_memory        # Called for each event for which there was no memory.
     cdef dict names, cores
-    # Events of regions that several members hold are handled in rounds (docs/decisions/0088). A round ends when there
-    # is nothing more to read: then the session waits once until all that it has handled counts, and acknowledges the
-    # newest batch.
-    cdef list shared_calls          # EventCalls, one for each such region.
-    cdef wan_buffer shares          # The shared_out of each, a pointer.
-    cdef wan_buffer waiting         # The partitions whose `covered.handled` is not 0, uint32_t.
-    cdef uint64_t round_events      # Events of the round that are for shared regions.
-    cdef uint64_t round_bytes       # Bytes of those that go to other members.
-    cdef bint is_unacknowledged     # A batch that was handled as a whole waits for the end of the round.
-    cdef uint64_t newest_id         # The newest one of them, and when the work on it began.
-    cdef uint64_t newest_began_us
-    cdef wan_receiver_counts held   # What the events of the round add to `own` when they count.
+    # Events of regions that several members hold are handled in rounds (docs/decisions/0088). While one round is
+    # handled, the one before is waited for: other members work on it.
+    cdef event_round rounds[2]
+    cdef int current                # The round that is being handled.
+    cdef bint is_sent               # The other one is on its way, or waits for copies.
+    cdef list shared_calls          # Two EventCalls, by round, for each such region.
+    cdef wan_buffer shares[2]       # By round: the shared_out of each, a pointer.
     cdef uint64_t handled_events    # Events of this connection: numbers them in their order.
     # Regions that were replaced when batch `replaced_batch` looked them up anew. They are kept alive until the next
     # such batch.
@@ -150,8 +159,9 @@ cdef class ReceiverSession(Session):
         free(self.failures)
         free(self.covered)
         wan_buffer_close(&self.unpacked)
-        wan_buffer_close(&self.shares)
-        wan_buffer_close(&self.waiting)
+        for n in range(2):
+            wan_buffer_close(&self.shares[n])
+            wan_buffer_close(&self.rounds[n].waiting)
 
     def stop(self):
         """Makes `run` return soon, after the event in work. A batch that was not applied as a whole is not
@@ -190,7 +200,7 @@ cdef class ReceiverSession(Session):
             self.names[number] = name
             self.regions[number].core = NULL
             self.regions[number].looked_batch = 0
-            self.regions[number].shared = NULL
+            self.regions[number].shared[0] = self.regions[number].shared[1] = NULL
             return 1
         except BaseException as error:
             wan_note(WAN_CORRUPT, "region number %u has a name that is not text", number)
@@ -200,7 +210,7 @@ cdef class ReceiverSession(Session):
         cdef RegionCore core
         try:
             self.regions[number].looked_batch = self.batch
-            self.regions[number].shared = NULL
+            self.regions[number].shared[0] = self.regions[number].shared[1] = NULL
             found = self.find_region(self.names[number])
             if self.replaced_batch != self.batch:
                 self.replaced_batch = self.batch
@@ -287,19 +297,20 @@ cdef class ReceiverSession(Session):
         """Applies one event to a region that several members hold, or lets it wait for the member that leads its
         bucket. Returns as `apply_one`; APPLIED: nothing of it may be acknowledged before the round has ended."""
         cdef uint32_t bucket = wan_table_bucket(&core.table, hash).number
+        cdef event_round *round = &self.rounds[self.current]
         cdef shared_out *out
         cdef event_place place
         cdef wan_change change
         cdef wan_status status = WAN_OK
         cdef bint took_effect = False
         cdef int became
-        if self.regions[record.region].shared == NULL and not self.begin_sharing(record.region):
+        if self.regions[record.region].shared[0] == NULL and not self.begin_sharing(record.region):
             return REFUSED
-        out = self.regions[record.region].shared
+        out = self.regions[record.region].shared[self.current]
         if not self.begin_to_wait(partition):
             return REFUSED
-        self.round_events += 1
-        if is_applied_here(out, bucket):
+        round.events += 1
+        if is_applied_here(out, self.regions[record.region].shared[self.current ^ 1], bucket):
             became = region_apply_event(core, record, hash, possible_duplicate, &change, &took_effect, &status)
             if became > 0:
                 return became
@@ -308,53 +319,57 @@ cdef class ReceiverSession(Session):
             if became == EVENT_NOT_TAKEN and status != WAN_ELSEWHERE and status != WAN_SLOW:
                 return REFUSED
             if became != EVENT_NOT_TAKEN:
-                if not note_applied_here(out, bucket, change.era, change.sequence):
+                # Read one by one: together they would be one read of two writes, which waits for both, and for all
+                # writes before them.
+                if not note_applied_here(out, bucket, wan_read(&change.era), wan_read(&change.sequence)):
                     return self.no_memory_to_share()
-                self.held.conflicts += became == EVENT_LOST
+                round.held.conflicts += became == EVENT_LOST
                 if took_effect:
                     self.note_applied(core)
                 return APPLIED
         place.number, place.partition, place.sequence = self.handled_events, partition, sequence
         if not add_to_run(out, bucket, record, possible_duplicate, &place):
             return self.no_memory_to_share()
-        self.round_bytes += wan_record_length(record)
+        round.bytes += wan_record_length(record)
         return APPLIED
 
     cdef int begin_sharing(self, uint16_t number) noexcept with gil:
         """Makes the region with the sender's number one that is shared out. 0: the detail says why not."""
         cdef EventCalls events
-        cdef shared_out *out
         cdef RegionCore core
+        cdef shared_out *out
         try:
             core = self.cores[number]
-            for events in self.shared_calls:
-                if events.state is core.state:
-                    break
-            else:
+            pair = next((each for each in self.shared_calls if (<EventCalls>each[0]).state is core.state), None)
+            if pair is None:
                 # What is closed is forgotten, unless some of its events wait.
-                self.shared_calls = [each for each in self.shared_calls
-                                     if not (<EventCalls>each).is_gone() or (<EventCalls>each).out.touched.used]
-                events = EventCalls(core.state)
-                self.shared_calls.append(events)
-                wan_buffer_empty(&self.shares)
-                for each in self.shared_calls:
-                    out = &(<EventCalls>each).out
-                    if wan_buffer_add(&self.shares, &out, sizeof(out)) != WAN_OK:
-                        raise MemoryError()
-            self.regions[number].shared = &events.out
+                pair = EventCalls(core.state), EventCalls(core.state)
+                self.shared_calls = [*(each for each in self.shared_calls if is_needed(each[0]) or is_needed(each[1])),
+                                     pair]
+                for n in range(2):
+                    wan_buffer_empty(&self.shares[n])
+                    for each in self.shared_calls:
+                        out = &(<EventCalls>each[n]).out
+                        if wan_buffer_add(&self.shares[n], &out, sizeof(out)) != WAN_OK:
+                            raise MemoryError()
+            for n in range(2):
+                events = pair[n]
+                self.regions[number].shared[n] = &events.out
             return 1
         except BaseException as error:
             self.refuse(error)
             return 0
 
     cdef inline int begin_to_wait(self, uint32_t partition) noexcept nogil:
-        """Events of the partition wait for the end of the round from now on. 0: there is no memory."""
-        if self.covered[partition].handled:
+        """Events of the partition wait for the end of this round from now on. 0: there is no memory."""
+        cdef uint64_t *handled = &self.covered[partition].handled[self.current]
+        if handled[0]:
             return 1
-        if wan_buffer_add(&self.waiting, &partition, sizeof(partition)) != WAN_OK:
+        if wan_buffer_add(&self.rounds[self.current].waiting, &partition, sizeof(partition)) != WAN_OK:
             self.no_memory_to_share()
             return 0
-        self.covered[partition].handled = 1     # The caller says through which sequence, when this event is handled.
+        # The caller says through which sequence, when an event is handled. All before is in an earlier round.
+        handled[0] = max(<uint64_t>1, self.covered[partition].handled[self.current ^ 1])
         return 1
 
     cdef int no_memory_to_share(self) noexcept nogil:
@@ -437,7 +452,7 @@ cdef class ReceiverSession(Session):
         cdef const uint8_t *run = at
         cdef uint64_t sequence
         cdef uint32_t number = 0        # The number of the record in hand in its section.
-        cdef bint possible_duplicate
+        cdef bint possible_duplicate, waits
         cdef const wan_record *record
         cdef uint32_t step, begin, k
         cdef int result
@@ -475,7 +490,7 @@ cdef class ReceiverSession(Session):
             # anything between would be lost without a word.
             wan_set(&slot.last, section.settled)
         forget_failures(slot, durable)
-        expected = min(expected, max(slot.last, covered.handled) + 1)
+        expected = min(expected, max(slot.last, max(covered.handled[0], covered.handled[1])) + 1)
         if section.first > expected:
             rewind.partition, rewind.reserved, rewind.expected = section.partition, 0, expected
             wan_lock_release(&slot.lock)
@@ -490,6 +505,9 @@ cdef class ReceiverSession(Session):
             slot.passed_over = max(slot.passed_over, section.through)
         if section.through <= slot.last:
             self.own.duplicate_batches += 1
+        if covered.handled[self.current ^ 1] and not self.begin_to_wait(section.partition):
+            wan_lock_release(&slot.lock)
+            return 0
         floor = slot.last
         remembered = first_failure(slot, section.first)
         at += wan_section_head_bytes(section)
@@ -520,13 +538,16 @@ cdef class ReceiverSession(Session):
                 k = number % RING_RECORDS
                 self.untold += 1
                 record = records[k]
-                if self.round_bytes and self.round_bytes + wan_record_length(record) > <uint64_t>ROUND_BYTES:
+                if self.is_round_full(wan_record_length(record)):
                     # Nobody waits for other members under the lock. Another connection may apply the same events
                     # meanwhile: versions tell which ones are known.
                     wan_lock_release(&slot.lock)
-                    if not self.settle():
+                    if not self.turn_over():
                         return 0
                     wan_lock_take(&slot.lock)
+                    if covered.handled[self.current ^ 1] and not self.begin_to_wait(section.partition):
+                        wan_lock_release(&slot.lock)
+                        return 0
                 self.handled_events += 1
                 sequence = sequences[k]
                 if sequence <= floor:
@@ -553,7 +574,8 @@ cdef class ReceiverSession(Session):
                     self.refused_code = 1
                     wan_lock_release(&slot.lock)
                     return 0
-                counts = &self.held if covered.handled else &self.own
+                waits = covered.handled[self.current] != 0
+                counts = &self.rounds[self.current].held if waits else &self.own
                 if result > APPLIED:
                     if result == WAN_FAILED_NO_MEMORY:
                         self.tell_no_memory()
@@ -561,11 +583,11 @@ cdef class ReceiverSession(Session):
                     if not self.note_failure(self.handled_events, section.partition, sequence, <uint32_t>result):
                         wan_lock_release(&slot.lock)
                         return 0
-                    if not covered.handled and not self.remember(slot, &self.failures[self.failure_count - 1]):
+                    if not waits and not self.remember(slot, &self.failures[self.failure_count - 1]):
                         wan_lock_release(&slot.lock)
                         return 0
-                if covered.handled:
-                    covered.handled = sequence
+                if waits:
+                    covered.handled[self.current] = sequence
                 elif sequence > slot.last:
                     wan_set(&slot.last, sequence)
                 counts.events_received += 1
@@ -583,8 +605,8 @@ cdef class ReceiverSession(Session):
                     return 0
             if highest:
                 wan_clock_see(self.clock, highest)
-        if covered.handled:
-            covered.handled = section.through
+        if covered.handled[self.current]:
+            covered.handled[self.current] = section.through
         elif section.through > slot.last:
             wan_set(&slot.last, section.through)
         wan_lock_release(&slot.lock)
@@ -603,75 +625,117 @@ cdef class ReceiverSession(Session):
 
     # The end of a round.
 
-    cdef int settle(self) noexcept nogil:
-        """Waits until all events that were handled count, and notes in the source's memory what became of them. 0: the
+    cdef inline bint is_round_full(self, uint32_t length) noexcept nogil:
+        """Whether an event of this length must not go to other members with those of the round."""
+        cdef uint64_t bytes = self.rounds[self.current].bytes
+        return bytes != 0 and bytes + length > <uint64_t>ROUND_BYTES
+
+    cdef inline bint has_round(self) noexcept nogil:
+        """Whether the round that is being handled has anything to wait for, or to acknowledge."""
+        return self.rounds[self.current].waiting.used != 0 or self.rounds[self.current].is_unacknowledged
+
+    cdef int turn_over(self) noexcept nogil:
+        """Sends the round that was being handled, when the one before has ended, and begins another one. 0: the
         connection is to be given up; the detail says why."""
-        cdef shared_out **shares = <shared_out **>self.shares.bytes
-        cdef size_t n, count = self.shares.used // sizeof(shared_out *)
-        cdef uint64_t began = wan_monotonic_us()
-        cdef int is_done = 1
-        self.add_applied()
-        if self.round_bytes:
-            is_done = self.share_with_others(began)
-        for n in range(count):
-            if is_done:
-                is_done = wait_until_counted(shares[n], began + shares[n].limit_us, goes_on, <void *>self)
-        # Those of this batch that were noted here, and what other members told, come in the order of the events.
-        for n in range(count):
-            if is_done:
-                is_done = self.take_failures(shares[n])
-        if not is_done:
+        cdef event_round *round = &self.rounds[self.current]
+        if self.is_sent and not self.end_round():
             return 0
-        qsort(self.failures, self.failure_count, sizeof(failed_event), order_of_failures)
-        for n in range(self.failure_count):
-            if not self.note_failed(&self.failures[n]):
-                return 0
-        for n in range(self.waiting.used // sizeof(uint32_t)):
-            self.note_settled((<uint32_t *>self.waiting.bytes)[n])
-        self.forget_round()
-        self.add_held()
+        self.add_applied()
+        round.sent_us = wan_monotonic_us()
+        if round.bytes and not self.send_round():
+            return 0
+        self.is_sent = True
+        self.current ^= 1
         return 1
 
-    cdef int share_with_others(self, uint64_t began_us) noexcept with gil:
-        """Brings the events that wait for other members there: all leave before any is waited for."""
+    cdef int send_round(self) noexcept with gil:
+        """Sends the events that wait for other members: all leave before any is waited for."""
         cdef EventCalls events
-        from pywan.errors import QueueFullError
         try:
-            for events in self.shared_calls:
-                events.send_all(began_us + events.out.limit_us)
-            for events in self.shared_calls:
-                if not events.finish(began_us, began_us + events.out.limit_us, goes_on, <void *>self):
+            for pair in self.shared_calls:
+                events = pair[self.current]
+                events.send_all(self.rounds[self.current].sent_us + events.out.limit_us)
+            return 1
+        except BaseException as error:
+            return self.give_up(error)
+
+    cdef int wait_for_others(self) noexcept with gil:
+        """Waits until other members have applied what was sent."""
+        cdef uint64_t sent_us = self.rounds[self.current ^ 1].sent_us
+        cdef EventCalls events
+        try:
+            for pair in self.shared_calls:
+                events = pair[self.current ^ 1]
+                if not events.finish(sent_us, sent_us + events.out.limit_us, goes_on, <void *>self):
                     return 0
             return 1
         except BaseException as error:
-            text = str(error).encode() or type(error).__name__.encode()
-            wan_note(WAN_CORRUPT, "%s", <const char *>text)
-            self.refused_code = isinstance(error, QueueFullError)
-            return 0
+            return self.give_up(error)
         finally:
-            for events in self.shared_calls:
-                events.abandon()
             end_if_strayed(self.born, "a gateway receiver")
 
-    cdef int take_failures(self, shared_out *out) noexcept nogil:
+    cdef int give_up(self, error):
+        """Notes why a round cannot end. Returns 0."""
+        from pywan.errors import QueueFullError
+        text = str(error).encode() or type(error).__name__.encode()
+        wan_note(WAN_CORRUPT, "%s", <const char *>text)
+        self.refused_code = isinstance(error, QueueFullError)
+        return 0
+
+    cdef int end_round(self) noexcept nogil:
+        """Waits until all events of the round that was sent count, notes in the source's memory what became of them,
+        and acknowledges. 0: the connection is to be given up; the detail says why."""
+        cdef int at = self.current ^ 1
+        cdef event_round *round = &self.rounds[at]
+        cdef shared_out **shares = <shared_out **>self.shares[at].bytes
+        cdef size_t n, count = self.shares[at].used // sizeof(shared_out *)
+        if round.bytes and not self.wait_for_others():
+            return 0
+        for n in range(count):
+            if not wait_until_counted(shares[n], round.sent_us + shares[n].limit_us, goes_on, <void *>self):
+                return 0
+        for n in range(count):
+            if not self.take_failures(round, shares[n]):
+                return 0
+        if self.failure_count:
+            # Those that other members told come in the order of the events, too.
+            qsort(self.failures, self.failure_count, sizeof(failed_event), order_of_failures)
+        for n in range(self.failure_count):
+            if not self.note_failed(at, &self.failures[n]):
+                return 0
+        for n in range(round.waiting.used // sizeof(uint32_t)):
+            self.note_settled(at, (<uint32_t *>round.waiting.bytes)[n])
+        self.add_held(round)
+        self.is_sent = False
+        if round.is_unacknowledged:
+            if wan_flag_read(&self.memory.must_wait) and not self.wait_durable():
+                return 0
+            # It says how long the newest batch took: the others came before, and waited.
+            if not self.acknowledge(round.newest_id, round.newest_number, <uint32_t>min(
+                    self.work_us() - round.newest_began_us, <uint64_t>0xffffffff)):
+                return 0
+        self.forget_round(at)
+        return 1
+
+    cdef int take_failures(self, event_round *round, shared_out *out) noexcept nogil:
         """Notes what other members say of their events."""
         cdef const failed_event *failed = <const failed_event *>out.failed.bytes
         cdef uint64_t n
-        self.held.conflicts += out.conflicts
+        round.held.conflicts += out.conflicts
         for n in range(out.failed.used // sizeof(failed_event)):
             if failed[n].failure.reason == WAN_FAILED_NO_MEMORY:
                 self.tell_no_memory()
-            self.held.exceptions_occurred += 1
+            round.held.exceptions_occurred += 1
             if not self.note_failure(failed[n].number, failed[n].failure.partition, failed[n].failure.sequence,
                                      failed[n].failure.reason):
                 return 0
         return 1
 
-    cdef int note_failed(self, const failed_event *failed) noexcept nogil:
-        """Remembers a failure if its partition waits for the end of the round. Otherwise that was done at once."""
+    cdef int note_failed(self, int at, const failed_event *failed) noexcept nogil:
+        """Remembers a failure if it is one of the round. Others were remembered at once, or their round goes on."""
         cdef applied_slot *slot = &self.memory.slots[failed.failure.partition]
-        cdef int is_remembered = 1
-        if self.covered[failed.failure.partition].handled == 0:
+        cdef int is_remembered
+        if failed.failure.sequence > self.covered[failed.failure.partition].handled[at]:
             return 1
         wan_lock_take(&slot.lock)
         is_remembered = self.remember(slot, failed)
@@ -680,57 +744,63 @@ cdef class ReceiverSession(Session):
         wan_lock_release(&slot.lock)
         return is_remembered
 
-    cdef void note_settled(self, uint32_t partition) noexcept nogil:
-        """All events of a partition that were handled count, or failed."""
+    cdef void note_settled(self, int at, uint32_t partition) noexcept nogil:
+        """All events of a partition that were handled in the round count, or failed."""
         cdef applied_slot *slot = &self.memory.slots[partition]
         cdef covered_section *covered = &self.covered[partition]
         wan_lock_take(&slot.lock)
-        if covered.handled > slot.last:
-            wan_set(&slot.last, covered.handled)
-        covered.handled = 0
+        if covered.handled[at] > slot.last:
+            wan_set(&slot.last, covered.handled[at])
+        covered.handled[at] = 0
         wan_lock_release(&slot.lock)
 
-    cdef void forget_round(self) noexcept nogil:
-        cdef shared_out **shares = <shared_out **>self.shares.bytes
+    cdef void forget_round(self, int at) noexcept nogil:
+        cdef shared_out **shares = <shared_out **>self.shares[at].bytes
+        cdef event_round *round = &self.rounds[at]
         cdef size_t n
-        for n in range(self.shares.used // sizeof(shared_out *)):
+        for n in range(self.shares[at].used // sizeof(shared_out *)):
             drop_round(shares[n])
-        wan_buffer_empty(&self.waiting)
-        self.round_events = self.round_bytes = 0
+        wan_buffer_empty(&round.waiting)
+        round.events = round.bytes = 0
+        round.is_unacknowledged = False
+        memset(&round.held, 0, sizeof(wan_receiver_counts))
 
-    cdef void add_held(self) noexcept nogil:
+    cdef void forget_rounds(self) noexcept nogil:
+        """Forgets what was not acknowledged: the connection ends, and the sender sends it again."""
+        if self.is_sent:
+            with gil:
+                for pair in self.shared_calls:
+                    for each in pair:
+                        (<EventCalls>each).abandon()
+            self.is_sent = False
+        self.forget_round(0)
+        self.forget_round(1)
+
+    cdef void add_held(self, const event_round *round) noexcept nogil:
         cdef uint64_t *own = <uint64_t *>&self.own
-        cdef const uint64_t *held = <const uint64_t *>&self.held
+        cdef const uint64_t *held = <const uint64_t *>&round.held
         cdef size_t n
         for n in range(sizeof(wan_receiver_counts) // 8):
             own[n] += held[n]
-        memset(&self.held, 0, sizeof(wan_receiver_counts))
 
-    cdef int end_round(self) noexcept nogil:
-        """Acknowledges the newest batch that was handled, when all that it brought counts. 0: as for `settle`."""
-        if self.waiting.used and not self.settle():
+    cdef int end_rounds(self) noexcept nogil:
+        """Ends all that is under way. 0: as for `end_round`."""
+        if self.has_round() and not self.turn_over():
             return 0
-        if not self.is_unacknowledged:
-            return 1
-        if wan_flag_read(&self.memory.must_wait) and not self.wait_durable():
-            return 0
-        self.is_unacknowledged = False
-        # It says how long the newest batch took: the others came before, and waited.
-        return self.acknowledge(self.newest_id,
-                                <uint32_t>min(self.work_us() - self.newest_began_us, <uint64_t>0xffffffff))
+        return self.end_round() if self.is_sent else 1
 
     cdef int wait_for_room(self) noexcept nogil:
         """Takes no more events while this member's budget is full, or the listeners of a shared region have too much to
         hear. 0: the connection is to be given up; the detail says why."""
-        cdef shared_out **shares = <shared_out **>self.shares.bytes
+        cdef shared_out **shares = <shared_out **>self.shares[0].bytes
         cdef const region_core *region
         cdef uint32_t never = 0
         cdef size_t n
-        for n in range(self.shares.used // sizeof(shared_out *)):
+        for n in range(self.shares[0].used // sizeof(shared_out *)):
             region = shares[n].region
             if wan_flag_read(&region.closed) or not region_is_full(region):
                 continue
-            if not self.end_round():        # What waits is a part of what is full.
+            if not self.end_rounds():       # What waits is a part of what is full.
                 return 0
             if region.tail.budget != NULL:
                 wan_budget_note_wait(region.tail.budget)
@@ -752,8 +822,9 @@ cdef class ReceiverSession(Session):
         cdef uint32_t _n
         cdef bint is_applied
         cdef wan_buffer *pack = &self.unpacked
+        cdef event_round *round
         cdef uint64_t began
-        if self.shares.used and not self.wait_for_room():
+        if self.shares[0].used and not self.wait_for_room():
             return 0
         began = self.work_us()
         if frame.flags & WAN_FRAME_LZ4:
@@ -775,7 +846,7 @@ cdef class ReceiverSession(Session):
         self.expected_id += 1
         self.batch += 1
         self.now_ms = wan_clock_receiving_ms(self.clock) if self.clock != NULL else wan_now_ms()
-        if not self.is_unacknowledged:
+        if not self.is_sent and not self.has_round():
             self.failure_count = 0
         self.own.batches_received += 1
         self.own.bytes_received += frame.length
@@ -790,13 +861,16 @@ cdef class ReceiverSession(Session):
             at += section.bytes
             section += 1
         buffer_trim(pack)
-        if self.waiting.used or self.is_unacknowledged:
-            self.is_unacknowledged, self.newest_id, self.newest_began_us = True, frame.id, began
-            return self.end_round() if self.round_events >= <uint64_t>ROUND_EVENTS else 1
+        if self.is_sent or self.has_round():
+            round = &self.rounds[self.current]
+            round.is_unacknowledged, round.newest_id, round.newest_began_us = True, frame.id, began
+            round.newest_number = self.handled_events
+            return self.turn_over() if round.events >= <uint64_t>ROUND_EVENTS else 1
         if wan_flag_read(&self.memory.must_wait) and not self.wait_durable():
             return 0
         # This acknowledgement names whatever failed. Everything else is in the tables.
-        return self.acknowledge(frame.id, <uint32_t>min(self.work_us() - began, <uint64_t>0xffffffff))
+        return self.acknowledge(frame.id, self.handled_events,
+                                <uint32_t>min(self.work_us() - began, <uint64_t>0xffffffff))
 
     cdef int wait_durable(self) noexcept with gil:
         # This waits also for a batch that was known as a whole: an old connection may have applied it and still wait.
@@ -833,27 +907,32 @@ cdef class ReceiverSession(Session):
             return 0
         return 1
 
-    cdef int acknowledge(self, uint64_t id, uint32_t worked_us) noexcept nogil:
-        cdef size_t failures_bytes = self.failure_count * sizeof(wan_failure)
-        cdef wan_frame *frame = buffer_open_frame(&self.out, WAN_FRAME_ACK, id, worked_us,
-                                                  sizeof(wan_ack) + failures_bytes)
-        cdef wan_ack *ack
+    cdef int acknowledge(self, uint64_t id, uint64_t number, uint32_t worked_us) noexcept nogil:
+        """Acknowledges all batches up to one, whose last event has this number."""
+        cdef size_t n, count = 0, failures_bytes
+        cdef wan_frame *frame
         cdef wan_failure *told
-        cdef size_t n
+        cdef wan_ack *ack
+        while count < self.failure_count and self.failures[count].number <= number:
+            count += 1
+        failures_bytes = count * sizeof(wan_failure)
+        frame = buffer_open_frame(&self.out, WAN_FRAME_ACK, id, worked_us, sizeof(wan_ack) + failures_bytes)
         if frame == NULL:
             return 0
         ack = <wan_ack *>(frame + 1)
         ack.credit_events = CREDIT_EVENTS
         ack.credit_bytes = self.credit_bytes
-        ack.failures = <uint32_t>self.failure_count
+        ack.failures = <uint32_t>count
         told = <wan_failure *>(ack + 1)
-        for n in range(self.failure_count):
+        for n in range(count):
             told[n] = self.failures[n].failure
         buffer_close_frame(&self.out, frame)
-        if failures_bytes > BUFFER_KEPT_BYTES // 32:
+        self.failure_count -= count
+        if self.failure_count:      # Of a round that goes on.
+            memmove(self.failures, self.failures + count, self.failure_count * sizeof(failed_event))
+        elif failures_bytes > BUFFER_KEPT_BYTES // 32:
             free(self.failures)
             self.failures, self.failure_capacity = NULL, 0
-        self.failure_count = 0
         return 1
 
     cdef int take_floors(self, const wan_frame *frame) noexcept nogil:
@@ -915,7 +994,7 @@ cdef class ReceiverSession(Session):
         how = self.take_frames()
         self.tell_counts()
         if how != GOES_ON:
-            self.forget_round()             # The sender sends it again.
+            self.forget_rounds()
         if how == GOES_ON and self.into.start < self.into.used:
             # The rest of a frame is on its way. That takes minutes where the link is slow.
             self.steps += 1
@@ -936,11 +1015,12 @@ cdef class ReceiverSession(Session):
             wan_note(WAN_CORRUPT, "the sender was silent for more than maximum-time-between-pings = %llu ms",
                      <unsigned long long>(self.silence_us // 1000))
             return ENDED_TOLD
-        if self.is_unacknowledged:
-            is_done = self.end_round()
+        if self.is_sent or self.has_round():
+            # Nothing more is there to read. What was handled last leaves; if that has left, its end is waited for.
+            is_done = self.turn_over() if self.has_round() else self.end_round()
             self.tell_counts()
             if not is_done:
-                self.forget_round()
+                self.forget_rounds()
                 if wan_flag_read(&self.stop_flag):
                     return ENDED_STOPPED
                 self.say_why()
@@ -949,7 +1029,7 @@ cdef class ReceiverSession(Session):
         return GOES_ON
 
     cdef uint64_t due_us(self, uint64_t now_us) noexcept nogil:
-        cdef uint64_t due = now_us if self.is_unacknowledged else NEVER
+        cdef uint64_t due = now_us if self.is_sent or self.has_round() else NEVER
         if self.waiting_us:
             due = min(due, self.waiting_us + STUCK_US + 1)
         if wan_flag_read(&self.contested_flag):
@@ -975,7 +1055,11 @@ cdef class ReceiverSession(Session):
         try:
             return self.run_over_socket(file)
         finally:
-            self.forget_round()
+            self.forget_rounds()
+
+
+cdef bint is_needed(EventCalls events):
+    return not events.is_gone() or events.out.touched.used != 0
 
 
 cdef bint goes_on(void *owner) noexcept nogil:
