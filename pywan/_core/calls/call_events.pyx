@@ -19,6 +19,7 @@ from pywan._core.calls.call_session cimport CallSession
 from pywan._core.region.compiled_region cimport CompiledRegion
 
 cdef enum:
+    RUNS_KEPT_BYTES = 16 << 20  # Between rounds the runs of all buckets keep so much for records, and for places.
     PARTS_UNDER_WAY = 256       # Calls of one round that are on their way at the same time.
     SLICE_MS = 100              # A wait asks so often whether it goes on.
     AIM_US = 200000             # The same for a search for a primary.
@@ -105,8 +106,8 @@ cdef void drop_round(shared_out *out) noexcept nogil:
     cdef uint64_t n
     for n in range(out.touched.used // sizeof(uint32_t)):
         run = &out.runs[touched[n]]
-        wan_buffer_trim(&run.records, WAN_BUFFER_KEPT_BYTES)
-        wan_buffer_trim(&run.places, WAN_BUFFER_KEPT_BYTES)
+        wan_buffer_trim(&run.records, RUNS_KEPT_BYTES // out.region.tail.bucket_count)
+        wan_buffer_trim(&run.places, RUNS_KEPT_BYTES // out.region.tail.bucket_count)
         wan_buffer_empty(&run.marks)
         run.count, run.is_touched, run.waits = 0, False, False
     wan_buffer_empty(&out.touched)
