@@ -111,6 +111,19 @@ def test_nothing_is_acknowledged_before_all_copies_have_it(site: SharedSite) -> 
     assert heard.result() == [(0, [])]
 
 
+def test_events_are_taken_while_those_before_are_on_their_way(site: SharedSite) -> None:
+    """A receiver that reads nothing while it waits would leave the other members without work, and they it."""
+    sender = Sender(site.cores[0])
+    sender.send((0, 1, 8200, 0, events(0, 8200)))
+    before = sum(site.members[0].tail.last(bucket) for bucket in range(site.buckets))
+    sender.send((0, 8201, 8300, 0, events(8200, 100)))
+    assert sum(site.members[0].tail.last(bucket) for bucket in range(site.buckets)) > before
+    assert sender.memory.last()[0] == 0
+    site.keep_carrying()
+    assert sender.acknowledged() == [(0, []), (1, [])]
+    assert sender.memory.last()[0] == 8300
+
+
 def test_events_of_a_bucket_keep_their_order(site: SharedSite) -> None:
     site.keep_carrying()
     sender = Sender(site.cores[0])
