@@ -3,6 +3,7 @@ how long a member that dies, stands still or joins is felt.
 
 columns    Columns of 10,000 rows into a partitioned region with one redundant copy, by the primary and by an accessor;
            beside two sites in two processes that store at both ends. Random keys of a million.
+events     Events of another site to the receiver of one of two members, beside a site of one member.
 single     One synchronous `put` with a copy elsewhere, beside 200 bytes to a process in C and back; 64 threads beside
            one.
 listeners  Puts by 32 threads at each of two members into two regions whose listeners write into each other's region,
@@ -34,12 +35,15 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy
+
+import pywan
 import results
 from bench_stored import random_order
-from measure import HERE, Options, Rates, add_forms, c_program, in_turn, value_column
+from measure import HERE, Options, Rates, add_forms, c_program, in_turn, numbered_keys, value_column
 from pywan.testing.processes import ChildProcess, go_first
 from site_processes import PywanSite, free_port, wait_until
-from two_sites import PROXY, PROXY_HOST, Child, two_sites
+from two_sites import PROXY, PROXY_HOST, Child, TwoSites, two_sites
 
 BUCKETS = 113
 MEMBER_TIMEOUT_S = 5.0
@@ -147,6 +151,44 @@ def columns(options: Options, report: Report) -> None:
         report.rates("columns by an accessor, a copy; 3 processes", *rates, what, "30%")
         rates = in_turn(options.rounds, lambda: c.ask("bulk", seconds, 2)["rate"], reference)
         report.rates("the same by 2 threads", *rates, what, "")
+
+
+@contextlib.contextmanager
+def sending_to(site: PywanSite) -> Iterator[tuple[TwoSites, Any]]:
+    """A site of one member in this process, which stores, and its sender to another site."""
+    with (
+        pywan.Locator(
+            "locator_ny", distributed_system_id=2, port=0, remote_locators=f"127.0.0.1[{site.port}]"
+        ) as locator,
+        pywan.Cache("ny", locators=f"127.0.0.1[{locator.port}]") as cache,
+    ):
+        sites = TwoSites(cache, None, None, stores=True)
+        sender = sites.sender("ln", remote_distributed_system_id=1, batch_size=1_000, batch_time_interval=5)
+        sites.use(sender)
+        yield sites, sender
+
+
+def events(options: Options, report: Report) -> None:
+    count, values = options.size(3_000_000, 500_000, 20_000), value_column(options.keys)
+    with (
+        site_of(options) as (site, (a, _)),
+        tempfile.TemporaryDirectory() as folder,
+        PywanSite(Path(folder), goes_first=options.first) as alone,
+    ):
+        for member in (a, alone.start("alone")):
+            member.ask("receive")
+        with sending_to(site) as (sites, sender), sending_to(alone) as (other_sites, other_sender):
+            in_order = numbered_keys(numpy.arange(options.keys))
+            for each, its_sender in ((sites, sender), (other_sites, other_sender)):
+                each.send_all(its_sender, in_order, values, options.keys)
+            keys = numbered_keys(numpy.random.default_rng(7).permutation(options.keys))
+            rates = in_turn(
+                options.rounds,
+                lambda: sites.send_all(sender, keys, values, count),
+                lambda: other_sites.send_all(other_sender, keys, values, count),
+            )
+            what = "a site of one member"
+            report.rates("events of another site, two members, a copy; 3 processes", *rates, what, "40%")
 
 
 def single(options: Options, report: Report) -> None:
@@ -412,6 +454,7 @@ def before(options: Options, report: Report) -> None:
 
 SECTIONS: dict[str, Callable[[Options, Report], None]] = {
     "columns": columns,
+    "events": events,
     "single": single,
     "listeners": listeners,
     "kill": kill,

@@ -164,6 +164,10 @@ class Member(SiteProcess):
         self.region = self.cache.region("data")
         self.core = self.cache._core.regions.get("data")
 
+    def receive(self) -> dict[str, Any]:
+        """Starts a gateway receiver."""
+        return {"port": self.cache.create_gateway_receiver(start_port=0, end_port=0).port}
+
     def led(self) -> list[int]:
         """The buckets that this member is primary of."""
         return [number for number, state in self.states().items() if state["role"] == "primary"]

@@ -64,20 +64,27 @@ class Child(ChildProcess):
 
 
 class TwoSites:
-    """`stores`: at both ends. Else this end only enqueues."""
+    """`stores`: at both ends. Else this end only enqueues. `remote`: None: the caller has the other site."""
 
-    def __init__(self, cache: pywan.Cache, remote: Child, proxy: Child | None, stores: bool) -> None:
+    def __init__(self, cache: pywan.Cache, remote: Child | None, proxy: Child | None, stores: bool) -> None:
         self.cache, self.remote, self.proxy = cache, remote, proxy
         self.region = cache.create_region("data", type="REPLICATE" if stores else "REPLICATE_PROXY")
 
     @property
     def pids(self) -> tuple[int, int]:
+        assert self.remote is not None
         return os.getpid(), self.remote.pid
 
     def sender(self, id: str, **attributes: Any) -> Any:
         """A sender to the other site, connected; events go to it once `use` says so."""
         sender = self.cache.create_gateway_sender(
-            id, remote_distributed_system_id=2, **{"dispatcher_threads": 1, "maximum_queue_memory": 2000, **attributes}
+            id,
+            **{
+                "remote_distributed_system_id": 2,
+                "dispatcher_threads": 1,
+                "maximum_queue_memory": 2000,
+                **attributes,
+            },
         )
         deadline = time.monotonic() + 30
         while not sender.is_connected:
@@ -109,6 +116,7 @@ class TwoSites:
         return events / (time.perf_counter() - started)
 
     def remote_keys(self) -> int:
+        assert self.remote is not None
         return int(self.remote.ask("size"))
 
     def link(self, *, round_trip_ms: float, bits_per_s: float) -> None:

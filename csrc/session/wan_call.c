@@ -34,7 +34,8 @@ static wan_status check_head(const wan_call *call)
     if (status != WAN_OK) return status;
     if (call->kind == 0 || call->kind >= WAN_CALL_ANSWER)
         return WAN_FAIL(WAN_CORRUPT, "a call of kind %u is unknown", call->kind);
-    if (call->flags > (WAN_CALL_REPEAT | WAN_CALL_VALUES) || call->condition >= CONDITION_COUNT)
+    if (call->flags > (WAN_CALL_REPEAT | WAN_CALL_VALUES | WAN_CALL_MARKS) || call->condition >= CONDITION_COUNT
+        || (call->flags & WAN_CALL_MARKS && call->kind != WAN_CALL_EVENTS))
         return WAN_FAIL(WAN_CORRUPT, "a call with flags %u and condition %u", call->flags, call->condition);
     if ((call->kind == WAN_CALL_REGION) != (call->within == 0))
         return WAN_FAIL(WAN_CORRUPT, "a call of kind %u whose caller waits for %u0 ms", call->kind, call->within);
@@ -47,19 +48,36 @@ static wan_status check_head(const wan_call *call)
     return WAN_OK;
 }
 
-/* Checks that `count` records fill the first bytes of the payload, and gives their length. */
-static wan_status check_records(const uint8_t *payload, uint64_t length, uint32_t count, uint64_t *used)
+/* Checks that `count` records fill the first bytes of the payload, and gives their length. Only events have recipients:
+ * other changes are made here. */
+static wan_status check_records(const uint8_t *payload, uint64_t length, uint32_t count, int are_events, uint64_t *used)
 {
     uint64_t at = 0;
     for (uint32_t n = 0; n < count; n++) {
         wan_status status = wan_record_check(payload + at, length - at);
         if (status != WAN_OK) return status;
         const wan_record *record = (const wan_record *)(payload + at);
-        if (record->recipients_count)
+        if (record->recipients_count && !are_events)
             return WAN_FAIL(WAN_CORRUPT, "record %" PRIu32 " of a call has %u recipients", n, record->recipients_count);
         at += wan_record_length(record);
     }
     *used = at;
+    return WAN_OK;
+}
+
+/* Checks the marks that end the payload of EVENTS. */
+static wan_status check_marks(const wan_call *call, uint64_t used)
+{
+    const uint8_t *payload = (const uint8_t *)(call + 1);
+    uint64_t marks = call->flags & WAN_CALL_MARKS ? wan_call_marks_bytes(call->count) : 0, last;
+    if (used + marks != call->length)
+        return WAN_FAIL(WAN_CORRUPT,
+                        "%" PRIu32 " events with %" PRIu64 " bytes of marks take %" PRIu64 " bytes, not %" PRIu32,
+                        call->count, marks, used + marks, call->length);
+    if (marks == 0 || call->count % 64 == 0) return WAN_OK;
+    memcpy(&last, payload + call->length - sizeof last, sizeof last);
+    if (last >> call->count % 64)
+        return WAN_FAIL(WAN_CORRUPT, "a mark behind those of %" PRIu32 " events", call->count);
     return WAN_OK;
 }
 
@@ -79,17 +97,21 @@ static wan_status check_payload(const wan_call *call)
                             WAN_KEY_BYTES_MAX);
         return wan_key_check(payload, call->length, call->form);
     case WAN_CALL_CHANGE:
-        status = check_records(payload, call->length, 1, &used);
+        status = check_records(payload, call->length, 1, 0, &used);
         if (status == WAN_OK && call->form >= WAN_FORM_COUNT)
             return WAN_FAIL(WAN_CORRUPT, "a change that expects a value of form %u", call->form);
         return status;
     case WAN_CALL_ROWS:
         if (call->count == 0) return WAN_FAIL(WAN_CORRUPT, "a call of no rows");
-        status = check_records(payload, call->length, call->count, &used);
+        status = check_records(payload, call->length, call->count, 0, &used);
         if (status == WAN_OK && used != call->length)
             return WAN_FAIL(WAN_CORRUPT, "%" PRIu32 " rows take %" PRIu64 " bytes, not %" PRIu32, call->count, used,
                             call->length);
         return status;
+    case WAN_CALL_EVENTS:
+        if (call->count == 0) return WAN_FAIL(WAN_CORRUPT, "a call of no events");
+        status = check_records(payload, call->length, call->count, 1, &used);
+        return status == WAN_OK ? check_marks(call, used) : status;
     default:
         if (call->length)
             return WAN_FAIL(WAN_CORRUPT, "a call of kind %u with %" PRIu32 " bytes; it has none", call->kind,
@@ -155,6 +177,27 @@ wan_status wan_call_items_check(const uint8_t *payload, uint64_t length)
         wan_status status = wan_key_check(payload + at + sizeof *item, item->key_length, item->key_form);
         if (status != WAN_OK) return status;
         at += wan_call_item_size(item);
+    }
+    return WAN_OK;
+}
+
+wan_status wan_call_applied_check(const uint8_t *payload, uint64_t length, uint64_t applied, uint32_t count)
+{
+    const wan_call_applied *became = (const wan_call_applied *)payload;
+    const wan_call_failure *failures = (const wan_call_failure *)(became + 1);
+    if (length < sizeof *became || length != sizeof *became + (uint64_t)became->failures * sizeof *failures)
+        return WAN_FAIL(WAN_CORRUPT, "what became of %" PRIu32 " events in %" PRIu64 " bytes", count, length);
+    if (applied > count || (uint64_t)became->conflicts + became->failures > count - applied)
+        return WAN_FAIL(WAN_CORRUPT,
+                        "of %" PRIu32 " events %" PRIu64 " were applied, %" PRIu32 " lost and %" PRIu32 " failed",
+                        count, applied, became->conflicts, became->failures);
+    for (uint32_t n = 0; n < became->failures; n++) {
+        if (failures[n].record >= count || (n && failures[n].record <= failures[n - 1].record))
+            return WAN_FAIL(WAN_CORRUPT, "event %" PRIu32 " of %" PRIu32 " failed, which is not the next one",
+                            failures[n].record, count);
+        if (failures[n].reason == 0 || failures[n].reason >= WAN_PARK_PARTITIONS)
+            return WAN_FAIL(WAN_CORRUPT, "event %" PRIu32 " failed for the unknown reason %" PRIu32, failures[n].record,
+                            failures[n].reason);
     }
     return WAN_OK;
 }

@@ -4,6 +4,7 @@
 #define WAN_CALL_H
 #include "base/wan_base.h"
 #include "base/wan_crc32c.h"
+#include "record/wan_failure.h"
 
 #define WAN_CALL_MAGIC          0x314b5750u /* "PWK1" */
 #define WAN_CALL_BYTES_MAX      (64u << 20) /* The most bytes of a payload. */
@@ -22,13 +23,15 @@ enum {
     WAN_CALL_COUNT,      /* How many entries the bucket has. */
     WAN_CALL_SCAN,       /* The keys of the bucket from the shard `shard` on, with their values if asked for. */
     WAN_CALL_CLEAR,      /* Takes all entries out of the bucket. */
-    WAN_CALL_ANSWER      /* A wan_answer. */
+    WAN_CALL_EVENTS, /* Applies `count` records of other sites, in order. Versions tell repeats: it has no identity. */
+    WAN_CALL_ANSWER  /* A wan_answer. */
 };
 
 /* Flags of a call. */
 enum {
     WAN_CALL_REPEAT = 1, /* A change that an earlier attempt may have made. */
     WAN_CALL_VALUES = 2, /* A SCAN wants values too. */
+    WAN_CALL_MARKS = 4,  /* Marks stand behind the records of EVENTS. */
 };
 
 enum {
@@ -62,7 +65,7 @@ typedef struct {
     uint16_t region;   /* As REGION named it. */
     uint16_t within;   /* For so many hundredths of a second the caller waits from now on. 0: REGION. */
     uint32_t bucket;
-    uint32_t count; /* Of ROWS. */
+    uint32_t count; /* Of ROWS and EVENTS. */
     uint64_t epoch; /* The epoch that the caller knows of the bucket, in one word (Epoch.word). */
     union {
         uint64_t shard; /* Of a SCAN: the shard within the bucket. */
@@ -75,11 +78,18 @@ typedef struct {
 } wan_call;
 _Static_assert(sizeof(wan_call) == 64, "a call is a format");
 
-/* Whether calls of this kind change something, and so have an identity. */
+/* Whether calls of this kind have an identity: they change something, and must not be made twice. */
 static inline int wan_call_changes(uint8_t kind)
 {
     return kind == WAN_CALL_CHANGE || kind == WAN_CALL_ROWS || kind == WAN_CALL_CLEAR;
 }
+
+/* Whether calls of this kind may change something. */
+static inline int wan_call_writes(uint8_t kind) { return wan_call_changes(kind) || kind == WAN_CALL_EVENTS; }
+
+/* The marks of EVENTS, one bit for each record: it may have been applied before. The lowest bit of the first word is
+ * that of the first record. Bits of no record are 0. */
+static inline uint64_t wan_call_marks_bytes(uint32_t count) { return ((uint64_t)count + 63) / 64 * sizeof(uint64_t); }
 
 /* What a call says of the time that its caller waits, and for how long a member works for a call that says so. The
  * fifth that is left is for the way back, and for another attempt: an answer that the change is in doubt comes while
@@ -105,8 +115,8 @@ typedef struct {
     uint32_t id; /* Of the call. 0: these are the last words of the member, for the connection. */
     uint8_t flags;
     uint8_t reserved[3]; /* 0 */
-    /* ELSEWHERE: the newest epoch. THIN: copies. COUNT, CLEAR: entries. ROWS: rows that took effect. SCAN: the shard to
-     * go on from, or WAN_NO_LIMIT. */
+    /* ELSEWHERE: the newest epoch. THIN: copies. COUNT, CLEAR: entries. ROWS, EVENTS: how many took effect. SCAN: the
+     * shard to go on from, or WAN_NO_LIMIT. */
     uint64_t number;
     uint64_t done; /* Of ROWS: rows that were done before the call stopped. */
 } wan_answer;
@@ -120,6 +130,18 @@ typedef struct {
     uint8_t value_form; /* Or WAN_CALL_VALUE_* */
 } wan_call_item;
 _Static_assert(sizeof(wan_call_item) == 8, "an item of a scan is a format");
+
+/* The payload of the answer to EVENTS. `failures` wan_call_failure follow it, ascending by their records. */
+typedef struct {
+    uint32_t conflicts; /* Records that lost against a later version. */
+    uint32_t failures;
+} wan_call_applied;
+_Static_assert(sizeof(wan_call_applied) == 8, "what became of events is a format");
+typedef struct {
+    uint32_t record; /* Its number in the call, from 0. */
+    uint32_t reason; /* WAN_FAILED_* */
+} wan_call_failure;
+_Static_assert(sizeof(wan_call_failure) == 8, "a failed event of a call is a format");
 
 static inline uint32_t wan_call_crc(const wan_call *call)
 {
@@ -142,6 +164,9 @@ wan_status wan_call_next(const uint8_t *bytes, uint64_t there, uint64_t *length)
 wan_status wan_answer_next(const uint8_t *bytes, uint64_t there, uint64_t *length);
 /* Whether the answer's payload is a sequence of items. WAN_CORRUPT: the detail says what is wrong. */
 wan_status wan_call_items_check(const uint8_t *payload, uint64_t length);
+/* Whether the answer to EVENTS with `count` records says what can have become of them, `applied` of which took effect.
+ * WAN_CORRUPT: the detail says what is wrong. */
+wan_status wan_call_applied_check(const uint8_t *payload, uint64_t length, uint64_t applied, uint32_t count);
 
 static inline uint64_t wan_call_item_size(const wan_call_item *item)
 {

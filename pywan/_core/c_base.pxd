@@ -60,7 +60,7 @@ cdef extern from "base/wan_clock.h" nogil:
     uint64_t wan_clock_raise_low(wan_clock *clock)
     uint64_t wan_clock_ahead_ms(wan_clock *clock, uint64_t stamp)
     enum:
-        WAN_CLOCK_WRONG_MS
+        WAN_CLOCK_AHEAD_MS, WAN_CLOCK_WRONG_MS
     int wan_clock_lower(wan_clock *clock, uint64_t most_ms)
 
 cdef extern from "base/wan_thread.h" nogil:

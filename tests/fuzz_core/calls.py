@@ -17,12 +17,13 @@ import msgpack
 from pywan import _core
 from pywan.errors import ConnectivityError, ProtocolError, PywanError
 from pywan.protocol.calls import error_of
+from records import make_record
 
 from .grammar import odd_number
 
 MAGIC = 0x314B5750
-REGION, GET, CHANGE, ROWS, COUNT, SCAN, CLEAR, ANSWER = range(1, 9)
-REPEAT = 1  # A flag of a call.
+REGION, GET, CHANGE, ROWS, COUNT, SCAN, CLEAR, EVENTS, ANSWER = range(1, 10)
+REPEAT, MARKS = 1, 4  # Flags of a call.
 BUCKETS = 3
 CALL = struct.Struct("<IBBBBIIIHHIIQQQQ")
 ANSWER_HEAD = struct.Struct("<IBBBBIIIB3xQQ")
@@ -91,6 +92,21 @@ def record(key: bytes, value: bytes = b"", *, operation: int = 1, key_form: int 
     return padded(head + key + value)
 
 
+def event(source: Random, key: bytes) -> bytes:
+    """A record of another site."""
+    stamp = source.choice((1, 2, source.getrandbits(40), odd_number(source)))
+    return make_record(
+        key,
+        bytes(source.randrange(40)),
+        operation=source.choice((0, 1, 1, 2)),
+        stamp=stamp,
+        stamp_site=source.choice((1, 3)),
+        origin_site=3,
+        recipients=bytes(source.randrange(4)),
+        flags=source.choice((0, 0, 1, 2)),
+    )
+
+
 def numbers(data: bytes) -> list[tuple[int, int]]:
     """(status, number) of each answer."""
     found = []
@@ -121,7 +137,7 @@ def odd(source: Random) -> int:
 
 
 def plan(source: Random, id_: int) -> bytes:
-    kind = source.choice((GET, CHANGE, CHANGE, ROWS, COUNT, SCAN, CLEAR, source.randrange(256)))
+    kind = source.choice((GET, CHANGE, CHANGE, ROWS, EVENTS, COUNT, SCAN, CLEAR, source.randrange(256)))
     key = b"k%d" % source.randrange(20)
     payload, more = b"", {"bucket": bucket_of(key), "id": id_}
     if kind == GET:
@@ -134,6 +150,12 @@ def plan(source: Random, id_: int) -> bytes:
     elif kind == ROWS:
         rows = [record(key, b"v", operation=source.choice((1, 2)), sequence=n) for n in range(source.randrange(5))]
         payload, more["count"] = b"".join(rows), len(rows)
+    elif kind == EVENTS:
+        events = [event(source, key) for _ in range(source.randrange(5))]
+        payload, more["count"] = b"".join(events), len(events)
+        if source.random() < 0.5:
+            payload += source.randrange(1 << len(events)).to_bytes(8, "little")
+            more["flags"] = MARKS
     elif kind == SCAN:
         more["flags"] = source.choice((0, 2))
         more["shard"] = source.choice((0, 1, odd(source)))

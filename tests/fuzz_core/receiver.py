@@ -33,13 +33,17 @@ from records import (
 from .grammar import BATCH, FRAME_ACK, SectionPlan, frame, odd_number, payload_of, plan_records, spoil
 
 PARTITIONS = 4
-STREAMS = {PARTITIONS: (b"fast", 1), PARTITIONS + 1: (b"slow", 2)}  # By partition: the region, and its number.
+BUCKETS = 3
+NAMES = ((1, b"fast"), (2, b"slow"), (3, b"shared"))
+# By partition: the region, and its number.
+STREAMS = {PARTITIONS + n: (name, number) for n, (number, name) in enumerate(NAMES)}
 _names = itertools.count()
 
 
 class Receiver:
-    """A receiver's memory with two regions, and the connections of two members that send to it. The changes of one
-    region go through the user's Python.
+    """A receiver's memory with three regions, and the connections of two members that send to it. The changes of one
+    region go through the user's Python. Another one is shared, and this member leads all of its buckets but one, of
+    which it loses its part now and then: what is on its way then is not acknowledged.
     """
 
     def __init__(self, source: Random) -> None:
@@ -50,10 +54,28 @@ class Receiver:
             name: _core.RegionCore(f"fuzz{next(_names)}", clock, site=2, stores=True) for name in ("fast", "slow")
         }
         self.regions["slow"].set_callback_path(lambda *change: None)
+        self.share(clock)
         self.happened: list[int] = []
         self.streams = _core.StreamMemory()
         self.failing: set[tuple[int, int, int]] = set()  # Events of streams that may fail: partition, life, sequence.
         self.members = [Member(self) for _ in range(2)]
+
+    def share(self, clock: _core.Clock) -> None:
+        region = self.regions["shared"] = _core.RegionCore(f"fuzz{next(_names)}", clock, site=2, buckets=BUCKETS)
+        self.tail, self.epoch = _core.Tail(BUCKETS, region.shards), 0
+        self.lead()
+        region.share(self.tail, None)
+
+    def lead(self) -> None:
+        """Takes the lead of all buckets, under a new epoch."""
+        self.epoch += 1
+        for bucket in range(BUCKETS):
+            for role in (_core.TAIL_TAKING_OVER, _core.TAIL_PRIMARY):
+                self.tail.set_role(bucket, role, 1, self.epoch)
+
+    def follow(self) -> None:
+        """Loses the lead of a bucket."""
+        self.tail.set_role(self.source.randrange(BUCKETS), _core.TAIL_COPY, 1, self.epoch)
 
     def apply(self, core: object, record: bytes, place: tuple[int, int, bool]) -> int:
         self.happened.append(place[1])
@@ -114,7 +136,7 @@ class Member:
             through = first + source.choice((0, 1, 5, 30, 30, 1 << 40 if kind > 0.97 else 30))
             plan = SectionPlan(partition, first, through, source.choice((0, max(0, first - 1), max(0, first - 5))))
             own_region = partition in STREAMS and source.random() > 0.02
-            plan_records(source, plan, [STREAMS[partition][1]] if own_region else [1, 1, 2, 3], 12)
+            plan_records(source, plan, [STREAMS[partition][1]] if own_region else [1, 1, 2, 3, 3, 4], 12)
             if kind > 0.5 and plan.sequences:
                 plan.through = plan.sequences[-1]
             if source.random() < 0.05:
@@ -129,7 +151,8 @@ class Member:
         life, last = self.receiver.known().get(partition, (0, 0))
         behind = self.through.get((partition, self.named[partition]), 0)
         behind = behind if behind < 1 << 62 else 0  # A section with spoiled numbers.
-        return (max(last, behind) if life == self.lives.get(partition) and last < 1 << 39 else behind) + 1
+        behind = max(last, behind) if life == self.lives.get(partition) and last < 1 << 39 else behind
+        return behind + 1 if behind < 1 << 62 else 1
 
     def batch_frame(self) -> bytes:
         source = self.source
@@ -175,8 +198,8 @@ class Member:
             return frame(
                 source,
                 REGION,
-                source.choice((b"fast", b"slow", b"absent", b"\xff", b"n" * 1025)),
-                source.choice((3, odd_number(source, 3))),
+                source.choice((b"fast", b"slow", b"shared", b"absent", b"\xff", b"n" * 1025)),
+                source.choice((1, 2, 3, 4, odd_number(source, 3))),
             )
         if kind < 0.09:
             return frame(
@@ -193,6 +216,10 @@ class Member:
         data = b"".join(self.any_frame() for _ in range(self.source.choice((1, 1, 3))))
         self.receiver.happened.clear()
         before = self.memory.last()
+        if self.source.random() < 0.1:
+            self.receiver.follow()
+        elif self.source.random() < 0.2:
+            self.receiver.lead()
         ended = False
         try:
             if self.source.random() < 0.1:
@@ -201,7 +228,13 @@ class Member:
             self.session.receive_data(data)
         except ProtocolError:
             ended = True
-        answers = split_frames(self.session.data_to_send())
+        sent = b""
+        try:
+            while self.source.random() < 0.9 and (more := self.session.data_to_send()):
+                sent += more  # Else a round stays under way, and the other member may begin one.
+        except ProtocolError:
+            ended = True
+        answers = split_frames(sent)
         last = self.memory.last()
         assert all(new >= old for new, old in zip(last, before, strict=True)), (before, last)
         assert len(self.receiver.happened) <= self.came, "more was applied than came"
@@ -217,13 +250,19 @@ class Member:
 
     def check_ack(self, answer: Any) -> None:
         assert answer.id in self.sent and answer.id >= self.acked, f"an acknowledgement of batch {answer.id}"
+        batches = [self.sent[number] for number in range(self.acked, answer.id + 1)]
         self.acked = answer.id + 1
-        plans, named = self.sent[answer.id]
         _, _, failures = read_ack(answer.payload)
-        carried = [(p.partition, s) for p in plans for s in p.carried]
+        carried = [(p.partition, s) for plans, _ in batches for p in plans for s in p.carried]
         told = [(partition, sequence) for partition, _, sequence in failures]
         assert len(set(told)) == len(told), f"{len(told)} failures are told, {len(set(told))} different ones"
-        assert set(told) <= set(carried), f"failures of events that the batch did not carry: {set(told) - set(carried)}"
+        assert set(told) <= set(carried), f"failures of events that no batch carried: {set(told) - set(carried)}"
+        places = [carried.index(each) for each in told]
+        assert places == sorted(places), f"failures in another order than the events: {told}"
+        for plans, named in batches:
+            self.check_batch(plans, named)
+
+    def check_batch(self, plans: list[SectionPlan], named: Counter[int]) -> None:
         partitions = [p.partition for p in plans]
         assert plans and len(set(partitions)) == len(partitions), (
             f"a batch with sections of partitions {partitions} was acknowledged"

@@ -162,6 +162,16 @@ class Process(SiteProcess):
             note_decisions(Path(notes))
         return super().locate(*given, **more)
 
+    def receive(self) -> None:
+        """Starts a gateway receiver."""
+        self.cache.create_gateway_receiver(start_port=0, end_port=0)
+
+    def received(self) -> dict[str, int]:
+        """Returns the statistics of the receiver, with the connections that it has now."""
+        receiver = self.cache.gateway_receiver
+        assert receiver is not None
+        return {**receiver.stats, "connections": receiver.connection_count}
+
     def run(self, *regions: str, **more: Any) -> None:
         self.clients = Clients([self.cache.region(each) for each in regions], **more)
 

@@ -8,6 +8,8 @@ from pywan._core.region.call_slots cimport CallSlots
 from pywan._core.region.compiled_region cimport CompiledRegion
 from pywan._core.region.region_changes cimport Condition
 
+cdef str UNCOUNTED, MOVED          # Words for attempts that have to be made again.
+
 cdef class CallRoute:
     cdef CompiledRegion state
     cdef readonly uint64_t limit_us     # A call is given up after so long. `set_limit` changes it.

@@ -17,6 +17,7 @@ cdef struct call_wait:
     uint64_t at                 # Where the answer lies, counted from the first byte that waits to leave.
     uint32_t bucket
     bint is_change, is_repeat
+    bint says_thin              # Its caller is told if too few copies had the change.
 
 cdef struct shelved_call:
     # A call that is done, whose answer must not leave yet; or one that is held, of which nothing was done. The answer,
@@ -44,6 +45,7 @@ cdef class CallSession(Session):
     cdef wan_buffer waits           # call_wait after call_wait.
     cdef wan_buffer found           # The value that a condition found.
     cdef wan_buffer keys            # Keys of a bucket that is being cleared.
+    cdef wan_buffer failed          # wan_call_failure after wan_call_failure, of EVENTS.
     cdef bint has_more              # Whole calls wait in `into`.
     # Calls that wait. Only the session's thread uses them; through the tails of buckets, other threads move what
     # counts, and what is held no longer, to `waker.ready`.
@@ -129,6 +131,8 @@ cdef class CallSession(Session):
     cdef wan_answer *do_get(self, region_core *region, const wan_call *call) noexcept nogil
     cdef wan_answer *do_change(self, region_core *region, const wan_call *call) noexcept nogil
     cdef wan_answer *do_rows(self, region_core *region, const wan_call *call) noexcept nogil
+    cdef wan_answer *do_events(self, region_core *region, const wan_call *call) noexcept nogil
+    cdef wan_answer *say_applied(self, const wan_call *call, uint64_t applied, uint32_t conflicts) noexcept nogil
     cdef wan_answer *do_count(self, region_core *region, const wan_call *call) noexcept nogil
     cdef wan_answer *do_scan(self, region_core *region, const wan_call *call) noexcept nogil
     cdef wan_answer *do_clear(self, region_core *region, const wan_call *call) noexcept nogil

@@ -13,7 +13,8 @@ from pywan._core.c_copies cimport *
 from pywan._core.c_region cimport *
 from pywan._core.c_session cimport *
 from pywan._core.c_system cimport EFD_CLOEXEC, EFD_NONBLOCK, close_file, eventfd, eventfd_write
-from pywan._core.c_tables cimport wan_record
+from pywan._core.c_tables cimport WAN_FAILED_FUTURE_STAMP, wan_record
+from pywan._core.region.apply_event cimport EVENT_LOST, EVENT_NOT_TAKEN, is_event_ahead, region_apply_event
 from pywan._core.region.put cimport (
     change_from_record, check_path, origin_from_record, region_change, region_change_if, region_is_full, region_recall,
     region_relieve)
@@ -67,6 +68,7 @@ cdef class CallSession(Session):
         wan_buffer_close(&self.waits)
         wan_buffer_close(&self.found)
         wan_buffer_close(&self.keys)
+        wan_buffer_close(&self.failed)
 
     def run(self, int file):
         """Serves a connected socket. Returns "closed" when the caller went away, "stopped", or why the connection was
@@ -119,7 +121,7 @@ cdef class CallSession(Session):
         if length:
             memcpy(self.into.bytes + sizeof(wan_call), payload, length)
         state.check_open()
-        if (wan_call_changes(head.kind) and state.region.tail != NULL and wan_call_depth == 0
+        if (wan_call_writes(head.kind) and state.region.tail != NULL and wan_call_depth == 0
                 and region_is_full(&state.region)):
             try:
                 state.wait_for_memory(f"a change of bucket {head.bucket}", self.until_us, False)
@@ -127,7 +129,7 @@ cdef class CallSession(Session):
                 if self.fail_with(head, error, 0) == NULL:
                     raise MemoryError(f"region {state.name!r}: no memory for an answer")
                 return at
-        if (wan_call_changes(head.kind) and state.region.tail != NULL
+        if (wan_call_writes(head.kind) and state.region.tail != NULL
                 and wan_tail_has_learner(state.region.tail, head.bucket)):
             state.wait_for_learner(head.bucket, self.until_us)
         self.names[head.region], self.states[head.region] = state.name, state
@@ -300,6 +302,8 @@ cdef class CallSession(Session):
             answer = self.do_change(region, call)
         elif call.kind == WAN_CALL_ROWS:
             answer = self.do_rows(region, call)
+        elif call.kind == WAN_CALL_EVENTS:
+            answer = self.do_events(region, call)
         elif call.kind == WAN_CALL_COUNT:
             answer = self.do_count(region, call)
         elif call.kind == WAN_CALL_SCAN:
@@ -479,6 +483,8 @@ cdef class CallSession(Session):
             return True
         wait.tail, wait.bucket, wait.era, wait.sequence = region.tail, call.bucket, era, sequence
         wait.at, wait.is_change, wait.is_repeat = at, is_change, call.flags & WAN_CALL_REPEAT != 0
+        # An event that counts is acknowledged to its site: that it comes again would not bring more copies.
+        wait.says_thin = is_change and call.kind != WAN_CALL_EVENTS
         return wan_buffer_add(&self.waits, &wait, sizeof(call_wait)) == WAN_OK
 
     cdef bint wait_for_bucket(self, region_core *region, const wan_call *call, uint64_t era,
@@ -591,7 +597,7 @@ cdef class CallSession(Session):
         bucket does not keep up. No call is late because of a learner."""
         cdef region_core *region = self.known(call.region)
         cdef bint waits = self.waits_for_room(call)
-        if not waits and self.depth == 0 and wan_call_changes(call.kind) and has_tail(region, call):
+        if not waits and self.depth == 0 and wan_call_writes(call.kind) and has_tail(region, call):
             waits = (wan_tail_has_learner(region.tail, call.bucket)
                      and wan_tail_holds_back(region.tail, call.bucket, self.now_us)
                      and self.now_us < self.came_us + wan_call_work_us(call) // 2
@@ -615,7 +621,7 @@ cdef class CallSession(Session):
             return False
         if self.waits_for_memory():
             return True
-        if self.depth or not wan_call_changes(call.kind) or not has_tail(region, call):
+        if self.depth or not wan_call_writes(call.kind) or not has_tail(region, call):
             return False
         if not region_is_full(region):
             return False
@@ -726,7 +732,7 @@ cdef class CallSession(Session):
             self.out.used += call.length
             if is_lost:
                 lose(&call.wait, <wan_answer *>(self.out.bytes + self.out.start + begin))
-            elif call.wait.is_change and call.wait.tail.min_copies > 1:
+            elif call.wait.says_thin and call.wait.tail.min_copies > 1:
                 say_thin(&call.wait, <wan_answer *>(self.out.bytes + self.out.start + begin))
             self.seal(begin)
             self.rounds += begin == 0
@@ -785,7 +791,7 @@ cdef class CallSession(Session):
                 return
             if status != WAN_OK:
                 lose(wait, <wan_answer *>(self.out.bytes + self.out.start + wait.at))
-            elif wait.is_change and wait.tail.min_copies > 1:
+            elif wait.says_thin and wait.tail.min_copies > 1:
                 say_thin(wait, <wan_answer *>(self.out.bytes + self.out.start + wait.at))
             at[0] += sizeof(call_wait)
 
@@ -975,6 +981,90 @@ cdef class CallSession(Session):
         if answer.status != WAN_ANSWER_ELSEWHERE:
             answer.number = applied
         return answer if not touched or self.wait_for(region, call, era, sequence, at, applied > 0) else NULL
+
+    cdef wan_answer *do_events(self, region_core *region, const wan_call *call) noexcept nogil:
+        """Applies events of other sites. One that cannot be applied fails alone. If another member has become primary,
+        all are applied there: versions tell what was applied here."""
+        cdef const uint8_t *record_at = <const uint8_t *>(call + 1)
+        cdef const uint64_t *marks = NULL
+        cdef const wan_record *record
+        cdef uint64_t at = self.last_answer(), applied = 0, era = 0, sequence = 0, highest = 0, hash
+        cdef uint64_t now_ms = wan_clock_receiving_ms(region.clock)
+        cdef uint32_t n, conflicts = 0
+        cdef uint8_t is_given = 0           # A caller gave the stamp `highest`.
+        cdef wan_change change
+        cdef wan_call_failure failure
+        cdef wan_answer *answer
+        cdef wan_status status = WAN_OK
+        cdef bint touched = False, took_effect
+        cdef int became
+        cdef wan_fetch fetch
+        cdef const uint8_t *fetch_at = record_at
+        fetch.noted = 0
+        wan_buffer_empty(&self.failed)
+        if call.flags & WAN_CALL_MARKS:
+            marks = <const uint64_t *>(record_at + call.length - wan_call_marks_bytes(call.count))
+        for n in range(call.count):
+            while fetch.noted < min(n + 2 * <uint64_t>WAN_FETCH_STEP, call.count + <uint64_t>WAN_FETCH_STEP):
+                record = <const wan_record *>fetch_at
+                if fetch.noted < call.count:
+                    wan_fetch_next(&region.table, &fetch,
+                                   wan_key_hash(wan_record_key(record), record.key_length, record.key_form),
+                                   record.key_length + record.value_length, 1)
+                    fetch_at += wan_record_length(record)
+                else:
+                    wan_fetch_next(&region.table, &fetch, 0, 0, 0)
+            record = <const wan_record *>record_at
+            record_at += wan_record_length(record)
+            hash = wan_key_hash(wan_record_key(record), record.key_length, record.key_form)
+            if wan_table_bucket(&region.table, hash).number != call.bucket:
+                answer = self.fail(call, WAN_ANSWER_FAILED, b"IllegalStateError", WRONG_BUCKET, 0)
+                break
+            if is_event_ahead(region.clock, record, &now_ms, WAN_CLOCK_AHEAD_MS):
+                became = WAN_FAILED_FUTURE_STAMP
+            else:
+                if record.stamp > highest:
+                    highest, is_given = record.stamp, record.flags & WAN_FLAG_GIVEN
+                became = region_apply_event(region, record, hash, marks != NULL and marks[n >> 6] >> (n & 63) & 1,
+                                            &change, &took_effect, &status)
+            if became == EVENT_NOT_TAKEN:
+                answer = (self.say_elsewhere(call, region) if status == WAN_ELSEWHERE or status == WAN_SLOW
+                          else self.fail_status(call, region, status, 0))
+                break
+            if became > 0:
+                failure.record, failure.reason = n, <uint32_t>became
+                if wan_buffer_add(&self.failed, &failure, sizeof(failure)) != WAN_OK:
+                    return NULL
+                continue
+            conflicts += became == EVENT_LOST
+            applied += took_effect
+            if not touched:
+                era, touched = wan_read(&change.era), True
+            sequence = max(sequence, wan_read(&change.sequence))
+        else:
+            answer = self.say_applied(call, applied, conflicts)
+            if answer != NULL and touched and not self.wait_for(region, call, era, sequence, at, True):
+                answer = NULL
+        if highest:
+            wan_clock_see(region.clock, highest)
+            if not is_given:
+                wan_clock_hear(region.clock, highest)
+        wan_add_shared(&region.applied, applied)
+        wan_buffer_trim(&self.failed, WAN_BUFFER_KEPT_BYTES)
+        return answer
+
+    cdef wan_answer *say_applied(self, const wan_call *call, uint64_t applied, uint32_t conflicts) noexcept nogil:
+        """The answer to EVENTS that were all tried. `failed` has those that failed."""
+        cdef wan_answer *answer = self.answer(call, WAN_ANSWER_DONE, sizeof(wan_call_applied) + self.failed.used)
+        cdef wan_call_applied *became
+        if answer == NULL:
+            return NULL
+        answer.number, answer.done = applied, call.count
+        became = <wan_call_applied *>(answer + 1)
+        became.conflicts, became.failures = conflicts, <uint32_t>(self.failed.used // sizeof(wan_call_failure))
+        if self.failed.used:
+            memcpy(became + 1, self.failed.bytes, self.failed.used)
+        return answer
 
     cdef wan_answer *do_count(self, region_core *region, const wan_call *call) noexcept nogil:
         cdef uint64_t at = self.last_answer(), era = era_of(region, call)

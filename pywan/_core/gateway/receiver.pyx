@@ -1,20 +1,26 @@
 # Owns one connection's way from bytes to the region tables. `ReceiverSession` knows no socket and no clock: bytes and
 # `now` come in, bytes and the next deadline go out.
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
-from libc.stdlib cimport free, realloc
-from libc.string cimport memcpy, memset
+from libc.stdlib cimport free, qsort, realloc
+from libc.string cimport memmove, memset
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from pywan._core.c_base cimport *
+from pywan._core.c_copies cimport *
 from pywan._core.c_record cimport *
 from pywan._core.c_tables cimport *
 from pywan._core.c_region cimport *
 from pywan._core.c_system cimport *
 from pywan._core.base.clock cimport Clock
+from pywan._core.calls.call_events cimport (
+    EventCalls, add_to_run, drop_round, event_place, failed_event, is_applied_here, note_applied_here, shared_out,
+    wait_until_counted)
+from pywan._core.region.apply_event cimport EVENT_LOST, EVENT_NOT_TAKEN, is_event_ahead, region_apply_event
 from pywan._core.wire.lz4 cimport lz4_load, lz4_unpack
-from pywan._core.region.put cimport change_from_record, origin_from_record, region_change
+from pywan._core.region.put cimport (
+    change_from_record, origin_from_record, region_change, region_is_full, region_relieve)
 from pywan._core.region.region cimport RegionCore
 from pywan._core.region.region_state cimport origin, region_core
-from pywan._core.wire.session cimport ENDED_CLOSED, ENDED_STOPPED, ENDED_TOLD, GOES_ON, Session
+from pywan._core.wire.session cimport ENDED_CLOSED, ENDED_STOPPED, ENDED_TOLD, GOES_AGAIN, GOES_ON, Session
 from pywan._core.gateway.applied_slot cimport (
     FAILURES_KEPT, FAILURES_KEPT_ALL, applied_slot, first_failure, forget_applied, forget_failures, remember_failure)
 from pywan._core.gateway.source_memory cimport ReceiverCounts, SourceMemory
@@ -40,6 +46,11 @@ cdef enum:
     PROGRESS_US = 1000000
     # It looks at the clock after at most so many records, and after each one with user's Python on the way.
     PROGRESS_RECORDS = 256
+    # A round of events of shared regions ends with so many events, or so many bytes that go to other members, though
+    # more are here. One event may be longer; then it goes alone.
+    ROUND_EVENTS = 8192
+    ROUND_BYTES = 8 << 20
+    FULL_SLICE_MS = 20              # A wait for memory is so long at a time.
 
 
 cdef enum:
@@ -51,6 +62,7 @@ APPLY_DONE, APPLY_LOST = <int>APPLIED, <int>LOST       # What `callback_apply` r
 cdef struct region_slot:
     region_core *core           # NULL: it was not found at the last look.
     uint64_t looked_batch       # The batch of this connection in which it was last looked up.
+    shared_out *shared[2]       # What is shared out of it, by round. NULL: nothing was, since it was looked up.
 
 
 cdef struct connection_partition:
@@ -62,6 +74,21 @@ cdef struct connection_partition:
     uint64_t life
     uint16_t bucket
     uint16_t region             # As records on this connection name it.
+    # By round. Not 0: all events through this one were handled, and `slot` hears of it when the round has ended.
+    uint64_t handled[2]
+
+
+cdef struct event_round:
+    # Events of shared regions that are waited for together, with all that came between them.
+    wan_buffer waiting          # The partitions whose `handled` of the round is not 0, uint32_t.
+    uint64_t events             # So many of them are for shared regions.
+    uint64_t bytes              # Of those that go to other members.
+    bint is_unacknowledged      # A batch that was handled as a whole is acknowledged with the round.
+    uint64_t newest_id          # The newest one of them, when the work on it began, and the number of its last event.
+    uint64_t newest_began_us
+    uint64_t newest_number
+    uint64_t sent_us            # When the round was sent.
+    wan_receiver_counts held    # What its events add to `own` when they count.
 
 
 cdef class ReceiverSession(Session):
@@ -77,7 +104,14 @@ cdef class ReceiverSession(Session):
     cdef object on_floors
     cdef object on_no_memory        # Called for each event for which there was no memory.
     cdef dict names, cores
-    cdef set told_shared            # Numbers of regions that refuse events because several members hold them.
+    # Events of regions that several members hold are handled in rounds (docs/decisions/0088). While one round is
+    # handled, the one before is waited for: other members work on it.
+    cdef event_round rounds[2]
+    cdef int current                # The round that is being handled.
+    cdef bint is_sent               # The other one is on its way, or waits for copies.
+    cdef list shared_calls          # Two EventCalls, by round, for each such region.
+    cdef wan_buffer shares[2]       # By round: the shared_out of each, a pointer.
+    cdef uint64_t handled_events    # Events of this connection: numbers them in their order.
     # Regions that were replaced when batch `replaced_batch` looked them up anew. They are kept alive until the next
     # such batch.
     cdef list replaced
@@ -93,7 +127,8 @@ cdef class ReceiverSession(Session):
     cdef wan_clock *clock           # The clock of the regions of this member. NULL: no region was looked up yet.
     cdef Clock clock_holder         # Keeps the clock alive.
     cdef uint64_t now_ms            # The time at the start of the batch, or at a later look.
-    cdef wan_failure *failures      # Failures of the batch in work: at most as many as it has records.
+    # Failures of the batches that are not acknowledged: at most as many as they have records.
+    cdef failed_event *failures
     cdef size_t failure_count, failure_capacity
     # The partitions of this connection: first the queue's own ones, then those that streams were named for.
     cdef connection_partition *partitions
@@ -118,7 +153,7 @@ cdef class ReceiverSession(Session):
         self.mount = mount
         self.memory, self.counts, self.find_region, self.callback_apply = memory, counts, find_region, callback_apply
         self.on_floors, self.on_no_memory = on_floors, on_no_memory
-        self.names, self.cores, self.replaced, self.told_shared = {}, {}, [], set()
+        self.names, self.cores, self.replaced, self.shared_calls = {}, {}, [], []
         self.credit_bytes, self.max_drift_ms = credit_bytes, max_drift_ms
         self.speaks_last = True
         self.born = wan_forks
@@ -135,6 +170,9 @@ cdef class ReceiverSession(Session):
                 release_run(self.partitions[n].run)
         free(self.partitions)
         wan_buffer_close(&self.unpacked)
+        for n in range(2):
+            wan_buffer_close(&self.shares[n])
+            wan_buffer_close(&self.rounds[n].waiting)
 
     def stop(self):
         """Makes `run` return soon, after the event in work. A batch that was not applied as a whole is not
@@ -173,6 +211,7 @@ cdef class ReceiverSession(Session):
             self.names[number] = name
             self.regions[number].core = NULL
             self.regions[number].looked_batch = 0
+            self.regions[number].shared[0] = self.regions[number].shared[1] = NULL
             return 1
         except BaseException as error:
             wan_note(WAN_CORRUPT, "region number %u has a name that is not text", number)
@@ -228,6 +267,7 @@ cdef class ReceiverSession(Session):
         cdef StreamMemory streams
         try:
             self.regions[number].looked_batch = self.batch
+            self.regions[number].shared[0] = self.regions[number].shared[1] = NULL
             found = self.find_region(self.names[number])
             if self.replaced_batch != self.batch:
                 self.replaced_batch = self.batch
@@ -267,12 +307,7 @@ cdef class ReceiverSession(Session):
 
     cdef inline bint is_ahead(self, const wan_record *record) noexcept nogil:
         """Whether the record's stamp is too far in the future. Its region was looked up before."""
-        if wan_stamp_ms(record.stamp) <= self.now_ms + self.max_drift_ms:
-            return False
-        if not record.flags & WAN_FLAG_GIVEN:
-            wan_clock_hear(self.clock, record.stamp)        # Our own clock may be the one that is wrong.
-        self.now_ms = wan_clock_receiving_ms(self.clock)
-        return wan_stamp_ms(record.stamp) > self.now_ms + self.max_drift_ms
+        return is_event_ahead(self.clock, record, &self.now_ms, self.max_drift_ms)
 
     cdef int apply_one(self, region_core *core, const wan_record *record, uint64_t hash, uint32_t partition,
                        uint64_t sequence,
@@ -286,8 +321,7 @@ cdef class ReceiverSession(Session):
         if self.is_ahead(record):
             return WAN_FAILED_FUTURE_STAMP
         if core.tail != NULL:
-            self.note_shared(record.region)
-            return WAN_FAILED_OTHER
+            return self.apply_shared(core, record, hash, partition, sequence, possible_duplicate)
         if wan_flag_read(&core.durable):
             wan_flag_set(&self.memory.streams.must_wait, 1)
         change_from_record(&change, record, hash)
@@ -298,6 +332,8 @@ cdef class ReceiverSession(Session):
             return self.apply_by_callbacks(record, partition, sequence, possible_duplicate)
         if status == WAN_CLOSED:
             return WAN_FAILED_REGION_NOT_FOUND
+        if status == WAN_ELSEWHERE:     # Members share it since a moment ago.
+            return self.apply_shared(core, record, hash, partition, sequence, possible_duplicate)
         if status == WAN_TOO_LARGE:     # It will never fit, so the sender must not wait for it.
             self.note_too_large()
             return WAN_FAILED_OTHER
@@ -311,25 +347,105 @@ cdef class ReceiverSession(Session):
         elif outcome == WAN_FORGOTTEN:
             return WAN_FAILED_FORGOTTEN
         elif outcome <= WAN_DESTROYED:
-            if core != self.applied_in:
-                self.add_applied()
-                self.applied_in = core
-            self.applied += 1
+            self.note_applied(core)
         return APPLIED
+
+    cdef int apply_shared(self, region_core *core, const wan_record *record, uint64_t hash, uint32_t partition,
+                          uint64_t sequence, bint possible_duplicate) noexcept nogil:
+        """Applies one event to a region that several members hold, or lets it wait for the member that leads its
+        bucket. Returns as `apply_one`; APPLIED: nothing of it may be acknowledged before the round has ended."""
+        cdef uint32_t bucket = wan_table_bucket(&core.table, hash).number
+        cdef event_round *round = &self.rounds[self.current]
+        cdef shared_out *out
+        cdef event_place place
+        cdef wan_change change
+        cdef wan_status status = WAN_OK
+        cdef bint took_effect = False
+        cdef int became
+        if self.regions[record.region].shared[0] == NULL and not self.begin_sharing(record.region):
+            return REFUSED
+        out = self.regions[record.region].shared[self.current]
+        if not self.begin_to_wait(partition):
+            return REFUSED
+        round.events += 1
+        if is_applied_here(out, self.regions[record.region].shared[self.current ^ 1], bucket):
+            became = region_apply_event(core, record, hash, possible_duplicate, &change, &took_effect, &status)
+            if became > 0:
+                return became
+            if became == EVENT_NOT_TAKEN and status == WAN_CLOSED:
+                return WAN_FAILED_REGION_NOT_FOUND
+            if became == EVENT_NOT_TAKEN and status != WAN_ELSEWHERE and status != WAN_SLOW:
+                return REFUSED
+            if became != EVENT_NOT_TAKEN:
+                # Read one by one: together they would be one read of two writes, which waits for both, and for all
+                # writes before them.
+                if not note_applied_here(out, bucket, wan_read(&change.era), wan_read(&change.sequence)):
+                    return self.no_memory_to_share()
+                round.held.conflicts += became == EVENT_LOST
+                if took_effect:
+                    self.note_applied(core)
+                return APPLIED
+        place.number, place.partition, place.sequence = self.handled_events, partition, sequence
+        if not add_to_run(out, bucket, record, possible_duplicate, &place):
+            return self.no_memory_to_share()
+        round.bytes += wan_record_length(record)
+        return APPLIED
+
+    cdef int begin_sharing(self, uint16_t number) noexcept with gil:
+        """Makes the region with the sender's number one that is shared out. 0: the detail says why not."""
+        cdef EventCalls events
+        cdef RegionCore core
+        cdef shared_out *out
+        try:
+            core = self.cores[number]
+            pair = next((each for each in self.shared_calls if (<EventCalls>each[0]).state is core.state), None)
+            if pair is None:
+                # What is closed is forgotten, unless some of its events wait.
+                pair = EventCalls(core.state), EventCalls(core.state)
+                self.shared_calls = [*(each for each in self.shared_calls if is_needed(each[0]) or is_needed(each[1])),
+                                     pair]
+                for n in range(2):
+                    wan_buffer_empty(&self.shares[n])
+                    for each in self.shared_calls:
+                        out = &(<EventCalls>each[n]).out
+                        if wan_buffer_add(&self.shares[n], &out, sizeof(out)) != WAN_OK:
+                            raise MemoryError()
+            for n in range(2):
+                events = pair[n]
+                self.regions[number].shared[n] = &events.out
+            return 1
+        except BaseException as error:
+            self.refuse(error)
+            return 0
+
+    cdef inline int begin_to_wait(self, uint32_t partition) noexcept nogil:
+        """Events of the partition wait for the end of this round from now on. 0: there is no memory."""
+        cdef uint64_t *handled = &self.partitions[partition].handled[self.current]
+        if handled[0]:
+            return 1
+        if wan_buffer_add(&self.rounds[self.current].waiting, &partition, sizeof(partition)) != WAN_OK:
+            self.no_memory_to_share()
+            return 0
+        # The caller says through which sequence, when an event is handled. All before is in an earlier round.
+        handled[0] = max(<uint64_t>1, self.partitions[partition].handled[self.current ^ 1])
+        return 1
+
+    cdef int no_memory_to_share(self) noexcept nogil:
+        wan_note(WAN_CORRUPT, "no memory for events that wait for other members")
+        return REFUSED
+
+    cdef inline void note_applied(self, region_core *core) noexcept nogil:
+        """Counts an event that took effect."""
+        if core != self.applied_in:
+            self.add_applied()
+            self.applied_in = core
+        self.applied += 1
 
     cdef void add_applied(self) noexcept nogil:
         """Adds the events of a section to their region's count at once: an atomic operation for each would be slow."""
         if self.applied:
             wan_add_shared(&self.applied_in.applied, self.applied)
             self.applied = 0
-
-    cdef void note_shared(self, uint16_t number) noexcept with gil:
-        from pywan.errors import IllegalStateError
-        if number not in self.told_shared:
-            self.told_shared.add(number)
-            report_unraisable("applying events", IllegalStateError(
-                f"region {self.names.get(number)!r} is on several members, and such a region cannot take events of"
-                " other sites in this version; its events are refused"))
 
     cdef void note_too_large(self) noexcept with gil:
         from pywan.errors import EventTooLargeError
@@ -364,18 +480,21 @@ cdef class ReceiverSession(Session):
         except BaseException:
             pass                    # There is no memory to say so. The sender parks the event with that reason.
 
-    cdef int note_failure(self, uint32_t partition, uint64_t sequence, uint32_t reason) noexcept nogil:
+    cdef int note_failure(self, uint64_t number, uint32_t partition, uint64_t sequence,
+                          uint32_t reason) noexcept nogil:
+        """Notes a failure for the acknowledgement. `number`: of the event, among all of this connection."""
         cdef size_t capacity
         if self.failure_count == self.failure_capacity:
             capacity = self.failure_capacity * 2 if self.failure_capacity else 64
-            grown = realloc(self.failures, capacity * sizeof(wan_failure))
+            grown = realloc(self.failures, capacity * sizeof(failed_event))
             if grown == NULL:
                 wan_note(WAN_CORRUPT, "no memory to note a failed event")
                 return 0
-            self.failures, self.failure_capacity = <wan_failure *>grown, capacity
-        self.failures[self.failure_count].partition = partition
-        self.failures[self.failure_count].reason = reason
-        self.failures[self.failure_count].sequence = sequence
+            self.failures, self.failure_capacity = <failed_event *>grown, capacity
+        self.failures[self.failure_count].number = number
+        self.failures[self.failure_count].failure.partition = partition
+        self.failures[self.failure_count].failure.reason = reason
+        self.failures[self.failure_count].failure.sequence = sequence
         self.failure_count += 1
         return 1
 
@@ -383,6 +502,7 @@ cdef class ReceiverSession(Session):
         """Applies a section. 0: the connection is to be given up; the detail, or `refused_code`, says why."""
         cdef connection_partition *partition = NULL
         cdef applied_slot unremembered
+        cdef applied_slot *slot
         cdef uint64_t expected, before
         cdef int is_applied
         if section.partition < self.partition_capacity:
@@ -403,22 +523,23 @@ cdef class ReceiverSession(Session):
         # later section begins where the last one ended.
         expected = max(before, section.settled) + 1 if before else NO_SEQUENCE
         partition.through, partition.batch = section.through, self.batch
+        memset(&unremembered, 0, sizeof(unremembered))
         wan_lock_take(&partition.slot.lock)
-        if partition.run == NULL or begin_section(&partition.run.slots[partition.bucket], partition.life):
-            is_applied = self.apply_run(section, at, partition, partition.slot, expected)
-        else:
+        slot = partition.slot
+        if partition.run != NULL and not begin_section(&partition.run.slots[partition.bucket], partition.life):
             # It is of an earlier life of its stream, from a member that has not heard of the later one yet. The regions
             # know by the versions what they have of it.
-            memset(&unremembered, 0, sizeof(unremembered))
             unremembered.last = before
-            is_applied = self.apply_run(section, at, partition, &unremembered, expected)
-            forget_applied(&unremembered)
+            slot = &unremembered
+        is_applied = self.apply_run(section, at, partition, slot, &unremembered, expected)
         wan_lock_release(&partition.slot.lock)
+        forget_applied(&unremembered)
         return is_applied
 
-    cdef int apply_run(self, const wan_section *section, const uint8_t *at, const connection_partition *partition,
-                       applied_slot *slot, uint64_t expected) noexcept nogil:
-        """Applies the records of a section that `slot` does not know, under the lock of its partition. On this
+    cdef int apply_run(self, const wan_section *section, const uint8_t *at, connection_partition *partition,
+                       applied_slot *slot, applied_slot *unremembered, uint64_t expected) noexcept nogil:
+        """Applies the records of a section that `slot` does not know, under the lock of its partition. If the run waits
+        for a round, and a later life of the stream begins meanwhile, the rest goes by `unremembered`. On this
         connection the section may begin at `expected` at the latest."""
         # The records on their way, by their numbers. A core is NULL if the record is known, or if its region is not
         # here.
@@ -429,13 +550,15 @@ cdef class ReceiverSession(Session):
         cdef const uint8_t *run = at
         cdef uint64_t sequence
         cdef uint32_t number = 0        # The number of the record in hand in its section.
-        cdef bint possible_duplicate
+        cdef bint possible_duplicate, waits
         cdef const wan_record *record
         cdef uint32_t step, begin, k
         cdef int result
         cdef wan_rewind rewind
         cdef uint64_t floor, highest = 0, durable = wan_section_durable(section)
         cdef uint8_t is_given = 0       # A caller gave the stamp `highest`.
+        cdef uint64_t *handled = partition.handled
+        cdef wan_receiver_counts *counts
         # The remembered failures before this one are of sequences before the record in hand.
         cdef uint32_t remembered
         if section.through > slot.last:
@@ -448,7 +571,7 @@ cdef class ReceiverSession(Session):
             # anything between would be lost without a word.
             wan_set(&slot.last, section.settled)
         forget_failures(slot, durable)
-        expected = min(expected, slot.last + 1)
+        expected = min(expected, max(slot.last, max(handled[0], handled[1])) + 1)
         if section.first > expected:
             rewind.partition, rewind.reserved, rewind.expected = section.partition, 0, expected
             self.own.out_of_order_batches += 1
@@ -462,6 +585,8 @@ cdef class ReceiverSession(Session):
             slot.passed_over = max(slot.passed_over, section.through)
         if section.through <= slot.last:
             self.own.duplicate_batches += 1
+        if handled[self.current ^ 1] and not self.begin_to_wait(section.partition):
+            return 0
         floor = slot.last
         remembered = first_failure(slot, section.first)
         at += wan_section_head_bytes(section)
@@ -499,6 +624,18 @@ cdef class ReceiverSession(Session):
                 k = number % RING_RECORDS
                 self.untold += 1
                 record = records[k]
+                if self.is_round_full(wan_record_length(record)):
+                    # Nobody waits for other members under the lock. Another connection may apply the same events
+                    # meanwhile, or begin a later life of the stream. What counts of this life is known now.
+                    if not self.turn_over_unlocked(partition):
+                        return 0
+                    if handled[self.current ^ 1] and not self.begin_to_wait(section.partition):
+                        return 0
+                    if not is_of_its_life(partition):
+                        slot = unremembered
+                    floor = max(floor, slot.last)
+                    remembered = first_failure(slot, sequences[k])
+                self.handled_events += 1
                 sequence = sequences[k]
                 if sequence <= floor:
                     # This record was seen before, so it is not applied again. If it failed then, the sender is told
@@ -507,7 +644,8 @@ cdef class ReceiverSession(Session):
                     while remembered < slot.failure_count and slot.failures[remembered].sequence < sequence:
                         remembered += 1
                     if remembered < slot.failure_count and slot.failures[remembered].sequence == sequence:
-                        if not self.note_failure(section.partition, sequence, slot.failures[remembered].reason):
+                        if not self.note_failure(self.handled_events, section.partition, sequence,
+                                                 slot.failures[remembered].reason):
                             return 0
                     continue
                 if cores[k] != NULL and record.stamp > highest and not self.is_ahead(record):
@@ -521,35 +659,37 @@ cdef class ReceiverSession(Session):
                 if result < APPLIED:
                     self.refused_code = 1
                     return 0
+                waits = handled[self.current] != 0
+                counts = &self.rounds[self.current].held if waits else &self.own
                 if result > APPLIED:
                     if result == WAN_FAILED_NO_MEMORY:
                         self.tell_no_memory()
-                    self.own.exceptions_occurred += 1
-                    if not self.note_failure(section.partition, sequence, <uint32_t>result):
+                    counts.exceptions_occurred += 1
+                    if not self.note_failure(self.handled_events, section.partition, sequence, <uint32_t>result):
                         return 0
-                    if not remember_failure(slot, &self.failures[self.failure_count - 1]):
-                        # If the acknowledgement were lost, no one would know that the event failed. So it stays
-                        # unapplied and unacknowledged.
-                        wan_note(WAN_CORRUPT, "more than %d failed events of a partition (%d of all) that their "
-                                              "senders have not heard of, or no memory for them",
-                                 FAILURES_KEPT, FAILURES_KEPT_ALL)
+                    if not waits and not self.remember(slot, &self.failures[self.failure_count - 1]):
                         return 0
-                wan_set(&slot.last, sequence)
-                self.own.events_received += 1
+                if waits:
+                    handled[self.current] = sequence
+                elif sequence > slot.last:
+                    wan_set(&slot.last, sequence)
+                counts.events_received += 1
                 if record.operation == WAN_CREATE:
-                    self.own.create_requests += 1
+                    counts.create_requests += 1
                 elif record.operation == WAN_UPDATE:
-                    self.own.update_requests += 1
+                    counts.update_requests += 1
                 else:
-                    self.own.destroy_requests += 1
+                    counts.destroy_requests += 1
                 if possible_duplicate:
-                    self.own.possible_duplicates += 1
+                    counts.possible_duplicates += 1
                 self.steps += 1
                 if self.untold >= PROGRESS_RECORDS and not self.tell_progress():
                     return 0
             if highest:
                 wan_clock_see(self.clock, highest)
-        if section.through > slot.last:
+        if handled[self.current]:
+            handled[self.current] = section.through
+        elif section.through > slot.last:
             wan_set(&slot.last, section.through)
         if highest and not is_given:
             wan_clock_hear(self.clock, highest)
@@ -559,6 +699,222 @@ cdef class ReceiverSession(Session):
         wan_note(WAN_CORRUPT, "event %u/%llu is of another region or bucket than its stream", section.partition,
                  <unsigned long long>sequence)
 
+    cdef int remember(self, applied_slot *slot, const failed_event *failed) noexcept nogil:
+        """Remembers a failure, unless another connection has done so. Under the slot's lock. 0: if the acknowledgement
+        were lost, no one would know that the event failed. So it stays unapplied and unacknowledged."""
+        if failed.failure.sequence <= slot.last or remember_failure(slot, &failed.failure):
+            return 1
+        wan_note(WAN_CORRUPT, "more than %d failed events of a partition (%d of all) that their senders have not heard "
+                              "of, or no memory for them", FAILURES_KEPT, FAILURES_KEPT_ALL)
+        return 0
+
+    # The end of a round.
+
+    cdef inline bint is_round_full(self, uint32_t length) noexcept nogil:
+        """Whether an event of this length must not go to other members with those of the round."""
+        cdef uint64_t bytes = self.rounds[self.current].bytes
+        return bytes != 0 and bytes + length > <uint64_t>ROUND_BYTES
+
+    cdef inline bint has_round(self) noexcept nogil:
+        """Whether the round that is being handled has anything to wait for, or to acknowledge."""
+        return self.rounds[self.current].waiting.used != 0 or self.rounds[self.current].is_unacknowledged
+
+    cdef int turn_over(self) noexcept nogil:
+        """Sends the round that was being handled, when the one before has ended, and begins another one. 0: the
+        connection is to be given up; the detail says why."""
+        cdef event_round *round = &self.rounds[self.current]
+        if self.is_sent and not self.end_round():
+            return 0
+        self.add_applied()
+        round.sent_us = wan_monotonic_us()
+        if round.bytes and not self.send_round():
+            return 0
+        self.is_sent = True
+        self.current ^= 1
+        return 1
+
+    cdef int turn_over_unlocked(self, const connection_partition *partition) noexcept nogil:
+        """The same without the lock of a partition, which the caller has: other connections use its memory."""
+        cdef int is_done
+        wan_lock_release(&partition.slot.lock)
+        is_done = self.turn_over()
+        wan_lock_take(&partition.slot.lock)
+        return is_done
+
+    cdef int send_round(self) noexcept with gil:
+        """Sends the events that wait for other members: all leave before any is waited for."""
+        cdef EventCalls events
+        try:
+            for pair in self.shared_calls:
+                events = pair[self.current]
+                events.send_all(self.rounds[self.current].sent_us + events.out.limit_us)
+            return 1
+        except BaseException as error:
+            return self.give_up(error)
+
+    cdef int wait_for_others(self) noexcept with gil:
+        """Waits until other members have applied what was sent."""
+        cdef uint64_t sent_us = self.rounds[self.current ^ 1].sent_us
+        cdef EventCalls events
+        try:
+            for pair in self.shared_calls:
+                events = pair[self.current ^ 1]
+                if not events.finish(sent_us, sent_us + events.out.limit_us, goes_on, <void *>self):
+                    return 0
+            return 1
+        except BaseException as error:
+            return self.give_up(error)
+        finally:
+            end_if_strayed(self.born, "a gateway receiver")
+
+    cdef int give_up(self, error):
+        """Notes why a round cannot end. Returns 0."""
+        from pywan.errors import QueueFullError
+        text = str(error).encode() or type(error).__name__.encode()
+        wan_note(WAN_CORRUPT, "%s", <const char *>text)
+        self.refused_code = isinstance(error, QueueFullError)
+        return 0
+
+    cdef int end_round(self) noexcept nogil:
+        """Waits until all events of the round that was sent count, notes in the source's memory what became of them,
+        and acknowledges. 0: the connection is to be given up; the detail says why."""
+        cdef int at = self.current ^ 1
+        cdef event_round *round = &self.rounds[at]
+        cdef shared_out **shares = <shared_out **>self.shares[at].bytes
+        cdef size_t n, count = self.shares[at].used // sizeof(shared_out *)
+        if round.bytes and not self.wait_for_others():
+            return 0
+        for n in range(count):
+            if not wait_until_counted(shares[n], round.sent_us + shares[n].limit_us, goes_on, <void *>self):
+                return 0
+        for n in range(count):
+            if not self.take_failures(round, shares[n]):
+                return 0
+        if self.failure_count:
+            # Those that other members told come in the order of the events, too.
+            qsort(self.failures, self.failure_count, sizeof(failed_event), order_of_failures)
+        for n in range(self.failure_count):
+            if not self.note_failed(at, &self.failures[n]):
+                return 0
+        for n in range(round.waiting.used // sizeof(uint32_t)):
+            self.note_settled(at, (<uint32_t *>round.waiting.bytes)[n])
+        self.add_held(round)
+        self.is_sent = False
+        if round.is_unacknowledged:
+            if wan_flag_read(&self.memory.streams.must_wait) and not self.wait_durable():
+                return 0
+            # It says how long the newest batch took: the others came before, and waited.
+            if not self.acknowledge(round.newest_id, round.newest_number, <uint32_t>min(
+                    self.work_us() - round.newest_began_us, <uint64_t>0xffffffff)):
+                return 0
+        self.forget_round(at)
+        return 1
+
+    cdef int take_failures(self, event_round *round, shared_out *out) noexcept nogil:
+        """Notes what other members say of their events."""
+        cdef const failed_event *failed = <const failed_event *>out.failed.bytes
+        cdef uint64_t n
+        round.held.conflicts += out.conflicts
+        for n in range(out.failed.used // sizeof(failed_event)):
+            if failed[n].failure.reason == WAN_FAILED_NO_MEMORY:
+                self.tell_no_memory()
+            round.held.exceptions_occurred += 1
+            if not self.note_failure(failed[n].number, failed[n].failure.partition, failed[n].failure.sequence,
+                                     failed[n].failure.reason):
+                return 0
+        return 1
+
+    cdef int note_failed(self, int at, const failed_event *failed) noexcept nogil:
+        """Remembers a failure if it is one of the round. Others were remembered at once, or their round goes on."""
+        cdef connection_partition *partition = &self.partitions[failed.failure.partition]
+        cdef int is_remembered = 1
+        if failed.failure.sequence > partition.handled[at]:
+            return 1
+        wan_lock_take(&partition.slot.lock)
+        if is_of_its_life(partition):
+            is_remembered = self.remember(partition.slot, failed)
+            if is_remembered and failed.failure.sequence > partition.slot.last:
+                wan_set(&partition.slot.last, failed.failure.sequence)
+        wan_lock_release(&partition.slot.lock)
+        return is_remembered
+
+    cdef void note_settled(self, int at, uint32_t number) noexcept nogil:
+        """All events of a partition that were handled in the round count, or failed. If its stream is in a later life
+        by now, nothing is noted of them."""
+        cdef connection_partition *partition = &self.partitions[number]
+        wan_lock_take(&partition.slot.lock)
+        if is_of_its_life(partition) and partition.handled[at] > partition.slot.last:
+            wan_set(&partition.slot.last, partition.handled[at])
+        partition.handled[at] = 0
+        wan_lock_release(&partition.slot.lock)
+
+    cdef void forget_round(self, int at) noexcept nogil:
+        cdef shared_out **shares = <shared_out **>self.shares[at].bytes
+        cdef event_round *round = &self.rounds[at]
+        cdef size_t n
+        for n in range(self.shares[at].used // sizeof(shared_out *)):
+            drop_round(shares[n])
+        wan_buffer_empty(&round.waiting)
+        round.events = round.bytes = 0
+        round.is_unacknowledged = False
+        memset(&round.held, 0, sizeof(wan_receiver_counts))
+
+    cdef void forget_rounds(self) noexcept nogil:
+        """Forgets what was not acknowledged: the connection ends, and the sender sends it again."""
+        if self.is_sent:
+            with gil:
+                for pair in self.shared_calls:
+                    for each in pair:
+                        (<EventCalls>each).abandon()
+            self.is_sent = False
+        self.forget_round(0)
+        self.forget_round(1)
+
+    cdef void add_held(self, const event_round *round) noexcept nogil:
+        cdef uint64_t *own = <uint64_t *>&self.own
+        cdef const uint64_t *held = <const uint64_t *>&round.held
+        cdef size_t n
+        for n in range(sizeof(wan_receiver_counts) // 8):
+            own[n] += held[n]
+
+    cdef int end_rounds(self) noexcept nogil:
+        """Ends all that is under way. 0: as for `end_round`."""
+        if self.has_round() and not self.turn_over():
+            return 0
+        return self.end_round() if self.is_sent else 1
+
+    cdef int end_rounds_of(self, uint64_t partition) noexcept nogil:
+        """Ends all that is under way if a partition is a stream: it is about to become another one, or a later life. An
+        acknowledgement cannot tell two events of the same partition and sequence apart. 0: as for `end_round`."""
+        if partition >= self.partition_capacity or self.partitions[partition].run == NULL:
+            return 1
+        return self.end_rounds()
+
+    cdef int wait_for_room(self) noexcept nogil:
+        """Takes no more events while this member's budget is full, or the listeners of a shared region have too much to
+        hear. 0: the connection is to be given up; the detail says why."""
+        cdef shared_out **shares = <shared_out **>self.shares[0].bytes
+        cdef const region_core *region
+        cdef uint32_t never = 0
+        cdef size_t n
+        for n in range(self.shares[0].used // sizeof(shared_out *)):
+            region = shares[n].region
+            if wan_flag_read(&region.closed) or not region_is_full(region):
+                continue
+            if not self.end_rounds():       # What waits is a part of what is full.
+                return 0
+            if region.tail.budget != NULL:
+                wan_budget_note_wait(region.tail.budget)
+            while region_is_full(region) and not wan_flag_read(&region.closed):
+                region_relieve(<region_core *>region)
+                if not self.tell_progress():
+                    return 0
+                if wan_budget_is_full(region.tail.budget):
+                    wan_budget_wait(region.tail.budget, FULL_SLICE_MS)
+                else:
+                    wan_wait_change(&never, 0, 1)
+        return 1
+
     cdef int apply_batch(self, wan_frame *frame) noexcept nogil:
         cdef uint8_t *payload = <uint8_t *>(frame + 1)
         cdef const wan_batch_head *head
@@ -567,7 +923,11 @@ cdef class ReceiverSession(Session):
         cdef uint32_t _n
         cdef bint is_applied
         cdef wan_buffer *pack = &self.unpacked
-        cdef uint64_t began = self.work_us()
+        cdef event_round *round
+        cdef uint64_t began
+        if self.shares[0].used and not self.wait_for_room():
+            return 0
+        began = self.work_us()
         if frame.flags & WAN_FRAME_LZ4:
             pack.start = pack.used = 0
             if not buffer_reserve(pack, frame.raw_length + 8):
@@ -587,7 +947,8 @@ cdef class ReceiverSession(Session):
         self.expected_id += 1
         self.batch += 1
         self.now_ms = wan_clock_receiving_ms(self.clock) if self.clock != NULL else wan_now_ms()
-        self.failure_count = 0
+        if not self.is_sent and not self.has_round():
+            self.failure_count = 0
         self.own.batches_received += 1
         self.own.bytes_received += frame.length
         head = <const wan_batch_head *>payload
@@ -601,10 +962,16 @@ cdef class ReceiverSession(Session):
             at += section.bytes
             section += 1
         buffer_trim(pack)
+        if self.is_sent or self.has_round():
+            round = &self.rounds[self.current]
+            round.is_unacknowledged, round.newest_id, round.newest_began_us = True, frame.id, began
+            round.newest_number = self.handled_events
+            return self.turn_over() if round.events >= <uint64_t>ROUND_EVENTS else 1
         if wan_flag_read(&self.memory.streams.must_wait) and not self.wait_durable():
             return 0
         # This acknowledgement names whatever failed. Everything else is in the tables.
-        return self.acknowledge(frame.id, <uint32_t>min(self.work_us() - began, <uint64_t>0xffffffff))
+        return self.acknowledge(frame.id, self.handled_events,
+                                <uint32_t>min(self.work_us() - began, <uint64_t>0xffffffff))
 
     cdef int wait_durable(self) noexcept with gil:
         # This waits also for a batch that was known as a whole: an old connection may have applied it and still wait.
@@ -641,24 +1008,32 @@ cdef class ReceiverSession(Session):
             return 0
         return 1
 
-    cdef int acknowledge(self, uint64_t id, uint32_t worked_us) noexcept nogil:
-        cdef size_t failures_bytes = self.failure_count * sizeof(wan_failure)
-        cdef wan_frame *frame = buffer_open_frame(&self.out, WAN_FRAME_ACK, id, worked_us,
-                                                  sizeof(wan_ack) + failures_bytes)
+    cdef int acknowledge(self, uint64_t id, uint64_t number, uint32_t worked_us) noexcept nogil:
+        """Acknowledges all batches up to one, whose last event has this number."""
+        cdef size_t n, count = 0, failures_bytes
+        cdef wan_frame *frame
+        cdef wan_failure *told
         cdef wan_ack *ack
+        while count < self.failure_count and self.failures[count].number <= number:
+            count += 1
+        failures_bytes = count * sizeof(wan_failure)
+        frame = buffer_open_frame(&self.out, WAN_FRAME_ACK, id, worked_us, sizeof(wan_ack) + failures_bytes)
         if frame == NULL:
             return 0
         ack = <wan_ack *>(frame + 1)
         ack.credit_events = CREDIT_EVENTS
         ack.credit_bytes = self.credit_bytes
-        ack.failures = <uint32_t>self.failure_count
-        if self.failure_count:
-            memcpy(ack + 1, self.failures, failures_bytes)
+        ack.failures = <uint32_t>count
+        told = <wan_failure *>(ack + 1)
+        for n in range(count):
+            told[n] = self.failures[n].failure
         buffer_close_frame(&self.out, frame)
-        if failures_bytes > BUFFER_KEPT_BYTES // 32:
+        self.failure_count -= count
+        if self.failure_count:      # Of a round that goes on.
+            memmove(self.failures, self.failures + count, self.failure_count * sizeof(failed_event))
+        elif failures_bytes > BUFFER_KEPT_BYTES // 32:
             free(self.failures)
             self.failures, self.failure_capacity = NULL, 0
-        self.failure_count = 0
         return 1
 
     cdef int take_floors(self, const wan_frame *frame) noexcept nogil:
@@ -702,7 +1077,7 @@ cdef class ReceiverSession(Session):
         if frame.type == WAN_FRAME_REGION:
             return GOES_ON if self.learn_region(frame) else ENDED_TOLD
         if frame.type == WAN_FRAME_STREAM:
-            return GOES_ON if self.learn_stream(frame) else ENDED_TOLD
+            return GOES_ON if self.end_rounds_of(frame.id) and self.learn_stream(frame) else ENDED_TOLD
         if frame.type == WAN_FRAME_PING:
             if frame.length and not self.take_floors(frame):
                 return ENDED_TOLD
@@ -721,6 +1096,8 @@ cdef class ReceiverSession(Session):
         wan_flag_set(&self.contested_flag, 0)
         how = self.take_frames()
         self.tell_counts()
+        if how != GOES_ON:
+            self.forget_rounds()
         if how == GOES_ON and self.into.start < self.into.used:
             # The rest of a frame is on its way. That takes minutes where the link is slow.
             self.steps += 1
@@ -728,6 +1105,7 @@ cdef class ReceiverSession(Session):
         return ENDED_STOPPED if how == ENDED_TOLD and wan_flag_read(&self.stop_flag) else how
 
     cdef int step(self, uint64_t now_us) noexcept nogil:
+        cdef int is_done
         if self.waiting_us and now_us > self.waiting_us + STUCK_US:
             wan_note(WAN_CORRUPT, "the sender took nothing of what it is told for %.1f s", STUCK_US / 1e6)
             # Acknowledgements are small. If even they do not fit, the sender does not read.
@@ -740,12 +1118,23 @@ cdef class ReceiverSession(Session):
             wan_note(WAN_CORRUPT, "the sender was silent for more than maximum-time-between-pings = %llu ms",
                      <unsigned long long>(self.silence_us // 1000))
             return ENDED_TOLD
+        if self.is_sent or self.has_round():
+            # Nothing more is there to read. What was handled last leaves; if that has left, its end is waited for.
+            is_done = self.turn_over() if self.has_round() else self.end_round()
+            self.tell_counts()
+            if not is_done:
+                self.forget_rounds()
+                if wan_flag_read(&self.stop_flag):
+                    return ENDED_STOPPED
+                self.say_why()
+                return ENDED_TOLD
+            return GOES_AGAIN
         return GOES_ON
 
     cdef uint64_t due_us(self, uint64_t now_us) noexcept nogil:
-        cdef uint64_t due = NEVER
+        cdef uint64_t due = now_us if self.is_sent or self.has_round() else NEVER
         if self.waiting_us:
-            due = self.waiting_us + STUCK_US + 1
+            due = min(due, self.waiting_us + STUCK_US + 1)
         if wan_flag_read(&self.contested_flag):
             due = min(due, self.last_heard_us + CONTESTED_US + 1)
         if self.silence_us:
@@ -766,4 +1155,26 @@ cdef class ReceiverSession(Session):
         """Takes batches from a connected socket until it closes, breaks, is silent for `silence_ms`, or is told to
         stop. Returns "closed", "stopped", or why it was given up. The GIL is free meanwhile."""
         self.connected(0, silence_ms)
-        return self.run_over_socket(file)
+        try:
+            return self.run_over_socket(file)
+        finally:
+            self.forget_rounds()
+
+
+cdef inline bint is_of_its_life(const connection_partition *partition) noexcept nogil:
+    """Whether the slot of a partition is of the life that its sections are of. Under the slot's lock."""
+    return partition.run == NULL or partition.run.slots[partition.bucket].life == partition.life
+
+
+cdef bint is_needed(EventCalls events):
+    return not events.is_gone() or events.out.touched.used != 0
+
+
+cdef bint goes_on(void *owner) noexcept nogil:
+    """Whether a session goes on waiting for other members. It tells its sender meanwhile that it is there."""
+    return (<ReceiverSession>owner).tell_progress()
+
+
+cdef int order_of_failures(const void *one, const void *other) noexcept nogil:
+    cdef uint64_t first = (<const failed_event *>one).number, second = (<const failed_event *>other).number
+    return (first > second) - (first < second)

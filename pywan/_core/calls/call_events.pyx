@@ -1,0 +1,347 @@
+# Owns the events of other sites that a receiver shares out to the members that lead their buckets: which ones wait for
+# which primary, the calls that bring them there, and what became of each.
+#
+# A round is what one session sends together. Events of one bucket keep their order: while one of them waits for another
+# member, the later ones of its bucket wait behind it, and no second call of the bucket is under way.
+cimport cython
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from pywan._core.c_base cimport *
+from pywan._core.c_copies cimport *
+from pywan._core.c_record cimport *
+from pywan._core.c_region cimport *
+from pywan._core.c_session cimport *
+from pywan._core.c_tables cimport WAN_FAILED_REGION_NOT_FOUND, wan_record
+from pywan._core.calls.call_line cimport CallLine
+from pywan._core.calls.call_route cimport MOVED, UNCOUNTED, CallPart, begin
+from pywan._core.calls.call_session cimport CallSession
+from pywan._core.region.compiled_region cimport CompiledRegion
+
+cdef enum:
+    RUNS_KEPT_BYTES = 16 << 20  # Between rounds the runs of all buckets keep so much for records, and for places.
+    PARTS_UNDER_WAY = 256       # Calls of one round that are on their way at the same time.
+    SLICE_MS = 100              # A wait asks so often whether it goes on.
+    AIM_US = 200000             # The same for a search for a primary.
+    LIMIT_US = 10000000         # A region without a route gives a round up after so long.
+    LEARNER_WAIT_US = 1000000   # Events wait for a learner so long at most.
+    LEARNER_LOOK_MS = 1
+
+
+# One round, without the GIL.
+
+cdef bint touch_bucket(shared_out *out, uint32_t bucket) noexcept nogil:
+    """Notes that a bucket has events. False: there is no memory."""
+    if wan_buffer_add(&out.touched, &bucket, sizeof(bucket)) != WAN_OK:
+        return False
+    out.runs[bucket].is_touched = True
+    return True
+
+
+cdef bint add_to_run(shared_out *out, uint32_t bucket, const wan_record *record, bint is_marked,
+                     const event_place *place) noexcept nogil:
+    """Adds an event to those that wait for the bucket's primary. False: there is no memory."""
+    cdef event_run *run = &out.runs[bucket]
+    cdef uint64_t length = wan_record_length(record), none = 0
+    if not run.is_touched and not touch_bucket(out, bucket):
+        return False
+    if is_marked:
+        while run.marks.used <= run.count // 64 * sizeof(uint64_t):
+            if wan_buffer_add(&run.marks, &none, sizeof(none)) != WAN_OK:
+                return False
+    # The records come last: without them nothing was added.
+    if (wan_buffer_reserve(&run.records, length) != WAN_OK
+            or wan_buffer_add(&run.places, place, sizeof(event_place)) != WAN_OK):
+        return False
+    wan_buffer_put(&run.records, record, length)
+    if is_marked:
+        (<uint64_t *>run.marks.bytes)[run.count // 64] |= <uint64_t>1 << run.count % 64
+    run.count += 1
+    out.bytes += length
+    if out.region.tail.budget != NULL:
+        wan_budget_hold(out.region.tail.budget, WAN_BUDGET_CALLS, &out.held_bytes, out.bytes)
+    return True
+
+
+cdef bint wait_until_counted(shared_out *out, uint64_t until_us, goes_on_waiting goes_on, void *owner) noexcept nogil:
+    """Waits until all events that were applied here count. False: they do not; the detail says why."""
+    cdef const uint32_t *touched = <const uint32_t *>out.touched.bytes
+    cdef wan_tail *tail = out.region.tail
+    cdef const event_run *run
+    cdef uint32_t never = 0
+    cdef uint64_t n, now, began
+    cdef wan_status status
+    for n in range(out.touched.used // sizeof(uint32_t)):
+        run = &out.runs[touched[n]]
+        if not run.waits:
+            continue
+        while True:
+            status = wan_tail_wait(tail, touched[n], run.era, run.sequence, SLICE_MS)
+            if status == WAN_OK:
+                break
+            if status == WAN_ELSEWHERE:
+                wan_note(WAN_CORRUPT, "region %s: this member has lost its part in bucket %u while events of it were"
+                                      " not at all copies yet; send them again",
+                         wan_region_names[out.region.number].text, touched[n])
+                return False
+            if wan_monotonic_us() >= until_us:
+                wan_note(WAN_CORRUPT, "region %s: the copies of bucket %u did not get its events within %.3g s;"
+                                      " `show coordinator` says who is there",
+                         wan_region_names[out.region.number].text, touched[n], out.limit_us / 1e6)
+                return False
+            if not goes_on(owner):
+                return False
+        began = now = wan_monotonic_us()
+        while (wan_tail_has_learner(tail, touched[n]) and now < began + LEARNER_WAIT_US
+               and wan_tail_holds_back(tail, touched[n], now)):
+            wan_wait_change(&never, 0, LEARNER_LOOK_MS)
+            now = wan_monotonic_us()
+    return True
+
+
+cdef void drop_round(shared_out *out) noexcept nogil:
+    """Forgets all events of the round."""
+    cdef const uint32_t *touched = <const uint32_t *>out.touched.bytes
+    cdef event_run *run
+    cdef uint64_t n
+    for n in range(out.touched.used // sizeof(uint32_t)):
+        run = &out.runs[touched[n]]
+        wan_buffer_trim(&run.records, RUNS_KEPT_BYTES // out.region.tail.bucket_count)
+        wan_buffer_trim(&run.places, RUNS_KEPT_BYTES // out.region.tail.bucket_count)
+        wan_buffer_empty(&run.marks)
+        run.count, run.is_touched, run.waits = 0, False, False
+    wan_buffer_empty(&out.touched)
+    wan_buffer_trim(&out.failed, WAN_BUFFER_KEPT_BYTES)
+    out.bytes = out.conflicts = 0
+    if out.region.tail.budget != NULL:
+        wan_budget_let_go(out.region.tail.budget, WAN_BUDGET_CALLS, &out.held_bytes)
+
+
+@cython.no_gc_clear      # `__dealloc__` uses the region.
+cdef class EventCalls:
+    """What one session shares out of a shared region. `send_all` sends what waits for other members, `finish` waits for
+    the answers, and `abandon` gives up what was sent. What is applied here the session does itself."""
+
+    def __cinit__(self, CompiledRegion state not None):
+        self.state, self.route = state, state.route
+        self.parts, self.slow = [], set()
+        self.out.region = &state.region
+        self.out.limit_us = self.route.limit_us if self.route is not None else LIMIT_US
+        self.out.runs = <event_run *>calloc(state.region.tail.bucket_count, sizeof(event_run))
+        if self.out.runs == NULL:
+            raise MemoryError(f"region {state.name!r}: no memory to share events out")
+
+    def __dealloc__(self):
+        if self.parts:
+            self.abandon()
+        if self.out.runs != NULL:
+            drop_round(&self.out)
+            for n in range(self.out.region.tail.bucket_count):
+                wan_buffer_close(&self.out.runs[n].records)
+                wan_buffer_close(&self.out.runs[n].places)
+                wan_buffer_close(&self.out.runs[n].marks)
+        free(self.out.runs)
+        wan_buffer_close(&self.out.touched)
+        wan_buffer_close(&self.out.failed)
+
+    cdef int send_all(self, uint64_t until_us) except -1:
+        """Sends the events that wait for other members, and does not wait."""
+        self.slow.clear()
+        if self.route is not None:
+            self.out.limit_us = self.route.limit_us
+        self.parts = self.new_parts()
+        if not self.parts:
+            return 0
+        if self.route is None:
+            from pywan.errors import IllegalStateError
+            raise IllegalStateError(f"region {self.state.name!r} does not know other members yet")
+        self.state.check_process()
+        self.here = CallSession(None)
+        self.here.callback_depth = wan_call_depth
+        return self.send(self.parts[:PARTS_UNDER_WAY], until_us)
+
+    cdef bint finish(self, uint64_t began_us, uint64_t until_us, goes_on_waiting goes_on, void *owner) except *:
+        """Returns when all that was sent is applied and counts. `out.failed` has what failed. False: the wait was given
+        up. ConnectivityError: it took longer than `until_us`. QueueFullError, and others: a primary takes no events
+        now."""
+        cdef list sent = self.parts[:PARTS_UNDER_WAY]
+        while self.parts:
+            try:
+                if not self.wait_for(sent, until_us, goes_on, owner):
+                    return False
+                self.parts = [part for part in sent if not self.take(part)] + self.parts[len(sent):]
+            except BaseException:
+                if not self.is_gone():
+                    raise
+            if self.is_gone():          # Nobody at this site has it any more, or it is closed here.
+                self.fail_all(WAN_FAILED_REGION_NOT_FOUND)
+                break
+            for part in sent:
+                if (<CallPart>part).trouble is None:
+                    continue
+                if not self.aim_again(part, began_us, until_us, goes_on, owner):
+                    return False
+            sent = self.parts[:PARTS_UNDER_WAY]
+            self.send(sent, until_us)
+        self.parts, self.here = [], None
+        return True
+
+    cdef int abandon(self) except -1:
+        """Gives up the calls that are on their way. What they bring may be applied all the same."""
+        cdef CallPart part
+        for part in self.parts:
+            part.let_go()
+        self.parts, self.here = [], None
+        return 0
+
+    cdef bint is_gone(self) noexcept:
+        return wan_flag_read(&self.state.region.closed) != 0
+
+    cdef list new_parts(self):
+        cdef const uint32_t *touched = <const uint32_t *>self.out.touched.bytes
+        cdef CallPart part
+        cdef event_run *run
+        cdef uint64_t n, marks, none = 0
+        parts = []
+        for n in range(self.out.touched.used // sizeof(uint32_t)):
+            run = &self.out.runs[touched[n]]
+            if run.count == 0:
+                continue
+            part = CallPart()
+            begin(&part.head, WAN_CALL_EVENTS, self.state, 0)
+            part.head.bucket, part.head.count = touched[n], run.count
+            if run.marks.used:
+                part.head.flags, marks = WAN_CALL_MARKS, wan_call_marks_bytes(run.count)
+                while run.marks.used < marks:
+                    if wan_buffer_add(&run.marks, &none, sizeof(none)) != WAN_OK:
+                        raise MemoryError(f"region {self.state.name!r}: no memory to share events out")
+                if wan_buffer_add(&run.records, run.marks.bytes, marks) != WAN_OK:
+                    raise MemoryError(f"region {self.state.name!r}: no memory to share events out")
+            part.data, part.length = run.records.bytes + run.records.start, run.records.used - run.records.start
+            parts.append(part)
+        return parts
+
+    cdef int send(self, list parts, uint64_t until_us) except -1:
+        """Lays out one attempt of each part, and lets them leave together."""
+        cdef CallPart part
+        cdef CallLine line
+        cdef list lines = []
+        for part in parts:
+            part.payload = part.trouble = None
+            part.is_here = False
+            self.route.send(part, until_us, lines, self.slow)
+        for line in lines:
+            with nogil:
+                line.flush(until_us)
+        return 0
+
+    cdef bint wait_for(self, list parts, uint64_t until_us, goes_on_waiting goes_on, void *owner) except *:
+        """Returns when each attempt has ended. False: the wait was given up."""
+        cdef CallPart part
+        try:
+            self.here.begin_here(until_us)
+            for part in parts:
+                if part.is_here:        # This member has become primary meanwhile.
+                    part.answer_at = self.here.do_here(self.state, &part.head, part.data, part.length)
+            if not self.serve(parts, goes_on, owner):
+                return False
+            for part in parts:
+                while part.slot != NULL and part.wait(until_us):
+                    if not goes_on(owner):
+                        return False
+                    if self.route.has_moved(&part.head):
+                        part.trouble = "moved", part.head.epoch, MOVED, b""
+        finally:
+            for part in parts:
+                part.let_go()
+        return True
+
+    cdef bint serve(self, list parts, goes_on_waiting goes_on, void *owner) except *:
+        """Waits until what was done here counts."""
+        cdef CallPart part
+        cdef uint64_t at = 0
+        while True:
+            with nogil:
+                self.here.settle(&at)
+            if at == self.here.waits.used:
+                break
+            if not goes_on(owner):
+                return False
+        for part in parts:
+            if part.is_here:
+                part.take(self.here.answer_here(part.answer_at))
+        return True
+
+    cdef bint aim_again(self, part_, uint64_t began_us, uint64_t until_us, goes_on_waiting goes_on,
+                        void *owner) except *:
+        """Waits until there is another primary of a part's bucket to ask, or the same one is to be asked again."""
+        cdef CallPart part = part_
+        cdef uint64_t deadline = wan_deadline_us, slice_us
+        global wan_deadline_us
+        from pywan.errors import ConnectivityError
+        while True:
+            slice_us = min(until_us, wan_monotonic_us() + AIM_US)
+            wan_deadline_us = slice_us
+            try:
+                self.route.aim(part.head.bucket, began_us, part.trouble, False, None)
+                return True
+            except ConnectivityError:
+                if slice_us == until_us:
+                    raise
+            finally:
+                wan_deadline_us = deadline
+            if not goes_on(owner):
+                return False
+
+    cdef bint take(self, part_) except *:
+        """Notes what became of a bucket's events. False: they are to be sent again, for the part's trouble."""
+        cdef CallPart part = part_
+        cdef const wan_call_applied *became
+        cdef const wan_call_failure *failures
+        cdef const event_place *places = <const event_place *>self.out.runs[part.head.bucket].places.bytes
+        # The epoch under which it was asked for.
+        cdef uint64_t asked = part.got.number if part.is_here else part.head.epoch
+        cdef uint32_t n
+        from pywan.errors import ProtocolError, RegionNotFoundError
+        if part.payload is None:
+            if part.trouble is None:        # `send` found nobody to ask.
+                part.trouble = "nobody", part.head.epoch, "no member is known to be its primary", b""
+            return False
+        try:
+            if not self.route.is_final(&part.head, &part.got, part.payload, None):
+                part.trouble = "elsewhere", asked, "it is not primary", part.payload
+                if part.got.status == WAN_ANSWER_IN_DOUBT:
+                    part.trouble = "in doubt", asked, UNCOUNTED, b""
+                return False
+        except RegionNotFoundError as error:        # That member ends: another one takes over.
+            part.trouble = "elsewhere", asked, str(error), b""
+            return False
+        became = <const wan_call_applied *>PyBytes_AS_STRING(part.payload)
+        if wan_call_applied_check(<const uint8_t *>became, PyBytes_GET_SIZE(part.payload), part.got.number,
+                                  part.head.count) != WAN_OK:
+            raise ProtocolError((<bytes>wan_detail).decode("utf-8", "replace"))
+        self.out.conflicts += became.conflicts
+        failures = <const wan_call_failure *>(became + 1)
+        for n in range(became.failures):
+            self.fail(&places[failures[n].record], failures[n].reason)
+        return True
+
+    cdef int fail_all(self, uint32_t reason) except -1:
+        """All events of the calls without an answer failed for one reason."""
+        cdef CallPart part
+        cdef event_run *run
+        cdef uint32_t n
+        for part in self.parts:
+            run = &self.out.runs[part.head.bucket]
+            for n in range(run.count):
+                self.fail(&(<const event_place *>run.places.bytes)[n], reason)
+        return 0
+
+    cdef int fail(self, const event_place *place, uint32_t reason) except -1:
+        cdef failed_event failed
+        failed.number = place.number
+        failed.failure.partition, failed.failure.sequence = place.partition, place.sequence
+        failed.failure.reason = reason
+        if wan_buffer_add(&self.out.failed, &failed, sizeof(failed)) != WAN_OK:
+            raise MemoryError(f"region {self.state.name!r}: no memory to note failed events")
+        return 0

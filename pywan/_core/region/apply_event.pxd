@@ -1,0 +1,52 @@
+# Owns what an event of another site does to a region that several members hold, at the primary of its bucket. Both the
+# receiver and the calls of other members' receivers apply events so. It runs for each event.
+from libc.stdint cimport uint64_t
+from pywan._core.c_base cimport *
+from pywan._core.c_record cimport *
+from pywan._core.c_region cimport *
+from pywan._core.c_tables cimport WAN_FAILED_FORGOTTEN, WAN_FAILED_NO_MEMORY, wan_record
+from pywan._core.region.put cimport change_from_record, origin_from_record, region_change
+from pywan._core.region.region_state cimport origin, region_core
+
+cdef enum:
+    # What became of an event. A positive number is a reason of failure (WAN_FAILED_*).
+    EVENT_DONE = 0              # It took effect, or has taken effect before.
+    EVENT_LOST = -1             # A later version stays.
+    EVENT_NOT_TAKEN = -2        # The status says why. Nothing was changed.
+
+
+cdef inline bint is_event_ahead(wan_clock *clock, const wan_record *record, uint64_t *now_ms,
+                                uint64_t max_drift_ms) noexcept nogil:
+    """Whether the record's stamp is too far in the future. `now_ms`: the time at an earlier look, or at this one."""
+    if wan_stamp_ms(record.stamp) <= now_ms[0] + max_drift_ms:
+        return False
+    if not record.flags & WAN_FLAG_GIVEN:
+        wan_clock_hear(clock, record.stamp)         # Our own clock may be the one that is wrong.
+    now_ms[0] = wan_clock_receiving_ms(clock)
+    return wan_stamp_ms(record.stamp) > now_ms[0] + max_drift_ms
+
+
+cdef inline int region_apply_event(region_core *region, const wan_record *record, uint64_t hash,
+                                   bint possible_duplicate, wan_change *change, bint *took_effect,
+                                   wan_status *status) noexcept nogil:
+    """Applies an event whose stamp may be applied. With EVENT_DONE and EVENT_LOST, `change` says what has to count
+    before anybody is told. EVENT_NOT_TAKEN: *status is as `region_change` returns it; WAN_ELSEWHERE: this member is not
+    primary of the bucket."""
+    cdef origin from_
+    cdef wan_outcome outcome
+    change_from_record(change, record, hash)
+    change.era = change.sequence = change.recalled = 0
+    origin_from_record(&from_, record, possible_duplicate)
+    took_effect[0] = False
+    status[0] = region_change(region, change, &from_, NULL, &outcome)
+    if status[0] != WAN_OK:
+        return EVENT_NOT_TAKEN
+    if outcome == WAN_LOST:
+        wan_add_shared(&region.conflicts, 1)
+        return EVENT_LOST
+    if outcome == WAN_OUT_OF_MEMORY:
+        return WAN_FAILED_NO_MEMORY
+    if outcome == WAN_FORGOTTEN:
+        return WAN_FAILED_FORGOTTEN
+    took_effect[0] = outcome <= WAN_DESTROYED
+    return EVENT_DONE
