@@ -75,7 +75,8 @@ class World:
                 "enable_batch_conflation": self.conflates,
                 "enable_persistence": site == "tk",
                 "batch_time_interval": 20,
-                "dispatcher_threads": self.chance.choice((1, 3)),
+                # A log is opened with as many as it was written with.
+                "dispatcher_threads": 3 if site == "tk" else self.chance.choice((1, 3)),
             }
             for name in NAMES
             if name != site
