@@ -406,3 +406,28 @@ def test_a_sender_that_is_destroyed_on_one_member_is_gone_there_alone(tmp_path):
         other.ask("create", "region", **{**REPLICATE, "gateway_sender_ids": ["ln"]})
         with pytest.raises(AssertionError, match="is attached to region data"):
             other.sender("ln", "destroy")
+
+
+@pytest.mark.whole
+def test_a_site_that_hands_on_asks_its_filters_where_the_key_is_led_whoever_received(tmp_path):
+    fed = {**PARTITION, "gateway_sender_ids": ["tk"]}
+    to_tk = {
+        "id": "tk",
+        "remote_distributed_system_id": 3,
+        "parallel": True,
+        "gateway_event_filters": ["wan_site:EvenKeys"],
+    }
+    to_ln = {"id": "ln", "remote_distributed_system_id": 2, "batch_time_interval": 20}
+    with (
+        WanSite(tmp_path / "ln", 2, regions=[fed]) as ln,
+        WanSite(tmp_path / "ny", 1, remotes=[ln], regions=[{**PARTITION, "gateway_sender_ids": ["ln"]}]) as ny,
+    ):
+        for name in ("one", "two"):
+            ln.start_member(name, senders=[to_tk], receiver={})
+        ln.wait_shared("data", BUCKETS, 2)
+        ny.start_member("a", senders=[to_ln]).ask("put_many", "data", 0, 1000)
+        members = list(ln.living().values())
+        eventually(lambda: members[0].ask("size", "data") == 1000, what="all events at the second site")
+        assert sum(each.ask("asked") for each in members) >= 1000  # An event that was sent again is asked about again.
+        assert [each.sender("tk", "queue_size") for each in members] == [500, 500]
+        assert all(each.ask("ledger", "tk")["balanced"] for each in members)

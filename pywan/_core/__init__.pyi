@@ -34,6 +34,7 @@ ASK_DECIDED: int  # A resolver was asked, and let the change through.
 # What a receiver is told about an event that went through the user's Python, or one of the FAILED_*:
 APPLY_DONE: int  # The event was applied.
 APPLY_LOST: int  # It lost against a later version.
+APPLY_ELSEWHERE: int  # Another member leads its bucket; nothing was done.
 FAILED_REGION_NOT_FOUND: int
 # What a member is for a bucket, and a copy for its primary:
 TAIL_ABSENT: int

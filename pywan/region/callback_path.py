@@ -22,6 +22,12 @@ if TYPE_CHECKING:
 log = logging.getLogger("pywan.region")
 
 _DONE = ("created", "updated", "destroyed")
+# What a receiver is told of an event; of other outcomes, that it was applied.
+_APPLIED = {
+    "lost": _core.APPLY_LOST,
+    "forgotten": _core.FAILED_FORGOTTEN,
+    "elsewhere": _core.APPLY_ELSEWHERE,
+}
 
 Entry = tuple[Any, int, int, bool]  # The entry of a key: value, stamp, site, whether it is live.
 Verdicts = dict[_core.EventQueue, Any]  # The answers of the filters that were asked, by the attached queue.
@@ -160,8 +166,8 @@ class CallbackPath:
         """Applies a remote change, which the receiver got.
 
         `position` is (partition, sequence at its sender, whether it may have been applied before). Returns APPLY_DONE,
-        APPLY_LOST (a later version stays), or a reason of failure. QueueFullError or DiskError if a queue or log of
-        this member cannot take it now.
+        APPLY_LOST (a later version stays), APPLY_ELSEWHERE (another member leads its bucket), or a reason of failure.
+        QueueFullError or DiskError if a queue or log of this member cannot take it now.
         """
         fields = _core.record_fields(record)
         origin = Origin(fields["origin_site"], fields["recipients"], fields["event_id"], position[2], fields["flags"])
@@ -175,7 +181,7 @@ class CallbackPath:
         )
         try:
             outcome = self._make(change)
-            return {"lost": _core.APPLY_LOST, "forgotten": _core.FAILED_FORGOTTEN}.get(outcome, _core.APPLY_DONE)
+            return _APPLIED.get(outcome, _core.APPLY_DONE)
         except (QueueFullError, DiskError):
             raise
         except MemoryError:

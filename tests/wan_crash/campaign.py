@@ -146,15 +146,22 @@ class World:
         contents = {
             name: next(iter(site.living().values())).ask("content", "data") for name, site in self.sites.items()
         }
-        first = contents[NAMES[0]]
-        for name, content in contents.items():
-            differ = [key for key in first.keys() | content.keys() if first.get(key) != content.get(key)]
-            assert not differ, f"site {name} differs from {NAMES[0]} in {len(differ)} keys: {sorted(differ)[:5]}"
+        first, doubtful = contents[NAMES[0]], set()
         for writer, path in self.written:
-            lines = path.read_bytes().split(b"\n")[:-1]
-            self.counts.what["puts"] += len(lines)
-            lost = [n for n in map(int, lines) if first.get(f"{writer} {n}") != n]
-            assert not lost, f"{len(lost)} of {len(lines)} acknowledged puts of {writer} are lost: {lost[:5]}"
+            lines = path.read_text().splitlines()
+            numbers = [int(line[2:]) for line in lines if line.startswith("= ")]
+            self.counts.what["puts"] += len(numbers)
+            lost = [n for n in numbers if any(content.get(f"{writer} {n}") != n for content in contents.values())]
+            assert not lost, f"{len(lost)} of {len(numbers)} acknowledged puts of {writer} are lost: {lost[:5]}"
+            if writer.startswith("tk"):
+                # A persistent member that is killed in a put may have it in one of its logs alone
+                # (docs/decisions/0015). It was the last one of its writer, which was not acknowledged.
+                doubtful |= {line[2:] for line in lines[-1:] if line.startswith("? ")}
+        for name, content in contents.items():
+            differ = {key for key in first.keys() | content.keys() if first.get(key) != content.get(key)}
+            self.counts.what["keys that differ in doubt"] += len(differ & doubtful)
+            differ -= doubtful
+            assert not differ, f"site {name} differs from {NAMES[0]} in {len(differ)} keys: {sorted(differ)[:5]}"
         for member in members:
             assert member.ask("balanced"), f"the ledgers of {member.name} do not balance"
             assert member.ask("parked") == 0, f"{member.name} has parked events"

@@ -22,7 +22,8 @@ HOT_KEYS = 20
 
 class Writer:
     """A thread that puts keys of its own one after the other, and now and then a key that all writers use. It notes in
-    a file each key that was acknowledged, so a kill -9 leaves what was."""
+    a file each key before it puts it (`? KEY`), and each number of its own that was acknowledged (`= NUMBER`). So a kill
+    -9 leaves what was."""
 
     def __init__(self, region: Any, name: str, path: str, pause_s: float) -> None:
         self._region, self._name, self._pause_s = region, name, pause_s
@@ -37,15 +38,19 @@ class Writer:
         self._thread.join()
         os.close(self._file)
 
+    def _put(self, key: str, value: Any) -> None:
+        os.write(self._file, f"? {key}\n".encode())
+        self._region.put(key, value)
+
     def _run(self) -> None:
         number = 0
         while not self._stop.wait(self._pause_s):
             number += 1
             try:
-                self._region.put(f"{self._name} {number}", number)
-                os.write(self._file, b"%d\n" % number)
+                self._put(f"{self._name} {number}", number)
+                os.write(self._file, b"= %d\n" % number)
                 if number % 10 == 0:
-                    self._region.put(f"hot {number // 10 % HOT_KEYS}", f"{self._name} {number}")
+                    self._put(f"hot {number // 10 % HOT_KEYS}", f"{self._name} {number}")
             except PywanError as error:  # What was not acknowledged may be there, or not.
                 self.failures[type(error).__name__] += 1
 

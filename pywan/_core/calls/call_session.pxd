@@ -141,6 +141,8 @@ cdef class CallSession(Session):
                                          const wan_record *record) noexcept nogil
     cdef wan_answer *change_in_python(self, const wan_call *call, region_core *region,
                                       const wan_record *record) noexcept
+    cdef int event_in_python(self, const wan_call *call, const wan_record *record, bint possible_duplicate,
+                             wan_answer **answer) noexcept with gil
     cdef wan_answer *say_not_made(self, const wan_call *call, region_core *region, str outcome,
                                   uint64_t done) noexcept
     cdef wan_answer *row_by_callbacks(self, const wan_call *call, region_core *region, const wan_record *record,

@@ -14,7 +14,7 @@ from pywan._core.c_region cimport *
 from pywan._core.c_session cimport *
 from pywan._core.c_system cimport EFD_CLOEXEC, EFD_NONBLOCK, close_file, eventfd, eventfd_write
 from pywan._core.c_tables cimport WAN_FAILED_FUTURE_STAMP, wan_record
-from pywan._core.region.apply_event cimport EVENT_LOST, EVENT_NOT_TAKEN, is_event_ahead, region_apply_event
+from pywan._core.region.apply_event cimport EVENT_DONE, EVENT_LOST, EVENT_NOT_TAKEN, is_event_ahead, region_apply_event
 from pywan._core.region.put cimport (
     change_from_record, check_path, origin_from_record, region_change, region_change_if, region_is_full, region_recall,
     region_relieve)
@@ -1027,8 +1027,18 @@ cdef class CallSession(Session):
                     highest, is_given = record.stamp, record.flags & WAN_FLAG_GIVEN
                 became = region_apply_event(region, record, hash, marks != NULL and marks[n >> 6] >> (n & 63) & 1,
                                             &change, &took_effect, &status)
-            if became == EVENT_NOT_TAKEN:
-                answer = (self.say_elsewhere(call, region) if status == WAN_ELSEWHERE or status == WAN_SLOW
+            if became == EVENT_NOT_TAKEN and status == WAN_SLOW:        # A filter is asked. It counts afterwards.
+                answer = NULL
+                became = self.event_in_python(call, record, marks != NULL and marks[n >> 6] >> (n & 63) & 1, &answer)
+                if became == EVENT_NOT_TAKEN:
+                    if answer == NULL:
+                        answer = self.say_elsewhere(call, region)
+                    break
+                conflicts += became == EVENT_LOST
+                if became <= 0:
+                    continue
+            elif became == EVENT_NOT_TAKEN:
+                answer = (self.say_elsewhere(call, region) if status == WAN_ELSEWHERE
                           else self.fail_status(call, region, status, 0))
                 break
             if became > 0:
@@ -1236,6 +1246,22 @@ cdef class CallSession(Session):
             return answer
         except BaseException as error:
             return self.fail_with(call, error, 0)
+
+    cdef int event_in_python(self, const wan_call *call, const wan_record *record, bint possible_duplicate,
+                             wan_answer **answer) noexcept with gil:
+        """Applies an event of another site through the callbacks of its region, and returns as `region_apply_event`,
+        when it counts. EVENT_NOT_TAKEN with an answer: it says why not."""
+        cdef CompiledRegion state = self.states[call.region]
+        from pywan._core import APPLY_DONE, APPLY_ELSEWHERE, APPLY_LOST
+        try:
+            raw = PyBytes_FromStringAndSize(<const char *>record, wan_record_length(record))
+            # The path of local changes is a method of the object that has the path of events, too.
+            became = state.change_by_callbacks.__self__.apply_record(raw, (0, 0, bool(possible_duplicate)))
+            return {APPLY_DONE: EVENT_DONE, APPLY_LOST: EVENT_LOST, APPLY_ELSEWHERE: EVENT_NOT_TAKEN}.get(
+                became, became)
+        except BaseException as error:
+            answer[0] = self.fail_with(call, error, 0)
+            return EVENT_NOT_TAKEN
 
     cdef wan_answer *say_not_made(self, const wan_call *call, region_core *region, str outcome,
                                   uint64_t done) noexcept:

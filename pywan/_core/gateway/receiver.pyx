@@ -54,9 +54,11 @@ cdef enum:
 
 
 cdef enum:
-    APPLIED = 0, REFUSED = -1, LOST = -2       # What became of an event. A positive number is a reason of failure.
+    # What became of an event. A positive number is a reason of failure. ELSEWHERE: another member leads its bucket.
+    APPLIED = 0, REFUSED = -1, LOST = -2, ELSEWHERE = -3
 
-APPLY_DONE, APPLY_LOST = <int>APPLIED, <int>LOST       # What `callback_apply` returns of these.
+# What `callback_apply` returns of these.
+APPLY_DONE, APPLY_LOST, APPLY_ELSEWHERE = <int>APPLIED, <int>LOST, <int>ELSEWHERE
 
 
 cdef struct region_slot:
@@ -318,6 +320,7 @@ cdef class ReceiverSession(Session):
         cdef origin from_
         cdef wan_outcome outcome
         cdef wan_status status
+        cdef int result
         if self.is_ahead(record):
             return WAN_FAILED_FUTURE_STAMP
         if core.tail != NULL:
@@ -329,7 +332,10 @@ cdef class ReceiverSession(Session):
         status = region_change(core, &change, &from_, NULL, &outcome)
         if status == WAN_SLOW:
             self.untold = PROGRESS_RECORDS
-            return self.apply_by_callbacks(record, partition, sequence, possible_duplicate)
+            result = self.apply_by_callbacks(record, partition, sequence, possible_duplicate)
+            if result != ELSEWHERE:
+                return result
+            status = WAN_ELSEWHERE
         if status == WAN_CLOSED:
             return WAN_FAILED_REGION_NOT_FOUND
         if status == WAN_ELSEWHERE:     # Members share it since a moment ago.
@@ -374,7 +380,13 @@ cdef class ReceiverSession(Session):
                 return became
             if became == EVENT_NOT_TAKEN and status == WAN_CLOSED:
                 return WAN_FAILED_REGION_NOT_FOUND
-            if became == EVENT_NOT_TAKEN and status != WAN_ELSEWHERE and status != WAN_SLOW:
+            if became == EVENT_NOT_TAKEN and status == WAN_SLOW:        # A filter is asked. It counts afterwards.
+                self.untold = PROGRESS_RECORDS
+                became = self.apply_by_callbacks(record, partition, sequence, possible_duplicate)
+                if became != ELSEWHERE:
+                    return became
+                became = EVENT_NOT_TAKEN
+            elif became == EVENT_NOT_TAKEN and status != WAN_ELSEWHERE:
                 return REFUSED
             if became != EVENT_NOT_TAKEN:
                 # Read one by one: together they would be one read of two writes, which waits for both, and for all

@@ -665,6 +665,33 @@ cdef wan_status wait_shared(CompiledRegion self, uint32_t bucket, const wan_chan
     return status
 
 
+cdef str apply_shared_event(CompiledRegion self, wan_change *change, origin *from_, decision *decided, key):
+    """An event of another site for a region that several members hold, as `change_one`, of which some filters were
+    asked. Returns when it counts. "elsewhere": this member does not lead its bucket, or does not any more."""
+    cdef wan_outcome outcome = WAN_LOST
+    cdef uint64_t began = wan_monotonic_us()
+    cdef uint32_t bucket = wan_table_bucket(&self.region.table, change.hash).number
+    cdef wan_status status
+    change.era = change.sequence = change.recalled = 0
+    with nogil:
+        status = region_change(&self.region, change, from_, decided, &outcome)
+    if status == WAN_SLOW:
+        return "callbacks"
+    if status == WAN_ELSEWHERE:
+        return "elsewhere"
+    if status != WAN_OK:
+        self.fail(status, f"an event of key {described(key)}")
+    if outcome == WAN_OUT_OF_MEMORY:
+        raise MemoryError(f"region {self.name!r}: no memory for key {described(key)}; nothing was stored")
+    if outcome == WAN_LOST:
+        wan_add_shared(&self.region.conflicts, 1)
+    elif outcome <= WAN_DESTROYED:
+        wan_add_shared(&self.region.applied, 1)
+    if change.sequence and self.wait_counted(bucket, change.era, change.sequence, began) != WAN_OK:
+        return "elsewhere"      # It may count later: then it is known there.
+    return outcome_name(outcome)
+
+
 cdef str change_one(CompiledRegion self, int operation, key, value, callback_argument, decisions, version, origin_,
                     int ask, int64_t timestamp_ms, Condition condition_, bint alone):
     """As `RegionChanges.change`."""
@@ -707,11 +734,12 @@ cdef str change_one(CompiledRegion self, int operation, key, value, callback_arg
         wan_clock_see(self.region.clock, change.stamp)
     if decisions is not None:
         decided = known_decisions(decisions, self.attached_queues, self.name, key)
+    if self.region.tail != NULL and version is not None:
+        try:
+            return apply_shared_event(self, &change, &from_, decided, key)
+        finally:
+            free(decided)
     if self.region.tail != NULL:
-        if version is not None:
-            from pywan.errors import IllegalStateError
-            raise IllegalStateError(f"region {self.name!r} is on several members, and events of other sites cannot be"
-                                    " applied to such a region in this version")
         from_.asked, began = wanted, wan_monotonic_us()
         if not from_.attempt.call.caller:
             if region_is_full(&self.region) and wan_call_depth == 0:
