@@ -94,7 +94,7 @@ class Member(SiteProcess):
     def emptied(self, kind: str) -> int:
         """Waits until this member also holds no event for another one that sends it, and returns when that was."""
         sender = self.cache.gateway_sender(kind)
-        return wait_ns(lambda: sender.queue_size + sender.stats.get("secondary_event_queue_size", 0) == 0)
+        return wait_ns(lambda: sender.local_queue_size + sender.secondary_queue_size == 0)
 
     def primaries(self, kind: str) -> dict[str, int]:
         """Returns how many buckets the member leads, and how many copies it learns."""

@@ -22,8 +22,8 @@ HOT_KEYS = 20
 
 class Writer:
     """A thread that puts keys of its own one after the other, and now and then a key that all writers use. It notes in
-    a file each key before it puts it (`? KEY`), and each number of its own that was acknowledged (`= NUMBER`). So a kill
-    -9 leaves what was."""
+    a file each key before it puts it (`? KEY`), and each number of its own that was acknowledged (`= NUMBER`). So a
+    kill -9 leaves what was."""
 
     def __init__(self, region: Any, name: str, path: str, pause_s: float) -> None:
         self._region, self._name, self._pause_s = region, name, pause_s
