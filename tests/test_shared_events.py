@@ -20,6 +20,7 @@ from records import (
     REGION,
     REGION_NOT_FOUND,
     make_batch,
+    make_stream,
     read_ack,
     split_frames,
 )
@@ -61,6 +62,29 @@ class Sender:
     def acknowledged(self) -> list[tuple[int, list[tuple[int, int, int]]]]:
         """(batch, failures) of each acknowledgement."""
         return [(frame.id, read_ack(frame.payload)[2]) for frame in self.hear()]
+
+
+class Members:
+    """The memory of the streams of a sending site, and the connections of its members. Each names the one stream."""
+
+    def __init__(self, core: Any) -> None:
+        self.core, self.streams = core, _core.StreamMemory()
+
+    def connect(self, life: int = 1) -> Sender:
+        sender = Sender(self.core)
+        sender.memory = _core.SourceMemory(PARTITIONS, self.streams)
+        sender.connect()
+        self.name(sender, life)
+        return sender
+
+    @staticmethod
+    def name(sender: Sender, life: int) -> None:
+        sender.session.receive_data(make_stream(PARTITIONS, life=life), _core.monotonic_us())
+
+    @property
+    def last(self) -> tuple[int, int]:
+        """The newest life of the stream, and its last sequence that counts."""
+        return self.streams.last("r", 1)[0]
 
 
 def events(first: int, count: int, **more: Any) -> list[bytes]:
@@ -313,3 +337,116 @@ def test_a_destroy_of_another_site_leaves_a_tombstone_everywhere(site: SharedSit
         )
     )
     assert sender.counts.counts()["conflicts"] == 30
+
+
+def test_rounds_of_one_stream_by_two_members_count_each_for_itself(site: SharedSite) -> None:
+    members = Members(site.cores[0])
+    one, other = members.connect(), members.connect()
+    one.send((PARTITIONS, 1, 100, 0, events(0, 100)))
+    other.send((PARTITIONS, 1, 60, 0, events(0, 60)), duplicates=60)
+    assert members.last == (1, 0)
+    site.keep_carrying()
+    assert other.acknowledged() == [(0, [])]
+    assert members.last == (1, 60)
+    other.send((PARTITIONS, 61, 90, 60, events(60, 30)))
+    assert one.acknowledged() == [(0, [])]
+    assert members.last == (1, 100)
+    assert other.acknowledged() == [(1, [])]
+    assert members.last == (1, 100)
+    other.send((PARTITIONS, 91, 100, 90, events(90, 10)))
+    assert other.acknowledged() == [(2, [])]
+    assert sum(core.applied for core in site.cores) == 100
+    assert other.counts.counts()["duplicates_skipped"] == 10
+
+
+def test_a_round_that_ends_in_a_later_life_of_its_stream_notes_nothing_of_it(site: SharedSite) -> None:
+    members = Members(site.cores[0])
+    old, new = members.connect(life=1), members.connect(life=2)
+    old.send((PARTITIONS, 1, 100, 0, [*events(0, 99), event("far", stamp=FAR)]))
+    new.send((PARTITIONS, 1, 10, 0, events(200, 10)))
+    site.keep_carrying()
+    assert new.acknowledged() == [(0, [])]
+    assert old.acknowledged() == [(0, [(PARTITIONS, FUTURE_STAMP, 100)])]
+    assert members.last == (2, 10) and members.streams.failures == 0
+    assert all(site.cores[0].lookup(f"k{n}") for n in range(99))
+
+
+def test_a_stream_is_named_anew_when_what_is_under_way_has_ended(site: SharedSite) -> None:
+    """An acknowledgement says partition and sequence of what failed. It cannot tell two lives apart."""
+    site.keep_carrying()
+    members = Members(site.cores[0])
+    sender = members.connect(life=1)
+    records = [*events(0, 9), event("far", stamp=FAR)]
+    sender.send((PARTITIONS, 1, 10, 0, records))
+    assert members.last == (1, 0)
+    members.name(sender, 2)
+    assert members.last == (1, 10) and members.streams.failures == 1
+    sender.send((PARTITIONS, 1, 10, 0, records))
+    assert sender.acknowledged() == [(n, [(PARTITIONS, FUTURE_STAMP, 10)]) for n in range(2)]
+    assert members.last == (2, 10) and members.streams.failures == 1
+
+
+def test_a_life_that_begins_while_a_section_of_an_earlier_one_waits_stays_as_it_is() -> None:
+    with SharedSite(2) as site:
+        for bucket in range(site.buckets):
+            site.lead(bucket, 1)
+        members = Members(site.cores[0])
+        old, new = members.connect(life=1), members.connect(life=2)
+        big = [event(f"k{n}", bytes(3_000_000), stamp=NOW + n) for n in range(8)]
+        waiting = Call(old.send, (PARTITIONS, 1, 9, 0, [*big, event("far", stamp=FAR)]))
+        eventually(lambda: any(site.members[1].tail.last(bucket) for bucket in range(site.buckets)))
+        new.send((PARTITIONS, 1, 3, 0, events(100, 3)))
+        assert members.last == (2, 0) and not waiting.is_done
+        site.keep_carrying()
+        waiting.result()
+        assert new.acknowledged() == [(0, [])]
+        assert old.acknowledged() == [(0, [(PARTITIONS, FUTURE_STAMP, 9)])]
+        assert members.last == (2, 3) and members.streams.failures == 0
+        assert all(len(site.cores[1].lookup(f"k{n}")[0]) == 3_000_000 for n in range(8))
+
+
+@pytest.fixture
+def waiting_run() -> Iterator[tuple[SharedSite, Members, Sender, Call]]:
+    """A batch fills two rounds. Then comes a section of a stream, of one event that fails: it waits for the first of
+    these rounds before the event is handled, and other connections may use the memory of the stream."""
+    with SharedSite(2) as site:
+        for bucket in range(site.buckets):
+            site.lead(bucket, 1)
+        members = Members(site.cores[0])
+        sender = members.connect(life=1)
+        big = [event(f"k{n}", bytes(3_000_000), stamp=NOW + n) for n in range(4)]
+        failing = event("far", bytes(3_000_000), stamp=FAR)
+        sending = Call(sender.send, (0, 1, 4, 0, big), (PARTITIONS, 1, 1, 0, [failing]))
+        eventually(lambda: members.last == (1, 0))  # The section has begun.
+        yield site, members, sender, sending
+
+
+def test_what_fails_in_an_earlier_life_is_not_remembered_in_a_later_one(
+    waiting_run: tuple[SharedSite, Members, Sender, Call],
+) -> None:
+    site, members, old, sending = waiting_run
+    new = members.connect(life=2)
+    new.send((PARTITIONS, 1, 3, 0, events(100, 3)))
+    assert members.last == (2, 0) and not sending.is_done
+    site.keep_carrying()
+    sending.result()
+    assert members.last == (2, 0) and members.streams.failures == 0
+    assert old.acknowledged() == [(0, [(PARTITIONS, FUTURE_STAMP, 1)])]
+    assert new.acknowledged() == [(0, [])]
+    assert members.last == (2, 3) and members.streams.failures == 0
+
+
+def test_what_another_member_brought_while_a_section_waited_is_known(
+    waiting_run: tuple[SharedSite, Members, Sender, Call],
+) -> None:
+    site, members, one, sending = waiting_run
+    other = members.connect(life=1)
+    other.send((PARTITIONS, 1, 1, 0, [event("far", stamp=FAR)]))
+    assert other.acknowledged() == [(0, [(PARTITIONS, FUTURE_STAMP, 1)])]
+    assert members.last == (1, 1) and not sending.is_done
+    site.keep_carrying()
+    sending.result()
+    assert one.acknowledged() == [(0, [(PARTITIONS, FUTURE_STAMP, 1)])]
+    counts = one.counts.counts()
+    assert (counts["duplicates_skipped"], counts["exceptions_occurred"]) == (1, 0)
+    assert members.streams.failures == 1
