@@ -1,5 +1,6 @@
 """Gateway senders of a site of several members: every event leaves, over members that die, stop and come, and each
-member says what it has. One remote member receives. The numbers are those of Geode's own tests."""
+member says what it has. One remote member receives, or several that share the region. The numbers are those of Geode's
+own tests."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ WAYS = [
 
 
 class Sites:
-    """Site ny of several members, and site ln of one, which receives."""
+    """Site ny of several members, and site ln, whose members receive: "l" alone, unless a test wants more."""
 
     def __init__(self, ny: WanSite, ln: WanSite) -> None:
         self.ny, self.ln = ny, ln
@@ -32,6 +33,10 @@ class Sites:
     @property
     def remote(self) -> WanMember:
         return self.ln.living()["l"]
+
+    def received(self, name: str) -> int:
+        """Returns how many events the receiver of a remote member took."""
+        return int(self.ln.living()[name].ask("received"))
 
     def remote_size(self) -> int:
         return int(self.remote.ask("size", "data"))
@@ -73,6 +78,7 @@ def sites(
     region: dict[str, Any],
     *,
     members: tuple[str, ...] = ("a", "b"),
+    receivers: tuple[str, ...] = ("l",),
     remote: dict[str, Any] | None = None,
     **sender: Any,
 ) -> Iterator[Sites]:
@@ -82,14 +88,21 @@ def sites(
         WanSite(folder / "ln", 2, regions=[remote or region]) as ln,
         WanSite(folder / "ny", 1, remotes=[ln], regions=[fed]) as ny,
     ):
-        ln.start_member("l", receiver={})
+        for name in receivers:
+            ln.start_member(name, receiver={})
         for name in members:
             ny.start_member(name, senders=[attributes])
-        copies = len(members) if region["type"] == "REPLICATE" else min(len(members), 1 + region["redundant_copies"])
-        buckets = 113 if region["type"] == "REPLICATE" else region["total_num_buckets"]
-        if copies > 1:
-            ny.wait_shared("data", buckets, copies)
+        wait_copies(ny, region)
+        wait_copies(ln, remote or region)
         yield Sites(ny, ln)
+
+
+def wait_copies(site: WanSite, region: dict[str, Any]) -> None:
+    """Returns when each bucket of the region has all copies that the members of a site can have."""
+    members = len(site.living())
+    copies = members if region["type"] == "REPLICATE" else min(members, 1 + region["redundant_copies"])
+    if copies > 1:
+        site.wait_shared("data", 113 if region["type"] == "REPLICATE" else region["total_num_buckets"], copies)
 
 
 @pytest.mark.whole
@@ -118,6 +131,26 @@ def test_nothing_is_lost_when_a_member_is_killed_amid_puts(tmp_path, parallel, r
         both.wait_remote(10_000)
         both.wait_empty()
         both.balance()
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize(("parallel", "region"), WAYS)
+def test_nothing_is_lost_when_one_of_two_remote_members_is_killed_amid_puts(tmp_path, parallel, region):
+    with sites(tmp_path, region, parallel=parallel, receivers=("l", "m")) as both:
+        for each in both.ny.living().values():
+            each.ask("begin_putting", "data")
+        eventually(lambda: both.received("l") > 500 and both.received("m") > 500, what="events at both receivers")
+        both.ln.living()["m"].kill()
+        at = both.received("l")
+        eventually(lambda: both.received("l") > at + 1000, what="events at the receiver that is left")
+        both.ln.start_member("m", receiver={})
+        wait_copies(both.ln, region)
+        puts = {name: each.ask("stop_putting") for name, each in both.ny.living().items()}
+        both.wait_empty()
+        both.balance()
+        put = {f"{name} {n}": n for name, count in puts.items() for n in range(count)}
+        for name, each in both.ln.living().items():
+            assert each.ask("content", "data") == put, name
 
 
 @pytest.mark.whole

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +125,30 @@ class WanProcess(SiteProcess):
         target = self.cache.region(region)
         for n in range(first, first + count):
             target[f"key {n}"] = f"{text} {n}"
+
+    def begin_putting(self, region: str) -> None:
+        """Puts 0, 1, 2 ... under keys with the member's name, until `stop_putting`."""
+        target, name = self.cache.region(region), self.cache.name
+        self._stops = threading.Event()
+
+        def put() -> int:
+            for n in itertools.count():
+                if self._stops.wait(0.001):
+                    return n
+                target[f"{name} {n}"] = n
+            raise AssertionError("a count has no end")
+
+        self._putting = ThreadPoolExecutor(1).submit(put)
+
+    def stop_putting(self) -> int:
+        """Returns how many puts there were. All of them have returned."""
+        self._stops.set()
+        return self._putting.result()
+
+    def received(self) -> int:
+        """Returns how many events the receiver took."""
+        receiver = self.cache.gateway_receiver
+        return receiver.stats["events_received"] if receiver is not None else 0
 
     def load_and_stop(self, region: str, id: str, count: int) -> None:
         """Puts in one thread and reads sizes in another, and stops the sender meanwhile."""
