@@ -307,7 +307,7 @@ def test_a_sender_is_created_alike_on_all_members(tmp_path):
     with WanSite(tmp_path, 1, regions=[]) as ny:
         made = {"id": "ln", "remote_distributed_system_id": 2}
         ny.start_member("a", senders=[made])
-        other = ny.start("b", [])
+        other = ny.start_member("b")
         for differs in (
             {"remote_distributed_system_id": 3},
             {"parallel": True},
