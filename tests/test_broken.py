@@ -52,10 +52,15 @@ def test_the_failed_check_changes_nothing_and_tells_where_it_is(queue, capfd):
 
 
 # Calls that only look at a queue, and calls that put it away with its log. They work on a broken queue too.
-LOOK = {"recovery", "log_state", "counts", "positions", "oldest_ms", "records", "lowest_copied"}
+LOOK = {"recovery", "log_state", "counts", "positions", "oldest_ms", "records", "lowest_copied", "runs", "streams"}
 PUT_AWAY = {"commit_loop", "commit_once", "stop_log", "wait_written", "wake", "write_once"}
+# The same of calls with arguments.
+LOOK_AT = {"run_of": ("r",), "run_events": (0, 1), "keep_settled": (False,), "take_settled": (1,)}
+# Who tells a queue what it sends from now on goes on with other queues.
+TOLD = {"lead"}
 # All the others, by the arguments of a call that a whole queue takes.
 REFUSED = {
+    "add_run": lambda queue: ("r", 1),
     "append_record": lambda queue: (make_record(b"l"),),
     "clear": lambda queue: (),
     "is_past": lambda queue: (1, 0, 1),
@@ -87,7 +92,7 @@ def test_every_call_but_those_that_look_or_put_it_away_says_where_it_broke(log, 
     break_queue(queue)
     before, oldest = state(queue), queue.oldest_ms()
     calls = {name for name in dir(queue) if not name.startswith("_") and callable(getattr(queue, name))}
-    assert calls == LOOK | PUT_AWAY | REFUSED.keys()
+    assert calls == LOOK | LOOK_AT.keys() | TOLD | PUT_AWAY | REFUSED.keys()
     for name, arguments in sorted(REFUSED.items()):
         with pytest.raises(InternalError, match=WHERE):
             getattr(queue, name)(*arguments(queue))
@@ -100,6 +105,8 @@ def test_every_call_but_those_that_look_or_put_it_away_says_where_it_broke(log, 
     queue.stop_log()
     for name in sorted(LOOK | PUT_AWAY):
         getattr(queue, name)()
+    for name, arguments in LOOK_AT.items():
+        getattr(queue, name)(*arguments)
     assert state(queue) == before and queue.oldest_ms() == oldest
 
 

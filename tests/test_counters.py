@@ -15,8 +15,10 @@ QUEUE |= {"memory_bytes": 0, "removed_by_primary": 0}
 
 
 class NoSender:
-    queue_size = renewals = 0
+    local_queue_size = secondary_queue_size = renewals = 0
+    is_running = True
     attributes = SimpleNamespace(parallel=False)
+    is_secondary = False
 
     def flows(self):
         return [{"batches_in_flight": 0, "bytes_in_flight": 0, "window_bytes": 0, "round_trip_us": 0}]

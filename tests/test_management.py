@@ -64,7 +64,8 @@ class PlainSender:
     def __init__(self, cache, attributes):
         self._cache, self.attributes, self.id = cache, attributes, attributes.id
         self.is_running, self.is_paused, self.is_connected, self.is_primary = True, False, True, True
-        self.queue_size, self.parked_count, self.receiver_location, self.stats = (
+        self.secondary_queue_size = 0
+        self.local_queue_size, self.parked_count, self.receiver_location, self.stats = (
             3,
             1,
             "127.0.0.2:5000",

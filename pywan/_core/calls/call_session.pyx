@@ -14,7 +14,8 @@ from pywan._core.c_region cimport *
 from pywan._core.c_session cimport *
 from pywan._core.c_system cimport EFD_CLOEXEC, EFD_NONBLOCK, close_file, eventfd, eventfd_write
 from pywan._core.c_tables cimport WAN_FAILED_FUTURE_STAMP, wan_record
-from pywan._core.region.apply_event cimport EVENT_DONE, EVENT_LOST, EVENT_NOT_TAKEN, is_event_ahead, region_apply_event
+from pywan._core.region.apply_event cimport (
+    ASKED_ELSEWHERE, ASKED_LOST, EVENT_LOST, EVENT_NOT_TAKEN, is_event_ahead, region_apply_event)
 from pywan._core.region.put cimport (
     change_from_record, check_path, origin_from_record, region_change, region_change_if, region_is_full, region_recall,
     region_relieve)
@@ -1252,13 +1253,11 @@ cdef class CallSession(Session):
         """Applies an event of another site through the callbacks of its region, and returns as `region_apply_event`,
         when it counts. EVENT_NOT_TAKEN with an answer: it says why not."""
         cdef CompiledRegion state = self.states[call.region]
-        from pywan._core import APPLY_DONE, APPLY_ELSEWHERE, APPLY_LOST
         try:
             raw = PyBytes_FromStringAndSize(<const char *>record, wan_record_length(record))
             # The path of local changes is a method of the object that has the path of events, too.
             became = state.change_by_callbacks.__self__.apply_record(raw, (0, 0, bool(possible_duplicate)))
-            return {APPLY_DONE: EVENT_DONE, APPLY_LOST: EVENT_LOST, APPLY_ELSEWHERE: EVENT_NOT_TAKEN}.get(
-                became, became)
+            return {ASKED_LOST: EVENT_LOST, ASKED_ELSEWHERE: EVENT_NOT_TAKEN}.get(became, became)
         except BaseException as error:
             answer[0] = self.fail_with(call, error, 0)
             return EVENT_NOT_TAKEN

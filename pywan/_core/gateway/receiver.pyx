@@ -14,7 +14,8 @@ from pywan._core.base.clock cimport Clock
 from pywan._core.calls.call_events cimport (
     EventCalls, add_to_run, drop_round, event_place, failed_event, is_applied_here, note_applied_here, shared_out,
     wait_until_counted)
-from pywan._core.region.apply_event cimport EVENT_LOST, EVENT_NOT_TAKEN, is_event_ahead, region_apply_event
+from pywan._core.region.apply_event cimport (
+    ASKED_ELSEWHERE, ASKED_LOST, EVENT_LOST, EVENT_NOT_TAKEN, is_event_ahead, region_apply_event)
 from pywan._core.wire.lz4 cimport lz4_load, lz4_unpack
 from pywan._core.region.put cimport (
     change_from_record, origin_from_record, region_change, region_is_full, region_relieve)
@@ -55,7 +56,7 @@ cdef enum:
 
 cdef enum:
     # What became of an event. A positive number is a reason of failure. ELSEWHERE: another member leads its bucket.
-    APPLIED = 0, REFUSED = -1, LOST = -2, ELSEWHERE = -3
+    APPLIED = 0, REFUSED = -1, LOST = ASKED_LOST, ELSEWHERE = ASKED_ELSEWHERE
 
 # What `callback_apply` returns of these.
 APPLY_DONE, APPLY_LOST, APPLY_ELSEWHERE = <int>APPLIED, <int>LOST, <int>ELSEWHERE

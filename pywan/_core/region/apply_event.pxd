@@ -14,6 +14,11 @@ cdef enum:
     EVENT_LOST = -1             # A later version stays.
     EVENT_NOT_TAKEN = -2        # The status says why. Nothing was changed.
 
+cdef enum:
+    # What the user's Python says of an event, beside EVENT_DONE and the reasons of failure.
+    ASKED_LOST = -2             # A later version stays.
+    ASKED_ELSEWHERE = -3        # Another member leads its bucket. Nothing was changed.
+
 
 cdef inline bint is_event_ahead(wan_clock *clock, const wan_record *record, uint64_t *now_ms,
                                 uint64_t max_drift_ms) noexcept nogil:
