@@ -15,8 +15,10 @@ from typing import Any
 
 from pywan.coordination.actions import Action, Store
 from pywan.coordination.admission import Admission
+from pywan.coordination.asked_moves import UNDER_WAY, AskedMoves, MoveAnswer, MoveRequest
 from pywan.coordination.candidates import Candidates
 from pywan.coordination.decisions import Decisions
+from pywan.coordination.handovers import Handovers
 from pywan.coordination.leavers import Leavers
 from pywan.coordination.liveness import Liveness
 from pywan.coordination.lives import Lives
@@ -93,7 +95,9 @@ class Coordinator:
         )
         self._primaries = Primaries(site, silence, liveness, reports, candidates, recovery, succession)
         self._regions = Regions(site, liveness, reports, telling, recovery, lives, succession, outbox)
-        self._moves = Moves(site, liveness, leavers, reports, candidates, recovery, succession)
+        handovers = Handovers(site, liveness, reports, succession)
+        asked = AskedMoves(site, candidates, recovery, succession, handovers)
+        self._moves = Moves(site, liveness, leavers, reports, candidates, recovery, succession, handovers, asked)
         self._goes_on_us: int | None = None  # Moves are to go on when the actions are taken: since when. None: not.
         self._due_us: int | None = None  # When `tick` was to be called, as the driver was told.
         if any(each.in_sync and each.epoch.run < self.site.generation for each in self.site.buckets.values()):
@@ -235,7 +239,7 @@ class Coordinator:
     def caught_up(self, me: Incarnation, key: BucketKey, epoch: Epoch, learner: Learner, now_us: int) -> None:
         """The primary says that a learner has all, and that it waits for the learner with every change from now on."""
         if self._primaries.caught_up(me, key, epoch, learner):
-            self._moves.caught_up(key.region)
+            self._moves.caught_up(key)
             self._goes_on_us = now_us
 
     def unreachable(self, me: Incarnation, epochs: dict[BucketKey, Epoch], copy: Incarnation, now_us: int) -> None:
@@ -254,6 +258,12 @@ class Coordinator:
         for key in keys:
             self._moves.ready(me, key)
         self._goes_on_us = now_us
+
+    def move_bucket(self, request: MoveRequest, now_us: int) -> MoveAnswer:
+        """An operator asks for a copy or a primary to be moved, and repeats that until it is told the end."""
+        if self.silence.is_on:
+            return UNDER_WAY  # Nothing is decided about buckets now.
+        return self._moves.move(request, now_us)
 
     # --- suspicion ---
 

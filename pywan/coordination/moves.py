@@ -8,12 +8,13 @@ the work in the tables, and hears again who leaves (docs/decisions/0067).
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from dataclasses import replace
 
+from pywan.coordination.asked_moves import AskedMoves, MoveAnswer, MoveRequest
 from pywan.coordination.candidates import Candidates
 from pywan.coordination.decisions import Decisions
+from pywan.coordination.handovers import Handovers
 from pywan.coordination.leavers import Leavers
 from pywan.coordination.liveness import Liveness
 from pywan.coordination.messages import StillNeeded
@@ -21,11 +22,10 @@ from pywan.coordination.placement import choose_to_drop
 from pywan.coordination.recovery import Recovery
 from pywan.coordination.reports import Reports
 from pywan.coordination.succession import Succession
-from pywan.coordination.tables import Bucket, BucketKey, Epoch, Incarnation, Kind, Learner, RegionAttributes
+from pywan.coordination.tables import Bucket, BucketKey, Incarnation, Kind, Learner, RegionAttributes
 
 HANDOVERS_AT_ONCE = 8  # Of one region, to spread its primaries. Changes of these buckets wait for a moment.
 THIN_OUT_DIVISOR = 16  # Buckets with too many copies are looked at that often in a `member-timeout`.
-HANDOVER_US = 2_000_000  # A new primary that has not said for so long that it is ready is waited for no longer.
 
 
 class Moves:
@@ -40,12 +40,13 @@ class Moves:
         candidates: Candidates,
         recovery: Recovery,
         succession: Succession,
+        handovers: Handovers,
+        asked: AskedMoves,
     ) -> None:
         self._site, self._liveness, self._leavers, self._reports = site, liveness, leavers, reports
         self._candidates, self._recovery, self._succession = candidates, recovery, succession
-        # Handovers under way: under which epoch, and until when the new primary is waited for. The oldest is first.
-        self._handovers: dict[BucketKey, tuple[Epoch, int]] = {}
-        self._under_way: Counter[str] = Counter()  # How many of these each region has.
+        self._handovers, self._asked = handovers, asked
+        self._ended: set[BucketKey] = set()  # Whose handovers have ended since `go_on` was called last.
         self._uneven: dict[str, None] = {}  # Regions whose primaries may have to be spread.
         self._to_spread: dict[str, None] = {}  # Those of them to which something has happened.
         self._crowded_until: dict[BucketKey, int] = {}  # When buckets with too many copies lose one.
@@ -73,18 +74,33 @@ class Moves:
         self._leavers.end_site(now_us)
         self._seen = -1
 
+    # --- what operators ask for ---
+
+    def move(self, request: MoveRequest, now_us: int) -> MoveAnswer:
+        """An operator asks for a move, for the first time or again. Returns how far it has come."""
+        if self._leavers.site_ends:
+            return MoveAnswer(problem="the site ends")
+        self.go_on(now_us)
+        return self._asked.ask(request, now_us)
+
     # --- what happens ---
 
     def ready(self, member: Incarnation, key: BucketKey) -> None:
         """A new primary accepts changes."""
         bucket = self._site.buckets.get(key)
         if bucket is not None and bucket.primary == member:
-            self._end_handover(key)
-            self._look_at(key.region)
+            if self._handovers.end(key):
+                self._ended.add(key)
+            self._look_after(key)
 
-    def caught_up(self, region: str) -> None:
+    def caught_up(self, key: BucketKey) -> None:
         """A learner has become a copy in sync: it can lead."""
-        self._look_at(region)
+        self._look_after(key)
+
+    def _look_after(self, key: BucketKey) -> None:
+        """Primaries are not spread because an operator has moved one: it would come back at once."""
+        if key not in self._asked:
+            self._look_at(key.region)
 
     def _look_at(self, region: str) -> None:
         self._uneven[region] = self._to_spread[region] = None
@@ -92,7 +108,9 @@ class Moves:
     def next_us(self) -> int | None:
         """When `go_on` is to be called next though nothing happens; None: never."""
         due = [*self._leavers.times_us()]
-        due += [until for _, until in itertools.islice(self._handovers.values(), 1)]
+        due += [*self._asked.times_us()]
+        handover_us = self._handovers.next_us()
+        due += [] if handover_us is None else [handover_us]
         due += [] if self._thin_out_us is None else [self._thin_out_us]
         return min(due, default=None)
 
@@ -107,7 +125,12 @@ class Moves:
         touched = self._site.take_touched()
         for region in self._site.take_newly_hosted():
             self._look_at(region)
-        self._end_handovers(touched, now_us)
+        ended, self._ended = self._ended.union(self._handovers.end_old(touched, now_us)), set()
+        for key in ended:
+            self._seen = -1
+            if key.region in self._uneven:
+                self._to_spread[key.region] = None
+        self._asked.go_on([*touched, *ended], now_us)
         self._thin_out(touched, now_us)
         for region in {key.region for key in touched} & self._uneven.keys():
             self._to_spread[region] = None
@@ -124,25 +147,6 @@ class Moves:
             for region in regions:
                 if self._spread(region, now_us):
                     self._uneven.pop(region, None)
-
-    def _end_handovers(self, touched: list[BucketKey], now_us: int) -> None:
-        """Waits no longer for new primaries that have been silent for long, or that are primary no more."""
-        for key in touched:
-            bucket, handover = self._site.buckets.get(key), self._handovers.get(key)
-            if handover is not None and (bucket is None or bucket.epoch != handover[0]):
-                self._end_handover(key)
-        while self._handovers:
-            key, (_, until_us) = next(iter(self._handovers.items()))
-            if until_us > now_us:
-                break
-            self._end_handover(key)
-
-    def _end_handover(self, key: BucketKey) -> None:
-        if self._handovers.pop(key, None) is not None:
-            self._under_way[key.region] -= 1
-            self._seen = -1
-            if key.region in self._uneven:
-                self._to_spread[key.region] = None
 
     # --- members that leave ---
 
@@ -204,7 +208,7 @@ class Moves:
         others = [each for each in bucket.in_sync if each != member and self._liveness.is_there(each)]
         others = [each for each in others if not self._leavers.is_leaving(each)] or others
         if others:
-            self._hand_over(key, bucket, others, now_us)
+            self._handovers.begin(key, bucket, others, now_us)
             needed[key.region, _name_of(self._site.buckets[key].primary)] += 1
             return
         learning = [each for each in bucket.learning if self._liveness.is_there(each)]
@@ -223,13 +227,6 @@ class Moves:
             for each, weight in self._site.hosts(region).items()
         )
 
-    def _hand_over(self, key: BucketKey, bucket: Bucket, candidates: list[Incarnation], now_us: int) -> None:
-        """Makes another copy the primary. The earlier one stays in sync."""
-        self._succession.promote(key, bucket, candidates, bucket.in_sync)
-        self._end_handover(key)
-        self._handovers[key] = self._site.buckets[key].epoch, now_us + HANDOVER_US
-        self._under_way[key.region] += 1
-
     # --- spreading primaries ---
 
     def _spread(self, region: str, now_us: int) -> bool:
@@ -246,17 +243,17 @@ class Moves:
         storing = self._candidates.storing(region)
         follows = attributes.colocated_with in self._site.regions
         for key in list(self._site.of_region[region]):
-            if self._under_way[region] >= HANDOVERS_AT_ONCE:
+            if self._handovers.count_of(region) >= HANDOVERS_AT_ONCE:
                 return False  # `ready` comes back to this.
             if not follows and _is_even([load.primaries[each] for each in storing]):
                 break
             to = self._parents_primary(key, attributes) if follows else self._less_loaded(key, storing)
             if to is not None and self._may_hand_over(key, to):
-                self._hand_over(key, self._site.buckets[key], [to], now_us)
+                self._handovers.begin(key, self._site.buckets[key], [to], now_us)
                 for child in self._colocated_with(key):
                     if self._site.buckets[child].primary != to:
-                        self._hand_over(child, self._site.buckets[child], [to], now_us)
-        return not self._under_way[region] and (follows or self._spread_copies(region, attributes, storing))
+                        self._handovers.begin(child, self._site.buckets[child], [to], now_us)
+        return not self._handovers.count_of(region) and (follows or self._spread_copies(region, attributes, storing))
 
     def _spread_copies(self, region: str, attributes: RegionAttributes, storing: dict[Incarnation, int]) -> bool:
         """Makes a few copies at members that have fewer, in place of others: the primary goes there if it must, and
@@ -283,7 +280,7 @@ class Moves:
                 break
             bucket = self._site.buckets[key]
             may_lose = most in bucket.in_sync and (wanted == 1 or bucket.primary != most)
-            if may_lose and least not in bucket.named and self._is_at_rest(key):
+            if may_lose and least not in bucket.named and self._may_be_moved(key):
                 fresh = Learner(least, self._site.number + 1)
                 self._site.set_bucket(key, replace(bucket, learners=(fresh,)))
                 copies[most] -= 1
@@ -309,19 +306,10 @@ class Moves:
         return parent.primary if parent is not None and parent.primary != bucket.primary else None
 
     def _may_hand_over(self, key: BucketKey, to: Incarnation) -> bool:
-        return to in self._site.buckets[key].in_sync and self._is_at_rest(key)
+        return to in self._site.buckets[key].in_sync and self._may_be_moved(key)
 
-    def _is_at_rest(self, key: BucketKey) -> bool:
-        """Whether nothing happens to the bucket now, and all its copies are there."""
-        bucket = self._site.buckets[key]
-        return (
-            bucket.primary is not None
-            and not bucket.learners
-            and key not in self._site.unfinished
-            and key not in self._handovers
-            and key not in self._reports.undecided
-            and all(self._liveness.is_there(each) for each in bucket.in_sync)
-        )
+    def _may_be_moved(self, key: BucketKey) -> bool:
+        return self._handovers.is_at_rest(key) and key not in self._asked
 
     # --- copies that are too many ---
 
@@ -362,7 +350,7 @@ class Moves:
         bucket, recent_us = self._site.buckets[key], self._liveness.member_timeout_us // 2
         heard = (each for each in bucket.in_sync if self._liveness.silent_us(each, now_us) < recent_us)
         whole = [each for each in heard if each in storing]
-        is_moving = bucket.learners or key in self._site.unfinished or key in self._handovers
+        is_moving = bucket.learners or key in self._site.unfinished or key in self._handovers or key in self._asked
         if is_moving or key in self._reports.undecided or bucket.primary not in whole:
             return []
         if len(whole) <= self._site.regions[key.region].copies_wanted(len(whole)):

@@ -21,6 +21,7 @@ from pywan.base.lines import Lines, OncePerMinute
 from pywan.base.names import check_name, is_name
 from pywan.base.nonces import nonce_of
 from pywan.coordination import encoding, plain
+from pywan.coordination.asked_moves import MoveRequest
 from pywan.coordination.choice import Choice
 from pywan.coordination.coordinator import Coordinator
 from pywan.coordination.joins import Join, join_of
@@ -40,6 +41,8 @@ POLLS_A_TIMEOUT = 10  # At least so many. With a short `member-timeout` a questi
 UNDECIDED_WAIT_S = 1.0  # A member that joins is answered after so long at the latest, though nobody coordinates yet.
 REPORTS_AT_ONCE = 4  # Members that say what they hold, and are read at the same time.
 TAKEN_RETRY_US = 1_000_000  # So soon a member asks again whose incarnation another process has taken.
+
+_move_request_of = plain.reader(MoveRequest)
 
 Handle = Callable[[dict[str, Any], tuple[Any, ...]], dict[str, Any]]
 
@@ -110,6 +113,7 @@ class CoordinationHost:
             "coordination-show": lambda request, peer: {"coordination": self.status()},
             "coordination-revoke": self._on_revoke,
             "coordination-end-site": self._on_end_site,
+            "coordination-move-bucket": self._on_move_bucket,
         }
 
     def _of_version(self, handle: Handle) -> Handle:
@@ -391,6 +395,19 @@ class CoordinationHost:
                 )
             self._driver.look()
             return {"decides": True, "coordinator": self.name}
+
+    def _on_move_bucket(self, request: dict[str, Any], peer: tuple[Any, ...]) -> dict[str, Any]:
+        """An operator moves a bucket's copy or its primary, and repeats that until it is done or refused."""
+        source = request.get("source", "")
+        asked = _move_request_of([*(request.get(each) for each in ("region", "bucket", "what", "to")), source])
+        with self._changed:
+            core = self._decider()
+            if isinstance(core, dict):
+                return core
+            answer = core.move_bucket(asked, boot_us())
+            self._driver.act()
+            self._driver.look()
+        return {"decides": True, "coordinator": self.name, "is_done": answer.is_done, "refusal": answer.problem}
 
     def status(self) -> dict[str, Any]:
         """Returns who coordinates, and the tables of the site in numbers, as plain values."""
