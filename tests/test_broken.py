@@ -55,12 +55,13 @@ def test_the_failed_check_changes_nothing_and_tells_where_it_is(queue, capfd):
 LOOK = {"recovery", "log_state", "counts", "positions", "oldest_ms", "records", "lowest_copied", "runs", "streams"}
 PUT_AWAY = {"commit_loop", "commit_once", "stop_log", "wait_written", "wake", "write_once"}
 # The same of calls with arguments.
-LOOK_AT = {"run_of": ("r",), "run_events": (0, 1), "keep_settled": (False,), "take_settled": (1,)}
+LOOK_AT = {"run_of": ("r",), "keep_settled": (False,), "take_settled": (1,)}
 # Who tells a queue what it sends from now on goes on with other queues.
 TOLD = {"lead"}
 # All the others, by the arguments of a call that a whole queue takes.
 REFUSED = {
     "add_run": lambda queue: ("r", 1),
+    "run_events": lambda queue: (0, 1),
     "append_record": lambda queue: (make_record(b"l"),),
     "clear": lambda queue: (),
     "is_past": lambda queue: (1, 0, 1),
