@@ -182,6 +182,24 @@ def test_a_second_member_gets_the_events_that_wait_with_its_copy(tmp_path):
 
 
 @pytest.mark.whole
+def test_a_member_that_numbers_its_regions_otherwise_sends_what_it_copied(tmp_path):
+    """Region numbers are those of a process. Half of the events come to it with an image, half as they are made."""
+    sender = {"id": "ln", "remote_distributed_system_id": 2, "batch_time_interval": 20, "parallel": True}
+    with sites(tmp_path, PARTITION, members=("a",), parallel=True) as both:
+        both.remote.kill()
+        both.ny.living()["a"].ask("put_many", "data", 0, 500)
+        own = [{"name": name, "type": "NORMAL"} for name in ("first", "second")]
+        both.ny.start_member("b", senders=[sender], regions=[*own, *both.ny.regions])
+        both.ny.wait_shared("data", BUCKETS, 2)
+        both.ny.living()["a"].ask("put_many", "data", 500, 500)
+        both.ny.living()["a"].kill()
+        both.ln.start_member("l", receiver={})
+        both.wait_remote(1000)
+        both.wait_empty()
+        assert both.ny.living()["b"].sender("ln", "parked_count") == 0
+
+
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("parallel", "region", "first", "all_of_it"), [(True, PARTITION, 50, 950), (False, REPLICATE, 100, 1000)]
 )

@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pywan
+from pywan.site.bucket_moves import move_bucket
 from pywan.testing.site_processes import MemberProcess, SiteOfProcesses, SiteProcess, serve_site
 from pywan.testing.waiting import eventually
 
@@ -62,6 +64,10 @@ class WanSite(SiteOfProcesses):
         """Returns the sum of one statistic of a sender over the members that live."""
         return sum(each.ask("statistics", id)[what] for each in self.living().values())
 
+    def move(self, region: str, bucket: int, what: str, to: str, source: str = "") -> None:
+        """Moves a bucket's copy or its primary, and returns when that is done."""
+        move_bucket(("127.0.0.1", self.port), region, bucket, what=what, to=to, source=source)
+
     def wait_shared(self, region: str, buckets: int, copies: int) -> None:
         """Returns when each bucket has so many whole copies at the members that live."""
 
@@ -95,7 +101,47 @@ class HeardAcknowledgements(pywan.GatewayEventFilter):
         type(self).count += 1
 
 
+class FourOfFive(pywan.GatewayEventFilter):
+    """Keeps every fifth event back, and counts what the remote site has acknowledged."""
+
+    acknowledged = 0
+
+    def before_enqueue(self, event: Any) -> bool:
+        return int(event.key.split()[-1]) % 5 != 0
+
+    def after_acknowledgement(self, event: Any) -> None:
+        type(self).acknowledged += 1
+
+
+class Acknowledged(FourOfFive):
+    """Lets all through."""
+
+    acknowledged = 0
+
+    def before_enqueue(self, event: Any) -> bool:
+        return True
+
+
+class Noting(pywan.CacheListener):
+    """Notes the bucket, the key and the new value of each change. With `echo`, what it hears goes into that region, but
+    for what came of an echo."""
+
+    def __init__(self, heard: list[tuple[int, Any, Any]], bucket_of: Callable[[Any], int], echo: Any) -> None:
+        self._heard, self._bucket_of, self._echo = heard, bucket_of, echo
+
+    def _note(self, event: pywan.EntryEvent) -> None:
+        self._heard.append((self._bucket_of(event.key), event.key, event.new_value))
+        if self._echo is not None and not event.key.startswith("echo "):
+            self._echo[f"echo {event.key}"] = event.new_value
+
+    after_create = after_update = _note
+
+
 class WanProcess(SiteProcess):
+    def __init__(self) -> None:
+        super().__init__()
+        self._heard: dict[str, list[tuple[int, Any, Any]]] = {}
+
     def locate(self, name: str, port: int, dir: str, **more: Any) -> int:
         self._locator = pywan.Locator(name, port=port, dir=dir, **more).start()
         return self._locator.port
@@ -150,6 +196,51 @@ class WanProcess(SiteProcess):
         receiver = self.cache.gateway_receiver
         return receiver.stats["events_received"] if receiver is not None else 0
 
+    def put_shared(self, region: str, keys: int, count: int, own: str, threads: int = 1) -> None:
+        """Puts so many values into the same few keys as others do, from each of some threads."""
+        target = self.cache.region(region)
+
+        def put(thread: int) -> None:
+            for n in range(count):
+                target[f"key {n % keys}"] = f"{own}{thread} {n}"
+
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(put, range(threads)))
+
+    def put_all_over(self, regions: Sequence[str], count: int, own: str, threads: int) -> None:
+        """Puts keys of its own into all regions, from each of some threads."""
+        targets = [self.cache.region(each) for each in regions]
+
+        def put(thread: int) -> None:
+            for n in range(count):
+                for target in targets[:: 1 if thread % 2 else -1]:
+                    target[f"{own} {thread} {n}"] = n
+
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(put, range(threads)))
+
+    def listen(self, region: str, echo: str = "") -> None:
+        """Notes from now on what is heard of a region."""
+        heard: list[tuple[int, Any, Any]] = []
+        self._heard[region] = heard
+        bucket_of = self.cache._core.regions.get(region).bucket_of
+        self.cache.region(region).add_listener(Noting(heard, bucket_of, self.cache.region(echo) if echo else None))
+
+    def heard(self, region: str) -> list[tuple[int, Any, Any]]:
+        return list(self._heard[region])
+
+    def put_for(self, regions: Sequence[str], seconds: float, keys: int, own: str) -> int:
+        """Puts into all regions for so long: each time some keys of its own, and one that others put too. Returns how
+        many puts there were to each region."""
+        targets, ends, n = [self.cache.region(each) for each in regions], time.monotonic() + seconds, 0
+        while time.monotonic() < ends:
+            for target in targets:
+                target[f"{own} {n % keys}"] = n
+                if not n % 5:
+                    target[f"everybody's {n % keys}"] = f"{own} {n}"
+            n += 1
+        return n
+
     def load_and_stop(self, region: str, id: str, count: int) -> None:
         """Puts in one thread and reads sizes in another, and stops the sender meanwhile."""
         sender, ends = self.cache.gateway_sender(id), threading.Event()
@@ -168,6 +259,17 @@ class WanProcess(SiteProcess):
             ends.set()
             threads[0].join()
 
+    def layout(self, region: str) -> list[tuple[str, list[str]]]:
+        """Returns, in the locator, for each bucket of a region the member that leads it, and all that have a copy."""
+        host = self._locator._coordination
+        with host._changed:
+            held = host._driver.core.site.buckets.items()
+            buckets = sorted((key.number, each) for key, each in held if key.region == region)
+            return [
+                ("" if each.primary is None else each.primary.name, sorted(copy.name for copy in each.in_sync))
+                for _, each in buckets
+            ]
+
     def clean(self, id: str) -> int:
         return self.cache._core.senders.clean(id)
 
@@ -178,6 +280,9 @@ class WanProcess(SiteProcess):
     def acknowledged(self) -> int:
         """Returns how often `HeardAcknowledgements` was called in this process."""
         return HeardAcknowledgements.count
+
+        """Returns how often filters of this process were told of an acknowledgement."""
+        return FourOfFive.acknowledged + Acknowledged.acknowledged
 
     def size(self, region: str) -> int:
         return len(self.cache.region(region))

@@ -314,7 +314,7 @@ cdef class LaneReceiverSession(Session):
             if status != WAN_OK:
                 return status
         elif at.role == WAN_TAIL_LEARNER and image.part == WAN_IMAGE_EVENTS:
-            status = region_learn_events(core, image.bucket, <const wan_image_event *>(image + 1), image.count)
+            status = region_learn_events(core, image.bucket, <wan_image_event *>(image + 1), image.count)
             settled_go_on(core, image.bucket)
             if status != WAN_OK:
                 return status

@@ -72,9 +72,10 @@ cdef inline void follow_cancel(followed_events *events) noexcept nogil:
         wan_lock_release(&events.queues[n].lock)
 
 
-cdef inline void follow_commit(const wan_tail_entry *entry, followed_events *events) noexcept nogil:
+cdef inline void follow_commit(const region_core *region, const wan_tail_entry *entry,
+                               followed_events *events) noexcept nogil:
     """Writes the event into these queues, and releases their locks. It is not ready before the primary tells that it
-    counts."""
+    counts. The primary's number of the region is another one than that of this member."""
     cdef const wan_record *record = wan_tail_entry_record(entry)
     cdef const wan_verdict *verdict
     cdef gateway_queue *gateway
@@ -91,6 +92,7 @@ cdef inline void follow_commit(const wan_tail_entry *entry, followed_events *eve
                              wan_record_recipients(record))
         else:
             memcpy(to, record, wan_record_length(record))
+        (<wan_record *>to).region = region.number
         queue_note_copy(gateway, <const wan_record *>to)
         queue_commit(gateway, &events.reservations[n])
         gateway.counts.received += 1
@@ -157,7 +159,7 @@ cdef inline wan_status follow_held(region_core *region, wan_shard *shard, uint32
         return WAN_NO_MEMORY
     if heard != NULL:
         wan_heard_add(heard, bucket, entry)
-    follow_commit(entry, events)
+    follow_commit(region, entry, events)
     return WAN_OK
 
 
@@ -259,7 +261,8 @@ cdef inline gateway_queue *queue_of(const region_core *region, uint64_t sender, 
     return NULL
 
 
-cdef inline wan_status learn_event(region_core *region, uint32_t bucket, const wan_image_event *event) noexcept nogil:
+cdef inline wan_status learn_event(region_core *region, uint32_t bucket, wan_image_event *event) noexcept nogil:
+    cdef wan_record *record = <wan_record *>(event + 1)
     cdef uint32_t first
     cdef gateway_queue *gateway = queue_of(region, event.sender, &first)
     cdef uint64_t before, ahead_ms
@@ -268,9 +271,10 @@ cdef inline wan_status learn_event(region_core *region, uint32_t bucket, const w
     if gateway == NULL:                     # This member has not the sender.
         return WAN_OK
     if event.length:
-        status = look_at_stamp(region, (<const wan_record *>(event + 1)).stamp, &ahead_ms)
+        status = look_at_stamp(region, record.stamp, &ahead_ms)
         if status != WAN_OK:
             return status
+        record.region = region.number
     wan_lock_take(&gateway.lock)
     before = gateway.queue.events
     partition = &gateway.queue.partitions[first + bucket]
@@ -279,19 +283,19 @@ cdef inline wan_status learn_event(region_core *region, uint32_t bucket, const w
     if event.length == 0:
         status = wan_queue_settle(&gateway.queue, first + bucket, event.sequence)
     else:
-        status = wan_queue_restore(&gateway.queue, first + bucket, event.sequence,
-                                   <const wan_record *>(event + 1))
+        status = wan_queue_restore(&gateway.queue, first + bucket, event.sequence, record)
         if gateway.queue.events > before:       # It was not known.
-            queue_note_copy(gateway, <const wan_record *>(event + 1))
+            queue_note_copy(gateway, record)
             gateway.counts.queued += 1
             gateway.counts.received += 1
     wan_lock_release(&gateway.lock)
     return status
 
 
-cdef inline wan_status region_learn_events(region_core *region, uint32_t bucket, const wan_image_event *event,
+cdef inline wan_status region_learn_events(region_core *region, uint32_t bucket, wan_image_event *event,
                                            uint32_t count) noexcept nogil:
-    """Takes the queued events of an image, of the senders that this member has. What is known stays."""
+    """Takes the queued events of an image, of the senders that this member has. What is known stays. The records get
+    this member's number of the region."""
     cdef wan_shard *shard = &region.table.shards[region.table.buckets[bucket].first_shard]
     cdef wan_status status = WAN_OK
     cdef uint32_t _n
@@ -300,6 +304,6 @@ cdef inline wan_status region_learn_events(region_core *region, uint32_t bucket,
         status = learn_event(region, bucket, event)
         if status != WAN_OK:
             break
-        event = <const wan_image_event *>(<const uint8_t *>(event + 1) + event.length)
+        event = <wan_image_event *>(<uint8_t *>(event + 1) + event.length)
     wan_lock_release(&shard.lock)
     return status
