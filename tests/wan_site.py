@@ -278,11 +278,8 @@ class WanProcess(SiteProcess):
         return EvenKeys.asked
 
     def acknowledged(self) -> int:
-        """Returns how often `HeardAcknowledgements` was called in this process."""
-        return HeardAcknowledgements.count
-
         """Returns how often filters of this process were told of an acknowledgement."""
-        return FourOfFive.acknowledged + Acknowledged.acknowledged
+        return HeardAcknowledgements.count + FourOfFive.acknowledged + Acknowledged.acknowledged
 
     def size(self, region: str) -> int:
         return len(self.cache.region(region))
