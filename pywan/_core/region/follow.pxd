@@ -272,7 +272,7 @@ cdef inline wan_status learn_event(region_core *region, uint32_t bucket, const w
         if status != WAN_OK:
             return status
     wan_lock_take(&gateway.lock)
-    before = gateway.queue.events
+    before = gateway.queue.events + gateway.queue.conflated
     partition = &gateway.queue.partitions[first + bucket]
     if event.is_begin:
         partition.begun = max(partition.begun, event.sequence)
@@ -281,7 +281,7 @@ cdef inline wan_status learn_event(region_core *region, uint32_t bucket, const w
     else:
         status = wan_queue_restore(&gateway.queue, first + bucket, event.sequence,
                                    <const wan_record *>(event + 1))
-        if gateway.queue.events > before:       # It was not known.
+        if gateway.queue.events + gateway.queue.conflated > before:     # It was not known, and may replace another one.
             queue_note_copy(gateway, <const wan_record *>(event + 1))
             gateway.counts.queued += 1
             gateway.counts.received += 1
