@@ -111,8 +111,8 @@ class RemoteSite(Node):
 
     def accept(self, protocol: bytes, opening: bytes, end: End, answer: Callable[[str], object]) -> None:
         receiver = self.simulation.rng.choice(self._receivers)
-        if self.is_shut:
-            answer("nobody listens there")
+        if self.is_shut or not end.is_open:
+            answer("nobody listens there" if self.is_shut else "it broke")
             return
         try:
             Incoming(self, receiver, gateway.decode(opening, gateway.SenderHello), end)
