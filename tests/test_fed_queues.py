@@ -569,6 +569,22 @@ def test_a_copy_that_learns_anew_drops_the_events_of_the_history_before(fed):
     assert queued(there, fed.name) == queued(here, fed.name) and len(here) == 60 and balanced(there)
 
 
+def test_an_image_whose_events_replace_each_other_is_counted_as_a_whole(fed):
+    here, there = (queue_to(buckets=LANE_BUCKETS, conflate=True) for _ in range(2))
+    fed.here.core.attach([here])
+    fed.there.core.attach([there])
+    fed.put_many(LANE_BUCKETS * 10)
+    lead(here, region=fed.name)
+    for bucket in range(LANE_BUCKETS):  # What is on its way is not replaced here. It is at the learner.
+        assert len(peek(here, bucket, region=fed.name)) == 10
+    fed.put_many(LANE_BUCKETS * 10)
+    fed.learn()
+    fed.connect()
+    eventually(fed.has_learned)
+    assert (len(here), len(there), there.counts()["conflated"]) == (45, 30, 15)
+    assert balanced(there) and balanced(here)
+
+
 def test_an_image_leaves_out_the_events_of_a_sender_that_is_not_here(fed):
     fed.put_many(3)
     fed.there.core.attach([])

@@ -71,7 +71,7 @@ class SenderCore:
         self.parked = ParkedEvents(attributes, self.logs, directory=overflow)
         ends = make_ends(self)
         self.parked.words_of = ends.words
-        self.dispatchers = Dispatchers(attributes, self.outgoing, self.parked, ends)
+        self.dispatchers = self._make_dispatchers(ends)
         self.dispatchers.configure(attributes, self.filters)
         self.lag = Lag(
             self.queue, self.dispatchers, clock, lambda: self.status, lambda: self.attributes.batch_time_interval
@@ -96,6 +96,10 @@ class SenderCore:
         self._is_destroyed = False
         # The logs start last: if the constructor fails before, no thread is left that writes them.
         self.logs.start({"queue": self.queue, "parked": self.parked.queue})
+
+    def _make_dispatchers(self, ends: Ends) -> Dispatchers:
+        """What has threads and sockets. A simulation makes it in its own way."""
+        return Dispatchers(self.attributes, self.outgoing, self.parked, ends)
 
     # State
 

@@ -121,6 +121,11 @@ class SharedRegions:
     def _make_pool(self, site_identity: str) -> CallPool:
         return CallPool(self._me, site_identity, self._openings)
 
+    def _tell_sender_changed(self, sender: Sender) -> None:
+        """Has the regions of a sender stamp events with other sites from now on. That waits for callbacks, so a thread
+        does it."""
+        start_thread(f"regions of {sender.id}", f"attach {sender.id}", self.sender_changed, sender)
+
     def _connections(self) -> tuple[CallServer, CallPool]:
         """Returns what serves and makes calls. The site's identity is known now."""
         with self._lock:
@@ -344,8 +349,7 @@ class SharedRegions:
     def _say_elsewhere(self, ids: set[str]) -> None:
         """Tells serial senders of this member whether they run on another one."""
         for sender in self._feeding.note_elsewhere(ids, self._me):
-            # Its regions stamp events with other sites from now on, and that waits for callbacks.
-            start_thread(f"regions of {sender.id}", f"attach {sender.id}", self.sender_changed, sender)
+            self._tell_sender_changed(sender)
 
     def _see_senders(self, ids: set[str]) -> None:
         """Other members run these senders, or are their primaries, than before."""

@@ -26,6 +26,14 @@ OBJECTS = ("build/objects", "build/cython")
 
 # What a failed check is called, by words of what it says.
 CHECKS = {
+    "it leaves early": "what leaves counts",
+    "come out of order": "the events of a key come in order",
+    "gets events with a gap": "the events of a key come in order",
+    "which runs on another member": "a sender that runs elsewhere takes events",
+    "the ledger of": "ledgers balance",
+    "the queues of": "equal queues at rest",
+    "which dropped": "what was answered comes to other sites",
+    "they differ": "other sites have what the site has",
     "and does not know decision": "a coordinator that starts hears first",
     "and no file was lost": "a life loses its end with the coordinator's file only",
     "without proof:": "proof before a set gets smaller",

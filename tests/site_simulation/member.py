@@ -22,11 +22,19 @@ from pywan.coordination.agent_session import (
 )
 from pywan.coordination.asked import Request, RequestKey
 from pywan.coordination.messages import MayLeave
-from pywan.coordination.tables import BucketKey, Epoch, Incarnation, Learner, MemberProfile
+from pywan.coordination.tables import (
+    BucketKey,
+    Epoch,
+    Incarnation,
+    Learner,
+    MemberProfile,
+    RegionAttributes as SharedAttributes,
+)
 from pywan.copies.copies_session import CopiesSession
 from pywan.copies.peer_session import PeerSession, asked_of
 from pywan.errors import IllegalStateError, ProtocolError, PywanError
 from pywan.member.hosting import site_attributes, weight_of
+from pywan.member.sender_roles import ids_of
 from pywan.member.sharing import SharedRegions
 from pywan.protocol import between_members as wire
 from pywan.transport.own_openings import OwnOpenings
@@ -92,7 +100,7 @@ class Stream:
         try:
             goes_on = self.session.receive_data(data, self.member.now_us)
         except ProtocolError as error:
-            self.member.world.watch.lane_gave_up(self.member, str(error))
+            self.gave_up(str(error))
             goes_on = False
         if not goes_on:
             self.move()
@@ -109,9 +117,13 @@ class Stream:
                 self.end.send(data)
                 moved = True
         except ProtocolError as error:
-            self.member.world.watch.lane_gave_up(self.member, str(error))
+            self.gave_up(str(error))
             self.close()
         return moved
+
+    def gave_up(self, why: str) -> None:
+        """The session gives the connection up."""
+        self.member.world.watch.lane_gave_up(self.member, why)
 
     def sending(self, data: bytes) -> None:
         """Looks at what leaves."""
@@ -499,6 +511,9 @@ class Sharing(SharedRegions):
         tail.watch = watch
         return tail
 
+    def _tell_sender_changed(self, sender: Any) -> None:
+        self._member.later(0, lambda: self.sender_changed(sender))
+
     def table(self, region: str) -> BucketTable | None:
         """Who is primary of what. None: this member alone has the region."""
         return self._regions[region].table
@@ -527,7 +542,7 @@ class SimulatedAgent:
         self.session.away_since_us = 0
         self._has_address = False
         self._is_asking_news = self._is_sending = False
-        self.unhost, self.destroy_region = self.session.unhost, self.session.destroy_region
+        self.destroy_region = self.session.destroy_region
         self.ready = self.session.ready
 
     def _draw_nonce(self) -> bytes:
@@ -568,6 +583,14 @@ class SimulatedAgent:
         session = self.session
         coordinator = session.remembered.coordinator
         return {"problem": session.problem, "joined": session.is_joined, "coordinator": coordinator}
+
+    def host(self, region: str, attributes: SharedAttributes, weight: int, timeout: float | None = None) -> bool:
+        """As `Agent.host`, without a wait: it returns whether the tables show the region now."""
+        return self.session.host(region, attributes, weight).done
+
+    def unhost(self, region: str) -> None:
+        self._member.world.proofs.given_back(self.me, region)
+        self.session.unhost(region)
 
     def caught_up(self, key: BucketKey, epoch: Epoch, learner: Learner) -> None:
         self.session.caught_up(key, epoch, learner)
@@ -692,7 +715,7 @@ class Member(Node):
         """Creates a region. It is there when the site has allowed it."""
         if made.name in self.regions:
             return
-        request = self.agent.session.host(made.name, site_attributes(made), weight_of(made))
+        request = self.agent.session.host(made.name, site_attributes(made, senders=ids_of(made)), weight_of(made))
 
         def look() -> None:
             if request.refused:
@@ -726,6 +749,7 @@ class Member(Node):
         region.on_share = lambda tail, each_tells: self.world.shares(self, made.name, tail, each_tells)
         self.regions[made.name] = region
         self.world.note(f"{self.me} creates {made.name}")
+        self.world.creates(self, region)
         self.sharing.hosted(region)
 
     # Others
@@ -819,6 +843,7 @@ class Member(Node):
                 break
         else:
             self.world.must(False, f"{self.me} finds no end of its work")
+        self.world.moved(self)
         if self.is_leaving:
             self._leave()
         if not self.is_dead:

@@ -41,6 +41,7 @@ class Proofs:
         self._reaches: dict[Incarnation, list[Incarnation]] = {}  # As the member said last.
         # Which primary asked when to take which copy out.
         self._asked_us: dict[Incarnation, dict[Incarnation, int]] = defaultdict(dict)
+        self._given_back: set[tuple[Incarnation, str]] = set()  # Who has closed which region.
         # The last decision that names a primary, and in which generation.
         self._decided: dict[BucketKey, tuple[Bucket, int]] = {}
         self._removals: dict[BucketKey, dict[Incarnation, _Removal]] = defaultdict(dict)  # Those not in effect.
@@ -56,6 +57,10 @@ class Proofs:
 
     def asked_to_take_out(self, primary: Incarnation, copy: Incarnation) -> None:
         self._asked_us[primary][copy] = self._world.simulation.now_us
+
+    def given_back(self, member: Incarnation, region: str) -> None:
+        """A member closes a region that others may have."""
+        self._given_back.add((member, region))
 
     def stored(self, member: Member) -> None:
         """A member has new tables."""
@@ -105,8 +110,8 @@ class Proofs:
 
     def _see_removal(self, key: BucketKey, before: Bucket, bucket: Bucket, gone: Incarnation) -> None:
         """A set of copies gets smaller only for what proves something: its primary asks, a lease is over and nobody who
-        is heard reaches the copy, or the copy has ended. Or it has too many."""
-        if self._is_too_many(key, before, bucket, gone):
+        is heard reaches the copy, or the copy has ended or was given back. Or it has too many."""
+        if self._is_too_many(key, before, bucket, gone) or (gone, key.region) in self._given_back:
             return
         now_us = self._world.simulation.now_us
         asked_us = self._asked_us.get(gone, {})
@@ -143,7 +148,7 @@ class Proofs:
     def _see_everybody_has_ended(self, key: BucketKey) -> None:
         """A bucket begins anew. Whoever was taken out by a decision that none of the others has stored holds it still:
         no smaller set was in effect."""
-        attributes = next(each for each in self._world.regions if each.name == key.region)
+        attributes = self._world.attributes_of(key.region)
         if silence_limit_ms(attributes) >= 0 or self._world.statistics.get("files"):
             return
         for each, removal in self._removals[key].items():

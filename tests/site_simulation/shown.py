@@ -49,3 +49,8 @@ def tail_of(node: Node | None, key: BucketKey) -> _core.Tail | None:
     if not isinstance(node, Member) or node.is_dead or key.region not in node.regions:
         return None
     return node.regions[key.region].tail
+
+
+def number_in(value: object) -> int | None:
+    """The number in a value that a region has. None: there is no value."""
+    return None if value is None else int(str(value))

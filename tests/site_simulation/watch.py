@@ -51,6 +51,7 @@ class Watch:
         self.counted: defaultdict[tuple[BucketKey, int], int] = defaultdict(int)  # Of each life: what was acknowledged.
         self._shown: defaultdict[tuple[Incarnation, str, str], list[Shown]] = defaultdict(list)  # Of keys, at copies.
         self.unchecked: set[BucketKey] = set()  # Buckets whose life says that they may have lost their end.
+        self.begun_anew: set[BucketKey] = set()  # Buckets that lost all their copies, and began a new life.
         self.may_be_slow: set[str] | None = None  # Nobody gives up copies of other members. None: all may be slow.
         self.waits_at_most_us: int | None = None  # So long a member lets a call wait. None: members may be asleep.
 
@@ -105,6 +106,7 @@ class Watch:
             self.unchecked.add(key)
         elif bucket.life != life:
             self._world.statistics["lives"] += 1
+            self.begun_anew.add(key)
             self._see_proof(key)
             for of in self._world.keys.of(key):
                 self._world.history[key.region, of].append(
@@ -115,7 +117,7 @@ class Watch:
 
     def _see_proof(self, key: BucketKey) -> None:
         """A bucket begins anew. Where silence is no reason for that, everybody who held it has ended, or says so."""
-        attributes = next(each for each in self._world.regions if each.name == key.region)
+        attributes = self._world.attributes_of(key.region)
         if silence_limit_ms(attributes) >= 0 or self._world.statistics.get("files"):
             return
         for each in self.holders.get(key, ()):

@@ -19,7 +19,7 @@ from pywan.coordination.tables import Incarnation
 from .client import ANSWERED, AT_COPY, FAILED, Client
 from .coordinator import MEMBER_TIMEOUT_US, CoordinatorNode
 from .faults import Faults
-from .member import Member, WatchedTail
+from .member import Member, SimulatedRegion, WatchedTail
 from .proofs import Proofs
 from .rest import Rest
 from .shown import Keys
@@ -63,6 +63,7 @@ class SiteWorld:
         rng = self.simulation.rng
         self.statistics: defaultdict[str, int] = defaultdict(int)
         self.regions: list[RegionAttributes] = []
+        self.roles: list[RegionAttributes] = []  # Of senders (pywan/member/sender_roles.py).
         self.value_bytes = 0  # 0: values are numbers.
         self.hosts_from = dict.fromkeys(NAMES, 0)  # When each member begins to create its regions.
         clocks = random.Random(f"{seed} clocks")  # By how much they are wrong. The others must not follow.
@@ -133,6 +134,9 @@ class SiteWorld:
             if not each.is_partitioned or (each.redundant_copies and each.recovery_delay >= 0):
                 each.min_in_sync_copies = least
 
+    def attributes_of(self, region: str) -> RegionAttributes:
+        return next(each for each in (*self.regions, *self.roles) if each.name == region)
+
     def note(self, text: str) -> None:
         self.trace.append(f"{self.simulation.now_us / 1e6:.4f} {text}")
 
@@ -190,6 +194,12 @@ class SiteWorld:
             if node is member:
                 del self.network.nodes[each]
         self.network.nodes[me] = member
+
+    def moved(self, member: Member) -> None:
+        """A member has done what it could do now."""
+
+    def creates(self, member: Member, region: SimulatedRegion) -> None:
+        """A member has created a region, and is about to tell its site so."""
 
     def shares(self, member: Member, region: str, tail: WatchedTail, each_tells: bool) -> None:
         """A member begins to share a region. `each_tells`: each member with a copy tells its listeners. Otherwise only
@@ -338,11 +348,15 @@ class SiteWorld:
         )
         self._find_rest()
 
+    def unrest(self) -> str:
+        """Why what worlds of this kind have beside their site is not at rest; empty: it is."""
+        return ""
+
     def _find_rest(self) -> None:
         end_us, why = self.simulation.now_us + WHOLE_AGAIN_US, ""
         while self.simulation.now_us < end_us:
             self.simulation.run_until(self.simulation.now_us + 500 * MS)
-            why = self.rest.why_not()
+            why = self.rest.why_not() or self.unrest()
             if not why:
                 break
         self.must(not why, f"a healthy site finds no rest: {why}")

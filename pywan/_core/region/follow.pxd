@@ -276,7 +276,7 @@ cdef inline wan_status learn_event(region_core *region, uint32_t bucket, wan_ima
             return status
         record.region = region.number
     wan_lock_take(&gateway.lock)
-    before = gateway.queue.events
+    before = gateway.queue.events + gateway.queue.conflated
     partition = &gateway.queue.partitions[first + bucket]
     if event.is_begin:
         partition.begun = max(partition.begun, event.sequence)
@@ -284,7 +284,7 @@ cdef inline wan_status learn_event(region_core *region, uint32_t bucket, wan_ima
         status = wan_queue_settle(&gateway.queue, first + bucket, event.sequence)
     else:
         status = wan_queue_restore(&gateway.queue, first + bucket, event.sequence, record)
-        if gateway.queue.events > before:       # It was not known.
+        if gateway.queue.events + gateway.queue.conflated > before:     # It was not known, and may replace another one.
             queue_note_copy(gateway, record)
             gateway.counts.queued += 1
             gateway.counts.received += 1

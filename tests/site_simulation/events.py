@@ -1,0 +1,256 @@
+"""Owns what must hold of the events of a simulated site: what leaves counts, each receiver gets the events of a key in
+their order, and at rest remote sites have all that was answered, and the queues of all members are equal or empty."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from linearizability import Operation
+from pywan import _core
+from pywan.config.attributes import SenderAttributes
+from pywan.coordination.tables import BucketKey
+from pywan.member.sender_roles import role_name
+
+from .member import Member
+from .shown import number_in, tail_of
+
+if TYPE_CHECKING:
+    from .remote import RemoteSite, Version
+    from .senders import MemberSenders, SimulatedSender
+    from .world import SiteWorld
+
+
+class Events:
+    def __init__(self, world: SiteWorld, made: Sequence[SenderAttributes]) -> None:
+        self.world, self.made = world, made
+        self.sites: dict[int, RemoteSite] = {}  # By their numbers.
+        self.senders: dict[str, tuple[Member, MemberSenders]] = {}  # Of each member that lives, by its name.
+        self._dropped: defaultdict[str, int] = defaultdict(
+            int
+        )  # By senders of members that have ended, as not running.
+        self._seen_dropped: dict[tuple[Member, str], int] = {}
+        self._peeked: dict[tuple[Member, str, int], int] = {}  # By sender and partition: how far it was seen.
+
+    # While it runs
+
+    def moved(self, member: Member) -> None:
+        """A member has worked. Where a serial sender does not run, it drops events only if it runs nowhere, as far as
+        the member knows."""
+        held, senders = self.senders.get(member.name, (None, None))
+        if held is not member or senders is None:
+            return
+        for each in senders.by_id.values():
+            if each.is_running:
+                continue
+            dropped, place = each.queue.counts()["dropped_stopped"], (member, each.id)
+            self.world.must(
+                dropped == self._seen_dropped.get(place, 0) or not senders.runs_elsewhere(each.attributes),
+                f"{member.me} drops events of {each.id}, which runs on another member",
+            )
+            self._seen_dropped[place] = dropped
+
+    def ended(self, member: Member) -> None:
+        """A member has ended, with what was in its queues."""
+        held, senders = self.senders.get(member.name, (None, None))
+        if held is member and senders is not None:
+            self.check_ledgers()
+            del self.senders[member.name]
+            for each in senders.by_id.values():
+                self._dropped[each.id] += each.queue.counts()["dropped_stopped"]
+
+    def see_peeked(self, sender: SimulatedSender) -> None:
+        """A dispatcher has sent something. Whatever was taken out of the queue for that counts: every copy in sync has
+        it."""
+        positions, member = sender.queue.positions(), sender.member
+        for region, first, count in sender.queue.runs():
+            core = member.regions.get(region)
+            tail = None if core is None else core.tail
+            for bucket in range(count if tail is not None else 0):
+                removed, peeked, _ = positions[first + bucket]
+                place = member, sender.id, first + bucket
+                before, self._peeked[place] = self._peeked.get(place, 0), peeked
+                if peeked > max(before, removed) and tail is not None:  # Otherwise another member has settled it.
+                    self._see_that_it_counts(member, BucketKey(region, bucket), tail, peeked)
+
+    def _see_that_it_counts(self, member: Member, key: BucketKey, tail: Any, peeked: int) -> None:
+        world, state = self.world, tail.state(key.number)
+        world.statistics["batches looked at"] += 1
+        life, counted = state["life"], state["counted"]
+        world.must(
+            peeked <= counted, f"{member.me} sends {key} through {peeked}, where only {counted} counts: it leaves early"
+        )
+        core, known = world.coordinator.core, member.agent.tables.buckets.get(key)
+        bucket = core.site.buckets.get(key)
+        is_known = bucket is not None and known is not None and bucket.life == life and bucket.version >= known.version
+        if not is_known or key in world.watch.unchecked or core.silence.is_on or key in core.reports.undecided:
+            return
+        assert bucket is not None
+        for each in bucket.in_sync:
+            there = tail_of(world.network.nodes.get(each), key)
+            if there is not None and there.state(key.number)["life"] == life:
+                last = there.state(key.number)["last"]
+                world.must(
+                    last >= peeked, f"{member.me} sends {key} through {peeked}, and {each}, in sync, ends at {last}"
+                )
+
+    def see_order(
+        self, site: RemoteSite, region: str, key: str, version: Version, before: list[Version], *, is_marked: bool
+    ) -> None:
+        """A receiver applies an event of a key. It is later than all that this receiver had of the key; or it was there
+        before, and is marked."""
+        if self.is_excused(region, key):
+            return
+        is_later = not before or version > max(before)
+        self.world.must(
+            is_later or (is_marked and version in before),
+            f"{site.name} gets version {version} of {key} in {region}{' marked' if is_marked else ''} behind version"
+            f" {max(before, default=None)}: a key's events come out of order",
+        )
+        self.world.statistics["events repeated"] += not is_later
+
+    def is_excused(self, region: str, key: str) -> bool:
+        """Whether the key's bucket has lost all its copies once, or decisions about it were lost."""
+        watch = self.world.watch
+        bucket = BucketKey(region, self.world.keys.bucket_of(key))
+        return bucket in watch.unchecked or bucket in watch.begun_anew
+
+    def refused(self, site: RemoteSite, why: str) -> None:
+        """A receiver gives a connection up."""
+        self.world.note(f"{site.name} gives a connection up: {why}")
+        self.world.must("a gap before" not in why, f"{site.name} gets events with a gap: {why}")
+        self.world.statistics["connections that receivers gave up"] += 1
+
+    def connection_given_up(self, sender: SimulatedSender, why: str) -> None:
+        self.world.note(f"{sender.member.me} gives a connection of {sender.id} up: {why}")
+        self.world.statistics["connections that senders gave up"] += 1
+
+    # At rest
+
+    def _all(self) -> list[SimulatedSender]:
+        return [each for _, senders in self.senders.values() for each in senders.by_id.values()]
+
+    def unrest(self) -> str:
+        """Why the senders are not at rest; empty: they are."""
+        core = self.world.coordinator.core
+        for member in self.world.members.values():
+            if member.name not in self.senders:
+                return f"{member.me} has no senders"
+        for made in self.made:
+            role = core.site.buckets.get(BucketKey(role_name(made.id), 0))
+            if role is None or role.primary is None:
+                return f"sender {made.id} has no primary"
+        for each in self._all():
+            if not self.sites[each.remote_site].is_shut and (len(each.queue) or len(each.parked)):
+                counts = each.queue.counts()
+                return (
+                    f"{each.member.me} has {len(each.queue)} queued events of {each.id}, sends"
+                    f" {each.local_queue_size} of them, and {len(each.parked)} are parked: {counts};"
+                    f" {each.queue.positions()} {each.queue.streams()}"
+                )
+        return ""
+
+    def check_ledgers(self) -> None:
+        for each in self._all():
+            self.world.must(each.balances, f"the ledger of {each.id} at {each.member.me}: {each.queue.counts()}")
+
+    def check_copies(self) -> None:
+        """Nothing is sent. All copies of a bucket have the same events, as long as their queues begin at one place."""
+        for made in self.made:
+            for attributes in self.world.regions:
+                if made.id in attributes.gateway_sender_ids:
+                    for number in range(self.world.keys.buckets):
+                        self._check_copies_of(made.id, BucketKey(attributes.name, number))
+
+    def _check_copies_of(self, id: str, key: BucketKey) -> None:
+        found: dict[str, list[tuple[int, int]]] = {}
+        bucket = self.world.coordinator.core.site.buckets[key]
+        for each in bucket.in_sync:
+            _, senders = self.senders[each.name]
+            queue = senders.by_id[id].queue
+            first = queue.run_of(key.region)
+            if first is None:  # The member has all of the region by itself.
+                return
+            if queue_conflates(senders.by_id[id]):  # What is replaced depends on what was on its way.
+                return
+            found[each.name] = [
+                (sequence, _core.record_fields(record)["stamp"])
+                for partition, sequence, record in queue.records(1 << 30)
+                if partition == first + key.number
+            ]
+        self.world.statistics["queues compared"] += len(found) > 1
+        self.world.statistics["events compared"] += sum(map(len, found.values()))
+        first = next(iter(found.values()))
+        differ = {name: sorted(set(each) ^ set(first)) for name, each in found.items() if each != first}
+        self.world.must(
+            not differ, f"the queues of {id} of the copies of {key} differ, of {len(first)} events in these: {differ}"
+        )
+
+    def check_sites(self) -> None:
+        """The remote sites have what the site has, and got all that was answered."""
+        for made in self.made:
+            dropped = self._dropped[made.id] + sum(
+                each.queue.counts()["dropped_stopped"] for each in self._all() if each.id == made.id
+            )
+            self.world.statistics["events dropped where no sender ran"] += dropped
+            missed = [
+                missing
+                for attributes in self.world.regions
+                if made.id in attributes.gateway_sender_ids
+                for of in self.world.keys.names
+                for missing in self._missing(made, self.sites[made.remote_distributed_system_id], attributes.name, of)
+            ]
+            self.world.must(
+                len(missed) <= dropped, f"of {made.id}, which dropped {dropped} events: {'; '.join(missed)}"
+            )
+
+    def _missing(self, made: SenderAttributes, site: RemoteSite, region: str, of: str) -> list[str]:
+        """Says what of a key did not come to a remote site: the changes that were answered, and the last one."""
+        world = self.world
+        bucket = world.coordinator.core.site.buckets[BucketKey(region, world.keys.bucket_of(of))]
+        primary = world.network.nodes[bucket.primary]
+        here, there = _entry(primary.regions[region], of), _entry(site.regions[region], of)
+        is_excused, missing = self.is_excused(region, of), list[str]()
+        if here is not None and (there is None or there[:2] < here[:2]):
+            missing.append(f"{site.name} has {there} of {of} in {region}, and the site {here}: a change did not come")
+        # A life that is over may have had a change that was stamped by a clock that was ahead.
+        world.must(
+            here == there or bool(missing) or is_excused,
+            f"{site.name} has {there} of {of} in {region}, and the site {here}: they differ",
+        )
+        if is_excused or made.enable_batch_conflation:
+            return missing
+        answered = {each.arguments[-1] for each in world.history[region, of] if _has_put(each)}
+        world.statistics["keys compared"] += 1
+        world.statistics["answered changes that came"] += len(answered)
+        missing += [
+            f"{site.name} never got {each} of {of} in {region}, which was answered"
+            for each in sorted(answered - site.values[region, of], key=str)
+        ]
+        return missing
+
+
+def queue_conflates(sender: SimulatedSender) -> bool:
+    return bool(sender.attributes.enable_batch_conflation)
+
+
+def _entry(region: Any, of: str) -> tuple[int, int, int | None] | None:
+    found = region.lookup(of)
+    return None if found is None else (found[1], found[2], number_in(found[0]))
+
+
+def _has_put(operation: Operation) -> bool:
+    """Whether it was answered, and put its value."""
+    if operation.is_unknown or not operation.arguments:
+        return False
+    match operation.name, len(operation.arguments):
+        case "put", _:
+            return True
+        case "put_if_absent", _:
+            return operation.answer is None
+        case "replace", 1:
+            return operation.answer is not None
+        case "replace", 2:
+            return operation.answer is True
+    return False
