@@ -7,10 +7,6 @@ The clock runs from the first call until the other site has acknowledged all eve
 copies too. For pywan it runs on until no member of the first site holds any of them for another one; how long that
 takes Geode is printed. pywan's rounds have ten times as many events, so that they are not too short.
 
-In this version of pywan a region with senders is on one member. So its sites have one member each unless `--members`
-says otherwise, and the table names how many there are: the ratio of one member to two of Geode's is not that of the
-same work.
-
 The first rounds warm up, so that Geode's code is compiled. The tables have the medians over the rounds, and the median
 of the ratios of the rounds with their quartiles. On a busy machine the processor time of all processes says more than
 the clock. Its ratio is also how many times better pywan is.

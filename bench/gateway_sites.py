@@ -26,7 +26,7 @@ from site_processes import HERE, GeodeSite, PywanProcess, free_port, wait_until
 
 BUCKETS = 113
 KINDS = ("parallel", "serial")
-# Members of a site unless the caller says otherwise. In this version of pywan a region with senders is on one member.
+# Members of a site unless the caller says otherwise.
 MEMBERS = {"Geode": 2, "pywan": 2}
 # A parallel sender has as many dispatchers as Geode gives it. Dispatchers of a serial one would have queues each.
 DISPATCHERS = {"parallel": 5, "serial": 1}

@@ -41,6 +41,7 @@ def acknowledged(both: Sites) -> int:
 
 
 @pytest.mark.whole
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("region", "parallel", "members"),
     [
@@ -61,6 +62,7 @@ def test_each_copy_of_an_event_hears_once_that_it_is_acknowledged(tmp_path, regi
 
 
 @pytest.mark.whole
+@pytest.mark.long
 def test_a_filter_on_several_members_leaves_what_it_lets_through(tmp_path):
     filters = ["wan_site:FourOfFive"]
     with sites(tmp_path, PARTITION, members=("a", "b", "c", "d"), parallel=True, gateway_event_filters=filters) as both:
@@ -73,6 +75,7 @@ def test_a_filter_on_several_members_leaves_what_it_lets_through(tmp_path):
 
 
 @pytest.mark.whole
+@pytest.mark.long
 def test_both_other_copies_conflate_as_the_primary_does(tmp_path):
     region = {**PARTITION, "redundant_copies": 2}
     with sites(tmp_path, region, members=("a", "b", "c"), parallel=True, enable_batch_conflation=True) as both:
@@ -89,6 +92,7 @@ def test_both_other_copies_conflate_as_the_primary_does(tmp_path):
 
 
 @pytest.mark.whole
+@pytest.mark.long
 def test_a_thousand_events_in_batches_of_ten_are_counted_at_the_primary(tmp_path):
     with sites(tmp_path, REPLICATE, batch_size=10, dispatcher_threads=1) as both:
         pause_all(both)
@@ -101,12 +105,13 @@ def test_a_thousand_events_in_batches_of_ten_are_counted_at_the_primary(tmp_path
         primary, secondary = (both.ny.living()[name].ask("statistics", "ln") for name in (first, second))
         counted = ("events_received", "events_queued", "events_distributed", "batches_distributed")
         assert [primary[what] for what in counted] == [1000, 1000, 1000, 100]
-        assert [secondary[what] for what in counted] == [1000, 1000, 0, 0]
+        assert [secondary[what] for what in counted] == [1000, 0, 0, 0]
         assert both.ny.living()[second].ask("ledger", "ln")["removed_by_primary"] == 1000
         assert set(both.sizes().values()) == {(0, 0, 0)}
 
 
 @pytest.mark.whole
+@pytest.mark.long
 def test_a_primary_that_takes_over_counts_all_that_came_and_what_it_sent(tmp_path):
     with sites(tmp_path, REPLICATE, batch_size=10) as both:
         first = both.wait_primary()
@@ -125,6 +130,7 @@ def test_a_primary_that_takes_over_counts_all_that_came_and_what_it_sent(tmp_pat
 
 
 @pytest.mark.whole
+@pytest.mark.long
 def test_the_size_of_what_a_member_holds_for_others_is_true_after_a_restart_and_after_primaries_have_moved(tmp_path):
     with sites(tmp_path, PARTITION, parallel=True) as both:
         ny = both.ny
@@ -152,6 +158,7 @@ def test_the_size_of_what_a_member_holds_for_others_is_true_after_a_restart_and_
 
 
 @pytest.mark.whole
+@pytest.mark.long
 def test_a_sender_that_is_destroyed_on_one_member_is_gone_there_only(tmp_path):
     with WanSite(tmp_path, 1, regions=[]) as ny:
         for name in ("a", "b"):

@@ -70,6 +70,7 @@ def heard_by_leaders(both: Sites, count: int) -> Heard:
 
 
 @pytest.mark.whole
+@pytest.mark.long
 @pytest.mark.parametrize("order_policy", ["key", "thread", "partition"])
 def test_C_026_five_dispatchers_keep_the_order_of_each_key_that_many_members_put_over_a_death(tmp_path, order_policy):
     with sites(
@@ -93,6 +94,7 @@ def test_C_026_five_dispatchers_keep_the_order_of_each_key_that_many_members_put
 
 
 @pytest.mark.whole
+@pytest.mark.long
 @pytest.mark.parametrize("region", [pytest.param(REPLICATE, id="RR"), pytest.param(PARTITION, id="PR")])
 def test_C_028_primary_and_secondary_have_one_order_and_the_remote_site_applies_it(tmp_path, region):
     """The primary sends the first half. It dies before it sends the second one, which another member sends."""
@@ -115,6 +117,7 @@ def test_C_028_primary_and_secondary_have_one_order_and_the_remote_site_applies_
 
 
 @pytest.mark.whole
+@pytest.mark.long
 @pytest.mark.parametrize("dispatcher_threads", [1, 3])
 def test_C_070_each_of_four_buckets_with_three_redundant_copies_is_applied_in_the_order_of_its_queue(
     tmp_path, dispatcher_threads
@@ -167,6 +170,7 @@ def colocated(folder: Path, *, here: int, there: int, **sender: Any) -> Iterator
 
 
 @pytest.mark.whole
+@pytest.mark.long
 @pytest.mark.parametrize("order_policy", ["key", "partition"])
 def test_C_071_several_dispatchers_lose_nothing_over_unequal_buckets_colocated_regions_and_a_death(
     tmp_path, order_policy
@@ -200,6 +204,7 @@ def wait_equal(region: str, count: int, *members: WanMember) -> None:
 
 
 @pytest.mark.whole
+@pytest.mark.long
 @pytest.mark.parametrize(
     "region", [pytest.param(REPLICATE, id="replicated"), pytest.param(PARTITION, id="partitioned")]
 )
