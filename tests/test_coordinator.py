@@ -565,6 +565,20 @@ def test_a_coordinator_that_starts_ends_no_removal_before_the_silence_is_over():
     assert site.bucket().leaving == () and site.bucket().version == leaves.version + 1
 
 
+def test_a_region_that_a_member_closes_changes_no_bucket_before_the_silence_is_over():
+    site = Site(A, B)
+    before, (first, second) = site.bucket(), site.bucket().in_sync
+    site.start(step=2)
+    site.renew(first)
+    site.core.unhost(first, "data", site.now)
+    site.act()
+    assert site.bucket() == before, f"{second} may know a later decision"
+    site.pass_time(OVER, first, second)
+    site.core.unhost(first, "data", site.now)
+    site.act()
+    assert site.bucket().in_sync == (second,) == (site.bucket().primary,)
+
+
 def test_a_copy_whose_removal_does_not_count_yet_may_still_become_primary():
     site = Site(A, B)
     bucket = site.bucket()

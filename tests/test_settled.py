@@ -205,6 +205,20 @@ def test_a_lane_tells_at_most_every_ten_milliseconds_and_is_not_due_without_news
     assert session.next_us(holders.now) == idle
 
 
+def test_what_was_told_before_a_member_held_the_bucket_is_told_again_on_request(holders):
+    holders.open(1_000_000)
+    holders.change_all(30)
+    holders.pump()
+    holders.send(0, 4, 0)
+    holders.there.tail.set_role(0, _core.TAIL_COPY, LIFE + 1, 0)  # It does not heed what is told of this life.
+    holders.now += 3 * TELL_US
+    assert SETTLED in holders.pump()
+    holders.now += 3 * TELL_US
+    assert SETTLED not in holders.pump()
+    holders.here.tail.tell_settled(0)
+    assert SETTLED in holders.pump()
+
+
 def test_what_is_on_its_way_here_stays_until_it_is_acknowledged_or_its_connection_ends(holders):
     there = holders.queues[1]
     holders.lead(1)

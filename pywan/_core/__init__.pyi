@@ -369,6 +369,8 @@ class Tail:
         """The copy at the end of a lane has all changes of the bucket through `sequence`."""
     def told(self, bucket: int, life: int, epoch: int, counted: int, heard: int = 0) -> None:
         """The primary says through which sequence the changes of the bucket count, and listeners heard them."""
+    def tell_settled(self, bucket: int) -> None:
+        """Tells all lanes once more what has left the queues that the bucket feeds."""
     def may_read(self, bucket: int) -> bool:
         """Whether this member, as primary of the bucket, may answer a read without asking the copies."""
     def add_lane(self, number: int, lane: LaneState) -> None:

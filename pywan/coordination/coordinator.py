@@ -226,8 +226,12 @@ class Coordinator:
             self._regions.host(me, region, attributes, weight, now_us)
 
     def unhost(self, me: Incarnation, region: str, now_us: int) -> None:
-        """The member has closed the region. Its copies are gone; a sole copy is gone with its data."""
-        self._regions.unhost(me, region, now_us)
+        """The member has closed the region. Its copies are gone; a sole copy is gone with its data.
+
+        While there is silence, others may know later decisions about its buckets. The member asks again.
+        """
+        if not self.silence.is_on:
+            self._regions.unhost(me, region, now_us)
 
     def destroy_region(self, me: Incarnation, region: str) -> None:
         """The region goes everywhere, with its buckets."""

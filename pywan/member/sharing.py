@@ -512,6 +512,7 @@ class SharedRegions:
         assert shared.table is not None
         for number in sorted(numbers):
             self._copies.take(BucketKey(shared.region.name, number), shared.buckets.get(number))
+            shared.tail.tell_settled(number)  # A member that holds the bucket since this decision heeds it now.
         self._see_feeding(shared, numbers)
         places = {number: shared.buckets[number] for number in numbers if number in shared.buckets}
         shared.table.update(places, self._addresses)

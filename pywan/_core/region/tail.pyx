@@ -288,6 +288,13 @@ cdef class Tail:
         wan_tail_told(&self.tail, bucket, life, epoch, counted, heard, self.contact)
         tail_count_events(&self.tail, bucket)
 
+    def tell_settled(self, uint32_t bucket):
+        """Tells all lanes once more what has left the queues that the bucket feeds. A member that has begun to hold the
+        bucket did not heed what was told before."""
+        self.check(bucket)
+        with nogil:
+            wan_tail_note_settled(&self.tail, bucket)
+
     def heard_through(self, uint32_t bucket):
         """Through which sequence listeners were told at this member, the primary of a bucket."""
         self.check(bucket)
