@@ -391,9 +391,20 @@ static void wake_waiters(wan_tail_bucket *bucket)
     }
 }
 
+static void drop_all(wan_tail_bucket *bucket)
+{
+    bucket->dropped_bytes += bucket->changes.used - bucket->changes.start;
+    wan_buffer_trim(&bucket->changes, EMPTY_BYTES_KEPT);
+    bucket->first = bucket->last + 1;
+}
+
 static void drop_through(wan_tail_bucket *bucket, uint64_t sequence)
 {
     wan_buffer *changes = &bucket->changes;
+    if (sequence == bucket->last) { /* The usual case. To read each length would bring all of them into the cache. */
+        drop_all(bucket);
+        return;
+    }
     while (bucket->first <= sequence && changes->start < changes->used) {
         const wan_tail_entry *entry = (const wan_tail_entry *)(changes->bytes + changes->start);
         changes->start += entry->length;
@@ -402,13 +413,6 @@ static void drop_through(wan_tail_bucket *bucket, uint64_t sequence)
     }
     if (changes->start == changes->used) wan_buffer_trim(changes, EMPTY_BYTES_KEPT);
     else wan_buffer_shrink(changes, EMPTY_BYTES_KEPT);
-}
-
-static void drop_all(wan_tail_bucket *bucket)
-{
-    bucket->dropped_bytes += bucket->changes.used - bucket->changes.start;
-    wan_buffer_trim(&bucket->changes, EMPTY_BYTES_KEPT);
-    bucket->first = bucket->last + 1;
 }
 
 static void forget_copies(wan_tail_bucket *bucket)

@@ -116,6 +116,8 @@ static void a_change_counts_when_the_last_copy_that_is_waited_for_has_it(void)
     EXPECT_EQUAL(all.bucket->first, 2);
     set_copies(&all, &waited, 1);
     EXPECT_EQUAL(all.bucket->first, 4);
+    EXPECT_EQUAL(all.bucket->dropped_bytes, 3 * 64);
+    EXPECT_EQUAL(all.bucket->changes.used - all.bucket->changes.start, 0);
     end(&all);
 }
 
