@@ -961,8 +961,17 @@ void wan_tail_followed(wan_tail *tail, wan_tail_reservation *room, const wan_tai
     store(&bucket->last, bucket->last + 1);
     remember(bucket, entry, bucket->last);
     note_change(tail, bucket, shard, bucket->last);
-    wan_tail_charge(tail, bucket);
-    wan_lock_release(&bucket->lock);
+}
+
+wan_status wan_tail_follow_next(wan_tail_reservation *room, const wan_tail_entry *entry)
+{
+    return make_room(room->bucket, entry->length, room);
+}
+
+void wan_tail_follow_end(wan_tail *tail, wan_tail_reservation *room)
+{
+    wan_tail_charge(tail, room->bucket);
+    wan_lock_release(&room->bucket->lock);
 }
 
 void wan_tail_told(wan_tail *tail, uint32_t number, uint64_t life, uint64_t epoch, uint64_t counted, uint64_t heard,

@@ -54,7 +54,10 @@ static wan_status follow(tails *all, uint64_t epoch, uint64_t sequence, const ui
     wan_tail_reservation room;
     wan_status status =
         wan_tail_follow(&all->tail, BUCKET, LIFE, epoch, sequence, (const wan_tail_entry *)entry, &room);
-    if (status == WAN_OK) wan_tail_followed(&all->tail, &room, (const wan_tail_entry *)entry, SHARD);
+    if (status == WAN_OK) {
+        wan_tail_followed(&all->tail, &room, (const wan_tail_entry *)entry, SHARD);
+        wan_tail_follow_end(&all->tail, &room);
+    }
     return status;
 }
 
