@@ -430,6 +430,32 @@ def test_a_key_of_another_bucket_ends_the_connection(pair):
         session.receive_data(region_frame(1, pair.name) + changes([section([entry(key_of(1))], 1)], 1), SECOND)
 
 
+def test_what_stands_before_a_key_of_another_bucket_is_followed(pair):
+    session = pair.receiver.open_session()
+    wrong = section([*(entry(key_of(0, n), b"v") for n in range(20)), entry(key_of(1)), entry(key_of(0, 20))], 1)
+    with pytest.raises(ProtocolError, match="comes with bucket 0, and belongs to another one"):
+        session.receive_data(region_frame(1, pair.name) + changes([wrong], 1), SECOND)
+    assert pair.there.tail.last(0) == 20
+    assert pair.there.core.bucket(0)["entries"] == 20
+
+
+def test_a_section_is_followed_whatever_is_here_already_and_whatever_lies_between_its_changes(pair):
+    first = [entry(key_of(0, n % 7), b"%d" % n, number=n) for n in range(1, 21)]
+    between = [entry(key_of(0), bytes(20_000)), clear_entry()]  # Both end what goes together.
+    last = [entry(key_of(0, n % 3), b"%d" % n) for n in range(40)]
+    pair.open(SECOND)
+    taking = pair.taking
+    taking.receive_data(region_frame(1, pair.name) + changes([section(first, 1)], 1), SECOND)
+    taking.receive_data(changes([section([*first[10:], *between, *last], 11)], 2), SECOND)
+    frames = split_frames(taking.data_to_send(SECOND))
+    assert [answered(frame.payload)[0][-2:] for frame in frames] == [(20, 0), (62, 0)]
+    assert pair.there.tail.last(0) == 62
+    other = Member(f"lane{next(_names)}")  # It gets them one by one.
+    other.set_roles(_core.TAIL_COPY)
+    assert other.core.extend(0, LIFE, EPOCH, 1, b"".join([*first, *between, *last])) == 62
+    assert pair.there.core.bucket_digest(0) == other.core.bucket_digest(0)
+
+
 @pytest.mark.parametrize(
     ("frame", "words"),
     [

@@ -123,5 +123,6 @@ wan_status wan_clear_follow(wan_table *table, wan_tail *tail, uint32_t number, u
     }
     take_out_all(table, bucket);
     wan_tail_followed(tail, &room, entry, WAN_TAIL_ALL_SHARDS);
+    wan_tail_follow_end(tail, &room);
     return WAN_OK;
 }

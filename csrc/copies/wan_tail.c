@@ -391,9 +391,20 @@ static void wake_waiters(wan_tail_bucket *bucket)
     }
 }
 
+static void drop_all(wan_tail_bucket *bucket)
+{
+    bucket->dropped_bytes += bucket->changes.used - bucket->changes.start;
+    wan_buffer_trim(&bucket->changes, EMPTY_BYTES_KEPT);
+    bucket->first = bucket->last + 1;
+}
+
 static void drop_through(wan_tail_bucket *bucket, uint64_t sequence)
 {
     wan_buffer *changes = &bucket->changes;
+    if (sequence == bucket->last) { /* The usual case. To read each length would bring all of them into the cache. */
+        drop_all(bucket);
+        return;
+    }
     while (bucket->first <= sequence && changes->start < changes->used) {
         const wan_tail_entry *entry = (const wan_tail_entry *)(changes->bytes + changes->start);
         changes->start += entry->length;
@@ -402,13 +413,6 @@ static void drop_through(wan_tail_bucket *bucket, uint64_t sequence)
     }
     if (changes->start == changes->used) wan_buffer_trim(changes, EMPTY_BYTES_KEPT);
     else wan_buffer_shrink(changes, EMPTY_BYTES_KEPT);
-}
-
-static void drop_all(wan_tail_bucket *bucket)
-{
-    bucket->dropped_bytes += bucket->changes.used - bucket->changes.start;
-    wan_buffer_trim(&bucket->changes, EMPTY_BYTES_KEPT);
-    bucket->first = bucket->last + 1;
 }
 
 static void forget_copies(wan_tail_bucket *bucket)
@@ -957,8 +961,17 @@ void wan_tail_followed(wan_tail *tail, wan_tail_reservation *room, const wan_tai
     store(&bucket->last, bucket->last + 1);
     remember(bucket, entry, bucket->last);
     note_change(tail, bucket, shard, bucket->last);
-    wan_tail_charge(tail, bucket);
-    wan_lock_release(&bucket->lock);
+}
+
+wan_status wan_tail_follow_next(wan_tail_reservation *room, const wan_tail_entry *entry)
+{
+    return make_room(room->bucket, entry->length, room);
+}
+
+void wan_tail_follow_end(wan_tail *tail, wan_tail_reservation *room)
+{
+    wan_tail_charge(tail, room->bucket);
+    wan_lock_release(&room->bucket->lock);
 }
 
 void wan_tail_told(wan_tail *tail, uint32_t number, uint64_t life, uint64_t epoch, uint64_t counted, uint64_t heard,

@@ -438,11 +438,14 @@ int wan_tail_may_read(wan_tail *tail, uint32_t bucket, uint64_t now_us);
 
 /* A copy's changes. `follow` takes the lock of the bucket and keeps it when it returns WAN_OK: the entry that the
  * primary gave `sequence` is the next one. WAN_EMPTY: it is here already. WAN_INVALID: there is a gap before it.
- * WAN_ELSEWHERE: this member has no copy of this life and epoch. `followed` copies the entry and releases the lock.
- * `shard`: as for wan_tail_commit. */
+ * WAN_ELSEWHERE: this member has no copy of this life and epoch. `followed` copies the entry. `shard`: as for
+ * wan_tail_commit. `follow_next` makes room for the entry behind it under the same hold. WAN_NO_MEMORY: there is none.
+ * `follow_end` releases the lock. */
 wan_status wan_tail_follow(wan_tail *tail, uint32_t bucket, uint64_t life, uint64_t epoch, uint64_t sequence,
                            const wan_tail_entry *entry, wan_tail_reservation *room);
 void wan_tail_followed(wan_tail *tail, wan_tail_reservation *room, const wan_tail_entry *entry, uint32_t shard);
+wan_status wan_tail_follow_next(wan_tail_reservation *room, const wan_tail_entry *entry);
+void wan_tail_follow_end(wan_tail *tail, wan_tail_reservation *room);
 /* The primary told, on the connection `contact`, through which sequence changes count: drops them from the tail, wakes
  * reads that wait. `heard`: through which sequence listeners were told at the primary's member. */
 void wan_tail_told(wan_tail *tail, uint32_t bucket, uint64_t life, uint64_t epoch, uint64_t counted, uint64_t heard,

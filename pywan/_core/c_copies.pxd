@@ -166,6 +166,8 @@ cdef extern from "copies/wan_tail.h" nogil:
     wan_status wan_tail_follow(wan_tail *tail, uint32_t bucket, uint64_t life, uint64_t epoch, uint64_t sequence,
                                const wan_tail_entry *entry, wan_tail_reservation *room)
     void wan_tail_followed(wan_tail *tail, wan_tail_reservation *room, const wan_tail_entry *entry, uint32_t shard)
+    wan_status wan_tail_follow_next(wan_tail_reservation *room, const wan_tail_entry *entry)
+    void wan_tail_follow_end(wan_tail *tail, wan_tail_reservation *room)
     void wan_tail_told(wan_tail *tail, uint32_t bucket, uint64_t life, uint64_t epoch, uint64_t counted,
                        uint64_t heard, uint64_t contact)
     bint wan_tail_copy_may_answer(const wan_tail *tail, uint32_t bucket)

@@ -80,6 +80,7 @@ static void follow(uint32_t bucket, uint64_t sequence, uint32_t row)
     EXPECT_EQUAL(wan_heard_begin(tail.heard, bucket, sequence, NULL, 0, 0, entry->length), WAN_OK);
     wan_heard_add(tail.heard, bucket, entry);
     wan_tail_followed(&tail, &room, entry, WAN_NO_SHARD);
+    wan_tail_follow_end(&tail, &room);
 }
 
 static void told(uint32_t bucket, uint64_t counted, uint64_t heard)

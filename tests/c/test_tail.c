@@ -54,7 +54,10 @@ static wan_status follow(tails *all, uint64_t epoch, uint64_t sequence, const ui
     wan_tail_reservation room;
     wan_status status =
         wan_tail_follow(&all->tail, BUCKET, LIFE, epoch, sequence, (const wan_tail_entry *)entry, &room);
-    if (status == WAN_OK) wan_tail_followed(&all->tail, &room, (const wan_tail_entry *)entry, SHARD);
+    if (status == WAN_OK) {
+        wan_tail_followed(&all->tail, &room, (const wan_tail_entry *)entry, SHARD);
+        wan_tail_follow_end(&all->tail, &room);
+    }
     return status;
 }
 
@@ -116,6 +119,8 @@ static void a_change_counts_when_the_last_copy_that_is_waited_for_has_it(void)
     EXPECT_EQUAL(all.bucket->first, 2);
     set_copies(&all, &waited, 1);
     EXPECT_EQUAL(all.bucket->first, 4);
+    EXPECT_EQUAL(all.bucket->dropped_bytes, 3 * 64);
+    EXPECT_EQUAL(all.bucket->changes.used - all.bucket->changes.start, 0);
     end(&all);
 }
 

@@ -2,7 +2,6 @@
 cimport cython
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
-from libc.string cimport memset
 from pywan._core.c_base cimport *
 from pywan._core.c_record cimport *
 from pywan._core.c_region cimport *
@@ -133,23 +132,24 @@ cdef class RowCalls:
         cdef region_core *region = &self.route.state.region
         cdef section *to = &self.sections[wan_table_bucket(&region.table,
                                                            wan_key_hash(key.data, key.length, key.form)).number]
-        cdef wan_record head
-        cdef uint64_t length
-        memset(&head, 0, sizeof(head))
-        head.value_length, head.key_length = value.length, <uint16_t>key.length
-        head.callback_length = <uint16_t>argument.length
-        head.operation, head.key_form = operation, key.form
-        head.value_form, head.callback_form = value.form, argument.form
-        head.origin_site = head.stamp_site = region.site
-        if timestamp_ms > 0:
-            head.stamp, head.flags = <uint64_t>timestamp_ms << 16, WAN_FLAG_GIVEN
-        length = wan_record_length(&head)
+        cdef wan_thread *maker = wan_thread_self()
+        cdef wan_record *record
+        cdef uint64_t length = wan_record_size(key.length, value.length, argument.length, 0)
         if (wan_buffer_reserve(&to.records, length) != WAN_OK
                 or wan_buffer_add(&to.rows, &row, sizeof(int64_t)) != WAN_OK):
             return False
-        head.event_member, head.event_thread = region.member, wan_thread_self().number
-        wan_record_write(to.records.bytes + to.records.used, length, head, key.data, value.data, argument.data,
-                         key.data)
+        record = wan_record_begin(to.records.bytes + to.records.used, length, &wan_no_head)
+        record.value_length, record.key_length = value.length, <uint16_t>key.length
+        record.callback_length = <uint16_t>argument.length
+        maker.events += 1
+        record.event_member, record.event_thread = region.member, maker.number
+        record.event_sequence = maker.events
+        record.operation, record.key_form = operation, key.form
+        record.value_form, record.callback_form = value.form, argument.form
+        record.origin_site = record.stamp_site = region.site
+        if timestamp_ms > 0:
+            record.stamp, record.flags = <uint64_t>timestamp_ms << 16, WAN_FLAG_GIVEN
+        wan_record_fill(<uint8_t *>record, key.data, value.data, argument.data, NULL)
         to.records.used += length
         self.bytes += length
         return True
@@ -193,20 +193,8 @@ cdef class RowCalls:
             part.head.count = <uint32_t>((from_.rows.used - from_.rows.start) // sizeof(int64_t))
             part.data = from_.records.bytes + from_.records.start
             part.length = from_.records.used - from_.records.start
-            self.number(from_)
             parts.append(part)
         return parts
-
-    cdef void number(self, section *rows) noexcept nogil:
-        """Gives the events of a section their numbers."""
-        cdef wan_thread *maker = wan_thread_self()
-        cdef uint64_t at = rows.records.start
-        cdef wan_record *record
-        while at < rows.records.used:
-            record = <wan_record *>(rows.records.bytes + at)
-            maker.events += 1
-            record.event_sequence = maker.events
-            at += wan_record_length(record)
 
     cdef int take(self, CallPart part) except -1:
         """Notes what became of a bucket's rows. Rows that were not tried stay."""

@@ -15,7 +15,8 @@ from pywan._core.region.region_state cimport region_core
 from pywan._core.wire.session cimport ENDED_CLOSED, ENDED_TOLD, GOES_AGAIN, GOES_ON, Session
 from pywan._core.base.status cimport report_unraisable
 from pywan._core.wire.stream cimport buffer_close_frame, buffer_frame, buffer_open_frame
-from pywan._core.region.follow cimport look_at_stamp, region_follow, region_learn, region_learn_events
+from pywan._core.region.follow cimport (
+    followed_begin, followed_entries, look_at_stamp, region_follow, region_learn, region_learn_events)
 from pywan._core.region.put cimport region_relieve
 from pywan._core.region.tail cimport tail_count_events
 
@@ -206,14 +207,10 @@ cdef class LaneReceiverSession(Session):
 
     cdef int apply_section(self, const wan_lane_section *section, wan_lane_answer *answer) noexcept nogil:
         cdef region_core *core = self.region_of(section.region)
-        cdef const wan_tail_entry *entry = <const wan_tail_entry *>(section + 1)
-        cdef const wan_tail_entry *ahead = entry
-        cdef const wan_record *record
         cdef wan_tail_bucket *at
         cdef wan_status status = WAN_OK
-        cdef wan_fetch fetch
+        cdef followed_entries entries
         cdef uint64_t ahead_ms = 0
-        cdef uint32_t n
         answer.region, answer.bucket = section.region, section.bucket
         set_answer(answer, WAN_ANSWER_LATER, section.life, section.epoch, 0)
         if core == NULL or section.bucket >= core.tail.bucket_count:
@@ -232,23 +229,9 @@ cdef class LaneReceiverSession(Session):
                 return GOES_ON
         if section.first > wan_read(&at.last) + 1:
             return self.end_at_gap(section.bucket, section.first, wan_read(&at.last))
-        fetch.noted = 0
-        for n in range(section.count):
-            while fetch.noted < min(n + 2 * <uint32_t>WAN_FETCH_STEP, section.count + <uint32_t>WAN_FETCH_STEP):
-                if fetch.noted < section.count and ahead.kind == WAN_ENTRY_CHANGE:
-                    record = wan_tail_entry_record(ahead)
-                    wan_fetch_next(&core.table, &fetch,
-                                   wan_key_hash(wan_record_key(record), record.key_length, record.key_form),
-                                   record.key_length + record.value_length, 1)
-                else:               # An entry without a key counts as a row of some key.
-                    wan_fetch_next(&core.table, &fetch, 0, 0, fetch.noted < section.count)
-                if fetch.noted <= section.count:
-                    ahead = <const wan_tail_entry *>(<const uint8_t *>ahead + ahead.length)
-            status = region_follow(core, section.bucket, section.life, section.epoch, section.first + n, entry,
-                                   &ahead_ms)
-            if status != WAN_OK and status != WAN_EMPTY:
-                break
-            entry = <const wan_tail_entry *>(<const uint8_t *>entry + entry.length)
+        followed_begin(&entries, <const wan_tail_entry *>(section + 1), section.first, section.count)
+        while entries.done < section.count and (status == WAN_OK or status == WAN_EMPTY):
+            status = region_follow(core, section.bucket, section.life, section.epoch, &entries, &ahead_ms)
         if ahead_ms:
             wan_set(&self.ahead_ms, max(ahead_ms, wan_read(&self.ahead_ms)))
         if status == WAN_ELSEWHERE:         # The member has just adopted another epoch, or dropped the copy.

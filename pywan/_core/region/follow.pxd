@@ -15,12 +15,67 @@ from pywan._core.queue.queue cimport gateway_queue, queue_commit, queue_note_cop
 from pywan._core.region.region_state cimport MAX_ATTACHED, attachment, region_core
 
 
+cdef enum:
+    # Entries that are followed under one hold of the locks, at most, and bytes of them, as for rows (step_rows.pxd).
+    FOLLOWED_PER_HOLD = 16
+    FOLLOWED_BYTES_PER_HOLD = 16384
+
+
+cdef struct followed_entries:
+    # Entries of a bucket's stream on their way into a copy, one behind the other. All were checked.
+    const wan_tail_entry *entry     # The next one,
+    uint64_t sequence               # its sequence,
+    uint32_t done                   # and so many came before it.
+    uint32_t count                  # Of all of them.
+    const wan_tail_entry *ahead     # The next one whose key is fetched into the processor's cache.
+    wan_fetch fetch
+
+
+cdef struct followed_group:
+    # Entries that are followed under one hold, with the entry locks that are held for them.
+    uint32_t count
+    uint64_t hashes[FOLLOWED_PER_HOLD]
+    uint64_t ahead_ms[FOLLOWED_PER_HOLD]    # As `look_at_stamp`.
+    wan_shard *shards[FOLLOWED_PER_HOLD]
+    uint32_t locks
+    wan_shard *held[FOLLOWED_PER_HOLD]
+
+
 cdef struct followed_events:
-    # The queues that an event enters here, whose locks are held, with the room in them. In the order of the locks.
+    # The queues that an event enters here, with the room in them. In the order of the locks.
     uint32_t count
     gateway_queue *queues[MAX_ATTACHED]
     const wan_verdict *verdicts[MAX_ATTACHED]
     wan_reservation reservations[MAX_ATTACHED]
+
+
+cdef inline void followed_begin(followed_entries *entries, const wan_tail_entry *first, uint64_t sequence,
+                                uint32_t count) noexcept nogil:
+    entries.entry = entries.ahead = first
+    entries.sequence, entries.done, entries.count = sequence, 0, count
+    entries.fetch.noted = 0
+
+
+cdef inline void followed_advance(followed_entries *entries) noexcept nogil:
+    """The next entry is here."""
+    entries.entry = <const wan_tail_entry *>(<const uint8_t *>entries.entry + entries.entry.length)
+    entries.sequence += 1
+    entries.done += 1
+
+
+cdef inline void followed_fetch(const wan_table *table, followed_entries *entries) noexcept nogil:
+    """Fetches keys ahead, before the next entry is followed."""
+    cdef wan_fetch *fetch = &entries.fetch
+    cdef const wan_record *record
+    while fetch.noted < min(entries.done + 2 * <uint32_t>WAN_FETCH_STEP, entries.count + <uint32_t>WAN_FETCH_STEP):
+        if fetch.noted < entries.count and entries.ahead.kind == WAN_ENTRY_CHANGE:
+            record = wan_tail_entry_record(entries.ahead)
+            wan_fetch_next(table, fetch, wan_key_hash(wan_record_key(record), record.key_length, record.key_form),
+                           record.key_length + record.value_length, 1)
+        else:               # An entry without a key counts as a row of some key.
+            wan_fetch_next(table, fetch, 0, 0, fetch.noted < entries.count)
+        if fetch.noted <= entries.count:
+            entries.ahead = <const wan_tail_entry *>(<const uint8_t *>entries.ahead + entries.ahead.length)
 
 
 cdef inline const wan_verdict *verdict_of(const wan_tail_entry *entry, uint64_t sender) noexcept nogil:
@@ -36,9 +91,9 @@ cdef inline const wan_verdict *verdict_of(const wan_tail_entry *entry, uint64_t 
 
 cdef inline wan_status follow_reserve(region_core *region, uint32_t bucket, uint64_t sequence,
                                       const wan_tail_entry *entry, followed_events *events) noexcept nogil:
-    """Reserves room for the event in each queue here that it enters, whose lock is held with WAN_OK. A sender that this
-    member has not is left out: the region may be on more members than the sender. WAN_FULL, WAN_IO: a queue has no
-    room. Under the entry lock and the bucket's lock."""
+    """Reserves room for the event in each queue here that it enters. A sender that this member has not is left out: the
+    region may be on more members than the sender. WAN_FULL, WAN_IO: a queue has no room. Under the entry lock, the
+    bucket's lock and those of the queues."""
     cdef const wan_record *record = wan_tail_entry_record(entry)
     cdef const wan_verdict *verdict
     cdef attachment *attached = region.attached
@@ -52,12 +107,10 @@ cdef inline wan_status follow_reserve(region_core *region, uint32_t bucket, uint
         if verdict == NULL or verdict.verdict != ENQUEUE_ENTERS:
             continue
         value_length = verdict.value_length if verdict.is_substituted else record.value_length
-        wan_lock_take(&gateway.lock)
         status = queue_reserve(gateway, attached.firsts[n] + bucket, sequence,
                                wan_record_size(record.key_length, value_length, record.callback_length,
                                                record.recipients_count), &events.reservations[events.count])
         if status != WAN_OK:
-            wan_lock_release(&gateway.lock)
             follow_cancel(events)
             return status
         events.queues[events.count], events.verdicts[events.count] = gateway, verdict
@@ -69,13 +122,12 @@ cdef inline void follow_cancel(followed_events *events) noexcept nogil:
     cdef uint32_t n
     for n in range(events.count):
         wan_queue_cancel(&events.queues[n].queue, &events.reservations[n])
-        wan_lock_release(&events.queues[n].lock)
 
 
 cdef inline void follow_commit(const region_core *region, const wan_tail_entry *entry,
                                followed_events *events) noexcept nogil:
-    """Writes the event into these queues, and releases their locks. It is not ready before the primary tells that it
-    counts. The primary's number of the region is another one than that of this member."""
+    """Writes the event into these queues. It is not ready before the primary tells that it counts. The primary's number
+    of the region is another one than that of this member."""
     cdef const wan_record *record = wan_tail_entry_record(entry)
     cdef const wan_verdict *verdict
     cdef gateway_queue *gateway
@@ -97,7 +149,6 @@ cdef inline void follow_commit(const region_core *region, const wan_tail_entry *
         queue_commit(gateway, &events.reservations[n])
         gateway.counts.received += 1
         gateway.counts.queued += 1
-        wan_lock_release(&gateway.lock)
 
 
 cdef inline wan_outcome region_store_version(region_core *region, wan_shard *shard, const wan_tail_entry *entry,
@@ -139,7 +190,7 @@ cdef inline wan_status follow_held(region_core *region, wan_shard *shard, uint32
                                    const wan_tail_entry *entry, const wan_tail_reservation *room,
                                    followed_events *events, wan_heard *heard) noexcept nogil:
     """Takes the change into the table, the queues and the changes that listeners are told, or into none of them. Under
-    the entry lock and the bucket's lock."""
+    the entry lock, the bucket's lock and those of the queues."""
     cdef const wan_record *record = wan_tail_entry_record(entry)
     cdef wan_status status
     events.count = 0
@@ -163,57 +214,141 @@ cdef inline wan_status follow_held(region_core *region, wan_shard *shard, uint32
     return WAN_OK
 
 
-cdef inline wan_status region_follow_change(region_core *region, uint32_t bucket, uint64_t life, uint64_t epoch,
-                                            uint64_t sequence, const wan_tail_entry *entry,
-                                            uint64_t *most_ahead_ms) noexcept nogil:
-    """The part of `region_follow` for an entry with a record."""
-    cdef const wan_record *record = wan_tail_entry_record(entry)
-    cdef uint64_t hash = wan_key_hash(wan_record_key(record), record.key_length, record.key_form)
-    cdef wan_shard *shard = wan_table_shard(&region.table, hash)
-    cdef wan_tail_reservation room
+cdef inline wan_status follow_look(region_core *region, uint32_t bucket, const followed_entries *entries,
+                                   followed_group *group) noexcept nogil:
+    """Looks at the next entries up to one without a record, and finds how many go together. All of them have events, or
+    none has. WAN_CORRUPT: the first one cannot be."""
+    cdef const wan_tail_entry *entry = entries.entry
+    cdef const wan_record *record
+    cdef uint64_t hash, bytes = 0
+    cdef uint32_t n
+    cdef wan_status status
+    group.count = group.locks = 0
+    for n in range(min(entries.count - entries.done, <uint32_t>FOLLOWED_PER_HOLD)):
+        bytes += entry.length
+        if n and (entry.kind != WAN_ENTRY_CHANGE or bytes > FOLLOWED_BYTES_PER_HOLD
+                  or (entry.verdict_length == 0) != (entries.entry.verdict_length == 0)):
+            break
+        record = wan_tail_entry_record(entry)
+        hash = wan_key_hash(wan_record_key(record), record.key_length, record.key_form)
+        status = look_at_stamp(region, record.stamp, &group.ahead_ms[n])
+        if status == WAN_OK and wan_table_bucket(&region.table, hash).number != bucket:
+            status = note_bad_key(bucket)
+        if status != WAN_OK:        # Those before it are followed.
+            return status if n == 0 else WAN_OK
+        group.hashes[n], group.shards[n] = hash, wan_table_shard(&region.table, hash)
+        group.count = n + 1
+        entry = <const wan_tail_entry *>(<const uint8_t *>entry + entry.length)
+    return WAN_OK
+
+
+cdef inline void follow_take_locks(followed_group *group) noexcept nogil:
+    """Takes the entry locks. It waits for the first one and only tries the others, because a thread that holds an entry
+    lock never waits for another one. The group ends before one that is held."""
+    cdef wan_shard *shard
+    cdef uint32_t n, k
+    for n in range(group.count):
+        shard = group.shards[n]
+        if n == 0:
+            wan_lock_take(&shard.lock)
+        elif not wan_lock_try(&shard.lock):
+            for k in range(group.locks):
+                if group.held[k] == shard:
+                    break
+            else:
+                group.count = n
+                return
+            continue
+        group.held[group.locks] = shard
+        group.locks += 1
+
+
+cdef inline void follow_hold_queues(region_core *region, bint holds) noexcept nogil:
+    """Takes or releases the locks of all queues that are attached, in their order. Under an entry lock, which keeps the
+    attachment."""
+    cdef attachment *attached = region.attached
+    cdef uint32_t n
+    for n in range(attached.count if attached != NULL else 0):
+        if holds:
+            wan_lock_take(&attached.queues[n].lock)
+        else:
+            wan_lock_release(&attached.queues[n].lock)
+
+
+cdef inline wan_status region_follow_changes(region_core *region, uint32_t bucket, uint64_t life, uint64_t epoch,
+                                             followed_entries *entries, uint64_t *most_ahead_ms) noexcept nogil:
+    """The part of `region_follow` for entries with records. Some of them share one hold of all locks: each is free for
+    longer between two holds than between two entries, so threads that wait for it do not sleep. The fetches go on under
+    the locks, because an atomic operation would wait for them."""
+    cdef followed_group group
     cdef followed_events events
+    cdef wan_tail_reservation room
+    cdef const wan_tail_entry *entry
     cdef wan_heard *heard = wan_tail_heard(region.tail)
-    cdef uint64_t ahead_ms
-    cdef wan_status status = look_at_stamp(region, record.stamp, &ahead_ms)
+    cdef uint64_t highest = 0
+    cdef uint32_t n = 0
+    cdef bint has_events = entries.entry.verdict_length != 0
+    cdef wan_status status = follow_look(region, bucket, entries, &group)
     if status != WAN_OK:
         return status
-    if wan_table_bucket(&region.table, hash).number != bucket:
-        return note_bad_key(bucket)
-    wan_lock_take(&shard.lock)
-    status = wan_tail_follow(region.tail, bucket, life, epoch, sequence, entry, &room)
+    if entries.done == 0:
+        followed_fetch(&region.table, entries)
+    follow_take_locks(&group)
+    status = wan_tail_follow(region.tail, bucket, life, epoch, entries.sequence, entries.entry, &room)
     if status == WAN_OK:
-        status = follow_held(region, shard, bucket, hash, entry, &room, &events, heard)
-        if status == WAN_OK:
-            wan_tail_followed(region.tail, &room, entry, <uint32_t>(shard - region.table.shards))
-        else:
-            wan_tail_cancel(&room)
-    wan_lock_release(&shard.lock)
-    if status == WAN_OK and ahead_ms == 0:
-        wan_clock_see(region.clock, record.stamp)
-    elif status == WAN_OK:          # The sequence decides here, so the change counts as it is.
-        most_ahead_ms[0] = max(most_ahead_ms[0], ahead_ms)
+        if has_events:
+            follow_hold_queues(region, True)
+        while status == WAN_OK:
+            followed_fetch(&region.table, entries)
+            entry = entries.entry
+            status = follow_held(region, group.shards[n], bucket, group.hashes[n], entry, &room, &events, heard)
+            if status != WAN_OK:
+                break
+            wan_tail_followed(region.tail, &room, entry, <uint32_t>(group.shards[n] - region.table.shards))
+            if group.ahead_ms[n] == 0:
+                highest = max(highest, wan_tail_entry_record(entry).stamp)
+            else:                   # The sequence decides here, so the change counts as it is.
+                most_ahead_ms[0] = max(most_ahead_ms[0], group.ahead_ms[n])
+            followed_advance(entries)
+            n += 1
+            if n == group.count:
+                break
+            status = wan_tail_follow_next(&room, entries.entry)
+        if has_events:
+            follow_hold_queues(region, False)
+        wan_tail_follow_end(region.tail, &room)
+    elif status == WAN_EMPTY:
+        followed_advance(entries)
+    for n in range(group.locks):
+        wan_lock_release(&group.held[n].lock)
+    wan_clock_see(region.clock, highest)
     return status
 
 
 cdef inline wan_status region_follow(region_core *region, uint32_t bucket, uint64_t life, uint64_t epoch,
-                                     uint64_t sequence, const wan_tail_entry *entry,
-                                     uint64_t *most_ahead_ms) noexcept nogil:
-    """Applies the entry to which a primary gave `sequence`, and keeps it in the copy's tail. The entry was checked.
+                                     followed_entries *entries, uint64_t *most_ahead_ms) noexcept nogil:
+    """Applies entries to which a primary gave their sequences, and keeps them in the copy's tail: the next one, and
+    perhaps some behind it. With WAN_OK, and with WAN_EMPTY for one that is here already, `entries` is behind them.
     Statuses as `wan_tail_follow` and `follow_reserve`; WAN_CORRUPT: the key belongs to another bucket, or the stamp
-    cannot be. The detail says why. `most_ahead_ms` is raised to how far the stamp is ahead, if this member's clock
+    cannot be. The detail says why. `most_ahead_ms` is raised to how far a stamp is ahead, if this member's clock
     does not follow it."""
+    cdef const wan_tail_entry *entry = entries.entry
     cdef wan_tail_reservation room
     cdef wan_status status
     if entry.kind == WAN_ENTRY_CHANGE:
-        return region_follow_change(region, bucket, life, epoch, sequence, entry, most_ahead_ms)
+        return region_follow_changes(region, bucket, life, epoch, entries, most_ahead_ms)
     if entry.kind == WAN_ENTRY_CLEAR:
         wan_table_bucket_take(&region.table, &region.table.buckets[bucket])
-        status = wan_clear_follow(&region.table, region.tail, bucket, region.site, life, epoch, sequence, entry)
+        status = wan_clear_follow(&region.table, region.tail, bucket, region.site, life, epoch, entries.sequence, entry)
         wan_table_bucket_release(&region.table, &region.table.buckets[bucket])
-        return status
-    status = wan_tail_follow(region.tail, bucket, life, epoch, sequence, entry, &room)
-    if status == WAN_OK:
-        wan_tail_followed(region.tail, &room, entry, WAN_NO_SHARD)
+    else:
+        status = wan_tail_follow(region.tail, bucket, life, epoch, entries.sequence, entry, &room)
+        if status == WAN_OK:
+            wan_tail_followed(region.tail, &room, entry, WAN_NO_SHARD)
+            wan_tail_follow_end(region.tail, &room)
+    if status == WAN_OK or status == WAN_EMPTY:
+        followed_fetch(&region.table, entries)      # The entries behind it count on that.
+        followed_advance(entries)
     return status
 
 

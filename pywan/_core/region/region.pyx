@@ -6,7 +6,7 @@ from pywan._core.c_base cimport *
 from pywan._core.c_copies cimport *
 from pywan._core.c_region cimport *
 from pywan._core.base.clock cimport Clock
-from pywan._core.region.follow cimport region_follow
+from pywan._core.region.follow cimport followed_begin, followed_entries, region_follow
 from pywan._core.region.compiled_region cimport OneDeadline, OneWait, CompiledRegion
 from pywan._core.region.region_changes cimport RegionCalls
 from pywan._core.region.region_persistence cimport PersistentRegion
@@ -55,6 +55,7 @@ cdef class RegionCore(PersistentRegion):
         cdef region_core *region = &self.state.region
         cdef const uint8_t *at = <const uint8_t *>PyBytes_AS_STRING(entries)
         cdef uint64_t length = <uint64_t>PyBytes_GET_SIZE(entries), done = 0, sequence = first_sequence, ahead_ms = 0
+        cdef followed_entries entry
         cdef wan_status status = WAN_OK
         if region.tail == NULL or bucket >= region.table.bucket_count:
             raise ValueError(f"region {self.state.name!r} has no bucket {bucket} that members share")
@@ -62,8 +63,8 @@ cdef class RegionCore(PersistentRegion):
             while length:
                 status = wan_tail_entry_check(at, length, False)
                 if status == WAN_OK:
-                    status = region_follow(region, bucket, life, epoch, sequence, <const wan_tail_entry *>at,
-                                           &ahead_ms)
+                    followed_begin(&entry, <const wan_tail_entry *>at, sequence, 1)
+                    status = region_follow(region, bucket, life, epoch, &entry, &ahead_ms)
                 if status != WAN_OK and status != WAN_EMPTY:
                     break
                 done += status == WAN_OK
