@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from .member import Member, SimulatedRegion
 
-PARALLEL, SERIAL = "par", "ser"
+PARALLEL, SERIAL = "parallel", "serial"
 
 
 class Gateways(SiteWorld):
