@@ -46,7 +46,11 @@ class Queue:
 
 class Sender:
     def __init__(self, id, parallel):
-        self.id, self.queue, self.attributes = id, Queue(), SimpleNamespace(parallel=parallel)
+        self.id, self.queue, self.attributes = (
+            id,
+            Queue(),
+            SimpleNamespace(parallel=parallel, order_policy="key" if parallel else "thread"),
+        )
         self.elsewhere = False
 
     def note_elsewhere(self, runs):
@@ -91,3 +95,9 @@ def test_a_serial_sender_takes_events_while_it_runs_anywhere():
 def test_a_member_that_created_a_sender_and_does_not_run_it_is_not_among_those_where_it_runs():
     idle = MemberProfile(A, "127.0.0.1", 1, 1, "site", NO_DECISION, "1", ((role_name("ln"), 0), ("data", 1)))
     assert running([idle, profile(B, "ln")]) == {"ln": {B}}
+
+
+def test_the_senders_that_are_to_keep_the_order_of_threads_are_known_by_region():
+    feeding = Feeding(lambda id: None)
+    feeding.fed("data", [Sender("parallel", True), Sender("serial", False)])
+    assert feeding.unordered("data") == {"serial"} and feeding.unordered("other") == set()

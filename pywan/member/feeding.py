@@ -76,6 +76,10 @@ class Feeding:
             if not each.attributes.parallel and each.note_elsewhere(bool(self._runs.get(each.id, set()) - {me}))
         ]
 
+    def unordered(self, region: str) -> set[str]:
+        """Returns the ids of those of its senders that are to keep the order of threads."""
+        return {id for id, each in self._senders.get(region, {}).items() if each.attributes.order_policy == "thread"}
+
     def regions_of(self, ids: Collection[str]) -> list[str]:
         """Returns the regions that feed one of these senders."""
         return [region for region, senders in self._senders.items() if senders.keys() & ids]

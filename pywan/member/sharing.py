@@ -55,6 +55,7 @@ class _Shared:
         self.alone: dict[int, Bucket] = {}  # The newest decisions under which this member alone had all buckets.
         self.tail: _core.Tail | None = None  # None: this member alone has the region, by decision.
         self.table: BucketTable | None = None
+        self.unordered: set[str] = set()  # The senders of which it was said that they do not keep their order here.
         self.other_senders: str | None = None  # What another member names as its senders, once that was said.
         # None: its listeners are told of the buckets that this member leads, or it is replicated.
         self.interest = Interest(region.attributes) if hears_all(region.attributes) else None
@@ -328,9 +329,18 @@ class SharedRegions:
 
     def _see_feeding(self, shared: _Shared, numbers: Iterable[int]) -> None:
         """Tells the queues of a region which of these buckets this member sends."""
-        if shared.tail is not None:
-            decided = {number: shared.buckets.get(number) for number in numbers}
-            self._feeding.see(shared.region.name, self._me, decided)
+        if shared.tail is None:
+            return
+        for id in self._feeding.unordered(shared.region.name) - shared.unordered:
+            shared.unordered.add(id)
+            log.warning(
+                "region %s: order-policy thread of sender %s: where several members have the region, events of one"
+                " thread that have different keys may overtake each other in this version; those of one key do not",
+                shared.region.name,
+                id,
+            )
+        decided = {number: shared.buckets.get(number) for number in numbers}
+        self._feeding.see(shared.region.name, self._me, decided)
 
     def _say_other_senders(self, shared: _Shared, told: SharedAttributes) -> None:
         """Logs that another member has given the region other senders than this one."""
