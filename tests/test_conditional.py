@@ -248,7 +248,7 @@ def test_clear_is_refused_where_other_sites_would_keep_their_entries(two_sites, 
     ny.data.put_all({n: n for n in range(10)})
     network.settle()
     with pytest.raises(
-        IllegalStateError, match=r"feeds gateway sender .* nothing was removed. Use clear\(local=True\)"
+        IllegalStateError, match=r"and clear\(\) sends them nothing; nothing was removed. Use clear\(local=True\)"
     ):
         ny.data.clear()
     assert len(ny.data) == 10

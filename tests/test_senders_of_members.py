@@ -273,6 +273,24 @@ def test_each_member_says_how_much_it_sends_and_how_much_waits_in_all(tmp_path):
 
 
 @pytest.mark.whole
+def test_a_member_that_holds_events_for_another_one_says_that_it_waits_for_that(tmp_path):
+    with sites(tmp_path, REPLICATE) as both:
+        first = both.wait_primary()
+        other = next(each for name, each in both.ny.living().items() if name != first)
+        both.ny.living()[first].sender("ln", "pause")
+        other.ask("put_many", "data", 0, 10)
+        eventually(
+            lambda: other.sender("ln", "lag")["cause"] == "held for another member",
+            what="the reason why events wait at the other member",
+        )
+        assert both.ny.living()[first].sender("ln", "lag")["cause"] == "paused"
+        both.ny.living()[first].sender("ln", "resume")
+        both.wait_remote(10)
+        both.wait_empty()
+        assert other.sender("ln", "lag")["cause"] == "none"
+
+
+@pytest.mark.whole
 def test_a_member_without_entries_sends_nothing_and_its_sender_starts_without_an_error(tmp_path):
     with sites(tmp_path, PARTITION, parallel=True, manual_start=True) as both:
         sender = {"id": "ln", "remote_distributed_system_id": 2, "batch_time_interval": 20, "parallel": True}

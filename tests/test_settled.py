@@ -291,6 +291,27 @@ def test_a_queue_that_is_younger_does_not_say_that_what_it_never_had_is_settled(
         pair.close()
 
 
+def test_a_queue_does_not_wait_for_events_that_no_queue_has():
+    """The primary's member gets the sender last: what the primary changed before that is queued nowhere."""
+    pair = Holders()
+    try:
+        pair.here.core.attach([])
+        pair.connect()
+        pair.put_many(300)
+        eventually(pair.is_even)
+        pair.here.core.attach(pair.queues[:1])
+        pair.firsts[0] = first_of(pair.queues[0], pair.name)
+        pair.lead(0)
+        pair.put_many(300, 300)
+        eventually(pair.is_even)
+        assert pair.sizes() == [300, 300]
+        pair.send(0)
+        eventually(lambda: pair.sizes() == [0, 0])
+        assert pair.queues[1].counts()["removed_by_primary"] == 300
+    finally:
+        pair.close()
+
+
 def test_a_learner_says_no_more_than_the_member_that_it_learned_from():
     pair = Holders(learns=True)
     try:

@@ -877,10 +877,13 @@ uint64_t wan_queue_settled(wan_queue *queue, uint32_t number, int *waits)
     return partition->tellable;
 }
 
-void wan_queue_hear_settled(wan_queue *queue, uint32_t number, uint64_t after, uint64_t through)
+void wan_queue_hear_settled(wan_queue *queue, uint32_t number, uint64_t after, uint64_t through, int whole)
 {
     wan_partition *partition = &queue->partitions[number];
-    if (partition->removed < after && partition->settle_through < after) return;
+    if (partition->removed < after && partition->settle_through < after) {
+        const uint64_t end = after < partition->appended ? after : partition->appended;
+        if (!whole || wan_queue_next_live(partition, partition->removed + 1, end)) return;
+    }
     if (partition->settle_through < through) partition->settle_through = through;
 }
 

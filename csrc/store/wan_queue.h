@@ -304,8 +304,9 @@ void wan_queue_tell_settled(wan_queue *queue, uint32_t partition, void (*tell)(v
  * more has left, and may be told when more changes count. */
 uint64_t wan_queue_settled(wan_queue *queue, uint32_t partition, int *waits);
 /* Another member says that all events of a stream partition behind `after` through `through` have left its queue. It
- * never had those before; so nothing happens if those are here still. */
-void wan_queue_hear_settled(wan_queue *queue, uint32_t partition, uint64_t after, uint64_t through);
+ * never had those before; so nothing happens if one of those is here still, or may come. `whole`: no event through
+ * `after` comes any more, so that holes are not waited for. */
+void wan_queue_hear_settled(wan_queue *queue, uint32_t partition, uint64_t after, uint64_t through, int whole);
 /* Drops the events that another member said to have left its queue, up to `limit`. Nothing happens while any of the
  * partition is on its way. Returns how many events were dropped. */
 uint64_t wan_queue_go_on_settling(wan_queue *queue, uint32_t partition, uint64_t limit);

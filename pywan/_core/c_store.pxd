@@ -80,7 +80,7 @@ cdef extern from "store/wan_queue.h" nogil:
     void wan_queue_settle_superseded(wan_queue *queue, const wan_buffer *superseded)
     void wan_queue_made_durable(wan_queue *queue, uint32_t partition, uint64_t durable)
     uint64_t wan_queue_settled(wan_queue *queue, uint32_t partition, int *waits)
-    void wan_queue_hear_settled(wan_queue *queue, uint32_t partition, uint64_t after, uint64_t through)
+    void wan_queue_hear_settled(wan_queue *queue, uint32_t partition, uint64_t after, uint64_t through, int whole)
     uint64_t wan_queue_go_on_settling(wan_queue *queue, uint32_t partition, uint64_t limit)
     wan_status wan_queue_settle(wan_queue *queue, uint32_t partition, uint64_t through)
     uint64_t wan_queue_count(wan_queue *queue, uint32_t partition)

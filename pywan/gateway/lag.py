@@ -94,7 +94,9 @@ class Lag:
             is_stuck = any(each.is_left_waiting(is_held_back) for each in self._dispatchers)
             ends = self._dispatchers.ends
             return ends.slow_word if shares["receiver"] > 0.5 or is_stuck else ends.link_word
-        return "in flight" if is_sending else "waiting for a batch to fill"
+        if is_sending:
+            return "in flight"
+        return "waiting for a batch to fill" if self._queue.led_events else "held for another member"
 
     def _time_shares(self) -> dict[str, float]:
         """Returns the shares of the time since the last look that the busiest dispatcher spent in four ways.

@@ -395,7 +395,7 @@ class Region(_core.RegionFace, Described, MutableMapping[K, V]):
         if not local and core.attributes.feeds_gateways and core.attributes.queue_ids:
             fed = ", ".join(queue_words(id) for id in core.attributes.queue_ids)
             raise IllegalStateError(
-                f"region {self.name!r} feeds {fed}, and clear() sends"
+                f"region {self.name!r} feeds {fed}, and clear() sends them nothing;"
                 " nothing was removed. Use clear(local=True) to empty this site's region alone, or"
                 " remove_all(list(region)) to destroy the entries everywhere"
             )

@@ -169,8 +169,8 @@ static void what_another_member_removed_goes_when_nothing_is_on_its_way(void)
     for (uint64_t n = 1; n <= 6; n++) EXPECT_EQUAL(append_at(n), WAN_OK);
     wan_queue_count(&queue, 0);
     EXPECT_EQUAL(peek(2, records), 2);
-    wan_queue_hear_settled(&queue, 0, 0, 4);
-    wan_queue_hear_settled(&queue, 0, 0, 3);
+    wan_queue_hear_settled(&queue, 0, 0, 4, 0);
+    wan_queue_hear_settled(&queue, 0, 0, 3, 0);
     EXPECT_EQUAL(wan_queue_go_on_settling(&queue, 0, UINT64_MAX), 0);
     EXPECT_EQUAL(wan_queue_remove(&queue, 0, 1), 1);
     EXPECT_EQUAL(wan_queue_go_on_settling(&queue, 0, UINT64_MAX), 0);
@@ -178,7 +178,7 @@ static void what_another_member_removed_goes_when_nothing_is_on_its_way(void)
     EXPECT_EQUAL(wan_queue_go_on_settling(&queue, 0, 3), 2);
     EXPECT_EQUAL(wan_queue_go_on_settling(&queue, 0, UINT64_MAX), 1);
     EXPECT_EQUAL(wan_queue_go_on_settling(&queue, 0, UINT64_MAX), 0);
-    wan_queue_hear_settled(&queue, 0, 0, 7); /* Of events that come later. */
+    wan_queue_hear_settled(&queue, 0, 0, 7, 0); /* Of events that come later. */
     EXPECT_EQUAL(wan_queue_go_on_settling(&queue, 0, UINT64_MAX), 2);
     EXPECT_EQUAL(append_at(7), WAN_OK);
     EXPECT_EQUAL(append_at(8), WAN_OK);
@@ -187,10 +187,26 @@ static void what_another_member_removed_goes_when_nothing_is_on_its_way(void)
     wan_queue_count(&queue, 0);
     EXPECT_EQUAL(peek(8, records), 1);
     wan_queue_rewind(&queue, 0);
-    wan_queue_hear_settled(&queue, 0, 0, 20);
-    wan_queue_set_life(&queue, 0, 2);         /* In another life that means nothing. */
-    wan_queue_hear_settled(&queue, 0, 8, 20); /* That member never had event 8, which is here still. */
+    wan_queue_hear_settled(&queue, 0, 0, 20, 0);
+    wan_queue_set_life(&queue, 0, 2);            /* In another life that means nothing. */
+    wan_queue_hear_settled(&queue, 0, 8, 20, 1); /* That member never had event 8, which is here still. */
     EXPECT_EQUAL(wan_queue_go_on_settling(&queue, 0, UINT64_MAX), 0);
+    close_queue();
+}
+
+static void holes_are_not_waited_for_when_no_image_fills_them(void)
+{
+    uint64_t counted = 9;
+    open_queue(0);
+    EXPECT_EQUAL(wan_queue_feed(&queue, 0, &counted, 1, 0), WAN_OK);
+    EXPECT_EQUAL(append_at(5), WAN_OK); /* 1 to 4 are holes. */
+    wan_queue_hear_settled(&queue, 0, 5, 9, 1);
+    EXPECT_EQUAL(wan_queue_go_on_settling(&queue, 0, UINT64_MAX), 0);
+    wan_queue_hear_settled(&queue, 0, 4, 9, 0); /* An image may bring them. */
+    EXPECT_EQUAL(wan_queue_go_on_settling(&queue, 0, UINT64_MAX), 0);
+    wan_queue_hear_settled(&queue, 0, 4, 9, 1);
+    EXPECT_EQUAL(wan_queue_go_on_settling(&queue, 0, UINT64_MAX), 1);
+    EXPECT(queue.events == 0 && queue.partitions[0].removed == 5);
     close_queue();
 }
 
@@ -1013,6 +1029,7 @@ const test_case queue_tests[] = {
      what_left_a_stream_may_be_told_when_it_and_all_that_replaced_it_counts},
     {"what another member removed goes when nothing is on its way",
      what_another_member_removed_goes_when_nothing_is_on_its_way},
+    {"holes are not waited for when no image fills them", holes_are_not_waited_for_when_no_image_fills_them},
     {"an image fills the holes before what the stream brought",
      an_image_fills_the_holes_before_what_the_stream_brought},
     {"the events of a region move into its streams, and what is on its way stays readable",

@@ -77,6 +77,7 @@ cdef void settled_hear(region_core *core, const wan_lane_settled *item) noexcept
     cdef gateway_queue *gateway
     cdef uint64_t through = item.through
     cdef uint32_t n
+    cdef bint whole
     if item.bucket >= core.tail.bucket_count:
         return
     at = &core.tail.buckets[item.bucket]
@@ -90,8 +91,9 @@ cdef void settled_hear(region_core *core, const wan_lane_settled *item) noexcept
         gateway = <gateway_queue *>feeds.items[n].owner
         if gateway.sender != item.sender:
             continue
+        whole = at.role != WAN_TAIL_LEARNER and item.after <= at.last
         wan_lock_take(&gateway.lock)
-        wan_queue_hear_settled(&gateway.queue, feeds.items[n].first + item.bucket, item.after, through)
+        wan_queue_hear_settled(&gateway.queue, feeds.items[n].first + item.bucket, item.after, through, whole)
         queue_go_on_settling(gateway, feeds.items[n].first + item.bucket)
         wan_lock_release(&gateway.lock)
     wan_lock_release(&at.lock)
