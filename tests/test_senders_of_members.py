@@ -133,6 +133,7 @@ def test_nothing_is_lost_when_a_member_is_killed_amid_puts(tmp_path, parallel, r
         both.balance()
 
 
+@pytest.mark.long
 @pytest.mark.whole
 @pytest.mark.parametrize(("parallel", "region"), WAYS)
 def test_nothing_is_lost_when_one_of_two_remote_members_is_killed_amid_puts(tmp_path, parallel, region):
@@ -153,6 +154,7 @@ def test_nothing_is_lost_when_one_of_two_remote_members_is_killed_amid_puts(tmp_
             assert each.ask("content", "data") == put, name
 
 
+@pytest.mark.long
 @pytest.mark.whole
 @pytest.mark.parametrize(("parallel", "region"), WAYS)
 def test_what_waits_in_the_queue_of_a_member_that_dies_leaves_from_another(tmp_path, parallel, region):
@@ -224,6 +226,7 @@ def test_a_sender_that_is_stopped_on_one_member(tmp_path, parallel, region, firs
         both.wait_empty()
 
 
+@pytest.mark.long
 @pytest.mark.whole
 def test_a_parallel_sender_that_is_stopped_everywhere_leaves_nothing_in_the_copies(tmp_path):
     with sites(tmp_path, PARTITION, parallel=True) as both:
@@ -237,6 +240,7 @@ def test_a_parallel_sender_that_is_stopped_everywhere_leaves_nothing_in_the_copi
         both.wait_remote(900)
 
 
+@pytest.mark.long
 @pytest.mark.whole
 def test_a_serial_sender_that_is_stopped_at_its_primary_goes_on_at_another_and_nothing_waits(tmp_path):
     with sites(tmp_path, REPLICATE) as both:
@@ -290,6 +294,7 @@ def test_a_member_that_holds_events_for_another_one_says_that_it_waits_for_that(
         assert other.sender("ln", "lag")["cause"] == "none"
 
 
+@pytest.mark.long
 @pytest.mark.whole
 def test_a_member_without_entries_sends_nothing_and_its_sender_starts_without_an_error(tmp_path):
     with sites(tmp_path, PARTITION, parallel=True, manual_start=True) as both:
@@ -308,6 +313,7 @@ def test_a_member_without_entries_sends_nothing_and_its_sender_starts_without_an
         both.wait_empty()
 
 
+@pytest.mark.long
 @pytest.mark.whole
 @pytest.mark.parametrize(("parallel", "region"), WAYS)
 def test_senders_stop_on_all_members_at_once_under_load_while_their_sizes_are_read(tmp_path, parallel, region):
@@ -321,6 +327,7 @@ def test_senders_stop_on_all_members_at_once_under_load_while_their_sizes_are_re
         both.balance()
 
 
+@pytest.mark.long
 @pytest.mark.whole
 def test_updates_that_take_each_others_place_do_so_at_the_copies_too(tmp_path):
     with sites(tmp_path, PARTITION, parallel=True, enable_batch_conflation=True) as both:
@@ -360,6 +367,7 @@ def test_a_sender_is_created_alike_on_all_members(tmp_path):
             ny.start_member("c", senders=[made])
 
 
+@pytest.mark.long
 @pytest.mark.whole
 def test_queues_are_cleaned_everywhere_at_once(tmp_path):
     with sites(tmp_path, PARTITION, parallel=True) as both:
@@ -388,6 +396,7 @@ def test_a_filter_is_asked_once_at_the_member_that_leads_the_key(tmp_path):
         assert both.ny.sum_of("ln", "events_filtered") == 500
 
 
+@pytest.mark.long
 @pytest.mark.whole
 @pytest.mark.parametrize(("parallel", "region"), WAYS)
 @pytest.mark.parametrize(("once", "calls"), [(False, 2000), (True, 1000)])
@@ -440,6 +449,7 @@ def test_the_sizes_of_a_parallel_sender_by_member_sum_to_what_was_put(tmp_path):
         assert both.ny.sum_of("ln", "event_queue_size") == 0
 
 
+@pytest.mark.long
 @pytest.mark.whole
 def test_what_copies_hold_is_what_their_primaries_hold_over_a_restart_and_a_new_primary(tmp_path):
     with sites(tmp_path, PARTITION, parallel=True) as both:
@@ -463,6 +473,7 @@ def test_what_copies_hold_is_what_their_primaries_hold_over_a_restart_and_a_new_
         both.wait_empty()
 
 
+@pytest.mark.long
 @pytest.mark.whole
 def test_a_sender_that_is_destroyed_on_one_member_is_gone_there_alone(tmp_path):
     with WanSite(tmp_path, 1, regions=[]) as ny:
