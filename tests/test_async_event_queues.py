@@ -970,6 +970,8 @@ def test_ids_are_unique_among_queues_and_apart_from_those_of_senders(ny):
     ny.cache.create_gateway_sender("ln", remote_distributed_system_id=2)
     with pytest.raises(PywanError, match="AsyncEventQueue_"):
         ny.cache.create_gateway_sender("AsyncEventQueue_x", remote_distributed_system_id=2)
+    queue.stop()  # The sender of the id runs on.
+    queue.start()
     assert ny.cache.async_event_queues() == {"ln": queue} and ny.cache.async_event_queue("ln") is queue
     with pytest.raises(NotFoundError, match="no async event queue 'tk'; it has ln"):
         ny.cache.async_event_queue("tk")

@@ -174,6 +174,7 @@ BEGUN_AGAIN = {
     "member/housekeeper.py": ["`NAME-housekeeping`"],
     "member/process.py": ["`signals`"],
     "region/listening.py": ["`pywan-listeners-REGION`"],
+    "gateway/elsewhere.py": ["`sender-ID-elsewhere`"],
     "site/agent.py": ["`NAME-agent`", "`NAME-agent-asks`"],
     "site/coordinator_driver.py": ["`locator NAME-coordinator`"],
     "site/locator.py": ["`locator NAME-gossip`"],

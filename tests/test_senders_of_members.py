@@ -101,7 +101,7 @@ def wait_copies(site: WanSite, region: dict[str, Any]) -> None:
     """Returns when each bucket of the region has all copies that the members of a site can have."""
     members = len(site.living())
     copies = members if region["type"] == "REPLICATE" else min(members, 1 + region["redundant_copies"])
-    if copies > 1:
+    if members > 1:
         site.wait_shared("data", 113 if region["type"] == "REPLICATE" else region["total_num_buckets"], copies)
 
 

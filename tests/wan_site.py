@@ -73,8 +73,10 @@ class WanSite(SiteOfProcesses):
 
         def is_whole() -> bool:
             counts = [each.ask("sharing", region) for each in self.living().values()]
-            led, follows = (sum(each.get(what, 0) for each in counts) for what in ("primary", "copies"))
-            return led == buckets and follows == buckets * (copies - 1)
+            led, follows, learns = (
+                sum(each.get(what, 0) for each in counts) for what in ("primary", "copies", "learning")
+            )
+            return led == buckets and follows == buckets * (copies - 1) and not learns
 
         eventually(is_whole, what=f"{copies} copies of each bucket of {region}")
 

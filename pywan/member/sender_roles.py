@@ -168,7 +168,8 @@ class SenderRoles:
 
     def stopped(self, made: QueueAttributes) -> None:
         """The sender runs here no more: another member where it runs becomes primary."""
-        if made.id not in self._running:
+        # A queue with a listener may have the id of a sender.
+        if not is_shared_sender(made) or made.id not in self._running:
             return
         assert isinstance(made, SenderAttributes)
         self._running.discard(made.id)
