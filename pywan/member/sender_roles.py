@@ -21,7 +21,6 @@ from pywan.config.values import to_int
 from pywan.coordination.tables import (
     ROLE_PREFIX,
     SENDERS_TEXT_MAX,
-    BucketKey,
     Incarnation,
     RegionAttributes as SharedAttributes,
 )
@@ -92,6 +91,7 @@ class RoleSharing(Protocol):
     def take_part(self, region: MemberRegion, is_decided: bool) -> None: ...
     def take_no_part(self, name: str) -> None: ...
     def kept_elsewhere(self, id: str) -> int: ...
+    def sender_primary(self, id: str) -> Incarnation | None: ...
 
 
 class RoleAgent(Protocol):
@@ -179,7 +179,7 @@ class SenderRoles:
 
     def is_primary(self, made: QueueAttributes) -> bool:
         """Whether this member sends the events of a sender that runs here."""
-        return made.parallel or not is_shared_sender(made) or self.primary(made.id) == self._agent.me
+        return made.parallel or not is_shared_sender(made) or self._sharing.sender_primary(made.id) == self._agent.me
 
     def kept_elsewhere(self, made: QueueAttributes) -> int:
         """Returns how many events of the sender's queue another member has too."""
@@ -197,8 +197,3 @@ class SenderRoles:
                     )
                     total += to_int(reply.get("local_queue_size"), "local_queue_size", 0, 1 << 62)
         return total
-
-    def primary(self, id: str) -> Incarnation | None:
-        """Returns the primary of a serial sender. None: it runs nowhere, or that is not decided yet."""
-        bucket = self._agent.tables.buckets.get(BucketKey(role_name(id), 0))
-        return None if bucket is None else bucket.primary

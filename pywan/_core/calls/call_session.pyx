@@ -927,15 +927,7 @@ cdef class CallSession(Session):
         if call.flags & WAN_CALL_REPEAT and region.tail == NULL:
             return self.fail(call, WAN_ANSWER_IN_DOUBT, b"ConnectivityError", NOT_REMEMBERED, 0)
         while done < call.count:
-            while fetch.noted < min(done + 2 * <uint64_t>WAN_FETCH_STEP, call.count + <uint64_t>WAN_FETCH_STEP):
-                record = <const wan_record *>fetch_at
-                if fetch.noted < call.count:
-                    wan_fetch_next(&region.table, &fetch,
-                                   wan_key_hash(wan_record_key(record), record.key_length, record.key_form),
-                                   record.key_length + record.value_length, 1)
-                    fetch_at += wan_record_length(record)
-                else:
-                    wan_fetch_next(&region.table, &fetch, 0, 0, 0)
+            fetch_ahead(region, &fetch, &fetch_at, done, call.count)
             record = <const wan_record *>record_at
             prepare(region, record, &change, &from_)
             attempt_of(call, &from_.attempt)
@@ -1006,15 +998,7 @@ cdef class CallSession(Session):
         if call.flags & WAN_CALL_MARKS:
             marks = <const uint64_t *>(record_at + call.length - wan_call_marks_bytes(call.count))
         for n in range(call.count):
-            while fetch.noted < min(n + 2 * <uint64_t>WAN_FETCH_STEP, call.count + <uint64_t>WAN_FETCH_STEP):
-                record = <const wan_record *>fetch_at
-                if fetch.noted < call.count:
-                    wan_fetch_next(&region.table, &fetch,
-                                   wan_key_hash(wan_record_key(record), record.key_length, record.key_form),
-                                   record.key_length + record.value_length, 1)
-                    fetch_at += wan_record_length(record)
-                else:
-                    wan_fetch_next(&region.table, &fetch, 0, 0, 0)
+            fetch_ahead(region, &fetch, &fetch_at, n, call.count)
             record = <const wan_record *>record_at
             record_at += wan_record_length(record)
             hash = wan_key_hash(wan_record_key(record), record.key_length, record.key_form)
@@ -1392,3 +1376,19 @@ cdef void prepare(region_core *region, const wan_record *record, wan_change *cha
     origin_from_record(from_, record, False)
     from_.site = region.site
     from_.recipient_count = 0
+
+
+cdef void fetch_ahead(const region_core *region, wan_fetch *fetch, const uint8_t **at, uint64_t done,
+                      uint64_t count) noexcept nogil:
+    """Fetches the keys of records of a call that come behind the first `done` ones. `at`: the next record that was not
+    noted; it goes on."""
+    cdef const wan_record *record
+    while fetch.noted < min(done + 2 * <uint64_t>WAN_FETCH_STEP, count + <uint64_t>WAN_FETCH_STEP):
+        record = <const wan_record *>at[0]
+        if fetch.noted < count:
+            wan_fetch_next(&region.table, fetch,
+                           wan_key_hash(wan_record_key(record), record.key_length, record.key_form),
+                           record.key_length + record.value_length, 1)
+            at[0] += wan_record_length(record)
+        else:
+            wan_fetch_next(&region.table, fetch, 0, 0, 0)
