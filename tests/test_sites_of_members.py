@@ -55,6 +55,10 @@ class Source:
     def waiting(self) -> int:
         return sum(sender.queue_size for sender in self.senders)
 
+    @property
+    def sent_again(self) -> int:
+        return sum(sender.stats["possible_duplicates_sent"] for sender in self.senders)
+
     def close(self) -> None:
         self.cache.close()
         self.locator.stop()
@@ -119,7 +123,8 @@ def test_all_members_have_what_another_site_sends_to_one_of_them(ln: Site, count
         assert_equal(source, members)
         counts = members[0].ask("received")
         assert counts["events_received"] == 2 * (10_000 + 1000 + 100)
-        assert counts["conflicts_lost"] == 0 and counts["exceptions_occurred"] == 0
+        # Buckets may move meanwhile, and then a batch may come twice.
+        assert counts["conflicts_lost"] <= source.sent_again and counts["exceptions_occurred"] == 0
 
 
 @pytest.mark.long

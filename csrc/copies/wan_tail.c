@@ -700,6 +700,14 @@ wan_status wan_tail_forget(wan_tail *tail, uint32_t number, uint64_t caller)
     return WAN_OK;
 }
 
+/* What became of a change, as wan_tail_wait returns it. A handover in order must not make its callers ask again, so
+ * what counted before is known for one era more. */
+static wan_status became_of(const wan_tail_bucket *bucket, uint64_t era, uint64_t sequence)
+{
+    if (bucket->era == era) return bucket->counted >= sequence ? WAN_OK : WAN_EMPTY;
+    return bucket->era == era + 1 && bucket->counted_before >= sequence ? WAN_OK : WAN_ELSEWHERE;
+}
+
 wan_status wan_tail_wait(wan_tail *tail, uint32_t number, uint64_t era, uint64_t sequence, uint32_t timeout_ms)
 {
     wan_tail_bucket *bucket = &tail->buckets[number];
@@ -708,7 +716,12 @@ wan_status wan_tail_wait(wan_tail *tail, uint32_t number, uint64_t era, uint64_t
         /* The era is read last: a later era may have other changes under the same sequence. */
         uint32_t seen = __atomic_load_n(&bucket->changed, __ATOMIC_ACQUIRE);
         int counts = load(&bucket->counted) >= sequence;
-        if (load(&bucket->era) != era) return WAN_ELSEWHERE;
+        if (load(&bucket->era) != era) {
+            wan_lock_take(&bucket->lock);
+            const wan_status status = became_of(bucket, era, sequence);
+            wan_lock_release(&bucket->lock);
+            return status;
+        }
         if (counts) return WAN_OK;
         uint64_t now = wan_monotonic_us();
         if (!until) until = now + (uint64_t)timeout_ms * 1000;
@@ -737,12 +750,10 @@ uint32_t wan_tail_made_with(wan_tail *tail, uint32_t number, uint64_t sequence, 
 wan_status wan_tail_shelve(wan_tail *tail, uint32_t number, wan_shelved *shelved)
 {
     wan_tail_bucket *bucket = &tail->buckets[number];
-    wan_status status = WAN_EMPTY;
     shelved->is_waiting = 0;
     wan_lock_take(&bucket->lock);
-    if (bucket->era != shelved->era) status = WAN_ELSEWHERE;
-    else if (bucket->counted >= shelved->sequence) status = WAN_OK;
-    else { /* Most come in the order of their sequences, so the search for the place begins at the end. */
+    const wan_status status = became_of(bucket, shelved->era, shelved->sequence);
+    if (status == WAN_EMPTY) { /* Most come in the order of their sequences, so the search for the place begins at the end. */
         wan_shelved *before = bucket->last_shelved;
         while (before && before->sequence > shelved->sequence) before = before->before;
         shelved->before = before;
@@ -831,6 +842,7 @@ void wan_tail_set_role(wan_tail *tail, uint32_t number, uint8_t role, uint64_t l
             copy->behind_us = 0;
         }
     if (bucket->life != life || is_new_image || role == WAN_TAIL_ABSENT || (leads(before) && !leads(role))) {
+        bucket->counted_before = leads(before) ? bucket->counted : 0;
         store(&bucket->era, bucket->era + 1);
         if (bucket->life != life || is_new_image || role == WAN_TAIL_ABSENT) bucket->thin_count = 0;
     }

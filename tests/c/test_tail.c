@@ -1027,6 +1027,28 @@ static void what_is_shelved_is_ready_when_the_era_is_another_one(void)
     end(&all);
 }
 
+static void what_counted_before_a_handover_is_known_after_it(void)
+{
+    tails all;
+    begin(&all, WAN_TAIL_PRIMARY);
+    wan_waker owner = {.wake_file = -1};
+    set_copies(&all, &waited, 1);
+    put(&all, 64, 1);
+    put(&all, 64, 2);
+    const uint64_t era = all.bucket->era;
+    acknowledge(&all, 0, 1);
+    wan_shelved counted = waiting_for(&all, &owner, 1), other = waiting_for(&all, &owner, 2);
+    wan_tail_set_role(&all.tail, BUCKET, WAN_TAIL_COPY, LIFE, EPOCH + 1, 0);
+    EXPECT_EQUAL(wan_tail_wait(&all.tail, BUCKET, era, 1, 0), WAN_OK);
+    EXPECT_EQUAL(wan_tail_shelve(&all.tail, BUCKET, &counted), WAN_OK);
+    EXPECT_EQUAL(wan_tail_wait(&all.tail, BUCKET, era, 2, 0), WAN_ELSEWHERE);
+    EXPECT_EQUAL(wan_tail_shelve(&all.tail, BUCKET, &other), WAN_ELSEWHERE);
+    wan_tail_set_role(&all.tail, BUCKET, WAN_TAIL_ABSENT, LIFE, EPOCH + 2, 0);
+    EXPECT_EQUAL(wan_tail_wait(&all.tail, BUCKET, era, 1, 0), WAN_ELSEWHERE); /* It is too long ago. */
+    EXPECT_EQUAL(wan_tail_wait(&all.tail, BUCKET, era + 1, 1, 0), WAN_ELSEWHERE); /* Of a copy nothing is kept. */
+    end(&all);
+}
+
 const test_case tail_tests[] = {
     {"without copies a change counts at once, and nothing is kept",
      without_copies_a_change_counts_at_once_and_nothing_is_kept},
@@ -1067,6 +1089,7 @@ const test_case tail_tests[] = {
      each_lane_is_woken_once_for_what_is_settled_until_it_has_told_that},
     {"a lane at rest is run by the thread that waits, and woken for all others",
      a_lane_at_rest_is_run_by_the_thread_that_waits_and_woken_for_all_others},
+    {"what counted before a handover is known after it", what_counted_before_a_handover_is_known_after_it},
     {"whoever waits hears that the era is another one", whoever_waits_hears_that_the_era_is_another_one},
     {"each attempt of a call is asked what became of the call before",
      each_attempt_of_a_call_is_asked_what_became_of_the_call_before},
