@@ -378,6 +378,15 @@ wan_status wan_tail_reserve(wan_tail *tail, uint32_t bucket, uint64_t length, co
  * of the key, WAN_NO_SHARD or WAN_TAIL_ALL_SHARDS. */
 uint64_t wan_tail_commit(wan_tail *tail, wan_tail_reservation *room, uint32_t shard);
 void wan_tail_cancel(wan_tail_reservation *room);
+/* Changes of one bucket under one hold of its lock. `wan_tail_reserve` begins with the first one. For each,
+ * `commit_next` says that its entry is written and makes it the newest, or nothing is called if it was not made.
+ * `reserve_next` makes room for another one; statuses as for wan_tail_recall, with WAN_OK in place of WAN_EMPTY. What
+ * it refuses changes nothing, and the hold goes on. `commit_end` does for all of them what wan_tail_commit does behind
+ * its sequence, once. `before`: the sequence of the newest change when the hold began. Returns through which sequence
+ * changes count. */
+wan_status wan_tail_reserve_next(const wan_attempt *attempt, uint64_t length, wan_tail_reservation *room);
+uint64_t wan_tail_commit_next(wan_tail *tail, wan_tail_reservation *room, uint32_t shard);
+uint64_t wan_tail_commit_end(wan_tail *tail, wan_tail_reservation *room, uint64_t before);
 /* Runs a lane on which a change leaves, if one rests, as `wan_lane_state.run`. Other lanes of the bucket that rest are
  * woken. The caller holds no lock. */
 void wan_tail_run_lane(const wan_lane_wait *wait);

@@ -145,6 +145,9 @@ cdef extern from "copies/wan_tail.h" nogil:
                                 wan_tail_reservation *room)
     uint64_t wan_tail_commit(wan_tail *tail, wan_tail_reservation *room, uint32_t shard)
     void wan_tail_cancel(wan_tail_reservation *room)
+    wan_status wan_tail_reserve_next(const wan_attempt *attempt, uint64_t length, wan_tail_reservation *room)
+    uint64_t wan_tail_commit_next(wan_tail *tail, wan_tail_reservation *room, uint32_t shard)
+    uint64_t wan_tail_commit_end(wan_tail *tail, wan_tail_reservation *room, uint64_t before)
     void wan_tail_run_lane(const wan_lane_wait *wait)
     void wan_lane_wake(wan_lane_state *state)
     wan_status wan_tail_recall(wan_tail *tail, uint32_t bucket, const wan_attempt *attempt, wan_recalled *recalled,
