@@ -677,11 +677,9 @@ uint64_t wan_tail_commit(wan_tail *tail, wan_tail_reservation *room, uint32_t sh
     return sequence;
 }
 
-wan_status wan_tail_reserve_next(const wan_attempt *attempt, uint64_t length, wan_tail_reservation *room)
+wan_status wan_tail_reserve_next(wan_tail_reservation *room, uint64_t length)
 {
-    const wan_first_answer *first;
-    const wan_status status = attempt ? recall(room->bucket, attempt, &room->recalled, &first) : WAN_EMPTY;
-    return status == WAN_EMPTY ? make_room(room->bucket, length, room) : status;
+    return make_room(room->bucket, length, room);
 }
 
 uint64_t wan_tail_commit_next(wan_tail *tail, wan_tail_reservation *room, uint32_t shard)
@@ -1008,11 +1006,6 @@ void wan_tail_followed(wan_tail *tail, wan_tail_reservation *room, const wan_tai
     store(&bucket->last, bucket->last + 1);
     remember(bucket, entry, bucket->last);
     note_change(tail, bucket, shard, bucket->last);
-}
-
-wan_status wan_tail_follow_next(wan_tail_reservation *room, const wan_tail_entry *entry)
-{
-    return make_room(room->bucket, entry->length, room);
 }
 
 void wan_tail_follow_end(wan_tail *tail, wan_tail_reservation *room)

@@ -368,6 +368,9 @@ static inline void wan_fetch_next(const wan_table *table, wan_fetch *fetch, uint
 }
 
 /* The hash of the key of a row that was noted, one of the last WAN_FETCH_KEPT. */
-static inline uint64_t wan_fetch_hash(const wan_fetch *fetch, uint32_t row) { return fetch->hashes[row % WAN_FETCH_KEPT]; }
+static inline uint64_t wan_fetch_hash(const wan_fetch *fetch, uint32_t row)
+{
+    return fetch->hashes[row % WAN_FETCH_KEPT];
+}
 
 #endif

@@ -225,7 +225,7 @@ static uint64_t put_together(tails *all, uint32_t count, uint64_t content)
     wan_tail_reservation room;
     EXPECT_EQUAL(wan_tail_reserve(&all->tail, BUCKET, 64, NULL, &room), WAN_OK);
     for (uint32_t n = 0; n < count; n++) {
-        if (n) EXPECT_EQUAL(wan_tail_reserve_next(NULL, 64, &room), WAN_OK);
+        if (n) EXPECT_EQUAL(wan_tail_reserve_next(&room, 64), WAN_OK);
         EXPECT_EQUAL(room.sequence, before + n + 1);
         write_entry(room.at, 64, content + n);
         EXPECT_EQUAL(wan_tail_commit_next(&all->tail, &room, SHARD), before + n + 1);
@@ -255,7 +255,7 @@ static void changes_under_one_hold_count_together_and_wake_a_lane_once(void)
     end(&all);
 }
 
-static void a_hold_without_a_change_leaves_nothing_and_one_that_refuses_a_change_keeps_those_before_it(void)
+static void a_hold_without_a_change_leaves_nothing_and_one_with_a_change_that_is_not_made_keeps_the_others(void)
 {
     tails all;
     wan_tail_reservation room;
@@ -272,13 +272,14 @@ static void a_hold_without_a_change_leaves_nothing_and_one_that_refuses_a_change
     *(wan_tail_entry *)room.at = (wan_tail_entry){.length = 64, .flags = WAN_TAIL_REMEMBERED | WAN_TAIL_ROW};
     *wan_tail_entry_call((wan_tail_entry *)room.at) = attempt.call;
     EXPECT_EQUAL(wan_tail_commit_next(&all.tail, &room, SHARD), 1);
-    EXPECT_EQUAL(wan_tail_reserve_next(&attempt, 64, &room), WAN_MADE_BEFORE); /* The same row again. */
-    EXPECT_EQUAL(room.recalled.sequence, 1);
-    attempt.row = 1;
-    EXPECT_EQUAL(wan_tail_reserve_next(&attempt, 64, &room), WAN_OK);
+    EXPECT_EQUAL(wan_tail_reserve_next(&room, 64), WAN_OK);
     EXPECT_EQUAL(wan_tail_commit_end(&all.tail, &room, 0), 0); /* That one was not made. */
     EXPECT(has_work(&all, waited.lane) && all.bucket->last == 1);
     EXPECT_EQUAL(all.bucket->changes.used - all.bucket->changes.start, 64);
+    EXPECT_EQUAL(wan_tail_reserve(&all.tail, BUCKET, 64, &attempt, &room), WAN_MADE_BEFORE);
+    attempt.row = 1;
+    EXPECT_EQUAL(wan_tail_reserve(&all.tail, BUCKET, 64, &attempt, &room), WAN_OK);
+    wan_tail_cancel(&room);
     EXPECT_EQUAL(put(&all, 64, 2), 2);
     end(&all);
 }
@@ -1130,8 +1131,8 @@ const test_case tail_tests[] = {
      a_sole_copy_that_was_stopped_over_its_silence_limit_keeps_the_change_until_it_counts},
     {"changes under one hold count together, and wake a lane once",
      changes_under_one_hold_count_together_and_wake_a_lane_once},
-    {"a hold without a change leaves nothing, and one that refuses a change keeps those before it",
-     a_hold_without_a_change_leaves_nothing_and_one_that_refuses_a_change_keeps_those_before_it},
+    {"a hold without a change leaves nothing, and one with a change that is not made keeps the others",
+     a_hold_without_a_change_leaves_nothing_and_one_with_a_change_that_is_not_made_keeps_the_others},
     {"the stream of a learner has all that a copy in sync may lack",
      the_stream_of_a_learner_has_all_that_a_copy_in_sync_may_lack},
     {"another transfer of a lane is another learner", another_transfer_of_a_lane_is_another_learner},

@@ -957,7 +957,7 @@ cdef class CallSession(Session):
                 record = next_record(record)
                 if status == WAN_SLOW:      # The callbacks have made it, and its change counts.
                     continue
-                if group.changes[n].recalled:       # An earlier attempt of this call has made the row, and those before.
+                if group.changes[n].recalled:       # An earlier attempt of this call has made it, and those before.
                     applied = group.changes[n].recalled
                 else:
                     applied += group.outcomes[n] <= WAN_DESTROYED

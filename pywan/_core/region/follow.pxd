@@ -287,7 +287,7 @@ cdef inline wan_status region_follow_changes(region_core *region, uint32_t bucke
             n += 1
             if n == group.count:
                 break
-            status = wan_tail_follow_next(&room, entries.entry)
+            status = wan_tail_reserve_next(&room, entries.entry.length)
         if has_events:
             follow_hold_queues(region, False)
         wan_tail_follow_end(region.tail, &room)

@@ -31,7 +31,7 @@ cdef struct records_ahead:
 
 
 cdef struct change_group:
-    # Changes of one bucket, none of which is conditional.
+    # Changes of one bucket, none of which is conditional: rows of one call, or changes that nobody repeats.
     uint32_t first, count       # Those before `first` are done. The caller moves it.
     wan_change changes[CHANGES_PER_HOLD]
     origin origins[CHANGES_PER_HOLD]
@@ -87,8 +87,8 @@ cdef inline uint32_t region_change_group(region_core *region, uint32_t bucket, c
 
 cdef inline uint32_t group_step(region_core *region, uint32_t bucket, change_group *group, uint32_t count,
                                 records_ahead *ahead) noexcept nogil:
-    """The part of `region_change_group` for `count` changes, under the entry locks, which keep the attachment, its queues and their files.
-    The fetches go on under the locks, because an atomic operation would wait for them."""
+    """The part of `region_change_group` for `count` changes, under the entry locks, which keep the attachment, its
+    queues and their files. The fetches go on under the locks, because an atomic operation would wait for them."""
     cdef attachment *attached = region.attached
     cdef put_step step
     cdef wan_change *change
@@ -117,7 +117,7 @@ cdef inline uint32_t group_step(region_core *region, uint32_t bucket, change_gro
             group_hold_queues(attached, True)
         elif bytes > CHANGE_BYTES_PER_HOLD:
             break
-        elif wan_tail_reserve_next(remembered_attempt(from_), length, &step.room) != WAN_OK:
+        elif wan_tail_reserve_next(&step.room, length) != WAN_OK:
             break
         if ahead != NULL:
             records_fetch(region, ahead)
