@@ -21,7 +21,7 @@ LOCAL = ("localhost", "127.0.0.1")
 
 
 def now() -> datetime.datetime:
-    return datetime.datetime.now(datetime.timezone.utc)
+    return datetime.datetime.now(datetime.UTC)
 
 
 def new_key(kind: str = "ec", bits: int = 256) -> Any:
@@ -105,7 +105,6 @@ class Authority:
         key: Any = None,
         with_chain: bool = True,
         signs_itself: bool = False,
-        hash: Any = hashes.SHA256(),
     ) -> Made:
         key = key or new_key()
         issuer = _name(name) if signs_itself else self.made.certificate.subject
@@ -122,7 +121,7 @@ class Authority:
         )
         if hosts:
             builder = builder.add_extension(x509.SubjectAlternativeName([_general(h) for h in hosts]), critical=False)
-        signed = builder.sign(key if signs_itself else self.made.key, hash)
+        signed = builder.sign(key if signs_itself else self.made.key, hashes.SHA256())
         return Made(signed, key, self._chain if with_chain else ())
 
     def revoked(self, *certificates: Made) -> bytes:

@@ -74,7 +74,7 @@ def _make(sites: Sequence[str], hosts: Sequence[str], days: int) -> dict[str, tu
         from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
     except ImportError:
         raise ConfigurationError(f"certificates make: {_EXTRA}") from None
-    now = datetime.datetime.now(datetime.timezone.utc)
+    now = datetime.datetime.now(datetime.UTC)
 
     def name_of(text: str) -> Any:
         return x509.Name(
