@@ -26,6 +26,7 @@ _NOT_BELIEVED = {
     66: "its key is weak; give that end one with RSA of 2048 bits or more, or EC of 224 or more",
     67: "the key of its authority is weak; that authority needs one with RSA of 2048 bits or more",
     68: "its signature is weak (SHA-1 or older); give that end one with SHA-256",
+    79: "what signed it is no authority",  # As 24, since OpenSSL 3.
 }
 
 # What the other end tells, by the end of the name that OpenSSL gives.
