@@ -227,8 +227,9 @@ class Gate:
     """
 
     def __init__(self, links: Links, protocols: Mapping[bytes, str]) -> None:
-        self._links, self._protocols = links, protocols
-        self._speaks_tls = any(links.is_encrypted(component) for component in protocols.values())
+        self._links = links
+        self._encrypted = {first for first, component in protocols.items() if links.is_encrypted(component)}
+        self._is_all_encrypted = self._encrypted == set(protocols)
 
     def first_bytes(self, connection: Connection) -> bytes:
         """Returns the bytes that tell the protocol. Empty: the connection ended before it sent any.
@@ -237,13 +238,17 @@ class Gate:
         to be one.
         """
         first = _first_bytes(connection)
-        if self._speaks_tls and first[:1] == _HANDSHAKE:
+        if not self._encrypted or not first:
+            return first
+        if first[:1] == _HANDSHAKE:
             self._shake_hands(connection, first)
             return _first_bytes(connection)
-        if self._speaks_tls and first and self._links.is_encrypted(self._protocols.get(first, "")):
+        if first in self._encrypted:
             _tell_refusal(connection, first)
-            raise ConnectivityError("it does not speak TLS, and this port demands it")
-        return first
+        elif not self._is_all_encrypted:
+            return first
+        sockets.shut(connection.sock)  # Nothing else is said.
+        raise ConnectivityError("it does not speak TLS, and this port demands it")
 
     def _shake_hands(self, connection: Connection, first: bytes) -> None:
         sock = connection.sock
@@ -295,7 +300,6 @@ def _tell_refusal(connection: Connection, first: bytes) -> None:
         else:
             sock.sendall(between_members.encode_answer(first, _REFUSED))
     _linger(connection)
-    sockets.shut(sock)
 
 
 def _linger(connection: Connection) -> None:
