@@ -3,6 +3,7 @@ of it."""
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import datetime
 import logging
@@ -11,6 +12,7 @@ import socket
 import ssl
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -450,3 +452,25 @@ def test_a_site_over_tls(good):
             )
         with pytest.raises(pywan.NoLocatorError, match="this port speaks TLS only"):
             pywan.Cache("plain", locators=str(locator.address), join_timeout=1.0)
+
+
+def test_all_of_the_package_connects_and_listens_as_links_say():
+    """Whoever forgot it would speak plainly."""
+    root = Path(pywan.__file__).parent
+    wrong = []
+    for path in sorted(root.rglob("*.py")):
+        place = path.relative_to(root)
+        if place.parts[0] in ("transport", "testing"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.Call):
+                continue
+            name = ast.unparse(node.func)
+            given = {keyword.arg for keyword in node.keywords}
+            if (name in ("call_once", "ControlClient") and "way" not in given) or (
+                name in ("ControlServer", "GatewayReceiver") and "gate" not in given
+            ):
+                wrong.append(f"{place}:{node.lineno}: {name}")
+            if name in ("sockets.connect", "Links.connect") or (name == "connect" and place.name == "client.py"):
+                wrong.append(f"{place}:{node.lineno}: {name}")
+    assert not wrong, "\n".join(wrong)
