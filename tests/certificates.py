@@ -137,10 +137,17 @@ def contexts(
 ) -> tuple[ssl.SSLContext, ssl.SSLContext]:
     """The contexts of the end that connects and of the other one. Each shows this certificate, believes what the
     authority has signed, and speaks this version alone."""
+    return contexts_of_files(authority.file, mine.certificate_file, mine.key_file, version)
+
+
+def contexts_of_files(
+    authority: Path, certificate: Path, key: Path, version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3
+) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """As `contexts`, from their files."""
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     for each in made:
         each.verify_mode = ssl.CERT_REQUIRED
         each.minimum_version = each.maximum_version = version
-        each.load_verify_locations(authority.file)
-        each.load_cert_chain(mine.certificate_file, mine.key_file)
+        each.load_verify_locations(authority)
+        each.load_cert_chain(certificate, key)
     return made
