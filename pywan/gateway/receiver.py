@@ -23,6 +23,7 @@ from pywan.gateway.floors import SourceFloors
 from pywan.protocol import gateway
 from pywan.stats import receiver_statistics
 from pywan.transport import data
+from pywan.transport.links import OPEN_GATE, Gate
 from pywan.transport.openings import Acceptor, Connection
 from pywan.transport.sockets import listen, reachable_address
 
@@ -52,6 +53,7 @@ class GatewayReceiver(Described):
         site: int,
         member_name: str,
         member_id: int,
+        gate: Gate = OPEN_GATE,
         bind_address: str,
         memory: AppliedMemory,
         floors: SourceFloors,
@@ -61,7 +63,8 @@ class GatewayReceiver(Described):
     ) -> None:
         """Internal: `find_region(name)` returns the MemberRegion to apply to, or None. `peers()` returns addresses in
         the direction of the senders. `on_change(receiver)` is called when the receiver starts or stops, and when its
-        number of connections changes; the locators balance senders by it."""
+        number of connections changes; the locators balance senders by it. `gate` takes connections in."""
+        self._gate = gate
         self.attributes = attributes
         self._site, self._member_name, self._member_id = site, member_name, member_id
         self._bind_address = attributes.bind_address or bind_address
@@ -226,7 +229,7 @@ class GatewayReceiver(Described):
                         f"{hello.sender}@{hello.member} (site {hello.site}, dispatcher {hello.dispatcher})"
                     )
                 self._on_change(self)
-                outcome = session.run(connection.sock.fileno(), self.attributes.maximum_time_between_pings)
+                outcome = session.run(connection.sock, self.attributes.maximum_time_between_pings)
             if outcome not in ("closed", "stopped") and self._repeats.is_due(f"{hello.site} {hello.sender}: {outcome}"):
                 connection.warning(
                     "gateway receiver: connection of sender %s of site %d from %s given up: %s",
@@ -257,8 +260,9 @@ class GatewayReceiver(Described):
 
     def _receive_hello(self, connection: Connection) -> gateway.SenderHello:
         """Returns the first message of a sender. ProtocolError if the sender is of this site, or wants another one."""
+        first = self._gate.first_bytes(connection)
         connection.sock.settimeout(connection.time_left())
-        hello = data.receive_message(connection.sock, gateway.SenderHello)
+        hello = data.receive_message(connection.sock, gateway.SenderHello, first=first)
         if hello.site == self._site:
             raise ProtocolError(
                 f"sender {hello.sender!r} is of this very site {self._site}; a site does not send to itself"

@@ -32,6 +32,7 @@ from pywan.errors import (
 from pywan.forks import of_one_process
 from pywan.protocol.members import MIN_LEASE_MS, check_profile, check_receiver, check_servers
 from pywan.transport.control import ControlClient, call_once
+from pywan.transport.links import PLAIN, Way
 
 log = logging.getLogger("pywan.membership")
 
@@ -78,6 +79,7 @@ class Membership:
         *,
         on_reconnect: Callable[[Address], None] | None = None,
         heartbeat_s: float = HEARTBEAT_S,
+        way: Way = PLAIN.locator,
     ) -> None:
         self._configured = parse_locators(locators)
         if not self._configured:
@@ -85,6 +87,7 @@ class Membership:
                 f"member {profile.get('name')}: no locators are given; set locators, for example 127.0.0.1[10334]"
             )
         self._on_reconnect = on_reconnect
+        self._way = way  # Connects to locators.
         self._heartbeat_s = heartbeat_s
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
@@ -357,7 +360,7 @@ class Membership:
         if left <= 0:
             return None
         try:
-            return call_once(address, op, timeout=left, **fields)
+            return call_once(address, op, timeout=left, way=self._way, **fields)
         except PywanError as error:
             log.debug("member %s: %s at %s: %s", self.name, op, address, error)
             return None
@@ -423,7 +426,7 @@ class _Link:
         self._digest = ""
         self._heartbeat_s = owner._heartbeat_s  # It is shorter if the locator's lease is short.
         self._was_joined = False
-        self._client = ControlClient(address, REQUEST_TIMEOUT_S, what="locator")
+        self._client = ControlClient(address, REQUEST_TIMEOUT_S, what="locator", way=owner._way)
         self.thread = EssentialThread(self._run, name=f"{owner.name}-locator-{address}")
 
     @property
@@ -444,6 +447,7 @@ class _Link:
                     self.address,
                     "member-leave",
                     timeout=LEAVE_TIMEOUT_S,
+                    way=self._owner._way,
                     name=self._owner.name,
                     member_id=self._owner.member_id,
                     nonce=self._nonce,
