@@ -21,11 +21,13 @@ from pywan.base.nonces import draw_nonce
 from pywan.base.threads import EssentialThread, Thread, told_error
 from pywan.coordination.claims import Claim, claim_of
 from pywan.errors import (
+    AuthenticationError,
     ConfigurationError,
     ConnectivityError,
     IllegalStateError,
     IncompatibleSystemError,
     NoLocatorError,
+    NotAuthorizedError,
     ProtocolError,
     PywanError,
 )
@@ -182,6 +184,8 @@ class Membership:
         for link in links:
             if isinstance(link.error, (IllegalStateError, ConfigurationError)):
                 return link.error
+            if isinstance(link.error, (AuthenticationError, NotAuthorizedError)):
+                return type(link.error)(f"member {self.name}: locator {link.address}: {link.error}")
         reasons = "; ".join(str(link.error or f"{link.address}: no answer yet") for link in links)
         return NoLocatorError(
             f"member {self.name}: no locator answers at {', '.join(str(link.address) for link in links)} ({reasons})"
@@ -255,8 +259,8 @@ class Membership:
         if known:
             return list(known)
         deadline = time.monotonic() + timeout
-        for address, until in _with_deadlines(self._own_locators(), deadline):
-            reply = self._ask(address, until, "remote-locators", distributed_system_id=distributed_system_id)
+        wanted = {"distributed_system_id": distributed_system_id}
+        for address, reply in self._answers(self._own_locators(), deadline, "remote-locators", **wanted):
             if reply is None:
                 continue
             try:
@@ -330,8 +334,7 @@ class Membership:
         with self._lock:
             self._avoid = {address: until for address, until in self._avoid.items() if until > now}
             addresses.sort(key=lambda address: self._avoid.get(address, 0.0))
-        for address, until in _with_deadlines(addresses, deadline):
-            reply = self._ask(address, until, op, **fields)
+        for address, reply in self._answers(addresses, deadline, op, **fields):
             if reply is not None:
                 yield reply
                 continue
@@ -342,8 +345,7 @@ class Membership:
         """Returns the profiles of the site's live members. NoLocatorError if no locator answers."""
         deadline = time.monotonic() + timeout
         addresses = self._own_locators()
-        for address, until in _with_deadlines(addresses, deadline):
-            reply = self._ask(address, until, "servers")
+        for _, reply in self._answers(addresses, deadline, "servers"):
             if reply is not None:
                 return check_servers(reply)
         raise NoLocatorError(f"member {self.name}: no locator answers at {', '.join(map(str, addresses))}")
@@ -354,13 +356,39 @@ class Membership:
             links = sorted(self._links.values(), key=lambda link: not link.joined)
             return [link.address for link in links] or list(self._configured)
 
+    def _answers(
+        self, addresses: list[Address], deadline: float, op: str, **fields: Any
+    ) -> Iterator[tuple[Address, dict[str, Any] | None]]:
+        """Yields each locator and its answer; None: there is none.
+
+        In the end, AuthenticationError or NotAuthorizedError: none has answered, and one refused this member.
+        """
+        refusal, is_answered = None, False
+        for address, until in _with_deadlines(addresses, deadline):
+            reply = None
+            try:
+                reply = self._ask(address, until, op, **fields)
+            except (AuthenticationError, NotAuthorizedError) as error:
+                refusal = error
+            is_answered = is_answered or reply is not None
+            yield address, reply
+        if refusal is not None and not is_answered:
+            raise refusal
+
     def _ask(self, address: Address, deadline: float, op: str, **fields: Any) -> dict[str, Any] | None:
-        """Returns a locator's reply. None: there is no time left, or it does not answer."""
+        """Returns a locator's reply. None: there is no time left, or it does not answer.
+
+        AuthenticationError, NotAuthorizedError: this member may not ask that.
+        """
         left = deadline - time.monotonic()
         if left <= 0:
             return None
         try:
             return call_once(address, op, timeout=left, way=self._way, **fields)
+        except AuthenticationError as error:
+            raise AuthenticationError(f"locator {address}: {error}") from None
+        except NotAuthorizedError as error:
+            raise NotAuthorizedError(f"locator {address}: {error}") from None
         except PywanError as error:
             log.debug("member %s: %s at %s: %s", self.name, op, address, error)
             return None
