@@ -65,8 +65,8 @@ class DataConnection:
             task: The number of the task in the run.
             timeout: The limit in seconds for this call, and later for each answer of the member.
             ssl: How connections are encrypted, by the names in docs/configuration.md. None: they are not.
-            security: Who the client is, by the names in docs/configuration.md: `{"username": ..., "password_file": ...}`.
-                None: it does not say.
+            security: Who the client is, by the names in docs/configuration.md:
+                `{"username": ..., "password_file": ...}`. None: it does not say.
 
         Returns:
             The connection.

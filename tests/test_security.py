@@ -15,8 +15,7 @@ from pywan.client import DataConnection
 from pywan.errors import AuthenticationError, ConfigurationError, NoLocatorError, NotAuthorizedError, NotFoundError
 from pywan.member.management import ManagementService
 from pywan.protocol import control as wire
-from pywan.security import guard as guards
-from pywan.security import operations
+from pywan.security import guard as guards, operations
 from pywan.security.identity import Identity
 from pywan.security.passwords import hash_of
 from pywan.security.permissions import Permission
@@ -261,14 +260,14 @@ def test_nobody_is_asked_where_nothing_is_configured():
 def test_a_password_goes_over_no_plain_connection_unless_it_is_told_so(site):
     _, cache = site
     plain = Links(identity=Identity("reader", "reader")).cluster
-    with pytest.raises(AuthenticationError, match="is not sent to .* over a connection without TLS; encrypt it"):
+    with pytest.raises(AuthenticationError, match=r"is not sent to .* over a connection without TLS; encrypt it"):
         call_once((cache.host, cache.port), "ping", way=plain)
     assert cache.status()["security"]["failed_tries"] == 0
 
 
 def test_a_member_that_is_nobody_does_not_join(site, people):
     locator, _ = site
-    with pytest.raises(AuthenticationError, match="member two: locator .*: refused: authentication is needed"):
+    with pytest.raises(AuthenticationError, match=r"member two: locator .*: refused: authentication is needed"):
         pywan.Cache("two", locators=str(locator.address), join_timeout=3)
     with pytest.raises(NotAuthorizedError, match="reader lacks the permission CLUSTER:MANAGE"):
         pywan.Cache("two", locators=str(locator.address), join_timeout=3, security=people.options("reader"))
@@ -407,7 +406,7 @@ def test_a_file_that_cannot_be_used_changes_nothing(site, people, caplog):
     people.file.write_text("{")
     eventually(lambda: _works(lambda: ask(cache, "ping", "admin")) and "the users before stay" in caplog.text)
     people.file.chmod(0o644)
-    with pytest.raises(ConfigurationError, match="can be read or written by others .*chmod 600"):
+    with pytest.raises(ConfigurationError, match=r"can be read or written by others .*chmod 600"):
         read_users(people.file)
 
 

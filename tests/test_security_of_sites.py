@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
+import socket
 import threading
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 import pywan
 from made_certificates import Authority, options
-from pywan.errors import AuthenticationError, GatewaySenderConfigurationError
+from pywan import _core
+from pywan.errors import AuthenticationError, GatewaySenderConfigurationError, NotAuthorizedError, ProtocolError
+from pywan.protocol import gateway
 from pywan.security import guard as guards
 from pywan.security.passwords import hash_of
 from pywan.security.users import User, Users, read_users, write_users
 from pywan.testing.waiting import eventually
+from pywan.transport import data
 
 SENDER = {"batch_time_interval": 10, "retry_interval_ms": 100}
 
@@ -45,6 +52,12 @@ def set_password(file, name, password):
 
 
 class Site:
+    """A locator and a member."""
+
+    region: Any
+    sender: Any
+    receiver: Any
+
     def __init__(self, stack, name, id, security, remote="", ssl=None):
         self.locator = stack.enter_context(
             pywan.Locator(
@@ -58,7 +71,7 @@ class Site:
 
 @contextlib.contextmanager
 def one_way(file, *, ny=None, ln=None, ssl=(None, None), **sender):
-    """ny sends to ln. `ny`, `ln`: more options of security."""
+    """The site ny sends to ln. `ny`, `ln`: more options of security."""
     own = {"username": "member", "password": "member", "allow_plaintext": True}
     asks = {"manager": "users-file", "users_file": file}
     with contextlib.ExitStack() as stack:
@@ -78,9 +91,10 @@ def trouble(site):
 
 def test_credentials_that_are_right_deliver(file, tmp_path):
     """The sender has a user of its own, and nothing else of it shows the password."""
-    with one_way(
-        file, security_username="ny", security_password_file=password_file(tmp_path / "ny", "ny")
-    ) as (here, there):
+    with one_way(file, security_username="ny", security_password_file=password_file(tmp_path / "ny", "ny")) as (
+        here,
+        there,
+    ):
         here.region["k"] = 1
         eventually(lambda: there.region.get("k") == 1)
         assert here.sender.is_connected
@@ -88,9 +102,10 @@ def test_credentials_that_are_right_deliver(file, tmp_path):
 
 def test_wrong_credentials_keep_the_queue(file, tmp_path):
     """C-145."""
-    with one_way(
-        file, security_username="ny", security_password_file=password_file(tmp_path / "ny", "wrong")
-    ) as (here, there):
+    with one_way(file, security_username="ny", security_password_file=password_file(tmp_path / "ny", "wrong")) as (
+        here,
+        there,
+    ):
         for n in range(20):
             here.region[n] = n
         eventually(lambda: "does not take user 'ny': refused" in trouble(here), timeout=20)
@@ -101,16 +116,49 @@ def test_wrong_credentials_keep_the_queue(file, tmp_path):
         assert here.sender.lag()["events"] == 21
 
 
-def test_a_hello_without_credentials_is_refused(file):
-    """The locators know the members here. The receiver's own guard asks for more than they show."""
+def test_a_user_who_may_not_write_is_refused(file):
+    """The locators let readers ask. The receiver needs more."""
     with one_way(file, ny={"username": "ln", "password": "ln"}) as (here, there):
         here.region["k"] = 1
         eventually(lambda: "ln lacks the permission DATA:WRITE" in trouble(here), timeout=20)
         assert not len(there.region)
-    with one_way(file, ny={"username": None, "password": None}) as (here, there):
-        here.region["k"] = 1
-        eventually(lambda: "refused: authentication is needed" in trouble(here), timeout=20)
-        assert not len(there.region)
+
+
+def hello(receiver, **more):
+    """What a receiver answers to a hello: the error."""
+    said = {
+        "site": 1,
+        "remote_site": 2,
+        "member": "m",
+        "sender": "s",
+        "dispatcher": 0,
+        "numbering": 1,
+        "mount": 1,
+        "partitions": 1,
+        **more,
+    }
+    with socket.create_connection((receiver.host, receiver.port), 5) as sock:
+        sock.sendall(gateway.encode(gateway.SenderHello(**said), _core.FRAME_HELLO))
+        return data.receive_message(sock, gateway.Welcome)
+
+
+def test_a_stranger_is_not_told_what_is_wrong_with_its_hello(file):
+    """Nothing else of a hello is looked at before its credentials."""
+    with one_way(file) as (_, there):
+        for more in ({}, {"site": 2}, {"remote_site": 7}, {"wanted_member": 99}):
+            with pytest.raises(AuthenticationError, match=r"^refused: authentication is needed$"):
+                hello(there.receiver, **more)
+            for user, password in (("member", "wrong"), ("nobody", "x"), ("", ""), ("n" * 300, "x")):
+                with pytest.raises(AuthenticationError, match=r"^refused$"):
+                    hello(there.receiver, user=user, password=password, **more)
+        with pytest.raises(NotAuthorizedError, match="ln lacks the permission DATA:WRITE"):
+            hello(there.receiver, user="ln", password="ln")
+        with pytest.raises(ProtocolError, match="wants site 7"):
+            hello(there.receiver, user="ny", password="ny", remote_site=7)
+        welcome = hello(there.receiver, user="ny", password="ny")
+        assert (welcome.user, welcome.password) == (None, None)
+        assert hello(there.receiver, user="ny", password="ny", asks=True).user == "member"
+        assert not there.receiver.connected_senders or "server_ny" in str(there.receiver.connected_senders)
 
 
 def test_wrong_then_right_credentials_deliver_all(file, tmp_path):
@@ -126,8 +174,8 @@ def test_wrong_then_right_credentials_deliver_all(file, tmp_path):
 
 
 def test_right_wrong_right_loses_nothing(file, tmp_path, monkeypatch):
-    """C-146. The user's password is changed at the receiving site while the sender writes on: its connection ends, and all
-    arrives when the password is right again."""
+    """C-146. The user's password is changed at the receiving site while the sender writes on: its connection ends, and
+    all arrives when the password is right again."""
     monkeypatch.setattr(guards, "LOOK_S", 0.2)
     secret, done = tmp_path / "ny", threading.Event()
     with one_way(file, security_username="ny", security_password_file=password_file(secret, "ny")) as (here, there):
@@ -162,9 +210,7 @@ def test_other_credentials_by_alter(file, tmp_path):
     with one_way(file, ny={"username": "member", "password": "member"}) as (here, there):
         here.region["k"] = 1
         eventually(lambda: there.region.get("k") == 1)
-        here.sender.alter(
-            security_username="ny", security_password_file=password_file(tmp_path / "ny", "wrong")
-        )
+        here.sender.alter(security_username="ny", security_password_file=password_file(tmp_path / "ny", "wrong"))
         here.sender.stop()
         here.sender.start()
         here.region["l"] = 2
@@ -230,13 +276,14 @@ def test_certificates_are_users(file, encrypted):
     for name in ("ny", "ln"):
         users = users.without(name).with_user(name, User(("member",), None))
     write_users(file, users)
+    of_ny = Path(shutil.copy(file, file.with_name("of_ny.json")))
     none = {"username": None, "password": None, "manager": "certificates-file", "users_file": file}
-    with one_way(file, ny=none, ln=none, ssl=encrypted, authenticate_receiver=True) as (here, there):
+    ny = {**none, "users_file": of_ny}
+    with one_way(file, ny=ny, ln=none, ssl=encrypted, authenticate_receiver=True) as (here, there):
         here.region["k"] = 1
         eventually(lambda: there.region.get("k") == 1)
-        write_users(file, read_users(file).with_user("ln", User(("site",), None)))
-        there.receiver.stop()
-        there.receiver.start()
+        write_users(of_ny, read_users(of_ny).with_user("ln", User(("site",), None)))
+        eventually(lambda: not here.sender.is_connected, timeout=30)  # An open connection ends.
         here.region["l"] = 2
         eventually(lambda: "is refused here: refused: ln lacks the permission DATA:READ" in trouble(here), timeout=30)
         assert "l" not in there.region

@@ -14,7 +14,7 @@ from pywan.config.table import Row, table
 from pywan.errors import ConfigurationError
 
 _FILES = frozenset(("users_file", "password_file"))
-_PASSWORD = "security-password"
+_PASSWORD = "security-password"  # noqa: S105  It is the name of an option.
 
 
 def _variable(row: Row) -> str:

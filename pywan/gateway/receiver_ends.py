@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 from collections.abc import Callable
@@ -216,20 +217,32 @@ class ReceiverEnds:
         except ConnectivityError:
             self.receivers.avoid_unmet(place)
             raise
+        watch = contextlib.ExitStack()
+
+        def closed() -> None:
+            watch.close()
+            on_close()
+
         try:
-            welcome = self._open(index, sock, place, wanted)
+            welcome = self._open(index, sock, place, wanted, watch)
             sock.settimeout(None)
             assert welcome.member_id is not None, "_open refuses that"
             met = self.receivers.met(index, place, welcome.member_id, welcome.member)
-            return ReceiverEnd(sock, met, welcome, self.receivers, on_close)
+            return ReceiverEnd(sock, met, welcome, self.receivers, closed)
         except BaseException:
+            watch.close()
             sock.close()
             raise
         finally:
             on_opening(None)
 
-    def _open(self, index: int, sock: Link, place: ReceiverPlace, wanted: int | None) -> Welcome:
-        """Sends the hello, and returns the welcome. ProtocolError if this is not a receiver of the remote site."""
+    def _open(
+        self, index: int, sock: Link, place: ReceiverPlace, wanted: int | None, watch: contextlib.ExitStack
+    ) -> Welcome:
+        """Sends the hello, and returns the welcome. ProtocolError if this is not a receiver of the remote site.
+
+        `watch` is closed when the connection ends.
+        """
         a = self._attributes
         data.set_socket_options(sock, a.socket_buffer_size, socket.SO_SNDBUF)
         identity = self._way.identity.as_user(a.security_username, a.security_password_file)
@@ -258,7 +271,7 @@ class ReceiverEnds:
             who = f"user {shown.user!r}" if shown is not None else "this sender, which shows no credentials"
             raise type(error)(f"the receiver at {place} does not take {who}: {error}") from None
         if a.authenticate_receiver:
-            self._check_receiver(sock, place, welcome)
+            self._check_receiver(sock, place, welcome, watch)
         if welcome.site != a.remote_distributed_system_id:
             raise ProtocolError(
                 f"the receiver at {place} belongs to site {welcome.site}, not to {a.remote_distributed_system_id}"
@@ -270,13 +283,18 @@ class ReceiverEnds:
         self._queue.check_past(hello.numbering, str(place), data.receive_known(sock, welcome.known))
         return welcome
 
-    def _check_receiver(self, sock: Link, place: ReceiverPlace, welcome: Welcome) -> None:
-        """AuthenticationError, NotAuthorizedError: the receiver is not one that may have the events."""
+    def _check_receiver(self, sock: Link, place: ReceiverPlace, welcome: Welcome, watch: contextlib.ExitStack) -> None:
+        """AuthenticationError, NotAuthorizedError: the receiver is not one that may have the events. The connection
+        ends when it may not any more."""
         where = f"the receiver at {place}"
         if self._guard.is_open:
             raise AuthenticationError(f"{where} cannot be asked who it is: this member has no security-manager")
         try:
             shown = credentials_of(welcome.user, welcome.password, sock.other_name)
-            admit(self._guard, shown, place.host, where, operations.RECEIVER, "a receiver", CONNECT_TIMEOUT_S)
+            permission = operations.RECEIVER
+            who = admit(self._guard, shown, place.host, where, permission, "a receiver", CONNECT_TIMEOUT_S)
         except (AuthenticationError, NotAuthorizedError) as error:
             raise type(error)(f"{where} is refused here: {error}") from None
+        watch.enter_context(
+            self._guard.watching(who, permission, lambda: shut(sock), f"the connection of {self._attributes.what}")
+        )

@@ -37,10 +37,6 @@ NEEDED = "refused: authentication is needed"
 _turns = threading.BoundedSemaphore(AT_ONCE)
 
 
-class _Slowed(AuthenticationError):
-    """It was not looked at."""
-
-
 class _Open(NamedTuple):
     """A connection that lasts as long as its principal may do this."""
 
@@ -131,14 +127,7 @@ class Guard:
         try:
             if not is_proven:  # Others from there may have failed while this one waited.
                 self._check_turn(address, place, user)
-            principal = manager.authenticate(credentials)
-        except _Slowed:
-            raise
-        except AuthenticationError as error:
-            times = self.tries.failed(address, user)
-            self._refuse(place, user, f"{error} ({times} tries in a row)")
-        except Exception as error:  # The manager may be of a user's own.
-            self._refuse(place, user, f"the security manager failed: {told_error(error)}")
+            principal = self._look_at(manager, credentials, address, place, user)
         finally:
             _turns.release()
         self.tries.worked(address, user)
@@ -148,12 +137,23 @@ class Guard:
             _keep(self._proven, key, now + PROVEN_S, PROVEN_MAX)
         return principal
 
+    def _look_at(
+        self, manager: SecurityManager, credentials: Credentials, address: str, place: str, user: str
+    ) -> Hashable:
+        try:
+            return manager.authenticate(credentials)
+        except AuthenticationError as error:
+            times = self.tries.failed(address, user)
+            self._refuse(place, user, f"{error} ({times} tries in a row)")
+        except Exception as error:  # The manager may be of a user's own.
+            self._refuse(place, user, f"the security manager failed: {told_error(error)}")
+
     def _check_turn(self, address: str, place: str, user: str) -> None:
         """Refuses who has failed so often that the next try does not count yet."""
         wait_s = self.tries.wait_s(address, user)
         if wait_s > 0:
             self._say_refused(place, user, f"too many tries failed; the next one counts in {wait_s:.1f} s")
-            raise _Slowed(REFUSED)
+            raise AuthenticationError(REFUSED)
 
     def _refuse(self, place: str, user: str, why: str) -> NoReturn:
         self._say_refused(place, user, why)

@@ -98,8 +98,10 @@ def read_users(file: Path) -> Users:
         told = json.loads(data)
     except ValueError as error:
         raise ConfigurationError(f"{what} is no JSON: {error}") from None
-    if not isinstance(told, dict) or set(told) != {"roles", "users"} or not all(
-        isinstance(each, dict) for each in told.values()
+    if (
+        not isinstance(told, dict)
+        or set(told) != {"roles", "users"}
+        or not all(isinstance(each, dict) for each in told.values())
     ):
         raise ConfigurationError(f"{what} is no map with `roles` and `users`")
     roles, users = told["roles"], told["users"]

@@ -174,23 +174,10 @@ class ControlServer:
         try:
             while True:
                 for message in decoder.feed(data):
-                    is_first = not caller.is_known  # A stranger gets no place among the open connections.
-                    if is_first and not self._authenticate(connection, caller, message):
+                    if not self._handle(connection, caller, message, is_open):
                         return
-                    # The opening of a control connection ends with its first whole request.
-                    try:
-                        connection.works() if is_open else connection.opened()
-                    except ConnectivityError as error:
-                        self._reply(sock, wire.encode(message.request_id, wire.error_reply(error)))
-                        raise
                     is_open = True
                     decoder.max_payload_bytes = wire.MAX_PAYLOAD_BYTES
-                    if message.body.get("op") != wire.AUTHENTICATE:
-                        self._answer(connection, caller, message)
-                    elif is_first or self._authenticate(connection, caller, message):
-                        self._reply(sock, wire.encode(message.request_id, {"ok": True}))
-                    else:
-                        return
                     frame_deadline = 0.0
                 counted = self._count_unfinished(counted, max(0, decoder.buffered - FREE_BYTES))
                 if is_open:
@@ -232,6 +219,26 @@ class ControlServer:
                     )
                 self._unfinished_bytes += now - before
         return now
+
+    def _handle(self, connection: Connection, caller: Caller, message: wire.Message, is_open: bool) -> bool:
+        """Answers a request. Returns whether the connection goes on.
+
+        The opening of a control connection ends with its first whole request. A stranger's does not end: it gets no
+        place among the open ones.
+        """
+        is_about_itself = message.body.get("op") == wire.AUTHENTICATE
+        if (is_about_itself or not caller.is_known) and not self._authenticate(connection, caller, message):
+            return False
+        try:
+            connection.works() if is_open else connection.opened()
+        except ConnectivityError as error:
+            self._reply(connection.sock, wire.encode(message.request_id, wire.error_reply(error)))
+            raise
+        if is_about_itself:
+            self._reply(connection.sock, wire.encode(message.request_id, {"ok": True}))
+        else:
+            self._answer(connection, caller, message)
+        return True
 
     def _authenticate(self, connection: Connection, caller: Caller, message: wire.Message) -> bool:
         """Takes the request of somebody who says who it is. Returns whether it is known then. It is refused otherwise,

@@ -6,8 +6,8 @@ from typing import Any
 
 from pywan.cli.commands.of_members import TARGETS, Values, errors_of, target_of
 from pywan.cli.encryption import SSL_OPTIONS, ssl_in
-from pywan.cli.identity import IDENTITY_OPTIONS, identity_in
 from pywan.cli.grammar import Command
+from pywan.cli.identity import IDENTITY_OPTIONS, identity_in
 from pywan.cli.layout import Sheet, Table
 from pywan.cli.output import Result, readable
 from pywan.cli.session import DEFAULT_LOCATOR, Session

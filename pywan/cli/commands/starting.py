@@ -17,8 +17,8 @@ from pywan.cli.commands.waits import (
     wait_time_of,
 )
 from pywan.cli.encryption import SSL_OPTIONS, ssl_in
-from pywan.cli.identity import SECURITY_OPTIONS, check_no_password, security_in
 from pywan.cli.grammar import FROM_ENVIRONMENT, Command
+from pywan.cli.identity import SECURITY_OPTIONS, check_no_password, security_in
 from pywan.cli.output import Result
 from pywan.cli.properties import Properties, gather
 from pywan.cli.service import tell_ready

@@ -82,9 +82,7 @@ def _file(values: Values) -> Path:
 
 def _there(users: Users, name: str, file: Path) -> User:
     if name not in users.users:
-        raise NotFoundError(
-            f"no user {name!r} in {file}; there are {', '.join(sorted(users.users)[:50]) or 'none'}"
-        )
+        raise NotFoundError(f"no user {name!r} in {file}; there are {', '.join(sorted(users.users)[:50]) or 'none'}")
     return users.users[name]
 
 
