@@ -216,7 +216,10 @@ class GatewayReceiver(Described):
         """Serves one connection, from its opening to its end."""
         place = connection.place
         try:
-            hello = self._receive_hello(connection)
+            first = self._gate.first_bytes(connection)
+            if not first:
+                return  # This was a port scan or a health check. There is nothing to log about it.
+            hello = self._receive_hello(connection, first)
             if hello.wanted_member not in (None, self._member_id):
                 log.debug("gateway receiver: %s wants the receiver of another member", place)
                 connection.sock.sendall(gateway.encode(self._welcome_message(), _core.FRAME_WELCOME))
@@ -258,9 +261,8 @@ class GatewayReceiver(Described):
         if was_sender:
             self._on_change(self)
 
-    def _receive_hello(self, connection: Connection) -> gateway.SenderHello:
+    def _receive_hello(self, connection: Connection, first: bytes) -> gateway.SenderHello:
         """Returns the first message of a sender. ProtocolError if the sender is of this site, or wants another one."""
-        first = self._gate.first_bytes(connection)
         connection.sock.settimeout(connection.time_left())
         hello = data.receive_message(connection.sock, gateway.SenderHello, first=first)
         if hello.site == self._site:
