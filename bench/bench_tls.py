@@ -28,7 +28,7 @@ from pywan.transport.link import Link
 from two_sites import Child
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))
-import certificates  # noqa: E402
+import certificates
 
 BATCH, AHEAD, ROWS = 1_000, 50_000, 10_000
 SLICE_US = 100_000
@@ -197,7 +197,9 @@ def events(options: Options, far: Far) -> None:
     try:
         report(
             "stored events, encrypted",
-            *in_turn(options.rounds, lambda: encrypted.send(keys, values, count), lambda: plain.send(keys, values, count)),
+            *in_turn(
+                options.rounds, lambda: encrypted.send(keys, values, count), lambda: plain.send(keys, values, count)
+            ),
             "plain connections",
             "70%",
         )

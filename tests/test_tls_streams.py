@@ -85,7 +85,7 @@ class Connections:
         self._cutters: list[Cutter] = []
 
     def open(self) -> tuple[Link, Link]:
-        """(The end that connected, the other end.)"""
+        """Returns the end that connected, and the other one."""
         near, far = tcp_pair()
         if self._is_cut:
             between, far_between = far, None
