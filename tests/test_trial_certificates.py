@@ -43,15 +43,16 @@ def said():
 @pytest.fixture
 def run(said):
     """Runs a line, and returns what it answered, as with --json."""
-    session = Session(COMMANDS, Output(True, said, said))
 
-    def run(line, ok=True):
-        said.text = ""
-        assert session.run_line(line) is ok, said.text
-        return json.loads(said.text.splitlines()[-1])
+    class Run:
+        session = Session(COMMANDS, Output(True, said, said))
 
-    run.session = session
-    return run
+        def __call__(self, line, ok=True):
+            said.text = ""
+            assert self.session.run_line(line) is ok, said.text
+            return json.loads(said.text.splitlines()[-1])
+
+    return Run()
 
 
 def options_of(folder, site):
