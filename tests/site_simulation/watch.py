@@ -76,7 +76,7 @@ class Watch:
             self._world.proofs.decided(key, bucket, store)
             for each in self._world.keys.buckets_of(key):
                 self._see_life(each, bucket)
-                self.holders[each] = (*bucket.in_sync, *bucket.leaving)
+                self.holders[each] = bucket.with_entries((*bucket.in_sync, *bucket.leaving))
 
     def _see_fork(self, key: BucketKey, generation: int) -> None:
         """Nobody who is there knows of the decisions that were lost, so others are made in their place.
@@ -175,7 +175,8 @@ class Watch:
                 )
         if not is_change:
             return
-        in_sync = 1 + sum(each["waited"] and not each["transfer"] for each in state["copies"])
+        others = [each for each in state["copies"] if not each["queue_only"]]
+        in_sync = 1 + sum(each["waited"] and not each["transfer"] for each in others)
         least = region.attributes.min_in_sync_copies
         self._world.must(  # A member that leads no more has forgotten its copies.
             in_sync >= least or state["role"] != "primary",

@@ -204,7 +204,8 @@ cdef inline wan_status follow_held(region_core *region, wan_shard *shard, uint32
         if status != WAN_OK:
             follow_cancel(events)
             return status
-    if region_store_version(region, shard, entry, hash) == WAN_OUT_OF_MEMORY:
+    if (not wan_tail_is_queue_only(region.tail, bucket)
+            and region_store_version(region, shard, entry, hash) == WAN_OUT_OF_MEMORY):
         follow_cancel(events)
         wan_note(WAN_NO_MEMORY, "no memory for the changes of bucket %u", bucket)
         return WAN_NO_MEMORY
@@ -291,6 +292,8 @@ cdef inline wan_status region_follow_changes(region_core *region, uint32_t bucke
     cdef wan_status status = follow_look(region, bucket, entries, &group)
     if status != WAN_OK:
         return status
+    if wan_tail_is_queue_only(region.tail, bucket):
+        heard = NULL            # Listeners are told where the entries are.
     if entries.done == 0:
         followed_fetch(&region.table, entries)
     follow_take_locks(&group)
