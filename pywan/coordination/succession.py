@@ -199,7 +199,8 @@ class Succession:
             stored = [self._telling.has_stored(each, key) for each in bucket.in_sync]
             if bucket.leaving and all(stored):
                 bucket = replace(bucket, leaving=())
-            if any(self._telling.has_stored(each, key) for each in bucket.unfenced):
+            # What a queue holder has stored keeps nobody of the earlier set from leading again.
+            if any(self._telling.has_stored(each, key) for each in bucket.with_entries(bucket.unfenced)):
                 bucket = replace(bucket, unfenced=())
             if bucket != self._site.buckets[key]:  # An older file may still name those who left: this one is newer.
                 self._site.set_bucket(key, replace(bucket, version=bucket.version + 1))

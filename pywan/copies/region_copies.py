@@ -150,7 +150,7 @@ class RegionCopies:
             copy.life = bucket.life
         restarts = transfer != 0 and copy is not None and (copy.transfer != transfer or bucket.epoch > copy.epoch)
         if copy is None or copy.life != bucket.life or restarts:
-            if copy is not None and copy.life < bucket.life and copy.life != bucket.inherits:
+            if copy is not None and copy.life < bucket.life and bucket.inherits != copy.life:
                 self._keep_events(number)
             self._drop_lead(number)
             self.tail.set_role(number, _core.TAIL_ABSENT, bucket.life, bucket.epoch.word)
@@ -184,7 +184,10 @@ class RegionCopies:
             self._decisions[number] = bucket
 
     def _keep_events(self, number: int) -> None:
-        """The life that the copy has is over, and all its entries are lost. What is queued of it is sent from here."""
+        """The life that the copy has is over, and all its entries are lost. What is queued of it is sent from here. A
+        primary that was given up drops it: some of its changes may count nowhere."""
+        if number in self._leads:
+            return
         kept, lost = self.tail.keep_events(number)
         self._kept_events += kept
         if lost:
