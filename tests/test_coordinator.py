@@ -579,6 +579,20 @@ def test_a_region_that_a_member_closes_changes_no_bucket_before_the_silence_is_o
     assert site.bucket().in_sync == (second,) == (site.bucket().primary,)
 
 
+def test_a_region_is_not_destroyed_before_the_silence_is_over():
+    site = Site(A, B)
+    before, members = site.bucket(), site.bucket().in_sync
+    site.start(step=2)
+    site.renew(members[0])
+    site.core.destroy_region(members[0], "data")
+    site.act()
+    assert site.bucket() == before
+    site.pass_time(OVER, *members)
+    site.core.destroy_region(members[0], "data")
+    site.act()
+    assert KEY not in site.core.site.buckets and "data" not in site.core.site.regions
+
+
 def test_a_copy_whose_removal_does_not_count_yet_may_still_become_primary():
     site = Site(A, B)
     bucket = site.bucket()
@@ -863,7 +877,7 @@ def test_whether_others_may_have_a_region_outlives_the_coordinators_file(file, s
     site.act()
     site.pass_time(2 * TIMEOUT, A)
     assert site.core.site.regions["data"].shared is shared
-    assert site.bucket().is_only_of(A) and site.bucket().life == known[KEY].life
+    assert site.bucket().is_only_of(A) and site.bucket().inherits == known[KEY].life
 
 
 def test_colocated_regions_have_the_same_copies_and_primaries():
@@ -1232,7 +1246,7 @@ def test_a_coordinator_whose_file_is_gone_waits_for_the_reports_of_all_copies_in
     site.pass_time(OVER, first, second)
     after = site.bucket()
     assert after.epoch > bucket.epoch and after.epoch.run == site.core.site.generation
-    assert after.in_sync == bucket.in_sync and after.life == bucket.life
+    assert after.in_sync == bucket.in_sync and after.goes_on_with(bucket.life)
 
 
 @pytest.mark.parametrize("file", ["lost", "old"])
@@ -1369,6 +1383,35 @@ def test_a_bucket_that_may_have_lost_its_end_keeps_its_content_under_a_new_life(
     assert site.bucket().in_sync == (first,)
 
 
+def test_a_copy_that_has_not_heard_of_the_newest_life_goes_on_in_the_next_one():
+    """The file is lost twice, and between the two times one member alone hears of the decision."""
+    site = Site(A, B)
+    began, old = site.bucket(), site.core.site.newest
+    regions, first, second = {"data": site.attributes}, *began.in_sync
+    heard = replace(began, epoch=Epoch(old.run, 90), life=Epoch(old.run, 90).word, inherits=began.life)
+    site.journal.clear()
+    site.start(step=2)
+    site.core.join(profile(first, seen=old), regions, {KEY: Holding(heard, True)}, old, site.now)
+    site.core.join(profile(second, seen=old), regions, {KEY: Holding(began, True)}, old, site.now)
+    site.pass_time(OVER, first, second)
+    after = site.bucket()
+    assert after.in_sync == began.in_sync
+    assert after.goes_on_with(began.life) and after.goes_on_with(heard.life)
+
+
+def test_a_copy_of_a_life_that_the_newest_one_does_not_go_on_with_is_left_out():
+    site = Site(A, B)
+    began, old = site.bucket(), site.core.site.newest
+    regions, first, second = {"data": site.attributes}, *began.in_sync
+    anew = replace(began, epoch=Epoch(old.run, 90), life=Epoch(old.run, 90).word)  # It began empty.
+    site.journal.clear()
+    site.start(step=2)
+    site.core.join(profile(first, seen=old), regions, {KEY: Holding(anew, True)}, old, site.now)
+    site.core.join(profile(second, seen=old), regions, {KEY: Holding(began, True)}, old, site.now)
+    site.pass_time(OVER, first, second)
+    assert site.bucket().in_sync == (first,) and site.bucket().inherits == anew.life
+
+
 def test_of_a_lost_file_a_copy_that_leaves_goes_on_only_if_nobody_who_stays_has_reported():
     """The removal may have come into effect by a decision that was lost: then the copy lacks what was acknowledged."""
     for some in ((B, C), (C,)):
@@ -1471,7 +1514,7 @@ def test_two_runs_that_begin_with_the_same_older_file_give_no_epoch_twice():
     )
     site.pass_time(2 * OVER, B, C)
     assert site.bucket().epoch > max(first.epoch, second.epoch) and site.bucket().primary == C
-    assert site.bucket().life == second.life and site.core.lost_buckets == 0
+    assert site.bucket().goes_on_with(second.life) and site.core.lost_buckets == 0
 
 
 def test_a_run_after_one_that_was_forgotten_is_above_it_when_somebody_names_its_decisions():

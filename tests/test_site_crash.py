@@ -120,7 +120,9 @@ def test_only_buckets_that_were_decided_anew_in_place_of_lost_decisions_are_left
 
 def test_a_life_that_may_lack_its_end_is_left_out(notes):
     note_lost_file(notes.path)
-    notes.decide(11.0, life=2, inherits=1, holder="one#a", generation=2)
+    notes.decide(11.0, life=2, inherits=1, holder="one#a", generation=2)  # All who had it go on.
+    assert not notes.lives().left_out and not notes.lives().count
+    notes.decide(12.0, life=3, inherits=2, holder="two#b", generation=3)
     assert set(notes.lives().left_out.values()) == {"a life that may lack the end of the one before"}
     assert not notes.lives().count
 

@@ -754,7 +754,8 @@ wan_status wan_tail_shelve(wan_tail *tail, uint32_t number, wan_shelved *shelved
     shelved->is_waiting = 0;
     wan_lock_take(&bucket->lock);
     const wan_status status = became_of(bucket, shelved->era, shelved->sequence);
-    if (status == WAN_EMPTY) { /* Most come in the order of their sequences, so the search for the place begins at the end. */
+    if (status
+        == WAN_EMPTY) { /* Most come in the order of their sequences, so the search for the place begins at the end. */
         wan_shelved *before = bucket->last_shelved;
         while (before && before->sequence > shelved->sequence) before = before->before;
         shelved->before = before;

@@ -410,7 +410,8 @@ wan_status wan_tail_recall(wan_tail *tail, uint32_t bucket, const wan_attempt *a
 /* Forgets a caller that is gone: an entry of the stream says so. Statuses as for wan_tail_reserve. */
 wan_status wan_tail_forget(wan_tail *tail, uint32_t bucket, uint64_t caller);
 /* Waits until the change counts. WAN_OK: it does. WAN_ELSEWHERE: it is another era, and the change did not count when
- * the member lost the lead: nobody knows here whether it will. WAN_EMPTY: the time is over. With a time of 0 it looks, and does not wait. */
+ * the member lost the lead: nobody knows here whether it will. WAN_EMPTY: the time is over. With a time of 0 it looks,
+ * and does not wait. */
 wan_status wan_tail_wait(wan_tail *tail, uint32_t bucket, uint64_t era, uint64_t sequence, uint32_t timeout_ms);
 /* With how many copies in sync a change was made that counts, if that was fewer than `min_copies`. 0: it was not. Of a
  * repeat, also with how many the bucket has it now, as nobody knows with how many an earlier primary counted it. */

@@ -236,8 +236,11 @@ class Coordinator:
             self._regions.unhost(me, region, now_us)
 
     def destroy_region(self, me: Incarnation, region: str) -> None:
-        """The region goes everywhere, with its buckets."""
-        if me in self.site.members and region in self.site.regions:
+        """The region goes everywhere, with its buckets.
+
+        While there is silence, others may yet report it, and it would be there again. The member asks again.
+        """
+        if me in self.site.members and region in self.site.regions and not self.silence.is_on:
             self._regions.destroy(region)
 
     # --- primaries ---

@@ -11,7 +11,7 @@ from collections.abc import Iterator, KeysView
 
 from pywan.coordination.decisions import Decisions
 from pywan.coordination.liveness import Liveness
-from pywan.coordination.tables import NAMED_MAX, Bucket, BucketKey, Holding, Incarnation
+from pywan.coordination.tables import NAMED_MAX, Bucket, BucketKey, Holding, Incarnation, Word
 
 # Copies of undecided buckets that members have reported: as many as the tables of a site can name in all.
 REPORTED_MAX = 1 << 22
@@ -23,7 +23,8 @@ class Reports:
     def __init__(self, site: Decisions, liveness: Liveness) -> None:
         self._site, self._liveness = site, liveness
         self._waiting: dict[BucketKey, set[Incarnation]] = {}  # Undecided buckets: who has yet to report each.
-        self._reported: defaultdict[BucketKey, set[Incarnation]] = defaultdict(set)  # Who has all of the bucket.
+        # Who has all of the bucket, and in which life.
+        self._reported: defaultdict[BucketKey, dict[Incarnation, Word]] = defaultdict(dict)
         self._reported_copies = 0  # Of all buckets together.
         self._heard: set[Incarnation] = set()  # Members that have reported in this generation.
         self._complete: dict[BucketKey, None] = {}  # Undecided buckets of which nobody is left to report.
@@ -83,7 +84,7 @@ class Reports:
                 continue
             theirs = holding.bucket
             if holding.has_all and me not in self._reported[key]:
-                self._reported[key].add(me)
+                self._reported[key][me] = theirs.life
                 self._reported_copies += 1
             if self._is_news(key, theirs):
                 self._site.number = max(self._site.number, theirs.epoch.number)  # A new life begins above it.
@@ -102,8 +103,8 @@ class Reports:
         self._waiting.pop(key, None)
         self._take_reported(key)
 
-    def take_complete(self) -> Iterator[tuple[BucketKey, set[Incarnation]]]:
-        """Yields each bucket that is to be decided now, and who has reported that it has all of it.
+    def take_complete(self) -> Iterator[tuple[BucketKey, dict[Incarnation, Word]]]:
+        """Yields each bucket that is to be decided now, and who has reported that it has all of it, with the life.
 
         It is asked when the silence is over: the copies that this coordinator knows may be those of an earlier set, and
         the newest may be with a member that it has forgotten.
@@ -128,8 +129,8 @@ class Reports:
         known = self._site.buckets.get(key)
         return known is None or (told.life, told.epoch, told.version) > (known.life, known.epoch, known.version)
 
-    def _take_reported(self, key: BucketKey) -> set[Incarnation]:
-        reported = self._reported.pop(key, set())
+    def _take_reported(self, key: BucketKey) -> dict[Incarnation, Word]:
+        reported = self._reported.pop(key, {})
         self._reported_copies -= len(reported)
         return reported
 

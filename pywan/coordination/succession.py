@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from pywan.coordination.candidates import Candidates
@@ -13,7 +14,7 @@ from pywan.coordination.queue_holders import QueueHolders
 from pywan.coordination.recovery import Recovery
 from pywan.coordination.reports import Reports
 from pywan.coordination.silence import Silence
-from pywan.coordination.tables import UNTIMED, Bucket, BucketKey, Epoch, Incarnation
+from pywan.coordination.tables import UNTIMED, Bucket, BucketKey, Epoch, Incarnation, Word
 from pywan.coordination.telling import Telling
 
 
@@ -89,21 +90,28 @@ class Succession:
                 continue
             self._replace_primary(key, bucket, member, {bucket.primary}, now_us)
 
-    def decide_anew(self, key: BucketKey, reported: set[Incarnation]) -> None:
-        """The copies that reported the bucket go on under an epoch of this generation."""
+    def decide_anew(self, key: BucketKey, reported: Mapping[Incarnation, Word]) -> None:
+        """The copies that reported the bucket go on under an epoch of this generation. `reported`: in which life each
+        of them has all.
+
+        By a decision that was lost others may have made changes, and let them leave the site, under numbers that are
+        given again now. So these are in a new life.
+        """
         bucket = self._site.buckets[key]
+        # One that has not heard of the life yet has the content of the life before. Nothing counted without it.
+        theirs = {bucket.life, bucket.inherits}
         # Who leaves may lack what was acknowledged since, if the removal came into effect by a decision that was lost.
-        there = tuple(each for each in bucket.in_sync if each in reported)
+        there = tuple(each for each in bucket.in_sync if reported.get(each) in theirs)
         if not bucket.with_entries(there):
-            there = (*there, *(each for each in bucket.with_entries(bucket.leaving) if each in reported))
+            leaving = bucket.with_entries(bucket.leaving)
+            there = (*there, *(each for each in leaving if reported.get(each) in theirs))
         candidates = bucket.with_entries(there)
         if not candidates:
             self._lives.lose_bucket(key, bucket)
             return
-        if not reported.issuperset((*bucket.in_sync, *bucket.leaving)):
-            # Those who are missing may have known of a later decision, and have acknowledged more.
-            bucket = replace(bucket, life=self._lives.new_life().word, inherits=bucket.life)
-        self.promote(key, replace(bucket, learners=()), list(candidates), there)
+        inherits = min(reported[each] for each in there)
+        bucket = replace(bucket, life=self._lives.new_life().word, inherits=inherits, learners=())
+        self.promote(key, bucket, list(candidates), there)
         if key.region in self._site.regions:  # The learners begin anew. A due recovery may have been forgotten.
             self._recovery.begin_by(key.region, UNTIMED)
 

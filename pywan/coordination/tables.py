@@ -211,7 +211,9 @@ class Bucket:
     # Sequences start over in a new life: the bucket may have lost its end, or all of it. It is the word of the epoch
     # under which the life began: no epoch of the life is below that, and every epoch of an earlier life is.
     life: Word = 0
-    inherits: Word = 0  # The life whose content this one goes on with; 0: it began empty.
+    # The oldest of the lives whose content this one goes on with: some copies may not have heard of the later ones.
+    # 0: it began empty.
+    inherits: Word = 0
     version: Number = 0  # Counts the changes of the three sets: `in_sync`, `leaving`, `unfenced`.
     primary: Incarnation | None = None  # None: nobody can be primary now; the bucket waits.
     in_sync: Members = ()
@@ -285,6 +287,10 @@ class Bucket:
     def named(self) -> frozenset[Incarnation]:
         """Everybody on whom something of the bucket may depend."""
         return frozenset((*self.in_sync, *self.leaving, *self.learning, *self.unfenced))
+
+    def goes_on_with(self, life: int) -> bool:
+        """Whether a copy in sync of that earlier life has the content of this one."""
+        return 0 < self.inherits <= life < self.life
 
     def is_only_of(self, member: Incarnation) -> bool:
         """Whether the member leads the bucket, and nobody else has, had or gets a copy, as the decision says."""

@@ -146,11 +146,11 @@ class RegionCopies:
             return
         self._decisions[number] = bucket
         transfer = bucket.transfer_of(me) or 0
-        if copy is not None and bucket.inherits == copy.life and me in bucket.in_sync:
+        if copy is not None and me in bucket.in_sync and bucket.goes_on_with(copy.life):
             copy.life = bucket.life
         restarts = transfer != 0 and copy is not None and (copy.transfer != transfer or bucket.epoch > copy.epoch)
         if copy is None or copy.life != bucket.life or restarts:
-            if copy is not None and copy.life < bucket.life and bucket.inherits != copy.life:
+            if copy is not None and copy.life < bucket.life and not bucket.goes_on_with(copy.life):
                 self._keep_events(number)
             self._drop_lead(number)
             self.tail.set_role(number, _core.TAIL_ABSENT, bucket.life, bucket.epoch.word)

@@ -1044,7 +1044,7 @@ static void what_counted_before_a_handover_is_known_after_it(void)
     EXPECT_EQUAL(wan_tail_wait(&all.tail, BUCKET, era, 2, 0), WAN_ELSEWHERE);
     EXPECT_EQUAL(wan_tail_shelve(&all.tail, BUCKET, &other), WAN_ELSEWHERE);
     wan_tail_set_role(&all.tail, BUCKET, WAN_TAIL_ABSENT, LIFE, EPOCH + 2, 0);
-    EXPECT_EQUAL(wan_tail_wait(&all.tail, BUCKET, era, 1, 0), WAN_ELSEWHERE); /* It is too long ago. */
+    EXPECT_EQUAL(wan_tail_wait(&all.tail, BUCKET, era, 1, 0), WAN_ELSEWHERE);     /* It is too long ago. */
     EXPECT_EQUAL(wan_tail_wait(&all.tail, BUCKET, era + 1, 1, 0), WAN_ELSEWHERE); /* Of a copy nothing is kept. */
     end(&all);
 }

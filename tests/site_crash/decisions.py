@@ -9,7 +9,7 @@ import json
 import os
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import NamedTuple
 
@@ -127,13 +127,13 @@ class Lives:
         return sum(map(len, self.resets.values()))
 
     def _take(
-        self, key: BucketOf, at: float, generation: int, life: int, inherits: int, holders: Iterable[str]
+        self, key: BucketOf, at: float, generation: int, life: int, inherits: int, holders: Collection[str]
     ) -> None:
         if self._forgotten.get(key) == generation:
             self.left_out.setdefault(key, "decisions in place of lost ones")
         known, since = self._lives.get(key, (life, at))
         if life != known:
-            self._begin_life(key, life, inherits, known, since, at)
+            self._begin_life(key, life, inherits, known, since, at, {*holders})
             since = at
         self._lives[key] = life, since
         self._generations[key] = generation
@@ -141,9 +141,12 @@ class Lives:
         for each in self._holders[key]:
             self._named_at.setdefault(each, at)
 
-    def _begin_life(self, key: BucketOf, life: int, inherits: int, known: int, since: float, at: float) -> None:
-        if inherits == known:
-            self.left_out.setdefault(key, "a life that may lack the end of the one before")
+    def _begin_life(
+        self, key: BucketOf, life: int, inherits: int, known: int, since: float, at: float, holders: set[str]
+    ) -> None:
+        if 0 < inherits <= known < life:
+            if not {*self._holders[key]} <= holders:
+                self.left_out.setdefault(key, "a life that may lack the end of the one before")
             return
         if (inherits or life) < known:
             self.left_out.setdefault(key, "an earlier life came back")

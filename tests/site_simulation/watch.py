@@ -93,11 +93,13 @@ class Watch:
 
     def _see_life(self, key: BucketKey, bucket: Bucket) -> None:
         life, since = self.lives.get(key, (bucket.life, self._world.simulation.now_us))
-        if bucket.life != life and bucket.inherits == life:
-            # Coordinator and members have lost decisions: acknowledged changes may be gone, as the new life says.
+        if bucket.goes_on_with(life):
             self._world.must("files" in self._world.statistics, f"{key} may have lost its end, and no file was lost")
-            self._world.statistics["lost ends"] += 1
-            self.unchecked.add(key)
+            if {*self.holders[key]} <= {*bucket.in_sync}:  # All who had it go on: only its numbers are others.
+                self._world.statistics["lives with all copies"] += 1
+            else:  # Coordinator and members have lost decisions: acknowledged changes may be gone.
+                self._world.statistics["lost ends"] += 1
+                self.unchecked.add(key)
         elif bucket.life != life and (bucket.inherits or bucket.life) < life:
             # A coordinator that had forgotten it for a while hears of this life again. What was acknowledged in the
             # later one is gone.
