@@ -38,7 +38,10 @@ def wait_held(ny: WanSite) -> None:
 
 @contextlib.contextmanager
 def sites(folder: Path, *members: str, accessors: tuple[str, ...] = ()) -> Iterator[tuple[WanSite, WanSite]]:
-    with WanSite(folder / "ln", 2, regions=[REGION]) as ln, WanSite(folder / "ny", 1, remotes=[ln], regions=[FED]) as ny:
+    with (
+        WanSite(folder / "ln", 2, regions=[REGION]) as ln,
+        WanSite(folder / "ny", 1, remotes=[ln], regions=[FED]) as ny,
+    ):
         ln.start_member("l", receiver={})
         for name in members:
             ny.start_member(name, senders=[SENDER], regions=[ACCESSOR if name in accessors else FED])
@@ -63,7 +66,9 @@ def finish(ny: WanSite, ln: WanSite, content: dict[str, Any]) -> None:
 
 @pytest.mark.whole
 @pytest.mark.parametrize(
-    ("members", "accessors"), [(("a", "b"), ()), (("a", "b", "c"), ()), (("a", "b"), ("b",))], ids=["2", "3", "accessor"]
+    ("members", "accessors"),
+    [(("a", "b"), ()), (("a", "b", "c"), ()), (("a", "b"), ("b",))],
+    ids=["2", "3", "accessor"],
 )
 def test_queued_events_of_the_only_copy_leave_when_its_member_is_killed(tmp_path, members, accessors):
     with sites(tmp_path, *members, accessors=accessors) as (ny, ln):

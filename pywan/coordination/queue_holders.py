@@ -17,8 +17,8 @@ from pywan.coordination.tables import Bucket, BucketKey, Incarnation, Learner
 class QueueHolders:
     """A part of the coordinator, which tells it of all that happens.
 
-    A member comes into the set of a bucket as a learner, as a copy does. One that is to hold nothing any more leaves the
-    set as a copy does. So the primary waits for it whenever the site counts on it.
+    A member comes into the set of a bucket as a learner, as a copy does. One that is to hold nothing any more leaves
+    the set as a copy does. So the primary waits for it whenever the site counts on it.
     """
 
     def __init__(

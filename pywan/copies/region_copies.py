@@ -385,8 +385,8 @@ class RegionCopies:
         return {BucketKey(self.name, number): self._decisions[number] for number in self._copies}
 
     def counts(self) -> dict[str, int]:
-        """Returns how many buckets the member leads, takes over, has a copy of, and learns, and of how many it holds the
-        queued events alone."""
+        """Returns how many buckets the member leads, takes over, has a copy of, and learns, and of how many it holds
+        the queued events alone."""
         active = sum(lead.is_active for lead in self._leads.values())
         learning = {number for number, copy in self._copies.items() if copy.transfer}
         queues = sum(self._me in self._decisions[number].queue_only for number in self._copies.keys() - learning)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pywan import _core
 from pywan.config.attributes import RegionAttributes
-from pywan.coordination.tables import BucketKey
+from pywan.coordination.tables import Bucket, BucketKey
 
 from .member import Member
 from .shown import contents, shown, tail_of
@@ -68,7 +68,10 @@ class Rest:
         is_made_again = not attributes.is_partitioned or attributes.recovery_delay >= 0
         if len(bucket.copies) > wanted or (is_made_again and len(bucket.copies) < wanted):
             return f"{key} has not {wanted} copies: {shown(bucket)}"
-        if not core.candidates.queueing(key.region) <= {*bucket.in_sync}:
+        return self._unrest_of_copies(key, bucket)
+
+    def _unrest_of_copies(self, key: BucketKey, bucket: Bucket) -> str:
+        if not self._world.coordinator.core.candidates.queueing(key.region) <= {*bucket.in_sync}:
             return f"the queued events of {key} are not at all members that run a serial sender: {shown(bucket)}"
         found, streams = set(), set()
         for each in bucket.in_sync:

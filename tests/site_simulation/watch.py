@@ -66,6 +66,8 @@ class Watch:
         """Decisions as they are stored. A new life means that everything in the bucket is gone."""
         for key, bucket in store.buckets:
             if bucket is None or bucket.primary is None:
+                if bucket is not None and not bucket.in_sync:  # Its queued events leave from those who hold them alone.
+                    self.begun_anew.update(self._world.keys.buckets_of(key))
                 continue
             if key in self._world.coordinator.core.reports.undecided:
                 continue  # Members that know later decisions may yet report them.
