@@ -34,10 +34,14 @@ def test_one_holder_sends_where_the_sender_runs(decided, primary, runs, sends):
 
 class Queue:
     def __init__(self):
-        self.led = set()
+        self.led, self.lacks = set(), {}
 
     def run_of(self, region):
         return 8 if region == "data" else None
+
+    def lacking(self, first, count):
+        assert first == 8
+        return [self.lacks.get(number, 0) for number in range(count)]
 
     def lead(self, first, numbers, leads):
         assert first == 8

@@ -162,6 +162,10 @@ static wan_status feed(wan_tail *tail, const wan_feeds *feeds, const wan_feeds *
             const uint64_t last = bucket->role == WAN_TAIL_LEARNER ? 0 : bucket->last;
             status =
                 wan_queue_feed(item->queue, item->first + number, begins ? &bucket->counted : NULL, bucket->life, last);
+            /* What comes until every change finds the queue is not in it. An image brings all to a bucket that has
+             * no role yet. */
+            if (begins && status == WAN_OK && bucket->role != WAN_TAIL_ABSENT)
+                wan_queue_lack(item->queue, item->first + number, WAN_NO_LIMIT);
             wan_queue_tell_settled(item->queue, item->first + number, begins ? tell_settled : NULL, tail);
             wan_lock_release(item->lock);
             wan_lock_release(&bucket->lock);
@@ -192,6 +196,23 @@ wan_status wan_tail_set_feeds(wan_tail *tail, const wan_feed *given, uint32_t co
     (void)feed(tail, old, fresh, 0); /* A broken queue is fed no more in any case. */
     free(old);
     return WAN_OK;
+}
+
+void wan_tail_has_fed(wan_tail *tail, const wan_queue *queue)
+{
+    const wan_feeds *feeds = wan_tail_feeds(tail);
+    for (uint32_t n = 0; feeds && n < feeds->count; n++) {
+        const wan_feed *item = &feeds->items[n];
+        if (item->queue != queue) continue;
+        for (uint32_t number = 0; number < tail->bucket_count; number++) {
+            wan_tail_bucket *bucket = &tail->buckets[number];
+            wan_lock_take(&bucket->lock);
+            wan_lock_take(item->lock);
+            wan_queue_lack(item->queue, item->first + number, bucket->role == WAN_TAIL_ABSENT ? 0 : bucket->last);
+            wan_lock_release(item->lock);
+            wan_lock_release(&bucket->lock);
+        }
+    }
 }
 
 /* The bucket has another history from now on (`drops`), which begins in this life, or the same one has this life. So

@@ -380,6 +380,9 @@ void wan_tail_remove_lane(wan_tail *tail, uint32_t lane); /* No bucket names it 
  * was fed by this tail before. The caller makes sure that no change is under way. WAN_NO_MEMORY, WAN_BROKEN: nothing
  * was changed. */
 wan_status wan_tail_set_feeds(wan_tail *tail, const wan_feed *feeds, uint32_t count);
+/* From now on each change finds this queue, which was not fed before. What the buckets have so far may be queued at
+ * other members alone (wan_queue_lack). */
+void wan_tail_has_fed(wan_tail *tail, const wan_queue *queue);
 
 /* The primary's changes. Reserve takes the bucket's lock and keeps it when it returns WAN_OK. `attempt`: the call that
  * asks for the change; NULL: it is never repeated. WAN_ELSEWHERE: the member is not primary of the bucket, or the

@@ -163,6 +163,13 @@ static inline uint64_t conflation_hash(const wan_record *record)
                            record->key_form | (uint64_t)record->region << 8);
 }
 
+void wan_queue_forget_index(wan_partition *partition)
+{
+    free(partition->index);
+    partition->index = NULL;
+    partition->index_mask = partition->index_used = 0;
+}
+
 wan_status wan_queue_grow_index(wan_partition *partition, uint32_t more)
 {
     uint64_t valid = 0;
@@ -803,8 +810,9 @@ void wan_queue_set_life(wan_queue *queue, uint32_t number, uint64_t life)
 void wan_queue_lead(wan_queue *queue, uint32_t number, int leads, int in_order)
 {
     wan_partition *partition = &queue->partitions[number];
-    if (queue->broken || partition->leads == (leads != 0)) return;
-    partition->leads = leads != 0;
+    leads = leads && !partition->lacks;
+    if (queue->broken || partition->leads == leads) return;
+    partition->leads = (uint8_t)leads;
     if (!leads) return;
     if (!in_order && partition->appended > partition->duplicate_through)
         partition->duplicate_through = partition->appended;
@@ -880,6 +888,7 @@ uint64_t wan_queue_settled(wan_queue *queue, uint32_t number, int *waits)
 void wan_queue_hear_settled(wan_queue *queue, uint32_t number, uint64_t after, uint64_t through, int whole)
 {
     wan_partition *partition = &queue->partitions[number];
+    if (partition->lacks) return; /* It is told again when the queue lacks nothing. */
     if (partition->removed < after && partition->settle_through < after) {
         const uint64_t end = after < partition->appended ? after : partition->appended;
         if (!whole || wan_queue_next_live(partition, partition->removed + 1, end)) return;
@@ -909,14 +918,12 @@ uint64_t wan_queue_begin_anew(wan_queue *queue, uint32_t number, uint64_t life)
     const uint64_t dropped = remove_through(queue, partition, partition->appended);
     queue->forgotten += dropped;
     while (partition->block_count) drop_first_block(queue, partition);
-    free(partition->index); /* Sequences are given again, and a slot must not seem to name a new event. */
-    partition->index = NULL;
-    partition->index_mask = partition->index_used = 0;
+    wan_queue_forget_index(partition); /* Sequences are given again, and a slot must not seem to name a new event. */
     partition->removed = partition->peeked = partition->appended = partition->counted = 0;
     partition->durable = partition->taken = partition->duplicate_through = partition->known_holes = 0;
     partition->settle_through = 0;
     partition->tellable = partition->telling = partition->telling_after = partition->replaced_by = 0;
-    partition->begun = 0;
+    partition->begun = partition->lacks = 0;
     partition->life = life;
     return dropped;
 }

@@ -94,6 +94,10 @@ typedef struct {
     /* The queue got events of the stream from the next sequence on: what came up to here was never here, and other
      * members may have it still. begun <= removed */
     uint64_t begun;
+    /* Other members may have events of the stream through here that this queue has not, because it is fed since a later
+     * moment than theirs. Until they were asked, nothing is sent from here and nothing is heard of what is settled.
+     * WAN_NO_LIMIT: the moment is not known yet. 0: the queue lacks nothing. */
+    uint64_t lacks;
     /* A ring of entry blocks. The block of a sequence has the number (sequence - 1) / WAN_BLOCK_ENTRIES. Its capacity
      * is a power of two. */
     wan_block *blocks;
@@ -274,9 +278,16 @@ wan_status wan_queue_feed(wan_queue *queue, uint32_t partition, const uint64_t *
 /* More changes of the bucket that feeds a partition may count now. Returns how many events more can be peeked. The
  * bucket has a whole copy here: holes at the front may leave, which an image would fill. */
 uint64_t wan_queue_count(wan_queue *queue, uint32_t partition);
-/* Says whether this member sends the events of a stream partition. If it begins to, all that is queued may have been
- * sent by another member. With `in_order` that one handed over: it has nothing on its way. If it ends, nothing more can
- * be peeked; what is on its way may still be removed. */
+/* Other members may have events of a stream partition through `through` that are not here. 0: they were asked. */
+void wan_queue_lack(wan_queue *queue, uint32_t partition, uint64_t through);
+/* Of a partition that lacks events: what came behind `after` may be put back (wan_queue_restore), though the queue
+ * began later, or had removed it as settled. WAN_EMPTY: something of the partition is on its way, and the caller comes
+ * again when that is over; or nothing feeds it any more. WAN_NO_MEMORY, WAN_FULL, WAN_IO, WAN_BROKEN. Nothing was
+ * changed then. */
+wan_status wan_queue_reach_back(wan_queue *queue, uint32_t partition, uint64_t after);
+/* Says whether this member sends the events of a stream partition. One that lacks events sends none. If it begins to,
+ * all that is queued may have been sent by another member. With `in_order` that one handed over: it has nothing on its
+ * way. If it ends, nothing more can be peeked; what is on its way may still be removed. */
 void wan_queue_lead(wan_queue *queue, uint32_t partition, int leads, int in_order);
 /* The queue of the bucket's primary is done with all events of a partition through `through`: they go here too. Nothing
  * of the partition is on its way. WAN_NO_MEMORY, WAN_BROKEN: nothing was changed. */

@@ -83,6 +83,8 @@ void wan_queue_unpin_file(wan_queue *queue, wan_partition *partition);
  * that stays for the next one. */
 void wan_queue_give_room(wan_queue *queue, wan_partition *partition);
 wan_status wan_queue_grow_index(wan_partition *partition, uint32_t more);
+/* Of what is queued, nothing is conflated any more: it is not in the index. */
+void wan_queue_forget_index(wan_partition *partition);
 void wan_queue_conflate_with(wan_queue *queue, wan_partition *partition, uint64_t sequence, const wan_record *record);
 /* In wan_queue_restore.c: appends holes up to `appended`. A block that has only holes takes no memory for entries. */
 wan_status wan_queue_skip_to(wan_queue *queue, wan_partition *partition, uint64_t appended);

@@ -225,6 +225,21 @@ class EventQueue:
         """Says whether this member sends the events of these buckets, in the run that begins at partition `first`."""
     def run_of(self, region: str) -> int | None:
         """The first partition of the run that a region feeds now. None: it feeds none."""
+    def lacking(self, first: int, count: int) -> list[int | None]:
+        """For each of `count` partitions, from `first` on: through which sequence other members may have events that
+        this queue has not, as it is fed since a later moment than theirs. 0: it lacks none. None: it is being
+        attached."""
+    def older_events(
+        self, partition: int, life: int, after: int, through: int, most: int
+    ) -> tuple[int, int | None, int, _Record] | None:
+        """The events of a stream behind `after` through `through`, about `most` bytes of them and one at least, for a
+        queue that lacks them: (through which sequence all have left this queue, through which sequence it lacks events
+        itself, through which sequence these are all, the events). None: the stream has another life."""
+    def take_older(self, partition: int, life: int, removed: int, events: _Record) -> bool:
+        """Puts the answer of another queue's `older_events` into this one, which lacks them. False: something of the
+        partition is on its way, or it has another life; nothing was changed."""
+    def end_lacking(self, partition: int, life: int, through: int) -> None:
+        """All members were asked for what the partition lacks, which was all through `through`."""
     def run_events(self, first: int, count: int) -> list[int]:
         """How many events are queued in each of `count` partitions, from `first` on."""
     @property

@@ -141,6 +141,7 @@ cdef extern from "copies/wan_tail.h" nogil:
     wan_feeds *wan_tail_feeds(const wan_tail *tail)
     void wan_tail_begin_at(wan_tail *tail, uint32_t bucket, uint64_t sequence)
     wan_status wan_tail_set_feeds(wan_tail *tail, const wan_feed *feeds, uint32_t count)
+    void wan_tail_has_fed(wan_tail *tail, const wan_queue *queue)
     wan_status wan_tail_reserve(wan_tail *tail, uint32_t bucket, uint64_t length, const wan_attempt *attempt,
                                 wan_tail_reservation *room)
     uint64_t wan_tail_commit(wan_tail *tail, wan_tail_reservation *room, uint32_t shard)

@@ -30,7 +30,7 @@ cdef extern from "store/wan_queue.h" nogil:
         uint32_t bucket
         uint16_t region
         uint8_t leads
-        uint64_t settle_through, begun
+        uint64_t settle_through, begun, lacks
     ctypedef struct wan_stream_run:
         uint32_t first, buckets
         uint16_t region
@@ -95,6 +95,8 @@ cdef extern from "store/wan_queue.h" nogil:
                                        uint64_t *moved)
     uint64_t wan_queue_begin_anew(wan_queue *queue, uint32_t partition, uint64_t life)
     void wan_queue_let_go(wan_queue *queue, uint32_t dispatcher, uint32_t dispatchers)
+    void wan_queue_lack(wan_queue *queue, uint32_t partition, uint64_t through)
+    wan_status wan_queue_reach_back(wan_queue *queue, uint32_t partition, uint64_t after)
     void wan_queue_lead(wan_queue *queue, uint32_t partition, int leads, int in_order)
     wan_status wan_queue_reserve_at(wan_queue *queue, uint32_t partition, uint64_t sequence, uint64_t length,
                                     wan_reservation *reservation)

@@ -58,8 +58,9 @@ class Lives:
     def is_over(self, region: str, bucket: Bucket, now_us: int) -> bool:
         """Whether nobody can acknowledge anything of the bucket any more, so that it may begin anew, empty.
 
-        Everybody who may hold its newest entries is proved to be gone. Whoever has the queued events alone keeps them. Or all of them were silent for the region's
-        silence-limit and a margin: then they have stopped to answer, each by its own clock. One that does not know that
+        Everybody who may hold its newest entries is proved to be gone. Or all of them were silent for the region's
+        silence-limit and a margin: then they have stopped to answer, each by its own clock. Whoever has its queued
+        events alone holds up nothing. One that does not know that
         others may have the region does not stop.
         """
         attributes = self._site.regions.get(region)

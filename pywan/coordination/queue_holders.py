@@ -1,5 +1,5 @@
-"""Owns which members hold the queued events of buckets of which they have no copy: those that run a serial sender of the
-region (docs/decisions/0095)."""
+"""Owns which members hold the queued events of buckets of which they have no copy: those that run a serial sender of
+the region (docs/decisions/0095)."""
 
 from __future__ import annotations
 

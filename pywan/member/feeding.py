@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Protocol
 
 from pywan.coordination.tables import ROLE_PREFIX, Bucket, Incarnation, MemberProfile
+from pywan.member.older_events import Lack
 
 
 class Sender(Protocol):
@@ -47,9 +48,12 @@ def sender_of(bucket: Bucket, primary: Incarnation | None, runs: Collection[Inca
 class Feeding:
     """The caller holds the lock of the member's shared regions for every call."""
 
-    def __init__(self, primary: Callable[[str], Incarnation | None]) -> None:
-        """`primary`: returns the primary of a serial sender, by its id."""
-        self._primary = primary
+    def __init__(
+        self, primary: Callable[[str], Incarnation | None], lacks: Callable[[str, Sender], object] = lambda *_: None
+    ) -> None:
+        """`primary`: returns the primary of a serial sender, by its id. `lacks`: called with a region and a sender of
+        this member whose queue lacks events of it that other members have; it returns at once."""
+        self._primary, self._lacks = primary, lacks
         self._senders: dict[str, dict[str, Sender]] = {}  # By region and id: those that take its events.
         self._runs: dict[str, set[Incarnation]] = {}  # By id.
 
@@ -102,7 +106,23 @@ class Feeding:
                 leads[sends].append(number)
             for sends, numbers in leads.items():
                 if numbers:
-                    sender.queue.lead(first, numbers, sends)
+                    sender.queue.lead(first, numbers, sends)  # One that lacks events does not lead.
+            if self.lacking(region, id, sender.queue, decided):
+                self._lacks(region, sender)
+
+    def lacking(self, region: str, id: str, queue: Any, decided: Mapping[int, Bucket | None]) -> list[Lack]:
+        """Returns of which of these buckets the queue of a sender lacks events: of none if the sender has another one
+        now."""
+        sender = self._senders.get(region, {}).get(id)
+        first = None if sender is None or sender.queue is not queue else queue.run_of(region)
+        if sender is None or first is None or not decided:
+            return []
+        through = sender.queue.lacking(first, max(decided) + 1)
+        return [
+            Lack(number, bucket, through[number])
+            for number, bucket in sorted(decided.items())
+            if bucket is not None and through[number] != 0
+        ]
 
     def kept_elsewhere(self, id: str, me: Incarnation, decided: Callable[[str], Mapping[int, Bucket]]) -> int:
         """Returns how many events of a sender's queue another member has too. `decided`: returns the decisions about

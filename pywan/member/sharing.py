@@ -11,7 +11,8 @@ from typing import Any
 
 from pywan import _core
 from pywan.base.addresses import Address
-from pywan.base.threads import start_thread
+from pywan.base.lines import Outage
+from pywan.base.threads import start_essential, start_thread
 from pywan.calls.pool import CallPool
 from pywan.calls.route import Route, call_timeout_s, least_call_timeout_s
 from pywan.calls.server import CallServer
@@ -28,13 +29,15 @@ from pywan.coordination.tables import (
     is_role,
 )
 from pywan.copies.member_copies import MemberCopies
-from pywan.errors import IllegalStateError
+from pywan.errors import ConnectivityError, IllegalStateError
 from pywan.member.feeding import Feeding, Sender
 from pywan.member.hosting import is_of_site, silence_limit_ms, site_attributes, weight_of
 from pywan.member.interest import Interest, check_interest, hears_all, storing
+from pywan.member.older_events import OLDER_EVENTS, Lack, OlderEvents, Wanted, answer as answer_older, fields_of
 from pywan.member.sender_roles import ids_of, role_name
 from pywan.region.member_region import MemberRegion
 from pywan.site.agent import Agent
+from pywan.transport.control import call_once
 from pywan.transport.opening_questions import OpeningQuestions
 from pywan.transport.openings import Connection
 from pywan.transport.own_openings import OwnOpenings
@@ -42,6 +45,9 @@ from pywan.transport.own_openings import OwnOpenings
 log = logging.getLogger("pywan.sharing")
 
 BACKLOG_MEMORY_MB = 512  # The default limit of a member's budget.
+
+OLDER_AGAIN_S = 0.1  # A member that did not give all that a queue lacks is asked again.
+OLDER_TIMEOUT_S = 10.0  # Of one answer, of a few MiB at most.
 
 _NOTHING: Mapping[int, Bucket] = MappingProxyType({})
 
@@ -91,7 +97,9 @@ class SharedRegions:
         self._regions: dict[str, _Shared] = {}
         self._call_timeout_s = call_timeout_s
         self._member_timeout_us = 0  # For which `call-timeout` was looked at last.
-        self._feeding = Feeding(self.sender_primary)
+        self._feeding = Feeding(self.sender_primary, self._fetch_older)
+        self._fetching: set[tuple[str, Any]] = set()  # Regions, and queues that get older events of them.
+        self._ending = threading.Event()
         self.sender_changed: Callable[[Any], object] = lambda sender: None  # Called when a sender runs elsewhere.
         self._unanswered: set[str] = set()  # Regions that were created without an answer of the coordinator.
         self._addresses: dict[Incarnation, tuple[str, int]] = {}
@@ -126,6 +134,22 @@ class SharedRegions:
         """Has the regions of a sender stamp events with other sites from now on. That waits for callbacks, so a thread
         does it."""
         start_thread(f"regions of {sender.id}", f"attach {sender.id}", self.sender_changed, sender)
+
+    def _run_older(self, older: OlderEvents) -> None:
+        """Has a queue get the events that other members have, until it lacks none."""
+        what = f"older events of region {older.region} for sender {older.sender}"
+        start_essential(what, f"older {older.sender}", self._keep_fetching, older, Outage(log, what))
+
+    def _keep_fetching(self, older: OlderEvents, outage: Outage) -> None:
+        while not self.older_round(older, outage) and not self._ending.wait(OLDER_AGAIN_S):
+            pass
+
+    def _ask_older(self, member: Incarnation, wanted: Wanted, begin: int) -> Mapping[str, Any]:
+        """Asks another member for events that a queue here lacks."""
+        address = self._address_of(member)
+        if address is None:
+            raise ConnectivityError(f"member {member} is not in the view")
+        return call_once(address, OLDER_EVENTS, timeout=OLDER_TIMEOUT_S, **fields_of(wanted, begin))
 
     def _connections(self) -> tuple[CallServer, CallPool]:
         """Returns what serves and makes calls. The site's identity is known now."""
@@ -299,6 +323,52 @@ class SharedRegions:
             shared = self._regions.get(name)
             if shared is not None:
                 self._see_feeding(shared, shared.buckets)
+
+    def _fetch_older(self, region: str, sender: Sender) -> None:
+        """A queue lacks events that other members have. It gets them, unless it is getting them already."""
+        if (region, sender.queue) in self._fetching or self._ending.is_set():
+            return
+        self._fetching.add((region, sender.queue))
+        try:
+            self._run_older(OlderEvents(region, sender.id, sender.queue, self._ask_older))
+        except IllegalStateError as error:  # The system has no thread now.
+            self._fetching.discard((region, sender.queue))
+            log.error("region %s: %s; it is tried again with the next decision about a bucket", region, error)
+
+    def older_round(self, older: OlderEvents, outage: Outage) -> bool:
+        """Asks other members for what a queue lacks. Returns whether it lacks nothing now, or feeds on nothing."""
+        with self._lock:
+            lacks, me = self._lacking(older), self._me
+        why = older.round(me, lacks)
+        if why:
+            outage.failed(why)
+        else:
+            outage.over()
+        with self._lock:  # The members that hold a bucket may be others meanwhile.
+            ended = [each for each in self._lacking(older) if older.has_asked(me, each)]
+            older.end(ended)
+            shared = self._regions.get(older.region)
+            if ended and shared is not None:
+                self._see_feeding(shared, [each.number for each in ended])
+            is_over = not self._lacking(older)
+            if is_over:
+                self._fetching.discard((older.region, older.queue))
+        if is_over and ended:
+            log.info("region %s: this member has all that was queued for sender %s before", older.region, older.sender)
+        older.ask_what_is_settled(me, ended)
+        return is_over
+
+    def _lacking(self, older: OlderEvents) -> list[Lack]:
+        return self._feeding.lacking(older.region, older.sender, older.queue, self._decided(older.region))
+
+    def answer_older(self, request: Mapping[str, Any], queue_of: Callable[[str], Any]) -> dict[str, Any]:
+        """Answers a member whose queue lacks events. What is settled of the bucket is told to all members again."""
+        reply = answer_older(request, queue_of)
+        with self._lock:
+            shared = self._regions.get(request["region"])
+            if reply and shared is not None and shared.tail is not None:
+                shared.tail.tell_settled(int(request["bucket"]))
+        return reply
 
     def take_part(self, region: MemberRegion, is_decided: bool) -> None:
         """The member has a copy of a role region from now on. `is_decided`: the tables show it."""
@@ -704,6 +774,7 @@ class SharedRegions:
             return [number for number, bucket in found.items() if bucket.primary == self._me]
 
     def stop(self) -> None:
+        self._ending.set()
         self._copies.stop()
         if self._calls is not None:
             self._calls.stop()

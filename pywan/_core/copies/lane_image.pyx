@@ -146,9 +146,10 @@ cdef bint copy_queue(lane_image *image, gateway_queue *gateway, uint32_t number)
     """Adds the next events of one partition of a queue, until the run is long enough or there are no more. False: no
     memory, or a file cannot be read. Under the queue's lock."""
     cdef const wan_partition *partition = &gateway.queue.partitions[number]
-    cdef uint64_t sequence
+    cdef uint64_t sequence, begun
     if image.next_event == 0:
-        if partition.begun and not copy_event(image, gateway.sender, partition.begun, NULL, True):
+        begun = max(partition.begun, min(partition.lacks, image.through))
+        if begun and not copy_event(image, gateway.sender, begun, NULL, True):
             return False
         if not copy_event(image, gateway.sender, partition.removed, NULL):
             return False

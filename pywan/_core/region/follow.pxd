@@ -417,7 +417,8 @@ cdef inline wan_status learn_event(region_core *region, uint32_t bucket, wan_ima
     before = gateway.queue.events + gateway.queue.conflated
     partition = &gateway.queue.partitions[first + bucket]
     if event.is_begin:
-        partition.begun = max(partition.begun, event.sequence)
+        partition.begun = max(partition.begun, event.sequence)      # Others may have more than the one that teaches.
+        wan_queue_lack(&gateway.queue, first + bucket, max(partition.lacks, event.sequence))
     if event.length == 0:
         status = wan_queue_settle(&gateway.queue, first + bucket, event.sequence)
     else:
