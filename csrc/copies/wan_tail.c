@@ -449,8 +449,8 @@ static uint32_t copies_in_sync(const wan_tail_bucket *bucket)
 {
     uint32_t count = 0;
     for (uint32_t n = 0; n < bucket->copy_count; n++)
-        count += bucket->copies[n].state == WAN_COPY_WAITED && !bucket->copies[n].transfer
-                 && !bucket->copies[n].queue_only;
+        count +=
+            bucket->copies[n].state == WAN_COPY_WAITED && !bucket->copies[n].transfer && !bucket->copies[n].queue_only;
     return count;
 }
 
@@ -1036,8 +1036,7 @@ void wan_tail_told(wan_tail *tail, uint32_t number, uint64_t life, uint64_t epoc
 int wan_tail_copy_may_answer(const wan_tail *tail, uint32_t number)
 {
     return wan_tail_role(tail, number) == WAN_TAIL_COPY && !wan_tail_is_queue_only(tail, number)
-           && wan_tail_lease_runs(tail)
-           && wan_contact_is_fresh(load(&tail->buckets[number].contact));
+           && wan_tail_lease_runs(tail) && wan_contact_is_fresh(load(&tail->buckets[number].contact));
 }
 
 /* What lanes send and hear. */

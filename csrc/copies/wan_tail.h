@@ -449,9 +449,9 @@ void wan_tail_set_role(wan_tail *tail, uint32_t bucket, uint8_t role, uint64_t l
 /* What the tables say of the primary, the number of its incarnation, and of this member, whether it holds the queued
  * events alone. It comes before the role under the primary's epoch. */
 void wan_tail_set_leader(wan_tail *tail, uint32_t bucket, uint32_t leader, int queue_only);
-/* Of a bucket that is led: whom it is sent to. Of `copies` only lane, state, transfer, acked and queue_only count. What is known of
- * a copy that stays is kept; one that is waited for stays so. A new learner takes the stream from `counted` on.
- * WAN_NO_MEMORY: nothing changed. */
+/* Of a bucket that is led: whom it is sent to. Of `copies` only lane, state, transfer, acked and queue_only count. What
+ * is known of a copy that stays is kept; one that is waited for stays so. A new learner takes the stream from `counted`
+ * on. WAN_NO_MEMORY: nothing changed. */
 wan_status wan_tail_set_copies(wan_tail *tail, uint32_t bucket, const wan_tail_copy *copies, uint32_t count);
 /* Whether a primary may answer a read without asking: every copy that it waits for has confirmed this epoch and
  * promises to adopt no other; and see `primary_until_us`. A copy may while the lease runs.

@@ -59,9 +59,8 @@ class Lives:
         """Whether nobody can acknowledge anything of the bucket any more, so that it may begin anew, empty.
 
         Everybody who may hold its newest entries is proved to be gone. Or all of them were silent for the region's
-        silence-limit and a margin: then they have stopped to answer, each by its own clock. Whoever has its queued
-        events alone holds up nothing. One that does not know that
-        others may have the region does not stop.
+        silence-limit and a margin: then they have stopped to answer, each by its own clock. One that does not know that
+        others may have the region does not stop. Whoever has the queued events alone holds up nothing.
         """
         attributes = self._site.regions.get(region)
         limit_us = -1 if attributes is None else attributes.silence_limit_ms * 1000

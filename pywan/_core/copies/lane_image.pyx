@@ -1,6 +1,6 @@
 # Owns what a lane sends of an image: the events that the bucket has in queues, then the content of its shards, one run
-# after the other. A learner that holds the queued events alone gets no shards. A run is of one moment in the stream. The stream is sent up to that moment, then the run, and then
-# the stream goes on.
+# after the other. A run is of one moment in the stream. The stream is sent up to that moment, then the run, and then
+# the stream goes on. A learner that holds the queued events alone gets no shards.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 from pywan._core.c_base cimport *
