@@ -210,10 +210,10 @@ def test_a_member_hears_which_of_its_queues_lack_events_of_buckets_that_it_knows
     sender = Sender("ln", True)
     feeding.fed("data", [sender])
     feeding.see_members([profile(A, "ln")])
-    feeding.see("data", A, BUCKETS)
+    feeding.see(A, {"data": BUCKETS})
     assert not said
     sender.queue.lacks = {1: 5, 3: 6}
-    feeding.see("data", A, BUCKETS)
+    feeding.see(A, {"data": BUCKETS})
     assert said == [("data", "ln")]
     assert feeding.lacking("data", "ln", sender.queue, BUCKETS) == [Lack(1, BUCKETS[1], 5)]
     assert feeding.lacking("data", "ln", object(), BUCKETS) == []  # The sender has another queue.

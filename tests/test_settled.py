@@ -45,7 +45,8 @@ class Holders(FedPair):
         self.lead(0)
 
     def lead(self, who, leads=True):
-        self.queues[who].lead(self.firsts[who], range(BUCKETS), leads)
+        first = self.firsts[who]
+        self.queues[who].lead(range(first, first + BUCKETS), leads)
 
     def end_lacking(self, who):
         """All members were asked, and had nothing."""

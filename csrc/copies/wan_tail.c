@@ -668,13 +668,21 @@ wan_status wan_tail_reserve(wan_tail *tail, uint32_t number, uint64_t length, co
     return status;
 }
 
-uint64_t wan_tail_commit(wan_tail *tail, wan_tail_reservation *room, uint32_t shard)
+/* The entry that was written is the newest of its bucket. Returns its sequence. */
+static uint64_t add_entry(wan_tail *tail, const wan_tail_reservation *room, uint32_t shard)
 {
     wan_tail_bucket *bucket = room->bucket;
     const uint64_t sequence = bucket->last + 1;
     store(&bucket->last, sequence);
     note_change(tail, bucket, shard, sequence);
     remember(bucket, (const wan_tail_entry *)room->at, sequence);
+    return sequence;
+}
+
+uint64_t wan_tail_commit(wan_tail *tail, wan_tail_reservation *room, uint32_t shard)
+{
+    wan_tail_bucket *bucket = room->bucket;
+    const uint64_t sequence = add_entry(tail, room, shard);
     if (bucket->copy_count || bucket->counted != sequence - 1 || !may_count(tail)) {
         bucket->changes.used += room->length;
         /* It counts if nobody is waited for. */
@@ -689,6 +697,31 @@ uint64_t wan_tail_commit(wan_tail *tail, wan_tail_reservation *room, uint32_t sh
     wan_tail_charge(tail, bucket);
     wan_lock_release(&bucket->lock);
     return sequence;
+}
+
+wan_status wan_tail_reserve_next(wan_tail_reservation *room, uint64_t length)
+{
+    return make_room(room->bucket, length, room);
+}
+
+uint64_t wan_tail_commit_next(wan_tail *tail, wan_tail_reservation *room, uint32_t shard)
+{
+    room->bucket->changes.used += room->length;
+    return add_entry(tail, room, shard);
+}
+
+uint64_t wan_tail_commit_end(wan_tail *tail, wan_tail_reservation *room, uint64_t before)
+{
+    wan_tail_bucket *bucket = room->bucket;
+    if (bucket->last != before) {
+        /* They count if nobody is waited for. */
+        if (bucket->counted == before || !bucket->copy_count) recount(tail, bucket);
+        give_lanes(tail, bucket, 0);
+        wan_tail_charge(tail, bucket);
+    }
+    const uint64_t counted = bucket->counted;
+    wan_lock_release(&bucket->lock);
+    return counted;
 }
 
 void wan_tail_cancel(wan_tail_reservation *room) { wan_lock_release(&room->bucket->lock); }
@@ -998,11 +1031,6 @@ void wan_tail_followed(wan_tail *tail, wan_tail_reservation *room, const wan_tai
     store(&bucket->last, bucket->last + 1);
     if (!bucket->queue_only) remember(bucket, entry, bucket->last);
     note_change(tail, bucket, shard, bucket->last);
-}
-
-wan_status wan_tail_follow_next(wan_tail_reservation *room, const wan_tail_entry *entry)
-{
-    return make_room(room->bucket, entry->length, room);
 }
 
 void wan_tail_follow_end(wan_tail *tail, wan_tail_reservation *room)

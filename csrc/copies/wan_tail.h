@@ -397,6 +397,15 @@ wan_status wan_tail_reserve(wan_tail *tail, uint32_t bucket, uint64_t length, co
  * of the key, WAN_NO_SHARD or WAN_TAIL_ALL_SHARDS. */
 uint64_t wan_tail_commit(wan_tail *tail, wan_tail_reservation *room, uint32_t shard);
 void wan_tail_cancel(wan_tail_reservation *room);
+/* Changes of one bucket under one hold of its lock: rows of one call, or changes that nobody repeats.
+ * `wan_tail_reserve` begins with the first one. If that was not made before, the later rows of its call were not,
+ * either. For each change, `commit_next` says that its entry is written and makes it the newest, or nothing is called
+ * if it was not made. `reserve_next` makes room for another one; WAN_NO_MEMORY changes nothing, and the hold goes on.
+ * `commit_end` does for all of them what wan_tail_commit does behind its sequence, once. `before`: the sequence of the
+ * newest change when the hold began. Returns through which sequence changes count. */
+wan_status wan_tail_reserve_next(wan_tail_reservation *room, uint64_t length);
+uint64_t wan_tail_commit_next(wan_tail *tail, wan_tail_reservation *room, uint32_t shard);
+uint64_t wan_tail_commit_end(wan_tail *tail, wan_tail_reservation *room, uint64_t before);
 /* Runs a lane on which a change leaves, if one rests, as `wan_lane_state.run`. Other lanes of the bucket that rest are
  * woken. The caller holds no lock. */
 void wan_tail_run_lane(const wan_lane_wait *wait);
@@ -461,12 +470,11 @@ int wan_tail_may_read(wan_tail *tail, uint32_t bucket, uint64_t now_us);
 /* A copy's changes. `follow` takes the lock of the bucket and keeps it when it returns WAN_OK: the entry that the
  * primary gave `sequence` is the next one. WAN_EMPTY: it is here already. WAN_INVALID: there is a gap before it.
  * WAN_ELSEWHERE: this member has no copy of this life and epoch. `followed` copies the entry. `shard`: as for
- * wan_tail_commit. `follow_next` makes room for the entry behind it under the same hold. WAN_NO_MEMORY: there is none.
+ * wan_tail_commit. `wan_tail_reserve_next` makes room for the entry behind it under the same hold.
  * `follow_end` releases the lock. */
 wan_status wan_tail_follow(wan_tail *tail, uint32_t bucket, uint64_t life, uint64_t epoch, uint64_t sequence,
                            const wan_tail_entry *entry, wan_tail_reservation *room);
 void wan_tail_followed(wan_tail *tail, wan_tail_reservation *room, const wan_tail_entry *entry, uint32_t shard);
-wan_status wan_tail_follow_next(wan_tail_reservation *room, const wan_tail_entry *entry);
 void wan_tail_follow_end(wan_tail *tail, wan_tail_reservation *room);
 /* The primary told, on the connection `contact`, through which sequence changes count: drops them from the tail, wakes
  * reads that wait. `heard`: through which sequence listeners were told at the primary's member. */

@@ -22,7 +22,9 @@ typedef uint64_t wan_entry_ref;
 #define WAN_BLOCK_BYTES   (WAN_BLOCK_ENTRIES * 8ull)
 
 typedef struct {
-    wan_entry_ref *entries; /* NULL: all its entries are holes, and its memory was given back. */
+    /* NULL: all its entries are holes, and its memory was given back. In a partition that `has_arrivals` as many words
+     * follow the entries: the arrival of each. */
+    wan_entry_ref *entries;
     uint32_t segment;
     uint32_t live; /* Entries that are no holes. */
 } wan_block;
@@ -81,6 +83,8 @@ typedef struct {
     /* This member sends the events. If not, nothing can be peeked: another member sends them, and tells what is
      * settled. Always 1 for an own partition. */
     uint8_t leads;
+    /* Each entry has its arrival beside it: the events of several partitions leave in the order of these numbers. */
+    uint8_t has_arrivals;
     /* The remote site has everything of the stream through here, as another member says. It is removed as soon as
      * nothing of the partition is on its way. Above `removed`, or of no meaning. */
     uint64_t settle_through;
@@ -130,6 +134,9 @@ typedef struct {
     wan_stream_run *runs;
     uint32_t run_count;
     uint8_t conflate; /* A newer update of a key replaces an older one. */
+    /* Its stream partitions have arrivals. One dispatcher, the first one, sends them all (wan_queue_merge.h). */
+    uint8_t keeps_arrivals;
+    uint64_t arrival; /* The highest that was given. */
     /* Events count once they are durable. So no event leaves that a crash could take back. */
     uint8_t persistent;
     /* Sums over the partitions. They may be read without the lock, by wan_read. */
@@ -162,6 +169,9 @@ wan_status wan_queue_init(wan_queue *queue, const wan_env *env, const char *dire
                           uint32_t partitions, int conflate);
 /* Makes a queue in a store that other queues use too. */
 wan_status wan_queue_init_in(wan_queue *queue, wan_store *store, uint32_t partitions, int conflate);
+/* From now on the queue keeps the order in which events reach its streams, over all of them. Called before the first
+ * run is added. */
+void wan_queue_keep_arrivals(wan_queue *queue);
 /* Gives everything back that the queue holds in its store, and frees the rest. */
 void wan_queue_close(wan_queue *queue);
 
@@ -310,8 +320,7 @@ wan_status wan_queue_move_to_run(wan_queue *queue, const wan_stream_run *run, wa
  * its way: as for wan_queue_move_to_run. *moved grows by the events that were moved. */
 wan_status wan_queue_move_from_run(wan_queue *queue, uint32_t partition, uint32_t most, uint64_t lowest[256],
                                    uint64_t *moved);
-/* One of so many dispatchers reads no record any more that it peeked. Partition n is of dispatcher n modulo their
- * count. */
+/* One of so many dispatchers reads no record any more that it peeked. */
 void wan_queue_let_go(wan_queue *queue, uint32_t dispatcher, uint32_t dispatchers);
 /* From now on `tell(teller, bucket)` is called, under the queue's lock, when events leave a stream partition that other
  * members may have: acknowledged, or dropped. NULL: nobody is told. */
@@ -358,7 +367,23 @@ static inline uint32_t wan_queue_partition_count(const wan_queue *queue)
     return __atomic_load_n(&queue->partition_count, __ATOMIC_ACQUIRE);
 }
 
-/* Events that can be peeked now. */
+/* Which of so many dispatchers sends the events of a partition. */
+static inline uint32_t wan_queue_dispatcher(const wan_queue *queue, uint32_t partition, uint32_t dispatchers)
+{
+    if (WAN_UNLIKELY(queue->keeps_arrivals) && partition >= queue->own_count) return 0;
+    return dispatchers == 1 ? 0 : partition % dispatchers;
+}
+
+/* The next partition of the same dispatcher. If there is none, a number that no partition has. */
+static inline uint32_t wan_queue_next_of_dispatcher(const wan_queue *queue, uint32_t partition, uint32_t dispatchers)
+{
+    if (WAN_LIKELY(!queue->keeps_arrivals)) return partition + dispatchers;
+    if (partition >= queue->own_count) return partition + 1;
+    if (partition + dispatchers < queue->own_count) return partition + dispatchers;
+    return partition % dispatchers ? WAN_PARTITIONS_MAX : queue->own_count;
+}
+
+/* Events that can be peeked now. With arrivals some may have to wait all the same, for one that does not count yet. */
 static inline uint64_t wan_partition_ready(const wan_partition *partition)
 {
     return partition->leads ? partition->unpeeked - partition->uncounted_events : 0;

@@ -45,6 +45,27 @@ static inline wan_entry_ref *entry_of(const wan_partition *partition, uint64_t s
     return WAN_LIKELY(block->entries != NULL) ? &block->entries[(sequence - 1) % WAN_BLOCK_ENTRIES] : &no_entry;
 }
 
+/* Bytes that a block of entries of the partition takes. */
+static inline uint64_t block_bytes(const wan_partition *partition)
+{
+    return partition->has_arrivals ? 2 * WAN_BLOCK_BYTES : WAN_BLOCK_BYTES;
+}
+
+/* The arrival of an event that is queued, in a partition that has arrivals. */
+static inline uint64_t arrival_of(const wan_partition *partition, uint64_t sequence)
+{
+    return block_of(partition, sequence)->entries[WAN_BLOCK_ENTRIES + (sequence - 1) % WAN_BLOCK_ENTRIES];
+}
+
+static inline void set_arrival(wan_queue *queue, wan_partition *partition, uint64_t sequence, uint64_t arrival)
+{
+    if (arrival > queue->arrival) queue->arrival = arrival;
+    block_of(partition, sequence)->entries[WAN_BLOCK_ENTRIES + (sequence - 1) % WAN_BLOCK_ENTRIES] = arrival;
+}
+
+/* What an event's stamp says of when it was made. A stamp that a caller gave says nothing. */
+static inline uint64_t made_at(const wan_record *record) { return record->flags & WAN_FLAG_GIVEN ? 0 : record->stamp; }
+
 /* Checks in debug builds that the positions and counts of a partition do not contradict each other. */
 static inline void check_positions(const wan_partition *partition)
 {

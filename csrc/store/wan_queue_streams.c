@@ -31,7 +31,7 @@ void wan_queue_let_go(wan_queue *queue, uint32_t dispatcher, uint32_t dispatcher
     uint32_t kept = 0;
     if (WAN_LIKELY(!pinned->count)) return;
     for (uint32_t n = 0; n < pinned->count; n++) {
-        if (record[n].partition % dispatchers != dispatcher) record[kept++] = record[n];
+        if (wan_queue_dispatcher(queue, record[n].partition, dispatchers) != dispatcher) record[kept++] = record[n];
         else wan_store_give(queue->store, &queue->records, record[n].segment, record[n].length);
     }
     pinned->count = kept;

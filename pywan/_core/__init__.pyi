@@ -221,8 +221,8 @@ class EventQueue:
         """Makes stream partitions for the buckets of a region, or takes those that it had before if they are free."""
     def runs(self) -> list[tuple[str, int, int]]:
         """(region, first partition, number of buckets) of each run of stream partitions."""
-    def lead(self, first: int, buckets: Iterable[int], leads: bool, in_order: bool = False) -> None:
-        """Says whether this member sends the events of these buckets, in the run that begins at partition `first`."""
+    def lead(self, partitions: Iterable[int], leads: bool, in_order: bool = False) -> None:
+        """Says whether this member sends the events of these stream partitions."""
     def run_of(self, region: str) -> int | None:
         """The first partition of the run that a region feeds now. None: it feeds none."""
     def lacking(self, first: int, count: int) -> list[int | None]:

@@ -146,6 +146,9 @@ cdef extern from "copies/wan_tail.h" nogil:
                                 wan_tail_reservation *room)
     uint64_t wan_tail_commit(wan_tail *tail, wan_tail_reservation *room, uint32_t shard)
     void wan_tail_cancel(wan_tail_reservation *room)
+    wan_status wan_tail_reserve_next(wan_tail_reservation *room, uint64_t length)
+    uint64_t wan_tail_commit_next(wan_tail *tail, wan_tail_reservation *room, uint32_t shard)
+    uint64_t wan_tail_commit_end(wan_tail *tail, wan_tail_reservation *room, uint64_t before)
     void wan_tail_run_lane(const wan_lane_wait *wait)
     void wan_lane_wake(wan_lane_state *state)
     wan_status wan_tail_recall(wan_tail *tail, uint32_t bucket, const wan_attempt *attempt, wan_recalled *recalled,
@@ -169,7 +172,6 @@ cdef extern from "copies/wan_tail.h" nogil:
     wan_status wan_tail_follow(wan_tail *tail, uint32_t bucket, uint64_t life, uint64_t epoch, uint64_t sequence,
                                const wan_tail_entry *entry, wan_tail_reservation *room)
     void wan_tail_followed(wan_tail *tail, wan_tail_reservation *room, const wan_tail_entry *entry, uint32_t shard)
-    wan_status wan_tail_follow_next(wan_tail_reservation *room, const wan_tail_entry *entry)
     void wan_tail_follow_end(wan_tail *tail, wan_tail_reservation *room)
     void wan_tail_told(wan_tail *tail, uint32_t bucket, uint64_t life, uint64_t epoch, uint64_t counted,
                        uint64_t heard, uint64_t contact)

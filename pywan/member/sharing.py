@@ -61,7 +61,6 @@ class _Shared:
         self.alone: dict[int, Bucket] = {}  # The newest decisions under which this member alone had all buckets.
         self.tail: _core.Tail | None = None  # None: this member alone has the region, by decision.
         self.table: BucketTable | None = None
-        self.unordered: set[str] = set()  # The senders of which it was said that they do not keep their order here.
         self.other_senders: str | None = None  # What another member names as its senders, once that was said.
         # None: its listeners are told of the buckets that this member leads, or it is replicated.
         self.interest = Interest(region.attributes) if hears_all(region.attributes) else None
@@ -228,7 +227,7 @@ class SharedRegions:
             self._note_known(shared, is_decided=is_decided)
             if shared.interest is not None:
                 shared.interest.see_members(self._storing_others(region.name))
-            self._see(shared, set(shared.buckets))
+            self._see_feeding({region.name: self._see(shared, set(shared.buckets))})
             if shared.tail is not None and not shared.buckets:
                 log.warning(
                     "region %s: its calls wait until the site has decided who has it: %s",
@@ -322,7 +321,7 @@ class SharedRegions:
             self._say_elsewhere({each.id for each in senders})
             shared = self._regions.get(name)
             if shared is not None:
-                self._see_feeding(shared, shared.buckets)
+                self._see_feeding({name: shared.buckets})
 
     def _fetch_older(self, region: str, sender: Sender) -> None:
         """A queue lacks events that other members have. It gets them, unless it is getting them already."""
@@ -349,7 +348,7 @@ class SharedRegions:
             older.end(ended)
             shared = self._regions.get(older.region)
             if ended and shared is not None:
-                self._see_feeding(shared, [each.number for each in ended])
+                self._see_feeding({older.region: [each.number for each in ended]})
             is_over = not self._lacking(older)
             if is_over:
                 self._fetching.discard((older.region, older.queue))
@@ -379,7 +378,7 @@ class SharedRegions:
                 self._note_known(shared)
             shared.tail = self._new_tail(region)
             self._share(shared, shared.tail)
-            self._see(shared, set(shared.buckets))
+            self._see_feeding({region.name: self._see(shared, set(shared.buckets))})
 
     def take_no_part(self, name: str) -> None:
         """The member has no copy of a role region any more."""
@@ -397,20 +396,17 @@ class SharedRegions:
         shared = self._regions.get(region)
         return _NOTHING if shared is None or shared.tail is None else shared.buckets
 
-    def _see_feeding(self, shared: _Shared, numbers: Iterable[int]) -> None:
-        """Tells the queues of a region which of these buckets this member sends."""
-        if shared.tail is None:
-            return
-        for id in self._feeding.unordered(shared.region.name) - shared.unordered:
-            shared.unordered.add(id)
-            log.warning(
-                "region %s: order-policy thread of sender %s: where several members have the region, events of one"
-                " thread that have different keys may overtake each other in this version; those of one key do not",
-                shared.region.name,
-                id,
-            )
-        decided = {number: shared.buckets.get(number) for number in numbers}
-        self._feeding.see(shared.region.name, self._me, decided)
+    def _see_feeding(self, numbers: Mapping[str, Iterable[int]]) -> None:
+        """Tells the queues of regions which of these buckets this member sends."""
+        shared = {name: self._regions[name] for name in numbers}
+        self._feeding.see(
+            self._me,
+            {
+                name: {number: each.buckets.get(number) for number in numbers[name]}
+                for name, each in shared.items()
+                if each.tail is not None
+            },
+        )
 
     def _say_other_senders(self, shared: _Shared, told: SharedAttributes) -> None:
         """Logs that another member has given the region other senders than this one."""
@@ -430,12 +426,6 @@ class SharedRegions:
         """Tells serial senders of this member whether they run on another one."""
         for sender in self._feeding.note_elsewhere(ids, self._me):
             self._tell_sender_changed(sender)
-
-    def _see_senders(self, ids: set[str]) -> None:
-        """Other members run these senders, or are their primaries, than before."""
-        for name in self._feeding.regions_of(ids):
-            if (shared := self._regions.get(name)) is not None:
-                self._see_feeding(shared, shared.buckets)
 
     # What the coordinator says
 
@@ -471,10 +461,12 @@ class SharedRegions:
                     changed.setdefault(name, set()).update(shared.buckets)
                     if shared.interest is not None:
                         shared.interest.see_members(storing(tables.members, name, self._me))
-            for name, numbers in changed.items():
-                if name not in gone:
-                    self._see(self._regions[name], numbers)
-            self._see_senders(ids)
+            decided = {
+                name: self._see(self._regions[name], numbers) for name, numbers in changed.items() if name not in gone
+            }
+            for name in self._feeding.regions_of(ids) & self._regions.keys():
+                decided[name] = set(self._regions[name].buckets)
+            self._see_feeding(decided)
             return sorted(gone)
 
     def take_lease(self, until_us: int, heard_us: int) -> None:
@@ -534,7 +526,8 @@ class SharedRegions:
             for shared in self._regions.values():
                 if shared.tail is not None:
                     copies.drop(shared.region.name)
-                    self._feeding.see(shared.region.name, self._me, dict.fromkeys(range(shared.region.bucket_count)))
+                    nothing = dict.fromkeys(range(shared.region.bucket_count))
+                    self._feeding.see(self._me, {shared.region.name: nothing})
                     self._empty(shared, shared.tail)
                 if shared.table is not None:
                     shared.table.forget()
@@ -571,8 +564,9 @@ class SharedRegions:
         else:
             shared.buckets[key.number] = bucket
 
-    def _see(self, shared: _Shared, numbers: set[int]) -> None:
-        """Does what the tables say about a region. `numbers`: its buckets whose decisions changed."""
+    def _see(self, shared: _Shared, numbers: set[int]) -> set[int]:
+        """Does what the tables say about a region. `numbers`: its buckets whose decisions changed. Returns the buckets
+        whose sender `_see_feeding` is to look at."""
         if shared.interest is not None:
             shared.interest.see_buckets(self._me, {number: shared.buckets.get(number) for number in numbers})
             if not self._agent.wants_to_leave:
@@ -581,10 +575,10 @@ class SharedRegions:
             if self._is_alone(shared):
                 if numbers:
                     shared.alone = dict(shared.buckets)
-                return
+                return set()
             if self._told(shared.region.attributes).only_once:
                 self._give_away(shared)
-                return
+                return set()
             shared.tail = self._new_tail(shared.region)
             self._share(shared, shared.tail, content=shared.alone)
             numbers = {*shared.buckets, *shared.alone}
@@ -593,12 +587,12 @@ class SharedRegions:
         for number in sorted(numbers):
             self._copies.take(BucketKey(shared.region.name, number), shared.buckets.get(number))
             shared.tail.tell_settled(number)  # A member that holds the bucket since this decision heeds it now.
-        self._see_feeding(shared, numbers)
         places = {number: shared.buckets[number] for number in numbers if number in shared.buckets}
         shared.table.update(places, self._addresses)
         if self._pool is not None:
             holders = {each for bucket in places.values() for each in bucket.holders} - {self._agent.me}
             self._pool.prepare({each: self._addresses[each] for each in sorted(holders & self._addresses.keys())})
+        return numbers
 
     def _is_alone(self, shared: _Shared) -> bool:
         """Whether it is decided that this member has all of the region, and that no other member may have it.

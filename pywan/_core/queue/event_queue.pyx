@@ -18,8 +18,8 @@ from pywan._core.log.committer cimport (
 from pywan._core.log.disk_log cimport LogBudget, damage_list
 from pywan._core.queue.queue cimport (
     FULL_BLOCK, FULL_DROP_NEWEST, FULL_DROP_OLDEST, FULL_REFUSE, SLOW_DISK_US, durable_log, gateway_queue,
-    queue_append_copy, queue_can_read, queue_go_on_settling, queue_partition_of, dispatcher_signal, queue_refresh_ready,
-    wake_dispatchers)
+    queue_append_copy, queue_can_read, queue_dispatcher, queue_go_on_settling, queue_partition_of, dispatcher_signal,
+    queue_refresh_ready, wake_dispatchers)
 from pywan._core.queue.queue_committer cimport FOR_IDENTITY, FOR_REMOVALS, queue_begin_wait, queue_committer_init
 from pywan._core.queue.queue_mounts cimport durable_mount, is_of_this_past
 from pywan._core.queue.queue_recovery cimport (
@@ -95,6 +95,8 @@ cdef class EventQueue:
         else:
             self.gateway.remote_site = remote_site
         self.gateway.by_thread, self.gateway.by_bucket = by_thread, by_bucket
+        if by_thread:
+            wan_queue_keep_arrivals(&self.gateway.queue)
         if by_bucket:
             self.gateway.buckets = <uint16_t *>calloc(WAN_REGION_NAMES, sizeof(uint16_t))
             if self.gateway.buckets == NULL:
@@ -443,21 +445,21 @@ cdef class EventQueue:
         free(copies)
         return found
 
-    def lead(self, uint32_t first, buckets, bint leads, bint in_order=False):
-        """Says whether this member sends the events of these buckets, in the run that begins at partition `first`. When
-        it begins to, what is queued may have been sent by another member; with `in_order` that one handed over, and has
-        nothing on its way. When it ends, nothing more leaves from here; what is on its way may still be
-        acknowledged."""
-        cdef uint32_t bucket
-        for bucket in buckets:
-            self.check_partition(first + bucket)
-            if first < self.gateway.queue.own_count:
+    def lead(self, partitions, bint leads, bint in_order=False):
+        """Says whether this member sends the events of these stream partitions. When it begins to, what is queued may
+        have been sent by another member; with `in_order` that one handed over, and has nothing on its way. When it
+        ends, nothing more leaves from here; what is on its way may still be acknowledged."""
+        cdef uint32_t partition
+        cdef list numbers = list(partitions)
+        for partition in numbers:
+            self.check_partition(partition)
+            if partition < self.gateway.queue.own_count:
                 from pywan.errors import ConfigurationError
-                raise ConfigurationError(f"queue {self.name!r}: partition {first} is no stream")
-            wan_lock_take(&self.gateway.lock)
-            wan_queue_lead(&self.gateway.queue, first + bucket, leads, in_order)
-            wan_lock_release(&self.gateway.lock)
+                raise ConfigurationError(f"queue {self.name!r}: partition {partition} is no stream")
+        # All at once: what a thread put into several buckets leaves in its order if it begins to leave together.
         wan_lock_take(&self.gateway.lock)
+        for partition in numbers:
+            wan_queue_lead(&self.gateway.queue, partition, leads, in_order)
         wake_dispatchers(self.gateway)
         wan_lock_release(&self.gateway.lock)
 
@@ -718,7 +720,7 @@ cdef class EventQueue:
             raise MemoryError()
         try:
             wan_lock_take(&self.gateway.lock)
-            wan_queue_let_go(&self.gateway.queue, partition % self.gateway.dispatchers, self.gateway.dispatchers)
+            wan_queue_let_go(&self.gateway.queue, queue_dispatcher(self.gateway, partition), self.gateway.dispatchers)
             before = self.gateway.queue.partitions[partition].peeked
             taken = wan_queue_peek(&self.gateway.queue, partition, count, NO_LIMIT, 1, records, sequences, &size)
             if taken:
@@ -727,7 +729,7 @@ cdef class EventQueue:
                 status = wan_store_check(self.gateway.queue.store, &span)
             if status != WAN_OK:
                 wan_queue_unpeek(&self.gateway.queue, partition, before)
-            queue_refresh_ready(self.gateway, partition % self.gateway.dispatchers)
+            queue_refresh_ready(self.gateway, queue_dispatcher(self.gateway, partition))
             wan_lock_release(&self.gateway.lock)
             raise_for(status, f"queue {self.name!r}")
             if not with_positions:
@@ -760,7 +762,7 @@ cdef class EventQueue:
             before = self.gateway.queue.events
             wan_queue_make_hole(&self.gateway.queue, partition, sequence, WAN_HOLE_FILTERED)
             self.gateway.counts.filtered_transmit += before - self.gateway.queue.events
-            queue_refresh_ready(self.gateway, partition % self.gateway.dispatchers)
+            queue_refresh_ready(self.gateway, queue_dispatcher(self.gateway, partition))
         wan_lock_release(&self.gateway.lock)
         check_whole(self)
 
@@ -770,7 +772,7 @@ cdef class EventQueue:
         wan_lock_take(&self.gateway.lock)
         wan_queue_rewind(&self.gateway.queue, partition)
         queue_go_on_settling(self.gateway, partition)
-        queue_refresh_ready(self.gateway, partition % self.gateway.dispatchers)
+        queue_refresh_ready(self.gateway, queue_dispatcher(self.gateway, partition))
         wan_lock_release(&self.gateway.lock)
 
     # What other members of the site have sent.
