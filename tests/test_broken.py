@@ -62,6 +62,10 @@ TOLD = {"lead"}
 REFUSED = {
     "add_run": lambda queue: ("r", 1),
     "run_events": lambda queue: (0, 1),
+    "lacking": lambda queue: (0, 1),
+    "older_events": lambda queue: (0, 0, 0, 1, 1),
+    "take_older": lambda queue: (0, 0, 0, b""),
+    "end_lacking": lambda queue: (0, 0, 0),
     "append_record": lambda queue: (make_record(b"l"),),
     "clear": lambda queue: (),
     "is_past": lambda queue: (1, 0, 1),

@@ -173,6 +173,7 @@ BEGUN_AGAIN = {
     "gateway/dispatchers.py": ["`sender-ID-N`"],
     "member/housekeeper.py": ["`NAME-housekeeping`"],
     "member/process.py": ["`signals`"],
+    "member/sharing.py": ["`older SENDER`"],
     "region/listening.py": ["`pywan-listeners-REGION`"],
     "gateway/elsewhere.py": ["`sender-ID-elsewhere`"],
     "site/agent.py": ["`NAME-agent`", "`NAME-agent-asks`"],

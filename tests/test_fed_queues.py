@@ -42,7 +42,8 @@ def first_of(queue, region="r"):
 def lead(queue, buckets=None, leads=True, in_order=False, region="r"):
     """Has the queue's member send the events of these buckets, or of all."""
     _name, first, count = [run for run in queue.runs() if run[0] == region][-1]
-    queue.lead(first, range(count) if buckets is None else buckets, leads, in_order)
+    led = range(count) if buckets is None else buckets
+    queue.lead([first + bucket for bucket in led], leads, in_order)
     return queue
 
 
@@ -292,7 +293,7 @@ def test_a_stream_of_a_later_life_has_another_place_until_the_earlier_one_is_emp
         first, second = (first for _, first, _ in queue.runs())
         assert queue.run_of(member.core.name) == second > first and len(queue) == 1
         member.core.attach([])
-        queue.lead(first, [0], True)
+        queue.lead([first], True)
         queue.remove(first, queue.peek_with_positions(first, 10)[-1][0])
         member.core.attach([queue])
         assert len(queue.runs()) == 2
@@ -399,7 +400,7 @@ class FedSites:
         stream, m = self.chance.choice(self.streams), self.chance.randrange(self.MEMBERS)
         queue, number = self.place(stream, m)
         self.leads[stream, m] = self.chance.random() < 0.6
-        queue.lead(number - stream[2], [stream[2]], self.leads[stream, m], self.chance.random() < 0.5)
+        queue.lead([number], self.leads[stream, m], self.chance.random() < 0.5)
 
     def peek(self, stream=None, m=None, count=4):
         stream = stream or self.chance.choice(self.streams)
@@ -467,7 +468,7 @@ def test_streams_of_several_regions_and_senders_do_what_a_plain_model_says(seed)
         for stream in model.streams:  # One member sends all that is not removed there: the remote site has everything.
             m = model.chance.randrange(model.MEMBERS)
             queue, number = model.place(stream, m)
-            queue.lead(number - stream[2], [stream[2]], True)
+            queue.lead([number], True)
             model.leads[stream, m] = True
             queue.rewind(number)
             model.peeked[stream, m] = model.removed[stream, m]

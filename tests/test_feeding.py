@@ -34,14 +34,19 @@ def test_one_holder_sends_where_the_sender_runs(decided, primary, runs, sends):
 
 class Queue:
     def __init__(self):
-        self.led = set()
+        self.led, self.lacks = set(), {}
+        self.calls = 0
 
     def run_of(self, region):
-        return 8 if region == "data" else None
+        return {"data": 8, "more": 108}.get(region)
 
-    def lead(self, first, numbers, leads):
-        assert first == 8
-        self.led = self.led | set(numbers) if leads else self.led - set(numbers)
+    def lacking(self, first, count):
+        return [self.lacks.get(number, 0) for number in range(count)] if first == 8 else [0] * count
+
+    def lead(self, partitions, leads):
+        self.calls += 1
+        numbers = {partition - 8 for partition in partitions}
+        self.led = self.led | numbers if leads else self.led - numbers
 
 
 class Sender:
@@ -73,10 +78,10 @@ def test_a_parallel_sender_sends_at_each_primary_and_a_serial_one_at_its_own():
     feeding.fed("data", [parallel, serial])
     feeding.see_members([profile(A, "parallel", "serial"), profile(B, "parallel", "serial")])
     for me, of_parallel, of_serial in ((A, {0}, {0, 1}), (B, {1, 2}, {2}), (C, set(), set())):
-        feeding.see("data", me, BUCKETS)
+        feeding.see(me, {"data": BUCKETS})
         assert (parallel.queue.led, serial.queue.led) == (of_parallel, of_serial)
     primaries["serial"] = B
-    feeding.see("data", A, BUCKETS)
+    feeding.see(A, {"data": BUCKETS})
     assert serial.queue.led == set()
 
 
@@ -97,7 +102,11 @@ def test_a_member_that_created_a_sender_and_does_not_run_it_is_not_among_those_w
     assert running([idle, profile(B, "ln")]) == {"ln": {B}}
 
 
-def test_the_senders_that_are_to_keep_the_order_of_threads_are_known_by_region():
-    feeding = Feeding(lambda id: None)
-    feeding.fed("data", [Sender("parallel", True), Sender("serial", False)])
-    assert feeding.unordered("data") == {"serial"} and feeding.unordered("other") == set()
+def test_a_sender_hears_at_once_which_buckets_of_all_regions_it_sends():
+    feeding = Feeding({"serial": A}.get)
+    serial = Sender("serial", False)
+    for region in ("data", "more"):
+        feeding.fed(region, [serial])
+    feeding.see_members([profile(A, "serial"), profile(B, "serial")])
+    feeding.see(A, {"data": {0: BUCKETS[0]}, "more": {1: BUCKETS[1]}})
+    assert serial.queue.led == {0, 101} and serial.queue.calls == 1

@@ -93,6 +93,45 @@ def test_C_026_five_dispatchers_keep_the_order_of_each_key_that_many_members_put
         both.balance()
 
 
+def by_thread(heard: Iterable[list[Any]]) -> dict[str, list[int]]:
+    """The numbers that were heard of each thread of `put_counting`, in order."""
+    found = defaultdict(list)
+    for _, key, value in heard:
+        found[key.split()[0]].append(value)
+    return dict(found)
+
+
+@pytest.mark.whole
+@pytest.mark.long
+@pytest.mark.parametrize("region", [pytest.param(REPLICATE, id="RR"), pytest.param(PARTITION, id="PR")])
+@pytest.mark.parametrize("dispatcher_threads", [1, 3])
+def test_C_026_what_one_thread_puts_under_many_keys_is_applied_in_its_order_over_the_death_of_the_primary(
+    tmp_path, region, dispatcher_threads
+):
+    """Two members hold all buckets, so one member sends them all, before the death and after it."""
+    threads = 4
+    with sites(tmp_path, region, dispatcher_threads=dispatcher_threads, order_policy="thread", batch_size=20) as both:
+        listen(both)
+        victim = both.wait_primary()
+        members = both.ny.living()
+        (other,) = (each for name, each in members.items() if name != victim)
+        for each in members.values():
+            each.begin("put_counting", "data", 30, PUTS, each.name, threads)
+        for each in members.values():
+            each.finish()
+        first = by_thread(wait_heard(both.remote, 2 * threads * PUTS))
+        assert len(first) == 2 * threads and all(own == list(range(PUTS)) for own in first.values())
+        other.begin("put_counting", "data", 30, 3 * PUTS, other.name, threads, PUTS)
+        eventually(lambda: len(both.remote.ask("heard", "data")) > 3 * threads * PUTS, what="more events there")
+        members[victim].kill()
+        other.finish()
+        heard = by_thread(wait_heard(both.remote, (2 + 3) * threads * PUTS))
+        for thread in range(threads):
+            assert heard[f"{other.name}{thread}"] == list(range(4 * PUTS))
+        both.wait_empty()
+        both.balance()
+
+
 @pytest.mark.whole
 @pytest.mark.long
 @pytest.mark.parametrize("region", [pytest.param(REPLICATE, id="RR"), pytest.param(PARTITION, id="PR")])

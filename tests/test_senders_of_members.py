@@ -58,6 +58,10 @@ class Sites:
             for name, each in self.ny.living().items()
         }
 
+    def sizes_of_queues(self) -> dict[str, int]:
+        """Returns how many events each member has in its queue, those that it holds for others too."""
+        return {name: each.ask("ledger", "ln")["in_queue"] for name, each in self.ny.living().items()}
+
     def primaries(self) -> set[str]:
         return {name for name, each in self.ny.living().items() if each.sender("ln", "is_primary")}
 
@@ -165,6 +169,102 @@ def test_what_waits_in_the_queue_of_a_member_that_dies_leaves_from_another(tmp_p
         both.ln.start_member("l", receiver={})
         both.wait_remote(1000)
         both.wait_empty()
+
+
+def sender_of_site(parallel: bool) -> dict[str, Any]:
+    return {"id": "ln", "remote_distributed_system_id": 2, "batch_time_interval": 20, "parallel": parallel}
+
+
+LATER = [
+    pytest.param(True, PARTITION, id="parallel"),
+    pytest.param(False, REPLICATE, id="serial"),
+]
+
+
+@contextlib.contextmanager
+def sites_with_a_later_sender(
+    folder: Path, region: dict[str, Any], parallel: bool, events: int, first: str = "a"
+) -> Iterator[tuple[Sites, int]]:
+    """`first` alone has the sender when so many events come, and the remote site is away. The other one of two members
+    gets it then, and some more events come. It yields the sites and how many events are queued, as soon as both members
+    have them all."""
+    with (
+        WanSite(folder / "ln", 2, regions=[region]) as ln,
+        WanSite(folder / "ny", 1, remotes=[ln], regions=[{**region, "gateway_sender_ids": ["ln"]}]) as ny,
+    ):
+        for name in ("a", "b"):
+            ny.start_member(name, senders=[sender_of_site(parallel)] if name == first else [])
+        both = Sites(ny, ln)
+        wait_copies(ny, region)
+        # The member that leads a bucket says which senders its events enter. The site may move some back meanwhile.
+        for bucket in range(BUCKETS if region is PARTITION else 113):
+            ny.move("data", bucket, "primary", to=first)
+        ny.living()[first].ask("put_many", "data", 0, events)
+        queued = ny.living()[first].ask("ledger", "ln")["in_queue"] + 100
+        assert queued > events * 3 / 4
+        other = "b" if first == "a" else "a"
+        ny.living()[other].ask("create", "gateway_sender", **sender_of_site(parallel))
+        ny.living()[other].ask("put_many", "data", events, 100)
+        eventually(lambda: both.sizes_of_queues() == {"a": queued, "b": queued}, what="all events at both")
+        yield both, queued
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize(("parallel", "region"), LATER)
+@pytest.mark.parametrize("end", ["stays", "sender-stops", "stops", "dies"])
+def test_a_member_that_gets_its_sender_later_sends_what_was_queued_before(tmp_path, parallel, region, end):
+    with sites_with_a_later_sender(tmp_path, region, parallel, 1000) as (both, queued):
+        if end == "stays":  # The younger one leads now.
+            for bucket in range(BUCKETS if region is PARTITION else 113):
+                both.ny.move("data", bucket, "primary", to="b")
+            if not parallel:  # It does not matter who leads the buckets: the first one is the sender's primary.
+                assert both.wait_primary() == "a"
+        elif end == "sender-stops":  # The younger one is primary of a serial sender now; it leads no bucket.
+            both.ny.living()["a"].sender("ln", "stop")
+            if parallel:
+                for bucket in range(BUCKETS):
+                    both.ny.move("data", bucket, "primary", to="b")
+        elif end == "stops":
+            both.ny.living()["a"].end()
+        else:
+            both.ny.living()["a"].kill()
+        both.ln.start_member("l", receiver={})
+        both.wait_remote(queued)
+        both.wait_empty()
+        both.balance()
+        assert both.remote.ask("content", "data").items() <= both.ny.living()["b"].ask("content", "data").items()
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize(("parallel", "region"), LATER)
+def test_what_was_acknowledged_since_all_members_had_the_sender_arrives_over_a_change_of_primaries(
+    tmp_path, parallel, region
+):
+    """The region gets its sender by `alter region` while both members put."""
+    with (
+        WanSite(tmp_path / "ln", 2, regions=[region]) as ln,
+        WanSite(tmp_path / "ny", 1, remotes=[ln], regions=[region]) as ny,
+    ):
+        for name in ("a", "b"):
+            ny.start_member(name, senders=[sender_of_site(parallel)])
+        wait_copies(ny, region)
+        both = Sites(ny, ln)
+        for each in ny.living().values():
+            each.ask("begin_putting", "data")
+        eventually(lambda: ny.living()["b"].ask("size", "data") > 200, what="some load")
+        for each in ny.living().values():
+            each.ask("do", "data", "alter", gateway_sender_ids=["ln"])
+        before = ny.living()["a"].ask("content", "data").keys() | ny.living()["b"].ask("content", "data").keys()
+        eventually(lambda: ny.living()["b"].ask("size", "data") > len(before) + 400, what="more load")
+        put = {name: each.ask("stop_putting") for name, each in ny.living().items()}
+        wanted = {f"{name} {n}" for name in put for n in range(put[name])} - before
+        assert len(wanted) > 200
+        # Whoever leads and sends, all is at both members.
+        eventually(lambda: all(size >= len(wanted) for size in both.sizes_of_queues().values()), what="all at both")
+        ny.living()["a"].kill()
+        ln.start_member("l", receiver={})
+        both.wait_empty()
+        assert wanted <= both.remote.ask("content", "data").keys()
 
 
 @pytest.mark.whole

@@ -45,7 +45,24 @@ class Holders(FedPair):
         self.lead(0)
 
     def lead(self, who, leads=True):
-        self.queues[who].lead(self.firsts[who], range(BUCKETS), leads)
+        first = self.firsts[who]
+        self.queues[who].lead(range(first, first + BUCKETS), leads)
+
+    def end_lacking(self, who):
+        """All members were asked, and had nothing."""
+        queue, first = self.queues[who], self.firsts[who]
+        for bucket, through in enumerate(queue.lacking(first, BUCKETS)):
+            queue.end_lacking(first + bucket, LIFE, through)
+
+    def take_older(self, who, most=1 << 20):
+        """The queue of `who` gets what the other one has."""
+        queue, first, other = self.queues[who], self.firsts[who], self.queues[1 - who]
+        for bucket, through in enumerate(queue.lacking(first, BUCKETS)):
+            after = 0
+            while after < through:
+                partition = self.firsts[1 - who] + bucket
+                removed, lacks, after, events = other.older_events(partition, LIFE, after, through, most)
+                assert lacks == 0 and queue.take_older(first + bucket, LIFE, removed, events)
 
     def connect(self):
         super().connect()
@@ -273,9 +290,11 @@ def test_a_queue_that_is_younger_does_not_say_that_what_it_never_had_is_settled(
         eventually(pair.is_even)
         pair.there.core.attach(pair.queues[1:])
         pair.firsts[1] = first_of(pair.queues[1], pair.name)
+        pair.lead(1)
         pair.put_many(300, 300)
         eventually(pair.is_even)
-        assert pair.sizes() == [600, 300]
+        assert pair.sizes() == [600, 300] and not pair.queues[1].led_events  # It lacks events.
+        pair.end_lacking(1)
         pair.lead(0, False)
         pair.lead(1)
         eventually(lambda: pair.send_some(1) or len(pair.queues[1]) == 0)
@@ -291,6 +310,61 @@ def test_a_queue_that_is_younger_does_not_say_that_what_it_never_had_is_settled(
         pair.close()
 
 
+@pytest.mark.parametrize("most", [1, 1000, 1 << 20])
+@pytest.mark.parametrize("count", [300, 3000])
+def test_a_queue_that_is_younger_gets_what_the_other_one_has_and_sends_it(most, count):
+    pair = Holders()
+    try:
+        pair.there.core.attach([])
+        pair.connect()
+        pair.put_many(count)
+        eventually(pair.is_even)
+        pair.send(0, 7)
+        pair.there.core.attach(pair.queues[1:])
+        pair.firsts[1] = first_of(pair.queues[1], pair.name)
+        pair.put_many(300, count)
+        eventually(pair.is_even)
+        pair.lead(0, False)
+        left = count - 7 * BUCKETS
+        assert pair.sizes() == [left + 300, 300]
+        pair.take_older(1, most)
+        pair.take_older(1, most)  # What is known stays.
+        pair.end_lacking(1)
+        assert [record for *_, record in pair.queues[1].records(10_000)] == [
+            record for *_, record in pair.queues[0].records(10_000)
+        ]
+        assert balanced(pair.queues[1])
+        pair.lead(1)
+        eventually(lambda: pair.send_some(1) or pair.sizes() == [0, 0])
+        assert pair.queues[0].counts()["removed_by_primary"] == left + 300
+        assert all(balanced(queue) for queue in pair.queues)
+    finally:
+        pair.close()
+
+
+def test_a_queue_that_lacks_events_hears_of_what_is_settled_when_it_lacks_none():
+    pair = Holders()
+    try:
+        pair.there.core.attach([])
+        pair.connect()
+        pair.put_many(300)
+        eventually(pair.is_even)
+        pair.there.core.attach(pair.queues[1:])
+        pair.firsts[1] = first_of(pair.queues[1], pair.name)
+        pair.put_many(300, 300)
+        eventually(pair.is_even)
+        pair.take_older(1)
+        assert pair.sizes() == [600, 600]
+        pair.send(0, 1000)
+        pair.cut()
+        assert pair.sizes() == [0, 600]
+        pair.end_lacking(1)
+        pair.connect()  # It is told once more.
+        eventually(lambda: pair.sizes() == [0, 0])
+    finally:
+        pair.close()
+
+
 def test_a_queue_does_not_wait_for_events_that_no_queue_has():
     """The primary's member gets the sender last: what the primary changed before that is queued nowhere."""
     pair = Holders()
@@ -301,6 +375,7 @@ def test_a_queue_does_not_wait_for_events_that_no_queue_has():
         eventually(pair.is_even)
         pair.here.core.attach(pair.queues[:1])
         pair.firsts[0] = first_of(pair.queues[0], pair.name)
+        pair.end_lacking(0)
         pair.lead(0)
         pair.put_many(300, 300)
         eventually(pair.is_even)
@@ -325,6 +400,8 @@ def test_a_learner_says_no_more_than_the_member_that_it_learned_from():
         assert pair.sizes() == [300, 300]
         pair.cut()
         pair.there.set_roles(_core.TAIL_COPY)
+        assert pair.queues[1].lacking(pair.firsts[1], BUCKETS) == [100] * BUCKETS  # Others may have more.
+        pair.end_lacking(1)
         pair.lead(1)
         pair.send(1, 300)
         session = pair.back.session

@@ -384,11 +384,16 @@ def test_an_event_of_another_bucket_or_region_ends_the_connection():
 class Sender:
     """The queue of one member of a site whose members share a region, with a dispatcher that sends to the remote."""
 
-    def __init__(self, site, number, remote, *, serial, compress=False, **callbacks):
+    def __init__(self, site, number, remote, *, serial, compress=False, dispatchers=1, by_thread=False, **callbacks):
         member = site.members[number]
         self.core, self.tail, self.remote = member.core, member.tail, remote
         self.queue = _core.EventQueue(
-            "ln", remote_site=2, partitions=1 if serial else site.buckets, by_bucket=not serial
+            "ln",
+            remote_site=2,
+            partitions=dispatchers if serial else site.buckets,
+            dispatchers=dispatchers,
+            by_bucket=not serial,
+            by_thread=by_thread,
         )
         self.queue.running = True
         self.parked = _core.EventQueue("parked", partitions=8)
@@ -410,7 +415,7 @@ class Sender:
 
     def lead(self, leads=True):
         ((_, self.first, buckets),) = self.queue.runs()
-        self.queue.lead(self.first, range(buckets), leads)
+        self.queue.lead(range(self.first, self.first + buckets), leads)
         return self
 
     def all_counts(self):
@@ -422,8 +427,8 @@ class Sender:
         for value in values:
             self.core.put(key, str(value))
 
-    def sent(self):
-        return b"".join(iter(lambda: self.session.data_to_send(1), b""))
+    def sent(self, now_us=1):
+        return b"".join(iter(lambda: self.session.data_to_send(now_us), b""))
 
     def answer_to(self, data):
         self.receiver.receive_data(data)
@@ -436,11 +441,11 @@ class Sender:
 
 
 @contextlib.contextmanager
-def members(count=1, *, buckets=1, serial=False, compress=False, **callbacks):
+def members(count=1, *, buckets=1, serial=False, compress=False, **options):
     """The senders of members that share a region, and where they send to."""
     remote = Remote(buckets)
     with SharedSite(count, buckets=buckets, name=remote.name) as site:
-        senders = [Sender(site, n, remote, serial=serial, compress=compress, **callbacks) for n in range(count)]
+        senders = [Sender(site, n, remote, serial=serial, compress=compress, **options) for n in range(count)]
         site.keep_carrying()
         yield (*senders, remote, site)
 

@@ -209,6 +209,17 @@ class WanProcess(SiteProcess):
         with ThreadPoolExecutor(threads) as pool:
             list(pool.map(put, range(threads)))
 
+    def put_counting(self, region: str, keys: int, count: int, own: str, threads: int, first: int = 0) -> None:
+        """Puts ascending numbers under keys of its own, from each of some threads. Each waits for its answers."""
+        target = self.cache.region(region)
+
+        def put(thread: int) -> None:
+            for n in range(first, first + count):
+                target[f"{own}{thread} {n % keys}"] = n
+
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(put, range(threads)))
+
     def put_all_over(self, regions: Sequence[str], count: int, own: str, threads: int) -> None:
         """Puts keys of its own into all regions, from each of some threads."""
         targets = [self.cache.region(each) for each in regions]

@@ -162,6 +162,10 @@ static wan_status feed(wan_tail *tail, const wan_feeds *feeds, const wan_feeds *
             const uint64_t last = bucket->role == WAN_TAIL_LEARNER ? 0 : bucket->last;
             status =
                 wan_queue_feed(item->queue, item->first + number, begins ? &bucket->counted : NULL, bucket->life, last);
+            /* What comes until every change finds the queue is not in it. An image brings all to a bucket that has
+             * no role yet. */
+            if (begins && status == WAN_OK && bucket->role != WAN_TAIL_ABSENT)
+                wan_queue_lack(item->queue, item->first + number, WAN_NO_LIMIT);
             wan_queue_tell_settled(item->queue, item->first + number, begins ? tell_settled : NULL, tail);
             wan_lock_release(item->lock);
             wan_lock_release(&bucket->lock);
@@ -192,6 +196,23 @@ wan_status wan_tail_set_feeds(wan_tail *tail, const wan_feed *given, uint32_t co
     (void)feed(tail, old, fresh, 0); /* A broken queue is fed no more in any case. */
     free(old);
     return WAN_OK;
+}
+
+void wan_tail_has_fed(wan_tail *tail, const wan_queue *queue)
+{
+    const wan_feeds *feeds = wan_tail_feeds(tail);
+    for (uint32_t n = 0; feeds && n < feeds->count; n++) {
+        const wan_feed *item = &feeds->items[n];
+        if (item->queue != queue) continue;
+        for (uint32_t number = 0; number < tail->bucket_count; number++) {
+            wan_tail_bucket *bucket = &tail->buckets[number];
+            wan_lock_take(&bucket->lock);
+            wan_lock_take(item->lock);
+            wan_queue_lack(item->queue, item->first + number, bucket->role == WAN_TAIL_ABSENT ? 0 : bucket->last);
+            wan_lock_release(item->lock);
+            wan_lock_release(&bucket->lock);
+        }
+    }
 }
 
 /* The bucket has another history from now on (`drops`), which begins in this life, or the same one has this life. So
@@ -428,7 +449,8 @@ static uint32_t copies_in_sync(const wan_tail_bucket *bucket)
 {
     uint32_t count = 0;
     for (uint32_t n = 0; n < bucket->copy_count; n++)
-        count += bucket->copies[n].state == WAN_COPY_WAITED && !bucket->copies[n].transfer;
+        count +=
+            bucket->copies[n].state == WAN_COPY_WAITED && !bucket->copies[n].transfer && !bucket->copies[n].queue_only;
     return count;
 }
 
@@ -646,13 +668,21 @@ wan_status wan_tail_reserve(wan_tail *tail, uint32_t number, uint64_t length, co
     return status;
 }
 
-uint64_t wan_tail_commit(wan_tail *tail, wan_tail_reservation *room, uint32_t shard)
+/* The entry that was written is the newest of its bucket. Returns its sequence. */
+static uint64_t add_entry(wan_tail *tail, const wan_tail_reservation *room, uint32_t shard)
 {
     wan_tail_bucket *bucket = room->bucket;
     const uint64_t sequence = bucket->last + 1;
     store(&bucket->last, sequence);
     note_change(tail, bucket, shard, sequence);
     remember(bucket, (const wan_tail_entry *)room->at, sequence);
+    return sequence;
+}
+
+uint64_t wan_tail_commit(wan_tail *tail, wan_tail_reservation *room, uint32_t shard)
+{
+    wan_tail_bucket *bucket = room->bucket;
+    const uint64_t sequence = add_entry(tail, room, shard);
     if (bucket->copy_count || bucket->counted != sequence - 1 || !may_count(tail)) {
         bucket->changes.used += room->length;
         /* It counts if nobody is waited for. */
@@ -667,6 +697,31 @@ uint64_t wan_tail_commit(wan_tail *tail, wan_tail_reservation *room, uint32_t sh
     wan_tail_charge(tail, bucket);
     wan_lock_release(&bucket->lock);
     return sequence;
+}
+
+wan_status wan_tail_reserve_next(wan_tail_reservation *room, uint64_t length)
+{
+    return make_room(room->bucket, length, room);
+}
+
+uint64_t wan_tail_commit_next(wan_tail *tail, wan_tail_reservation *room, uint32_t shard)
+{
+    room->bucket->changes.used += room->length;
+    return add_entry(tail, room, shard);
+}
+
+uint64_t wan_tail_commit_end(wan_tail *tail, wan_tail_reservation *room, uint64_t before)
+{
+    wan_tail_bucket *bucket = room->bucket;
+    if (bucket->last != before) {
+        /* They count if nobody is waited for. */
+        if (bucket->counted == before || !bucket->copy_count) recount(tail, bucket);
+        give_lanes(tail, bucket, 0);
+        wan_tail_charge(tail, bucket);
+    }
+    const uint64_t counted = bucket->counted;
+    wan_lock_release(&bucket->lock);
+    return counted;
 }
 
 void wan_tail_cancel(wan_tail_reservation *room) { wan_lock_release(&room->bucket->lock); }
@@ -814,11 +869,12 @@ void wan_tail_begin_at(wan_tail *tail, uint32_t number, uint64_t sequence)
     wan_lock_release(&bucket->lock);
 }
 
-void wan_tail_set_leader(wan_tail *tail, uint32_t number, uint32_t leader)
+void wan_tail_set_leader(wan_tail *tail, uint32_t number, uint32_t leader, int queue_only)
 {
     wan_tail_bucket *bucket = &tail->buckets[number];
     wan_lock_take(&bucket->lock);
     bucket->leader = leader;
+    __atomic_store_n(&bucket->queue_only, queue_only != 0, __ATOMIC_RELAXED);
     wan_lock_release(&bucket->lock);
 }
 
@@ -909,6 +965,7 @@ wan_status wan_tail_set_copies(wan_tail *tail, uint32_t number, const wan_tail_c
         /* A learner that is waited for does not know less because the coordinator has not heard of it yet. */
         fresh[n].state = fresh[n].image_acked && given->transfer ? WAN_COPY_WAITED : given->state;
         fresh[n].transfer = given->transfer;
+        fresh[n].queue_only = given->queue_only;
     }
     free(bucket->copies);
     bucket->copies = fresh;
@@ -972,13 +1029,8 @@ void wan_tail_followed(wan_tail *tail, wan_tail_reservation *room, const wan_tai
     memcpy(room->at, entry, room->length);
     bucket->changes.used += room->length;
     store(&bucket->last, bucket->last + 1);
-    remember(bucket, entry, bucket->last);
+    if (!bucket->queue_only) remember(bucket, entry, bucket->last);
     note_change(tail, bucket, shard, bucket->last);
-}
-
-wan_status wan_tail_follow_next(wan_tail_reservation *room, const wan_tail_entry *entry)
-{
-    return make_room(room->bucket, entry->length, room);
 }
 
 void wan_tail_follow_end(wan_tail *tail, wan_tail_reservation *room)
@@ -1011,8 +1063,8 @@ void wan_tail_told(wan_tail *tail, uint32_t number, uint64_t life, uint64_t epoc
 
 int wan_tail_copy_may_answer(const wan_tail *tail, uint32_t number)
 {
-    return wan_tail_role(tail, number) == WAN_TAIL_COPY && wan_tail_lease_runs(tail)
-           && wan_contact_is_fresh(load(&tail->buckets[number].contact));
+    return wan_tail_role(tail, number) == WAN_TAIL_COPY && !wan_tail_is_queue_only(tail, number)
+           && wan_tail_lease_runs(tail) && wan_contact_is_fresh(load(&tail->buckets[number].contact));
 }
 
 /* What lanes send and hear. */

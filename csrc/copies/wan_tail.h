@@ -176,6 +176,7 @@ enum { WAN_COPY_LEARNING = 0, WAN_COPY_WAITED = 1 }; /* Waited: a change counts 
 typedef struct {
     uint32_t lane;        /* The number of the lane. */
     uint8_t state;        /* WAN_COPY_* */
+    uint8_t queue_only;   /* It holds the queued events alone. It is waited for, and is no copy that could lead. */
     uint64_t transfer;    /* Of a learner: names its image. */
     uint64_t sent, acked; /* Sequences through which changes left on the present connection, and were acknowledged. */
     uint64_t told, heard; /* What the copy was last told: `counted`, and through what listeners were told. */
@@ -225,6 +226,8 @@ typedef struct {
     wan_lock
         lock;     /* Guards all below. `role`, `epoch`, `life`, `last`, `counted` may be read without it, atomically. */
     uint8_t role; /* WAN_TAIL_* */
+    /* This member holds the queued events of the bucket alone: as a copy or learner that stores no entry. Atomic. */
+    uint8_t queue_only;
     uint32_t changed; /* A futex: changes when `counted` grows while somebody waits, and when role or life change. */
     uint32_t waiters;
     wan_shelved *first_shelved, *last_shelved; /* Waits of one era, by their sequences. Each one is above `counted`. */
@@ -327,6 +330,19 @@ static inline uint8_t wan_tail_role(const wan_tail *tail, uint32_t bucket)
     return __atomic_load_n(&tail->buckets[bucket].role, __ATOMIC_ACQUIRE);
 }
 
+/* A copy or learner takes no change any more: wan_tail_set_role follows. Under the bucket's lock. */
+static inline void wan_tail_end_copy(wan_tail_bucket *bucket)
+{
+    if (bucket->role == WAN_TAIL_COPY || bucket->role == WAN_TAIL_LEARNER)
+        __atomic_store_n(&bucket->role, WAN_TAIL_ABSENT, __ATOMIC_RELEASE);
+}
+
+/* Whether this member holds the queued events of a bucket alone, and no entries. */
+static inline int wan_tail_is_queue_only(const wan_tail *tail, uint32_t bucket)
+{
+    return __atomic_load_n(&tail->buckets[bucket].queue_only, __ATOMIC_RELAXED);
+}
+
 /* Where changes of the region wait for listeners. NULL: nobody listens. */
 static inline wan_heard *wan_tail_heard(const wan_tail *tail)
 {
@@ -364,6 +380,9 @@ void wan_tail_remove_lane(wan_tail *tail, uint32_t lane); /* No bucket names it 
  * was fed by this tail before. The caller makes sure that no change is under way. WAN_NO_MEMORY, WAN_BROKEN: nothing
  * was changed. */
 wan_status wan_tail_set_feeds(wan_tail *tail, const wan_feed *feeds, uint32_t count);
+/* From now on each change finds this queue, which was not fed before. What the buckets have so far may be queued at
+ * other members alone (wan_queue_lack). */
+void wan_tail_has_fed(wan_tail *tail, const wan_queue *queue);
 
 /* The primary's changes. Reserve takes the bucket's lock and keeps it when it returns WAN_OK. `attempt`: the call that
  * asks for the change; NULL: it is never repeated. WAN_ELSEWHERE: the member is not primary of the bucket, or the
@@ -378,6 +397,15 @@ wan_status wan_tail_reserve(wan_tail *tail, uint32_t bucket, uint64_t length, co
  * of the key, WAN_NO_SHARD or WAN_TAIL_ALL_SHARDS. */
 uint64_t wan_tail_commit(wan_tail *tail, wan_tail_reservation *room, uint32_t shard);
 void wan_tail_cancel(wan_tail_reservation *room);
+/* Changes of one bucket under one hold of its lock: rows of one call, or changes that nobody repeats.
+ * `wan_tail_reserve` begins with the first one. If that was not made before, the later rows of its call were not,
+ * either. For each change, `commit_next` says that its entry is written and makes it the newest, or nothing is called
+ * if it was not made. `reserve_next` makes room for another one; WAN_NO_MEMORY changes nothing, and the hold goes on.
+ * `commit_end` does for all of them what wan_tail_commit does behind its sequence, once. `before`: the sequence of the
+ * newest change when the hold began. Returns through which sequence changes count. */
+wan_status wan_tail_reserve_next(wan_tail_reservation *room, uint64_t length);
+uint64_t wan_tail_commit_next(wan_tail *tail, wan_tail_reservation *room, uint32_t shard);
+uint64_t wan_tail_commit_end(wan_tail *tail, wan_tail_reservation *room, uint64_t before);
 /* Runs a lane on which a change leaves, if one rests, as `wan_lane_state.run`. Other lanes of the bucket that rest are
  * woken. The caller holds no lock. */
 void wan_tail_run_lane(const wan_lane_wait *wait);
@@ -427,11 +455,12 @@ void wan_tail_begin_at(wan_tail *tail, uint32_t bucket, uint64_t sequence);
 /* What the coordinator's tables say of this member's part. A role other than PRIMARY and TAKING_OVER forgets the
  * copies; LEARNER and ABSENT forget the changes too. `transfer`: names a learner's image. */
 void wan_tail_set_role(wan_tail *tail, uint32_t bucket, uint8_t role, uint64_t life, uint64_t epoch, uint64_t transfer);
-/* What the tables say of the primary: the number of its incarnation. It comes before the role under its epoch. */
-void wan_tail_set_leader(wan_tail *tail, uint32_t bucket, uint32_t leader);
-/* Of a bucket that is led: whom it is sent to. Of `copies` only lane, state, transfer and acked count. What is known of
- * a copy that stays is kept; one that is waited for stays so. A new learner takes the stream from `counted` on.
- * WAN_NO_MEMORY: nothing changed. */
+/* What the tables say of the primary, the number of its incarnation, and of this member, whether it holds the queued
+ * events alone. It comes before the role under the primary's epoch. */
+void wan_tail_set_leader(wan_tail *tail, uint32_t bucket, uint32_t leader, int queue_only);
+/* Of a bucket that is led: whom it is sent to. Of `copies` only lane, state, transfer, acked and queue_only count. What
+ * is known of a copy that stays is kept; one that is waited for stays so. A new learner takes the stream from `counted`
+ * on. WAN_NO_MEMORY: nothing changed. */
 wan_status wan_tail_set_copies(wan_tail *tail, uint32_t bucket, const wan_tail_copy *copies, uint32_t count);
 /* Whether a primary may answer a read without asking: every copy that it waits for has confirmed this epoch and
  * promises to adopt no other; and see `primary_until_us`. A copy may while the lease runs.
@@ -441,12 +470,11 @@ int wan_tail_may_read(wan_tail *tail, uint32_t bucket, uint64_t now_us);
 /* A copy's changes. `follow` takes the lock of the bucket and keeps it when it returns WAN_OK: the entry that the
  * primary gave `sequence` is the next one. WAN_EMPTY: it is here already. WAN_INVALID: there is a gap before it.
  * WAN_ELSEWHERE: this member has no copy of this life and epoch. `followed` copies the entry. `shard`: as for
- * wan_tail_commit. `follow_next` makes room for the entry behind it under the same hold. WAN_NO_MEMORY: there is none.
+ * wan_tail_commit. `wan_tail_reserve_next` makes room for the entry behind it under the same hold.
  * `follow_end` releases the lock. */
 wan_status wan_tail_follow(wan_tail *tail, uint32_t bucket, uint64_t life, uint64_t epoch, uint64_t sequence,
                            const wan_tail_entry *entry, wan_tail_reservation *room);
 void wan_tail_followed(wan_tail *tail, wan_tail_reservation *room, const wan_tail_entry *entry, uint32_t shard);
-wan_status wan_tail_follow_next(wan_tail_reservation *room, const wan_tail_entry *entry);
 void wan_tail_follow_end(wan_tail *tail, wan_tail_reservation *room);
 /* The primary told, on the connection `contact`, through which sequence changes count: drops them from the tail, wakes
  * reads that wait. `heard`: through which sequence listeners were told at the primary's member. */

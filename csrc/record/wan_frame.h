@@ -8,7 +8,7 @@
 #define WAN_FRAME_MAGIC     0x31445750u /* "PWD1" */
 #define WAN_FRAME_BYTES_MAX (64u << 20) /* The most bytes of a payload, on the wire and unpacked. */
 #define WAN_LZ4_RATIO_MAX   255u        /* Unpacking makes an lz4 block at most this many times longer. */
-#define WAN_SECTIONS_MAX    65535u      /* The most sections of a batch: one for each partition. */
+#define WAN_SECTIONS_MAX    65535u      /* The most sections of a batch. */
 #define WAN_WIRE_PARTITIONS 65536u      /* The most partitions of a connection: own ones of the queue, and streams. */
 #define WAN_WIRE_BUCKETS    4096u       /* The most buckets of a region. */
 

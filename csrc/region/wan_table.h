@@ -347,23 +347,30 @@ static inline void wan_table_prefetch_entry(const wan_table *table, uint64_t has
  * step before. Before row n, call `wan_fetch_next` until `noted` is n + 2 * WAN_FETCH_STEP, but not beyond
  * WAN_FETCH_STEP behind the last row. */
 #define WAN_FETCH_STEP 8u
+#define WAN_FETCH_KEPT 32u /* The hashes of so many rows are kept, from the newest that was noted on backwards. */
 
 typedef struct {
-    uint64_t hashes[WAN_FETCH_STEP], bytes[WAN_FETCH_STEP];
+    uint64_t hashes[WAN_FETCH_KEPT], bytes[WAN_FETCH_KEPT];
     uint32_t noted; /* How often `wan_fetch_next` was called. */
 } wan_fetch;
 
 /* `hash` and `bytes` (of key and value) belong to row number `noted`. `is_row` 0: the rows are at their end. */
 static inline void wan_fetch_next(const wan_table *table, wan_fetch *fetch, uint64_t hash, uint64_t bytes, int is_row)
 {
-    const uint32_t place = fetch->noted % WAN_FETCH_STEP;
-    if (fetch->noted >= WAN_FETCH_STEP) wan_table_prefetch_entry(table, fetch->hashes[place], fetch->bytes[place]);
+    const uint32_t place = fetch->noted % WAN_FETCH_KEPT, before = (fetch->noted - WAN_FETCH_STEP) % WAN_FETCH_KEPT;
+    if (fetch->noted >= WAN_FETCH_STEP) wan_table_prefetch_entry(table, fetch->hashes[before], fetch->bytes[before]);
     if (is_row) {
         fetch->hashes[place] = hash;
         fetch->bytes[place] = bytes;
         wan_table_prefetch_slot(table, hash);
     }
     fetch->noted++;
+}
+
+/* The hash of the key of a row that was noted, one of the last WAN_FETCH_KEPT. */
+static inline uint64_t wan_fetch_hash(const wan_fetch *fetch, uint32_t row)
+{
+    return fetch->hashes[row % WAN_FETCH_KEPT];
 }
 
 #endif

@@ -61,6 +61,8 @@ wan_status wan_queue_init_in(wan_queue *queue, wan_store *store, uint32_t partit
     return WAN_OK;
 }
 
+void wan_queue_keep_arrivals(wan_queue *queue) { queue->keeps_arrivals = 1; }
+
 static void give_back(wan_queue *queue);
 
 void wan_queue_close(wan_queue *queue)
@@ -110,14 +112,14 @@ wan_status wan_queue_add_block(wan_queue *queue, wan_partition *partition, uint6
     uint8_t *at;
     uint32_t segment;
     wan_status status = wan_queue_block_room(partition);
-    if (status == WAN_OK) status = wan_store_take(queue->store, &queue->blocks, WAN_BLOCK_BYTES, &at, &segment);
+    if (status == WAN_OK) status = wan_store_take(queue->store, &queue->blocks, block_bytes(partition), &at, &segment);
     if (status == WAN_OK) wan_queue_push_block(partition, number, at, segment);
     return status;
 }
 
-static void give_block(wan_queue *queue, wan_block *block)
+static void give_block(wan_queue *queue, const wan_partition *partition, wan_block *block)
 {
-    if (block->entries) wan_store_give(queue->store, &queue->blocks, block->segment, WAN_BLOCK_BYTES);
+    if (block->entries) wan_store_give(queue->store, &queue->blocks, block->segment, block_bytes(partition));
     block->entries = NULL;
 }
 
@@ -133,7 +135,7 @@ static void give_back(wan_queue *queue)
         }
         for (uint64_t number = partition->first_block; number < partition->first_block + partition->block_count;
              number++)
-            give_block(queue, &partition->blocks[number & (partition->block_capacity - 1)]);
+            give_block(queue, partition, &partition->blocks[number & (partition->block_capacity - 1)]);
     }
     wan_store_end_lease(queue->store, &queue->records);
     wan_store_end_lease(queue->store, &queue->blocks);
@@ -141,7 +143,7 @@ static void give_back(wan_queue *queue)
 
 static void drop_first_block(wan_queue *queue, wan_partition *partition)
 {
-    give_block(queue, &partition->blocks[partition->first_block & (partition->block_capacity - 1)]);
+    give_block(queue, partition, &partition->blocks[partition->first_block & (partition->block_capacity - 1)]);
     partition->first_block++;
     partition->block_count--;
 }
@@ -161,6 +163,13 @@ static inline uint64_t conflation_hash(const wan_record *record)
 {
     return wan_secret_hash(wan_record_key(record), record->key_length,
                            record->key_form | (uint64_t)record->region << 8);
+}
+
+void wan_queue_forget_index(wan_partition *partition)
+{
+    free(partition->index);
+    partition->index = NULL;
+    partition->index_mask = partition->index_used = 0;
 }
 
 wan_status wan_queue_grow_index(wan_partition *partition, uint32_t more)
@@ -245,7 +254,7 @@ static void give_unused_block(wan_queue *queue, wan_partition *partition)
     if (WAN_LIKELY(!wan_store_is_over(queue->store)) || !partition->block_count) return;
     uint64_t newest = partition->first_block + partition->block_count - 1;
     if (newest * WAN_BLOCK_ENTRIES < partition->appended) return;
-    give_block(queue, &partition->blocks[newest & (partition->block_capacity - 1)]);
+    give_block(queue, partition, &partition->blocks[newest & (partition->block_capacity - 1)]);
     partition->block_count--;
 }
 
@@ -380,6 +389,7 @@ uint32_t wan_queue_append_run(wan_queue *queue, const wan_run *run, const uint32
         uint32_t in_block = (uint32_t)(sequence % WAN_BLOCK_ENTRIES), n = 0;
         wan_block *block = block_of(partition, sequence + 1);
         const uint8_t *first = at;
+        WAN_DEBUG_CHECK(!partition->has_arrivals);
         do {
             WAN_DEBUG_CHECK(wan_record_length((const wan_record *)at) == lengths[done]);
             block->entries[in_block + n] = make_ref(run->segment, offset, lengths[done]);
@@ -569,7 +579,7 @@ static void forget_entry(wan_queue *queue, wan_partition *partition, uint64_t se
     *entry = 0;
     /* An old block without live entries gives its memory back. The newest block still takes entries. */
     if (--block->live == 0 && (sequence - 1) / WAN_BLOCK_ENTRIES < partition->appended / WAN_BLOCK_ENTRIES)
-        give_block(queue, block);
+        give_block(queue, partition, block);
     partition->events--;
     partition->bytes -= length;
     wan_add_guarded(&queue->events, -(uint64_t)1);
@@ -604,7 +614,7 @@ static void forget_run(wan_queue *queue, wan_partition *partition, uint64_t firs
     wan_store_give(queue->store, &queue->records, segment, together);
     block->live -= forgotten;
     if (block->live == 0 && (first - 1) / WAN_BLOCK_ENTRIES < partition->appended / WAN_BLOCK_ENTRIES)
-        give_block(queue, block);
+        give_block(queue, partition, block);
     partition->events -= forgotten;
     partition->bytes -= bytes;
     wan_add_guarded(&queue->events, -(uint64_t)forgotten);
@@ -754,6 +764,7 @@ static wan_status make_run(wan_queue *queue, uint16_t region, uint32_t buckets, 
     for (uint32_t n = 0; n < buckets; n++) {
         queue->partitions[begin + n].region = region;
         queue->partitions[begin + n].bucket = n;
+        queue->partitions[begin + n].has_arrivals = queue->keeps_arrivals;
     }
     runs[queue->run_count++] = (wan_stream_run){.first = begin, .buckets = buckets, .region = region};
     __atomic_store_n(&queue->partition_count, begin + buckets, __ATOMIC_RELEASE);
@@ -803,8 +814,9 @@ void wan_queue_set_life(wan_queue *queue, uint32_t number, uint64_t life)
 void wan_queue_lead(wan_queue *queue, uint32_t number, int leads, int in_order)
 {
     wan_partition *partition = &queue->partitions[number];
-    if (queue->broken || partition->leads == (leads != 0)) return;
-    partition->leads = leads != 0;
+    leads = leads && !partition->lacks;
+    if (queue->broken || partition->leads == leads) return;
+    partition->leads = (uint8_t)leads;
     if (!leads) return;
     if (!in_order && partition->appended > partition->duplicate_through)
         partition->duplicate_through = partition->appended;
@@ -880,6 +892,7 @@ uint64_t wan_queue_settled(wan_queue *queue, uint32_t number, int *waits)
 void wan_queue_hear_settled(wan_queue *queue, uint32_t number, uint64_t after, uint64_t through, int whole)
 {
     wan_partition *partition = &queue->partitions[number];
+    if (partition->lacks) return; /* It is told again when the queue lacks nothing. */
     if (partition->removed < after && partition->settle_through < after) {
         const uint64_t end = after < partition->appended ? after : partition->appended;
         if (!whole || wan_queue_next_live(partition, partition->removed + 1, end)) return;
@@ -909,14 +922,12 @@ uint64_t wan_queue_begin_anew(wan_queue *queue, uint32_t number, uint64_t life)
     const uint64_t dropped = remove_through(queue, partition, partition->appended);
     queue->forgotten += dropped;
     while (partition->block_count) drop_first_block(queue, partition);
-    free(partition->index); /* Sequences are given again, and a slot must not seem to name a new event. */
-    partition->index = NULL;
-    partition->index_mask = partition->index_used = 0;
+    wan_queue_forget_index(partition); /* Sequences are given again, and a slot must not seem to name a new event. */
     partition->removed = partition->peeked = partition->appended = partition->counted = 0;
     partition->durable = partition->taken = partition->duplicate_through = partition->known_holes = 0;
     partition->settle_through = 0;
     partition->tellable = partition->telling = partition->telling_after = partition->replaced_by = 0;
-    partition->begun = 0;
+    partition->begun = partition->lacks = 0;
     partition->life = life;
     return dropped;
 }

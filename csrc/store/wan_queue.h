@@ -22,7 +22,9 @@ typedef uint64_t wan_entry_ref;
 #define WAN_BLOCK_BYTES   (WAN_BLOCK_ENTRIES * 8ull)
 
 typedef struct {
-    wan_entry_ref *entries; /* NULL: all its entries are holes, and its memory was given back. */
+    /* NULL: all its entries are holes, and its memory was given back. In a partition that `has_arrivals` as many words
+     * follow the entries: the arrival of each. */
+    wan_entry_ref *entries;
     uint32_t segment;
     uint32_t live; /* Entries that are no holes. */
 } wan_block;
@@ -35,7 +37,7 @@ enum {
     WAN_HOLE_PARKED = 4,
     WAN_HOLE_DROPPED = 5,
     WAN_HOLE_RESTAMPED = 6,
-    WAN_HOLE_MOVED = 7 /* It is in a stream now. No log has it. */
+    WAN_HOLE_MOVED = 7 /* It is in a stream now, or was in one. No log has it. */
 };
 typedef struct {
     uint32_t partition;
@@ -81,6 +83,8 @@ typedef struct {
     /* This member sends the events. If not, nothing can be peeked: another member sends them, and tells what is
      * settled. Always 1 for an own partition. */
     uint8_t leads;
+    /* Each entry has its arrival beside it: the events of several partitions leave in the order of these numbers. */
+    uint8_t has_arrivals;
     /* The remote site has everything of the stream through here, as another member says. It is removed as soon as
      * nothing of the partition is on its way. Above `removed`, or of no meaning. */
     uint64_t settle_through;
@@ -94,6 +98,10 @@ typedef struct {
     /* The queue got events of the stream from the next sequence on: what came up to here was never here, and other
      * members may have it still. begun <= removed */
     uint64_t begun;
+    /* Other members may have events of the stream through here that this queue has not, because it is fed since a later
+     * moment than theirs. Until they were asked, nothing is sent from here and nothing is heard of what is settled.
+     * WAN_NO_LIMIT: the moment is not known yet. 0: the queue lacks nothing. */
+    uint64_t lacks;
     /* A ring of entry blocks. The block of a sequence has the number (sequence - 1) / WAN_BLOCK_ENTRIES. Its capacity
      * is a power of two. */
     wan_block *blocks;
@@ -126,6 +134,9 @@ typedef struct {
     wan_stream_run *runs;
     uint32_t run_count;
     uint8_t conflate; /* A newer update of a key replaces an older one. */
+    /* Its stream partitions have arrivals. One dispatcher, the first one, sends them all (wan_queue_merge.h). */
+    uint8_t keeps_arrivals;
+    uint64_t arrival; /* The highest that was given. */
     /* Events count once they are durable. So no event leaves that a crash could take back. */
     uint8_t persistent;
     /* Sums over the partitions. They may be read without the lock, by wan_read. */
@@ -158,6 +169,9 @@ wan_status wan_queue_init(wan_queue *queue, const wan_env *env, const char *dire
                           uint32_t partitions, int conflate);
 /* Makes a queue in a store that other queues use too. */
 wan_status wan_queue_init_in(wan_queue *queue, wan_store *store, uint32_t partitions, int conflate);
+/* From now on the queue keeps the order in which events reach its streams, over all of them. Called before the first
+ * run is added. */
+void wan_queue_keep_arrivals(wan_queue *queue);
 /* Gives everything back that the queue holds in its store, and frees the rest. */
 void wan_queue_close(wan_queue *queue);
 
@@ -274,9 +288,16 @@ wan_status wan_queue_feed(wan_queue *queue, uint32_t partition, const uint64_t *
 /* More changes of the bucket that feeds a partition may count now. Returns how many events more can be peeked. The
  * bucket has a whole copy here: holes at the front may leave, which an image would fill. */
 uint64_t wan_queue_count(wan_queue *queue, uint32_t partition);
-/* Says whether this member sends the events of a stream partition. If it begins to, all that is queued may have been
- * sent by another member. With `in_order` that one handed over: it has nothing on its way. If it ends, nothing more can
- * be peeked; what is on its way may still be removed. */
+/* Other members may have events of a stream partition through `through` that are not here. 0: they were asked. */
+void wan_queue_lack(wan_queue *queue, uint32_t partition, uint64_t through);
+/* Of a partition that lacks events: what came behind `after` may be put back (wan_queue_restore), though the queue
+ * began later, or had removed it as settled. WAN_EMPTY: something of the partition is on its way, and the caller comes
+ * again when that is over; or nothing feeds it any more. WAN_NO_MEMORY, WAN_FULL, WAN_IO, WAN_BROKEN. Nothing was
+ * changed then. */
+wan_status wan_queue_reach_back(wan_queue *queue, uint32_t partition, uint64_t after);
+/* Says whether this member sends the events of a stream partition. One that lacks events sends none. If it begins to,
+ * all that is queued may have been sent by another member. With `in_order` that one handed over: it has nothing on its
+ * way. If it ends, nothing more can be peeked; what is on its way may still be removed. */
 void wan_queue_lead(wan_queue *queue, uint32_t partition, int leads, int in_order);
 /* The queue of the bucket's primary is done with all events of a partition through `through`: they go here too. Nothing
  * of the partition is on its way. WAN_NO_MEMORY, WAN_BROKEN: nothing was changed. */
@@ -293,8 +314,13 @@ typedef struct {
  * WAN_EMPTY: call again with this place. WAN_NO_MEMORY, WAN_FULL, WAN_IO, WAN_BROKEN: the rest stays where it is. */
 wan_status wan_queue_move_to_run(wan_queue *queue, const wan_stream_run *run, wan_queue_place *place, uint32_t most,
                                  uint64_t lowest[256]);
-/* One of so many dispatchers reads no record any more that it peeked. Partition n is of dispatcher n modulo their
- * count. */
+/* Moves queued events of a stream partition into an own one, in order, and at most `most` of them. Each stays one event
+ * of the queue, and may have been sent by another member. The bucket is lost: it gives no event to the stream any more,
+ * and nobody is told that these have left it, because wan_queue_begin_anew follows. `lowest`, results and what is on
+ * its way: as for wan_queue_move_to_run. *moved grows by the events that were moved. */
+wan_status wan_queue_move_from_run(wan_queue *queue, uint32_t partition, uint32_t most, uint64_t lowest[256],
+                                   uint64_t *moved);
+/* One of so many dispatchers reads no record any more that it peeked. */
 void wan_queue_let_go(wan_queue *queue, uint32_t dispatcher, uint32_t dispatchers);
 /* From now on `tell(teller, bucket)` is called, under the queue's lock, when events leave a stream partition that other
  * members may have: acknowledged, or dropped. NULL: nobody is told. */
@@ -341,7 +367,23 @@ static inline uint32_t wan_queue_partition_count(const wan_queue *queue)
     return __atomic_load_n(&queue->partition_count, __ATOMIC_ACQUIRE);
 }
 
-/* Events that can be peeked now. */
+/* Which of so many dispatchers sends the events of a partition. */
+static inline uint32_t wan_queue_dispatcher(const wan_queue *queue, uint32_t partition, uint32_t dispatchers)
+{
+    if (WAN_UNLIKELY(queue->keeps_arrivals) && partition >= queue->own_count) return 0;
+    return dispatchers == 1 ? 0 : partition % dispatchers;
+}
+
+/* The next partition of the same dispatcher. If there is none, a number that no partition has. */
+static inline uint32_t wan_queue_next_of_dispatcher(const wan_queue *queue, uint32_t partition, uint32_t dispatchers)
+{
+    if (WAN_LIKELY(!queue->keeps_arrivals)) return partition + dispatchers;
+    if (partition >= queue->own_count) return partition + 1;
+    if (partition + dispatchers < queue->own_count) return partition + dispatchers;
+    return partition % dispatchers ? WAN_PARTITIONS_MAX : queue->own_count;
+}
+
+/* Events that can be peeked now. With arrivals some may have to wait all the same, for one that does not count yet. */
 static inline uint64_t wan_partition_ready(const wan_partition *partition)
 {
     return partition->leads ? partition->unpeeked - partition->uncounted_events : 0;

@@ -45,6 +45,27 @@ static inline wan_entry_ref *entry_of(const wan_partition *partition, uint64_t s
     return WAN_LIKELY(block->entries != NULL) ? &block->entries[(sequence - 1) % WAN_BLOCK_ENTRIES] : &no_entry;
 }
 
+/* Bytes that a block of entries of the partition takes. */
+static inline uint64_t block_bytes(const wan_partition *partition)
+{
+    return partition->has_arrivals ? 2 * WAN_BLOCK_BYTES : WAN_BLOCK_BYTES;
+}
+
+/* The arrival of an event that is queued, in a partition that has arrivals. */
+static inline uint64_t arrival_of(const wan_partition *partition, uint64_t sequence)
+{
+    return block_of(partition, sequence)->entries[WAN_BLOCK_ENTRIES + (sequence - 1) % WAN_BLOCK_ENTRIES];
+}
+
+static inline void set_arrival(wan_queue *queue, wan_partition *partition, uint64_t sequence, uint64_t arrival)
+{
+    if (arrival > queue->arrival) queue->arrival = arrival;
+    block_of(partition, sequence)->entries[WAN_BLOCK_ENTRIES + (sequence - 1) % WAN_BLOCK_ENTRIES] = arrival;
+}
+
+/* What an event's stamp says of when it was made. A stamp that a caller gave says nothing. */
+static inline uint64_t made_at(const wan_record *record) { return record->flags & WAN_FLAG_GIVEN ? 0 : record->stamp; }
+
 /* Checks in debug builds that the positions and counts of a partition do not contradict each other. */
 static inline void check_positions(const wan_partition *partition)
 {
@@ -83,6 +104,8 @@ void wan_queue_unpin_file(wan_queue *queue, wan_partition *partition);
  * that stays for the next one. */
 void wan_queue_give_room(wan_queue *queue, wan_partition *partition);
 wan_status wan_queue_grow_index(wan_partition *partition, uint32_t more);
+/* Of what is queued, nothing is conflated any more: it is not in the index. */
+void wan_queue_forget_index(wan_partition *partition);
 void wan_queue_conflate_with(wan_queue *queue, wan_partition *partition, uint64_t sequence, const wan_record *record);
 /* In wan_queue_restore.c: appends holes up to `appended`. A block that has only holes takes no memory for entries. */
 wan_status wan_queue_skip_to(wan_queue *queue, wan_partition *partition, uint64_t appended);

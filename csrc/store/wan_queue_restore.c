@@ -42,9 +42,9 @@ static inline wan_status restore_room(wan_queue *queue, wan_partition *partition
     uint8_t *at;
     /* The block's memory was given back when its last entry became a hole. */
     uint32_t segment;
-    status = wan_store_take(queue->store, &queue->blocks, WAN_BLOCK_BYTES, &at, &segment);
+    status = wan_store_take(queue->store, &queue->blocks, block_bytes(partition), &at, &segment);
     if (status != WAN_OK) return status;
-    memset(at, 0, WAN_BLOCK_BYTES);
+    memset(at, 0, block_bytes(partition));
     block->entries = (wan_entry_ref *)at;
     block->segment = segment;
     block->live = 0;
@@ -59,6 +59,7 @@ static inline void restore_entry(wan_queue *queue, wan_partition *partition, uin
     if (newest) partition->appended = sequence;
     *entry_of(partition, sequence) = make_ref(segment, offset, length);
     block_of(partition, sequence)->live++;
+    if (partition->has_arrivals) set_arrival(queue, partition, sequence, made_at(record));
     if (sequence <= partition->known_holes) partition->known_holes = 0;
     partition->events++;
     partition->unpeeked++;

@@ -1,6 +1,9 @@
-/* Owns how events that are queued for a region get into its streams when other members come to share it, and the
- * records that left the queue while a dispatcher reads them. */
+/* Owns how events that are queued elsewhere get into the streams of a region: from own partitions when other members
+ * come to share it, and from other members whose queues are older; how they get out of a stream whose bucket is lost;
+ * and the records that left the queue while a dispatcher reads them. */
 #include "store/wan_queue_inner.h"
+
+#include <string.h>
 
 #include "base/wan_hash.h"
 #include "base/wan_thread.h"
@@ -28,7 +31,7 @@ void wan_queue_let_go(wan_queue *queue, uint32_t dispatcher, uint32_t dispatcher
     uint32_t kept = 0;
     if (WAN_LIKELY(!pinned->count)) return;
     for (uint32_t n = 0; n < pinned->count; n++) {
-        if (record[n].partition % dispatchers != dispatcher) record[kept++] = record[n];
+        if (wan_queue_dispatcher(queue, record[n].partition, dispatchers) != dispatcher) record[kept++] = record[n];
         else wan_store_give(queue->store, &queue->records, record[n].segment, record[n].length);
     }
     pinned->count = kept;
@@ -36,14 +39,12 @@ void wan_queue_let_go(wan_queue *queue, uint32_t dispatcher, uint32_t dispatcher
     if (!kept) wan_buffer_close(pinned);
 }
 
-/* Moves one event of an own partition behind the newest event of its stream. */
-static wan_status move_event(wan_queue *queue, const wan_stream_run *run, uint32_t number, uint64_t sequence)
+/* Moves one event of partition `number` behind the newest event of partition `to`. `may_be_sent`: another member may
+ * have sent it. */
+static wan_status move_event(wan_queue *queue, uint32_t number, uint64_t sequence, uint32_t to, int may_be_sent)
 {
-    wan_partition *own = &queue->partitions[number];
-    const wan_record *record = wan_queue_at(queue, own, sequence);
-    const uint64_t hash = wan_key_hash(wan_record_key(record), record->key_length, record->key_form);
-    const uint32_t to = run->first + wan_hash_bucket(hash, run->buckets);
-    const int is_on_its_way = sequence <= own->peeked;
+    const wan_partition *from = &queue->partitions[number];
+    const int is_on_its_way = sequence <= from->peeked;
     wan_reservation reservation;
     queue->blocks.may_pass_limit = 1; /* What entered the queue once is not refused now. */
     wan_status status = wan_queue_reserve_reference(queue, to, &reservation);
@@ -54,7 +55,7 @@ static wan_status move_event(wan_queue *queue, const wan_stream_run *run, uint32
         wan_queue_cancel(queue, &reservation);
         return status;
     }
-    if (is_on_its_way || sequence <= own->duplicate_through)
+    if (may_be_sent || is_on_its_way || sequence <= from->duplicate_through)
         queue->partitions[to].duplicate_through = reservation.sequence;
     if (is_on_its_way) wan_queue_pin(queue, number, sequence);
     wan_queue_make_hole(queue, number, sequence, WAN_HOLE_MOVED);
@@ -82,12 +83,92 @@ wan_status wan_queue_move_to_run(wan_queue *queue, const wan_stream_run *run, wa
             if (!most--) return WAN_EMPTY;
             const wan_record *record = wan_queue_at(queue, own, sequence);
             if (record->region == run->region) {
+                const uint64_t hash = wan_key_hash(wan_record_key(record), record->key_length, record->key_form);
+                const uint32_t to = run->first + wan_hash_bucket(hash, run->buckets);
                 note_stamp(lowest, record);
-                wan_status status = move_event(queue, run, place->partition, sequence);
+                wan_status status = move_event(queue, place->partition, sequence, to, 0);
                 if (status != WAN_OK) return status;
             }
             place->sequence = sequence;
         }
     }
+    return WAN_OK;
+}
+
+wan_status wan_queue_move_from_run(wan_queue *queue, uint32_t number, uint32_t most, uint64_t lowest[256],
+                                   uint64_t *moved)
+{
+    const wan_partition *stream = &queue->partitions[number];
+    const uint32_t to = stream->bucket % queue->own_count;
+    if (queue->broken) return wan_refuse_broken(queue->broken);
+    for (uint64_t sequence = stream->removed;
+         (sequence = wan_queue_next_live(stream, sequence + 1, stream->appended));) {
+        if (!most--) return WAN_EMPTY;
+        note_stamp(lowest, wan_queue_at(queue, stream, sequence));
+        wan_status status = move_event(queue, number, sequence, to, 1);
+        if (status != WAN_OK) return status;
+        ++*moved;
+    }
+    return WAN_OK;
+}
+
+void wan_queue_lack(wan_queue *queue, uint32_t number, uint64_t through)
+{
+    wan_partition *partition = &queue->partitions[number];
+    if (queue->broken) return;
+    partition->lacks = through;
+    if (!through) return;
+    partition->leads = 0;
+    partition->settle_through = 0; /* It may be about what is not here yet. */
+}
+
+/* Adds blocks of holes in front of the oldest one, down to number `first`. Without memory nothing is changed. */
+static wan_status add_blocks_before(wan_partition *partition, uint64_t first)
+{
+    uint64_t added = 0;
+    while (partition->first_block > first) {
+        wan_status status = wan_queue_block_room(partition);
+        if (status != WAN_OK) {
+            partition->first_block += added;
+            partition->block_count -= (uint32_t)added;
+            return status;
+        }
+        partition->first_block--;
+        partition->block_count++;
+        partition->blocks[partition->first_block & (partition->block_capacity - 1)] = (wan_block){0};
+        added++;
+    }
+    return WAN_OK;
+}
+
+wan_status wan_queue_reach_back(wan_queue *queue, uint32_t number, uint64_t after)
+{
+    wan_partition *partition = &queue->partitions[number];
+    if (queue->broken) return wan_refuse_broken(queue->broken);
+    if (after >= partition->removed) return WAN_OK;
+    if (partition->peeked != partition->removed || !partition->stream) return WAN_EMPTY;
+    WAN_CHECK(queue, partition->lacks, WAN_BROKEN);
+    const uint64_t block = partition->removed / WAN_BLOCK_ENTRIES, left = partition->removed % WAN_BLOCK_ENTRIES;
+    wan_status status = WAN_OK;
+    if (!partition->block_count) {
+        if (left) status = wan_queue_add_block(queue, partition, block);
+        if (status != WAN_OK) return status;
+        partition->first_block = block;
+    }
+    WAN_CHECK(queue, partition->first_block == block, WAN_BROKEN);
+    status = add_blocks_before(partition, after / WAN_BLOCK_ENTRIES);
+    if (status != WAN_OK) return status;
+    /* Nobody wrote the entries of this block that were never here. */
+    if (left && block_of(partition, partition->removed)->entries)
+        memset(block_of(partition, partition->removed)->entries, 0, left * sizeof(wan_entry_ref));
+    /* What comes now counts only as far as its changes do. All live events lie behind `removed`. */
+    const uint64_t counted = __atomic_load_n(partition->stream, __ATOMIC_ACQUIRE);
+    if (counted < partition->counted) partition->counted = counted > after ? counted : after;
+    wan_queue_forget_index(partition); /* A slot must not seem to name one of these. */
+    partition->removed = partition->peeked = partition->begun = after;
+    partition->known_holes = 0;
+    if (partition->telling > after) partition->telling = after;
+    if (partition->tellable > after) partition->tellable = after;
+    check_positions(partition);
     return WAN_OK;
 }

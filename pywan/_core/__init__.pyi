@@ -45,6 +45,7 @@ TAIL_PRIMARY: int
 TAIL_LANES_MAX: int
 COPY_LEARNING: int
 COPY_WAITED: int
+COPY_QUEUE_ONLY: int  # Added to these: it holds the queued events alone.
 PROMISE_KEPT_US: int  # For so long a member keeps a promise that it gave to a primary.
 FAILED_NO_MEMORY: int
 FAILED_OTHER: int
@@ -220,10 +221,25 @@ class EventQueue:
         """Makes stream partitions for the buckets of a region, or takes those that it had before if they are free."""
     def runs(self) -> list[tuple[str, int, int]]:
         """(region, first partition, number of buckets) of each run of stream partitions."""
-    def lead(self, first: int, buckets: Iterable[int], leads: bool, in_order: bool = False) -> None:
-        """Says whether this member sends the events of these buckets, in the run that begins at partition `first`."""
+    def lead(self, partitions: Iterable[int], leads: bool, in_order: bool = False) -> None:
+        """Says whether this member sends the events of these stream partitions."""
     def run_of(self, region: str) -> int | None:
         """The first partition of the run that a region feeds now. None: it feeds none."""
+    def lacking(self, first: int, count: int) -> list[int | None]:
+        """For each of `count` partitions, from `first` on: through which sequence other members may have events that
+        this queue has not, as it is fed since a later moment than theirs. 0: it lacks none. None: it is being
+        attached."""
+    def older_events(
+        self, partition: int, life: int, after: int, through: int, most: int
+    ) -> tuple[int, int | None, int, _Record] | None:
+        """The events of a stream behind `after` through `through`, about `most` bytes of them and one at least, for a
+        queue that lacks them: (through which sequence all have left this queue, through which sequence it lacks events
+        itself, through which sequence these are all, the events). None: the stream has another life."""
+    def take_older(self, partition: int, life: int, removed: int, events: _Record) -> bool:
+        """Puts the answer of another queue's `older_events` into this one, which lacks them. False: something of the
+        partition is on its way, or it has another life; nothing was changed."""
+    def end_lacking(self, partition: int, life: int, through: int) -> None:
+        """All members were asked for what the partition lacks, which was all through `through`."""
     def run_events(self, first: int, count: int) -> list[int]:
         """How many events are queued in each of `count` partitions, from `first` on."""
     @property
@@ -330,11 +346,25 @@ class Tail:
         member's, which counts what the tail holds."""
     def behind(self) -> dict[int, int]:
         """By lane: how many bytes of changes the copy at its end has yet to acknowledge."""
-    def set_role(self, bucket: int, role: int, life: int, epoch: int, transfer: int = 0, leader: int = 0) -> None:
+    def set_role(
+        self,
+        bucket: int,
+        role: int,
+        life: int,
+        epoch: int,
+        transfer: int = 0,
+        leader: int = 0,
+        queue_only: bool = False,
+    ) -> None:
         """Sets what this member is for a bucket (TAIL_*). It adopts the epoch: older ones are refused from now on.
-        `leader`: the number of the primary's incarnation, whose lane alone brings changes; 0: it is not known."""
+        `leader`: the number of the primary's incarnation, whose lane alone brings changes; 0: it is not known.
+        `queue_only`: as a copy or learner it holds the queued events alone."""
+    def keep_events(self, bucket: int) -> tuple[int, int]:
+        """The bucket is lost, and this member is no primary of it: what its queues have of it leaves from their own
+        partitions. `set_role` follows. Returns how many events are kept, and how many are not, for want of memory."""
     def set_copies(self, bucket: int, copies: Iterable[tuple[int, int, int, int]]) -> None:
-        """Sets whom a primary sends to: (lane, COPY_*, transfer, acknowledged) for each copy."""
+        """Sets whom a primary sends to: (lane, COPY_*, transfer, acknowledged) for each copy. One that holds the queued
+        events alone has COPY_QUEUE_ONLY added. What is known of a copy that stays is kept."""
     def hear(self, by_primary: bool = False, says: bool = False) -> None:
         """From now on the changes that are made or followed here wait for listeners (`next_heard`)."""
     def set_heard_limit(self, limit_us: int) -> None:

@@ -69,7 +69,7 @@ cdef extern from "copies/wan_tail.h" nogil:
         uint8_t state
         uint64_t transfer, sent, acked, told, heard
         uint32_t image_shard
-        uint8_t image_acked, caught_up, confirmed, asked, refused, queued
+        uint8_t image_acked, caught_up, confirmed, asked, refused, queued, queue_only
         uint64_t place_sequence, place, retry_us
     ctypedef struct wan_waker:
         uint32_t asleep
@@ -85,7 +85,7 @@ cdef extern from "copies/wan_tail.h" nogil:
         uint32_t is_waiting
     ctypedef struct wan_tail_bucket:
         wan_lock lock
-        uint8_t role
+        uint8_t role, queue_only
         uint32_t changed, waiters
         uint64_t era, life, epoch, last, counted, first
         wan_buffer changes
@@ -141,10 +141,14 @@ cdef extern from "copies/wan_tail.h" nogil:
     wan_feeds *wan_tail_feeds(const wan_tail *tail)
     void wan_tail_begin_at(wan_tail *tail, uint32_t bucket, uint64_t sequence)
     wan_status wan_tail_set_feeds(wan_tail *tail, const wan_feed *feeds, uint32_t count)
+    void wan_tail_has_fed(wan_tail *tail, const wan_queue *queue)
     wan_status wan_tail_reserve(wan_tail *tail, uint32_t bucket, uint64_t length, const wan_attempt *attempt,
                                 wan_tail_reservation *room)
     uint64_t wan_tail_commit(wan_tail *tail, wan_tail_reservation *room, uint32_t shard)
     void wan_tail_cancel(wan_tail_reservation *room)
+    wan_status wan_tail_reserve_next(wan_tail_reservation *room, uint64_t length)
+    uint64_t wan_tail_commit_next(wan_tail *tail, wan_tail_reservation *room, uint32_t shard)
+    uint64_t wan_tail_commit_end(wan_tail *tail, wan_tail_reservation *room, uint64_t before)
     void wan_tail_run_lane(const wan_lane_wait *wait)
     void wan_lane_wake(wan_lane_state *state)
     wan_status wan_tail_recall(wan_tail *tail, uint32_t bucket, const wan_attempt *attempt, wan_recalled *recalled,
@@ -158,7 +162,9 @@ cdef extern from "copies/wan_tail.h" nogil:
     bint wan_waker_has_ready(const wan_waker *waker)
     void wan_waker_set_asleep(wan_waker *waker, uint32_t value)
     void wan_waker_end(wan_waker *waker)
-    void wan_tail_set_leader(wan_tail *tail, uint32_t bucket, uint32_t leader)
+    void wan_tail_set_leader(wan_tail *tail, uint32_t bucket, uint32_t leader, int queue_only)
+    void wan_tail_end_copy(wan_tail_bucket *bucket)
+    bint wan_tail_is_queue_only(const wan_tail *tail, uint32_t bucket)
     void wan_tail_set_role(wan_tail *tail, uint32_t bucket, uint8_t role, uint64_t life, uint64_t epoch,
                            uint64_t transfer)
     wan_status wan_tail_set_copies(wan_tail *tail, uint32_t bucket, const wan_tail_copy *copies, uint32_t count)
@@ -166,7 +172,6 @@ cdef extern from "copies/wan_tail.h" nogil:
     wan_status wan_tail_follow(wan_tail *tail, uint32_t bucket, uint64_t life, uint64_t epoch, uint64_t sequence,
                                const wan_tail_entry *entry, wan_tail_reservation *room)
     void wan_tail_followed(wan_tail *tail, wan_tail_reservation *room, const wan_tail_entry *entry, uint32_t shard)
-    wan_status wan_tail_follow_next(wan_tail_reservation *room, const wan_tail_entry *entry)
     void wan_tail_follow_end(wan_tail *tail, wan_tail_reservation *room)
     void wan_tail_told(wan_tail *tail, uint32_t bucket, uint64_t life, uint64_t epoch, uint64_t counted,
                        uint64_t heard, uint64_t contact)

@@ -120,10 +120,11 @@ cdef extern from "region/wan_table.h" nogil:
     void wan_table_bucket_release(wan_table *table, const wan_bucket *bucket)
     void wan_table_prefetch_slot(const wan_table *table, uint64_t hash)
     void wan_table_prefetch_entry(const wan_table *table, uint64_t hash, uint64_t bytes)
-    enum: WAN_FETCH_STEP
+    enum: WAN_FETCH_STEP, WAN_FETCH_KEPT
     ctypedef struct wan_fetch:
         uint32_t noted
     void wan_fetch_next(const wan_table *table, wan_fetch *fetch, uint64_t hash, uint64_t bytes, int is_row)
+    uint64_t wan_fetch_hash(const wan_fetch *fetch, uint32_t row)
 
 cdef extern from "region/wan_deadline.h" nogil:
     uint64_t wan_deadline_us

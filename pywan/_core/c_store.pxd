@@ -30,7 +30,7 @@ cdef extern from "store/wan_queue.h" nogil:
         uint32_t bucket
         uint16_t region
         uint8_t leads
-        uint64_t settle_through, begun
+        uint64_t settle_through, begun, lacks
     ctypedef struct wan_stream_run:
         uint32_t first, buckets
         uint16_t region
@@ -41,6 +41,7 @@ cdef extern from "store/wan_queue.h" nogil:
         wan_stream_run *runs
         uint32_t run_count
         uint8_t conflate
+        uint8_t keeps_arrivals
         uint8_t persistent
         uint64_t events
         uint64_t bytes
@@ -57,6 +58,7 @@ cdef extern from "store/wan_queue.h" nogil:
         uint8_t beyond
     wan_status wan_queue_init(wan_queue *queue, const wan_env *env, const char *directory, uint64_t memory_limit,
                               uint32_t partitions, int conflate)
+    void wan_queue_keep_arrivals(wan_queue *queue)
     void wan_queue_close(wan_queue *queue)
     wan_status wan_queue_reserve_beyond(wan_queue *queue, uint32_t partition, uint64_t sequence, uint64_t length,
                                         wan_reservation *reservation)
@@ -91,7 +93,12 @@ cdef extern from "store/wan_queue.h" nogil:
         uint64_t sequence
     wan_status wan_queue_move_to_run(wan_queue *queue, const wan_stream_run *run, wan_queue_place *place, uint32_t most,
                                      uint64_t *lowest)
+    wan_status wan_queue_move_from_run(wan_queue *queue, uint32_t partition, uint32_t most, uint64_t *lowest,
+                                       uint64_t *moved)
+    uint64_t wan_queue_begin_anew(wan_queue *queue, uint32_t partition, uint64_t life)
     void wan_queue_let_go(wan_queue *queue, uint32_t dispatcher, uint32_t dispatchers)
+    void wan_queue_lack(wan_queue *queue, uint32_t partition, uint64_t through)
+    wan_status wan_queue_reach_back(wan_queue *queue, uint32_t partition, uint64_t after)
     void wan_queue_lead(wan_queue *queue, uint32_t partition, int leads, int in_order)
     wan_status wan_queue_reserve_at(wan_queue *queue, uint32_t partition, uint64_t sequence, uint64_t length,
                                     wan_reservation *reservation)
@@ -119,9 +126,25 @@ cdef extern from "store/wan_queue.h" nogil:
     wan_status wan_queue_restore_positions(wan_queue *queue, uint32_t partition, uint64_t removed, uint64_t appended)
     wan_status wan_queue_start_conflating(wan_queue *queue)
     uint32_t wan_queue_partition_count(const wan_queue *queue)
+    uint32_t wan_queue_dispatcher(const wan_queue *queue, uint32_t partition, uint32_t dispatchers)
+    uint32_t wan_queue_next_of_dispatcher(const wan_queue *queue, uint32_t partition, uint32_t dispatchers)
     uint64_t wan_partition_ready(const wan_partition *partition)
     void wan_queue_rewind(wan_queue *queue, uint32_t partition)
     wan_status wan_queue_clear(wan_queue *queue, uint64_t *dropped)
+
+cdef extern from "store/wan_queue_merge.h" nogil:
+    ctypedef struct wan_merge:
+        uint32_t count
+    ctypedef struct wan_merged_run:
+        uint32_t partition
+        uint32_t count
+        uint64_t first
+        uint64_t bytes
+    wan_status wan_merge_make_room(wan_merge *merge, uint32_t partitions)
+    void wan_merge_close(wan_merge *merge)
+    void wan_merge_begin(wan_merge *merge, const wan_queue *queue)
+    uint32_t wan_merge_peek(wan_merge *merge, wan_queue *queue, uint32_t count, uint64_t bytes, int at_least_one,
+                            wan_record **records, uint64_t *sequences, wan_merged_run *run, int *waits)
 
 cdef extern from "store/wan_row_stage.h" nogil:
     enum: WAN_ROW_STAGE_BLOCK_BYTES

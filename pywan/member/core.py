@@ -34,6 +34,7 @@ from pywan.gateway.sender_core import SenderCore
 from pywan.member.handover import LostCopies, lost_copies_text, still_needed_text
 from pywan.member.housekeeper import Housekeeper
 from pywan.member.management import ManagementService
+from pywan.member.older_events import OLDER_EVENTS
 from pywan.member.receiving import Receiving
 from pywan.member.regions import Regions
 from pywan.member.repairs import ClockRepairs
@@ -350,6 +351,8 @@ class MemberCore:
             member_id = self.state.membership.member_id
             incarnation = self.agent.me.member_id if self.agent is not None else member_id
             return {"name": self.name, "member_id": member_id, "incarnation": incarnation, "kind": "member"}
+        if request.get("op") == OLDER_EVENTS and self.sharing is not None:
+            return self.sharing.answer_older(request, self.senders.queue_of)
         if request.get("op") == "queue-size":
             return {"local_queue_size": self.senders.local_queue_size(request.get("id"))}
         if not self._is_ready:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Protocol
 
 from pywan.coordination.tables import ROLE_PREFIX, Bucket, Incarnation, MemberProfile
+from pywan.member.older_events import Lack
 
 
 class Sender(Protocol):
@@ -47,9 +48,12 @@ def sender_of(bucket: Bucket, primary: Incarnation | None, runs: Collection[Inca
 class Feeding:
     """The caller holds the lock of the member's shared regions for every call."""
 
-    def __init__(self, primary: Callable[[str], Incarnation | None]) -> None:
-        """`primary`: returns the primary of a serial sender, by its id."""
-        self._primary = primary
+    def __init__(
+        self, primary: Callable[[str], Incarnation | None], lacks: Callable[[str, Sender], object] = lambda *_: None
+    ) -> None:
+        """`primary`: returns the primary of a serial sender, by its id. `lacks`: called with a region and a sender of
+        this member whose queue lacks events of it that other members have; it returns at once."""
+        self._primary, self._lacks = primary, lacks
         self._senders: dict[str, dict[str, Sender]] = {}  # By region and id: those that take its events.
         self._runs: dict[str, set[Incarnation]] = {}  # By id.
 
@@ -76,33 +80,49 @@ class Feeding:
             if not each.attributes.parallel and each.note_elsewhere(bool(self._runs.get(each.id, set()) - {me}))
         ]
 
-    def unordered(self, region: str) -> set[str]:
-        """Returns the ids of those of its senders that are to keep the order of threads."""
-        return {id for id, each in self._senders.get(region, {}).items() if each.attributes.order_policy == "thread"}
-
-    def regions_of(self, ids: Collection[str]) -> list[str]:
+    def regions_of(self, ids: Collection[str]) -> set[str]:
         """Returns the regions that feed one of these senders."""
-        return [region for region, senders in self._senders.items() if senders.keys() & ids]
+        return {region for region, senders in self._senders.items() if senders.keys() & ids}
 
-    def see(self, region: str, me: Incarnation, decided: Mapping[int, Bucket | None]) -> None:
-        """Tells the queues of a shared region which of these buckets this member sends."""
-        for id, sender in self._senders.get(region, {}).items():
-            runs, primary = self._runs.get(id, set()), self._primary(id)
-            first = sender.queue.run_of(region)
-            if first is None:  # The sender was attached a moment ago, and `fed` follows.
-                continue
-            leads: dict[bool, list[int]] = {True: [], False: []}
-            for number, bucket in decided.items():
-                if bucket is None:
-                    sends = False
-                elif sender.attributes.parallel:
-                    sends = bucket.primary == me
-                else:
-                    sends = sender_of(bucket, primary, runs) == me
-                leads[sends].append(number)
-            for sends, numbers in leads.items():
-                if numbers:
-                    sender.queue.lead(first, numbers, sends)
+    def see(self, me: Incarnation, decided: Mapping[str, Mapping[int, Bucket | None]]) -> None:
+        """Tells the queues of shared regions which of these buckets this member sends, by region. Each queue hears of
+        all of them at once, so that what one thread put into several begins to leave together."""
+        queues: dict[str, Any] = {}
+        leads: dict[tuple[str, bool], list[int]] = {}
+        for region, buckets in decided.items():
+            for id, sender in self._senders.get(region, {}).items():
+                first = sender.queue.run_of(region)
+                if first is None:  # The sender was attached a moment ago, and `fed` follows.
+                    continue
+                queues[id] = sender.queue
+                for number, bucket in buckets.items():
+                    sends = bucket is not None and self._sends(sender, bucket, me)
+                    leads.setdefault((id, sends), []).append(first + number)
+        for (id, sends), partitions in leads.items():
+            queues[id].lead(partitions, sends)  # Those that lack events do not lead.
+        for region, buckets in decided.items():
+            for id, sender in self._senders.get(region, {}).items():
+                if id in queues and self.lacking(region, id, sender.queue, buckets):
+                    self._lacks(region, sender)
+
+    def _sends(self, sender: Sender, bucket: Bucket, me: Incarnation) -> bool:
+        if sender.attributes.parallel:
+            return bucket.primary == me
+        return sender_of(bucket, self._primary(sender.id), self._runs.get(sender.id, set())) == me
+
+    def lacking(self, region: str, id: str, queue: Any, decided: Mapping[int, Bucket | None]) -> list[Lack]:
+        """Returns of which of these buckets the queue of a sender lacks events: of none if the sender has another one
+        now."""
+        sender = self._senders.get(region, {}).get(id)
+        first = None if sender is None or sender.queue is not queue else queue.run_of(region)
+        if sender is None or first is None or not decided:
+            return []
+        through = sender.queue.lacking(first, max(decided) + 1)
+        return [
+            Lack(number, bucket, through[number])
+            for number, bucket in sorted(decided.items())
+            if bucket is not None and through[number] != 0
+        ]
 
     def kept_elsewhere(self, id: str, me: Incarnation, decided: Callable[[str], Mapping[int, Bucket]]) -> int:
         """Returns how many events of a sender's queue another member has too. `decided`: returns the decisions about

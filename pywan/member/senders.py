@@ -167,6 +167,11 @@ class Senders:
         core = self._cores.get(core_id) if isinstance(core_id, str) else None
         return 0 if core is None else core.local_queue_size
 
+    def queue_of(self, core_id: str) -> Any:
+        """Returns the queue of a sender, for another member that lacks events. None: this member has no such sender."""
+        core = self._cores.get(core_id)
+        return None if core is None else core.queue
+
     def volatile_events(self) -> dict[str, dict[str, int]]:
         """Counts the events that would be lost with the process, for each sender that has some."""
         by_id = {core.id: core.volatile_events() for core in self.cores()}

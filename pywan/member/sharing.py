@@ -11,7 +11,8 @@ from typing import Any
 
 from pywan import _core
 from pywan.base.addresses import Address
-from pywan.base.threads import start_thread
+from pywan.base.lines import Outage
+from pywan.base.threads import start_essential, start_thread
 from pywan.calls.pool import CallPool
 from pywan.calls.route import Route, call_timeout_s, least_call_timeout_s
 from pywan.calls.server import CallServer
@@ -28,13 +29,15 @@ from pywan.coordination.tables import (
     is_role,
 )
 from pywan.copies.member_copies import MemberCopies
-from pywan.errors import IllegalStateError
+from pywan.errors import ConnectivityError, IllegalStateError
 from pywan.member.feeding import Feeding, Sender
 from pywan.member.hosting import is_of_site, silence_limit_ms, site_attributes, weight_of
 from pywan.member.interest import Interest, check_interest, hears_all, storing
+from pywan.member.older_events import OLDER_EVENTS, Lack, OlderEvents, Wanted, answer as answer_older, fields_of
 from pywan.member.sender_roles import ids_of, role_name
 from pywan.region.member_region import MemberRegion
 from pywan.site.agent import Agent
+from pywan.transport.control import call_once
 from pywan.transport.links import PLAIN, Way
 from pywan.transport.opening_questions import OpeningQuestions
 from pywan.transport.openings import Connection
@@ -43,6 +46,9 @@ from pywan.transport.own_openings import OwnOpenings
 log = logging.getLogger("pywan.sharing")
 
 BACKLOG_MEMORY_MB = 512  # The default limit of a member's budget.
+
+OLDER_AGAIN_S = 0.1  # A member that did not give all that a queue lacks is asked again.
+OLDER_TIMEOUT_S = 10.0  # Of one answer, of a few MiB at most.
 
 _NOTHING: Mapping[int, Bucket] = MappingProxyType({})
 
@@ -56,7 +62,6 @@ class _Shared:
         self.alone: dict[int, Bucket] = {}  # The newest decisions under which this member alone had all buckets.
         self.tail: _core.Tail | None = None  # None: this member alone has the region, by decision.
         self.table: BucketTable | None = None
-        self.unordered: set[str] = set()  # The senders of which it was said that they do not keep their order here.
         self.other_senders: str | None = None  # What another member names as its senders, once that was said.
         # None: its listeners are told of the buckets that this member leads, or it is replicated.
         self.interest = Interest(region.attributes) if hears_all(region.attributes) else None
@@ -93,7 +98,9 @@ class SharedRegions:
         self._regions: dict[str, _Shared] = {}
         self._call_timeout_s = call_timeout_s
         self._member_timeout_us = 0  # For which `call-timeout` was looked at last.
-        self._feeding = Feeding(self.sender_primary)
+        self._feeding = Feeding(self.sender_primary, self._fetch_older)
+        self._fetching: set[tuple[str, Any]] = set()  # Regions, and queues that get older events of them.
+        self._ending = threading.Event()
         self.sender_changed: Callable[[Any], object] = lambda sender: None  # Called when a sender runs elsewhere.
         self._unanswered: set[str] = set()  # Regions that were created without an answer of the coordinator.
         self._addresses: dict[Incarnation, tuple[str, int]] = {}
@@ -129,6 +136,22 @@ class SharedRegions:
         """Has the regions of a sender stamp events with other sites from now on. That waits for callbacks, so a thread
         does it."""
         start_thread(f"regions of {sender.id}", f"attach {sender.id}", self.sender_changed, sender)
+
+    def _run_older(self, older: OlderEvents) -> None:
+        """Has a queue get the events that other members have, until it lacks none."""
+        what = f"older events of region {older.region} for sender {older.sender}"
+        start_essential(what, f"older {older.sender}", self._keep_fetching, older, Outage(log, what))
+
+    def _keep_fetching(self, older: OlderEvents, outage: Outage) -> None:
+        while not self.older_round(older, outage) and not self._ending.wait(OLDER_AGAIN_S):
+            pass
+
+    def _ask_older(self, member: Incarnation, wanted: Wanted, begin: int) -> Mapping[str, Any]:
+        """Asks another member for events that a queue here lacks."""
+        address = self._address_of(member)
+        if address is None:
+            raise ConnectivityError(f"member {member} is not in the view")
+        return call_once(address, OLDER_EVENTS, timeout=OLDER_TIMEOUT_S, way=self._way, **fields_of(wanted, begin))
 
     def _connections(self) -> tuple[CallServer, CallPool]:
         """Returns what serves and makes calls. The site's identity is known now."""
@@ -207,7 +230,7 @@ class SharedRegions:
             self._note_known(shared, is_decided=is_decided)
             if shared.interest is not None:
                 shared.interest.see_members(self._storing_others(region.name))
-            self._see(shared, set(shared.buckets))
+            self._see_feeding({region.name: self._see(shared, set(shared.buckets))})
             if shared.tail is not None and not shared.buckets:
                 log.warning(
                     "region %s: its calls wait until the site has decided who has it: %s",
@@ -234,7 +257,7 @@ class SharedRegions:
         attributes = tables.regions.get(name)
         is_shared = attributes is not None and attributes.shared
         buckets = [bucket for key, bucket in list(tables.buckets.items()) if key.region == name]
-        holders = {each for bucket in buckets if not (is_shared and bucket.primary) for each in bucket.in_sync}
+        holders = {each for bucket in buckets if not (is_shared and bucket.primary) for each in bucket.copies}
         if holders - {self._me}:
             who = ", ".join(sorted({each.name for each in holders - {self._me}}))
             if is_shared:
@@ -301,7 +324,53 @@ class SharedRegions:
             self._say_elsewhere({each.id for each in senders})
             shared = self._regions.get(name)
             if shared is not None:
-                self._see_feeding(shared, shared.buckets)
+                self._see_feeding({name: shared.buckets})
+
+    def _fetch_older(self, region: str, sender: Sender) -> None:
+        """A queue lacks events that other members have. It gets them, unless it is getting them already."""
+        if (region, sender.queue) in self._fetching or self._ending.is_set():
+            return
+        self._fetching.add((region, sender.queue))
+        try:
+            self._run_older(OlderEvents(region, sender.id, sender.queue, self._ask_older))
+        except IllegalStateError as error:  # The system has no thread now.
+            self._fetching.discard((region, sender.queue))
+            log.error("region %s: %s; it is tried again with the next decision about a bucket", region, error)
+
+    def older_round(self, older: OlderEvents, outage: Outage) -> bool:
+        """Asks other members for what a queue lacks. Returns whether it lacks nothing now, or feeds on nothing."""
+        with self._lock:
+            lacks, me = self._lacking(older), self._me
+        why = older.round(me, lacks)
+        if why:
+            outage.failed(why)
+        else:
+            outage.over()
+        with self._lock:  # The members that hold a bucket may be others meanwhile.
+            ended = [each for each in self._lacking(older) if older.has_asked(me, each)]
+            older.end(ended)
+            shared = self._regions.get(older.region)
+            if ended and shared is not None:
+                self._see_feeding({older.region: [each.number for each in ended]})
+            is_over = not self._lacking(older)
+            if is_over:
+                self._fetching.discard((older.region, older.queue))
+        if is_over and ended:
+            log.info("region %s: this member has all that was queued for sender %s before", older.region, older.sender)
+        older.ask_what_is_settled(me, ended)
+        return is_over
+
+    def _lacking(self, older: OlderEvents) -> list[Lack]:
+        return self._feeding.lacking(older.region, older.sender, older.queue, self._decided(older.region))
+
+    def answer_older(self, request: Mapping[str, Any], queue_of: Callable[[str], Any]) -> dict[str, Any]:
+        """Answers a member whose queue lacks events. What is settled of the bucket is told to all members again."""
+        reply = answer_older(request, queue_of)
+        with self._lock:
+            shared = self._regions.get(request["region"])
+            if reply and shared is not None and shared.tail is not None:
+                shared.tail.tell_settled(int(request["bucket"]))
+        return reply
 
     def take_part(self, region: MemberRegion, is_decided: bool) -> None:
         """The member has a copy of a role region from now on. `is_decided`: the tables show it."""
@@ -312,7 +381,7 @@ class SharedRegions:
                 self._note_known(shared)
             shared.tail = self._new_tail(region)
             self._share(shared, shared.tail)
-            self._see(shared, set(shared.buckets))
+            self._see_feeding({region.name: self._see(shared, set(shared.buckets))})
 
     def take_no_part(self, name: str) -> None:
         """The member has no copy of a role region any more."""
@@ -330,20 +399,17 @@ class SharedRegions:
         shared = self._regions.get(region)
         return _NOTHING if shared is None or shared.tail is None else shared.buckets
 
-    def _see_feeding(self, shared: _Shared, numbers: Iterable[int]) -> None:
-        """Tells the queues of a region which of these buckets this member sends."""
-        if shared.tail is None:
-            return
-        for id in self._feeding.unordered(shared.region.name) - shared.unordered:
-            shared.unordered.add(id)
-            log.warning(
-                "region %s: order-policy thread of sender %s: where several members have the region, events of one"
-                " thread that have different keys may overtake each other in this version; those of one key do not",
-                shared.region.name,
-                id,
-            )
-        decided = {number: shared.buckets.get(number) for number in numbers}
-        self._feeding.see(shared.region.name, self._me, decided)
+    def _see_feeding(self, numbers: Mapping[str, Iterable[int]]) -> None:
+        """Tells the queues of regions which of these buckets this member sends."""
+        shared = {name: self._regions[name] for name in numbers}
+        self._feeding.see(
+            self._me,
+            {
+                name: {number: each.buckets.get(number) for number in numbers[name]}
+                for name, each in shared.items()
+                if each.tail is not None
+            },
+        )
 
     def _say_other_senders(self, shared: _Shared, told: SharedAttributes) -> None:
         """Logs that another member has given the region other senders than this one."""
@@ -363,12 +429,6 @@ class SharedRegions:
         """Tells serial senders of this member whether they run on another one."""
         for sender in self._feeding.note_elsewhere(ids, self._me):
             self._tell_sender_changed(sender)
-
-    def _see_senders(self, ids: set[str]) -> None:
-        """Other members run these senders, or are their primaries, than before."""
-        for name in self._feeding.regions_of(ids):
-            if (shared := self._regions.get(name)) is not None:
-                self._see_feeding(shared, shared.buckets)
 
     # What the coordinator says
 
@@ -404,10 +464,12 @@ class SharedRegions:
                     changed.setdefault(name, set()).update(shared.buckets)
                     if shared.interest is not None:
                         shared.interest.see_members(storing(tables.members, name, self._me))
-            for name, numbers in changed.items():
-                if name not in gone:
-                    self._see(self._regions[name], numbers)
-            self._see_senders(ids)
+            decided = {
+                name: self._see(self._regions[name], numbers) for name, numbers in changed.items() if name not in gone
+            }
+            for name in self._feeding.regions_of(ids) & self._regions.keys():
+                decided[name] = set(self._regions[name].buckets)
+            self._see_feeding(decided)
             return sorted(gone)
 
     def take_lease(self, until_us: int, heard_us: int) -> None:
@@ -467,7 +529,8 @@ class SharedRegions:
             for shared in self._regions.values():
                 if shared.tail is not None:
                     copies.drop(shared.region.name)
-                    self._feeding.see(shared.region.name, self._me, dict.fromkeys(range(shared.region.bucket_count)))
+                    nothing = dict.fromkeys(range(shared.region.bucket_count))
+                    self._feeding.see(self._me, {shared.region.name: nothing})
                     self._empty(shared, shared.tail)
                 if shared.table is not None:
                     shared.table.forget()
@@ -504,8 +567,9 @@ class SharedRegions:
         else:
             shared.buckets[key.number] = bucket
 
-    def _see(self, shared: _Shared, numbers: set[int]) -> None:
-        """Does what the tables say about a region. `numbers`: its buckets whose decisions changed."""
+    def _see(self, shared: _Shared, numbers: set[int]) -> set[int]:
+        """Does what the tables say about a region. `numbers`: its buckets whose decisions changed. Returns the buckets
+        whose sender `_see_feeding` is to look at."""
         if shared.interest is not None:
             shared.interest.see_buckets(self._me, {number: shared.buckets.get(number) for number in numbers})
             if not self._agent.wants_to_leave:
@@ -514,10 +578,10 @@ class SharedRegions:
             if self._is_alone(shared):
                 if numbers:
                     shared.alone = dict(shared.buckets)
-                return
+                return set()
             if self._told(shared.region.attributes).only_once:
                 self._give_away(shared)
-                return
+                return set()
             shared.tail = self._new_tail(shared.region)
             self._share(shared, shared.tail, content=shared.alone)
             numbers = {*shared.buckets, *shared.alone}
@@ -526,12 +590,12 @@ class SharedRegions:
         for number in sorted(numbers):
             self._copies.take(BucketKey(shared.region.name, number), shared.buckets.get(number))
             shared.tail.tell_settled(number)  # A member that holds the bucket since this decision heeds it now.
-        self._see_feeding(shared, numbers)
         places = {number: shared.buckets[number] for number in numbers if number in shared.buckets}
         shared.table.update(places, self._addresses)
         if self._pool is not None:
             holders = {each for bucket in places.values() for each in bucket.holders} - {self._agent.me}
             self._pool.prepare({each: self._addresses[each] for each in sorted(holders & self._addresses.keys())})
+        return numbers
 
     def _is_alone(self, shared: _Shared) -> bool:
         """Whether it is decided that this member has all of the region, and that no other member may have it.
@@ -681,7 +745,7 @@ class SharedRegions:
                 sizes = [
                     shared.region.bucket(number)["entries"]
                     for number, bucket in shared.buckets.items()
-                    if bucket.in_sync == (self._me,)
+                    if bucket.copies == (self._me,)
                 ]
                 if sum(sizes):
                     found[name] = sum(size > 0 for size in sizes), sum(sizes)
@@ -707,6 +771,7 @@ class SharedRegions:
             return [number for number, bucket in found.items() if bucket.primary == self._me]
 
     def stop(self) -> None:
+        self._ending.set()
         self._copies.stop()
         if self._calls is not None:
             self._calls.stop()

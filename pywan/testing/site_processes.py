@@ -31,9 +31,9 @@ class Network(Protocol):
 class MemberProcess(ChildProcess):
     """A process of a site, as its driver sees it. Its name is that of its locator or member."""
 
-    def do(self, region: str, method: str, *arguments: Any) -> Any:
+    def do(self, region: str, method: str, *arguments: Any, **named: Any) -> Any:
         """Returns the answer of a region's method. An error of pywan is a ProcessFailed with its name."""
-        return self.ask("do", region, method, *arguments)
+        return self.ask("do", region, method, *arguments, **named)
 
 
 class SiteOfProcesses:
@@ -168,9 +168,9 @@ class SiteProcess:
         assert self._locator is not None, "the process was not asked to locate"
         return self._locator._coordination.status()
 
-    def do(self, region: str, method: str, *arguments: Any) -> Any:
+    def do(self, region: str, method: str, *arguments: Any, **named: Any) -> Any:
         """Calls a region's method."""
-        return getattr(self.cache.region(region), method)(*arguments)
+        return getattr(self.cache.region(region), method)(*arguments, **named)
 
     def content(self, region: str) -> dict[Any, Any]:
         """Returns the entries of a region."""

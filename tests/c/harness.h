@@ -17,8 +17,8 @@ typedef struct {
 } test_case;
 
 extern const test_case crc_and_format_tests[], buffer_tests[], pages_tests[], form_tests[], store_tests[],
-    queue_tests[], slab_tests[], table_tests[], log_tests[], window_tests[], item_set_tests[], lock_tests[],
-    counts_tests[],
+    queue_tests[], merge_tests[], slab_tests[], table_tests[], log_tests[], window_tests[], item_set_tests[],
+    lock_tests[], counts_tests[],
     /* Each list ends with {0}. */
     stage_tests[], tail_tests[], answer_tests[], heard_tests[], clear_tests[], call_tests[];
 extern int expectations_failed;

@@ -276,6 +276,41 @@ static void the_events_of_a_region_move_into_its_streams_and_what_is_on_its_way_
     close_queue();
 }
 
+static void the_events_of_a_lost_bucket_leave_from_an_own_partition_in_order_as_possible_duplicates(void)
+{
+    wan_record *records[8], *others[8];
+    uint64_t size, moved = 0, lowest[256], counted = 9;
+    wan_queue_place place = {0};
+    uint32_t first = 0;
+    memset(lowest, 0xff, sizeof lowest);
+    open_queue(0);
+    for (uint32_t n = 0; n < 3; n++) append_for(5, (const char *[]){"a", "b", "c"}[n]);
+    EXPECT_EQUAL(wan_queue_add_run(&queue, 5, 1, 4, NULL, &first), WAN_OK);
+    EXPECT_EQUAL(wan_queue_move_to_run(&queue, &queue.runs[0], &place, 8, lowest), WAN_OK);
+    EXPECT_EQUAL(wan_queue_feed(&queue, first, &counted, 1, 0), WAN_OK);
+    wan_queue_lead(&queue, first, 1, 1);
+    EXPECT_EQUAL(wan_queue_peek(&queue, first, 1, WAN_NO_LIMIT, 1, records, NULL, &size), 1);
+    wan_queue_lead(&queue, first, 0, 0);
+    memset(lowest, 0xff, sizeof lowest);
+    EXPECT_EQUAL(wan_queue_move_from_run(&queue, first, 2, lowest, &moved), WAN_EMPTY);
+    EXPECT_EQUAL(wan_queue_move_from_run(&queue, first, 2, lowest, &moved), WAN_OK);
+    EXPECT_EQUAL(moved, 3);
+    EXPECT_EQUAL(lowest[records[0]->origin_site], records[0]->stamp);
+    EXPECT_EQUAL(wan_queue_begin_anew(&queue, first, 2), 0);
+    EXPECT_EQUAL(queue.forgotten, 0);
+    EXPECT_EQUAL(queue.pinned.count, 1); /* The dispatcher may still read what it peeked. */
+    EXPECT_EQUAL(queue.events, 3);
+    EXPECT_EQUAL(queue.partitions[0].duplicate_through, queue.partitions[0].appended);
+    EXPECT_EQUAL(wan_partition_ready(&queue.partitions[0]), 3); /* Nobody is asked whether they count. */
+    EXPECT_EQUAL(wan_queue_peek(&queue, 0, 8, WAN_NO_LIMIT, 1, others, NULL, &size), 3);
+    for (uint32_t n = 0; n < 3; n++) EXPECT_EQUAL(*wan_record_key(others[n]), 'a' + n);
+    EXPECT(others[0] == records[0]); /* A record is not copied. */
+    EXPECT_EQUAL(wan_queue_remove(&queue, 0, queue.partitions[0].appended), 3);
+    wan_queue_let_go(&queue, 0, 1);
+    EXPECT_EQUAL(queue.bytes, 0);
+    close_queue();
+}
+
 static void a_partition_that_begins_anew_keeps_what_somebody_reads(void)
 {
     wan_record *records[8];
@@ -303,6 +338,117 @@ static void a_partition_that_is_fed_later_begins_behind_what_came_before(void)
     EXPECT_EQUAL(append_at(5000002), WAN_OK);
     const wan_partition *partition = &queue.partitions[0];
     EXPECT(partition->removed == 5000000 && partition->appended == 5000002 && partition->block_count == 1);
+    close_queue();
+}
+
+/* A stream partition that is fed since change `last`, and lacks what came before. */
+static void open_lacking(const uint64_t *counted, uint64_t last)
+{
+    open_queue(0);
+    EXPECT_EQUAL(wan_queue_feed(&queue, 0, counted, 1, last), WAN_OK);
+    wan_queue_lack(&queue, 0, last);
+}
+
+static void put_back(uint64_t sequence)
+{
+    uint64_t bytes[64];
+    record_plan plan = {.operation = WAN_UPDATE, .key = "fed", .stamp = sequence};
+    write_plan((uint8_t *)bytes, &plan);
+    EXPECT_EQUAL(wan_queue_restore(&queue, 0, sequence, (const wan_record *)bytes), WAN_OK);
+}
+
+static void a_partition_that_lacks_events_sends_none_and_heeds_nothing(void)
+{
+    wan_record *records[8];
+    uint64_t counted = 12;
+    open_lacking(&counted, 10);
+    EXPECT_EQUAL(append_at(11), WAN_OK);
+    EXPECT_EQUAL(append_at(12), WAN_OK);
+    EXPECT_EQUAL(wan_queue_count(&queue, 0), 0);
+    wan_queue_lead(&queue, 0, 1, 0);
+    EXPECT(!queue.partitions[0].leads && wan_partition_ready(&queue.partitions[0]) == 0);
+    wan_queue_hear_settled(&queue, 0, 0, 11, 1);
+    EXPECT_EQUAL(wan_queue_go_on_settling(&queue, 0, 12), 0);
+    wan_queue_lack(&queue, 0, 0);
+    wan_queue_lead(&queue, 0, 1, 0);
+    EXPECT_EQUAL(peek(8, records), 2);
+    EXPECT(sequences[0] == 11 && queue.partitions[0].begun == 10);
+    close_queue();
+}
+
+static void a_partition_reaches_back_over_any_edge_of_a_block(void)
+{
+    static const uint64_t lasts[] = {1, 3, 511, 512, 513, 1024, 1500, 2048};
+    static const uint64_t afters[] = {0, 1, 2, 510, 511, 512, 513, 1023, 1024, 1499};
+    static wan_record *records[4096];
+    for (uint32_t n = 0; n < sizeof lasts / sizeof *lasts; n++) {
+        for (uint32_t k = 0; k < 2 * sizeof afters / sizeof *afters; k++) {
+            const uint64_t last = lasts[n], after = afters[k / 2];
+            const int has_newer = k & 1;
+            uint64_t counted = last + 2, expected = 0;
+            if (after >= last) continue;
+            open_lacking(&counted, last);
+            wan_partition *partition = &queue.partitions[0];
+            if (has_newer) EXPECT_EQUAL(append_at(last + 1), WAN_OK);
+            EXPECT_EQUAL(wan_queue_reach_back(&queue, 0, after), WAN_OK);
+            EXPECT_EQUAL(wan_queue_reach_back(&queue, 0, after), WAN_OK);
+            EXPECT(partition->removed == after && partition->begun == after);
+            EXPECT_EQUAL(queue.events, (uint64_t)has_newer);
+            EXPECT_EQUAL(wan_queue_next_live(partition, after + 1, last), 0);
+            for (uint64_t sequence = last; sequence > after; sequence -= sequence > after + 2 ? 2 : 1, expected++)
+                put_back(sequence);
+            if (!has_newer) EXPECT_EQUAL(append_at(last + 1), WAN_OK);
+            EXPECT_EQUAL(append_at(last + 2), WAN_OK);
+            (void)wan_queue_count(&queue, 0);
+            wan_queue_lack(&queue, 0, 0);
+            wan_queue_lead(&queue, 0, 1, 0);
+            EXPECT_EQUAL(peek(4096, records), expected + 2);
+            for (uint64_t at = 0; at < expected + 2; at++) EXPECT_EQUAL(records[at]->stamp, sequences[at]);
+            EXPECT_EQUAL(wan_queue_remove(&queue, 0, last + 2), expected + 2);
+            EXPECT(queue.events == 0 && queue.bytes == 0);
+            close_queue();
+        }
+    }
+}
+
+static void what_a_partition_gets_from_others_counts_when_its_change_does(void)
+{
+    wan_record *records[8];
+    int waits;
+    uint64_t counted = 4;
+    open_lacking(&counted, 6);
+    EXPECT_EQUAL(wan_queue_settled(&queue, 0, &waits), 4);
+    EXPECT_EQUAL(wan_queue_reach_back(&queue, 0, 2), WAN_OK);
+    for (uint64_t sequence = 3; sequence <= 6; sequence++) put_back(sequence);
+    EXPECT_EQUAL(wan_queue_settled(&queue, 0, &waits), 2);
+    wan_queue_lack(&queue, 0, 0);
+    wan_queue_lead(&queue, 0, 1, 0);
+    EXPECT_EQUAL(peek(8, records), 2);
+    EXPECT_EQUAL(queue.partitions[0].duplicate_through, 6);
+    EXPECT_EQUAL(wan_queue_reach_back(&queue, 0, 0), WAN_EMPTY); /* Something is on its way. */
+    counted = 6;
+    EXPECT_EQUAL(wan_queue_count(&queue, 0), 2);
+    EXPECT_EQUAL(peek(8, records), 2);
+    close_queue();
+}
+
+static void an_older_update_that_comes_from_another_member_is_not_taken_for_a_newer_one(void)
+{
+    wan_record *records[8];
+    uint64_t counted = 9;
+    open_queue(1);
+    EXPECT_EQUAL(wan_queue_feed(&queue, 0, &counted, 1, 5), WAN_OK);
+    wan_queue_lack(&queue, 0, 5);
+    EXPECT_EQUAL(append_at(7), WAN_OK);
+    EXPECT_EQUAL(wan_queue_reach_back(&queue, 0, 3), WAN_OK);
+    put_back(4);
+    EXPECT_EQUAL(append_at(8), WAN_OK);
+    EXPECT_EQUAL(append_at(9), WAN_OK);
+    (void)wan_queue_count(&queue, 0);
+    wan_queue_lack(&queue, 0, 0);
+    wan_queue_lead(&queue, 0, 1, 0);
+    EXPECT_EQUAL(peek(8, records), 3); /* 9 replaces 8. What was there before is not looked for. */
+    EXPECT(sequences[0] == 4 && sequences[1] == 7 && sequences[2] == 9);
     close_queue();
 }
 
@@ -1034,9 +1180,18 @@ const test_case queue_tests[] = {
      an_image_fills_the_holes_before_what_the_stream_brought},
     {"the events of a region move into its streams, and what is on its way stays readable",
      the_events_of_a_region_move_into_its_streams_and_what_is_on_its_way_stays_readable},
+    {"the events of a lost bucket leave from an own partition in order, as possible duplicates",
+     the_events_of_a_lost_bucket_leave_from_an_own_partition_in_order_as_possible_duplicates},
     {"a partition that begins anew keeps what somebody reads", a_partition_that_begins_anew_keeps_what_somebody_reads},
     {"a partition that is fed later begins behind what came before",
      a_partition_that_is_fed_later_begins_behind_what_came_before},
+    {"a partition that lacks events sends none and heeds nothing",
+     a_partition_that_lacks_events_sends_none_and_heeds_nothing},
+    {"a partition reaches back over any edge of a block", a_partition_reaches_back_over_any_edge_of_a_block},
+    {"what a partition gets from others counts when its change does",
+     what_a_partition_gets_from_others_counts_when_its_change_does},
+    {"an older update that comes from another member is not taken for a newer one",
+     an_older_update_that_comes_from_another_member_is_not_taken_for_a_newer_one},
     {"events come out in the order in which they went in", events_come_out_in_the_order_in_which_they_went_in},
     {"what was peeked and not removed comes again after a rewind",
      what_was_peeked_and_not_removed_comes_again_after_a_rewind},

@@ -217,6 +217,73 @@ static void a_sole_copy_that_was_stopped_over_its_silence_limit_keeps_the_change
     end(&all);
 }
 
+/* Makes `count` changes under one hold, the first of which has this content. Returns through which sequence changes
+ * count. */
+static uint64_t put_together(tails *all, uint32_t count, uint64_t content)
+{
+    const uint64_t before = all->bucket->last;
+    wan_tail_reservation room;
+    EXPECT_EQUAL(wan_tail_reserve(&all->tail, BUCKET, 64, NULL, &room), WAN_OK);
+    for (uint32_t n = 0; n < count; n++) {
+        if (n) EXPECT_EQUAL(wan_tail_reserve_next(&room, 64), WAN_OK);
+        EXPECT_EQUAL(room.sequence, before + n + 1);
+        write_entry(room.at, 64, content + n);
+        EXPECT_EQUAL(wan_tail_commit_next(&all->tail, &room, SHARD), before + n + 1);
+        EXPECT_EQUAL(all->bucket->counted, before);
+    }
+    return wan_tail_commit_end(&all->tail, &room, before);
+}
+
+static void changes_under_one_hold_count_together_and_wake_a_lane_once(void)
+{
+    tails all;
+    begin(&all, WAN_TAIL_PRIMARY);
+    EXPECT_EQUAL(put_together(&all, 3, 1), 3); /* There is no copy. */
+    EXPECT_EQUAL(all.bucket->changes.used - all.bucket->changes.start, 0);
+    EXPECT_EQUAL(all.bucket->first, 4);
+    set_copies(&all, &waited, 1);
+    EXPECT_EQUAL(acknowledge(&all, waited.lane, 3), 0);
+    has_work(&all, waited.lane);
+    all.lanes[waited.lane].asleep = WAN_LANE_WAITS;
+    EXPECT_EQUAL(put_together(&all, 3, 4), 3);
+    EXPECT(has_work(&all, waited.lane));
+    EXPECT(was_woken(&all, waited.lane) && !was_woken(&all, waited.lane));
+    EXPECT_EQUAL(all.tail.shard_last[SHARD], 6);
+    EXPECT_EQUAL(all.bucket->changes.used - all.bucket->changes.start, 3 * 64);
+    EXPECT_EQUAL(acknowledge(&all, waited.lane, 6), WAN_TAIL_GREW);
+    EXPECT_EQUAL(all.bucket->counted, 6);
+    end(&all);
+}
+
+static void a_hold_without_a_change_leaves_nothing_and_one_with_a_change_that_is_not_made_keeps_the_others(void)
+{
+    tails all;
+    wan_tail_reservation room;
+    wan_attempt attempt = {.call = {.caller = 9, .number = 1}, .is_row = 1};
+    begin(&all, WAN_TAIL_PRIMARY);
+    set_copies(&all, &waited, 1);
+    has_work(&all, waited.lane);
+    EXPECT_EQUAL(wan_tail_reserve(&all.tail, BUCKET, 64, NULL, &room), WAN_OK);
+    EXPECT_EQUAL(wan_tail_commit_end(&all.tail, &room, 0), 0);
+    EXPECT(!has_work(&all, waited.lane) && all.bucket->last == 0);
+
+    EXPECT_EQUAL(wan_tail_reserve(&all.tail, BUCKET, 64, &attempt, &room), WAN_OK);
+    memset(room.at, 0, 64);
+    *(wan_tail_entry *)room.at = (wan_tail_entry){.length = 64, .flags = WAN_TAIL_REMEMBERED | WAN_TAIL_ROW};
+    *wan_tail_entry_call((wan_tail_entry *)room.at) = attempt.call;
+    EXPECT_EQUAL(wan_tail_commit_next(&all.tail, &room, SHARD), 1);
+    EXPECT_EQUAL(wan_tail_reserve_next(&room, 64), WAN_OK);
+    EXPECT_EQUAL(wan_tail_commit_end(&all.tail, &room, 0), 0); /* That one was not made. */
+    EXPECT(has_work(&all, waited.lane) && all.bucket->last == 1);
+    EXPECT_EQUAL(all.bucket->changes.used - all.bucket->changes.start, 64);
+    EXPECT_EQUAL(wan_tail_reserve(&all.tail, BUCKET, 64, &attempt, &room), WAN_MADE_BEFORE);
+    attempt.row = 1;
+    EXPECT_EQUAL(wan_tail_reserve(&all.tail, BUCKET, 64, &attempt, &room), WAN_OK);
+    wan_tail_cancel(&room);
+    EXPECT_EQUAL(put(&all, 64, 2), 2);
+    end(&all);
+}
+
 static void the_stream_of_a_learner_has_all_that_a_copy_in_sync_may_lack(void)
 {
     tails all;
@@ -274,6 +341,8 @@ static void a_bucket_with_too_few_copies_in_sync_takes_no_change(void)
     EXPECT_EQUAL(wan_tail_reserve(&all.tail, BUCKET, 64, NULL, &room), WAN_TOO_FEW);
     EXPECT(strstr(wan_detail, "bucket 1 has 1 copies in sync, and min-in-sync-copies asks for 2") != NULL);
     set_copies(&all, &(wan_tail_copy){.lane = 1, .state = WAN_COPY_LEARNING, .transfer = 4}, 1);
+    EXPECT_EQUAL(wan_tail_reserve(&all.tail, BUCKET, 64, NULL, &room), WAN_TOO_FEW);
+    set_copies(&all, &(wan_tail_copy){.lane = 1, .state = WAN_COPY_WAITED, .queue_only = 1}, 1);
     EXPECT_EQUAL(wan_tail_reserve(&all.tail, BUCKET, 64, NULL, &room), WAN_TOO_FEW);
     set_copies(&all, &(wan_tail_copy){.lane = 1, .state = WAN_COPY_WAITED}, 1);
     EXPECT_EQUAL(put(&all, 64, 1), 1);
@@ -1062,6 +1131,10 @@ const test_case tail_tests[] = {
      what_a_copy_answers_after_the_silence_limit_counts_when_the_coordinator_was_heard_again},
     {"a sole copy that was stopped over its silence limit keeps the change until it counts",
      a_sole_copy_that_was_stopped_over_its_silence_limit_keeps_the_change_until_it_counts},
+    {"changes under one hold count together, and wake a lane once",
+     changes_under_one_hold_count_together_and_wake_a_lane_once},
+    {"a hold without a change leaves nothing, and one with a change that is not made keeps the others",
+     a_hold_without_a_change_leaves_nothing_and_one_with_a_change_that_is_not_made_keeps_the_others},
     {"the stream of a learner has all that a copy in sync may lack",
      the_stream_of_a_learner_has_all_that_a_copy_in_sync_may_lack},
     {"another transfer of a lane is another learner", another_transfer_of_a_lane_is_another_learner},

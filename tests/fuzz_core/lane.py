@@ -216,7 +216,7 @@ def move_queue(source: Random, queue: _core.EventQueue) -> None:
     """The member begins or ends to send, and sends, and callbacks hear of what others sent."""
     for _name, first, buckets in queue.runs():
         if source.random() < 0.1:
-            queue.lead(first, [source.randrange(buckets)], source.random() < 0.5)
+            queue.lead([first + source.randrange(buckets)], source.random() < 0.5)
         bucket = first + source.randrange(buckets)
         sent = queue.peek_with_positions(bucket, source.choice((0, 1, 5)))
         if sent and source.random() < 0.5:

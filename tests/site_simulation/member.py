@@ -3,11 +3,13 @@ threads and sockets."""
 
 from __future__ import annotations
 
+import logging
 import struct
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pywan import _core
+from pywan.base.lines import Outage
 from pywan.base.nonces import NONCE_BYTES
 from pywan.calls.table import BucketTable
 from pywan.config.attributes import RegionAttributes
@@ -34,6 +36,7 @@ from pywan.copies.copies_session import CopiesSession
 from pywan.copies.peer_session import PeerSession, asked_of
 from pywan.errors import IllegalStateError, ProtocolError, PywanError
 from pywan.member.hosting import site_attributes, weight_of
+from pywan.member.older_events import OLDER_EVENTS, NotNow, OlderEvents, Wanted, fields_of
 from pywan.member.sender_roles import ids_of
 from pywan.member.sharing import SharedRegions
 from pywan.protocol import between_members as wire
@@ -82,8 +85,8 @@ class WatchedTail(_core.Tail):
 
     watch: Callable[[int, int, int, int], object]
 
-    def set_role(self, bucket: int, role: int, life: int, epoch: int, transfer: int = 0, leader: int = 0) -> None:
-        super().set_role(bucket, role, life, epoch, transfer, leader)
+    def set_role(self, bucket: int, role: int, life: int, epoch: int, *more: Any) -> None:
+        super().set_role(bucket, role, life, epoch, *more)
         if role == _core.TAIL_PRIMARY and life:
             self.watch(bucket, life, epoch, self.last(bucket))
 
@@ -481,6 +484,7 @@ class Sharing(SharedRegions):
     def __init__(self, member: Member) -> None:
         self._member = member
         super().__init__(member.agent, member.regions.get)
+        self._older_replies: dict[tuple[str, str], dict[tuple[Incarnation, Wanted], dict[str, Any]]] = {}
         self.openings = self._openings = OwnOpenings(self._draw_word)
 
     def _draw_word(self) -> int:
@@ -510,6 +514,32 @@ class Sharing(SharedRegions):
 
         tail.watch = watch
         return tail
+
+    def _run_older(self, older: OlderEvents) -> None:
+        replies: dict[tuple[Incarnation, Wanted], dict[str, Any]] = {}
+        self._older_replies[older.region, older.sender] = replies
+        outage = Outage(logging.getLogger(__name__), "older events")
+
+        def work() -> None:
+            if not self.older_round(older, outage):
+                self._member.later(AGAIN_US, work)
+
+        self._member.later(0, work)
+
+    def _ask_older(self, member: Incarnation, wanted: Wanted, begin: int) -> dict[str, Any]:
+        """The question goes over the network, and its answer is there in a later round."""
+        replies = self._older_replies[wanted.region, wanted.sender]
+        if (member, wanted) in replies:
+            return replies.pop((member, wanted))
+        self._member.world.network.ask(
+            self._member,
+            member,
+            {"op": OLDER_EVENTS, **fields_of(wanted, begin)},
+            lambda reply: replies.update({(member, wanted): reply}),
+            lambda: None,
+            QUESTION_TIMEOUT_US,
+        )
+        raise NotNow("it was asked")
 
     def _tell_sender_changed(self, sender: Any) -> None:
         self._member.later(0, lambda: self.sender_changed(sender))
@@ -755,8 +785,12 @@ class Member(Node):
     # Others
 
     def asked(self, request: dict[str, Any], reply: Callable[[dict[str, Any] | None], object]) -> None:
-        if request.pop("op") == wire.OWNS_OPENING:
+        op = request.pop("op")
+        if op == wire.OWNS_OPENING:
             reply(self.sharing.answer_opening(request))
+            return
+        if op == OLDER_EVENTS:
+            reply(self.sharing.answer_older(request, lambda id: self.world.queue_of(self, id)))
             return
         try:
             reply(self.sharing.answer(request))

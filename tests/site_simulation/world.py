@@ -6,6 +6,7 @@ import os
 import random
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
+from typing import Any
 
 from linearizability import Operation
 from pywan import _core
@@ -197,6 +198,10 @@ class SiteWorld:
 
     def moved(self, member: Member) -> None:
         """A member has done what it could do now."""
+
+    def queue_of(self, member: Member, id: str) -> Any:
+        """Returns the queue of a sender of a member. None: it has none."""
+        return None
 
     def creates(self, member: Member, region: SimulatedRegion) -> None:
         """A member has created a region, and is about to tell its site so."""

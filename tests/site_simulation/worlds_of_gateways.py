@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pywan.config.attributes import SenderAttributes
 from pywan.coordination.tables import BucketKey
@@ -88,6 +88,10 @@ class Gateways(SiteWorld):
     def creates(self, member: Member, region: SimulatedRegion) -> None:
         _, senders = self.events.senders[member.name]
         senders.attach(region)
+
+    def queue_of(self, member: Member, id: str) -> Any:
+        held, senders = self.events.senders.get(member.name, (None, None))
+        return senders.by_id[id].queue if senders is not None and held is member and id in senders.by_id else None
 
     def end(self, member: Member) -> None:
         self.events.ended(member)

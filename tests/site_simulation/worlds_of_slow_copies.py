@@ -104,9 +104,9 @@ class SlowCopies(SiteWorld):
         self._call(TAKEN_OUT_US // MS)
         for key in self.keys.buckets_of(BucketKey("data", -1)):
             was, bucket = before[key], self.coordinator.core.site.buckets[key]
-            slow = [each for each in bucket.in_sync if each.name in self.slow and each in was.in_sync]
-            self.must(
-                bucket.primary != was.primary or not {*slow} - {bucket.primary},
+            slow = [each for each in bucket.copies if each.name in self.slow and each in was.copies]
+            self.must(  # If another one led meanwhile, the time began anew.
+                bucket.epoch != was.epoch or not {*slow} - {bucket.primary},
                 f"the lane to a copy of {key} stands still, and it is not taken out: {shown(bucket)}",
             )
         self.simulation.run_until(self.simulation.now_us + 2 * MEMBER_TIMEOUT_US)  # Until what was held has come.
@@ -151,9 +151,12 @@ class SlowCopies(SiteWorld):
         self.simulation.run_until(max(end_us, self.simulation.now_us))
 
     def _is_well(self, key: BucketKey) -> bool:
-        """Whether no slow lane leads to a copy of the bucket. A copy may be made anew meanwhile."""
+        """Whether the bucket is led, and no slow lane leads to a copy of it. A copy may be made anew meanwhile, and a
+        new primary may yet wait for the promises of a slow copy to end."""
         bucket = self.coordinator.core.site.buckets[key]
-        return not any(each.name in self.slow for each in bucket.named if each != bucket.primary)
+        begun = self.watch.activations[key, bucket.life]
+        is_led = bool(begun) and begun[-1].epoch == bucket.epoch.word
+        return is_led and not any(each.name in self.slow for each in bucket.named if each != bucket.primary)
 
     def _single_call(self, member: Member, key: BucketKey, of: str) -> None:
         since_us, parked, ended = self.simulation.now_us, self._parked(), list[str]()

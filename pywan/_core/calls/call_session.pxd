@@ -7,6 +7,7 @@ from pywan._core.c_session cimport *
 from pywan._core.c_tables cimport wan_record
 from pywan._core.region.compiled_region cimport CompiledRegion
 from pywan._core.region.region_changes cimport Condition
+from pywan._core.region.step_group cimport change_group
 from pywan._core.region.region_state cimport region_core
 from pywan._core.wire.session cimport Session
 
@@ -131,7 +132,9 @@ cdef class CallSession(Session):
     cdef wan_answer *do_get(self, region_core *region, const wan_call *call) noexcept nogil
     cdef wan_answer *do_change(self, region_core *region, const wan_call *call) noexcept nogil
     cdef wan_answer *do_rows(self, region_core *region, const wan_call *call) noexcept nogil
+    cdef wan_status change_row(self, region_core *region, change_group *group) noexcept nogil
     cdef wan_answer *do_events(self, region_core *region, const wan_call *call) noexcept nogil
+    cdef bint note_failed(self, uint32_t number, uint32_t reason) noexcept nogil
     cdef wan_answer *say_applied(self, const wan_call *call, uint64_t applied, uint32_t conflicts) noexcept nogil
     cdef wan_answer *do_count(self, region_core *region, const wan_call *call) noexcept nogil
     cdef wan_answer *do_scan(self, region_core *region, const wan_call *call) noexcept nogil

@@ -11,8 +11,9 @@ from pywan._core.region.put cimport origin_of_row, region_change
 from pywan._core.region.region cimport RegionCore
 from pywan._core.region.compiled_region cimport OneWait
 from pywan._core.region.region_state cimport origin, region_core
+from pywan._core.region.entry_locks cimport CHANGES_PER_HOLD
 from pywan._core.region.step_rows cimport (
-    FETCHED_TOGETHER, ROWS_PER_HOLD, STORED_ROWS_PER_HOLD, can_step_rows, decoded_rows, fetch_ahead, fetch_some,
+    FETCHED_TOGETHER, ROWS_PER_HOLD, can_step_rows, decoded_rows, fetch_ahead, fetch_some,
     hash_of_row, region_step_rows, rows_did, take_row_alone)
 from pywan._core.base.status cimport detail_text, full_error, raise_for
 from pywan._core.wire.session cimport ENDED_DONE, ENDED_STOPPED, ENDED_TOLD, GOES_ON, Session
@@ -196,7 +197,7 @@ cdef class RowStage(Session):
                 return WAN_OK
             decode_records(region, records, taken, &rows)
             ahead.next, ahead.left = 0, taken if region.stores else 0
-            while ahead.left and ahead.next < STORED_ROWS_PER_HOLD:
+            while ahead.left and ahead.next < CHANGES_PER_HOLD:
                 fetch_some(region, &rows, &ahead)
             can_step = can_step_rows(region)
             n = 0

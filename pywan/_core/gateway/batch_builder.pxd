@@ -2,7 +2,7 @@
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from pywan._core.c_base cimport WAN_DETAIL_BYTES, wan_buffer
 from pywan._core.c_record cimport wan_record, wan_section, wan_stream
-from pywan._core.c_store cimport wan_store_span
+from pywan._core.c_store cimport wan_merge, wan_store_span
 from pywan._core.queue.event_queue cimport EventQueue
 from pywan._core.gateway.in_flight cimport InFlight
 from pywan._core.queue.queue cimport gateway_queue
@@ -23,7 +23,9 @@ cdef class BatchBuilder:
     cdef SenderCallbacks callbacks
     cdef batch_options options
     cdef int pause_flag, flush_flag
-    cdef uint32_t next_partition    # The partition to begin with, among those of this dispatcher. They take turns.
+    # The partition to begin with, among those of this dispatcher. They take turns. Streams that are merged take one.
+    cdef uint32_t next_turn
+    cdef wan_merge merge            # Of the first dispatcher: what comes next of streams that have arrivals.
     cdef uint64_t waiting_since_us  # When the first event of a batch that is not full was seen; 0: none.
     cdef uint8_t announced[8192]    # A bit per region number: its name was sent on this connection.
     # By partition: the life of its stream that was named on this connection; 0: none was.
@@ -32,8 +34,8 @@ cdef class BatchBuilder:
     # Why events that lie in a file of the log are not sent: it cannot be read. Empty: it can. Under the queue's lock.
     cdef char unreadable[WAN_DETAIL_BYTES]
     cdef uint32_t unreadable_partition
-    # No batch is built before this time, since nothing that was peeked could be read. 0: a batch may be built.
-    cdef uint64_t read_again_us
+    # No batch is built before this time: nothing that was peeked could be read, or the next event does not count yet.
+    cdef uint64_t again_us
     # Scratch memory of the batch in work.
     cdef wan_record **records
     cdef uint64_t *sequences        # The sequence of each record.

@@ -11,7 +11,8 @@ from pywan._core.c_system cimport *
 from pywan._core.queue.event_queue cimport EventQueue
 from pywan._core.gateway.in_flight cimport InFlight, flight
 from pywan._core.wire.lz4 cimport lz4_bound, lz4_load, lz4_is_direct, lz4_pack, lz4_pack_behind
-from pywan._core.queue.queue cimport dispatcher_signal, queue_go_on_settling, queue_refresh_ready
+from pywan._core.queue.queue cimport (
+    dispatcher_signal, queue_go_on_settling, queue_next_of_dispatcher, queue_refresh_ready)
 from pywan._core.gateway.sender_callbacks cimport SenderCallbacks, record_for_callback
 from pywan._core.wire.session cimport GOES_AGAIN, GOES_ON, Session
 from pywan._core.base.status cimport report_unraisable
@@ -23,6 +24,16 @@ cdef enum:
     # Records in a file are copied with the bytes between them, if these are together at most so many times as long.
     COPY_RATIO_MAX = 8
     READ_AGAIN_US = 1000000             # A file of the log that cannot be read is tried again after so long.
+    COUNTS_AGAIN_US = 2000              # A batch that waits until its first event counts looks again after so long.
+
+
+cdef struct batch_in_work:
+    # What a batch has so far.
+    uint32_t wanted                     # Events that it takes at most.
+    uint32_t sections_max               # Sections that there is room for.
+    uint32_t count, sections
+    uint64_t bytes                      # Of its records.
+    uint64_t room                       # Bytes that copies of records out of files will need.
 
 
 cdef class BatchBuilder:
@@ -46,6 +57,7 @@ cdef class BatchBuilder:
         free(self.spans)
         free(self.streams)
         free(self.named_lives)
+        wan_merge_close(&self.merge)
         wan_buffer_close(&self.copied)
         wan_buffer_close(&self.pack)
 
@@ -71,7 +83,7 @@ cdef class BatchBuilder:
             if self.gateway.queue.partitions[p].peeked > self.gateway.queue.partitions[p].removed:
                 wan_queue_rewind(&self.gateway.queue, p)
                 queue_go_on_settling(self.gateway, p)
-            p += self.gateway.dispatchers
+            p = queue_next_of_dispatcher(self.gateway, p)
         queue_refresh_ready(self.gateway, self.index)
         self.gateway.signals[self.index].wake_at = DO_NOT_WAKE
         wan_lock_release(&self.gateway.lock)
@@ -91,7 +103,7 @@ cdef class BatchBuilder:
         return now_us - self.waiting_since_us >= <uint64_t>self.options.interval_us
 
     cdef bint may_build(self, uint64_t now_us) noexcept nogil:
-        return not wan_flag_read(&self.pause_flag) and now_us >= self.read_again_us
+        return not wan_flag_read(&self.pause_flag) and now_us >= self.again_us
 
     cdef uint64_t fills_until(self, uint64_t until_us) noexcept nogil:
         """When the batch that waits to fill is due, but not later than `until_us`."""
@@ -103,8 +115,8 @@ cdef class BatchBuilder:
         """When a batch is to be built, if one may leave, but not later than `until_us`."""
         if wan_flag_read(&self.pause_flag):
             return until_us
-        if now_us < self.read_again_us:
-            return min(until_us, self.read_again_us)
+        if now_us < self.again_us:
+            return min(until_us, self.again_us)
         return now_us if self.is_due(now_us) else self.fills_until(until_us)
 
     cdef int wait_for_events(self, uint64_t now_us, bint may_leave) noexcept nogil:
@@ -135,70 +147,58 @@ cdef class BatchBuilder:
     cdef int build(self, Session session, InFlight flights, uint64_t now_us) noexcept nogil:
         """Peeks, filters, conflates and lays out one batch for `session` to send. The batch is in flight then.
         `session` is kept alive while the user's Python runs. 0: no memory, and nothing was peeked."""
-        cdef uint32_t count = 0, sections = 0, n, p, taken, mine
-        cdef uint64_t size, total = 0, before, room = 0
-        cdef wan_partition *partition
-        cdef wan_section *section
-        cdef uint32_t wanted = self.options.events_max
-        cdef bint asked
-        if self.records_capacity < wanted:
-            if not grow_records(self, <uint32_t>min(<uint64_t>wanted,
+        cdef uint32_t n, turn, mine, partitions, turns, sections, count
+        cdef batch_in_work work
+        cdef bint asked, waits = False
+        cdef bint merges = self.index == 0 and self.gateway.queue.keeps_arrivals
+        memset(&work, 0, sizeof(work))
+        work.wanted = self.options.events_max
+        if self.records_capacity < work.wanted:
+            if not grow_records(self, <uint32_t>min(<uint64_t>work.wanted,
                                                     wan_read(&self.gateway.signals[self.index].ready) + 1)):
                 return 0
-            wanted = min(wanted, self.records_capacity)
-        mine = wan_queue_partition_count(&self.gateway.queue)
+            work.wanted = min(work.wanted, self.records_capacity)
+        partitions = wan_queue_partition_count(&self.gateway.queue)
+        mine = self.gateway.queue.own_count if self.gateway.queue.keeps_arrivals else partitions
         if mine <= self.index:
             return 1
         mine = (mine - self.index + self.gateway.dispatchers - 1) // self.gateway.dispatchers
-        if (not grow_sections(self, min(mine, wanted))
-                or not grow_names(self, self.index + mine * self.gateway.dispatchers)):
+        turns = mine + merges
+        work.sections_max = min(work.wanted, <uint32_t>WAN_SECTIONS_MAX)
+        if not merges:
+            work.sections_max = min(mine, work.sections_max)
+        elif wan_merge_make_room(&self.merge, partitions) != WAN_OK:
+            return 0
+        if not grow_sections(self, work.sections_max) or not grow_names(self, partitions):
             return 0
         wan_lock_take(&self.gateway.lock)
+        if partitions != self.gateway.queue.partition_count:        # The room may be too small now.
+            wan_lock_release(&self.gateway.lock)
+            return 1
         wan_queue_let_go(&self.gateway.queue, self.index, self.gateway.dispatchers)
-        for n in range(mine):
-            if count >= wanted or total >= self.options.bytes_max:
+        for n in range(turns):
+            if (work.count >= work.wanted or work.bytes >= self.options.bytes_max
+                    or work.sections == work.sections_max):
                 break
-            p = self.index + ((self.next_partition + n) % mine) * self.gateway.dispatchers
-            partition = &self.gateway.queue.partitions[p]
-            if wan_partition_ready(partition) == 0:
-                continue
-            before = partition.peeked
-            taken = wan_queue_peek(&self.gateway.queue, p, wanted - count, self.options.bytes_max - total, count == 0,
-                                   self.records + count, self.sequences + count, &size)
-            if taken == 0:
-                continue
-            section = &self.sections[sections]
-            section.partition = p
-            section.count = taken
-            section.first = before + 1
-            section.through = partition.peeked
-            section.settled = partition.removed
-            section.bytes = <uint32_t>size
-            section.not_durable = section.duplicates = section.reserved = 0
-            self.streams[sections] = stream_of(self, p, partition)
-            if self.gateway.durable != NULL:
-                section.not_durable = <uint32_t>min(partition.removed - self.gateway.durable.removed[p],
-                                                    <uint64_t>0xffffffff)
-            self.spans[sections] = wan_queue_span(&self.gateway.queue, p, section.first, section.through)
-            if self.spans[sections].file != NULL:
-                if lies_together(section, &self.spans[sections]):
-                    room += self.spans[sections].end - self.spans[sections].first
-                elif self.callbacks.transmit_filter is not None:
-                    wan_queue_lengths(&self.gateway.queue, p, section.first, section.through, self.lengths + count)
-                    room += size
-            sections += 1
-            count += taken
-            total += size
-        self.next_partition = (self.next_partition + 1) % mine
+            turn = (self.next_turn + n) % turns
+            if turn < mine:
+                take_of(self, &work, self.index + turn * self.gateway.dispatchers)
+            else:
+                waits = take_merged(self, &work)
+        self.next_turn = (self.next_turn + 1) % turns
         # Counted anew: conflation takes events out and does not correct the count.
         queue_refresh_ready(self.gateway, self.index)
         wan_lock_release(&self.gateway.lock)
+        count, sections = work.count, work.sections
+        if count == 0 and waits:
+            self.again_us = now_us + COUNTS_AGAIN_US
+            return 1
         self.waiting_since_us = 0
         if count == 0:
             return 1
         # From here on only this thread uses the records: they are peeked, so no other thread changes or moves them.
-        if room or self.copied.capacity or self.unreadable[0]:
-            sections = read_files(self, now_us, sections, &count, room)
+        if work.room or self.copied.capacity or self.unreadable[0]:
+            sections = read_files(self, now_us, sections, &count, work.room)
         if count == 0:
             return 1
         if self.callbacks.transmit_filter is not None:
@@ -219,6 +219,62 @@ cdef class BatchBuilder:
         memcpy(reason, self.unreadable, sizeof(reason))
         wan_lock_release(&self.gateway.lock)
         return (<bytes>reason).decode("utf-8", "replace") if reason[0] else None
+
+
+cdef void take_of(BatchBuilder self, batch_in_work *work, uint32_t number) noexcept nogil:
+    """Peeks events of one partition, as many as fit. Under the queue's lock."""
+    cdef wan_partition *partition = &self.gateway.queue.partitions[number]
+    cdef uint64_t size, first = partition.peeked + 1
+    cdef uint32_t taken
+    if wan_partition_ready(partition) == 0:
+        return
+    taken = wan_queue_peek(&self.gateway.queue, number, work.wanted - work.count, self.options.bytes_max - work.bytes,
+                           work.count == 0, self.records + work.count, self.sequences + work.count, &size)
+    if taken:
+        add_section(self, work, number, first, taken, size)
+
+
+cdef bint take_merged(BatchBuilder self, batch_in_work *work) noexcept nogil:
+    """Peeks events of the streams in the order of their arrivals, as many as fit: a section for each run of one stream.
+    Under the queue's lock. True: the next event does not count yet."""
+    cdef wan_merged_run run
+    cdef int waits = 0
+    wan_merge_begin(&self.merge, &self.gateway.queue)
+    while (work.count < work.wanted and work.sections < work.sections_max and work.bytes < self.options.bytes_max
+            and wan_merge_peek(&self.merge, &self.gateway.queue, work.wanted - work.count,
+                               self.options.bytes_max - work.bytes, work.count == 0, self.records + work.count,
+                               self.sequences + work.count, &run, &waits)):
+        add_section(self, work, run.partition, run.first, run.count, run.bytes)
+    return waits != 0
+
+
+cdef inline void add_section(BatchBuilder self, batch_in_work *work, uint32_t number, uint64_t first, uint32_t taken,
+                             uint64_t size) noexcept nogil:
+    """Makes a section of records that were peeked of a partition, from `first` on."""
+    cdef wan_partition *partition = &self.gateway.queue.partitions[number]
+    cdef wan_section *section = &self.sections[work.sections]
+    cdef wan_store_span *span = &self.spans[work.sections]
+    section.partition = number
+    section.count = taken
+    section.first = first
+    section.through = partition.peeked
+    section.settled = partition.removed
+    section.bytes = <uint32_t>size
+    section.not_durable = section.duplicates = section.reserved = 0
+    self.streams[work.sections] = stream_of(self, number, partition)
+    if self.gateway.durable != NULL:
+        section.not_durable = <uint32_t>min(partition.removed - self.gateway.durable.removed[number],
+                                            <uint64_t>0xffffffff)
+    span[0] = wan_queue_span(&self.gateway.queue, number, section.first, section.through)
+    if span.file != NULL:
+        if lies_together(section, span):
+            work.room += span.end - span.first
+        elif self.callbacks.transmit_filter is not None:
+            wan_queue_lengths(&self.gateway.queue, number, section.first, section.through, self.lengths + work.count)
+            work.room += size
+    work.sections += 1
+    work.count += taken
+    work.bytes += size
 
 
 cdef bint grow_records(BatchBuilder self, uint32_t capacity) noexcept nogil:
@@ -314,7 +370,7 @@ cdef uint32_t read_files(BatchBuilder self, uint64_t now_us, uint32_t sections, 
             self.sections[left], self.streams[left] = section, self.streams[s]
             left += 1
         at += taken
-    self.read_again_us = now_us + READ_AGAIN_US if left == 0 else 0
+    self.again_us = now_us + READ_AGAIN_US if left == 0 else 0
     count[0] = kept
     return left
 
@@ -506,7 +562,9 @@ cdef int lay_out_batch(BatchBuilder self, Session session, InFlight flights, uin
                 if not region_is_announced(self.announced, record.region) and not announce(self, out, record.region):
                     return 0
             at += 1
-        if self.streams[s].buckets and not name_stream(self, out, section.partition, &self.streams[s]):
+        # A stream may have several sections in the batch.
+        if (self.streams[s].buckets and self.streams[s].life != self.named_lives[section.partition]
+                and not name_stream(self, out, section.partition, &self.streams[s])):
             return 0
         payload += section.bytes
         if section.through - section.first + 1 != in_section:      # With holes, each record has its sequence beside it.

@@ -71,7 +71,6 @@ cdef struct region_slot:
 cdef struct connection_partition:
     applied_slot *slot          # What was applied of it. NULL: no stream was named for it.
     uint64_t through            # Its last section on this connection. 0: there was none yet.
-    uint64_t batch              # The batch of that section.
     # The stream that it is. NULL: it is an own partition of the queue, and the rest has no meaning.
     stream_run *run
     uint64_t life
@@ -262,7 +261,7 @@ cdef class ReceiverSession(Session):
             release_run(partition.run)
         partition.run, partition.slot = run, &run.slots[stream.bucket].applied
         partition.life, partition.bucket, partition.region = stream.life, stream.bucket, stream.region
-        partition.through = partition.batch = 0
+        partition.through = 0
         return 1
 
     cdef region_core *look_up(self, uint16_t number) noexcept with gil:
@@ -525,17 +524,16 @@ cdef class ReceiverSession(Session):
                      section.partition, self.memory.partitions)
             return 0
         before = partition.through
-        if before and (partition.batch == self.batch or section.first <= before):
+        if before and section.first <= before:
             wan_note(WAN_CORRUPT, "partition %u: a section %llu..%llu, settled through %llu, behind one through "
-                                  "%llu%s; sections follow each other, one a batch",
+                                  "%llu; sections follow each other",
                      section.partition, <unsigned long long>section.first, <unsigned long long>section.through,
-                     <unsigned long long>section.settled, <unsigned long long>before,
-                     <const char *>(b" of the same batch" if partition.batch == self.batch else b""))
+                     <unsigned long long>section.settled, <unsigned long long>before)
             return 0
         # The first section of a partition on a connection may begin before what we have: then it is sent again. Each
         # later section begins where the last one ended.
         expected = max(before, section.settled) + 1 if before else NO_SEQUENCE
-        partition.through, partition.batch = section.through, self.batch
+        partition.through = section.through
         memset(&unremembered, 0, sizeof(unremembered))
         wan_lock_take(&partition.slot.lock)
         slot = partition.slot

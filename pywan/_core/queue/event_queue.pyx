@@ -4,7 +4,7 @@ cimport cython
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
-from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from pywan._core.c_base cimport *
 from pywan._core.c_record cimport *
 from pywan._core.c_tables cimport *
@@ -18,13 +18,14 @@ from pywan._core.log.committer cimport (
 from pywan._core.log.disk_log cimport LogBudget, damage_list
 from pywan._core.queue.queue cimport (
     FULL_BLOCK, FULL_DROP_NEWEST, FULL_DROP_OLDEST, FULL_REFUSE, SLOW_DISK_US, durable_log, gateway_queue,
-    queue_append_copy, queue_can_read, queue_go_on_settling, queue_partition_of, dispatcher_signal, queue_refresh_ready,
-    wake_dispatchers)
+    queue_append_copy, queue_can_read, queue_dispatcher, queue_go_on_settling, queue_partition_of, dispatcher_signal,
+    queue_refresh_ready, wake_dispatchers)
 from pywan._core.queue.queue_committer cimport FOR_IDENTITY, FOR_REMOVALS, queue_begin_wait, queue_committer_init
 from pywan._core.queue.queue_mounts cimport durable_mount, is_of_this_past
 from pywan._core.queue.queue_recovery cimport (
     adopt_segment, durable_log_close, durable_log_new, durable_recover, note_damaged, recover_part, recover_state,
     segment_adopted)
+from pywan._core.queue.queue_older cimport older_copy, older_take
 from pywan._core.queue.queue_settled cimport settled_take, settled_wait, taken_event
 from pywan._core.base.status cimport detail_text, environment_of, raise_for, report_unraisable
 from pywan._core.values.names cimport region_name, region_number
@@ -94,6 +95,8 @@ cdef class EventQueue:
         else:
             self.gateway.remote_site = remote_site
         self.gateway.by_thread, self.gateway.by_bucket = by_thread, by_bucket
+        if by_thread:
+            wan_queue_keep_arrivals(&self.gateway.queue)
         if by_bucket:
             self.gateway.buckets = <uint16_t *>calloc(WAN_REGION_NAMES, sizeof(uint16_t))
             if self.gateway.buckets == NULL:
@@ -442,21 +445,21 @@ cdef class EventQueue:
         free(copies)
         return found
 
-    def lead(self, uint32_t first, buckets, bint leads, bint in_order=False):
-        """Says whether this member sends the events of these buckets, in the run that begins at partition `first`. When
-        it begins to, what is queued may have been sent by another member; with `in_order` that one handed over, and has
-        nothing on its way. When it ends, nothing more leaves from here; what is on its way may still be
-        acknowledged."""
-        cdef uint32_t bucket
-        for bucket in buckets:
-            self.check_partition(first + bucket)
-            if first < self.gateway.queue.own_count:
+    def lead(self, partitions, bint leads, bint in_order=False):
+        """Says whether this member sends the events of these stream partitions. When it begins to, what is queued may
+        have been sent by another member; with `in_order` that one handed over, and has nothing on its way. When it
+        ends, nothing more leaves from here; what is on its way may still be acknowledged."""
+        cdef uint32_t partition
+        cdef list numbers = list(partitions)
+        for partition in numbers:
+            self.check_partition(partition)
+            if partition < self.gateway.queue.own_count:
                 from pywan.errors import ConfigurationError
-                raise ConfigurationError(f"queue {self.name!r}: partition {first} is no stream")
-            wan_lock_take(&self.gateway.lock)
-            wan_queue_lead(&self.gateway.queue, first + bucket, leads, in_order)
-            wan_lock_release(&self.gateway.lock)
+                raise ConfigurationError(f"queue {self.name!r}: partition {partition} is no stream")
+        # All at once: what a thread put into several buckets leaves in its order if it begins to leave together.
         wan_lock_take(&self.gateway.lock)
+        for partition in numbers:
+            wan_queue_lead(&self.gateway.queue, partition, leads, in_order)
         wake_dispatchers(self.gateway)
         wan_lock_release(&self.gateway.lock)
 
@@ -473,6 +476,89 @@ cdef class EventQueue:
                 found = run.first
         wan_lock_release(&self.gateway.lock)
         return found
+
+    def lacking(self, uint32_t first, uint32_t count):
+        """For each of `count` partitions, from `first` on: through which sequence other members may have events that
+        this queue has not, as it is fed since a later moment than theirs. 0: it lacks none. None: it is being
+        attached."""
+        cdef uint32_t n
+        self.check_partition(first + count - 1)
+        found = [0] * count
+        wan_lock_take(&self.gateway.lock)
+        for n in range(count):
+            if self.gateway.queue.partitions[first + n].lacks:
+                found[n] = self.gateway.queue.partitions[first + n].lacks
+        wan_lock_release(&self.gateway.lock)
+        return [None if lacks == NO_LIMIT else lacks for lacks in found]
+
+    def older_events(self, uint32_t partition, uint64_t life, uint64_t after, uint64_t through, uint64_t most):
+        """The events of a stream behind `after` through `through`, about `most` bytes of them and one at least, for a
+        queue that lacks them: (through which sequence all have left this queue, through which sequence it lacks events
+        itself, through which sequence these are all, the events). None: the stream has another life. DiskError: a file
+        cannot be read."""
+        cdef wan_buffer copies
+        cdef wan_status status = WAN_OK
+        cdef uint64_t removed = 0, lacks = 0, reached = through
+        cdef bint is_same = False
+        cdef wan_partition *at
+        self.check_partition(partition)
+        check_whole(self)
+        memset(&copies, 0, sizeof(copies))
+        try:
+            with nogil:
+                wan_lock_take(&self.gateway.lock)
+                at = &self.gateway.queue.partitions[partition]
+                is_same = at.stream != NULL and at.life == life
+                if is_same:
+                    removed, lacks = at.removed, at.lacks
+                    status = older_copy(self.gateway, partition, after, most, &reached, &copies)
+                wan_lock_release(&self.gateway.lock)
+            raise_for(status, f"queue {self.name!r}")
+            if not is_same:
+                return None
+            return (removed, None if lacks == NO_LIMIT else lacks, reached,
+                    PyBytes_FromStringAndSize(<const char *>copies.bytes, <Py_ssize_t>copies.used))
+        finally:
+            wan_buffer_close(&copies)
+
+    def take_older(self, uint32_t partition, uint64_t life, uint64_t removed, bytes events):
+        """Puts the answer of another queue's `older_events` into this one, which lacks them. False: something of the
+        partition is on its way, or it has another life; nothing was changed. QueueFullError, DiskError, MemoryError: a
+        part of them may have been taken, and they may come again."""
+        cdef wan_buffer copies
+        cdef wan_status status
+        cdef wan_partition *at
+        self.check_partition(partition)
+        check_whole(self)
+        memset(&copies, 0, sizeof(copies))
+        raise_for(wan_buffer_add(&copies, PyBytes_AS_STRING(events), len(events)), f"queue {self.name!r}")
+        try:
+            with nogil:
+                wan_lock_take(&self.gateway.lock)
+                at = &self.gateway.queue.partitions[partition]
+                status = WAN_EMPTY
+                if at.life == life and at.lacks and at.lacks != NO_LIMIT:
+                    status = wan_queue_reach_back(&self.gateway.queue, partition, removed)
+                if status == WAN_OK:
+                    status = older_take(self.gateway, partition, copies.bytes, copies.used)
+                wan_lock_release(&self.gateway.lock)
+        finally:
+            wan_buffer_close(&copies)
+        if status == WAN_EMPTY:
+            return False
+        raise_for(status, f"queue {self.name!r}")
+        return True
+
+    def end_lacking(self, uint32_t partition, uint64_t life, uint64_t through):
+        """All members were asked for what the partition lacks, which was all through `through`. If that is the same
+        now, it may be led from now on (`lead`)."""
+        self.check_partition(partition)
+        check_whole(self)
+        wan_lock_take(&self.gateway.lock)
+        if (self.gateway.queue.partitions[partition].life == life
+                and self.gateway.queue.partitions[partition].lacks == through):
+            wan_queue_lack(&self.gateway.queue, partition, 0)
+        wan_lock_release(&self.gateway.lock)
 
     def run_events(self, uint32_t first, uint32_t count):
         """How many events are queued in each of `count` partitions, from `first` on."""
@@ -634,7 +720,7 @@ cdef class EventQueue:
             raise MemoryError()
         try:
             wan_lock_take(&self.gateway.lock)
-            wan_queue_let_go(&self.gateway.queue, partition % self.gateway.dispatchers, self.gateway.dispatchers)
+            wan_queue_let_go(&self.gateway.queue, queue_dispatcher(self.gateway, partition), self.gateway.dispatchers)
             before = self.gateway.queue.partitions[partition].peeked
             taken = wan_queue_peek(&self.gateway.queue, partition, count, NO_LIMIT, 1, records, sequences, &size)
             if taken:
@@ -643,7 +729,7 @@ cdef class EventQueue:
                 status = wan_store_check(self.gateway.queue.store, &span)
             if status != WAN_OK:
                 wan_queue_unpeek(&self.gateway.queue, partition, before)
-            queue_refresh_ready(self.gateway, partition % self.gateway.dispatchers)
+            queue_refresh_ready(self.gateway, queue_dispatcher(self.gateway, partition))
             wan_lock_release(&self.gateway.lock)
             raise_for(status, f"queue {self.name!r}")
             if not with_positions:
@@ -676,7 +762,7 @@ cdef class EventQueue:
             before = self.gateway.queue.events
             wan_queue_make_hole(&self.gateway.queue, partition, sequence, WAN_HOLE_FILTERED)
             self.gateway.counts.filtered_transmit += before - self.gateway.queue.events
-            queue_refresh_ready(self.gateway, partition % self.gateway.dispatchers)
+            queue_refresh_ready(self.gateway, queue_dispatcher(self.gateway, partition))
         wan_lock_release(&self.gateway.lock)
         check_whole(self)
 
@@ -686,7 +772,7 @@ cdef class EventQueue:
         wan_lock_take(&self.gateway.lock)
         wan_queue_rewind(&self.gateway.queue, partition)
         queue_go_on_settling(self.gateway, partition)
-        queue_refresh_ready(self.gateway, partition % self.gateway.dispatchers)
+        queue_refresh_ready(self.gateway, queue_dispatcher(self.gateway, partition))
         wan_lock_release(&self.gateway.lock)
 
     # What other members of the site have sent.

@@ -35,7 +35,7 @@ cdef struct gateway_queue:
     uint32_t dispatchers
     uint8_t remote_site
     uint8_t stays_here      # The events go to a listener of this process, and reach no other site.
-    uint8_t by_thread       # order-policy thread: the producing thread chooses the partition.
+    uint8_t by_thread       # order-policy thread: the producing thread chooses the own partition.
     # Parallel, or order-policy partition: the bucket of the region chooses the partition, if the region has buckets.
     uint8_t by_bucket
     # By the number of a region: how many buckets it had when it was attached last. NULL without `by_bucket`. It is read
@@ -82,10 +82,19 @@ cdef inline void queue_note_not_queued(gateway_queue *gateway) noexcept nogil:
     wan_lock_release(&gateway.lock)
 
 
+cdef inline uint32_t queue_dispatcher(const gateway_queue *gateway, uint32_t partition) noexcept nogil:
+    # The dispatcher that sends the events of a partition.
+    return wan_queue_dispatcher(&gateway.queue, partition, gateway.dispatchers)
+
+
+cdef inline uint32_t queue_next_of_dispatcher(const gateway_queue *gateway, uint32_t partition) noexcept nogil:
+    # The next partition of the same dispatcher, or a number that no partition has.
+    return wan_queue_next_of_dispatcher(&gateway.queue, partition, gateway.dispatchers)
+
+
 cdef inline int queue_note_ready(gateway_queue *gateway, uint32_t partition, uint32_t count) noexcept nogil:
     # Counts the events of a commit as ready. Under the lock. Returns the file to write to without the lock, or -1.
-    cdef uint32_t dispatcher = 0 if gateway.dispatchers == 1 else partition % gateway.dispatchers
-    cdef dispatcher_signal *signal = &gateway.signals[dispatcher]
+    cdef dispatcher_signal *signal = &gateway.signals[queue_dispatcher(gateway, partition)]
     wan_add_guarded(&signal.ready, count)
     if signal.ready >= signal.wake_at:
         signal.wake_at = DO_NOT_WAKE

@@ -11,7 +11,7 @@ cdef void queue_refresh_ready(gateway_queue *gateway, uint32_t dispatcher) noexc
     cdef uint32_t p = dispatcher
     while p < gateway.queue.partition_count:
         ready += wan_partition_ready(&gateway.queue.partitions[p])
-        p += gateway.dispatchers
+        p = queue_next_of_dispatcher(gateway, p)
     wan_set(&gateway.signals[dispatcher].ready, ready)
 
 
@@ -61,7 +61,7 @@ cdef void queue_settle(gateway_queue *gateway, uint32_t partition) noexcept nogi
     if gateway.keeps_settled and wan_queue_next_live(at, at.removed + 1, through):
         eventfd_write(gateway.settled_file, 1)
     elif wan_queue_go_on_settling(&gateway.queue, partition, through) and at.leads:
-        queue_refresh_ready(gateway, partition % gateway.dispatchers)
+        queue_refresh_ready(gateway, queue_dispatcher(gateway, partition))
 
 
 cdef void wake_dispatchers(gateway_queue *gateway) noexcept nogil:

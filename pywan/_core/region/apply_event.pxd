@@ -39,19 +39,24 @@ cdef inline int region_apply_event(region_core *region, const wan_record *record
     primary of the bucket."""
     cdef origin from_
     cdef wan_outcome outcome
-    change_from_record(change, record, hash)
-    change.era = change.sequence = change.recalled = 0
+    change_from_event(change, record, hash)
     origin_from_record(&from_, record, possible_duplicate)
     took_effect[0] = False
     status[0] = region_change(region, change, &from_, NULL, &outcome)
-    if status[0] != WAN_OK:
-        return EVENT_NOT_TAKEN
+    return EVENT_NOT_TAKEN if status[0] != WAN_OK else event_became(region, outcome, took_effect)
+
+
+cdef inline void change_from_event(wan_change *change, const wan_record *record, uint64_t hash) noexcept nogil:
+    change_from_record(change, record, hash)
+    change.era = change.sequence = change.recalled = 0
+
+
+cdef inline int event_became(region_core *region, wan_outcome outcome, bint *took_effect) noexcept nogil:
+    """What became of an event whose change had this outcome. A conflict is counted."""
+    took_effect[0] = outcome <= WAN_DESTROYED
     if outcome == WAN_LOST:
         wan_add_shared(&region.conflicts, 1)
         return EVENT_LOST
     if outcome == WAN_OUT_OF_MEMORY:
         return WAN_FAILED_NO_MEMORY
-    if outcome == WAN_FORGOTTEN:
-        return WAN_FAILED_FORGOTTEN
-    took_effect[0] = outcome <= WAN_DESTROYED
-    return EVENT_DONE
+    return WAN_FAILED_FORGOTTEN if outcome == WAN_FORGOTTEN else EVENT_DONE

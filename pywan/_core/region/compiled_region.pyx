@@ -138,6 +138,9 @@ cdef class CompiledRegion:
             attachment_publish(&self.region, fresh)
         if self.tail is not None:
             self.feed(queues)
+            for queue in queues:
+                if queue not in old_queues:
+                    wan_tail_has_fed(&(<Tail>self.tail).tail, &queue.gateway.queue)
         self.attached_queues, self.asking, self.seems_by_callbacks = tuple(queues), tuple(asking), by_callbacks
         del old_queues
         return 0

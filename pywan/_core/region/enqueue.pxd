@@ -84,6 +84,12 @@ cdef inline gateway_queue *only_queue(const attachment *attached, uint8_t own_si
 cdef inline void note_not_entered(gateway_queue *gateway, uint8_t verdict) noexcept nogil:
     """Counts an event that does not enter. Takes and releases the queue's lock."""
     wan_lock_take(&gateway.lock)
+    count_not_entered(gateway, verdict)
+    wan_lock_release(&gateway.lock)
+
+
+cdef inline void count_not_entered(gateway_queue *gateway, uint8_t verdict) noexcept nogil:
+    """The same under the queue's lock."""
     gateway.counts.received += 1
     if verdict == ENQUEUE_NO_ROOM:
         gateway.counts.dropped_newest += 1
@@ -95,7 +101,6 @@ cdef inline void note_not_entered(gateway_queue *gateway, uint8_t verdict) noexc
         gateway.counts.withheld += 1
     else:
         gateway.counts.dropped_stopped += 1
-    wan_lock_release(&gateway.lock)
 
 
 # The functions of `enqueue.pyx`.

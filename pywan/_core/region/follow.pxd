@@ -10,15 +10,11 @@ from pywan._core.c_record cimport *
 from pywan._core.c_region cimport *
 from pywan._core.c_store cimport *
 from pywan._core.region.enqueue cimport ENQUEUE_ENTERS
+from pywan._core.region.entry_locks cimport (
+    CHANGE_BYTES_PER_HOLD, CHANGES_PER_HOLD, entry_locks, entry_locks_release, entry_locks_take)
 from pywan._core.region.put cimport change_from_record, region_hear, region_note_tombstone
 from pywan._core.queue.queue cimport gateway_queue, queue_commit, queue_note_copy, queue_reserve
 from pywan._core.region.region_state cimport MAX_ATTACHED, attachment, region_core
-
-
-cdef enum:
-    # Entries that are followed under one hold of the locks, at most, and bytes of them, as for rows (step_rows.pxd).
-    FOLLOWED_PER_HOLD = 16
-    FOLLOWED_BYTES_PER_HOLD = 16384
 
 
 cdef struct followed_entries:
@@ -34,11 +30,9 @@ cdef struct followed_entries:
 cdef struct followed_group:
     # Entries that are followed under one hold, with the entry locks that are held for them.
     uint32_t count
-    uint64_t hashes[FOLLOWED_PER_HOLD]
-    uint64_t ahead_ms[FOLLOWED_PER_HOLD]    # As `look_at_stamp`.
-    wan_shard *shards[FOLLOWED_PER_HOLD]
-    uint32_t locks
-    wan_shard *held[FOLLOWED_PER_HOLD]
+    uint64_t hashes[CHANGES_PER_HOLD]
+    uint64_t ahead_ms[CHANGES_PER_HOLD]    # As `look_at_stamp`.
+    entry_locks locks
 
 
 cdef struct followed_events:
@@ -64,7 +58,8 @@ cdef inline void followed_advance(followed_entries *entries) noexcept nogil:
 
 
 cdef inline void followed_fetch(const wan_table *table, followed_entries *entries) noexcept nogil:
-    """Fetches keys ahead, before the next entry is followed."""
+    """Fetches keys ahead, before the next entry is followed. `wan_fetch_hash` has the hashes of the next
+    CHANGES_PER_HOLD entries then, as far as they have records."""
     cdef wan_fetch *fetch = &entries.fetch
     cdef const wan_record *record
     while fetch.noted < min(entries.done + 2 * <uint32_t>WAN_FETCH_STEP, entries.count + <uint32_t>WAN_FETCH_STEP):
@@ -204,7 +199,8 @@ cdef inline wan_status follow_held(region_core *region, wan_shard *shard, uint32
         if status != WAN_OK:
             follow_cancel(events)
             return status
-    if region_store_version(region, shard, entry, hash) == WAN_OUT_OF_MEMORY:
+    if (not wan_tail_is_queue_only(region.tail, bucket)
+            and region_store_version(region, shard, entry, hash) == WAN_OUT_OF_MEMORY):
         follow_cancel(events)
         wan_note(WAN_NO_MEMORY, "no memory for the changes of bucket %u", bucket)
         return WAN_NO_MEMORY
@@ -223,44 +219,23 @@ cdef inline wan_status follow_look(region_core *region, uint32_t bucket, const f
     cdef uint64_t hash, bytes = 0
     cdef uint32_t n
     cdef wan_status status
-    group.count = group.locks = 0
-    for n in range(min(entries.count - entries.done, <uint32_t>FOLLOWED_PER_HOLD)):
+    group.count = 0
+    for n in range(min(entries.count - entries.done, <uint32_t>CHANGES_PER_HOLD)):
         bytes += entry.length
-        if n and (entry.kind != WAN_ENTRY_CHANGE or bytes > FOLLOWED_BYTES_PER_HOLD
+        if n and (entry.kind != WAN_ENTRY_CHANGE or bytes > CHANGE_BYTES_PER_HOLD
                   or (entry.verdict_length == 0) != (entries.entry.verdict_length == 0)):
             break
         record = wan_tail_entry_record(entry)
-        hash = wan_key_hash(wan_record_key(record), record.key_length, record.key_form)
+        hash = wan_fetch_hash(&entries.fetch, entries.done + n)
         status = look_at_stamp(region, record.stamp, &group.ahead_ms[n])
         if status == WAN_OK and wan_table_bucket(&region.table, hash).number != bucket:
             status = note_bad_key(bucket)
         if status != WAN_OK:        # Those before it are followed.
             return status if n == 0 else WAN_OK
-        group.hashes[n], group.shards[n] = hash, wan_table_shard(&region.table, hash)
+        group.hashes[n], group.locks.shards[n] = hash, wan_table_shard(&region.table, hash)
         group.count = n + 1
         entry = <const wan_tail_entry *>(<const uint8_t *>entry + entry.length)
     return WAN_OK
-
-
-cdef inline void follow_take_locks(followed_group *group) noexcept nogil:
-    """Takes the entry locks. It waits for the first one and only tries the others, because a thread that holds an entry
-    lock never waits for another one. The group ends before one that is held."""
-    cdef wan_shard *shard
-    cdef uint32_t n, k
-    for n in range(group.count):
-        shard = group.shards[n]
-        if n == 0:
-            wan_lock_take(&shard.lock)
-        elif not wan_lock_try(&shard.lock):
-            for k in range(group.locks):
-                if group.held[k] == shard:
-                    break
-            else:
-                group.count = n
-                return
-            continue
-        group.held[group.locks] = shard
-        group.locks += 1
 
 
 cdef inline void follow_hold_queues(region_core *region, bint holds) noexcept nogil:
@@ -288,12 +263,14 @@ cdef inline wan_status region_follow_changes(region_core *region, uint32_t bucke
     cdef uint64_t highest = 0
     cdef uint32_t n = 0
     cdef bint has_events = entries.entry.verdict_length != 0
-    cdef wan_status status = follow_look(region, bucket, entries, &group)
+    cdef wan_status status
+    followed_fetch(&region.table, entries)
+    status = follow_look(region, bucket, entries, &group)
     if status != WAN_OK:
         return status
-    if entries.done == 0:
-        followed_fetch(&region.table, entries)
-    follow_take_locks(&group)
+    if wan_tail_is_queue_only(region.tail, bucket):
+        heard = NULL            # Listeners are told where the entries are.
+    group.count = entry_locks_take(&group.locks, group.count)
     status = wan_tail_follow(region.tail, bucket, life, epoch, entries.sequence, entries.entry, &room)
     if status == WAN_OK:
         if has_events:
@@ -301,10 +278,10 @@ cdef inline wan_status region_follow_changes(region_core *region, uint32_t bucke
         while status == WAN_OK:
             followed_fetch(&region.table, entries)
             entry = entries.entry
-            status = follow_held(region, group.shards[n], bucket, group.hashes[n], entry, &room, &events, heard)
+            status = follow_held(region, group.locks.shards[n], bucket, group.hashes[n], entry, &room, &events, heard)
             if status != WAN_OK:
                 break
-            wan_tail_followed(region.tail, &room, entry, <uint32_t>(group.shards[n] - region.table.shards))
+            wan_tail_followed(region.tail, &room, entry, <uint32_t>(group.locks.shards[n] - region.table.shards))
             if group.ahead_ms[n] == 0:
                 highest = max(highest, wan_tail_entry_record(entry).stamp)
             else:                   # The sequence decides here, so the change counts as it is.
@@ -313,14 +290,13 @@ cdef inline wan_status region_follow_changes(region_core *region, uint32_t bucke
             n += 1
             if n == group.count:
                 break
-            status = wan_tail_follow_next(&room, entries.entry)
+            status = wan_tail_reserve_next(&room, entries.entry.length)
         if has_events:
             follow_hold_queues(region, False)
         wan_tail_follow_end(region.tail, &room)
     elif status == WAN_EMPTY:
         followed_advance(entries)
-    for n in range(group.locks):
-        wan_lock_release(&group.held[n].lock)
+    entry_locks_release(&group.locks)
     wan_clock_see(region.clock, highest)
     return status
 
@@ -414,7 +390,8 @@ cdef inline wan_status learn_event(region_core *region, uint32_t bucket, wan_ima
     before = gateway.queue.events + gateway.queue.conflated
     partition = &gateway.queue.partitions[first + bucket]
     if event.is_begin:
-        partition.begun = max(partition.begun, event.sequence)
+        partition.begun = max(partition.begun, event.sequence)      # Others may have more than the one that teaches.
+        wan_queue_lack(&gateway.queue, first + bucket, max(partition.lacks, event.sequence))
     if event.length == 0:
         status = wan_queue_settle(&gateway.queue, first + bucket, event.sequence)
     else:

@@ -149,12 +149,8 @@ cdef inline wan_status condition_look(condition *wanted, const wan_entry *entry)
     return wan_buffer_add(&wanted.found, wan_entry_value(entry), entry.value_length) if entry.value_length else WAN_OK
 
 
-cdef inline wan_status region_change_held(region_core *region, wan_shard *shard, wan_change *change,
-                                          const origin *from_, decision *decisions,
-                                          wan_outcome *outcome) noexcept nogil:
-    """As `region_change`, for a caller that holds the entry lock."""
-    cdef attachment *attached = region.attached
-    cdef wan_status status
+cdef inline void change_begin(const region_core *region, wan_change *change) noexcept nogil:
+    """Sets what a change is compared with, and its stamp if that is too old by now. Under the entry lock."""
     change.waits = 0
     if not change.local:
         change.absent_below = absent_below(region, change.flags)
@@ -163,6 +159,15 @@ cdef inline wan_status region_change_held(region_core *region, wan_shard *shard,
         if change.stamp < wan_clock_low(region.clock) and not change.flags & WAN_FLAG_GIVEN:
             # The change took its stamp and then waited. Since then, other sites were told a higher floor.
             change.stamp = wan_clock_take(region.clock, wan_clock_now_ms(region.clock), 1)
+
+
+cdef inline wan_status region_change_held(region_core *region, wan_shard *shard, wan_change *change,
+                                          const origin *from_, decision *decisions,
+                                          wan_outcome *outcome) noexcept nogil:
+    """As `region_change`, for a caller that holds the entry lock."""
+    cdef attachment *attached = region.attached
+    cdef wan_status status
+    change_begin(region, change)
     status = check_path(attached, decisions != NULL)
     if status == WAN_OK and from_.alone and region.tail != NULL:
         status = WAN_SLOW
@@ -312,7 +317,6 @@ cdef inline wan_status region_step(region_core *region, wan_shard *shard, wan_ch
     cdef wan_status status = WAN_OK
     cdef bint is_made, forwards = attached != NULL and attached.count != 0 and region.forwards
     step.asked = step.taken = step.recipient_count = 0
-    step.verdict_bytes = 0
     step.heard = NULL
     if forwards:
         step.recipients = union_recipients(from_, attached, step.space, &step.recipient_count)
@@ -353,14 +357,27 @@ cdef inline wan_status step_take_place(region_core *region, wan_change *change, 
                                        const attachment *attached, const decision *decisions,
                                        put_step *step) noexcept nogil:
     """Reserves the change's place in its bucket, whose lock is held with WAN_OK. Statuses as `wan_tail_reserve`."""
+    cdef uint64_t length = step_entry_length(region, change, from_, attached, decisions, step)
+    step.heard = wan_tail_heard(region.tail)
+    return wan_tail_reserve(region.tail, wan_table_bucket(&region.table, change.hash).number, length,
+                            remembered_attempt(from_), &step.room)
+
+
+cdef inline const wan_attempt *remembered_attempt(const origin *from_) noexcept nogil:
+    """The call that asks for a change, if it is remembered."""
+    return &from_.attempt if from_.attempt.call.caller else NULL
+
+
+cdef inline uint64_t step_entry_length(const region_core *region, wan_change *change, const origin *from_,
+                                       const attachment *attached, const decision *decisions,
+                                       put_step *step) noexcept nogil:
+    """The length of the change's entry in the tail, as far as it is known before the queues are asked for room."""
     cdef uint32_t value_length = 0 if change.operation == WAN_DESTROY else change.value_length, n
     cdef uint64_t length = sizeof(wan_tail_entry) + wan_record_size(change.key_length, value_length,
                                                                     from_.callback_length, step.recipient_count)
-    cdef bint is_remembered = from_.attempt.call.caller != 0
     change.recalled = 0
-    step.heard = wan_tail_heard(region.tail)
-    step.found_bytes = 0
-    if is_remembered:
+    step.verdict_bytes = step.found_bytes = 0
+    if from_.attempt.call.caller:
         length += sizeof(wan_call_identity)
         if (from_.asked != NULL and from_.asked.found_value
                 and from_.asked.found.used <= WAN_ANSWERS_BYTES_MAX and wan_budget_remembers(region.tail.budget)):
@@ -370,9 +387,7 @@ cdef inline wan_status step_take_place(region_core *region, wan_change *change, 
             step.verdict_bytes += sizeof(wan_verdict)
             if is_substituted(decisions, &step.decided, n):
                 step.verdict_bytes += wan_align8(decisions[n].value_length)
-    return wan_tail_reserve(region.tail, wan_table_bucket(&region.table, change.hash).number,
-                            length + step.verdict_bytes + wan_align8(step.found_bytes),
-                            &from_.attempt if is_remembered else NULL, &step.room)
+    return length + step.verdict_bytes + wan_align8(step.found_bytes)
 
 
 cdef inline bint is_substituted(const decision *decisions, const enqueue_decision *decided, uint32_t n) noexcept nogil:

@@ -10,8 +10,9 @@ from pywan._core.values.column_views cimport (
     COLUMN_BYTES, COLUMN_FLOAT64, COLUMN_INT64, COLUMN_NONE, COLUMN_STR, ColumnView, column_rows)
 from pywan._core.region.put cimport origin_local, region_change
 from pywan._core.region.region_state cimport origin, region_core
+from pywan._core.region.entry_locks cimport CHANGES_PER_HOLD
 from pywan._core.region.step_rows cimport (
-    FETCHED_TOGETHER, ROWS_PER_HOLD, STORED_ROWS_PER_HOLD, can_step_rows, decoded_rows, fetch_ahead, fetch_some,
+    FETCHED_TOGETHER, ROWS_PER_HOLD, can_step_rows, decoded_rows, fetch_ahead, fetch_some,
     hash_of_row, region_step_rows, rows_did, take_row_alone)
 
 
@@ -111,14 +112,14 @@ cdef inline void stamp_rows(region_core *region, const int64_t *stamps, decoded_
 
 cdef void region_put_rows(region_core *region, const ColumnView *keys, const ColumnView *values, const uint8_t *codes,
                           const int64_t *stamps, bulk_result *result) noexcept nogil:
-    # Rows of a region that stores go through a ring in groups of STORED_ROWS_PER_HOLD. A group is decoded, and its
+    # Rows of a region that stores go through a ring in groups of CHANGES_PER_HOLD. A group is decoded, and its
     # slots are fetched, two steps before it is stored. Its entries are fetched while the group before it is stored.
     # Nothing is fetched for the rows of a proxy: a group of ROWS_PER_HOLD is decoded and enqueued.
     cdef decoded_rows rows
     cdef fetch_ahead ahead
     cdef int64_t first = result.done, row = first, decoded = first, end
-    cdef int64_t together = STORED_ROWS_PER_HOLD if region.stores else ROWS_PER_HOLD
-    cdef int64_t rows_ahead = 3 * STORED_ROWS_PER_HOLD if region.stores else ROWS_PER_HOLD
+    cdef int64_t together = CHANGES_PER_HOLD if region.stores else ROWS_PER_HOLD
+    cdef int64_t rows_ahead = 3 * CHANGES_PER_HOLD if region.stores else ROWS_PER_HOLD
     cdef int64_t at, count
     cdef bint can_step = False
     cdef wan_thread *maker = wan_thread_self()

@@ -10,6 +10,8 @@ from pywan._core.c_store cimport *
 from pywan._core.c_region cimport *
 from pywan._core.c_system cimport *
 from pywan._core.region.enqueue cimport only_queue
+from pywan._core.region.entry_locks cimport (
+    CHANGE_BYTES_PER_HOLD, CHANGES_PER_HOLD, entry_locks, entry_locks_release, entry_locks_take)
 from pywan._core.region.put cimport operation_of, region_note_applied
 from pywan._core.queue.queue cimport (
     durable_add, durable_reserve, gateway_queue, queue_is_waited_for, queue_note_rows, queue_partition)
@@ -21,9 +23,6 @@ cdef enum:
     # fifth longer.
     ROWS_PER_HOLD = 256
     BYTES_PER_HOLD = 65536
-    # The same of a region that stores, where each row has an entry lock. It takes a microsecond or two.
-    STORED_ROWS_PER_HOLD = 16
-    STORED_BYTES_PER_HOLD = 16384
     # Rows whose entries are fetched together: those have about a dozen lines. A processor fetches some two dozens at
     # once, and an instruction that asks for one more waits.
     FETCHED_TOGETHER = 4
@@ -55,9 +54,7 @@ cdef struct fetch_ahead:
 
 cdef struct rows_step:
     # What is held for a group of rows between its reservation and its commit, in the order of the locks.
-    wan_shard *shards[STORED_ROWS_PER_HOLD]     # The shard of each row, if the region stores.
-    wan_shard *held[STORED_ROWS_PER_HOLD]       # The shards whose entry locks are held.
-    uint32_t locks                              # So many of them.
+    entry_locks locks                           # For each row its shard, if the region stores.
     const attachment *attached
     gateway_queue *gateway
     bint has_partitions                         # The queue has several. Otherwise `partitions` is not filled.
@@ -156,42 +153,25 @@ cdef inline int64_t region_step_rows(region_core *region, decoded_rows *rows, in
             wan_lock_release(&step.gateway.lock)
             if wake >= 0:           # Still under the entry locks: without them the queue and its files may be gone.
                 eventfd_write(wake, 1)
-    rows_release_locks(&step)
+    entry_locks_release(&step.locks)
     return done
 
 
 cdef inline int64_t rows_take_locks(region_core *region, const decoded_rows *rows, int64_t first, int64_t count,
                                     rows_step *step) noexcept nogil:
-    """Takes the entry locks of these rows, from the first on, and returns for how many. It waits for the first lock and
-    only tries the others, because a thread that holds an entry lock never waits for another one. It stops at a lock
-    that is taken, or at a row with a fault. A proxy has no entries, and needs one lock for all: any entry lock keeps
-    the attachment alive."""
-    cdef wan_shard *shard = &region.table.shards[0]
+    """Takes the entry locks of these rows, from the first on, and returns for how many. It stops before a row with a
+    fault. A proxy has no entries, and needs one lock for all: any entry lock keeps the attachment alive."""
     cdef int64_t n
-    cdef uint32_t k
-    step.locks = 1
-    step.held[0] = shard
     if rows.has_faults:
         count = rows_without_fault(rows, first, count)
     if not region.stores:
-        wan_lock_take(&shard.lock)
+        step.locks.shards[0] = &region.table.shards[0]
+        entry_locks_take(&step.locks, 1)
         return count
-    step.locks = 0
-    count = min(count, <int64_t>STORED_ROWS_PER_HOLD)
+    count = min(count, <int64_t>CHANGES_PER_HOLD)
     for n in range(count):
-        shard = step.shards[n] = wan_table_shard(&region.table, rows.hashes[first + n])
-        if n == 0:
-            wan_lock_take(&shard.lock)
-        elif not wan_lock_try(&shard.lock):
-            for k in range(step.locks):
-                if step.held[k] == shard:
-                    break
-            else:
-                return n
-            continue
-        step.held[step.locks] = shard
-        step.locks += 1
-    return count
+        step.locks.shards[n] = wan_table_shard(&region.table, rows.hashes[first + n])
+    return entry_locks_take(&step.locks, <uint32_t>count)
 
 
 cdef inline int64_t rows_without_fault(const decoded_rows *rows, int64_t first, int64_t count) noexcept nogil:
@@ -200,12 +180,6 @@ cdef inline int64_t rows_without_fault(const decoded_rows *rows, int64_t first, 
         if rows.faults[first + n]:
             return n
     return count
-
-
-cdef inline void rows_release_locks(rows_step *step) noexcept nogil:
-    cdef uint32_t n
-    for n in range(step.locks):
-        wan_lock_release(&step.held[n].lock)
 
 
 cdef inline int64_t rows_measure(const region_core *region, const decoded_rows *rows, int64_t first, int64_t count,
@@ -220,7 +194,7 @@ cdef inline int64_t rows_measure(const region_core *region, const decoded_rows *
                                                     recipients)
     for n in range(count):
         bytes += step.lengths[n]
-    while bytes > <uint64_t>(STORED_BYTES_PER_HOLD if region.stores else BYTES_PER_HOLD):
+    while bytes > <uint64_t>(CHANGE_BYTES_PER_HOLD if region.stores else BYTES_PER_HOLD):
         count -= 1
         bytes -= step.lengths[count]
     step.bytes = bytes
@@ -312,8 +286,8 @@ cdef inline int64_t rows_apply(region_core *region, const decoded_rows *rows, in
         if n % FETCHED_TOGETHER == 0:
             fetch_some(region, rows, ahead)
         take_row(&change, rows, first + n)
-        outcome = wan_table_apply(step.shards[n], &change)
-        region_note_applied(region, step.shards[n], &change, rows.stamps[first + n], outcome)
+        outcome = wan_table_apply(step.locks.shards[n], &change)
+        region_note_applied(region, step.locks.shards[n], &change, rows.stamps[first + n], outcome)
         if outcome == WAN_OUT_OF_MEMORY:
             count = n
             break
