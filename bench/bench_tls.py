@@ -15,6 +15,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy
 
@@ -28,7 +29,7 @@ from pywan.transport.link import Link
 from two_sites import Child
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))
-import certificates  # noqa: E402
+import certificates
 
 BATCH, AHEAD, ROWS = 1_000, 50_000, 10_000
 SLICE_US = 100_000
@@ -170,7 +171,8 @@ class Caller:
         self._line, table = _core.CallLine(link), BucketTable("data", BUCKETS)
         table.set_primaries(dict.fromkeys(range(BUCKETS), KnownPrimary(ME, "127.0.0.1", 1, EPOCH)))
         mine = _core.RegionCore("data", _core.Clock(), site=1, member=2, buckets=BUCKETS)
-        self._route, self._calls = Route(mine, table, Pool(self._line)), 0
+        pool: Any = Pool(self._line)
+        self._route, self._calls = Route(mine, table, pool), 0
 
     def put_us(self, keys: list[bytes], calls: int) -> float:
         """The median of some puts."""
@@ -197,7 +199,9 @@ def events(options: Options, far: Far) -> None:
     try:
         report(
             "stored events, encrypted",
-            *in_turn(options.rounds, lambda: encrypted.send(keys, values, count), lambda: plain.send(keys, values, count)),
+            *in_turn(
+                options.rounds, lambda: encrypted.send(keys, values, count), lambda: plain.send(keys, values, count)
+            ),
             "plain connections",
             "70%",
         )

@@ -109,7 +109,9 @@ class Authority:
         if uses:
             builder = builder.add_extension(x509.ExtendedKeyUsage(uses), critical=False)
         if hosts:
-            builder = builder.add_extension(x509.SubjectAlternativeName([_host(each) for each in hosts]), critical=False)
+            builder = builder.add_extension(
+                x509.SubjectAlternativeName([_host(each) for each in hosts]), critical=False
+            )
         return _write(self._directory, name, builder.sign(self.own.key, hashes.SHA256()), key)
 
 

@@ -72,6 +72,8 @@ def _general(host: str) -> x509.GeneralName:
 class Authority:
     """Signs certificates. `parent` is the authority that signs this one; None: it signs itself."""
 
+    made: Made
+
     def __init__(self, name: str = "authority", parent: Authority | None = None) -> None:
         key = new_key()
         builder = (

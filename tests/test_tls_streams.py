@@ -85,7 +85,7 @@ class Connections:
         self._cutters: list[Cutter] = []
 
     def open(self) -> tuple[Link, Link]:
-        """(The end that connected, the other end.)"""
+        """Returns the end that connected, and the other one."""
         near, far = tcp_pair()
         if self._is_cut:
             between, far_between = far, None
@@ -120,7 +120,7 @@ def mine(tmp_path_factory: pytest.TempPathFactory) -> tuple[certificates.Authori
 @pytest.fixture(params=["1.2", "1.3", "1.3 in pieces"])
 def connections(request: pytest.FixtureRequest, mine: Any) -> Iterator[Connections]:
     version, _, pieces = request.param.partition(" ")
-    made = Connections(certificates.contexts(*mine, VERSIONS[version]), is_cut=bool(pieces))
+    made = Connections(certificates.contexts(mine[0], mine[1], VERSIONS[version]), is_cut=bool(pieces))
     yield made
     made.close()
 
@@ -128,7 +128,7 @@ def connections(request: pytest.FixtureRequest, mine: Any) -> Iterator[Connectio
 @pytest.fixture
 def whole(mine: Any) -> Iterator[Connections]:
     """Connections of the newest version, which nobody cuts into pieces."""
-    made = Connections(certificates.contexts(*mine), is_cut=False)
+    made = Connections(certificates.contexts(mine[0], mine[1]), is_cut=False)
     yield made
     made.close()
 
@@ -254,7 +254,8 @@ def update_keys(link: Link) -> None:
     """Changes the key for what this end sends, and asks the other end to do so too. Python's ssl cannot say that."""
     assert link.tls is not None
     # An _ssl._SSLSocket has an object, its type, a reference, and then the SSL of the library.
-    pointer = ctypes.c_void_p.from_address(id(link.tls.object._sslobj) + 3 * ctypes.sizeof(ctypes.c_void_p))
+    object_: Any = link.tls.object
+    pointer = ctypes.c_void_p.from_address(id(object_._sslobj) + 3 * ctypes.sizeof(ctypes.c_void_p))
     library = libssl()
     library.SSL_get_version.restype = ctypes.c_char_p
     if library.SSL_get_version(pointer) != b"TLSv1.3":

@@ -43,15 +43,16 @@ def said():
 @pytest.fixture
 def run(said):
     """Runs a line, and returns what it answered, as with --json."""
-    session = Session(COMMANDS, Output(True, said, said))
 
-    def run(line, ok=True):
-        said.text = ""
-        assert session.run_line(line) is ok, said.text
-        return json.loads(said.text.splitlines()[-1])
+    class Run:
+        session = Session(COMMANDS, Output(True, said, said))
 
-    run.session = session
-    return run
+        def __call__(self, line, ok=True):
+            said.text = ""
+            assert self.session.run_line(line) is ok, said.text
+            return json.loads(said.text.splitlines()[-1])
+
+    return Run()
 
 
 def options_of(folder, site):
@@ -140,8 +141,8 @@ def site(run, tmp_path, monkeypatch):
     started = run("start locator --name=loc --port=0")["data"]
     run("start server --name=srv")
     yield started
-    process.stop("server", "srv", ssl=ssl_of_environment())
-    process.stop("locator", "loc", ssl=ssl_of_environment())
+    process.stop("server", "srv", links=Links(ssl_of_environment()))
+    process.stop("locator", "loc", links=Links(ssl_of_environment()))
 
 
 @pytest.mark.whole

@@ -449,7 +449,8 @@ static uint32_t copies_in_sync(const wan_tail_bucket *bucket)
 {
     uint32_t count = 0;
     for (uint32_t n = 0; n < bucket->copy_count; n++)
-        count += bucket->copies[n].state == WAN_COPY_WAITED && !bucket->copies[n].transfer;
+        count +=
+            bucket->copies[n].state == WAN_COPY_WAITED && !bucket->copies[n].transfer && !bucket->copies[n].queue_only;
     return count;
 }
 
@@ -868,11 +869,12 @@ void wan_tail_begin_at(wan_tail *tail, uint32_t number, uint64_t sequence)
     wan_lock_release(&bucket->lock);
 }
 
-void wan_tail_set_leader(wan_tail *tail, uint32_t number, uint32_t leader)
+void wan_tail_set_leader(wan_tail *tail, uint32_t number, uint32_t leader, int queue_only)
 {
     wan_tail_bucket *bucket = &tail->buckets[number];
     wan_lock_take(&bucket->lock);
     bucket->leader = leader;
+    __atomic_store_n(&bucket->queue_only, queue_only != 0, __ATOMIC_RELAXED);
     wan_lock_release(&bucket->lock);
 }
 
@@ -963,6 +965,7 @@ wan_status wan_tail_set_copies(wan_tail *tail, uint32_t number, const wan_tail_c
         /* A learner that is waited for does not know less because the coordinator has not heard of it yet. */
         fresh[n].state = fresh[n].image_acked && given->transfer ? WAN_COPY_WAITED : given->state;
         fresh[n].transfer = given->transfer;
+        fresh[n].queue_only = given->queue_only;
     }
     free(bucket->copies);
     bucket->copies = fresh;
@@ -1026,7 +1029,7 @@ void wan_tail_followed(wan_tail *tail, wan_tail_reservation *room, const wan_tai
     memcpy(room->at, entry, room->length);
     bucket->changes.used += room->length;
     store(&bucket->last, bucket->last + 1);
-    remember(bucket, entry, bucket->last);
+    if (!bucket->queue_only) remember(bucket, entry, bucket->last);
     note_change(tail, bucket, shard, bucket->last);
 }
 
@@ -1060,8 +1063,8 @@ void wan_tail_told(wan_tail *tail, uint32_t number, uint64_t life, uint64_t epoc
 
 int wan_tail_copy_may_answer(const wan_tail *tail, uint32_t number)
 {
-    return wan_tail_role(tail, number) == WAN_TAIL_COPY && wan_tail_lease_runs(tail)
-           && wan_contact_is_fresh(load(&tail->buckets[number].contact));
+    return wan_tail_role(tail, number) == WAN_TAIL_COPY && !wan_tail_is_queue_only(tail, number)
+           && wan_tail_lease_runs(tail) && wan_contact_is_fresh(load(&tail->buckets[number].contact));
 }
 
 /* What lanes send and hear. */

@@ -176,6 +176,7 @@ enum { WAN_COPY_LEARNING = 0, WAN_COPY_WAITED = 1 }; /* Waited: a change counts 
 typedef struct {
     uint32_t lane;        /* The number of the lane. */
     uint8_t state;        /* WAN_COPY_* */
+    uint8_t queue_only;   /* It holds the queued events alone. It is waited for, and is no copy that could lead. */
     uint64_t transfer;    /* Of a learner: names its image. */
     uint64_t sent, acked; /* Sequences through which changes left on the present connection, and were acknowledged. */
     uint64_t told, heard; /* What the copy was last told: `counted`, and through what listeners were told. */
@@ -225,6 +226,8 @@ typedef struct {
     wan_lock
         lock;     /* Guards all below. `role`, `epoch`, `life`, `last`, `counted` may be read without it, atomically. */
     uint8_t role; /* WAN_TAIL_* */
+    /* This member holds the queued events of the bucket alone: as a copy or learner that stores no entry. Atomic. */
+    uint8_t queue_only;
     uint32_t changed; /* A futex: changes when `counted` grows while somebody waits, and when role or life change. */
     uint32_t waiters;
     wan_shelved *first_shelved, *last_shelved; /* Waits of one era, by their sequences. Each one is above `counted`. */
@@ -325,6 +328,19 @@ void wan_tail_close(wan_tail *tail); /* Nobody waits in the tail, or uses it aft
 static inline uint8_t wan_tail_role(const wan_tail *tail, uint32_t bucket)
 {
     return __atomic_load_n(&tail->buckets[bucket].role, __ATOMIC_ACQUIRE);
+}
+
+/* A copy or learner takes no change any more: wan_tail_set_role follows. Under the bucket's lock. */
+static inline void wan_tail_end_copy(wan_tail_bucket *bucket)
+{
+    if (bucket->role == WAN_TAIL_COPY || bucket->role == WAN_TAIL_LEARNER)
+        __atomic_store_n(&bucket->role, WAN_TAIL_ABSENT, __ATOMIC_RELEASE);
+}
+
+/* Whether this member holds the queued events of a bucket alone, and no entries. */
+static inline int wan_tail_is_queue_only(const wan_tail *tail, uint32_t bucket)
+{
+    return __atomic_load_n(&tail->buckets[bucket].queue_only, __ATOMIC_RELAXED);
 }
 
 /* Where changes of the region wait for listeners. NULL: nobody listens. */
@@ -439,11 +455,12 @@ void wan_tail_begin_at(wan_tail *tail, uint32_t bucket, uint64_t sequence);
 /* What the coordinator's tables say of this member's part. A role other than PRIMARY and TAKING_OVER forgets the
  * copies; LEARNER and ABSENT forget the changes too. `transfer`: names a learner's image. */
 void wan_tail_set_role(wan_tail *tail, uint32_t bucket, uint8_t role, uint64_t life, uint64_t epoch, uint64_t transfer);
-/* What the tables say of the primary: the number of its incarnation. It comes before the role under its epoch. */
-void wan_tail_set_leader(wan_tail *tail, uint32_t bucket, uint32_t leader);
-/* Of a bucket that is led: whom it is sent to. Of `copies` only lane, state, transfer and acked count. What is known of
- * a copy that stays is kept; one that is waited for stays so. A new learner takes the stream from `counted` on.
- * WAN_NO_MEMORY: nothing changed. */
+/* What the tables say of the primary, the number of its incarnation, and of this member, whether it holds the queued
+ * events alone. It comes before the role under the primary's epoch. */
+void wan_tail_set_leader(wan_tail *tail, uint32_t bucket, uint32_t leader, int queue_only);
+/* Of a bucket that is led: whom it is sent to. Of `copies` only lane, state, transfer, acked and queue_only count. What
+ * is known of a copy that stays is kept; one that is waited for stays so. A new learner takes the stream from `counted`
+ * on. WAN_NO_MEMORY: nothing changed. */
 wan_status wan_tail_set_copies(wan_tail *tail, uint32_t bucket, const wan_tail_copy *copies, uint32_t count);
 /* Whether a primary may answer a read without asking: every copy that it waits for has confirmed this epoch and
  * promises to adopt no other; and see `primary_until_us`. A copy may while the lease runs.

@@ -37,7 +37,7 @@ enum {
     WAN_HOLE_PARKED = 4,
     WAN_HOLE_DROPPED = 5,
     WAN_HOLE_RESTAMPED = 6,
-    WAN_HOLE_MOVED = 7 /* It is in a stream now. No log has it. */
+    WAN_HOLE_MOVED = 7 /* It is in a stream now, or was in one. No log has it. */
 };
 typedef struct {
     uint32_t partition;
@@ -314,6 +314,12 @@ typedef struct {
  * WAN_EMPTY: call again with this place. WAN_NO_MEMORY, WAN_FULL, WAN_IO, WAN_BROKEN: the rest stays where it is. */
 wan_status wan_queue_move_to_run(wan_queue *queue, const wan_stream_run *run, wan_queue_place *place, uint32_t most,
                                  uint64_t lowest[256]);
+/* Moves queued events of a stream partition into an own one, in order, and at most `most` of them. Each stays one event
+ * of the queue, and may have been sent by another member. The bucket is lost: it gives no event to the stream any more,
+ * and nobody is told that these have left it, because wan_queue_begin_anew follows. `lowest`, results and what is on
+ * its way: as for wan_queue_move_to_run. *moved grows by the events that were moved. */
+wan_status wan_queue_move_from_run(wan_queue *queue, uint32_t partition, uint32_t most, uint64_t lowest[256],
+                                   uint64_t *moved);
 /* One of so many dispatchers reads no record any more that it peeked. */
 void wan_queue_let_go(wan_queue *queue, uint32_t dispatcher, uint32_t dispatchers);
 /* From now on `tell(teller, bucket)` is called, under the queue's lock, when events leave a stream partition that other

@@ -1,6 +1,6 @@
 /* Owns how events that are queued elsewhere get into the streams of a region: from own partitions when other members
- * come to share it, and from other members whose queues are older. And the records that left the queue while a
- * dispatcher reads them. */
+ * come to share it, and from other members whose queues are older; how they get out of a stream whose bucket is lost;
+ * and the records that left the queue while a dispatcher reads them. */
 #include "store/wan_queue_inner.h"
 
 #include <string.h>
@@ -39,14 +39,12 @@ void wan_queue_let_go(wan_queue *queue, uint32_t dispatcher, uint32_t dispatcher
     if (!kept) wan_buffer_close(pinned);
 }
 
-/* Moves one event of an own partition behind the newest event of its stream. */
-static wan_status move_event(wan_queue *queue, const wan_stream_run *run, uint32_t number, uint64_t sequence)
+/* Moves one event of partition `number` behind the newest event of partition `to`. `may_be_sent`: another member may
+ * have sent it. */
+static wan_status move_event(wan_queue *queue, uint32_t number, uint64_t sequence, uint32_t to, int may_be_sent)
 {
-    wan_partition *own = &queue->partitions[number];
-    const wan_record *record = wan_queue_at(queue, own, sequence);
-    const uint64_t hash = wan_key_hash(wan_record_key(record), record->key_length, record->key_form);
-    const uint32_t to = run->first + wan_hash_bucket(hash, run->buckets);
-    const int is_on_its_way = sequence <= own->peeked;
+    const wan_partition *from = &queue->partitions[number];
+    const int is_on_its_way = sequence <= from->peeked;
     wan_reservation reservation;
     queue->blocks.may_pass_limit = 1; /* What entered the queue once is not refused now. */
     wan_status status = wan_queue_reserve_reference(queue, to, &reservation);
@@ -57,7 +55,7 @@ static wan_status move_event(wan_queue *queue, const wan_stream_run *run, uint32
         wan_queue_cancel(queue, &reservation);
         return status;
     }
-    if (is_on_its_way || sequence <= own->duplicate_through)
+    if (may_be_sent || is_on_its_way || sequence <= from->duplicate_through)
         queue->partitions[to].duplicate_through = reservation.sequence;
     if (is_on_its_way) wan_queue_pin(queue, number, sequence);
     wan_queue_make_hole(queue, number, sequence, WAN_HOLE_MOVED);
@@ -85,12 +83,31 @@ wan_status wan_queue_move_to_run(wan_queue *queue, const wan_stream_run *run, wa
             if (!most--) return WAN_EMPTY;
             const wan_record *record = wan_queue_at(queue, own, sequence);
             if (record->region == run->region) {
+                const uint64_t hash = wan_key_hash(wan_record_key(record), record->key_length, record->key_form);
+                const uint32_t to = run->first + wan_hash_bucket(hash, run->buckets);
                 note_stamp(lowest, record);
-                wan_status status = move_event(queue, run, place->partition, sequence);
+                wan_status status = move_event(queue, place->partition, sequence, to, 0);
                 if (status != WAN_OK) return status;
             }
             place->sequence = sequence;
         }
+    }
+    return WAN_OK;
+}
+
+wan_status wan_queue_move_from_run(wan_queue *queue, uint32_t number, uint32_t most, uint64_t lowest[256],
+                                   uint64_t *moved)
+{
+    const wan_partition *stream = &queue->partitions[number];
+    const uint32_t to = stream->bucket % queue->own_count;
+    if (queue->broken) return wan_refuse_broken(queue->broken);
+    for (uint64_t sequence = stream->removed;
+         (sequence = wan_queue_next_live(stream, sequence + 1, stream->appended));) {
+        if (!most--) return WAN_EMPTY;
+        note_stamp(lowest, wan_queue_at(queue, stream, sequence));
+        wan_status status = move_event(queue, number, sequence, to, 1);
+        if (status != WAN_OK) return status;
+        ++*moved;
     }
     return WAN_OK;
 }

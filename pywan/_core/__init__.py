@@ -61,6 +61,7 @@ from pywan._core.region.region import RegionCore, RegionFace, _Nothing, core_of_
 from pywan._core.region.region_changes import Condition, CopyRead, RegionCalls
 from pywan._core.region.tail import (
     COPY_LEARNING,
+    COPY_QUEUE_ONLY,
     COPY_WAITED,
     TAIL_ABSENT,
     TAIL_COPY,

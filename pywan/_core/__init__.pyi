@@ -45,6 +45,7 @@ TAIL_PRIMARY: int
 TAIL_LANES_MAX: int
 COPY_LEARNING: int
 COPY_WAITED: int
+COPY_QUEUE_ONLY: int  # Added to these: it holds the queued events alone.
 PROMISE_KEPT_US: int  # For so long a member keeps a promise that it gave to a primary.
 FAILED_NO_MEMORY: int
 FAILED_OTHER: int
@@ -345,11 +346,25 @@ class Tail:
         member's, which counts what the tail holds."""
     def behind(self) -> dict[int, int]:
         """By lane: how many bytes of changes the copy at its end has yet to acknowledge."""
-    def set_role(self, bucket: int, role: int, life: int, epoch: int, transfer: int = 0, leader: int = 0) -> None:
+    def set_role(
+        self,
+        bucket: int,
+        role: int,
+        life: int,
+        epoch: int,
+        transfer: int = 0,
+        leader: int = 0,
+        queue_only: bool = False,
+    ) -> None:
         """Sets what this member is for a bucket (TAIL_*). It adopts the epoch: older ones are refused from now on.
-        `leader`: the number of the primary's incarnation, whose lane alone brings changes; 0: it is not known."""
+        `leader`: the number of the primary's incarnation, whose lane alone brings changes; 0: it is not known.
+        `queue_only`: as a copy or learner it holds the queued events alone."""
+    def keep_events(self, bucket: int) -> tuple[int, int]:
+        """The bucket is lost, and this member is no primary of it: what its queues have of it leaves from their own
+        partitions. `set_role` follows. Returns how many events are kept, and how many are not, for want of memory."""
     def set_copies(self, bucket: int, copies: Iterable[tuple[int, int, int, int]]) -> None:
-        """Sets whom a primary sends to: (lane, COPY_*, transfer, acknowledged) for each copy."""
+        """Sets whom a primary sends to: (lane, COPY_*, transfer, acknowledged) for each copy. One that holds the queued
+        events alone has COPY_QUEUE_ONLY added. What is known of a copy that stays is kept."""
     def hear(self, by_primary: bool = False, says: bool = False) -> None:
         """From now on the changes that are made or followed here wait for listeners (`next_heard`)."""
     def set_heard_limit(self, limit_us: int) -> None:

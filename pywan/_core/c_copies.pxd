@@ -69,7 +69,7 @@ cdef extern from "copies/wan_tail.h" nogil:
         uint8_t state
         uint64_t transfer, sent, acked, told, heard
         uint32_t image_shard
-        uint8_t image_acked, caught_up, confirmed, asked, refused, queued
+        uint8_t image_acked, caught_up, confirmed, asked, refused, queued, queue_only
         uint64_t place_sequence, place, retry_us
     ctypedef struct wan_waker:
         uint32_t asleep
@@ -85,7 +85,7 @@ cdef extern from "copies/wan_tail.h" nogil:
         uint32_t is_waiting
     ctypedef struct wan_tail_bucket:
         wan_lock lock
-        uint8_t role
+        uint8_t role, queue_only
         uint32_t changed, waiters
         uint64_t era, life, epoch, last, counted, first
         wan_buffer changes
@@ -162,7 +162,9 @@ cdef extern from "copies/wan_tail.h" nogil:
     bint wan_waker_has_ready(const wan_waker *waker)
     void wan_waker_set_asleep(wan_waker *waker, uint32_t value)
     void wan_waker_end(wan_waker *waker)
-    void wan_tail_set_leader(wan_tail *tail, uint32_t bucket, uint32_t leader)
+    void wan_tail_set_leader(wan_tail *tail, uint32_t bucket, uint32_t leader, int queue_only)
+    void wan_tail_end_copy(wan_tail_bucket *bucket)
+    bint wan_tail_is_queue_only(const wan_tail *tail, uint32_t bucket)
     void wan_tail_set_role(wan_tail *tail, uint32_t bucket, uint8_t role, uint64_t life, uint64_t epoch,
                            uint64_t transfer)
     wan_status wan_tail_set_copies(wan_tail *tail, uint32_t bucket, const wan_tail_copy *copies, uint32_t count)

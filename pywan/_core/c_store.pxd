@@ -93,6 +93,9 @@ cdef extern from "store/wan_queue.h" nogil:
         uint64_t sequence
     wan_status wan_queue_move_to_run(wan_queue *queue, const wan_stream_run *run, wan_queue_place *place, uint32_t most,
                                      uint64_t *lowest)
+    wan_status wan_queue_move_from_run(wan_queue *queue, uint32_t partition, uint32_t most, uint64_t *lowest,
+                                       uint64_t *moved)
+    uint64_t wan_queue_begin_anew(wan_queue *queue, uint32_t partition, uint64_t life)
     void wan_queue_let_go(wan_queue *queue, uint32_t dispatcher, uint32_t dispatchers)
     void wan_queue_lack(wan_queue *queue, uint32_t partition, uint64_t through)
     wan_status wan_queue_reach_back(wan_queue *queue, uint32_t partition, uint64_t after)

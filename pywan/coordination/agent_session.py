@@ -376,7 +376,7 @@ class AgentSession:
         counts: Counter[str] = Counter()
         for key, bucket in list(self.tables.buckets.items()):
             attributes = self.tables.regions.get(key.region)
-            if bucket.in_sync == (self.me,) and attributes is not None and attributes.shared:
+            if bucket.copies == (self.me,) and attributes is not None and attributes.shared:
                 counts[key.region] += 1
         return dict(counts)
 

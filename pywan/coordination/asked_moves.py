@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 from collections import Counter
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
 from pywan.config.attributes import MAX_BUCKETS
@@ -147,15 +147,15 @@ class AskedMoves:
         if request.what is MoveOf.PRIMARY:
             return _Move(request, to, None, now_us)
         if request.source:
-            source = next((each for each in bucket.in_sync if each.name == request.source), None)
+            source = next((each for each in bucket.copies if each.name == request.source), None)
         else:
-            spare = [each for each in bucket.in_sync if each not in (bucket.primary, to)] or [bucket.primary]
+            spare = [each for each in bucket.copies if each not in (bucket.primary, to)] or [bucket.primary]
             source = choose_to_drop(self._site.loads[root.region], spare, Counter())
-        if source is None and to in bucket.in_sync:
+        if source is None and to in bucket.copies:
             return MoveAnswer(is_done=True)
         if source is None:
             return MoveAnswer(problem=f"member {request.source} has no whole copy of bucket {root}")
-        if to in bucket.in_sync:
+        if to in bucket.copies:
             return MoveAnswer(problem=f"member {to.name} has a copy of bucket {root} already")
         return _Move(request, to, source, now_us)
 
@@ -170,7 +170,7 @@ class AskedMoves:
             move.answer = MoveAnswer(problem=words)
         elif move.source is None:
             self._move_primary(keys, move, now_us)
-        elif all(move.to in self._site.buckets[key].in_sync for key in keys):
+        elif all(move.to in self._site.buckets[key].copies for key in keys):
             self._take_out(keys, move, move.source, now_us)
         else:
             for key in keys:
@@ -179,7 +179,7 @@ class AskedMoves:
     def _move_primary(self, keys: list[BucketKey], move: _Move, now_us: int) -> None:
         for key in keys:
             bucket = self._site.buckets[key]
-            if move.to not in bucket.holders:
+            if move.to not in bucket.copies_to_be:
                 move.answer = MoveAnswer(problem=f"member {move.to.name} has no copy of bucket {key}")
                 return
         self._lead(keys, move.to, now_us)
@@ -188,27 +188,26 @@ class AskedMoves:
 
     def _begin_copy(self, key: BucketKey, to: Incarnation) -> None:
         bucket = self._site.buckets[key]
-        if to in bucket.named or not self._handovers.is_at_rest(key):
+        if to in bucket.copies_to_be or not self._handovers.is_at_rest(key):
             return
         if self._recovery.images_left(key.region, to) > 0:
-            fresh = Learner(to, self._site.number + 1)
-            self._site.set_bucket(key, replace(bucket, learners=(fresh,)))
+            self._site.set_bucket(key, bucket.with_learner(Learner(to, self._site.number + 1)))
 
     def _take_out(self, keys: list[BucketKey], move: _Move, source: Incarnation, now_us: int) -> None:
         """The new copies have all. What the old ones lead is handed over first."""
         self._lead([key for key in keys if self._site.buckets[key].primary == source], move.to, now_us)
         for key in keys:
             bucket = self._site.buckets[key]
-            if source in bucket.in_sync and bucket.primary != source and self._handovers.is_at_rest(key):
+            if source in bucket.copies and bucket.primary != source and self._handovers.is_at_rest(key):
                 self._succession.lose_copy(key, bucket, source, now_us)
-        if all(source not in self._site.buckets[key].named and key not in self._handovers for key in keys):
+        if all(source not in self._site.buckets[key].content and key not in self._handovers for key in keys):
             move.answer = MoveAnswer(is_done=True)
 
     def _lead(self, keys: list[BucketKey], to: Incarnation, now_us: int) -> None:
         """Hands the buckets over as soon as nothing else happens to them. A learner that may lead then waits."""
         for key in keys:
             bucket = self._site.buckets[key]
-            if bucket.primary != to and to in bucket.in_sync and self._handovers.is_at_rest(key):
+            if bucket.primary != to and to in bucket.copies and self._handovers.is_at_rest(key):
                 self._handovers.begin(key, bucket, [to], now_us)
 
     # --- which buckets move together ---

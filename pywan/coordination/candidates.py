@@ -5,7 +5,7 @@ from __future__ import annotations
 from pywan.coordination.decisions import Decisions
 from pywan.coordination.leavers import Leavers
 from pywan.coordination.liveness import Liveness
-from pywan.coordination.tables import Bucket, BucketKey, Incarnation, RegionAttributes
+from pywan.coordination.tables import ROLE_PREFIX, Bucket, BucketKey, Incarnation, RegionAttributes, is_role, is_serial
 
 
 class Candidates:
@@ -22,6 +22,25 @@ class Candidates:
         hosts = self._site.hosts(region)
         return {member: weight for member, weight in sorted(hosts.items()) if weight and self.is_usable(member)}
 
+    def running(self, region: str) -> set[Incarnation]:
+        """Returns the members that have the region and run a serial sender of it."""
+        attributes = self._site.regions.get(region)
+        if attributes is None or is_role(region) or not attributes.senders:
+            return set()
+        roles = [f"{ROLE_PREFIX}{id}" for id in attributes.senders.split(",")]
+        if not all(each in self._site.regions for each in roles):  # Too many for their ids to be told (`ids_of`).
+            roles = list(filter(is_role, self._site.regions)) if "senders, " in attributes.senders else roles
+        found: set[Incarnation] = set()
+        for role in roles:
+            told = self._site.regions.get(role)
+            if told is not None and is_serial(told.senders):
+                found.update(each for each, weight in self._site.hosts(role).items() if weight)
+        return found & self._site.hosts(region).keys()
+
+    def queueing(self, region: str) -> set[Incarnation]:
+        """Returns those of them that can take queued events."""
+        return set(filter(self.is_usable, self.running(region)))
+
     def beside(
         self, key: BucketKey, attributes: RegionAttributes, *, learners: bool = False
     ) -> tuple[Incarnation, ...]:
@@ -33,8 +52,8 @@ class Candidates:
         bucket = self._site.buckets.get(BucketKey(parent, key.number)) if parent in self._site.regions else None
         if bucket is None or bucket.primary is None:
             return ()
-        others = (each for each in bucket.in_sync if each != bucket.primary)
-        return (bucket.primary, *others, *(bucket.learning if learners else ()))
+        copies = bucket.copies_to_be if learners else bucket.copies
+        return (bucket.primary, *(each for each in copies if each != bucket.primary))
 
     def held_by(self, member: Incarnation) -> list[tuple[BucketKey, Bucket]]:
         """As `Decisions.held_by`. A bucket comes after the one with which it is colocated, and follows it."""

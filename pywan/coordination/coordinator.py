@@ -26,6 +26,7 @@ from pywan.coordination.messages import MayLeave, Refused, Tables
 from pywan.coordination.moves import Moves
 from pywan.coordination.outbox import Outbox
 from pywan.coordination.primaries import Primaries
+from pywan.coordination.queue_holders import QueueHolders
 from pywan.coordination.recovery import Recovery
 from pywan.coordination.regions import Regions
 from pywan.coordination.reports import Reports
@@ -87,11 +88,12 @@ class Coordinator:
         self._admission = Admission(site, liveness, reports)
         self._telling = telling = Telling(site, reports, outbox, name)
         self._leavers = leavers = Leavers(site, liveness, outbox)
-        candidates = Candidates(site, liveness, leavers)
+        self.candidates = candidates = Candidates(site, liveness, leavers)
         self._recovery = recovery = Recovery(site, liveness, reports, candidates, first_us=first_us)
         self._lives = lives = Lives(site, liveness, reports, telling, candidates, recovery)
+        self._queues = queues = QueueHolders(site, liveness, reports, candidates, recovery)
         self._succession = succession = Succession(
-            site, silence, liveness, reports, telling, candidates, recovery, lives
+            site, silence, liveness, reports, telling, candidates, recovery, lives, queues
         )
         self._primaries = Primaries(site, silence, liveness, reports, candidates, recovery, succession)
         self._regions = Regions(site, liveness, reports, telling, recovery, lives, succession, outbox)
@@ -405,6 +407,7 @@ class Coordinator:
         self._regions.let_in(now_us)
         if not self.silence.is_on and not self._leavers.site_ends:
             self._recovery.tick(now_us)
+        self._queues.tick(now_us)
         self._goes_on_us = now_us
 
     def _replace_those_not_there(self, now_us: int) -> None:
@@ -421,6 +424,7 @@ class Coordinator:
         due = [*self._lives.times_us()]
         if not is_silent and not self._leavers.site_ends:
             due += self._recovery.times_us()
+        due += self._queues.times_us()
         if UNTIMED in due:
             self._due_us = None
             return UNTIMED
@@ -462,6 +466,8 @@ class Coordinator:
             for key, reported in self.reports.take_complete():
                 self._succession.decide_anew(key, reported)
             self._lives.settle()
+            if not self._leavers.site_ends:
+                self._queues.settle()
         self._telling.tell_all()
         self._lives.say_lost(self._outbox, site_ends=self._leavers.site_ends)
         actions = self._outbox.take()

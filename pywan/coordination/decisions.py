@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Container, Hashable, Iterable
+from dataclasses import replace
 
 from pywan.coordination.actions import Store
 from pywan.coordination.messages import Tables
@@ -22,6 +23,7 @@ from pywan.coordination.tables import (
     Incarnation,
     MemberProfile,
     RegionAttributes,
+    is_role,
 )
 from pywan.errors import IllegalStateError
 
@@ -67,6 +69,8 @@ class Decisions:
         self._partners: defaultdict[Incarnation, Counter[Incarnation]] = defaultdict(Counter)
         self._touched: dict[BucketKey, None] = {}  # Buckets about which something was decided since they were taken.
         self._newly_hosted: dict[str, None] = {}  # Regions that a member can store newly, since they were taken.
+        # Buckets of regions with senders whose queue holders may be others now, since they were taken.
+        self._queues_to_see: set[BucketKey] = set()
         self._placed: Bucket | None = None  # The newest decision about a bucket.
         self._last = _LastDecisions()
         self._draw_step = draw_step
@@ -127,7 +131,7 @@ class Decisions:
         return decision == NO_DECISION or decision.number <= self.runs.get(decision.run, -1)
 
     def held_by(self, member: Incarnation) -> list[tuple[BucketKey, Bucket]]:
-        """The buckets of which the member has a copy or makes one."""
+        """The buckets of which the member has a copy, or only the queued events, or makes one of these."""
         return [(key, bucket) for key, bucket in self.naming(member) if member in bucket.holders]
 
     def naming(self, member: Incarnation) -> list[tuple[BucketKey, Bucket]]:
@@ -164,6 +168,20 @@ class Decisions:
         self._newly_hosted.clear()
         return regions
 
+    def take_queues_to_see(self) -> set[BucketKey]:
+        """The buckets whose queue holders may be others since the last call."""
+        keys, self._queues_to_see = self._queues_to_see, set()
+        return keys
+
+    def look_at_queues(self, region: str) -> None:
+        """The queue holders of a region may be others now. Of a region that stands for a sender: those of all regions
+        whose events it may send."""
+        fed = self.regions if is_role(region) else [region]
+        for each in fed:
+            attributes = self.regions.get(each)
+            if attributes is not None and not is_role(each) and (is_role(region) or attributes.senders):
+                self._queues_to_see.update(self.of_region.get(each, ()))
+
     def hosts(self, region: str) -> dict[Incarnation, int]:
         """The members that have the region, each with its weight; 0: it is an accessor."""
         return self._hosts.get(region, {})
@@ -198,6 +216,8 @@ class Decisions:
 
     def set_bucket(self, key: BucketKey, bucket: Bucket | None) -> None:
         self._decide(key, is_gone=bucket is None)
+        if bucket is not None and not bucket.named.issuperset(bucket.queue_only):
+            bucket = replace(bucket, queue_only=tuple(each for each in bucket.queue_only if each in bucket.named))
         self._place(key, bucket)
 
     def _decide(self, key: Hashable, *, is_gone: bool = False) -> None:
@@ -230,6 +250,8 @@ class Decisions:
             if region in self.regions and not self._hosts[region]:
                 self.unhosted[region] = None
             self._forget_region(region)
+        for region, _ in hosted ^ hosting:
+            self.look_at_queues(region)
 
     def _place_region(self, region: str, attributes: RegionAttributes | None) -> None:
         before = self.regions.pop(region, None)
@@ -245,6 +267,8 @@ class Decisions:
             self.bucket_total += attributes.total_num_buckets
             if not self._hosts.get(region):
                 self.unhosted[region] = None
+            if before is None or before.senders != attributes.senders:
+                self.look_at_queues(region)
             return
         self.unhosted.pop(region, None)
         self._forget_region(region)
@@ -291,7 +315,9 @@ class Decisions:
             for member in {*bucket.in_sync, *bucket.unfenced}:
                 self._unfinished_of[member][key] = None
         attributes = self.regions.get(key.region)
-        if attributes is not None and len(bucket.in_sync) > attributes.copies_wanted(len(bucket.in_sync)):
+        if attributes is not None and attributes.senders and not is_role(key.region):
+            self._queues_to_see.add(key)
+        if attributes is not None and len(bucket.copies) > attributes.copies_wanted(len(bucket.copies)):
             self.crowded.add(key)
 
     def _count_partners(self, bucket: Bucket, by: int) -> None:

@@ -126,6 +126,7 @@ def plain_bucket(bucket: Bucket) -> list[Any]:
         [plain_incarnation(each) for each in bucket.leaving],
         [[plain_incarnation(each.member), each.transfer] for each in bucket.learners],
         [plain_incarnation(each) for each in bucket.unfenced],
+        [plain_incarnation(each) for each in bucket.queue_only],
     ]
 
 

@@ -58,9 +58,9 @@ class Lives:
     def is_over(self, region: str, bucket: Bucket, now_us: int) -> bool:
         """Whether nobody can acknowledge anything of the bucket any more, so that it may begin anew, empty.
 
-        Everybody who may hold its newest content is proved to be gone. Or all of them were silent for the region's
+        Everybody who may hold its newest entries is proved to be gone. Or all of them were silent for the region's
         silence-limit and a margin: then they have stopped to answer, each by its own clock. One that does not know that
-        others may have the region does not stop.
+        others may have the region does not stop. Whoever has the queued events alone holds up nothing.
         """
         attributes = self._site.regions.get(region)
         limit_us = -1 if attributes is None else attributes.silence_limit_ms * 1000
@@ -72,7 +72,7 @@ class Lives:
             may_end = limit_us >= 0 and self._liveness.is_expired(member) and self._telling.is_aware(region, member)
             return may_end and limit_us + margin_us <= self._liveness.silent_us(member, now_us)
 
-        return all(is_over(each) for each in {*bucket.in_sync, *bucket.leaving, *bucket.unfenced})
+        return all(is_over(each) for each in bucket.content)
 
     def lose_bucket(self, key: BucketKey, bucket: Bucket) -> None:
         """Nobody has the bucket any more. It begins anew, empty, when a member can store it (`settle`). Where others
@@ -84,7 +84,16 @@ class Lives:
             self._anew_at[key.region] = UNTIMED
         self._site.set_bucket(
             key,
-            replace(bucket, primary=None, in_sync=(), leaving=(), learners=(), unfenced=(), version=bucket.version + 1),
+            replace(
+                bucket,
+                primary=None,
+                in_sync=(),
+                leaving=(),
+                learners=(),
+                unfenced=(),
+                queue_only=(),
+                version=bucket.version + 1,
+            ),
         )
         self._unsettled.add(key.region)
 
@@ -153,7 +162,10 @@ class Lives:
             copies = choose_copies(load, weights, attributes.copies_wanted(len(weights)))
             primary = choose_primary(load, copies)
         version = before.version + 1 if before else 1
-        self._site.set_bucket(key, Bucket(begins, begins.word, 0, version, primary, tuple(copies)))
+        # Nothing is queued yet, so nobody has to learn that.
+        queues = tuple(sorted(self._candidates.queueing(key.region) - {*copies}))
+        begun = Bucket(begins, begins.word, 0, version, primary, (*copies, *queues), queue_only=queues)
+        self._site.set_bucket(key, begun)
 
     def _make_beside(self, key: BucketKey, attributes: RegionAttributes, begins: Epoch) -> None:
         """Makes the bucket with which this one is colocated, if nobody has it."""

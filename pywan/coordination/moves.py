@@ -9,7 +9,6 @@ the work in the tables, and hears again who leaves (docs/decisions/0067).
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 
 from pywan.coordination.asked_moves import AskedMoves, MoveAnswer, MoveRequest
 from pywan.coordination.candidates import Candidates
@@ -205,19 +204,20 @@ class Moves:
         lost: Counter[str],
     ) -> None:
         """Hands the bucket over to another copy. If there is none, one is made; if nobody can store it, it is lost."""
-        others = [each for each in bucket.in_sync if each != member and self._liveness.is_there(each)]
+        others = [each for each in bucket.copies if each != member and self._liveness.is_there(each)]
         others = [each for each in others if not self._leavers.is_leaving(each)] or others
         if others:
             self._handovers.begin(key, bucket, others, now_us)
             needed[key.region, _name_of(self._site.buckets[key].primary)] += 1
             return
-        learning = [each for each in bucket.learning if self._liveness.is_there(each)]
+        learning = [each for each in bucket.with_entries(bucket.learning) if self._liveness.is_there(each)]
         if not learning and not self._is_stored_by_others(key.region, member):
             lost[key.region] += 1
             return
         if not learning:
             self._recovery.add_learners(key, attributes, 1, self._candidates.storing(key.region))
-            learning = list(self._site.buckets[key].learning)
+            bucket = self._site.buckets[key]
+            learning = list(bucket.with_entries(bucket.learning))
         needed[key.region, _name_of(learning[0] if learning else None)] += 1
 
     def _is_stored_by_others(self, region: str, member: Incarnation) -> bool:
@@ -279,10 +279,9 @@ class Moves:
             if copies[most] - copies[least] < 2 or self._recovery.images_left(region, least) <= 0:
                 break
             bucket = self._site.buckets[key]
-            may_lose = most in bucket.in_sync and (wanted == 1 or bucket.primary != most)
-            if may_lose and least not in bucket.named and self._may_be_moved(key):
-                fresh = Learner(least, self._site.number + 1)
-                self._site.set_bucket(key, replace(bucket, learners=(fresh,)))
+            may_lose = most in bucket.copies and (wanted == 1 or bucket.primary != most)
+            if may_lose and least not in bucket.copies and self._may_be_moved(key):
+                self._site.set_bucket(key, bucket.with_learner(Learner(least, self._site.number + 1)))
                 copies[most] -= 1
                 copies[least] += 1
                 is_even = False
@@ -293,7 +292,7 @@ class Moves:
         bucket, primaries = self._site.buckets[key], self._site.loads[key.region].primaries
         if bucket.primary is None:
             return None
-        to = min((each for each in bucket.in_sync if each in storing), key=lambda each: (primaries[each], each))
+        to = min((each for each in bucket.copies if each in storing), key=lambda each: (primaries[each], each))
         if primaries[bucket.primary] - primaries[to] < 2:
             return None  # It would come back.
         return to if all(self._may_hand_over(child, to) for child in self._colocated_with(key)) else None
@@ -306,7 +305,7 @@ class Moves:
         return parent.primary if parent is not None and parent.primary != bucket.primary else None
 
     def _may_hand_over(self, key: BucketKey, to: Incarnation) -> bool:
-        return to in self._site.buckets[key].in_sync and self._may_be_moved(key)
+        return to in self._site.buckets[key].copies and self._may_be_moved(key)
 
     def _may_be_moved(self, key: BucketKey) -> bool:
         return self._handovers.is_at_rest(key) and key not in self._asked
@@ -340,7 +339,7 @@ class Moves:
             return
         delay_us = max(self._site.regions[key.region].recovery_delay_ms * 1000, self._liveness.member_timeout_us)
         if self._crowded_until.setdefault(key, now_us + delay_us) <= now_us:
-            beside = Counter(each for other in self._beside(key) for each in self._site.buckets[other].in_sync)
+            beside = Counter(each for other in self._beside(key) for each in self._site.buckets[other].copies)
             copy = choose_to_drop(self._site.loads[key.region], spare, beside)
             self._succession.lose_copy(key, self._site.buckets[key], copy, now_us)
 
@@ -348,7 +347,7 @@ class Moves:
         """The copies of which one can go. Only those count that can take changes, of members that were heard a moment
         ago, and a bucket that is at rest."""
         bucket, recent_us = self._site.buckets[key], self._liveness.member_timeout_us // 2
-        heard = (each for each in bucket.in_sync if self._liveness.silent_us(each, now_us) < recent_us)
+        heard = (each for each in bucket.copies if self._liveness.silent_us(each, now_us) < recent_us)
         whole = [each for each in heard if each in storing]
         is_moving = bucket.learners or key in self._site.unfinished or key in self._handovers or key in self._asked
         if is_moving or key in self._reports.undecided or bucket.primary not in whole:

@@ -13,7 +13,7 @@ class Load:
     """How many copies and primaries of one region each member has. It is kept up to date by its owner."""
 
     def __init__(self) -> None:
-        self.copies: Counter[Incarnation] = Counter()
+        self.copies: Counter[Incarnation] = Counter()  # Those included that are being made.
         self.primaries: Counter[Incarnation] = Counter()
         self.learning: Counter[Incarnation] = Counter()
         self.named: Counter[Incarnation] = Counter()  # Buckets that may depend on the member in any way.
@@ -25,21 +25,21 @@ class Load:
 
     def add(self, key: BucketKey, bucket: Bucket) -> None:
         self._count(bucket, 1)
-        self.by_holders[len(bucket.holders)][key] = None
+        self.by_holders[len(bucket.copies_to_be)][key] = None
 
     def remove(self, key: BucketKey, bucket: Bucket) -> None:
         self._count(bucket, -1)
-        del self.by_holders[len(bucket.holders)][key]
+        del self.by_holders[len(bucket.copies_to_be)][key]
 
     def _count(self, bucket: Bucket, by: int) -> None:
-        for holder in bucket.holders:
-            add_to(self.copies, holder, by)
+        for copy in bucket.copies_to_be:
+            add_to(self.copies, copy, by)
         for learner in bucket.learning:
             add_to(self.learning, learner, by)
             self.learners += by
         for member in bucket.named:
             add_to(self.named, member, by)
-        self.whole[len(bucket.in_sync)] += by
+        self.whole[len(bucket.copies)] += by
         if bucket.primary is not None:
             add_to(self.primaries, bucket.primary, by)
             self.led += by

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 
 from pywan.coordination.candidates import Candidates
 from pywan.coordination.decisions import Decisions
@@ -83,9 +82,9 @@ class Recovery:
             bucket = self._site.buckets[key]
             if bucket.primary is None or key in self._reports.undecided:
                 continue
-            missing = wanted - sum(each in weights for each in bucket.holders)
+            missing = wanted - sum(each in weights for each in bucket.copies_to_be)
             if missing > 0:
-                others = weights.keys() - {*bucket.holders, *bucket.leaving}
+                others = weights.keys() - {*bucket.copies_to_be, *bucket.leaving}
                 added = self.add_learners(key, attributes, missing, weights)
                 again = again or added < min(missing, len(others)) or bool(bucket.leaving)
         if again or self._site.loads[region].learners:
@@ -118,7 +117,7 @@ class Recovery:
         `weights`: as `Candidates.storing` has them.
         """
         bucket, load = self._site.buckets[key], self._site.loads[key.region]
-        held = {*bucket.holders, *bucket.leaving}
+        held = {*bucket.copies_to_be, *bucket.leaving}
         free = {
             each: weight
             for each, weight in weights.items()
@@ -128,6 +127,8 @@ class Recovery:
         rest = {each: weight for each, weight in free.items() if each not in beside}
         chosen = [*beside, *choose_copies(load, rest, count - len(beside))]
         if chosen:
-            fresh = tuple(Learner(each, self._site.number + 1) for each in chosen)
-            self._site.set_bucket(key, replace(bucket, learners=(*bucket.learners, *fresh)))
+            transfer = self._site.number + 1
+            for each in chosen:
+                bucket = bucket.with_learner(Learner(each, transfer))
+            self._site.set_bucket(key, bucket)
         return len(chosen)

@@ -182,6 +182,7 @@ class Regions:
     def come_back(self, me: Incarnation, now_us: int) -> None:
         """A member with regions is heard that was not here, or was taken for down. It gets copies again."""
         for region, weight in self._site.members[me].hosting:
+            self._site.look_at_queues(region)
             if weight:
                 self._lives.look_at(region)
                 self._recovery.come_back(region, now_us)
@@ -263,7 +264,7 @@ class Regions:
                 continue
             self._succession.lose_copy(key, bucket, me, now_us)
             after = self._site.buckets[key]
-            if after.named - {*after.learning} == {me} and key not in self._reports.undecided:
+            if after.content == {me} and key not in self._reports.undecided:
                 self._lives.lose_bucket(key, after)
         self._lives.look_at(region)
 

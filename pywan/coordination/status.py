@@ -55,7 +55,7 @@ def waiting_regions(site: Decisions, liveness: Liveness) -> dict[str, dict[str, 
         if bucket.primary is None or liveness.is_expired(bucket.primary):
             told = found.setdefault(key.region, {"buckets": 0, "waits_for": set()})
             told["buckets"] += 1
-            told["waits_for"].update(each.name for each in (*bucket.in_sync, *bucket.leaving, *bucket.unfenced))
+            told["waits_for"].update(each.name for each in bucket.content)
     return {region: {**told, "waits_for": sorted(told["waits_for"])} for region, told in sorted(found.items())}
 
 
@@ -107,7 +107,7 @@ def status_of_members(
             "lease_us": max((liveness.lease_until_us(each) or 0) - now_us, 0),
             "regions": [region for region, _ in profile.hosting if not is_role(region)],
             "primaries": primaries[each],
-            "copies": len(site.held_by(each)),
+            "copies": sum(each in bucket.copies_to_be for _, bucket in site.held_by(each)),
             "waited_for": waiting[each],
         }
         for each, profile in sorted(site.members.items())

@@ -10,6 +10,7 @@ from pywan.coordination.decisions import Decisions
 from pywan.coordination.liveness import Liveness
 from pywan.coordination.lives import Lives
 from pywan.coordination.placement import choose_primary
+from pywan.coordination.queue_holders import QueueHolders
 from pywan.coordination.recovery import Recovery
 from pywan.coordination.reports import Reports
 from pywan.coordination.silence import Silence
@@ -31,7 +32,9 @@ class Succession:
         candidates: Candidates,
         recovery: Recovery,
         lives: Lives,
+        queues: QueueHolders,
     ) -> None:
+        self._queues = queues
         self._site, self._silence, self._liveness, self._reports = site, silence, liveness, reports
         self._telling, self._candidates, self._recovery, self._lives = telling, candidates, recovery, lives
         # Members that were given up while there was silence. Their copies are lost when it is over: until then somebody
@@ -56,7 +59,8 @@ class Succession:
         else:
             primary = choose_primary(self._site.loads[key.region], candidates)
         before = (*bucket.in_sync, *bucket.leaving)
-        unfenced = before if len(before) > 1 and len(in_sync) == 1 else bucket.unfenced
+        is_sole = len(bucket.with_entries(before)) > 1 and len(bucket.with_entries(in_sync)) == 1
+        unfenced = before if is_sole else bucket.unfenced
         learners = tuple(each for each in bucket.learners if each.member not in in_sync)
         epoch = max(Epoch(self._site.run, bucket.epoch.number + 1), Epoch.of(bucket.life))
         self._site.set_bucket(
@@ -98,13 +102,16 @@ class Succession:
         theirs = {bucket.life, bucket.inherits}
         # Who leaves may lack what was acknowledged since, if the removal came into effect by a decision that was lost.
         there = tuple(each for each in bucket.in_sync if reported.get(each) in theirs)
-        there = there or tuple(each for each in bucket.leaving if reported.get(each) in theirs)
-        if not there:
+        if not bucket.with_entries(there):
+            leaving = bucket.with_entries(bucket.leaving)
+            there = (*there, *(each for each in leaving if reported.get(each) in theirs))
+        candidates = bucket.with_entries(there)
+        if not candidates:
             self._lives.lose_bucket(key, bucket)
             return
         inherits = min(reported[each] for each in there)
         bucket = replace(bucket, life=self._lives.new_life().word, inherits=inherits, learners=())
-        self.promote(key, bucket, list(there), there)
+        self.promote(key, bucket, list(candidates), there)
         if key.region in self._site.regions:  # The learners begin anew. A due recovery may have been forgotten.
             self._recovery.begin_by(key.region, UNTIMED)
 
@@ -126,7 +133,7 @@ class Succession:
         """Takes a copy out, if somebody else has everything or it never acknowledges anything again."""
         if key in self._reports.undecided:
             return
-        self._recovery.lost(key.region, copy, now_us)
+        (self._queues if copy in bucket.queue_only else self._recovery).lost(key.region, copy, now_us)
         if copy in bucket.learning:
             learners = tuple(each for each in bucket.learners if each.member != copy)
             self._site.set_bucket(key, replace(bucket, learners=learners))
@@ -154,9 +161,11 @@ class Succession:
         self, key: BucketKey, bucket: Bucket, lost: set[Incarnation], in_sync: tuple[Incarnation, ...]
     ) -> None:
         """Another one of the copies `in_sync` takes over. Nothing proves that somebody is to be taken out of them."""
-        candidates = [each for each in in_sync if each not in lost and self._candidates.is_usable(each)]
+        leaving = bucket.with_entries(bucket.leaving)
+        candidates = [each for each in bucket.with_entries(in_sync) if each not in lost]
+        candidates = list(filter(self._candidates.is_usable, candidates))
         if not candidates:
-            candidates = [each for each in bucket.leaving if each not in lost and self._candidates.is_usable(each)]
+            candidates = [each for each in leaving if each not in lost and self._candidates.is_usable(each)]
             in_sync = (*in_sync, *candidates)
         if candidates:
             self.promote(key, bucket, candidates, in_sync)
@@ -167,10 +176,11 @@ class Succession:
         A member that leaves the set still has everything: the primary waited for it, as the removal was not in effect.
         """
         stay = tuple(each for each in bucket.in_sync if each not in lost)
-        there = [each for each in stay if self._liveness.is_there(each)]
-        candidates = [each for each in stay if self._candidates.is_usable(each)] or there
+        there = [each for each in bucket.with_entries(stay) if self._liveness.is_there(each)]
+        candidates = list(filter(self._candidates.is_usable, there)) or there
         if not candidates:
-            candidates = [each for each in bucket.leaving if each not in lost and self._liveness.is_there(each)]
+            leaving = bucket.with_entries(bucket.leaving)
+            candidates = [each for each in leaving if each not in lost and self._liveness.is_there(each)]
             stay = (*stay, *candidates)
         if candidates:
             self.promote(key, bucket, candidates, stay)
@@ -197,7 +207,8 @@ class Succession:
             stored = [self._telling.has_stored(each, key) for each in bucket.in_sync]
             if bucket.leaving and all(stored):
                 bucket = replace(bucket, leaving=())
-            if any(self._telling.has_stored(each, key) for each in bucket.unfenced):
+            # What a queue holder has stored keeps nobody of the earlier set from leading again.
+            if any(self._telling.has_stored(each, key) for each in bucket.with_entries(bucket.unfenced)):
                 bucket = replace(bucket, unfenced=())
             if bucket != self._site.buckets[key]:  # An older file may still name those who left: this one is newer.
                 self._site.set_bucket(key, replace(bucket, version=bucket.version + 1))

@@ -156,6 +156,11 @@ def is_role(region: str) -> bool:
     return region.startswith(ROLE_PREFIX)
 
 
+def is_serial(words: str) -> bool:
+    """Whether a sender is serial, as its words say (pywan.member.sender_roles)."""
+    return "parallel=false" in words.split("; ")
+
+
 class Reach(enum.Enum):
     """What came of connecting to a member."""
 
@@ -215,11 +220,16 @@ class Bucket:
     leaving: Members = ()  # Out of `in_sync`, but not everybody who stays in it has stored that.
     learners: Annotated[tuple[Learner, ...], Most(MEMBERS_MAX)] = ()
     unfenced: Members = ()  # An earlier set of several, none of whom has stored a later decision yet.
+    # Those of all these that have no entries of the bucket, only its queued events (docs/decisions/0095). They are
+    # waited for like copies, and never lead.
+    queue_only: Members = ()
 
     def problem(self) -> str:
         """What contradicts the invariants, in words; "": nothing does."""
         if self.primary is not None and self.primary not in self.in_sync:
             return f"its primary, member {self.primary}, is not among the copies in sync"
+        if self.primary in self.queue_only:
+            return f"its primary, member {self.primary}, has only its queued events"
         learning = set(self.learning)
         if len(learning) < len(self.learners):
             return "a member is there twice among those that learn"
@@ -231,7 +241,7 @@ class Bucket:
     @property
     def table_bytes(self) -> int:
         """The most that it takes in the tables, beside the name of its region."""
-        named = (*self.in_sync, *self.leaving, *self.learning, *self.unfenced)
+        named = (*self.in_sync, *self.leaving, *self.learning, *self.unfenced, *self.queue_only)
         if self.primary is not None:
             named = (*named, self.primary)
         names = sum([len(name) for name, _ in named])
@@ -240,6 +250,38 @@ class Bucket:
     @property
     def holders(self) -> tuple[Incarnation, ...]:
         return self.in_sync + self.learning
+
+    @property
+    def copies(self) -> tuple[Incarnation, ...]:
+        """Those in sync that have the entries: each of them can lead."""
+        return self.with_entries(self.in_sync)
+
+    @property
+    def copies_to_be(self) -> tuple[Incarnation, ...]:
+        """The copies, and those that learn the entries."""
+        return self.with_entries(self.holders)
+
+    @property
+    def content(self) -> frozenset[Incarnation]:
+        """Everybody who may hold its newest entries."""
+        return frozenset(self.with_entries((*self.in_sync, *self.leaving, *self.unfenced)))
+
+    def with_entries(self, members: tuple[Incarnation, ...]) -> tuple[Incarnation, ...]:
+        """Those of these members that have the entries, or get them."""
+        return tuple(each for each in members if each not in self.queue_only) if self.queue_only else members
+
+    def with_learner(self, learner: Learner) -> Bucket:
+        """The bucket with a member that begins to learn it. One that has only the queued events begins with these
+        again, and is not waited for until it has all: nobody counts on it for the entries."""
+        member = learner.member
+        in_sync = tuple(each for each in self.in_sync if each != member)
+        return replace(
+            self,
+            version=self.version + (in_sync != self.in_sync),
+            in_sync=in_sync,
+            learners=(*(each for each in self.learners if each.member != member), learner),
+            queue_only=tuple(each for each in self.queue_only if each != member),
+        )
 
     @property
     def named(self) -> frozenset[Incarnation]:

@@ -6,6 +6,7 @@ A copy follows its primary, learns all that the bucket has, or takes over and le
 
 from __future__ import annotations
 
+import logging
 import struct
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -14,6 +15,8 @@ from typing import Any, NamedTuple, Protocol
 from pywan import _core
 from pywan.coordination.tables import NO_EPOCH, Bucket, BucketKey, Epoch, Incarnation, Learner
 from pywan.errors import ProtocolError, PywanError
+
+log = logging.getLogger("pywan.copies")
 
 ENTRIES_BYTES_MAX = 1 << 20  # Bytes of one answer to a question, but for a single entry that is longer.
 ASK_AGAIN_US = 100_000  # A copy that has not answered for so long is asked again.
@@ -127,6 +130,7 @@ class RegionCopies:
         self._copies = {number: _Copy(bucket.life, bucket.epoch) for number, bucket in content.items()}
         self._leads: dict[int, _Lead] = {}
         self._inactive: set[int] = set()  # The buckets in `_leads` that are not active.
+        self._kept_events = 0  # Queued events of lost buckets that are sent from here, of which the log does not say.
 
     # What the coordinator decided
 
@@ -134,6 +138,8 @@ class RegionCopies:
         """Takes a decision about a bucket. None: the bucket is no more."""
         known, copy, me = self._decisions.get(number), self._copies.get(number), self._me
         if bucket is None or me not in (*bucket.holders, *bucket.leaving):
+            if copy is not None and bucket is not None and not bucket.in_sync:
+                self._keep_events(number)  # Nobody has the bucket any more.
             self._forget(number, bucket)
             return
         if known is not None and (bucket.epoch, bucket.version) < (known.epoch, known.version):
@@ -144,6 +150,8 @@ class RegionCopies:
             copy.life = bucket.life
         restarts = transfer != 0 and copy is not None and (copy.transfer != transfer or bucket.epoch > copy.epoch)
         if copy is None or copy.life != bucket.life or restarts:
+            if copy is not None and copy.life < bucket.life and not bucket.goes_on_with(copy.life):
+                self._keep_events(number)
             self._drop_lead(number)
             self.tail.set_role(number, _core.TAIL_ABSENT, bucket.life, bucket.epoch.word)
             self._core.drop_bucket(number)
@@ -175,10 +183,21 @@ class RegionCopies:
         else:
             self._decisions[number] = bucket
 
+    def _keep_events(self, number: int) -> None:
+        """The life that the copy has is over, and all its entries are lost. What is queued of it is sent from here. A
+        primary that was given up drops it: some of its changes may count nowhere."""
+        if number in self._leads:
+            return
+        kept, lost = self.tail.keep_events(number)
+        self._kept_events += kept
+        if lost:
+            log.error("bucket %d of region %s was lost: no memory for %d of its queued events", number, self.name, lost)
+
     def _set_role(self, number: int, role: int) -> None:
         copy, primary = self._copies[number], self._decisions[number].primary
         leader = 0 if primary is None else primary.member_id
-        self.tail.set_role(number, role, copy.life, copy.epoch.word, copy.transfer, leader)
+        queue_only = self._me in self._decisions[number].queue_only
+        self.tail.set_role(number, role, copy.life, copy.epoch.word, copy.transfer, leader, queue_only)
 
     # Taking over
 
@@ -208,6 +227,9 @@ class RegionCopies:
 
     def work(self) -> bool:
         """Goes on with all takeovers. Returns whether some are not done: then the caller comes again soon."""
+        if self._kept_events:
+            kept, self._kept_events = self._kept_events, 0
+            log.warning("region %s: buckets were lost; %d queued events of them are sent from here", self.name, kept)
         if not self._inactive:
             return False
         now = self._services.now_us()
@@ -298,12 +320,18 @@ class RegionCopies:
         bucket, lead = self._decisions[number], self._leads[number]
         waited = self._others(number)
         transfers = {each.member: each.transfer for each in bucket.learners}
+        kinds = dict.fromkeys(bucket.queue_only, _core.COPY_QUEUE_ONLY)
         copies = [
-            (self._services.lane(each), _core.COPY_WAITED, transfers.get(each, 0), lead.adopted.get(each, 0))
+            (
+                self._services.lane(each),
+                _core.COPY_WAITED + kinds.get(each, 0),
+                transfers.get(each, 0),
+                lead.adopted.get(each, 0),
+            )
             for each in sorted(waited)
         ]
         copies += [
-            (self._services.lane(each.member), _core.COPY_LEARNING, each.transfer, 0)
+            (self._services.lane(each.member), _core.COPY_LEARNING + kinds.get(each.member, 0), each.transfer, 0)
             for each in bucket.learners
             if each.member not in waited
         ]
@@ -357,14 +385,17 @@ class RegionCopies:
         return {BucketKey(self.name, number): self._decisions[number] for number in self._copies}
 
     def counts(self) -> dict[str, int]:
-        """Returns how many buckets the member leads, takes over, has a copy of, and learns."""
+        """Returns how many buckets the member leads, takes over, has a copy of, and learns, and of how many it holds
+        the queued events alone."""
         active = sum(lead.is_active for lead in self._leads.values())
-        learning = sum(copy.transfer != 0 for copy in self._copies.values())
+        learning = {number for number, copy in self._copies.items() if copy.transfer}
+        queues = sum(self._me in self._decisions[number].queue_only for number in self._copies.keys() - learning)
         return {
             "primary": active,
             "taking_over": len(self._leads) - active,
-            "copies": len(self._copies) - len(self._leads) - learning,
-            "learning": learning,
+            "copies": len(self._copies) - len(self._leads) - len(learning) - queues,
+            "learning": len(learning),
+            "queues": queues,
         }
 
 

@@ -231,7 +231,10 @@ class GatewayReceiver(Described):
         """Serves one connection, from its opening to its end."""
         place = connection.place
         try:
-            hello, principal = self._receive_hello(connection)
+            first = self._gate.first_bytes(connection)
+            if not first:
+                return  # This was a port scan or a health check. There is nothing to log about it.
+            hello, principal = self._receive_hello(connection, first)
             if hello.wanted_member not in (None, self._member_id):
                 log.debug("gateway receiver: %s wants the receiver of another member", place)
                 welcome = self._welcome_message(hello, connection)
@@ -280,13 +283,12 @@ class GatewayReceiver(Described):
         if was_sender:
             self._on_change(self)
 
-    def _receive_hello(self, connection: Connection) -> tuple[gateway.SenderHello, Hashable | None]:
+    def _receive_hello(self, connection: Connection, first: bytes) -> tuple[gateway.SenderHello, Hashable | None]:
         """Returns the first message of a sender, and who it is; None: nobody is asked.
 
         AuthenticationError if it is nobody who may send. ProtocolError if the sender is of this site, or wants
         another one.
         """
-        first = self._gate.first_bytes(connection)
         connection.sock.settimeout(connection.time_left())
         hello = data.receive_message(connection.sock, gateway.SenderHello, first=first)
         principal = admit(

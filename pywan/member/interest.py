@@ -71,7 +71,7 @@ class Interest:
     def see_buckets(self, me: Incarnation, buckets: Mapping[int, Bucket | None]) -> None:
         """`buckets` are those whose decisions changed."""
         for number, bucket in buckets.items():
-            hears = bucket is not None and me in bucket.in_sync
+            hears = bucket is not None and me in bucket.copies
             misses = bucket is not None and bucket.primary is not None and not hears
             (self._heard.add if hears else self._heard.discard)(number)
             (self._unheard.add if misses else self._unheard.discard)(number)

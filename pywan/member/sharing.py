@@ -257,7 +257,7 @@ class SharedRegions:
         attributes = tables.regions.get(name)
         is_shared = attributes is not None and attributes.shared
         buckets = [bucket for key, bucket in list(tables.buckets.items()) if key.region == name]
-        holders = {each for bucket in buckets if not (is_shared and bucket.primary) for each in bucket.in_sync}
+        holders = {each for bucket in buckets if not (is_shared and bucket.primary) for each in bucket.copies}
         if holders - {self._me}:
             who = ", ".join(sorted({each.name for each in holders - {self._me}}))
             if is_shared:
@@ -745,7 +745,7 @@ class SharedRegions:
                 sizes = [
                     shared.region.bucket(number)["entries"]
                     for number, bucket in shared.buckets.items()
-                    if bucket.in_sync == (self._me,)
+                    if bucket.copies == (self._me,)
                 ]
                 if sum(sizes):
                     found[name] = sum(size > 0 for size in sizes), sum(sizes)

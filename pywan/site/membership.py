@@ -101,6 +101,7 @@ class Membership:
         self._cluster_configuration: list[dict[str, Any]] = []
         self._stopping = False
         self._avoid: dict[Address, float] = {}  # For each remote locator that failed: until when it is asked last.
+        self._silent: dict[Address, str] = {}  # For each of them: why it did not answer last.
 
     @property
     def name(self) -> str:
@@ -259,8 +260,8 @@ class Membership:
         if known:
             return list(known)
         deadline = time.monotonic() + timeout
-        wanted = {"distributed_system_id": distributed_system_id}
-        for address, reply in self._answers(self._own_locators(), deadline, "remote-locators", **wanted):
+        for address, until in _with_deadlines(self._own_locators(), deadline):
+            reply = self._ask(address, until, "remote-locators", distributed_system_id=distributed_system_id)
             if reply is None:
                 continue
             try:
@@ -334,18 +335,26 @@ class Membership:
         with self._lock:
             self._avoid = {address: until for address, until in self._avoid.items() if until > now}
             addresses.sort(key=lambda address: self._avoid.get(address, 0.0))
-        for address, reply in self._answers(addresses, deadline, op, **fields):
+        for address, until in _with_deadlines(addresses, deadline):
+            reply = self._ask(address, until, op, self._silent, **fields)
             if reply is not None:
                 yield reply
                 continue
             with self._lock:
                 self._avoid[address] = time.monotonic() + AVOID_S
 
+    def silent_locators(self, distributed_system_id: int) -> dict[Address, str]:
+        """Returns which locators of another site did not answer last, and why."""
+        with self._lock:
+            known = self._sites.get(distributed_system_id, [])
+            return {address: self._silent[address] for address in known if address in self._silent}
+
     def servers(self, timeout: float = REQUEST_TIMEOUT_S) -> list[dict[str, Any]]:
         """Returns the profiles of the site's live members. NoLocatorError if no locator answers."""
         deadline = time.monotonic() + timeout
         addresses = self._own_locators()
-        for _, reply in self._answers(addresses, deadline, "servers"):
+        for address, until in _with_deadlines(addresses, deadline):
+            reply = self._ask(address, until, "servers")
             if reply is not None:
                 return check_servers(reply)
         raise NoLocatorError(f"member {self.name}: no locator answers at {', '.join(map(str, addresses))}")
@@ -356,40 +365,26 @@ class Membership:
             links = sorted(self._links.values(), key=lambda link: not link.joined)
             return [link.address for link in links] or list(self._configured)
 
-    def _answers(
-        self, addresses: list[Address], deadline: float, op: str, **fields: Any
-    ) -> Iterator[tuple[Address, dict[str, Any] | None]]:
-        """Yields each locator and its answer; None: there is none.
-
-        In the end, AuthenticationError or NotAuthorizedError: none has answered, and one refused this member.
-        """
-        refusal, is_answered = None, False
-        for address, until in _with_deadlines(addresses, deadline):
-            reply = None
-            try:
-                reply = self._ask(address, until, op, **fields)
-            except (AuthenticationError, NotAuthorizedError) as error:
-                refusal = error
-            is_answered = is_answered or reply is not None
-            yield address, reply
-        if refusal is not None and not is_answered:
-            raise refusal
-
-    def _ask(self, address: Address, deadline: float, op: str, **fields: Any) -> dict[str, Any] | None:
-        """Returns a locator's reply. None: there is no time left, or it does not answer.
-
-        AuthenticationError, NotAuthorizedError: this member may not ask that.
-        """
+    def _ask(
+        self, address: Address, deadline: float, op: str, silent: dict[Address, str] | None = None, **fields: Any
+    ) -> dict[str, Any] | None:
+        """Returns a locator's reply. None: there is no time left, or it does not answer; `silent` says why, then."""
         left = deadline - time.monotonic()
         if left <= 0:
             return None
         try:
-            return call_once(address, op, timeout=left, way=self._way, **fields)
-        except AuthenticationError as error:
-            raise AuthenticationError(f"locator {address}: {error}") from None
-        except NotAuthorizedError as error:
-            raise NotAuthorizedError(f"locator {address}: {error}") from None
+            reply = call_once(address, op, timeout=left, way=self._way, **fields)
+            if silent:
+                with self._lock:
+                    silent.pop(address, None)
+            return reply
         except PywanError as error:
+            if silent is not None:
+                with self._lock:
+                    known = {each for addresses in self._sites.values() for each in addresses}
+                    for gone in silent.keys() - known:
+                        del silent[gone]
+                    silent[address] = str(error)
             log.debug("member %s: %s at %s: %s", self.name, op, address, error)
             return None
 

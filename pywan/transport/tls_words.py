@@ -15,7 +15,7 @@ _NOT_BELIEVED = {
     10: "it has expired; give that end a new one",
     12: "the list of revoked certificates of its authority has ended; renew ssl-revoked-certificates",
     18: "it is self-signed, and not in ssl-trusted-certificates",
-    19: "an authority of its chain is self-signed, and not in ssl-trusted-certificates",
+    19: "its authority is unknown: it is not in ssl-trusted-certificates",
     20: "its authority is unknown: it is not in ssl-trusted-certificates, or a certificate between is missing",
     21: "its authority is unknown: it is not in ssl-trusted-certificates, or a certificate between is missing",
     23: "it was revoked; give that end a new one",

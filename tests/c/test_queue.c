@@ -276,6 +276,41 @@ static void the_events_of_a_region_move_into_its_streams_and_what_is_on_its_way_
     close_queue();
 }
 
+static void the_events_of_a_lost_bucket_leave_from_an_own_partition_in_order_as_possible_duplicates(void)
+{
+    wan_record *records[8], *others[8];
+    uint64_t size, moved = 0, lowest[256], counted = 9;
+    wan_queue_place place = {0};
+    uint32_t first = 0;
+    memset(lowest, 0xff, sizeof lowest);
+    open_queue(0);
+    for (uint32_t n = 0; n < 3; n++) append_for(5, (const char *[]){"a", "b", "c"}[n]);
+    EXPECT_EQUAL(wan_queue_add_run(&queue, 5, 1, 4, NULL, &first), WAN_OK);
+    EXPECT_EQUAL(wan_queue_move_to_run(&queue, &queue.runs[0], &place, 8, lowest), WAN_OK);
+    EXPECT_EQUAL(wan_queue_feed(&queue, first, &counted, 1, 0), WAN_OK);
+    wan_queue_lead(&queue, first, 1, 1);
+    EXPECT_EQUAL(wan_queue_peek(&queue, first, 1, WAN_NO_LIMIT, 1, records, NULL, &size), 1);
+    wan_queue_lead(&queue, first, 0, 0);
+    memset(lowest, 0xff, sizeof lowest);
+    EXPECT_EQUAL(wan_queue_move_from_run(&queue, first, 2, lowest, &moved), WAN_EMPTY);
+    EXPECT_EQUAL(wan_queue_move_from_run(&queue, first, 2, lowest, &moved), WAN_OK);
+    EXPECT_EQUAL(moved, 3);
+    EXPECT_EQUAL(lowest[records[0]->origin_site], records[0]->stamp);
+    EXPECT_EQUAL(wan_queue_begin_anew(&queue, first, 2), 0);
+    EXPECT_EQUAL(queue.forgotten, 0);
+    EXPECT_EQUAL(queue.pinned.count, 1); /* The dispatcher may still read what it peeked. */
+    EXPECT_EQUAL(queue.events, 3);
+    EXPECT_EQUAL(queue.partitions[0].duplicate_through, queue.partitions[0].appended);
+    EXPECT_EQUAL(wan_partition_ready(&queue.partitions[0]), 3); /* Nobody is asked whether they count. */
+    EXPECT_EQUAL(wan_queue_peek(&queue, 0, 8, WAN_NO_LIMIT, 1, others, NULL, &size), 3);
+    for (uint32_t n = 0; n < 3; n++) EXPECT_EQUAL(*wan_record_key(others[n]), 'a' + n);
+    EXPECT(others[0] == records[0]); /* A record is not copied. */
+    EXPECT_EQUAL(wan_queue_remove(&queue, 0, queue.partitions[0].appended), 3);
+    wan_queue_let_go(&queue, 0, 1);
+    EXPECT_EQUAL(queue.bytes, 0);
+    close_queue();
+}
+
 static void a_partition_that_begins_anew_keeps_what_somebody_reads(void)
 {
     wan_record *records[8];
@@ -1145,6 +1180,8 @@ const test_case queue_tests[] = {
      an_image_fills_the_holes_before_what_the_stream_brought},
     {"the events of a region move into its streams, and what is on its way stays readable",
      the_events_of_a_region_move_into_its_streams_and_what_is_on_its_way_stays_readable},
+    {"the events of a lost bucket leave from an own partition in order, as possible duplicates",
+     the_events_of_a_lost_bucket_leave_from_an_own_partition_in_order_as_possible_duplicates},
     {"a partition that begins anew keeps what somebody reads", a_partition_that_begins_anew_keeps_what_somebody_reads},
     {"a partition that is fed later begins behind what came before",
      a_partition_that_is_fed_later_begins_behind_what_came_before},

@@ -342,6 +342,8 @@ static void a_bucket_with_too_few_copies_in_sync_takes_no_change(void)
     EXPECT(strstr(wan_detail, "bucket 1 has 1 copies in sync, and min-in-sync-copies asks for 2") != NULL);
     set_copies(&all, &(wan_tail_copy){.lane = 1, .state = WAN_COPY_LEARNING, .transfer = 4}, 1);
     EXPECT_EQUAL(wan_tail_reserve(&all.tail, BUCKET, 64, NULL, &room), WAN_TOO_FEW);
+    set_copies(&all, &(wan_tail_copy){.lane = 1, .state = WAN_COPY_WAITED, .queue_only = 1}, 1);
+    EXPECT_EQUAL(wan_tail_reserve(&all.tail, BUCKET, 64, NULL, &room), WAN_TOO_FEW);
     set_copies(&all, &(wan_tail_copy){.lane = 1, .state = WAN_COPY_WAITED}, 1);
     EXPECT_EQUAL(put(&all, 64, 1), 1);
     set_copies(&all, NULL, 0);

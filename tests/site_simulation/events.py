@@ -223,13 +223,38 @@ class Events:
             f"{site.name} has {there} of {of} in {region}, and the site {here}: they differ",
         )
         behind = [f"{site.name} has {there} of {of} in {region}, and the site {here}"] if is_behind else []
-        if is_excused or made.enable_batch_conflation:
+        if is_excused:
+            return behind or self._lost_with_copies(made, site, region, of)
+        if made.enable_batch_conflation:
             return behind
         answered = {each.arguments[-1] for each in world.history[region, of] if _has_put(each)}
         world.statistics["keys compared"] += 1
         world.statistics["answered changes that came"] += len(answered)
         never = sorted(answered - site.values[region, of], key=str)
         return [f"{site.name} never got {each} of {of} in {region}, which was answered" for each in never] or behind
+
+    def _lost_with_copies(self, made: SenderAttributes, site: RemoteSite, region: str, of: str) -> list[str]:
+        """Says which answered changes of a key never came to a remote site, though a member had them in a serial
+        sender's queue when all copies of the bucket were lost, and lives."""
+        world, missed = self.world, []
+        bucket = BucketKey(region, world.keys.bucket_of(of))
+        if made.parallel or made.enable_batch_conflation or world.statistics.get("files"):
+            return []
+        since_us = 0
+        for lost_us, holders in world.watch.losses[bucket]:
+            if holders & {each.me for each in world.members.values() if not each.is_dead}:
+                answered = {
+                    each.arguments[-1]
+                    for each in world.history[region, of]
+                    if _has_put(each) and since_us <= each.called and each.returned <= lost_us
+                }
+                world.statistics["answered changes that outlived their copies"] += len(answered)
+                missed += [
+                    f"{site.name} never got {each} of {of} in {region}, which {', '.join(map(str, holders))} held"
+                    for each in sorted(answered - site.values[region, of], key=str)
+                ]
+            since_us = lost_us
+        return missed
 
 
 def queue_conflates(sender: SimulatedSender) -> bool:

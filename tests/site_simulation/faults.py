@@ -110,14 +110,14 @@ class Faults:
     def _part(self) -> None:
         """A primary reaches one of its copies, but neither the coordinator nor the others, which take over."""
         rng = self._world.simulation.rng
-        several = [each for each in self._world.coordinator.core.site.buckets.values() if len(each.in_sync) > 2]
+        several = [each for each in self._world.coordinator.core.site.buckets.values() if len(each.copies) > 2]
         if not several:
             return
         bucket = rng.choice(several)
         primary = self._world.network.nodes.get(bucket.primary)
         if not isinstance(primary, Member) or primary.is_dead:
             return
-        kept = rng.choice([each.name for each in bucket.in_sync if each != bucket.primary])
+        kept = rng.choice([each.name for each in bucket.copies if each != bucket.primary])
         rest = [each for each in [*self._world.members, "coordinator"] if each not in (primary.name, kept)]
         self._world.network.cut |= {(primary.name, each) for each in rest} | {(each, primary.name) for each in rest}
         self._world.note(f"{primary.name} reaches {kept} and nobody else")
@@ -129,10 +129,10 @@ class Faults:
 
     def _sever(self) -> None:
         """A primary loses its one other copy, and asks to have it taken out. See `_strike`."""
-        pairs = [key for key, each in self._world.coordinator.core.site.buckets.items() if len(each.in_sync) == 2]
+        pairs = [key for key, each in self._world.coordinator.core.site.buckets.items() if len(each.copies) == 2]
         if pairs:
             self.severed = self._world.simulation.rng.choice(pairs)
-            one, other = (each.name for each in self._world.coordinator.core.site.buckets[self.severed].in_sync)
+            one, other = (each.name for each in self._world.coordinator.core.site.buckets[self.severed].copies)
             self._world.network.cut |= {(one, other), (other, one)}
             self._world.note(f"{one} and {other} are cut")
             self._world.statistics["severed pairs"] += 1
@@ -264,13 +264,13 @@ class Faults:
     def _ambush(self) -> None:
         """A primary dies in the middle of changes that some of its copies have and others have not."""
         rng = self._world.simulation.rng
-        several = [each for each in self._world.coordinator.core.site.buckets.values() if len(each.in_sync) > 1]
+        several = [each for each in self._world.coordinator.core.site.buckets.values() if len(each.copies) > 1]
         if not several:
             return
         bucket = rng.choice(several)
         assert bucket.primary is not None
         primary = self._world.network.nodes.get(bucket.primary)
-        copy = rng.choice([each for each in bucket.in_sync if each != bucket.primary])
+        copy = rng.choice([each for each in bucket.copies if each != bucket.primary])
         if not isinstance(primary, Member) or primary.is_dead:
             return
         way = (primary.name, copy.name)

@@ -59,7 +59,7 @@ class FaultsOfCoordination:
         self._network.heal()
         found = []
         for key, bucket in core.site.buckets.items():
-            some = [self._node(each) for each in bucket.in_sync]
+            some = [self._node(each) for each in bucket.copies]
             is_fit = len(some) == copies or (more and len(some) > copies)
             if is_fit and all(some) and not (bucket.leaving or bucket.unfenced):
                 found.append((key, bucket))
@@ -70,7 +70,7 @@ class FaultsOfCoordination:
         assert primary is not None
         self.is_at_work = True
         self._world.simulation.after(3 * MEMBER_TIMEOUT_US, self._over)
-        return key, primary, [node for each in bucket.in_sync if each != bucket.primary and (node := self._node(each))]
+        return key, primary, [node for each in bucket.copies if each != bucket.primary and (node := self._node(each))]
 
     def _over(self) -> None:
         self.is_at_work, self._when_told = False, None
@@ -155,7 +155,7 @@ class FaultsOfCoordination:
             bucket = self._bucket(key)
             if bucket is None or bucket.version <= before:
                 return
-            if bucket.in_sync == (primary.me,) and not bucket.leaving:
+            if bucket.copies == (primary.me,) and not bucket.leaving:
                 self._when_told = None
                 told()
 
@@ -188,7 +188,7 @@ class FaultsOfCoordination:
 
         def takes_over() -> bool:
             bucket = self._bucket(key)
-            return bucket is not None and bucket.in_sync == (copy.me,)
+            return bucket is not None and bucket.copies == (copy.me,)
 
         def until_near() -> bool:
             lease = self._world.coordinator.core.liveness.lease_until_us(primary.me) or 0
@@ -306,7 +306,7 @@ class FaultsOfCoordination:
 
         def takes_over() -> bool:
             bucket = copy.agent.tables.buckets.get(key)
-            return bucket is not None and bucket.in_sync == (copy.me,)
+            return bucket is not None and bucket.copies == (copy.me,)
 
         def alone() -> None:
             self._isolate(primary)

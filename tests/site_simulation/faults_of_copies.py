@@ -117,7 +117,7 @@ class FaultsOfCopies:
         limits = {each.name: silence_limit_ms(each) for each in self._world.regions}
 
         def may(led: Led) -> bool:
-            return led.bucket.in_sync == (led.primary.me,) and 0 <= limits[led.key.region] <= SILENCE_MAX_MS
+            return led.bucket.copies == (led.primary.me,) and 0 <= limits[led.key.region] <= SILENCE_MAX_MS
 
         led = self._find(may)
         if led is None:
@@ -142,7 +142,7 @@ class FaultsOfCopies:
 
         def may(led: Led) -> bool:
             is_filled = made[led.key.region].is_replicated or made[led.key.region].recovery_delay >= 0
-            return is_filled and len(led.bucket.in_sync) > 1 and bool(callers(led))
+            return is_filled and len(led.bucket.copies) > 1 and bool(callers(led))
 
         led = self._find(may)
         if led is None:
@@ -154,14 +154,14 @@ class FaultsOfCopies:
         world.network.held[way] = world.simulation.now_us + 10 * MEMBER_TIMEOUT_US
         self._calls(led.key, CONDITIONAL, 12, 20, caller)
         self._run(30)
-        before = [each for each in led.bucket.in_sync if each != led.primary.me]
+        before = [each for each in led.bucket.copies if each != led.primary.me]
         for each in before:
             node = world.network.nodes.get(each)
             if isinstance(node, Member):
                 world.restart(node)
         for _ in range(40):
             bucket = world.coordinator.core.site.buckets[led.key]
-            if bucket.primary == led.primary.me and len(bucket.in_sync) > 1 and not {*before} & {*bucket.holders}:
+            if bucket.primary == led.primary.me and len(bucket.copies) > 1 and not {*before} & {*bucket.holders}:
                 break
             self._run(50)
         world.end(led.primary)
@@ -176,7 +176,7 @@ class FaultsOfCopies:
     def _depose(self) -> bool:
         """A primary is cut off with changes that nobody else has, and comes back as a learner before their callers
         give up. Others have made as many changes meanwhile, under the same sequences."""
-        led = self._find(lambda led: len(led.bucket.in_sync) > 1)
+        led = self._find(lambda led: len(led.bucket.copies) > 1)
         if led is None:
             return False
         self._world.note(f"{led.primary.me} is deposed while calls wait for changes of {led.key}")
@@ -193,7 +193,7 @@ class FaultsOfCopies:
     def _starve(self) -> bool:
         """A primary serves no new connection and no question, and is cut off from the coordinator. Its lanes and calls
         go on, and others take over."""
-        led = self._find(lambda led: len(led.bucket.in_sync) > 1)
+        led = self._find(lambda led: len(led.bucket.copies) > 1)
         if led is None:
             return False
         self._world.note(f"{led.primary.me} serves nobody who comes, and leads {led.key}")
@@ -212,7 +212,7 @@ class FaultsOfCopies:
     def _promise_and_lose(self) -> bool:
         """A primary that others have long been unable to reach is cut off: they take over at once, while promises that
         they gave it run."""
-        led = self._find(lambda led: len(led.bucket.in_sync) > 1)
+        led = self._find(lambda led: len(led.bucket.copies) > 1)
         if led is None:
             return False
         self._world.note(f"{led.primary.me}, which leads {led.key}, loses copies that have promised it something")
@@ -237,7 +237,7 @@ class FaultsOfCopies:
         world = self._world
 
         def copies(led: Led) -> list[Member]:
-            nodes = [world.network.nodes.get(each) for each in led.bucket.in_sync if each != led.primary.me]
+            nodes = [world.network.nodes.get(each) for each in led.bucket.copies if each != led.primary.me]
             return [each for each in nodes if isinstance(each, Member)]
 
         led = self._find(lambda led: world.value_bytes and copies(led))
@@ -254,7 +254,7 @@ class FaultsOfCopies:
         self._run(700)
         for _ in range(20):
             bucket = world.coordinator.core.site.buckets[led.key]
-            if len(bucket.in_sync) > 1 and not bucket.learners:
+            if len(bucket.copies) > 1 and not bucket.learners:
                 break
             self._run(100)
         world.network.rates.clear()
@@ -270,7 +270,7 @@ class FaultsOfCopies:
         made = {each.name: each for each in world.regions}
 
         def copies(led: Led) -> list[Member]:
-            nodes = [world.network.nodes.get(each) for each in led.bucket.in_sync if each != led.primary.me]
+            nodes = [world.network.nodes.get(each) for each in led.bucket.copies if each != led.primary.me]
             return [each for each in nodes if isinstance(each, Member) and not each.is_dead]
 
         led = self._find(lambda led: made[led.key.region].is_replicated and len(copies(led)) > 1)

@@ -85,8 +85,8 @@ class WatchedTail(_core.Tail):
 
     watch: Callable[[int, int, int, int], object]
 
-    def set_role(self, bucket: int, role: int, life: int, epoch: int, transfer: int = 0, leader: int = 0) -> None:
-        super().set_role(bucket, role, life, epoch, transfer, leader)
+    def set_role(self, bucket: int, role: int, life: int, epoch: int, *more: Any) -> None:
+        super().set_role(bucket, role, life, epoch, *more)
         if role == _core.TAIL_PRIMARY and life:
             self.watch(bucket, life, epoch, self.last(bucket))
 

@@ -86,10 +86,10 @@ class Proofs:
             self._see_everybody_has_ended(key)
             self._removals[key].clear()
         else:
-            for gone in set(before.in_sync) - set(bucket.in_sync):
+            for gone in set(before.copies) - set(bucket.copies):
                 self._see_removal(key, before, bucket, gone)
-                self._removals[key][gone] = _Removal(bucket.epoch, bucket.version, bucket.in_sync)
-            for each in bucket.in_sync:
+                self._removals[key][gone] = _Removal(bucket.epoch, bucket.version, bucket.copies)
+            for each in bucket.copies:
                 self._removals[key].pop(each, None)
 
     def _see_ignorance(self, key: BucketKey, store: Store) -> None:
@@ -125,8 +125,8 @@ class Proofs:
     def _is_too_many(self, key: BucketKey, before: Bucket, bucket: Bucket, gone: Incarnation) -> bool:
         """Whether as many copies stay as the region wants, the primary among them, and all of these are heard."""
         heard_since_us = self._world.simulation.now_us - MEMBER_TIMEOUT_US * 21 // 20
-        heard = [each for each in bucket.in_sync if self._heard_us.get(each, -1) >= heard_since_us]
-        wanted = self._world.coordinator.core.site.regions[key.region].copies_wanted(len(before.in_sync))
+        heard = [each for each in bucket.copies if self._heard_us.get(each, -1) >= heard_since_us]
+        wanted = self._world.coordinator.core.site.regions[key.region].copies_wanted(len(before.copies))
         stays = before.epoch == bucket.epoch and before.primary == bucket.primary != gone
         return stays and len(heard) >= wanted and bucket.primary in heard
 

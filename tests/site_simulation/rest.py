@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pywan import _core
 from pywan.config.attributes import RegionAttributes
-from pywan.coordination.tables import BucketKey
+from pywan.coordination.tables import Bucket, BucketKey
 
 from .member import Member
 from .shown import contents, shown, tail_of
@@ -66,9 +66,14 @@ class Rest:
             return f"{key} is not at rest: {shown(bucket)}"
         wanted = core.site.regions[key.region].copies_wanted(len(core.site.hosts(key.region)))
         is_made_again = not attributes.is_partitioned or attributes.recovery_delay >= 0
-        if len(bucket.in_sync) > wanted or (is_made_again and len(bucket.in_sync) < wanted):
+        if len(bucket.copies) > wanted or (is_made_again and len(bucket.copies) < wanted):
             return f"{key} has not {wanted} copies: {shown(bucket)}"
-        found = set()
+        return self._unrest_of_copies(key, bucket)
+
+    def _unrest_of_copies(self, key: BucketKey, bucket: Bucket) -> str:
+        if not self._world.coordinator.core.candidates.queueing(key.region) <= {*bucket.in_sync}:
+            return f"the queued events of {key} are not at all members that run a serial sender: {shown(bucket)}"
+        found, streams = set(), set()
         for each in bucket.in_sync:
             node = self._world.network.nodes.get(each)
             tail = tail_of(node, key)
@@ -78,11 +83,13 @@ class Rest:
             role = "primary" if each == bucket.primary else "copy"
             if state["role"] != role:
                 return f"{each} is {state['role']} of {key}, and not {role}"
-            found.add((state["life"], state["epoch"], state["last"], state["counted"], *contents(region, key.number)))
-        if len(found) > 1:
-            return f"the copies of {key} differ: {sorted(found, key=str)}"
+            streams.add((state["life"], state["epoch"], state["last"], state["counted"]))
+            if each in bucket.copies:
+                found.add(contents(region, key.number))
+        if len(streams) > 1 or len(found) > 1:
+            return f"the copies of {key} differ: {sorted(streams)}, {sorted(found, key=str)}"
         for member in self._world.members.values():
             region = member.regions[key.region]
-            if member.me not in bucket.in_sync and contents(region, key.number)[0]:
+            if member.me not in bucket.copies and contents(region, key.number)[0]:
                 return f"{member.me} holds entries of {key}, and is no copy of it"
         return ""

@@ -40,6 +40,7 @@ def shown(bucket: Bucket) -> str:
         "in sync": bucket.in_sync,
         "leaving": bucket.leaving,
         "learners": bucket.learning,
+        "queues alone": bucket.queue_only,
     }
     told = ", ".join(f"{name} {'+'.join(map(str, some))}" for name, some in names.items() if some)
     return f"epoch {bucket.epoch} version {bucket.version} life {bucket.life} primary {bucket.primary}, {told}"

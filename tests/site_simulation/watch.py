@@ -52,6 +52,9 @@ class Watch:
         self._shown: defaultdict[tuple[Incarnation, str, str], list[Shown]] = defaultdict(list)  # Of keys, at copies.
         self.unchecked: set[BucketKey] = set()  # Buckets whose life says that they may have lost their end.
         self.begun_anew: set[BucketKey] = set()  # Buckets that lost all their copies, and began a new life.
+        self._queue_holders: dict[BucketKey, frozenset[Incarnation]] = {}  # Those in sync with the queued events alone.
+        # Of buckets that lost all copies: when that was, and who held the queued events alone then.
+        self.losses: defaultdict[BucketKey, list[tuple[int, frozenset[Incarnation]]]] = defaultdict(list)
         self.may_be_slow: set[str] | None = None  # Nobody gives up copies of other members. None: all may be slow.
         self.waits_at_most_us: int | None = None  # So long a member lets a call wait. None: members may be asleep.
 
@@ -66,6 +69,8 @@ class Watch:
         """Decisions as they are stored. A new life means that everything in the bucket is gone."""
         for key, bucket in store.buckets:
             if bucket is None or bucket.primary is None:
+                if bucket is not None and not bucket.in_sync:  # Its queued events leave from those who hold them alone.
+                    self._see_loss(key)
                 continue
             if key in self._world.coordinator.core.reports.undecided:
                 continue  # Members that know later decisions may yet report them.
@@ -76,7 +81,14 @@ class Watch:
             self._world.proofs.decided(key, bucket, store)
             for each in self._world.keys.buckets_of(key):
                 self._see_life(each, bucket)
-                self.holders[each] = (*bucket.in_sync, *bucket.leaving)
+                self._queue_holders[each] = frozenset({*bucket.queue_only} & {*bucket.in_sync})
+                self.holders[each] = bucket.with_entries((*bucket.in_sync, *bucket.leaving))
+
+    def _see_loss(self, key: BucketKey) -> None:
+        for each in self._world.keys.buckets_of(key):
+            self.begun_anew.add(each)
+            holders = self._queue_holders.pop(each, frozenset())
+            self.losses[each].append((self._world.simulation.now_us, holders))
 
     def _see_fork(self, key: BucketKey, generation: int) -> None:
         """Nobody who is there knows of the decisions that were lost, so others are made in their place.
@@ -177,7 +189,8 @@ class Watch:
                 )
         if not is_change:
             return
-        in_sync = 1 + sum(each["waited"] and not each["transfer"] for each in state["copies"])
+        others = [each for each in state["copies"] if not each["queue_only"]]
+        in_sync = 1 + sum(each["waited"] and not each["transfer"] for each in others)
         least = region.attributes.min_in_sync_copies
         self._world.must(  # A member that leads no more has forgotten its copies.
             in_sync >= least or state["role"] != "primary",

@@ -99,7 +99,7 @@ class ImagesUnderWrites(SiteWorld):
         way = ("m1", "m2", wire.LANE)
         self.network.held[way] = self.simulation.now_us + 3 * MEMBER_TIMEOUT_US
         copy = self.members["m2"]
-        if self._wait(lambda: not any(copy.me in each.in_sync for each in self._buckets() if each.primary != copy.me)):
+        if self._wait(lambda: not any(copy.me in each.copies for each in self._buckets() if each.primary != copy.me)):
             self.network.held.pop(way, None)
             self.statistics["copies that came back under writes"] += 1
             self._see_image(copy)
@@ -129,12 +129,12 @@ class ImagesUnderWrites(SiteWorld):
         since_us = self.simulation.now_us
         lanes = dict.fromkeys(self.members, 0)
         for key, bucket in zip(self.keys.buckets_of(BucketKey("data", -1)), self._buckets(), strict=True):
-            if learner.me not in bucket.in_sync and bucket.primary is not None:
+            if learner.me not in bucket.copies and bucket.primary is not None:
                 written = sum(self.keys.bucket_of(of) == key.number for each in self.writers for of in each.keys)
                 lanes[bucket.primary.name] += written * (self.value_bytes + ENTRY_BYTES)
         alone_us = self.alone_us = max(lanes.values()) * 1_000_000 // self.rate
         at_most_us = IMAGE_TIMES * alone_us + IMAGE_MORE_US
-        is_whole = self._wait(lambda: all(learner.me in each.in_sync for each in self._buckets()), at_most_us)
+        is_whole = self._wait(lambda: all(learner.me in each.copies for each in self._buckets()), at_most_us)
         took_us = self.simulation.now_us - since_us
         self.must(
             is_whole,

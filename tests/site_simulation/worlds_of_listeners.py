@@ -192,7 +192,7 @@ class SlowListeners(SiteWorld):
     def _see_that_it_counts(self, told: Told) -> None:
         """Every copy in sync has this change of the key, or a later one."""
         key = BucketKey(told.region, self.keys.bucket_of(told.key))
-        for each in self.coordinator.core.site.buckets[key].in_sync:
+        for each in self.coordinator.core.site.buckets[key].copies:
             node = self.network.nodes.get(each)
             if tail_of(node, key) is None:
                 continue

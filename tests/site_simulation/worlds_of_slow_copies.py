@@ -104,7 +104,7 @@ class SlowCopies(SiteWorld):
         self._call(TAKEN_OUT_US // MS)
         for key in self.keys.buckets_of(BucketKey("data", -1)):
             was, bucket = before[key], self.coordinator.core.site.buckets[key]
-            slow = [each for each in bucket.in_sync if each.name in self.slow and each in was.in_sync]
+            slow = [each for each in bucket.copies if each.name in self.slow and each in was.copies]
             self.must(  # If another one led meanwhile, the time began anew.
                 bucket.epoch != was.epoch or not {*slow} - {bucket.primary},
                 f"the lane to a copy of {key} stands still, and it is not taken out: {shown(bucket)}",

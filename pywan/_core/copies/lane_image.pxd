@@ -24,6 +24,7 @@ cdef struct lane_image:
     uint64_t next_event             # The sequence from which on. 0: its first.
     uint8_t has_events              # All queued events were copied.
     uint32_t next_shard             # Of the bucket's shards, from 0.
+    uint8_t queue_only              # The learner gets the queued events alone.
     uint8_t is_active
     uint8_t is_copied               # The content of some shards waits to be laid out. There may be nothing in them.
     uint8_t is_whole                # All shards were copied.

@@ -1,6 +1,6 @@
 # Owns what a lane sends of an image: the events that the bucket has in queues, then the content of its shards, one run
 # after the other. A run is of one moment in the stream. The stream is sent up to that moment, then the run, and then
-# the stream goes on.
+# the stream goes on. A learner that holds the queued events alone gets no shards.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 from pywan._core.c_base cimport *
@@ -41,9 +41,11 @@ cdef wan_tail_copy *learner_of(const lane_image *image, wan_tail_bucket *at, uin
 cdef bint image_begin(lane_image *image, wan_tail_bucket *at, uint32_t lane) noexcept nogil:
     """Begins the image of a bucket. False: its copy on this lane learns nothing."""
     cdef wan_tail_copy *copy
+    image.queue_only = 0
     wan_lock_take(&at.lock)
     copy = copy_of(at, lane)
     if copy != NULL:
+        image.queue_only = copy.queue_only
         image.life, image.epoch, image.transfer = at.life, at.epoch, copy.transfer
         copy = learner_of(image, at, lane)
     wan_lock_release(&at.lock)
@@ -195,6 +197,20 @@ cdef int copy_events(lane_image *image, wan_tail *tail, uint32_t lane) noexcept 
     return done
 
 
+cdef int end_without_shards(lane_image *image, wan_tail_bucket *at, uint32_t shard_count,
+                            uint32_t lane) noexcept nogil:
+    """The image of a learner without entries is whole, as `image_copy` says it."""
+    cdef wan_tail_copy *copy
+    cdef int done = 0
+    wan_lock_take(&at.lock)
+    copy = learner_of(image, at, lane)
+    if copy != NULL:
+        image.through, image.next_shard, copy.image_shard = at.last, shard_count, WAN_IMAGE_DONE
+        image.is_copied = image.is_whole = done = 1
+    wan_lock_release(&at.lock)
+    return done
+
+
 cdef int image_copy(lane_image *image, region_core *core, uint32_t lane) noexcept nogil:
     """Copies the next run of shards. 1: it waits to be laid out. 0: the copy does not learn any more. -1: no memory.
     Each entry lock is held while one shard is copied."""
@@ -210,6 +226,8 @@ cdef int image_copy(lane_image *image, region_core *core, uint32_t lane) noexcep
     if not image.has_events and wan_tail_feeds(core.tail) != NULL:
         return copy_events(image, core.tail, lane)
     image.has_events = 1
+    if image.queue_only:
+        return end_without_shards(image, at, bucket.shard_count, lane)
     while done > 0 and is_same and image.next_shard < bucket.shard_count and image.entries.used < RUN_BYTES:
         shard = &core.table.shards[bucket.first_shard + image.next_shard]
         entries, shrunk = image.entries.used, image.shrunk.used

@@ -199,7 +199,8 @@ cdef inline wan_status follow_held(region_core *region, wan_shard *shard, uint32
         if status != WAN_OK:
             follow_cancel(events)
             return status
-    if region_store_version(region, shard, entry, hash) == WAN_OUT_OF_MEMORY:
+    if (not wan_tail_is_queue_only(region.tail, bucket)
+            and region_store_version(region, shard, entry, hash) == WAN_OUT_OF_MEMORY):
         follow_cancel(events)
         wan_note(WAN_NO_MEMORY, "no memory for the changes of bucket %u", bucket)
         return WAN_NO_MEMORY
@@ -267,6 +268,8 @@ cdef inline wan_status region_follow_changes(region_core *region, uint32_t bucke
     status = follow_look(region, bucket, entries, &group)
     if status != WAN_OK:
         return status
+    if wan_tail_is_queue_only(region.tail, bucket):
+        heard = NULL            # Listeners are told where the entries are.
     group.count = entry_locks_take(&group.locks, group.count)
     status = wan_tail_follow(region.tail, bucket, life, epoch, entries.sequence, entries.entry, &room)
     if status == WAN_OK:

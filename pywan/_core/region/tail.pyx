@@ -8,14 +8,20 @@ from pywan._core.c_base cimport *
 from pywan._core.c_copies cimport *
 from pywan._core.c_record cimport wan_record, wan_record_length
 from pywan._core.c_system cimport *
-from pywan._core.queue.queue cimport gateway_queue, queue_count
+from pywan._core.c_store cimport *
+from pywan._core.queue.queue cimport gateway_queue, queue_count, wake_dispatchers
 from pywan._core.base.budget cimport MemoryBudget
 from pywan._core.base.status cimport raise_for
+
+cdef enum:
+    COPY_QUEUES = 2             # Added to the state of a copy that holds the queued events alone.
+    MOVED_TOGETHER = 4096       # So many queued events are moved at a time, under the queue's lock.
 
 TAIL_ABSENT, TAIL_LEARNER, TAIL_COPY = WAN_TAIL_ABSENT, WAN_TAIL_LEARNER, WAN_TAIL_COPY
 TAIL_TAKING_OVER, TAIL_PRIMARY = WAN_TAIL_TAKING_OVER, WAN_TAIL_PRIMARY
 TAIL_LANES_MAX = WAN_TAIL_LANES_MAX
 COPY_LEARNING, COPY_WAITED = WAN_COPY_LEARNING, WAN_COPY_WAITED
+COPY_QUEUE_ONLY = COPY_QUEUES
 
 cdef tuple OPERATIONS = ("create", "update", "destroy")     # By the outcome of a change.
 cdef tuple ROLES = ("absent", "learner", "copy", "taking over", "primary")
@@ -37,6 +43,30 @@ cdef void tail_count_events(wan_tail *tail, uint32_t bucket) noexcept nogil:
             wake = queue_count(<gateway_queue *>feeds.items[n].owner, feeds.items[n].first + bucket)
             if wake >= 0:
                 eventfd_write(wake, 1)
+    wan_lock_release(&at.lock)
+
+
+cdef void tail_keep_events(wan_tail *tail, uint32_t bucket, uint64_t *kept, uint64_t *lost) noexcept nogil:
+    """As `Tail.keep_events`. The lock of the bucket is held from the moment at which it takes no more changes until
+    its streams are empty: so no event is left behind, and nobody is told that these are settled."""
+    cdef wan_tail_bucket *at = &tail.buckets[bucket]
+    cdef wan_feeds *feeds
+    cdef gateway_queue *gateway
+    cdef wan_status status
+    cdef uint32_t n, partition
+    wan_lock_take(&at.lock)
+    feeds = wan_tail_feeds(tail)
+    wan_tail_end_copy(at)
+    for n in range(feeds.count if feeds != NULL else 0):
+        gateway, status = <gateway_queue *>feeds.items[n].owner, WAN_EMPTY
+        partition = feeds.items[n].first + bucket
+        while status == WAN_EMPTY:
+            wan_lock_take(&gateway.lock)
+            status = wan_queue_move_from_run(&gateway.queue, partition, MOVED_TOGETHER, gateway.lowest_copied, kept)
+            if status != WAN_EMPTY:
+                lost[0] += wan_queue_begin_anew(&gateway.queue, partition, at.life)
+                wake_dispatchers(gateway)
+            wan_lock_release(&gateway.lock)
     wan_lock_release(&at.lock)
 
 
@@ -89,18 +119,28 @@ cdef class Tail:
         return 0
 
     def set_role(self, uint32_t bucket, uint8_t role, uint64_t life, uint64_t epoch, uint64_t transfer=0,
-                 uint32_t leader=0):
+                 uint32_t leader=0, bint queue_only=False):
         """Sets what this member is for a bucket (TAIL_*). It adopts the epoch: older ones are refused from now on.
-        `leader`: the number of the primary's incarnation, whose lane alone brings changes; 0: it is not known."""
+        `leader`: the number of the primary's incarnation, whose lane alone brings changes; 0: it is not known.
+        `queue_only`: as a copy or learner it holds the queued events alone."""
         self.check(bucket)
         with nogil:
-            wan_tail_set_leader(&self.tail, bucket, leader)
+            wan_tail_set_leader(&self.tail, bucket, leader, queue_only)
             wan_tail_set_role(&self.tail, bucket, role, life, epoch, transfer)
         tail_count_events(&self.tail, bucket)
 
+    def keep_events(self, uint32_t bucket):
+        """The bucket is lost, and this member is no primary of it: what its queues have of it leaves from their own
+        partitions. `set_role` follows. Returns how many events are kept, and how many are not, for want of memory."""
+        self.check(bucket)
+        cdef uint64_t kept = 0, lost = 0
+        with nogil:
+            tail_keep_events(&self.tail, bucket, &kept, &lost)
+        return kept, lost
+
     def set_copies(self, uint32_t bucket, copies):
-        """Sets whom a primary sends to: (lane, COPY_*, transfer, acknowledged) for each copy. What is known of a copy
-        that stays is kept."""
+        """Sets whom a primary sends to: (lane, COPY_*, transfer, acknowledged) for each copy. One that holds the queued
+        events alone has COPY_QUEUE_ONLY added. What is known of a copy that stays is kept."""
         self.check(bucket)
         cdef uint32_t n, count = <uint32_t>len(copies)
         cdef wan_tail_copy *given = <wan_tail_copy *>calloc(count + 1, sizeof(wan_tail_copy))
@@ -110,6 +150,8 @@ cdef class Tail:
         try:
             for n in range(count):
                 given[n].lane, given[n].state, given[n].transfer, given[n].acked = copies[n]
+                given[n].queue_only = given[n].state & COPY_QUEUES
+                given[n].state &= ~<uint8_t>COPY_QUEUES
             with nogil:
                 status = wan_tail_set_copies(&self.tail, bucket, given, count)
             raise_for(status, f"the copies of bucket {bucket}")
@@ -233,7 +275,8 @@ cdef class Tail:
         for n in range(count):
             copy = copies[n]
             told.append({"lane": copy.lane, "waited": copy.state == WAN_COPY_WAITED, "transfer": copy.transfer,
-                         "sent": copy.sent, "acked": copy.acked, "confirmed": bool(copy.confirmed)})
+                         "sent": copy.sent, "acked": copy.acked, "confirmed": bool(copy.confirmed),
+                         "queue_only": bool(copy.queue_only)})
         free(copies)
         return {"role": ROLES[role], "life": life, "epoch": epoch, "transfer": transfer, "last": last,
                 "counted": counted, "bytes": waits, "answers": answers, "refused": refused,

@@ -1,5 +1,5 @@
-# Owns what a session, or a line for calls, needs of a connection: a stream of bytes, and the one over a plain socket. The
-# one over an encrypted socket is in tls_stream.
+# Owns what a session, or a line for calls, needs of a connection: a stream of bytes, and the one over a plain socket.
+# The one over an encrypted socket is in tls_stream.
 from libc.stdint cimport uint8_t, uint64_t
 from libc.string cimport memcpy
 from libc.errno cimport EAGAIN, EINTR, errno

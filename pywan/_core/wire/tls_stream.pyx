@@ -1,5 +1,5 @@
-# Owns the stream over an encrypted socket, and which stream a socket has. Python's ssl encrypts and decrypts in memory: its
-# objects need the GIL, which is taken once for each chunk of bytes. The network is never waited for with the GIL.
+# Owns the stream over an encrypted socket, and which stream a socket has. Python's ssl encrypts and decrypts in memory:
+# its objects need the GIL, which is taken once for each chunk of bytes. Nothing waits for the network with the GIL.
 from libc.stdint cimport uint8_t, uint64_t
 from libc.string cimport memcpy
 from libc.errno cimport EAGAIN, EINTR, errno

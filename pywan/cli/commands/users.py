@@ -30,6 +30,7 @@ VARIABLE = "PYWAN_SECURITY_USERS_FILE"
 def add(session: Session, values: Values) -> Result:
     file, name = _file(values), check_user_name(values["name"], "user add: --name")
     is_certificate = str(values.get("certificate", "false")).lower() == "true"
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with _changing(file):
         users = read_users(file) if file.exists() else Users.first()
         if name in users.users:
@@ -110,7 +111,6 @@ def _changing(file: Path) -> Iterator[None]:
     """Lets one command at a time change the file. The lock is a file of its own, since the other one is replaced."""
     lock = file.with_name(f".{file.name}.lock")
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
         make_private(lock)
         descriptor = os.open(lock, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:

@@ -1,0 +1,85 @@
+"""A serial sender's queued events of a region without redundant copies are held by every member that runs it, and leave
+when the only copy of their bucket is gone (docs/decisions/0095)."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pywan.testing.waiting import eventually
+from wan_site import WanMember, WanSite
+
+BUCKETS = 7
+SENDER = {"id": "ln", "remote_distributed_system_id": 2, "batch_time_interval": 20, "parallel": False}
+REGION = {"name": "data", "type": "PARTITION", "total_num_buckets": BUCKETS, "redundant_copies": 0}
+FED = {**REGION, "gateway_sender_ids": ["ln"]}
+ACCESSOR = {**FED, "local_max_memory": 0}
+
+
+def counts(each: WanMember) -> dict[str, int]:
+    return each.ask("sharing", "data")
+
+
+def wait_held(ny: WanSite) -> None:
+    """Returns when each bucket has one copy, and every other member holds its queued events."""
+
+    def is_held() -> bool:
+        told = [counts(each) for each in ny.living().values()]
+        led, held = (sum(each.get(what, 0) for each in told) for what in ("primary", "queues"))
+        others = sum(each.get(what, 0) for each in told for what in ("copies", "learning", "taking_over"))
+        return led == BUCKETS and held == BUCKETS * (len(told) - 1) and not others
+
+    eventually(is_held, what="each bucket's queued events at all members")
+
+
+@contextlib.contextmanager
+def sites(folder: Path, *members: str, accessors: tuple[str, ...] = ()) -> Iterator[tuple[WanSite, WanSite]]:
+    with (
+        WanSite(folder / "ln", 2, regions=[REGION]) as ln,
+        WanSite(folder / "ny", 1, remotes=[ln], regions=[FED]) as ny,
+    ):
+        ln.start_member("l", receiver={})
+        for name in members:
+            ny.start_member(name, senders=[SENDER], regions=[ACCESSOR if name in accessors else FED])
+        wait_held(ny)
+        yield ny, ln
+
+
+def finish(ny: WanSite, ln: WanSite, content: dict[str, Any]) -> None:
+    """All that was put comes to the remote site, and no queue keeps any of it."""
+    eventually(lambda: ln.living()["l"].ask("content", "data") == content, what="all values at the remote site")
+    eventually(
+        lambda: all(
+            each.sender("ln", "local_queue_size") == each.sender("ln", "secondary_queue_size") == 0
+            and each.ask("statistics", "ln")["event_queue_bytes"] == 0
+            for each in ny.living().values()
+        ),
+        what="empty queues at all members",
+    )
+    for each in ny.living().values():
+        assert each.ask("ledger", "ln")["balanced"]
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize(
+    ("members", "accessors"),
+    [(("a", "b"), ()), (("a", "b", "c"), ()), (("a", "b"), ("b",))],
+    ids=["2", "3", "accessor"],
+)
+def test_queued_events_of_the_only_copy_leave_when_its_member_is_killed(tmp_path, members, accessors):
+    with sites(tmp_path, *members, accessors=accessors) as (ny, ln):
+        ln.living()["l"].kill()
+        content = {}
+        for n, each in enumerate(ny.living().values()):
+            each.ask("put_many", "data", 100 * n, 100)
+            content.update({f"key {k}": f"value {k}" for k in range(100 * n, 100 * n + 100)})
+        for each in ny.living().values():
+            queued = each.sender("ln", "local_queue_size") + each.sender("ln", "secondary_queue_size")
+            assert queued == len(content)
+        ny.living()["a"].kill()
+        ln.start_member("l", receiver={})
+        finish(ny, ln, content)

@@ -1,0 +1,126 @@
+"""What the coordinator decides about members that hold the queued events of a bucket and no copy of it."""
+
+from __future__ import annotations
+
+from pywan.coordination.tables import ROLE_PREFIX, Bucket, Epoch, Incarnation, Kind, RegionAttributes
+from test_coordinator import OVER, TIMEOUT, A, B, C, Site
+
+SERIAL, PARALLEL = "parallel=false; order-policy=key", "parallel=true; order-policy=key"
+
+
+def runs(site: Site, *members: Incarnation, id: str = "s", words: str = SERIAL, weight: int = 100) -> None:
+    """The members run a sender; with a weight of 0 they have it, and it does not run there."""
+    for member in members:
+        site.core.host(member, f"{ROLE_PREFIX}{id}", RegionAttributes(Kind.PARTITION, 1, 1, senders=words), weight, 0)
+        site.act()
+
+
+def site_of(*members: Incarnation, redundant_copies: int = 0, **more) -> Site:
+    site = Site(*members, redundant_copies=redundant_copies, senders="s", **more)
+    runs(site, *members)
+    while site.learn() or site.lead():
+        pass
+    return site
+
+
+def buckets(site: Site) -> list[Bucket]:
+    return [bucket for key, bucket in sorted(site.core.site.buckets.items()) if key.region == "data"]
+
+
+def test_every_member_that_runs_a_serial_sender_is_in_the_set_and_has_a_copy_or_the_queued_events_alone():
+    for each in buckets(site_of(A, B, C)):
+        assert set(each.in_sync) == {A, B, C} and len(each.copies) == 1
+        assert set(each.queue_only) == {A, B, C} - {each.primary}
+
+
+def test_a_parallel_sender_and_one_that_the_region_does_not_name_have_no_holders_without_a_copy():
+    site = Site(A, B, redundant_copies=0, senders="s,p")
+    runs(site, A, B, id="p", words=PARALLEL)
+    runs(site, A, B, id="other")
+    assert not any(each.queue_only or each.learners for each in buckets(site))
+
+
+def test_an_accessor_that_runs_the_sender_holds_the_events_of_all_buckets():
+    site = Site(A, redundant_copies=0, senders="s")
+    site.join(B)
+    site.core.host(B, "data", site.attributes, 0, site.now)
+    site.act()
+    runs(site, A, B)
+    site.learn()
+    assert all(each.primary == A and each.in_sync == (A, B) and each.queue_only == (B,) for each in buckets(site))
+
+
+def test_a_holder_of_events_alone_learns_before_it_is_waited_for():
+    site = Site(A, B, redundant_copies=0, senders="s")
+    runs(site, A, B)
+    for each in buckets(site):
+        assert each.in_sync == (each.primary,) and {*each.learning} == {*each.queue_only} == {A, B} - {each.primary}
+
+
+def test_a_sender_that_stops_on_a_member_lets_the_primary_wait_for_it_until_the_rest_has_stored_that():
+    site = site_of(A, B)
+    led = [key for key, each in site.core.site.buckets.items() if key.region == "data" and each.primary == A]
+    site.deaf.add(A)
+    runs(site, B, weight=0)
+    assert led and all(site.bucket(key).leaving == (B,) and site.bucket(key).queue_only == (B,) for key in led)
+    site.deaf.clear()
+    site.renew(A, B)
+    site.core.renew(A, site.core.site.newest, site.now)
+    site.act()
+    assert all(site.bucket(key).named == {A} and not site.bucket(key).queue_only for key in led)
+    runs(site, B)
+    site.learn()
+    assert all(site.bucket(key).queue_only == (B,) for key in led)
+
+
+def test_events_alone_make_nobody_primary_and_keep_no_bucket_from_beginning_anew():
+    site = site_of(A, B)
+    before = {key: each for key, each in site.core.site.buckets.items() if key.region == "data" and each.primary == A}
+    site.deaf.add(A)
+    site.core.left(A, site.now)
+    site.act()
+    assert all(site.bucket(key).primary is None and not site.bucket(key).in_sync for key in before)
+    site.pass_time(OVER, B)
+    for key, was in before.items():
+        bucket = site.bucket(key)
+        assert bucket.life > was.life and not bucket.inherits and bucket.in_sync == (B,) and not bucket.queue_only
+    assert site.core.lost_buckets == len(before) > 0
+
+
+def test_a_bucket_that_begins_anew_waits_for_its_holders_at_once():
+    site = site_of(A, B, C)
+    lost = [key for key, each in site.core.site.buckets.items() if key.region == "data" and each.primary == A]
+    site.deaf.add(A)
+    site.core.left(A, site.now)
+    site.act()
+    site.pass_time(OVER, B, C)
+    assert all({*site.bucket(key).in_sync} == {B, C} and len(site.bucket(key).queue_only) == 1 for key in lost)
+
+
+def test_a_member_that_has_events_alone_becomes_a_copy_when_the_other_one_leaves():
+    site = site_of(A, B)
+    for _ in range(20):
+        site.leave(A)
+        site.learn()
+        site.lead()
+    assert all(each.in_sync == each.copies == (B,) and not each.queue_only for each in buckets(site))
+    assert site.core.lost_buckets == 0
+
+
+def test_a_holder_of_events_alone_that_is_silent_for_its_lease_leaves_the_set_and_comes_back_as_a_learner():
+    site = site_of(A, B, C, redundant_copies=1)
+    for each in buckets(site):
+        assert len(each.copies) == 2 and len(each.queue_only) == 1
+    spare = buckets(site)[0].queue_only[0]
+    site.is_down(spare)
+    site.pass_time(2 * TIMEOUT, *({A, B, C} - {spare}))
+    assert all(spare not in each.in_sync for each in buckets(site))
+    site.deaf.clear()
+    site.join(spare, hosting=(("data", 100), (f"{ROLE_PREFIX}s", 100)))
+    site.pass_time(2 * TIMEOUT, A, B, C)
+    assert spare in buckets(site)[0].learning and spare in buckets(site)[0].queue_only
+
+
+def test_a_primary_that_has_events_alone_is_refused():
+    bucket = Bucket(Epoch(1, 1), 1, 0, 1, A, (A, B), queue_only=(A,))
+    assert "only its queued events" in bucket.problem()
