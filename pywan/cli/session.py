@@ -153,17 +153,20 @@ class Session:
 
     @property
     def links(self) -> Links:
-        """How this program meets locators and members: as the last `connect` or `start` said, or else the
-        environment."""
+        """How this program meets locators and members."""
+        if self._links is None:
+            self._links = self.make_links()
+        return self._links
+
+    def make_links(self) -> Links:
+        """Makes them as the last `connect` or `start` said, or else the environment. They go by the files of now."""
         from pywan.config.security_attributes import security_of
         from pywan.security.configured import identity_of
         from pywan.transport.links import Links
 
-        if self._links is None:
-            ssl = self._ssl if self._ssl is not None else ssl_of_environment()
-            security = self._security if self._security is not None else identity_of_environment()
-            self._links = Links(ssl, identity=identity_of(security_of(security)))
-        return self._links
+        ssl = self._ssl if self._ssl is not None else ssl_of_environment()
+        security = self._security if self._security is not None else identity_of_environment()
+        return Links(ssl, identity=identity_of(security_of(security)))
 
     def use(self, ssl: dict[str, Any] | None, security: dict[str, Any] | None) -> None:
         """Encrypts connections in that way from now on, and is that user to others. None: it stays as it is."""

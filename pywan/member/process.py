@@ -404,7 +404,7 @@ def stop(
     maximum_shutdown_wait_time: float | None = None,
     handover_time: float | None = None,
     only_in_order: bool = False,
-    links: Links | None = None,
+    links: Callable[[], Links] | None = None,
     on_progress: Callable[[dict[str, Any]], None] = lambda told: None,
     on_reply: Callable[[dict[str, Any]], None] = lambda reply: None,
 ) -> dict[str, Any]:
@@ -413,8 +413,8 @@ def stop(
     A server is given the time that it waits for its queues (`maximum_shutdown_wait_time`, or its own), the time that it
     waits for other members (`handover_time`, or its own), and `timeout` seconds more. `only_in_order`: a server that
     answers is stopped only if other members have taken over what they lack. `on_progress` is called while it waits for
-    that, and `on_reply` with its answer before it ends, which says how long it waits for its queues. `links`: how it
-    is asked.
+    that, and `on_reply` with its answer before it ends, which says how long it waits for its queues. `links` makes
+    what it is asked by.
 
     Returns "name", "pid", and "how" it was stopped. "said" holds what a member that could not be asked wrote to its
     log, such as events that are lost. NotFoundError if no such member runs there, IllegalStateError if it goes on.
@@ -497,11 +497,11 @@ def status(
     name: str,
     *,
     directory: str | os.PathLike[str] | None = None,
-    links: Links | None = None,
+    links: Callable[[], Links] | None = None,
 ) -> dict[str, Any]:
     """Returns the member's state: "online", "not responding", "stopped", or "unknown" if this user may not see it.
 
-    If the member answers, its own status is in "status". `links`: how it is asked.
+    If the member answers, its own status is in "status". `links` makes what it is asked by.
     """
     files = MemberFiles.of(directory, name)
     try:
@@ -530,7 +530,7 @@ def status(
 def _ask(
     member: Recorded,
     op: str,
-    links: Links | None,
+    links: Callable[[], Links] | None,
     timeout: float = ASK_TIMEOUT_S,
     on_progress: Callable[[dict[str, Any]], None] | None = None,
     **fields: Any,
@@ -542,8 +542,8 @@ def _ask(
     if not member.port:
         raise ConnectivityError(str(member.details.get("problem") or f"process {member.pid} does not listen yet"))
     address = (member.details.get("connect_to") or member.host, member.port)
-    links = links or PLAIN
-    way = links.locator if member.kind == "locator" else links.cluster
+    made = links() if links is not None else PLAIN
+    way = made.locator if member.kind == "locator" else made.cluster
     reply = call_once(address, op, timeout=timeout, way=way, _progress=on_progress, **fields)
     return {key: value for key, value in reply.items() if key != "ok"}
 

@@ -8,7 +8,6 @@ from pywan.config.classes import make_instance
 from pywan.config.security_attributes import CERTIFICATES_FILE, USERS_FILE, SecurityAttributes
 from pywan.security.guard import Guard
 from pywan.security.identity import Identity
-from pywan.security.users_file import CertificatesFile, UsersFile
 
 METHODS = ("authenticate", "authorize")
 
@@ -27,10 +26,12 @@ def identity_of(given: SecurityAttributes) -> Identity:
 def _manager_of(given: SecurityAttributes) -> Any:
     if given.manager is None:
         return None
-    if given.manager == USERS_FILE:
-        return UsersFile(given.users_file or "")
-    if given.manager == CERTIFICATES_FILE:
-        return CertificatesFile(given.users_file or "")
+    if given.manager in (USERS_FILE, CERTIFICATES_FILE):
+        # A process that asks nobody does not load what passwords are kept by.
+        from pywan.security.users_file import CertificatesFile, UsersFile
+
+        cls = UsersFile if given.manager == USERS_FILE else CertificatesFile
+        return cls(given.users_file or "")
     return make_instance(given.manager, "security-manager", METHODS)
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import hmac
 import logging
 import os
 import threading
@@ -163,9 +161,11 @@ class Guard:
         self._lines.warning("%s: refused %s as %s: %s", self._who, place, quoted(user), printable(why))
 
     def _key_of(self, credentials: Credentials) -> bytes:
+        import hmac  # A process that asks nobody does not load it.
+
         parts = (credentials.user, credentials.password, credentials.certificate)
         text = b"".join(len(each).to_bytes(4, "big") + each.encode(errors="surrogatepass") for each in parts)
-        return hmac.digest(self._key, text, hashlib.sha256)
+        return hmac.digest(self._key, text, "sha256")
 
     # What they may do
 

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from pywan.base.files import FileError, read_regular
 from pywan.errors import AuthenticationError, ConfigurationError
-from pywan.security.manager import Credentials
-from pywan.security.passwords import PASSWORD_BYTES_MAX
+from pywan.security.manager import PASSWORD_BYTES_MAX, Credentials
 
 
 class Identity:

@@ -8,6 +8,8 @@ from typing import Protocol
 
 from pywan.security.permissions import Permission
 
+PASSWORD_BYTES_MAX = 1024
+
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
@@ -43,4 +45,4 @@ class SecurityManager(Protocol):
         ...
 
 
-__all__ = ["Credentials", "SecurityManager"]
+__all__ = ["PASSWORD_BYTES_MAX", "Credentials", "SecurityManager"]

@@ -9,8 +9,8 @@ import os
 import re
 
 from pywan.errors import ConfigurationError
+from pywan.security.manager import PASSWORD_BYTES_MAX
 
-PASSWORD_BYTES_MAX = 1024
 # The cost of one try: 16 MiB, and about 50 ms of a processor. It is the same for all, so that a try says nothing of
 # whether there is such a user, and no file can make tries cost more.
 _N, _R, _P = 1 << 14, 8, 1
@@ -58,4 +58,4 @@ def _text(data: bytes) -> str:
 
 _NOBODY = f"scrypt:{_N}:{_R}:{_P}:{_text(bytes(_SALT_BYTES))}:{_text(bytes(_HASH_BYTES))}"
 
-__all__ = ["PASSWORD_BYTES_MAX", "check_password", "fits", "hash_of", "is_hash"]
+__all__ = ["check_password", "fits", "hash_of", "is_hash"]
