@@ -464,7 +464,7 @@ def test_a_manager_of_ones_own(tmp_path):
         def authenticate(self, credentials):
             if credentials.password != "open":
                 raise AuthenticationError("not that")
-            return [credentials.user]  # It is no key of a dict, and works all the same.
+            return [credentials.user]
 
         def authorize(self, principal, permission):
             if str(permission).startswith("DATA"):
@@ -473,7 +473,8 @@ def test_a_manager_of_ones_own(tmp_path):
 
     class Named(Manager):
         def authenticate(self, credentials):
-            return super().authenticate(credentials)[0]
+            who = super().authenticate(credentials)
+            return {"list": who, "none": None}.get(credentials.user, credentials.user)
 
     given = {"username": "m", "password": "open", "allow_plaintext": True}
     with (
@@ -485,6 +486,9 @@ def test_a_manager_of_ones_own(tmp_path):
             ask(cache, "get", "x", "open", region="data", key="k")
         with pytest.raises(AuthenticationError):
             ask(cache, "ping", "x", "shut")
+        for user in ("list", "none"):  # What the manager returns is nobody.
+            with pytest.raises(AuthenticationError, match=r"refused$"):
+                ask(cache, "ping", user, "open")
 
 
 # Rows of clients

@@ -302,6 +302,9 @@ def test_passwords_over_encrypted_connections(file, encrypted, tmp_path):
     ) as (here, there):
         here.region["k"] = 1
         eventually(lambda: there.region.get("k") == 1)
+        # Certificates that no user has are no failed tries.
+        assert there.cache.status()["security"]["failed_tries"] == 0
+        assert there.locator.status()["security"]["failed_tries"] == 0
 
 
 def test_a_receiver_that_asks_nobody_tells_nobody_who_it_is(file):

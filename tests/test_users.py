@@ -30,18 +30,19 @@ def said():
 @pytest.fixture
 def run(said, tmp_path, monkeypatch):
     """Runs a line with standard input, and returns what it answered, as with --json."""
-    session = Session(COMMANDS, Output(True, said, said))
     monkeypatch.chdir(tmp_path)
 
-    def run(line, typed="", ok=True):
-        said.seek(0)
-        said.truncate()
-        monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
-        assert session.run_line(line) is ok, said.getvalue()
-        return json.loads(said.getvalue().splitlines()[-1])
+    class Run:
+        session = Session(COMMANDS, Output(True, said, said))
 
-    run.session = session
-    return run
+        def __call__(self, line, typed="", ok=True):
+            said.seek(0)
+            said.truncate()
+            monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
+            assert self.session.run_line(line) is ok, said.getvalue()
+            return json.loads(said.getvalue().splitlines()[-1])
+
+    return Run()
 
 
 def test_users_come_and_go(run, tmp_path):

@@ -35,6 +35,15 @@ NEEDED = "refused: authentication is needed"
 _turns = threading.BoundedSemaphore(AT_ONCE)
 
 
+def _begin_anew() -> None:
+    """A forked child has none of the threads that hold places."""
+    global _turns
+    _turns = threading.BoundedSemaphore(AT_ONCE)
+
+
+os.register_at_fork(after_in_child=_begin_anew)
+
+
 class _Open(NamedTuple):
     """A connection that lasts as long as its principal may do this."""
 
@@ -120,14 +129,15 @@ class Guard:
             is_proven = self._proven.get(key, 0.0) > now
         if not is_proven:
             self._check_turn(address, place, user)
-        if not _turns.acquire(timeout=max(0.0, min(limit_s, TURN_S))):
+        turns = _turns
+        if not turns.acquire(timeout=max(0.0, min(limit_s, TURN_S))):
             self._refuse(place, user, f"{AT_ONCE} others were being looked at, and it was not its turn in time")
         try:
             if not is_proven:  # Others from there may have failed while this one waited.
                 self._check_turn(address, place, user)
             principal = self._look_at(manager, credentials, address, place, user)
         finally:
-            _turns.release()
+            turns.release()
         self.tries.worked(address, user)
         with self._changed:
             now = self._clock()
@@ -139,7 +149,11 @@ class Guard:
         self, manager: SecurityManager, credentials: Credentials, address: str, place: str, user: str
     ) -> Hashable:
         try:
-            return manager.authenticate(credentials)
+            principal = manager.authenticate(credentials)
+            if principal is None:
+                raise AuthenticationError("the security manager knows nobody by these credentials")
+            hash(principal)
+            return principal
         except AuthenticationError as error:
             times = self.tries.failed(address, user)
             self._refuse(place, user, f"{error} ({times} tries in a row)")
@@ -173,7 +187,9 @@ class Guard:
         """Raises NotAuthorizedError if `principal` may not do `what`. It names them: it is no stranger who asks."""
         if not self._may(principal, permission):
             with self._changed:
-                self._right.clear()  # Who was removed and came back is looked at again.
+                # Who was removed and came back is looked at again.
+                for key in [key for key, (each, _) in self._right.items() if each == principal]:
+                    del self._right[key]
             self._lines.warning(
                 "%s: refused %s: %s may not do it: %s is needed",
                 self._who,
@@ -255,32 +271,33 @@ class Caller:
         self._guard, self._address, self._place = guard, address, place
         self._certificate = certificate
         self._principal: Hashable | None = None
-        self._is_certificate_tried = False
 
     @property
     def is_known(self) -> bool:
         """Whether it has shown who it is, or nobody is asked."""
         return self._guard.is_open or self._principal is not None
 
+    @property
+    def has_certificate(self) -> bool:
+        """Whether it has shown a certificate, which TLS has checked."""
+        return bool(self._certificate)
+
     def authenticate(self, user: Any, password: Any, limit_s: float = TURN_S) -> None:
         """Takes a user and a password. AuthenticationError: they are nobody's."""
         if self._guard.is_open:
             return
         self._principal = None
-        self._is_certificate_tried = True
         self._principal = self._guard.authenticate(
             credentials_of(user, password, self._certificate), self._address, self._place, limit_s
         )
 
     def show_certificate(self) -> None:
-        """Takes the certificate, if the connection has one and it has not shown more. It stays unknown otherwise."""
-        if self._guard.is_open or self._is_certificate_tried or not self._certificate:
-            return
-        self._is_certificate_tried = True
-        with contextlib.suppress(AuthenticationError):
-            self._principal = self._guard.authenticate(
-                Credentials(certificate=self._certificate), self._address, self._place
-            )
+        """Takes the certificate of the connection. AuthenticationError: it has none, or it is nobody's."""
+        if not self._certificate:
+            raise AuthenticationError(NEEDED)
+        self._principal = self._guard.authenticate(
+            Credentials(certificate=self._certificate), self._address, self._place
+        )
 
     def check(self, permission: Permission, what: str) -> None:
         """Raises AuthenticationError if it has not shown who it is, and NotAuthorizedError if it may not do this."""

@@ -160,8 +160,8 @@ class ControlServer:
         """Serves a control connection until its end."""
         sock = connection.sock
         caller = Caller(self._guard, connection.address, connection.place, sock.other_name)
-        caller.show_certificate()
-        decoder = wire.Decoder(wire.MAX_PAYLOAD_BYTES if caller.is_known else STRANGER_BYTES)
+        is_stranger = not (caller.is_known or caller.has_certificate)
+        decoder = wire.Decoder(STRANGER_BYTES if is_stranger else wire.MAX_PAYLOAD_BYTES)
         if first != wire.MAGIC:
             # With a few more bytes the error can say better what this is. Only bytes that are there already are taken.
             sock.settimeout(0.05)
@@ -241,14 +241,17 @@ class ControlServer:
         return True
 
     def _authenticate(self, connection: Connection, caller: Caller, message: wire.Message) -> bool:
-        """Takes the request of somebody who says who it is. Returns whether it is known then. It is refused otherwise,
-        and the connection ends."""
+        """Takes the request of somebody who says who it is; any other request stands for the certificate. Returns
+        whether it is known then. It is refused otherwise, and the connection ends."""
         request, limit_s = message.body, max(1.0, connection.time_left())
         try:
-            if request.get("op") != wire.AUTHENTICATE:
+            if request.get("op") == wire.AUTHENTICATE:
+                caller.authenticate(request.get("user"), request.get("password"), limit_s)
+            elif caller.has_certificate:
+                caller.show_certificate()
+            else:
                 connection.warning("%s: refused %s: it does not say who it is", self.name, connection.place)
                 raise AuthenticationError(NEEDED)
-            caller.authenticate(request.get("user"), request.get("password"), limit_s)
         except AuthenticationError as error:
             self._reply(connection.sock, wire.encode(message.request_id, wire.error_reply(error)))
             return False
