@@ -69,7 +69,7 @@ def serve_copy() -> None:
         print(listener.getsockname()[1], flush=True)
         connection, _ = listener.accept()
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    thread = threading.Thread(target=receiver.run_over_socket, args=(connection.fileno(),))
+    thread = threading.Thread(target=receiver.run_over_socket, args=(connection,))
     thread.start()
     for line in sys.stdin:
         if line.strip() == "learn":
@@ -104,7 +104,7 @@ class Primary:
             state = _core.COPY_LEARNING if learns else _core.COPY_WAITED
             self.tail.set_copies(bucket, [(LANE, state, 1 if learns else 0, 0)])
         self.sender.add_region(1, "data", self.core)
-        self.thread = threading.Thread(target=self.sender.run_over_socket, args=(self.socket.fileno(),))
+        self.thread = threading.Thread(target=self.sender.run_over_socket, args=(self.socket,))
         self.thread.start()
 
     def close(self) -> None:

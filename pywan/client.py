@@ -38,7 +38,7 @@ class DataConnection:
 
     def __init__(self, sock: socket.socket, place: str, region: str, timeout: float) -> None:
         self._sock = sock
-        self._sender = _core.RowSender(sock.fileno(), timeout_s=timeout)
+        self._sender = _core.RowSender(sock, timeout_s=timeout)
         self.place = place
         self.region = region
 

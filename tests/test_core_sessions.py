@@ -212,7 +212,7 @@ def test_a_dispatcher_that_is_to_leave_sends_no_more_and_goes_when_all_is_acknow
     ended = []
     with ours, theirs:
         sites.put(("k", "1"))
-        runner = threading.Thread(target=lambda: ended.append(sites.dispatcher.run(ours.fileno())))
+        runner = threading.Thread(target=lambda: ended.append(sites.dispatcher.run(ours)))
         runner.start()
         eventually(lambda: sites.dispatcher.in_flight == 1)
         sites.dispatcher.leave(True)
@@ -1056,4 +1056,4 @@ def test_a_receiver_without_a_sign_of_life_is_given_up_after_the_time_that_was_s
         sites.dispatcher.configure(1, -1, silence_ms=100)
         sites.dispatcher.connected(1_000_000, 64 << 20, 0, 10_000)
         sites.put(("k", "1"))
-        assert sites.dispatcher.run(ours.fileno()).startswith("no progress by the receiver for 0.1 s, with 1 events")
+        assert sites.dispatcher.run(ours).startswith("no progress by the receiver for 0.1 s, with 1 events")

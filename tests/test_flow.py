@@ -93,7 +93,7 @@ def test_a_receiver_whose_callback_stands_reads_no_more_than_a_frame_of_a_flood(
     frames = [_core.pack_frame(BATCH, *_one(n, value)) for n in range(batches)]
     ours, theirs = socket.socketpair()
     receiver = _core.ReceiverSession(_core.SourceMemory(1), _core.ReceiverCounts(), {"flooded": region}.get, apply)
-    thread = threading.Thread(target=receiver.run, args=(theirs.fileno(), 0))
+    thread = threading.Thread(target=receiver.run, args=(theirs, 0))
     before = _resident()
     with ours, theirs:
         ours.sendall(_core.pack_frame(REGION, b"flooded", 1))

@@ -334,9 +334,9 @@ def test_a_connection_that_says_little_costs_little() -> None:
     call = calls.call(calls.REGION, name, region=65535)
     receiver = _core.LaneReceiver({}.get, 60_000)
     for said, make in (
-        (b"", lambda file: receiver.open_session().run(file)),
-        (region_frame(65535, "data"), lambda file: receiver.open_session().run(file)),
-        (call, lambda file: _core.CallSession({}.get).run(file)),
+        (b"", lambda sock: receiver.open_session().run(sock)),
+        (region_frame(65535, "data"), lambda sock: receiver.open_session().run(sock)),
+        (call, lambda sock: _core.CallSession({}.get).run(sock)),
     ):
         before, here, there, threads = resident_bytes(), [], [], []
         for _ in range(100):
@@ -344,7 +344,7 @@ def test_a_connection_that_says_little_costs_little() -> None:
             here.append(near)
             there.append(far)
             near.sendall(said)
-            threads.append(threading.Thread(target=make, args=(far.fileno(),)))
+            threads.append(threading.Thread(target=make, args=(far,)))
             threads[-1].start()
         eventually(lambda there=there: not any(unread(each) for each in there), what="that all was read")
         grown = resident_bytes() - before

@@ -148,7 +148,7 @@ class Pair:
             self.threads.append(thread)
 
     def run(self, end: _core.LaneSender | _core.LaneReceiver, sock: socket.socket) -> None:
-        self.ends.append(end.run_over_socket(sock.fileno()))
+        self.ends.append(end.run_over_socket(sock))
         sock.shutdown(socket.SHUT_RDWR)
 
     def cut(self) -> None:

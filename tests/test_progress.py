@@ -67,7 +67,7 @@ def test_a_receiver_that_reads_and_does_no_work_is_given_up(sites, answer):
         sites.dispatcher.configure(10, -1, silence_ms=300)
         sites.dispatcher.connected(1_000_000, 64 << 20, 0, 20_000)
         sites.put(*[("k", "v" * 100)] * 1000)
-        assert sites.dispatcher.run(ours.fileno()).startswith("no progress by the receiver for 0.3 s, with ")
+        assert sites.dispatcher.run(ours).startswith("no progress by the receiver for 0.3 s, with ")
         assert sites.dispatcher.is_given_up
         sites.reconnect()
         sites.settle()
@@ -90,7 +90,7 @@ def test_a_receiver_that_tells_of_work_on_a_long_batch_is_waited_for(sites):
         sites.dispatcher.connected(1_000_000, 64 << 20, 0, 20_000)
         sites.put(("k", "v"))
         ended = []
-        runner = threading.Thread(target=lambda: ended.append(sites.dispatcher.run(ours.fileno())))
+        runner = threading.Thread(target=lambda: ended.append(sites.dispatcher.run(ours)))
         runner.start()
         eventually(lambda: told[0] > 45)  # A ping every 20 ms: 900 ms at least.
         assert not ended and sites.dispatcher.has_progressed
@@ -123,7 +123,7 @@ def test_a_receiver_tells_how_far_it_is_while_it_works_on_a_long_batch():
     session = session_with(apply)
     ours, theirs = socket.socketpair()
     with ours:
-        runner = threading.Thread(target=lambda: session.run(theirs.fileno(), 60_000))
+        runner = threading.Thread(target=lambda: session.run(theirs, 60_000))
         runner.start()
         small, _ = make_batch((0, 1, 1, 0, [make_record(b"k", region=1)]))
         long, _ = make_batch((0, 2, 1001, 0, [make_record(b"k", region=1)] * 1000))
@@ -167,7 +167,7 @@ def test_a_frame_that_comes_slowly_is_told_of():
     session = session_with(None)
     ours, theirs = socket.socketpair()
     with ours:
-        runner = threading.Thread(target=lambda: session.run(theirs.fileno(), 60_000))
+        runner = threading.Thread(target=lambda: session.run(theirs, 60_000))
         runner.start()
         payload, _ = make_batch((0, 1, 1, 0, [make_record(b"k", b"v" * 100_000, region=1)]))
         whole = frame(REGION, 1, region.name.encode()) + _core.pack_frame(BATCH, payload, 0, 1)

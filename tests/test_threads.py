@@ -103,9 +103,9 @@ def test_everything_arrives_while_all_work_at_once(tmp_path, conflate, log):
             sessions.append(
                 (
                     dispatcher,
-                    crew.start(dispatcher.run, ours.fileno()),
+                    crew.start(dispatcher.run, ours),
                     receiver,
-                    crew.start(receiver.run, theirs.fileno(), 0),
+                    crew.start(receiver.run, theirs, 0),
                 )
             )
         crew.watch(

@@ -677,7 +677,7 @@ def test_a_clients_rows_are_refused_with_a_key_that_is_none(form, key):
         theirs.sendall(
             _core.pack_frame(_core.FRAME_BATCH, payload, 0, count) + _core.pack_frame(_core.FRAME_COMMIT, b"", 1)
         )
-        assert ", is refused: " in _core.RowStage(None).run(ours.fileno(), 5_000)
+        assert ", is refused: " in _core.RowStage(None).run(ours, 5_000)
 
 
 @poisons

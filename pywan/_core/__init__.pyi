@@ -775,7 +775,7 @@ class LaneSenderSession(Session):
     def runs_beside(self) -> int: ...
     def connected(self) -> None:
         """The connection is a new one."""
-    def run(self, file: int) -> str:
+    def run(self, sock: Any) -> str:
         """Sends over a connected socket until it breaks, or until `stop`."""
     def stop(self) -> None:
         """Makes `run` return soon, also a later one."""
@@ -785,7 +785,7 @@ class LaneReceiverSession(Session):
 
     @property
     def promise(self) -> Promise: ...
-    def run(self, file: int) -> str:
+    def run(self, sock: Any) -> str:
         """Takes what comes over a connected socket, until it closes or breaks, or until `stop`."""
     def stop(self) -> None:
         """Makes `run` return soon."""
@@ -816,7 +816,7 @@ class LaneSender(LaneState):
         """Sends what the tail of a region has for this lane."""
     def remove_region(self, name: str) -> None:
         """Sends nothing of this region any more."""
-    def run_over_socket(self, file: int) -> str:
+    def run_over_socket(self, sock: Any) -> str:
         """Sends over a connected socket until it breaks, or until `stop`."""
     def stop(self) -> None:
         """Makes `run_over_socket` return soon, also a later one."""
@@ -837,7 +837,7 @@ class LaneReceiver:
         """Sets after how long without a word a connection is given up, also one that is open."""
     def open_session(self) -> LaneReceiverSession:
         """The session of a new connection."""
-    def run_over_socket(self, file: int) -> str:
+    def run_over_socket(self, sock: Any) -> str:
         """Takes what comes over a connected socket until it closes or breaks, or until `stop`."""
     def stop(self) -> None:
         """Ends all connections, also later ones."""
@@ -864,7 +864,7 @@ class CallSession(Session):
         """How many calls wait until their changes or reads count."""
     @property
     def rounds(self) -> int: ...
-    def run(self, file: int) -> str:
+    def run(self, sock: Any) -> str:
         """Serves a connected socket."""
     def stop(self) -> None:
         """Makes `run` return after the call that it is doing."""
@@ -1181,7 +1181,7 @@ class DispatcherSession(Session):
         on it."""
     def disconnected(self) -> None:
         """Ends the connection: everything in flight is to be sent again, marked possible duplicate."""
-    def run(self, file: int) -> str:
+    def run(self, sock: Any) -> str:
         """Moves batches out and acknowledgements in over a connected socket, until it is told to stop or the connection
         breaks."""
 
@@ -1256,14 +1256,14 @@ class ReceiverSession(Session):
         """Notes that the sender's queue was opened elsewhere."""
     def connected(self, now_us: int, silence_ms: int = 0) -> None:
         """Begins the connection, which is there since `now_us`; 0: since `run` begins."""
-    def run(self, file: int, silence_ms: int) -> str:
+    def run(self, sock: Any, silence_ms: int) -> str:
         """Takes batches from a connected socket until it closes, breaks, is silent for `silence_ms`, or is told to
         stop."""
 
 class RowSender(Session):
     """Lays rows out as records, frame by frame, without the GIL."""
 
-    def __new__(cls, file: int | None = None, *, timeout_s: float = 60.0) -> Self: ...
+    def __new__(cls, sock: Any = None, *, timeout_s: float = 60.0) -> Self: ...
     @property
     def answer(self) -> Any: ...
     @property
@@ -1322,7 +1322,7 @@ class RowStage(Session):
     def stop(self) -> None: ...
     def connected(self, now_us: int, silence_ms: int = 0) -> None:
         """Begins the connection, which is there since `now_us`; 0: since `run` begins."""
-    def run(self, file: int, silence_ms: int) -> str:
+    def run(self, sock: Any, silence_ms: int) -> str:
         """Takes rows from a connected socket."""
     def tell_progress(self, steps: int) -> None:
         """Lays out for the client how far its task is, if that is further than it was told."""

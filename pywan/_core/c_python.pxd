@@ -7,4 +7,5 @@ cdef extern from "Python.h":
     const void *PyUnicode_DATA(object text)
     Py_ssize_t PyUnicode_GET_LENGTH(object text)
     object PyMemoryView_FromMemory(char *at, Py_ssize_t size, int flags)
-    enum: PyBUF_READ
+    enum: PyBUF_READ, PyBUF_WRITE
+    int Py_AddPendingCall(int (*call)(void *) noexcept, void *argument)

@@ -118,7 +118,7 @@ class CallServer:
             sock.sendall(between_members.encode_answer(between_members.CALLS))
             sock.settimeout(None)
             data.keep_alive(sock)
-            outcome = session.run(sock.fileno())
+            outcome = session.run(sock)
             if outcome not in ("closed", "stopped"):
                 connection.warning(
                     "gave up the calls of member %s, from %s: %s", opening.from_, connection.place, outcome

@@ -179,7 +179,7 @@ class MemberCopies:
             connection.opened(receiver.stop)
             sock.sendall(wire.encode_answer(wire.LANE))
             sock.settimeout(None)
-            ended = receiver.run_over_socket(sock.fileno())
+            ended = receiver.run_over_socket(sock)
             # Whoever reaches the port can open lanes that end at once. One that this member has ended itself, because a
             # later lane has taken its place, needs no line: the later one says how it ends.
             if ended != "stopped":

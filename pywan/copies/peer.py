@@ -142,7 +142,7 @@ class Peer:
         self._lane.over()
         with self._changed:
             self.session.connected()
-        ended = self.session.lane.run_over_socket(sock.fileno())
+        ended = self.session.lane.run_over_socket(sock)
         if not self._ending:
             log.info("the lane to member %s ended: %s", self.member, ended)
 

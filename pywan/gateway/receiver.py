@@ -226,7 +226,7 @@ class GatewayReceiver(Described):
                         f"{hello.sender}@{hello.member} (site {hello.site}, dispatcher {hello.dispatcher})"
                     )
                 self._on_change(self)
-                outcome = session.run(connection.sock.fileno(), self.attributes.maximum_time_between_pings)
+                outcome = session.run(connection.sock, self.attributes.maximum_time_between_pings)
             if outcome not in ("closed", "stopped") and self._repeats.is_due(f"{hello.site} {hello.sender}: {outcome}"):
                 connection.warning(
                     "gateway receiver: connection of sender %s of site %d from %s given up: %s",

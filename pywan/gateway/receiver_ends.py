@@ -51,7 +51,7 @@ class ReceiverEnd:
         session.connected(w.credit_events, w.credit_bytes, 0, w.maximum_time_between_pings * 1000 // 3)
 
     def run(self, session: _core.DispatcherSession) -> str:
-        return session.run(self._sock.fileno())
+        return session.run(self._sock)
 
     def shut(self) -> None:
         shut(self._sock)

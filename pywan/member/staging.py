@@ -139,7 +139,7 @@ class RowStages:
             sock.sendall(gateway.encode(gateway.Welcome(self._site, self._member_name, 0, 0), _core.FRAME_WELCOME))
             sock.settimeout(None)
             data.keep_alive(sock)
-            outcome = stage.run(sock.fileno(), SILENCE_MS)
+            outcome = stage.run(sock, SILENCE_MS)
             if outcome == "closed":
                 return  # The client left without a commit: the task failed, or runs again elsewhere.
             if outcome == "stopped":

@@ -71,7 +71,7 @@ def run(source: Random) -> None:
         with ours, theirs:
             ours.sendall(b"".join(sent))  # Small enough for the kernel to take without a reader.
             ours.shutdown(socket.SHUT_WR)
-            outcome = stage.run(theirs.fileno(), 10_000)
+            outcome = stage.run(theirs, 10_000)
         assert str(SECRET) not in outcome, f"the words tell what lies behind: {outcome}"
         if outcome == "done":
             assert stage.rows == told == commits, (stage.rows, told, commits)

@@ -2,6 +2,7 @@
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from pywan._core.c_base cimport *
 from pywan._core.c_session cimport wan_answer, wan_call
+from pywan._core.wire.byte_stream cimport ByteStream
 
 cdef enum:
     LINE_SLOTS = 1024       # Calls that may be on their way over one connection.
@@ -28,7 +29,7 @@ cdef struct call_slot:
 
 cdef class CallLine:
     cdef readonly object sock
-    cdef int file
+    cdef ByteStream stream  # None: the owner moves the bytes.
     cdef wan_lock lock      # Guards all below.
     cdef call_slot *slots
     cdef uint32_t free_slot, first_sleeper, taken, left
@@ -63,7 +64,7 @@ cdef class CallLine:
     cdef void release_and_hand_on(self) noexcept nogil
     cdef bint try_to_read(self) noexcept nogil
     cdef void read_no_more(self) noexcept nogil
-    cdef bint read_once(self, int flags) noexcept nogil
+    cdef bint read_once(self, bint waits) noexcept nogil
     cdef void take_answers(self) noexcept nogil
     cdef bint deliver(self, const wan_answer *answer, uint64_t length) noexcept nogil
     cdef int tell_why(self, const char *why) except? -1

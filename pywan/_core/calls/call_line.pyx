@@ -4,12 +4,13 @@ cimport cython
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free as free_memory
 from libc.string cimport memcpy, memset
-from libc.errno cimport EAGAIN, EINTR, errno
 from pywan._core.c_base cimport *
 from pywan._core.c_record cimport *
 from pywan._core.c_session cimport *
-from pywan._core.c_system cimport *
-from pywan._core.wire.stream cimport RECEIVE_BYTES, buffer_reserve, buffer_trim
+from pywan._core.wire.byte_stream cimport READY_TO_READ
+from pywan._core.wire.stream cimport (
+    STREAM_BROKEN, STREAM_MEMORY, STREAM_OK, STREAM_WAIT, buffer_reserve, buffer_trim)
+from pywan._core.wire.tls_stream cimport stream_of
 
 cdef enum:
     SLOT_BITS = 10
@@ -29,7 +30,7 @@ cdef class CallLine:
 
     def __cinit__(self, sock):
         cdef int n
-        self.sock, self.file = sock, -1 if sock is None else sock.fileno()
+        self.sock, self.stream = sock, None if sock is None else stream_of(sock)
         self.slots = <call_slot *>calloc(LINE_SLOTS, sizeof(call_slot))
         self.named = <uint8_t *>calloc(REGION_WORDS, 1)
         if self.slots == NULL or self.named == NULL:
@@ -210,31 +211,30 @@ cdef class CallLine:
 
     cdef bint write_leaving(self, uint64_t until_us) noexcept nogil:
         """Sends what is leaving. False: the other end took nothing for a while, or the line broke."""
-        cdef ssize_t went
-        cdef pollfd files[1]
+        cdef uint64_t before
         cdef bint reads
-        cdef int ready
+        cdef int state, ready
         while self.leaving.start < self.leaving.used and not wan_flag_read(&self.broken):
-            went = send(self.file, self.leaving.bytes + self.leaving.start, self.leaving.used - self.leaving.start,
-                        MSG_DONTWAIT | MSG_NOSIGNAL)
-            if went > 0:
-                self.leaving.start += <uint64_t>went
+            before = self.leaving.start
+            state = self.stream.write(&self.leaving)
+            if state == STREAM_OK or self.leaving.start != before:
                 self.moved_us = wan_monotonic_us()
-            elif went < 0 and errno == EAGAIN:
+            if state == STREAM_WAIT:
                 if wan_monotonic_us() > max(until_us, self.moved_us + STUCK_US):
                     self.break_off(b"it took nothing for too long")
                     return False
                 # The other end may wait until somebody reads its answers.
                 reads = self.try_to_read()
-                files[0].fd, files[0].events, files[0].revents = self.file, POLLOUT | (POLLIN if reads else 0), 0
-                ready = poll(files, 1, SLICE_MS)
+                ready = self.stream.wait(reads, True, -1, wan_monotonic_us() + SLICE_MS * 1000)
                 if reads:
-                    if ready > 0 and files[0].revents & POLLIN:
-                        self.read_once(MSG_DONTWAIT)
+                    if ready & READY_TO_READ:
+                        self.read_once(False)
                     self.read_no_more()
-                if ready <= 0:
+                if ready == 0:
                     return False
-            elif not (went < 0 and errno == EINTR):
+            elif state == STREAM_BROKEN:
+                self.break_off(wan_detail)
+            elif state != STREAM_OK:
                 self.break_off(b"it broke while a call was being sent")
         return not wan_flag_read(&self.broken)
 
@@ -256,7 +256,7 @@ cdef class CallLine:
                 self.is_read = True
                 wan_lock_release(&self.lock)
                 while not wan_flag_read(&self.broken):
-                    if not self.read_once(0):
+                    if not self.read_once(True):
                         state = CALL_INTERRUPTED
                         break
                     # Answers to others may come all the time.
@@ -347,22 +347,22 @@ cdef class CallLine:
         self.is_read = False
         self.release_and_hand_on()
 
-    cdef bint read_once(self, int flags) noexcept nogil:
+    cdef bint read_once(self, bint waits) noexcept nogil:
         """Takes bytes that come, and gives each answer to its caller. False: none came in a while, or a signal came."""
-        cdef uint64_t here = self.into.used - self.into.start
-        cdef ssize_t got
-        if not buffer_reserve(&self.into, max(<uint64_t>RECEIVE_BYTES, min(self.wanted, here))):
-            self.break_off(b"no memory for its answers")
-            return True
-        got = recv(self.file, self.into.bytes + self.into.used, self.into.capacity - self.into.used, flags)
-        if got > 0:
-            self.into.used += <uint64_t>got
+        cdef int state
+        if waits:
+            state = self.stream.await_read(&self.into, self.wanted)
+        else:
+            state = self.stream.read(&self.into, self.wanted)
+        if state == STREAM_OK:
             self.take_answers()
-            return True
-        if got < 0 and (errno == EAGAIN or errno == EINTR):
-            return False
-        self.break_off(b"the other end closed it, or is gone")
-        return True
+        elif state == STREAM_MEMORY:
+            self.break_off(b"no memory for its answers")
+        elif state == STREAM_BROKEN:
+            self.break_off(wan_detail)
+        elif state != STREAM_WAIT:
+            self.break_off(b"the other end closed it, or is gone")
+        return state != STREAM_WAIT
 
     cdef void take_answers(self) noexcept nogil:
         cdef wan_status status

@@ -75,16 +75,16 @@ cdef class CallSession(Session):
         wan_buffer_close(&self.keys)
         wan_buffer_close(&self.failed)
 
-    def run(self, int file):
+    def run(self, sock):
         """Serves a connected socket. Returns "closed" when the caller went away, "stopped", or why the connection was
         given up, which the caller was told. The callers of shelved calls hear nothing then."""
         if self.wake_file < 0:
             self.wake_file = self.waker.wake_file = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)
             if self.wake_file < 0:
                 raise OSError("no file descriptor is left to serve another member's calls; raise the limit (ulimit -n)")
-        self.socket_file = file
+        self.socket_file = sock.fileno()
         try:
-            return self.run_over_socket(file)
+            return self.run_over_socket(sock)
         finally:
             self.socket_file = -1
             with nogil:
@@ -170,7 +170,7 @@ cdef class CallSession(Session):
 
     cdef int heard(self) noexcept nogil:
         self.came_us = self.stopped_us if self.stopped_us else self.last_heard_us
-        if self.into.used < self.into.capacity:     # That is all that lay there.
+        if self.driver is None or self.driver.took_all:     # That is all that lay there.
             self.stopped_us = 0
         return self.take_calls()
 

@@ -12,10 +12,12 @@ from pywan._core.values.columns cimport Column
 from pywan._core.values.row_maps cimport RowMaps
 from pywan._core.region.put_rows cimport decode_rows, failure_text
 from pywan._core.region.step_rows cimport ROWS_PER_HOLD, decoded_rows
+from pywan._core.wire.byte_stream cimport ByteStream
 from pywan._core.wire.session cimport (
-    ENDED_CLOSED, ENDED_DONE, ENDED_TOLD, GOES_AGAIN, GOES_ON, Session, SocketStream, session_loop)
+    ENDED_CLOSED, ENDED_DONE, ENDED_TOLD, GOES_AGAIN, GOES_ON, Session, session_loop)
 from pywan._core.base.status cimport detail_text
 from pywan._core.wire.stream cimport STREAM_BROKEN, STREAM_MEMORY, STREAM_OK, buffer_frame, buffer_reserve
+from pywan._core.wire.tls_stream cimport stream_of
 from pywan._core.values.operations import operation_codes
 from pywan._core.values.tagged cimport described
 
@@ -30,7 +32,7 @@ cdef enum:
 
 
 cdef class RowSender(Session):
-    """Lays rows out as records, frame by frame, without the GIL. Over the connected socket `file` each frame leaves as
+    """Lays rows out as records, frame by frame, without the GIL. Over the connected socket `sock` each frame leaves as
     soon as it is whole, and the call waits for that. Without a socket the frames wait for `data_to_send`."""
     cdef uint64_t next_id, sequence
     cdef readonly uint64_t rows, bytes
@@ -39,15 +41,15 @@ cdef class RowSender(Session):
     cdef wan_record head            # What all rows have in common: all but the key and the value.
     cdef wan_buffer laid            # The frame that is being filled.
     cdef ColumnRows maps            # The values of the rows of one call. The memory is kept for the next call.
-    cdef SocketStream stream
+    cdef ByteStream stream
     cdef uint64_t timeout_us        # The member has so long to take something, or to tell progress.
     cdef uint64_t moved_us          # When it last did.
     cdef uint64_t steps             # The highest count that it told of its work.
     cdef bint is_whole              # The member was told that the task is whole. Only its answer is missing.
     cdef object interruption        # What a signal's handler raised while the session waited.
 
-    def __cinit__(self, file=None, *, double timeout_s=60.0):
-        self.stream = SocketStream(file) if file is not None else None
+    def __cinit__(self, sock=None, *, double timeout_s=60.0):
+        self.stream = stream_of(sock) if sock is not None else None
         self.driver, self.reads_while_writing = self.stream, True
         self.timeout_us = <uint64_t>(timeout_s * 1e6)
         self.head.callback_form = WAN_FORM_NONE

@@ -108,11 +108,11 @@ cdef class RowStage(Session):
         self.silence_us = <uint64_t>max(0, silence_ms) * 1000
         self.begin(now_us)
 
-    def run(self, int file, int silence_ms):
+    def run(self, sock, int silence_ms):
         """Takes rows from a connected socket. Returns "done" when the client says that its task is whole, "closed" when
         it went away, "stopped", or why the rows cannot be taken, which the client was told."""
         self.connected(0, silence_ms)
-        return self.run_over_socket(file)
+        return self.run_over_socket(sock)
 
     def tell_progress(self, uint64_t steps):
         """Lays out for the client how far its task is, if that is further than it was told."""

@@ -52,10 +52,10 @@ cdef class LaneSender(LaneState):
                 self.session.remove_region(number)
                 self.regions[number] = (name, None)
 
-    def run_over_socket(self, int file):
+    def run_over_socket(self, sock):
         """Sends over a connected socket until it breaks, or until `stop`. Returns "stopped", or why it ended. The GIL
         is free meanwhile. What was not acknowledged is sent again on the next connection."""
-        return self.session.run(file)
+        return self.session.run(sock)
 
     def stop(self):
         """Makes `run_over_socket` return soon, also a later one."""
@@ -125,7 +125,7 @@ cdef class LaneReceiver:
         self.sessions.append(session)
         return session
 
-    def run_over_socket(self, int file):
+    def run_over_socket(self, sock):
         """Takes what comes over a connected socket until it closes or breaks, or until `stop`. Returns "stopped",
         "closed", or why it ended. The GIL is free meanwhile."""
         if self.is_stopped:
@@ -134,7 +134,7 @@ cdef class LaneReceiver:
         if self.is_stopped:
             session.stop()
         try:
-            return session.run(file)
+            return session.run(sock)
         finally:
             self.sessions.remove(session)
             self.ahead_ms = max(self.ahead_ms, wan_read(&(<LaneReceiverSession>session).ahead_ms))

@@ -388,11 +388,11 @@ cdef class LaneReceiverSession(Session):
         wan_flag_set(&self.stop_flag, 1)
         self.wake()
 
-    def run(self, int file):
+    def run(self, sock):
         """Takes what comes over a connected socket, until it closes or breaks, or until `stop`. Returns "stopped",
         "closed", or why it ended. The GIL is free meanwhile."""
         try:
-            return self.run_over_socket(file)
+            return self.run_over_socket(sock)
         finally:
             wan_contact_end(self.contact)
 

@@ -7,7 +7,8 @@ from pywan._core.c_record cimport wan_frame
 from pywan._core.copies.lane_image cimport lane_image
 from pywan._core.copies.lane_news cimport News
 from pywan._core.region.region_state cimport region_core
-from pywan._core.wire.session cimport Session, SocketStream
+from pywan._core.wire.byte_stream cimport ByteStream
+from pywan._core.wire.session cimport Session
 
 cdef enum:
     QUESTIONS_MAX = 1024        # A power of two.
@@ -51,7 +52,7 @@ cdef class LaneSenderSession(Session):
     cdef wan_buffer settled             # wan_lane_head and wan_lane_settled, while a frame is laid out.
     cdef uint64_t settled_us
     # Who runs the lane. Beside the lane's thread this can be a thread that waits for its change.
-    cdef SocketStream stream            # Of the connection. None: there is none.
+    cdef ByteStream stream              # Of the connection. None: there is none.
     cdef readonly uint64_t runs_beside  # How often such a thread did.
     cdef uint64_t rest_until_us         # The lane's thread looks again then. It is set before the lane rests.
     cdef int ended_beside               # How the connection ended while another thread ran the lane; GOES_ON.

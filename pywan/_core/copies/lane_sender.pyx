@@ -14,11 +14,12 @@ from pywan._core.copies.lane_image cimport (
 from pywan._core.copies.lane_settled cimport SETTLED_FULL, SETTLED_NO_MEMORY, settled_collect
 from pywan._core.copies.lane_news cimport NEWS_LEARNED, NEWS_REFUSED, NEWS_SLOW, News
 from pywan._core.region.region_state cimport region_core
+from pywan._core.wire.byte_stream cimport OTHER_READY, WOKEN, ByteStream
 from pywan._core.wire.session cimport (
-    ENDED_CLOSED, ENDED_STOPPED, ENDED_TOLD, GOES_AGAIN, GOES_ON, OTHER_READY, WOKEN, ByteStream, Session, SocketStream,
-    session_turn)
+    ENDED_CLOSED, ENDED_STOPPED, ENDED_TOLD, GOES_AGAIN, GOES_ON, Session, session_turn)
 from pywan._core.base.status cimport detail_text, raise_for
 from pywan._core.wire.stream cimport buffer_frame, buffer_reserve
+from pywan._core.wire.tls_stream cimport stream_of
 from pywan._core.region.tail cimport LaneState, tail_count_events
 
 
@@ -176,11 +177,11 @@ cdef class LaneSenderSession(Session):
         self.now_us = 0
         self.ended = GOES_ON
 
-    def run(self, int file):
+    def run(self, sock):
         """Sends over a connected socket until it breaks, or until `stop`. Returns "stopped", or why it ended. The GIL
         is free meanwhile."""
         self.connected()
-        self.stream, self.ended_beside = SocketStream(file), GOES_ON
+        self.stream, self.ended_beside = stream_of(sock), GOES_ON
         wan_lane_set_connected(self.state, 1)
         try:
             ended = self.run_over(self.stream)

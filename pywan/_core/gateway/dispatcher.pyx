@@ -333,7 +333,7 @@ cdef class DispatcherSession(Session):
             wan_note(WAN_CORRUPT, "the connection to the receiver broke")
         return ENDED_TOLD
 
-    def run(self, int file):
+    def run(self, sock):
         """Moves batches out and acknowledgements in over a connected socket, until it is told to stop or the connection
         breaks. Returns "stopped", "done" if it was told to leave, or why it ended. The GIL is free meanwhile."""
-        return self.run_over_socket(file)
+        return self.run_over_socket(sock)

@@ -7,8 +7,8 @@ from pywan._core.c_record cimport *
 from pywan._core.c_system cimport *
 from pywan._core.base.status cimport detail_text, report_unraisable
 from pywan._core.gateway.event_batch cimport EventBatch, batch_of_frame
-from pywan._core.wire.session cimport (
-    ENDED_CLOSED, ENDED_DONE, ENDED_STOPPED, READY_TO_READ, WOKEN, ByteStream, Session)
+from pywan._core.wire.byte_stream cimport READY_TO_READ, WOKEN, ByteStream
+from pywan._core.wire.session cimport ENDED_CLOSED, ENDED_DONE, ENDED_STOPPED, Session
 from pywan._core.wire.stream cimport (
     STREAM_CLOSED, STREAM_MEMORY, STREAM_OK, STREAM_WAIT, buffer_frame, buffer_reserve, stream_next_frame, stream_take)
 

@@ -1162,12 +1162,12 @@ cdef class ReceiverSession(Session):
         from pywan.errors import QueueFullError
         return QueueFullError(detail_text()) if self.refused_code else Session.error_of_end(self)
 
-    def run(self, int file, int silence_ms):
+    def run(self, sock, int silence_ms):
         """Takes batches from a connected socket until it closes, breaks, is silent for `silence_ms`, or is told to
         stop. Returns "closed", "stopped", or why it was given up. The GIL is free meanwhile."""
         self.connected(0, silence_ms)
         try:
-            return self.run_over_socket(file)
+            return self.run_over_socket(sock)
         finally:
             self.forget_rounds()
 

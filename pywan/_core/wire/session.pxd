@@ -2,33 +2,16 @@
 from libc.stdint cimport uint8_t, uint64_t
 from pywan._core.c_base cimport *
 from pywan._core.c_record cimport wan_frame
-
-cdef enum:
-    # Why a wait ended. None of them: the time has come, or there is room to write.
-    READY_TO_READ = 1, WOKEN = 2, OTHER_READY = 4
+from pywan._core.wire.byte_stream cimport ByteStream, Driver
 
 cdef enum:
     # What a session returns. GOES_ON: it goes on with the next bytes or the next deadline. GOES_AGAIN: it goes on with
     # another step at once. Otherwise how it ended; ENDED_TOLD: the detail says why.
     GOES_ON = 0, GOES_AGAIN = 1, ENDED_STOPPED = 2, ENDED_CLOSED = 3, ENDED_DONE = 4, ENDED_TOLD = 5
 
-cdef class Driver:
-    cdef uint64_t now_us(self) noexcept nogil
-    cdef int push(self, wan_buffer *out) noexcept nogil
-
 cdef class GivenDriver(Driver):
     cdef object clock, send
     cdef uint64_t last_us
-
-cdef class ByteStream(Driver):
-    cdef int read(self, wan_buffer *into, size_t missing) noexcept nogil
-    cdef int write(self, wan_buffer *out) noexcept nogil
-    cdef int wait(self, bint to_read, bint to_write, int wake_file, uint64_t until_us) noexcept nogil
-
-cdef class SocketStream(ByteStream):
-    cdef int file
-    cdef int wait_beside(self, bint to_write, int wake_file, int other_file, uint64_t until_us) noexcept nogil
-    cdef int wait_for_end(self, int wake_file, uint64_t until_us) noexcept nogil
 
 cdef class Session:
     cdef wan_buffer into, out
@@ -68,7 +51,7 @@ cdef class Session:
     cdef int take_frames(self) noexcept nogil
     cdef void forget_bytes(self) noexcept nogil
     cdef int run_over(self, ByteStream stream)
-    cdef str run_over_socket(self, int file)
+    cdef str run_over_socket(self, sock)
     cdef object error_of_end(self)
 
 cdef int session_turn(Session session, ByteStream stream, uint64_t *now_us) noexcept nogil

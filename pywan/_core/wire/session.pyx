@@ -1,17 +1,16 @@
-# Owns what moves the bytes of a connection: a byte stream (over a socket; TLS would be another one), and the one loop
-# around a session, with what all sessions do alike. A session knows no stream and no clock: bytes and the time come in,
-# bytes and the next deadline go out.
+# Owns the one loop around a session, which moves the bytes of a connection over a stream, and what all sessions do
+# alike. A session knows no stream and no clock: bytes and the time come in, bytes and the next deadline go out.
 from libc.stdint cimport uint8_t, uint64_t
 from libc.string cimport memcpy, strlen
-from libc.errno cimport EAGAIN, EINTR, errno
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from pywan._core.c_base cimport *
 from pywan._core.c_record cimport *
-from pywan._core.c_system cimport *
 from pywan._core.base.status cimport detail_text, raise_for, report_unraisable
+from pywan._core.wire.byte_stream cimport READY_TO_READ, ByteStream, Driver
 from pywan._core.wire.stream cimport (
-    FIRST_BYTES, RECEIVE_BYTES, STREAM_CLOSED, STREAM_MEMORY, STREAM_OK, STREAM_WAIT, buffer_frame, buffer_reserve,
-    buffer_trim, stream_next_frame, stream_take)
+    STREAM_BROKEN, STREAM_CLOSED, STREAM_MEMORY, STREAM_OK, STREAM_WAIT, buffer_frame, buffer_reserve,
+    stream_next_frame, stream_take)
+from pywan._core.wire.tls_stream cimport stream_of
 
 
 cdef enum:
@@ -19,18 +18,6 @@ cdef enum:
     # The last words are given up after so long: an end that takes nothing does not read.
     LAST_WORDS_US = 30000000
     LOOK_US = 250000                # A session without a wake file looks so often whether it is to stop.
-
-
-cdef class Driver:
-    """What a session asks of its driver in the middle of long work, and nowhere else. This driver has the system's
-    clock, and sends nothing before the work is done."""
-
-    cdef uint64_t now_us(self) noexcept nogil:
-        return wan_monotonic_us()
-
-    cdef int push(self, wan_buffer *out) noexcept nogil:
-        """Sends what fits now. STREAM_CLOSED: the other end does not wait for it any more."""
-        return STREAM_WAIT
 
 
 cdef class GivenDriver(Driver):
@@ -57,108 +44,6 @@ cdef class GivenDriver(Driver):
             except BaseException as error:
                 report_unraisable("a driver's way out", error)
                 return STREAM_CLOSED
-
-
-cdef class ByteStream(Driver):
-    """The bytes of a connection: reading what is there, writing what fits, and waiting for either. One thread at a time
-    uses it."""
-
-    cdef int read(self, wan_buffer *into, size_t missing) noexcept nogil:
-        """Takes what is there now of the `missing` bytes of a frame, or more. Returns STREAM_OK, STREAM_WAIT,
-        STREAM_CLOSED or STREAM_MEMORY."""
-        return STREAM_CLOSED
-
-    cdef int write(self, wan_buffer *out) noexcept nogil:
-        """Sends what fits now. STREAM_OK: all of it was sent. Otherwise STREAM_WAIT or STREAM_CLOSED."""
-        return STREAM_CLOSED
-
-    cdef int wait(self, bint to_read, bint to_write, int wake_file, uint64_t until_us) noexcept nogil:
-        """Waits until there are bytes to read, or room to write, or the wake file (-1: none) is written, or it is
-        `until_us`. Returns READY_TO_READ, WOKEN, both, or 0."""
-        return 0
-
-    cdef int push(self, wan_buffer *out) noexcept nogil:
-        return self.write(out)
-
-
-cdef class SocketStream(ByteStream):
-    """A stream over a connected socket. The caller owns the socket and closes it."""
-
-    def __cinit__(self, int file):
-        self.file = file
-
-    cdef int read(self, wan_buffer *into, size_t missing) noexcept nogil:
-        # Room is made as bytes come, at most twice what is there. So memory is taken for bytes that were sent, not for
-        # bytes that a header announces. A connection on which nothing came has no buffer.
-        cdef uint8_t first[FIRST_BYTES]
-        cdef uint8_t *to = first
-        cdef ssize_t got
-        cdef size_t here = into.used - into.start, room = FIRST_BYTES
-        if into.capacity:
-            room = max(<size_t>RECEIVE_BYTES, min(missing, here))
-            if (into.capacity >= RECEIVE_BYTES or into.used == into.capacity) and not buffer_reserve(into, room):
-                wan_note(WAN_CORRUPT, "no memory for a frame: %llu bytes of it are here, %llu are to come",
-                         <unsigned long long>here, <unsigned long long>missing)
-                return STREAM_MEMORY
-            to, room = into.bytes + into.used, into.capacity - into.used
-        while True:
-            got = recv(self.file, to, room, MSG_DONTWAIT)
-            if got > 0:
-                if to == first:
-                    if wan_buffer_begin(into, FIRST_BYTES) != WAN_OK:
-                        return STREAM_MEMORY
-                    memcpy(into.bytes, first, <size_t>got)
-                into.used += <size_t>got
-                return STREAM_OK
-            if got < 0 and errno == EINTR:
-                continue
-            return STREAM_WAIT if got < 0 and errno == EAGAIN else STREAM_CLOSED
-
-    cdef int write(self, wan_buffer *out) noexcept nogil:
-        cdef ssize_t went
-        while out.start < out.used:
-            went = send(self.file, out.bytes + out.start, out.used - out.start, MSG_DONTWAIT | MSG_NOSIGNAL)
-            if went > 0:
-                out.start += <size_t>went
-            elif went < 0 and errno == EINTR:
-                continue
-            else:
-                return STREAM_WAIT if went < 0 and errno == EAGAIN else STREAM_CLOSED
-        buffer_trim(out)
-        return STREAM_OK
-
-    cdef int wait(self, bint to_read, bint to_write, int wake_file, uint64_t until_us) noexcept nogil:
-        return wait_for_files(self.file, (POLLIN if to_read else 0) | (POLLOUT if to_write else 0), wake_file, -1,
-                              until_us)
-
-    cdef int wait_beside(self, bint to_write, int wake_file, int other_file, uint64_t until_us) noexcept nogil:
-        """As `wait` for bytes to read, or until there are some in another file: OTHER_READY."""
-        return wait_for_files(self.file, POLLIN | (POLLOUT if to_write else 0), wake_file, other_file, until_us)
-
-    cdef int wait_for_end(self, int wake_file, uint64_t until_us) noexcept nogil:
-        """As `wait`, but READY_TO_READ is returned only when the other end has closed the connection."""
-        return wait_for_files(self.file, POLLRDHUP, wake_file, -1, until_us)
-
-
-cdef int wait_for_files(int file, short events, int wake_file, int other_file, uint64_t until_us) noexcept nogil:
-    """Waits for these events of the first file, or until the others can be read; poll ignores the file -1."""
-    cdef pollfd files[3]
-    cdef uint64_t now = wan_monotonic_us(), drained
-    cdef int ready = 0
-    if until_us <= now:
-        return 0
-    files[0].fd, files[0].events, files[0].revents = file, events, 0
-    files[1].fd, files[1].events, files[1].revents = wake_file, POLLIN, 0
-    files[2].fd, files[2].events, files[2].revents = other_file, POLLIN, 0
-    poll(files, 3, <int>((min(until_us - now, <uint64_t>WAIT_US_MAX) + 999) // 1000))
-    if files[0].revents & (POLLIN | POLLERR | POLLHUP | POLLRDHUP):
-        ready |= READY_TO_READ
-    if files[1].revents & POLLIN:
-        eventfd_read(wake_file, &drained)
-        ready |= WOKEN
-    if files[2].revents:
-        ready |= OTHER_READY
-    return ready
 
 
 cdef bytes taken_out(wan_buffer *out):
@@ -295,15 +180,17 @@ cdef class Session:
                     speak_last(self, stream)
             self.ended = ended
         finally:
+            stream.give_back(&self.out)
             self.driver = Driver()      # The stream may soon be that of another connection.
         return ended
 
-    cdef str run_over_socket(self, int file):
-        """Runs until the session ends. Returns "stopped", "closed", "done", or why the connection was given up."""
-        cdef int ended = self.run_over(SocketStream(file))
+    cdef str run_over_socket(self, sock):
+        """Runs over a connected socket, plain or encrypted, until the session ends. Returns "stopped", "closed",
+        "done", or why the connection was given up."""
+        cdef int ended = self.run_over(stream_of(sock))
         return {ENDED_STOPPED: "stopped", ENDED_CLOSED: "closed", ENDED_DONE: "done"}.get(ended) or detail_text()
 
-    # Any other driver: an event loop, TLS, a simulator, tests.
+    # Any other driver: an event loop, a simulator, tests.
 
     cdef object error_of_end(self):
         """The exception for a connection that is to be given up. The detail says why."""
@@ -390,7 +277,7 @@ cdef int session_turn(Session session, ByteStream stream, uint64_t *now_us) noex
         state = stream.read(&session.into, session.wanted)
         if state == STREAM_CLOSED:
             return session.closed(True)
-        if state == STREAM_MEMORY:
+        if state == STREAM_MEMORY or state == STREAM_BROKEN:
             return ENDED_TOLD
         if state == STREAM_OK:
             how = session.hear(now)
@@ -402,6 +289,8 @@ cdef int session_turn(Session session, ByteStream stream, uint64_t *now_us) noex
         how = stream.write(&session.out)
         if how == STREAM_CLOSED:
             return session.closed(False)
+        if how == STREAM_BROKEN:
+            return ENDED_TOLD
         is_empty = how == STREAM_OK
         if is_empty or session.out.start != drained:
             session.sent(now)
