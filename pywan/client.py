@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 import socket
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pywan import _core
@@ -20,7 +20,7 @@ from pywan.protocol.gateway import ClientHello, Committed, Welcome, encode
 from pywan.protocol.members import check_servers
 from pywan.transport import data
 from pywan.transport.control import call_once
-from pywan.transport.sockets import connect
+from pywan.transport.links import Links
 
 
 @of_one_process(lambda connection: f"the connection to the member at {connection.place}", nothing_in_child=("close",))
@@ -43,7 +43,16 @@ class DataConnection:
         self.region = region
 
     @classmethod
-    def open(cls, locators: str, *, region: str, run_id: bytes, task: int, timeout: float = 60.0) -> DataConnection:
+    def open(
+        cls,
+        locators: str,
+        *,
+        region: str,
+        run_id: bytes,
+        task: int,
+        timeout: float = 60.0,
+        ssl: Mapping[str, Any] | None = None,
+    ) -> DataConnection:
         """Asks the locators for the site's members, and connects to one of them.
 
         Args:
@@ -52,6 +61,7 @@ class DataConnection:
             run_id: 16 bytes that tell this run of the job from all others.
             task: The number of the task in the run.
             timeout: The limit in seconds for this call, and later for each answer of the member.
+            ssl: How connections are encrypted, by the names in docs/configuration.md. None: they are not.
 
         Returns:
             The connection.
@@ -60,17 +70,19 @@ class DataConnection:
             NoLocatorError: No locator answers, or none knows a member.
             ConnectivityError: No member can be reached.
             RegionNotFoundError: The member has no such region.
+            ConfigurationError: An option or a file of `ssl` cannot be used.
             PywanError: The member refuses the connection for another reason.
         """
         deadline = time.monotonic() + timeout
         region = region.strip("/")
-        members = _members(locators, deadline)
+        links = Links(ssl)
+        members = _members(locators, deadline, links)
         random.shuffle(members)
         trouble = "no member is registered there"
         for member in members:
             place = f"{member['host']}:{member['port']}"
             try:
-                sock = connect(
+                sock = links.server.connect(
                     (member["host"], member["port"]),
                     max(0.1, min(10.0, deadline - time.monotonic())),
                     what=f"member {member['name']}",
@@ -177,12 +189,13 @@ class DataConnection:
         return ConnectivityError(f"member at {self.place}: {error}")
 
 
-def _members(locators: str, deadline: float) -> list[dict[str, Any]]:
+def _members(locators: str, deadline: float, links: Links) -> list[dict[str, Any]]:
     """Returns the members that the first locator which knows some tells. NoLocatorError if no locator does."""
     trouble = []
     for address in parse_locators(locators):
         try:
-            reply = call_once(address, "servers", timeout=max(0.1, min(10.0, deadline - time.monotonic())))
+            left_s = max(0.1, min(10.0, deadline - time.monotonic()))
+            reply = call_once(address, "servers", timeout=left_s, way=links.locator)
             servers = check_servers(reply)
         except PywanError as error:
             trouble.append(str(error))

@@ -11,7 +11,7 @@ import math
 import re
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,6 +65,7 @@ def enqueue(
     value: str | Sequence[str] | None = None,
     operation: str | None = None,
     timeout: float = 60.0,
+    ssl: Mapping[str, Any] | None = None,
     **unknown: Any,
 ) -> EnqueueSummary:
     """Put every row of a DataFrame, or every pair of an RDD, into `region` of the site behind `locators`.
@@ -79,9 +80,14 @@ def enqueue(
     ended stay applied and the others are not; calling again puts all rows again.
 
     `timeout` is how long a task waits, in seconds, for a locator, a member, or a word of progress with its rows.
+
+    `ssl` says how connections are encrypted, by the names in docs/configuration.md; its files are those of the
+    executors. Without it they are not.
     """
     for name in unknown:
-        close = difflib.get_close_matches(name, ["locators", "region", "key", "value", "operation", "timeout"], 1)
+        close = difflib.get_close_matches(
+            name, ["locators", "region", "key", "value", "operation", "timeout", "ssl"], 1
+        )
         hint = f"; did you mean {close[0]!r}?" if close else ""
         raise ConfigurationError(f"enqueue has no option {name!r}{hint}")
     from pywan.base.addresses import parse_locators
@@ -92,7 +98,7 @@ def enqueue(
         raise ConfigurationError(f"region={region!r} is not the name of a region")
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 < timeout < math.inf:
         raise ConfigurationError(f"timeout={timeout!r} must be a number of seconds above 0")
-    target = _Target(locators, region, uuid.uuid4().bytes, float(timeout))
+    target = _Target(locators, region, uuid.uuid4().bytes, float(timeout), dict(ssl) if ssl is not None else None)
     started = time.monotonic()
     if hasattr(data, "mapInArrow"):
         counts = _enqueue_frame(data, target, key, value, operation)
@@ -124,12 +130,13 @@ class _Target:
     region: str
     run_id: bytes  # Names one call of enqueue. With the number of the task it names rows that may be applied once.
     timeout: float
+    ssl: dict[str, Any] | None = None
 
     def connect(self, task: int) -> Any:
         from pywan.client import DataConnection
 
         return DataConnection.open(
-            self.locators, region=self.region, run_id=self.run_id, task=task, timeout=self.timeout
+            self.locators, region=self.region, run_id=self.run_id, task=task, timeout=self.timeout, ssl=self.ssl
         )
 
 

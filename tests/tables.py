@@ -16,6 +16,7 @@ from pywan import _core
 from pywan.cli.commands import COMMANDS
 from pywan.cli.grammar import Command
 from pywan.config.attributes import THINGS
+from pywan.config.ssl_attributes import SslAttributes
 from pywan.config.table import Row, table
 from pywan.stats import SENDER_GAUGES
 
@@ -122,6 +123,22 @@ def _record(whose: str) -> str:
     return _table(("offset", "bytes", "field"), rows)
 
 
+def _ssl(whose: str) -> str:
+    """The options of encryption, whose names in Python are shorter."""
+    return _table(
+        ("setting", "in Python", "default", "meaning"),
+        (
+            (
+                f"`{row.option}`",
+                f"`{row.name}`",
+                row.shown_default(),
+                ". ".join(filter(None, (row.attribute.about, row.attribute.more))),
+            )
+            for row in table(SslAttributes)
+        ),
+    )
+
+
 MAKERS: dict[str, Callable[[str], str]] = {
     "attributes of": _attributes,
     "refused attributes of": _refused,
@@ -130,6 +147,7 @@ MAKERS: dict[str, Callable[[str], str]] = {
     "counters of": _counters,
     "reasons of": _failures,
     "fields of": _record,
+    "ssl options": _ssl,
 }
 
 

@@ -196,7 +196,7 @@ def test_every_option_of_a_start_has_a_variable_that_its_help_names():
 
 
 def test_properties_that_cannot_be_are_refused(tmp_path):
-    for option in ("-Dgemfire.ssl-enabled-components=all", "-Dgemfire.colour=red", "gemfire.name=x", "-Dgemfire.name"):
+    for option in ("-Dgemfire.ssl-keystore=a.jks", "-Dgemfire.colour=red", "gemfire.name=x", "-Dgemfire.name"):
         with pytest.raises(ConfigurationError):
             properties.gather([option], None, [])
     (tmp_path / "gemfire.properties").write_text("a line\n")

@@ -71,6 +71,7 @@ LINES = [
     "show coordinator",
     "revoke member --name=no_such_member",
     "status member",
+    "reload certificates",
     "describe connection",
     "forget site --distributed-system-id=3",
     "status server --name=no_such_server",
@@ -87,7 +88,7 @@ LINES = [
 # They start or end something, show a file as it is, or are shown below.
 OTHERS = {
     "start locator", "start server", "stop locator", "stop server", "shutdown", "salvage disk-store", "disconnect",
-    "export cluster-configuration", "run", "help", "version", "completion", "exit", "quit",
+    "export cluster-configuration", "certificates make", "run", "help", "version", "completion", "exit", "quit",
 }  # fmt: skip
 
 

@@ -67,9 +67,11 @@ def test_each_guide_has_a_block_of_code(page):
 
 
 @pytest.mark.timeout(300)
-def test_the_shell_lines_of_the_readme_run_as_they_stand(tmp_path):
+@pytest.mark.parametrize("page", ["README.md", "docs/tls.md"])
+def test_the_shell_lines_of_a_page_run_as_they_stand(page, tmp_path):
     """Two sites as real processes. Only the loopback network is another one, as every run of this test has its own."""
-    lines = re.search(r"^```sh\n(.*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)[1]
+    blocks = re.findall(r"^```sh\n(.*?)^```$", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
+    lines = "\n".join(blocks)
     assert "127.0.0." in lines
     lines = lines.replace("127.0.0.", f"127.{random.randrange(20, 220)}.{random.randrange(250)}.")
     shutil.copytree(ROOT / "docs" / "examples", tmp_path / "docs" / "examples")

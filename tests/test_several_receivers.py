@@ -391,6 +391,9 @@ class Told:
     def find_receiver(self, site: int, exclude: Any = (), **more: Any) -> dict[str, Any] | None:
         return next((each for each in self.receivers if each["member_id"] not in exclude), None)
 
+    def silent_locators(self, site: int) -> dict[Address, str]:
+        return {}
+
     def remote_locators(self, site: int) -> list[Address]:
         return []
 

@@ -19,8 +19,10 @@ from pywan.coordination.tables import Incarnation
 from pywan.errors import ConnectivityError, IllegalStateError, IncompatibleSystemError, PywanError
 from pywan.forks import of_one_process
 from pywan.protocol import between_members
-from pywan.transport import data, sockets
+from pywan.transport import data
+from pywan.transport.links import PLAIN, Way
 from pywan.transport.own_openings import OwnOpenings
+from pywan.transport.tls_words import in_words
 
 CONNECT_TIMEOUT_S = 3.0  # The longest that one attempt to open a connection takes.
 LEAST_TIMEOUT_S = 0.001  # A socket has no timeout of 0: that would mean that it does not wait.
@@ -43,8 +45,9 @@ class _Connection:
 class CallPool:
     """The connections of one member to all others. Any thread may use it."""
 
-    def __init__(self, me: Incarnation, site_identity: str, openings: OwnOpenings) -> None:
-        """`openings`: what this member has under way to others."""
+    def __init__(self, me: Incarnation, site_identity: str, openings: OwnOpenings, way: Way = PLAIN.cluster) -> None:
+        """`openings`: what this member has under way to others. `way`: connects to them."""
+        self._way = way
         self._me, self._site_identity, self._openings = me, site_identity, openings
         self.slots = _core.CallSlots(me.member_id)  # The identities of all calls of the member.
         self._lock = threading.Lock()
@@ -178,7 +181,7 @@ class CallPool:
         left = min(CONNECT_TIMEOUT_S, deadline - began)
         if left <= 0:
             raise ConnectivityError(f"no time is left to connect to member {member.name}")
-        sock = sockets.connect(Address(*address), left, what=f"member {member.name}")
+        sock = self._way.connect(Address(*address), left, what=f"member {member.name}")
         word = 0
         try:
             with self._lock:
@@ -205,9 +208,7 @@ class CallPool:
             sock.close()
             if isinstance(error, PywanError):
                 raise
-            raise ConnectivityError(
-                f"member {member.name} at {address[0]}[{address[1]}]: {error.strerror or error}"
-            ) from None
+            raise ConnectivityError(f"member {member.name} at {address[0]}[{address[1]}]: {in_words(error)}") from None
         except BaseException:
             sock.close()
             raise

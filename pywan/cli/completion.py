@@ -11,6 +11,7 @@ from typing import Any
 
 from pywan.base.addresses import parse_locators
 from pywan.cli import grammar
+from pywan.cli.encryption import ssl_of_environment
 from pywan.cli.grammar import Command
 from pywan.cli.session import DEFAULT_LOCATOR
 from pywan.config.attributes import REGION_TYPES
@@ -18,6 +19,7 @@ from pywan.config.options import Option
 from pywan.errors import PywanError
 from pywan.protocol.members import check_servers
 from pywan.transport.control import call_once
+from pywan.transport.links import Links
 
 ASK_TIMEOUT_S = 1.0  # A person waits for it, with a finger on Tab.
 MAX_MEMBERS = 4  # That are asked: they have mostly the same things.
@@ -150,7 +152,8 @@ def _of_site(kind: str, locator: str | None) -> list[str]:
     if not kind:
         return []
     address = parse_locators(locator or DEFAULT_LOCATOR)[0]
-    servers = check_servers(call_once(address, "servers", timeout=ASK_TIMEOUT_S))
+    links = Links(ssl_of_environment())
+    servers = check_servers(call_once(address, "servers", timeout=ASK_TIMEOUT_S, way=links.locator))
     if kind == "locator":
         return [str(address)]
     if kind == "member":
@@ -163,6 +166,7 @@ def _of_site(kind: str, locator: str | None) -> list[str]:
     }[kind]
     found: list[str] = []
     for server in servers[:MAX_MEMBERS]:
-        reply: dict[str, Any] = call_once((server["host"], server["port"]), op, timeout=ASK_TIMEOUT_S)
+        there = (server["host"], server["port"])
+        reply: dict[str, Any] = call_once(there, op, timeout=ASK_TIMEOUT_S, way=links.cluster)
         found += [str(item[name]) for item in reply[items]]
     return found

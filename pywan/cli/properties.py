@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from pywan.base.files import FileError, given_path, read_regular
+from pywan.cli.encryption import SSL_PROPERTIES
 from pywan.errors import ConfigurationError
 
 FILE_NAME = "gemfire.properties"
@@ -28,6 +29,7 @@ UNDERSTOOD = (
     "allow-callbacks",
     "maximum-tombstone-memory",
     "maximum-backlog-memory",
+    *SSL_PROPERTIES,
 )
 # Properties of Geode without a meaning here. Those of security are not among them: ignoring them would be a trap.
 IGNORED_PREFIXES = (

@@ -6,10 +6,11 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pywan.base.names import printable
 from pywan.cli import grammar
+from pywan.cli.encryption import ssl_of_environment
 from pywan.cli.output import Output, Result
 from pywan.errors import (
     ConfigurationError,
@@ -21,6 +22,9 @@ from pywan.errors import (
     PywanError,
 )
 from pywan.protocol.members import check_servers
+
+if TYPE_CHECKING:
+    from pywan.transport.links import Links
 
 log = logging.getLogger("pywan.cli")
 
@@ -43,6 +47,8 @@ class Session:
         self.done = False
         self.help_command = "help"  # What a person types for help.
         self._scripts: dict[tuple[int, int], str] = {}  # Files that run now, the outermost first.
+        self._ssl: dict[str, Any] | None = None  # How others are asked, if not as the environment says.
+        self._links: Links | None = None
         self._asked = False  # Whether this command has an answer of another process.
 
     # --- lines ---
@@ -142,6 +148,25 @@ class Session:
             return status
         raise NoLocatorError("; ".join(problems) or "no locator is named; give --locator=host[port]")
 
+    @property
+    def ssl(self) -> dict[str, Any] | None:
+        """How connections are encrypted: as the last `connect` or `start` said, or else the environment."""
+        return self._ssl if self._ssl is not None else ssl_of_environment()
+
+    @property
+    def links(self) -> Links:
+        """How this program meets locators and members."""
+        from pywan.transport.links import Links
+
+        if self._links is None:
+            self._links = Links(self.ssl)
+        return self._links
+
+    def use_ssl(self, ssl: dict[str, Any] | None) -> None:
+        """Encrypts connections in that way from now on. None: it stays as it is."""
+        if ssl is not None:
+            self._ssl, self._links = ssl, None
+
     def disconnect(self) -> None:
         if not self.connected:
             raise IllegalStateError("not connected to a locator")
@@ -163,7 +188,7 @@ class Session:
 
         answer = self.ask_locator(op, **fields)
         if not answer["decides"] and answer.get("address"):
-            answer = call_once(parse_address(answer["address"]), op, **fields)
+            answer = call_once(parse_address(answer["address"]), op, way=self.links.locator, **fields)
         return answer
 
     def _ask_locator(self, locator: str, op: str, **fields: Any) -> dict[str, Any]:
@@ -172,7 +197,7 @@ class Session:
 
         self._asked = True
         try:
-            return call_once(parse_address(locator), op, timeout=LOCATOR_TIMEOUT_S, **fields)
+            return call_once(parse_address(locator), op, timeout=LOCATOR_TIMEOUT_S, way=self.links.locator, **fields)
         except (ConnectivityError, ProtocolError, NotFoundError) as error:
             # The port may be that of a server, which has no such operation, or of a program with another protocol.
             raise NoLocatorError(f"no locator at {locator}: {error}") from None
@@ -228,7 +253,8 @@ class Session:
         from pywan.transport.control import call_once
 
         try:
-            reply = call_once((member["host"], member["port"]), op, timeout=timeout, _progress=progress, **fields)
+            address, way = (member["host"], member["port"]), self.links.cluster
+            reply = call_once(address, op, timeout=timeout, way=way, _progress=progress, **fields)
             return {**reply, "member": member["name"], "ok": True}
         except PywanError as error:
             return {"member": member["name"], "ok": False, "error": str(error), "kind": type(error).__name__}

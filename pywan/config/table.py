@@ -155,6 +155,8 @@ class Row:
             return "required"
         if value is None or value in ((), ""):
             return self.attribute.unset
+        if isinstance(value, tuple):
+            return ", ".join(map(str, value))
         return f"{value} {self.attribute.unit}".strip() if not isinstance(value, bool) else str(value).lower()
 
 

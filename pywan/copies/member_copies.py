@@ -24,6 +24,7 @@ from pywan.copies.peer_session import asked_of
 from pywan.errors import PywanError
 from pywan.protocol import between_members as wire
 from pywan.transport.data import receive_exactly
+from pywan.transport.links import PLAIN, Way
 from pywan.transport.opening_questions import OpeningQuestions
 from pywan.transport.openings import Connection
 from pywan.transport.own_openings import OwnOpenings
@@ -46,12 +47,14 @@ class MemberCopies:
         openings: OwnOpenings,
         questions: OpeningQuestions,
         *,
+        way: Way = PLAIN.cluster,
         member_timeout_us: int,
         gives_up: Callable[[str], object] | None = None,
     ) -> None:
         """`openings`: what this member has under way to others. `questions`: ask others about what they have under way
-        to this one. `gives_up`: called with the reason if the thread cannot go on."""
+        to this one. `way`: connects to them. `gives_up`: called with the reason if the thread cannot go on."""
         self._reports, self._openings, self._questions, self._gives_up = reports, openings, questions, gives_up
+        self._way = way
         self._lock = threading.RLock()  # Guards everything below. Nobody waits for another process under it.
         self._changed = threading.Condition(self._lock)  # Notified with each decision and view.
         self._session = CopiesSession(member_timeout_us=member_timeout_us)
@@ -259,6 +262,7 @@ class MemberCopies:
                 self._lock,
                 self._session.site_identity,
                 self._openings,
+                way=self._way,
                 suspect=self._suspect,
                 answered=self._take_answers,
             )

@@ -6,7 +6,6 @@ Each of them has a thread, which lives as long as the other member is in the vie
 from __future__ import annotations
 
 import logging
-import socket
 import threading
 import time
 from collections.abc import Callable
@@ -22,6 +21,8 @@ from pywan.protocol import between_members as wire
 from pywan.transport import sockets
 from pywan.transport.control import ControlClient
 from pywan.transport.data import receive_exactly
+from pywan.transport.link import Link
+from pywan.transport.links import PLAIN, Way
 from pywan.transport.own_openings import OwnOpenings
 
 log = logging.getLogger("pywan.copies")
@@ -44,6 +45,7 @@ class Peer:
         lock: The lock of the member's copies.
         site_identity: The site's identity.
         openings: What this member has under way to others.
+        way: Connects to members.
         suspect: Called when a connection was refused or broke.
         answered: Called with what came of questions: (member, region, the reply).
     """
@@ -56,17 +58,18 @@ class Peer:
         site_identity: str,
         openings: OwnOpenings,
         *,
+        way: Way = PLAIN.cluster,
         suspect: Callable[[Incarnation], None],
         answered: Callable[[Incarnation, str, dict[str, Any]], None],
     ) -> None:
         self.session, self.member = session, session.member
         self._me, self._site_identity, self._openings = me, site_identity, openings
-        self._suspect, self._answered = suspect, answered
+        self._way, self._suspect, self._answered = way, suspect, answered
         self._lane = Outage(log, f"the lane to member {self.member}")
         self._talk = Outage(log, f"asking member {self.member} about its copies")
         self._changed = threading.Condition(lock)  # Guards all below.
         self._ending = False
-        self._sock: socket.socket | None = None
+        self._sock: Link | None = None
         self._client: ControlClient | None = None
         self._threads: list[threading.Thread] = []
 
@@ -125,7 +128,7 @@ class Peer:
     def _run_connection(self) -> None:
         """Returns when a connection that was opened has ended."""
         began = time.monotonic()
-        sock = sockets.connect(
+        sock = self._way.connect(
             self.session.address, CONNECT_TIMEOUT_S, what=f"member {self.member.name}", on_socket=self._keep
         )
         sock.settimeout(ANSWER_TIMEOUT_S + ANSWER_ROUND_TRIPS * (time.monotonic() - began))
@@ -146,7 +149,7 @@ class Peer:
         if not self._ending:
             log.info("the lane to member %s ended: %s", self.member, ended)
 
-    def _keep(self, sock: socket.socket) -> None:
+    def _keep(self, sock: Link) -> None:
         with self._changed:
             self._sock = sock
             if self._ending:
@@ -177,7 +180,7 @@ class Peer:
                 if self._ending:
                     return
                 what = f"member {self.member.name}"
-                self._client = ControlClient(self.session.address, QUESTION_TIMEOUT_S, what=what)
+                self._client = ControlClient(self.session.address, QUESTION_TIMEOUT_S, what=what, way=self._way)
         reply = self._client.call("adopt-buckets", **request)
         self._talk.over()
         self._answered(self.member, request["region"], reply)

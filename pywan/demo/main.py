@@ -51,6 +51,7 @@ class Options:
     cut_seconds: float = 4.0
     faults: bool = True
     persistent: bool = False
+    tls: bool = False
     json: bool = False
     quiet: bool = False
     dir: str = "demo-work"
@@ -68,6 +69,7 @@ class Demo:
         self._cleanup = ExitStack()
         self._spark: Future[Any] | None = None
         self._written: dict[str, int] = {}  # By the writers of each site.
+        self._ssl: dict[str, str] | None = None
         self.members: Members
         self.link: faults.Link
         self.progress: Progress
@@ -91,7 +93,9 @@ class Demo:
     def _start(self) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
         files = topology.write_configuration(self.topology, self.directory, persistent=self.options.persistent)
-        self.members = Members(self.topology, self.directory, files)
+        ssl = topology.write_certificates(self.topology, self.directory) if self.options.tls else None
+        self._ssl = ssl
+        self.members = Members(self.topology, self.directory, files, ssl)
         self.progress = Progress(self.members.look, list(self.topology.sites), quiet=self.options.quiet)
         self.link = faults.Link(self.topology.sites[self.topology.cut_site])
         pool = ThreadPoolExecutor(1, thread_name_prefix="demo-spark")
@@ -150,6 +154,7 @@ class Demo:
             key=feed.key,
             value=list(feed.values),
             operation=feed.operation,
+            ssl=self._ssl,
         )
         self.report.add_step(
             "load through Spark", summary.seconds, summary.rows, bytes=summary.bytes, partitions=summary.partitions
@@ -365,6 +370,7 @@ def run(options: Options = Options()) -> int:
 @click.option(
     "--persistent", is_flag=True, help="Queues and regions on disk; LN's server is then killed and started again too."
 )
+@click.option("--tls", is_flag=True, help="Encrypt every connection, with certificates that are made for the run.")
 @click.option("--json", is_flag=True, help="Print the report as JSON; progress goes to standard error.")
 @click.option("--quiet", is_flag=True, help="No progress.")
 @click.option(

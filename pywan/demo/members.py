@@ -23,6 +23,7 @@ from pywan.demo.topology import REGION, Site, Topology
 from pywan.errors import ConnectivityError, IllegalStateError, PywanError
 from pywan.member import process
 from pywan.transport.control import ControlClient
+from pywan.transport.links import Links
 
 START_LIMIT_S = 60
 STOP_LIMIT_S = 15
@@ -56,10 +57,14 @@ class Member:
 class Members:
     """Starts, asks and ends the processes of a topology. `stop_all` ends whatever was started, however far that got."""
 
-    def __init__(self, topology: Topology, directory: Path, configuration: dict[str, Path]) -> None:
+    def __init__(
+        self, topology: Topology, directory: Path, configuration: dict[str, Path], ssl: dict[str, str] | None = None
+    ) -> None:
+        """`ssl`: how all processes encrypt their connections. None: they do not."""
         self.topology = topology
         self.directory = directory
         self._configuration = configuration
+        self._ssl, self._links = ssl or {}, Links(ssl)
         self._lock = threading.Lock()
         self._running: dict[str, Member] = {}  # Guarded by _lock.
         self._starting: set[subprocess.Popen[str]] = set()  # Guarded by _lock.
@@ -104,7 +109,9 @@ class Members:
         self._start(site.server_name, self.server_command(site))
 
     def _start(self, name: str, command: list[str]) -> None:
-        environment = {**os.environ, "PYWAN_HOSTS": self.topology.hosts}
+        plain = {name: value for name, value in os.environ.items() if not name.startswith("PYWAN_SSL_")}
+        encryption = {f"PYWAN_SSL_{name.upper()}": value for name, value in self._ssl.items()}
+        environment = {**plain, **encryption, "PYWAN_HOSTS": self.topology.hosts}
         with self._lock:
             if self._closing:
                 raise IllegalStateError(f"{name} is not started: the demo is ending")
@@ -232,7 +239,11 @@ class Members:
 
     def writer(self, site: str) -> ControlClient:
         """A connection of its own to the site's server; it goes on while the site's locator is away."""
-        return ControlClient(self._server_address(site), timeout=ASK_TIMEOUT_S, what=f"the server of {site} at")
+        return self._client_of(site)
+
+    def _client_of(self, site: str) -> ControlClient:
+        what = f"the server of {site} at"
+        return ControlClient(self._server_address(site), timeout=ASK_TIMEOUT_S, what=what, way=self._links.cluster)
 
     def ask(self, site: str, op: str, **fields: Any) -> dict[str, Any]:
         """The answer of the site's server to a management request. If the server is not where it was, it is looked for
@@ -250,14 +261,15 @@ class Members:
         with self._lock:
             client = self._clients.get(site)
         if client is None:
-            client = ControlClient(self._server_address(site), timeout=ASK_TIMEOUT_S, what=f"the server of {site} at")
+            client = self._client_of(site)
             with self._lock:
                 client = self._clients.setdefault(site, client)
         return client
 
     def _server_address(self, site: str) -> Address:
         where = self.topology.sites[site]
-        with ControlClient(Address(where.address, where.locator_port), timeout=ASK_TIMEOUT_S) as locator:
+        address, way = Address(where.address, where.locator_port), self._links.locator
+        with ControlClient(address, timeout=ASK_TIMEOUT_S, way=way) as locator:
             for member in locator.call("servers")["servers"]:
                 if member["name"] == where.server_name:
                     return Address(member["host"], member["port"])

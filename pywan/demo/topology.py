@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
+from pywan.cli.trial_certificates import AUTHORITY, make_certificates
 from pywan.errors import ConfigurationError
 
 REGION = "data"
@@ -126,6 +127,19 @@ def write_configuration(topology: Topology, directory: Path, *, persistent: bool
         files[site.name] = directory / f"{site.name}.xml"
         files[site.name].write_text(cache_xml(site, topology.ids(), persistent=persistent), encoding="utf-8")
     return files
+
+
+def write_certificates(topology: Topology, directory: Path) -> dict[str, str]:
+    """Makes a certificate for all sites and writes it into `directory`. Returns the map `ssl` of all processes.
+    ConfigurationError if the extra `certificates` is not installed."""
+    hosts = [host for site in topology.sites.values() for host in (site.host, site.address, site.hostname_for_senders)]
+    files = make_certificates(directory / "tls", ["demo"], [host for host in hosts if host])
+    return {
+        "enabled_components": "all",
+        "certificate": str(files["demo"][0]),
+        "key": str(files["demo"][1]),
+        "trusted_certificates": str(files[AUTHORITY][0]),
+    }
 
 
 def _free_block(addresses: list[str], first: int, count: int) -> int:

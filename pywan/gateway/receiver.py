@@ -23,6 +23,7 @@ from pywan.gateway.floors import SourceFloors
 from pywan.protocol import gateway
 from pywan.stats import receiver_statistics
 from pywan.transport import data
+from pywan.transport.links import OPEN_GATE, Gate
 from pywan.transport.openings import Acceptor, Connection
 from pywan.transport.sockets import listen, reachable_address
 
@@ -52,6 +53,7 @@ class GatewayReceiver(Described):
         site: int,
         member_name: str,
         member_id: int,
+        gate: Gate = OPEN_GATE,
         bind_address: str,
         memory: AppliedMemory,
         floors: SourceFloors,
@@ -61,7 +63,8 @@ class GatewayReceiver(Described):
     ) -> None:
         """Internal: `find_region(name)` returns the MemberRegion to apply to, or None. `peers()` returns addresses in
         the direction of the senders. `on_change(receiver)` is called when the receiver starts or stops, and when its
-        number of connections changes; the locators balance senders by it."""
+        number of connections changes; the locators balance senders by it. `gate` takes connections in."""
+        self._gate = gate
         self.attributes = attributes
         self._site, self._member_name, self._member_id = site, member_name, member_id
         self._bind_address = attributes.bind_address or bind_address
@@ -213,7 +216,10 @@ class GatewayReceiver(Described):
         """Serves one connection, from its opening to its end."""
         place = connection.place
         try:
-            hello = self._receive_hello(connection)
+            first = self._gate.first_bytes(connection)
+            if not first:
+                return  # This was a port scan or a health check. There is nothing to log about it.
+            hello = self._receive_hello(connection, first)
             if hello.wanted_member not in (None, self._member_id):
                 log.debug("gateway receiver: %s wants the receiver of another member", place)
                 connection.sock.sendall(gateway.encode(self._welcome_message(), _core.FRAME_WELCOME))
@@ -255,10 +261,10 @@ class GatewayReceiver(Described):
         if was_sender:
             self._on_change(self)
 
-    def _receive_hello(self, connection: Connection) -> gateway.SenderHello:
+    def _receive_hello(self, connection: Connection, first: bytes) -> gateway.SenderHello:
         """Returns the first message of a sender. ProtocolError if the sender is of this site, or wants another one."""
         connection.sock.settimeout(connection.time_left())
-        hello = data.receive_message(connection.sock, gateway.SenderHello)
+        hello = data.receive_message(connection.sock, gateway.SenderHello, first=first)
         if hello.site == self._site:
             raise ProtocolError(
                 f"sender {hello.sender!r} is of this very site {self._site}; a site does not send to itself"

@@ -15,7 +15,9 @@ from pywan.gateway.remote import CONNECT_TIMEOUT_S, ReceiverPlace, RemoteReceive
 from pywan.gateway.same_receiver import SameReceiver
 from pywan.protocol.gateway import SenderHello, Welcome, encode
 from pywan.transport import data
-from pywan.transport.sockets import connect, shut
+from pywan.transport.link import Link
+from pywan.transport.links import PLAIN, Way
+from pywan.transport.sockets import shut
 
 # Attempts to meet the one receiver of all dispatchers, where several are behind its address. There are so many more for
 # each other receiver that was met: the more of them there are, the rarer is the right one.
@@ -100,7 +102,10 @@ class ReceiverEnds:
         *,
         member_name: str,
         site: int,
+        way: Way = PLAIN.gateway,
     ) -> None:
+        """`way`: connects to receivers."""
+        self._way = way
         self._attributes, self._queue, self.receivers = attributes, queue, receivers
         self.balancing = threading.Lock()  # Held while connections are moved to other receivers.
         # What binds the dispatchers to one receiver. None: each of them may be at another one.
@@ -197,13 +202,13 @@ class ReceiverEnds:
         """Connects to a receiver. WrongReceiver if it is not that of the member `wanted`. None: any one is right."""
         what = f"receiver of site {self._attributes.remote_distributed_system_id}"
 
-        def note(sock: socket.socket) -> None:
+        def note(sock: Link) -> None:
             on_opening(_Opening(sock))
             if stopping.is_set():
                 raise GatewaySenderError(f"{self._attributes.what} is stopping")
 
         try:
-            sock = connect((place.host, place.port), CONNECT_TIMEOUT_S, what=what, on_socket=note)
+            sock = self._way.connect((place.host, place.port), CONNECT_TIMEOUT_S, what=what, on_socket=note)
         except ConnectivityError:
             self.receivers.avoid_unmet(place)
             raise

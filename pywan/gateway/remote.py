@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple, Protocol
 
 from pywan.base.addresses import Address
-from pywan.errors import ProtocolError
+from pywan.errors import ConnectivityError, ProtocolError
 
 CONNECT_TIMEOUT_S = 5.0
 AVOID_S = 60.0  # A receiver that did not answer is avoided for so long, if there is another one.
@@ -54,6 +54,7 @@ class OtherSites(Protocol):
         timeout: float = ...,
     ) -> dict[str, Any] | None: ...
     def remote_locators(self, distributed_system_id: int) -> list[Address]: ...
+    def silent_locators(self, distributed_system_id: int) -> dict[Address, str]: ...
 
 
 class RemoteReceivers:
@@ -95,7 +96,7 @@ class RemoteReceivers:
         """Returns the receiver that dispatcher `index` is to connect to: the one that it had, or the one with the
         lowest load. A receiver that did not answer is returned only if there is no other.
 
-        ProtocolError if no receiver is known.
+        ProtocolError if no receiver is known, ConnectivityError if no locator of the site answers.
         """
         avoided = self._avoided_now()
         with self._lock:
@@ -108,6 +109,9 @@ class RemoteReceivers:
         if receiver is not None:
             return _place_of(receiver)
         known = self._other_sites.remote_locators(self._site)
+        silent = self._other_sites.silent_locators(self._site)
+        if known and all(address in silent for address in known):
+            raise ConnectivityError(f"no locator of site {self._site} answers: {'; '.join(silent.values())}")
         raise ProtocolError(
             f"no receiver of site {self._site} is known to its locators {', '.join(map(str, known))}"
             if known

@@ -6,6 +6,7 @@ import atexit
 import logging
 import threading
 import weakref
+from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,8 @@ class Cache(Described):
         maximum_backlog_memory: The limit in MB for what waits for other members of the site and for listeners: changes
             that copies have yet to acknowledge, calls that wait for that, changes that listeners are still to be told,
             and what is remembered of calls. While it is full, changes of shared regions wait.
+        ssl: How connections are encrypted, by the names in docs/configuration.md: `{"enabled_components": "all", ...}`.
+            None: they are not.
 
     Raises:
         ConfigurationError: An argument cannot be used.
@@ -98,6 +101,7 @@ class Cache(Described):
         allow_callbacks: Any = (),
         maximum_tombstone_memory: int = TOMBSTONE_MEMORY_MB,
         maximum_backlog_memory: int = BACKLOG_MEMORY_MB,
+        ssl: Mapping[str, Any] | None = None,
     ) -> None:
         self._core = MemberCore(
             name,
@@ -111,6 +115,7 @@ class Cache(Described):
             allow_callbacks=allow_callbacks,
             maximum_tombstone_memory=maximum_tombstone_memory,
             maximum_backlog_memory=maximum_backlog_memory,
+            ssl=ssl,
         )
         _open.add(self)
         try:
@@ -161,6 +166,18 @@ class Cache(Described):
     def status(self) -> dict[str, Any]:
         """Returns the member's name, address, site and sizes as plain values."""
         return self._core.status()
+
+    def reload_certificates(self) -> list[str]:
+        """Reads the files of `ssl` again. New connections go by them. Files that change are read again without it, too,
+        some seconds later.
+
+        Returns:
+            The files. None, if nothing is encrypted.
+
+        Raises:
+            ConfigurationError: A file cannot be used. All stays as it was.
+        """
+        return self._core.links.reload()
 
     @property
     def configuration_problems(self) -> list[str]:

@@ -48,6 +48,7 @@ from pywan.region.region import Region
 from pywan.site.membership import Membership, new_profile
 from pywan.stats import volatile_text
 from pywan.transport.control import ControlServer
+from pywan.transport.links import MEMBER_PORT, Gate, Links
 from pywan.transport.sockets import reachable_address
 
 if TYPE_CHECKING:
@@ -81,8 +82,10 @@ class MemberCore:
         allow_callbacks: Any,
         maximum_tombstone_memory: int,
         maximum_backlog_memory: int,
+        ssl: Mapping[str, Any] | None,
     ) -> None:
-        self.state = MemberState(name)
+        self.links = Links(ssl, listener=f"cache {name!r}")
+        self.state = MemberState(name, self.links)
         self.name = name
         self.allowed_callbacks = to_callback_patterns(allow_callbacks, f"cache {name!r}: allow_callbacks")
         self.configuration_problems: list[str] = []
@@ -188,6 +191,7 @@ class MemberCore:
             port,
             self._handle,
             name=f"member {self.name}",
+            gate=Gate(self.links, MEMBER_PORT),
             other_protocols={
                 b"PWD1": self._serve_rows,
                 between_members.LANE: self._serve_lane,
@@ -204,7 +208,9 @@ class MemberCore:
                 self.name,
                 self.host,
             )
-        membership = self.state.membership = Membership(locators, new_profile(self.name, self.host, self.port))
+        membership = self.state.membership = Membership(
+            locators, new_profile(self.name, self.host, self.port), way=self.links.locator
+        )
         server.start()
         membership.join(self._join_timeout)
         log.info(
@@ -229,6 +235,7 @@ class MemberCore:
             claims=membership.claims,
             file=None if self.folder.is_temporary else self.folder.path / f"site-{self.name}.json",
             version=pywan.__version__,
+            way=self.links.locator,
             on_change=self._take_tables,
             on_lease=self._take_lease,
             on_given_up=self._take_new_incarnation,
@@ -241,6 +248,7 @@ class MemberCore:
             self.regions.find,
             self._call_timeout_s,
             self._backlog_bytes,
+            way=self.links.cluster,
             why_only_once=self.regions.why_only_once,
             gives_up=self.give_up,
         )
@@ -248,7 +256,7 @@ class MemberCore:
         self.agent.start()
         self.agent.wait_joined(self._join_timeout)
         self.regions.hosting = self.sharing
-        self.senders.roles = SenderRoles(self.agent, self.sharing, self.regions.make_role)
+        self.senders.roles = SenderRoles(self.agent, self.sharing, self.regions.make_role, self.links.cluster)
 
     @staticmethod
     def _make_from_xml(configuration: Any, kind: str, name: str, call: Callable[[], Any]) -> None:
@@ -313,6 +321,7 @@ class MemberCore:
             "backlog": self.sharing.backlog() if self.sharing is not None else None,
             "clocks_ahead": self.sharing.clocks_ahead_s() if self.sharing is not None else {},
             "restarted_threads": {name: f"{times} times; {reason}" for name, (times, reason) in restarts().items()},
+            "ssl": self.links.status(),
             "coordination": self.agent.status() if self.agent is not None else None,
         }
 

@@ -644,6 +644,10 @@ class ManagementService(QueueCommands):
     def on_status_member(self) -> Answer:
         return {"pid": os.getpid(), **plain_map(self._member.status())}
 
+    def on_reload_certificates(self) -> Answer:
+        """Reads the files of the member's certificates again."""
+        return {"files": self._member.links.reload()}
+
     def on_stop_member(
         self,
         maximum_shutdown_wait_time: Any = None,

@@ -401,6 +401,7 @@ def stop(
     maximum_shutdown_wait_time: float | None = None,
     handover_time: float | None = None,
     only_in_order: bool = False,
+    ssl: Mapping[str, Any] | None = None,
     on_progress: Callable[[dict[str, Any]], None] = lambda told: None,
     on_reply: Callable[[dict[str, Any]], None] = lambda reply: None,
 ) -> dict[str, Any]:
@@ -409,7 +410,8 @@ def stop(
     A server is given the time that it waits for its queues (`maximum_shutdown_wait_time`, or its own), the time that it
     waits for other members (`handover_time`, or its own), and `timeout` seconds more. `only_in_order`: a server that
     answers is stopped only if other members have taken over what they lack. `on_progress` is called while it waits for
-    that, and `on_reply` with its answer before it ends, which says how long it waits for its queues.
+    that, and `on_reply` with its answer before it ends, which says how long it waits for its queues. `ssl`: how it is
+    asked.
 
     Returns "name", "pid", and "how" it was stopped. "said" holds what a member that could not be asked wrote to its
     log, such as events that are lost. NotFoundError if no such member runs there, IllegalStateError if it goes on.
@@ -428,7 +430,7 @@ def stop(
     how, answer = "request", {}
     try:
         if kind == "locator":
-            answer = _ask(member, "stop")
+            answer = _ask(member, "stop", ssl)
         else:
             given = {
                 "maximum_shutdown_wait_time": maximum_shutdown_wait_time,
@@ -436,8 +438,8 @@ def stop(
                 "only_in_order": only_in_order or None,
             }
             wanted = {key: value for key, value in given.items() if value is not None}
-            wait_s = stop_reply_timeout(_ask(member, "status member"), handover_time) if only_in_order else 0.0
-            answer = _ask(member, "stop member", ASK_TIMEOUT_S + wait_s, on_progress, **wanted)
+            wait_s = stop_reply_timeout(_ask(member, "status member", ssl), handover_time) if only_in_order else 0.0
+            answer = _ask(member, "stop member", ssl, ASK_TIMEOUT_S + wait_s, on_progress, **wanted)
         on_reply(answer)
     except PywanError as error:
         log.info("%s %s did not take the request to stop: %s", kind, name, error)
@@ -487,10 +489,16 @@ def check_not_refused(name: str, answer: Mapping[str, Any]) -> None:
         )
 
 
-def status(kind: str, name: str, *, directory: str | os.PathLike[str] | None = None) -> dict[str, Any]:
+def status(
+    kind: str,
+    name: str,
+    *,
+    directory: str | os.PathLike[str] | None = None,
+    ssl: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
     """Returns the member's state: "online", "not responding", "stopped", or "unknown" if this user may not see it.
 
-    If the member answers, its own status is in "status".
+    If the member answers, its own status is in "status". `ssl`: how it is asked.
     """
     files = MemberFiles.of(directory, name)
     try:
@@ -510,7 +518,7 @@ def status(kind: str, name: str, *, directory: str | os.PathLike[str] | None = N
         "log_file": str(files.log_file),
     }
     try:
-        report["status"] = _ask(member, "status" if report["kind"] == "locator" else "status member")
+        report["status"] = _ask(member, "status" if report["kind"] == "locator" else "status member", ssl)
     except PywanError as error:
         report |= {"state": "not responding", "problem": str(error)}
     return report
@@ -519,17 +527,21 @@ def status(kind: str, name: str, *, directory: str | os.PathLike[str] | None = N
 def _ask(
     member: Recorded,
     op: str,
+    ssl: Mapping[str, Any] | None,
     timeout: float = ASK_TIMEOUT_S,
     on_progress: Callable[[dict[str, Any]], None] | None = None,
     **fields: Any,
 ) -> dict[str, Any]:
     """Returns the member's answer to a request. ConnectivityError if it does not listen."""
     from pywan.transport.control import call_once
+    from pywan.transport.links import Links
 
     if not member.port:
         raise ConnectivityError(str(member.details.get("problem") or f"process {member.pid} does not listen yet"))
     address = (member.details.get("connect_to") or member.host, member.port)
-    reply = call_once(address, op, timeout=timeout, _progress=on_progress, **fields)
+    links = Links(ssl)
+    way = links.locator if member.kind == "locator" else links.cluster
+    reply = call_once(address, op, timeout=timeout, way=way, _progress=on_progress, **fields)
     return {key: value for key, value in reply.items() if key != "ok"}
 
 
@@ -558,7 +570,8 @@ def run_locator(
     with _own(files, "locator") as record:
         # Without a bind address, the locator's own entry among `locators` tells where to listen.
         locator = Locator(name, dir=files.directory, **{"bind_address": None, **options})
-        with _stopping_by_signal(locator.shutdown_requested.set, on_hangup), locator:
+        hangup = on_hangup and _both(locator.reload_certificates, on_hangup)
+        with _stopping_by_signal(locator.shutdown_requested.set, hangup), locator:
             ready(record(locator.host, locator.port, locator.bind_address))
             locator.shutdown_requested.wait()
             log.info("locator %s stops", name)
@@ -582,8 +595,11 @@ def run_server(
     _log_start("server", name, options, ("bind_address", "port", "locators"))
     with _own(files, "server") as record:
         early = threading.Event()  # Set by a signal that comes before there is a cache to stop.
-        with _stopping_by_signal(early.set, on_hangup) as watch, Cache(name, dir=files.folder, **options) as cache:
+        caches: list[Cache] = []
+        hangup = on_hangup and _both(lambda: [each.reload_certificates() for each in caches], on_hangup)
+        with _stopping_by_signal(early.set, hangup) as watch, Cache(name, dir=files.folder, **options) as cache:
             watch(cache.request_shutdown)
+            caches.append(cache)
             report = record(cache.host, cache.port, options.get("bind_address") or "127.0.0.1")
             ready(
                 {
@@ -593,6 +609,20 @@ def run_server(
             )
             cache.shutdown_requested.wait()
             log.info("server %s stops", name)
+
+
+def _both(reload: Callable[[], object], on_hangup: Callable[[], None]) -> Callable[[], None]:
+    """Returns what SIGHUP does: it reads certificates again, and what `on_hangup` does. The log is opened again first,
+    so the lines about certificates are in the new one."""
+
+    def hangup() -> None:
+        on_hangup()
+        try:
+            reload()
+        except PywanError as error:
+            log.error("SIGHUP: certificates are not taken, the ones before stay: %s", error)
+
+    return hangup
 
 
 def _log_start(kind: str, name: str, options: Mapping[str, Any], shown: Iterable[str]) -> None:

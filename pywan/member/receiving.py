@@ -9,6 +9,7 @@ from pywan.gateway.floors import SourceFloors
 from pywan.gateway.receiver import GatewayReceiver
 from pywan.member.regions import Regions
 from pywan.member.state import MemberState
+from pywan.transport.links import RECEIVER_PORT, Gate
 
 
 class Receiving:
@@ -33,6 +34,7 @@ class Receiving:
                 site=state.site,
                 member_name=state.name,
                 member_id=state.membership.member_id,
+                gate=Gate(state.links, RECEIVER_PORT),
                 bind_address=self._bind_address,
                 memory=self._applied,
                 floors=floors,

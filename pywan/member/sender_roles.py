@@ -28,6 +28,7 @@ from pywan.errors import IllegalStateError, PywanError
 from pywan.member.hosting import EQUAL_WEIGHT_MB, site_attributes
 from pywan.region.member_region import MemberRegion
 from pywan.transport.control import call_once
+from pywan.transport.links import PLAIN, Way
 
 _FILTERS = ("gateway_event_filters", "gateway_event_substitution_filter")
 # What all members say alike of a sender, beside its filters: as Geode, and what decides how its events are told apart.
@@ -108,7 +109,15 @@ class RoleAgent(Protocol):
 class SenderRoles:
     """The roles of this member's senders. The owner of the senders calls it, one call for a sender at a time."""
 
-    def __init__(self, agent: RoleAgent, sharing: RoleSharing, make_region: Callable[[RegionAttributes], MemberRegion]):
+    def __init__(
+        self,
+        agent: RoleAgent,
+        sharing: RoleSharing,
+        make_region: Callable[[RegionAttributes], MemberRegion],
+        way: Way = PLAIN.cluster,
+    ) -> None:
+        """`way`: connects to members."""
+        self._way = way
         self._agent, self._sharing, self._make_region = agent, sharing, make_region
         self._running: set[str] = set()
         self._words: dict[str, str] = {}  # By id: what was told of a sender last.
@@ -192,8 +201,7 @@ class SenderRoles:
         for each in list(self._agent.tables.members.values()):
             if each.incarnation != self._agent.me and any(region == name for region, _ in each.hosting):
                 with contextlib.suppress(PywanError):
-                    reply = call_once(
-                        Address(each.host, each.port), "queue-size", timeout=_ASK_TIMEOUT_S, id=made.core_id
-                    )
+                    address = Address(each.host, each.port)
+                    reply = call_once(address, "queue-size", timeout=_ASK_TIMEOUT_S, way=self._way, id=made.core_id)
                     total += to_int(reply.get("local_queue_size"), "local_queue_size", 0, 1 << 62)
         return total

@@ -185,7 +185,8 @@ class Senders:
         if isinstance(a, AsyncEventQueueAttributes):
             return ListenerEnds(a, lambda: outgoing.numbering)
         receivers = RemoteReceivers(self._state.membership, a.remote_distributed_system_id)
-        return ReceiverEnds(a, outgoing, receivers, member_name=self._state.name, site=self._state.site)
+        state = self._state
+        return ReceiverEnds(a, outgoing, receivers, member_name=state.name, site=state.site, way=state.links.gateway)
 
     def _make(self, attributes: QueueAttributes, buckets: int | None = None) -> SenderCore:
         """Makes the core of a sender, which does not run yet."""

@@ -38,6 +38,7 @@ from pywan.member.sender_roles import ids_of, role_name
 from pywan.region.member_region import MemberRegion
 from pywan.site.agent import Agent
 from pywan.transport.control import call_once
+from pywan.transport.links import PLAIN, Way
 from pywan.transport.opening_questions import OpeningQuestions
 from pywan.transport.openings import Connection
 from pywan.transport.own_openings import OwnOpenings
@@ -83,14 +84,15 @@ class SharedRegions:
         call_timeout_s: float | None = None,
         backlog_bytes: int = BACKLOG_MEMORY_MB << 20,
         *,
+        way: Way = PLAIN.cluster,
         why_only_once: Callable[[RegionAttributes], str] = lambda made: "",
         gives_up: Callable[[str], object] | None = None,
     ) -> None:
         """`call_timeout_s`: for how long a call is tried. None: as `member-timeout` says. `backlog_bytes`: the limit of
-        the member's budget (docs/decisions/0078). `why_only_once`: returns why only one member can have a
-        region. `gives_up`: called with the reason if the copies' thread cannot go on."""
+        the member's budget (docs/decisions/0078). `way`: connects to other members. `why_only_once`: returns why only
+        one member can have a region. `gives_up`: called with the reason if the copies' thread cannot go on."""
         self._agent, self._find, self._gives_up = agent, find, gives_up
-        self._why_only_once = why_only_once
+        self._way, self._why_only_once = way, why_only_once
         self.budget = _core.MemoryBudget(backlog_bytes)
         self._lock = threading.RLock()  # Guards the regions. Nobody waits for another process under it.
         self._regions: dict[str, _Shared] = {}
@@ -102,7 +104,7 @@ class SharedRegions:
         self.sender_changed: Callable[[Any], object] = lambda sender: None  # Called when a sender runs elsewhere.
         self._unanswered: set[str] = set()  # Regions that were created without an answer of the coordinator.
         self._addresses: dict[Incarnation, tuple[str, int]] = {}
-        self._openings, self._questions = OwnOpenings(), OpeningQuestions(self._address_of)
+        self._openings, self._questions = OwnOpenings(), OpeningQuestions(self._address_of, way)
         self._pool: CallPool | None = None  # It stays when the member begins anew: calls that wait go on over it.
         self._begin(agent.me)
 
@@ -119,6 +121,7 @@ class SharedRegions:
             self._agent,
             self._openings,
             self._questions,
+            way=self._way,
             member_timeout_us=self._agent.member_timeout_us,
             gives_up=self._gives_up,
         )
@@ -127,7 +130,7 @@ class SharedRegions:
         return CallServer(self._me, site_identity, self._find, self._questions, self.budget)
 
     def _make_pool(self, site_identity: str) -> CallPool:
-        return CallPool(self._me, site_identity, self._openings)
+        return CallPool(self._me, site_identity, self._openings, self._way)
 
     def _tell_sender_changed(self, sender: Sender) -> None:
         """Has the regions of a sender stamp events with other sites from now on. That waits for callbacks, so a thread
@@ -148,7 +151,7 @@ class SharedRegions:
         address = self._address_of(member)
         if address is None:
             raise ConnectivityError(f"member {member} is not in the view")
-        return call_once(address, OLDER_EVENTS, timeout=OLDER_TIMEOUT_S, **fields_of(wanted, begin))
+        return call_once(address, OLDER_EVENTS, timeout=OLDER_TIMEOUT_S, way=self._way, **fields_of(wanted, begin))
 
     def _connections(self) -> tuple[CallServer, CallPool]:
         """Returns what serves and makes calls. The site's identity is known now."""

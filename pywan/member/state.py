@@ -15,6 +15,7 @@ from pywan.base.names import check_name
 from pywan.errors import DiskAccessError, IllegalStateError
 from pywan.region.callback_lock import LifeCycleLock
 from pywan.site.membership import Membership
+from pywan.transport.links import PLAIN, Links
 
 
 class MemberFolder:
@@ -44,7 +45,8 @@ class MemberFolder:
 class MemberState:
     """The state that all parts of one member use."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, links: Links = PLAIN) -> None:
+        self.links = links  # How the member meets others.
         self.name = check_name(name, "cache")
         # Guards changes of the member's regions, senders, receiver and stores. Readers of the dicts do not take it.
         self.lock = LifeCycleLock(f"cache {name!r}")

@@ -48,6 +48,7 @@ from pywan.errors import (
 from pywan.forks import of_one_process
 from pywan.site.asking import CoordinatorClient
 from pywan.site.remembered import RememberedFile
+from pywan.transport.links import PLAIN, Way
 
 log = logging.getLogger("pywan.agent")
 
@@ -84,6 +85,7 @@ class Agent:
         file: What outlives the process: the site's identity, the coordinator's name, the newest decision. None: nothing
             does.
         version: Of pywan.
+        way: Connects to locators.
         on_change: Called with each change of the tables, in order, in the agent's thread. `tables` has it already.
         on_lease: Called with the time until which the lease runs, and one after which the coordinator was heard. Both
             are in microseconds of CLOCK_BOOTTIME.
@@ -105,6 +107,7 @@ class Agent:
         locators: Callable[[], list[Address]],
         file: Path | None,
         version: str,
+        way: Way = PLAIN.locator,
         claims: Callable[[], Collection[Claim]] = tuple,
         on_change: Callable[[Tables], object] = _nothing,
         on_lease: Callable[[int, int], object] = _nothing,
@@ -135,7 +138,7 @@ class Agent:
             followed=followed,
         )
         self._session.away_since_us = boot_us()
-        self._coordinator = CoordinatorClient(name, site, locators)
+        self._coordinator = CoordinatorClient(name, site, locators, way)
         self._stopping = False
         self._hurries = False  # Nobody waits until other members have taken over.
         self._threads: list[threading.Thread] = []

@@ -18,6 +18,7 @@ from pywan.errors import (
     PywanError,
 )
 from pywan.transport.control import ControlClient
+from pywan.transport.links import PLAIN, Way
 
 CALL_TIMEOUT_S = 3.0
 PROBLEM_CHARACTERS = 1_000  # Of what a locator says why it decides nothing, so many are shown.
@@ -31,10 +32,11 @@ class CoordinatorClient:
         name: The member's name.
         site: The site's id.
         locators: Returns the addresses of the site's locators.
+        way: Connects to locators.
     """
 
-    def __init__(self, name: str, site: int, locators: Callable[[], list[Address]]) -> None:
-        self._name, self._site, self._locators = name, site, locators
+    def __init__(self, name: str, site: int, locators: Callable[[], list[Address]], way: Way = PLAIN.locator) -> None:
+        self._name, self._site, self._locators, self._way = name, site, locators, way
         self._lock = threading.Lock()  # Guards everything below.
         self._address: Address | None = None
         # By use: news and requests, so that no request waits for news; and who an address is that a locator has told.
@@ -130,7 +132,7 @@ class CoordinatorClient:
             if client is None or client.address != address:
                 if client is not None:
                     client.close()
-                client = self._clients[use] = ControlClient(address, CALL_TIMEOUT_S, what="locator")
+                client = self._clients[use] = ControlClient(address, CALL_TIMEOUT_S, what="locator", way=self._way)
             return client
 
 

@@ -7,6 +7,7 @@ import time
 from pywan.base.addresses import Address, parse_address
 from pywan.errors import IllegalStateError
 from pywan.transport.control import call_once
+from pywan.transport.links import PLAIN, Way
 
 MOVE_TIMEOUT_S = 60.0  # The image of a large bucket takes long.
 REPEAT_S = 0.02
@@ -21,6 +22,7 @@ def move_bucket(
     what: str,
     source: str = "",
     timeout_s: float = MOVE_TIMEOUT_S,
+    way: Way = PLAIN.locator,
 ) -> None:
     """Moves a bucket, and those that are colocated with it. Returns when it is done.
 
@@ -32,6 +34,7 @@ def move_bucket(
         what: "copy": `to` gets a copy, and then the old copy goes. "primary": `to`, which has a copy, leads.
         source: The name of the member whose copy goes. Empty: the coordinator chooses one that does not lead.
         timeout_s: The time in seconds for all of it.
+        way: Connects to locators.
 
     Raises:
         IllegalStateError: The site does not move the bucket, or has not done it in time. The words say why. What is
@@ -40,7 +43,7 @@ def move_bucket(
     fields = {"region": region, "bucket": bucket, "what": what, "to": to, "source": source}
     deadline, reason = time.monotonic() + timeout_s, "it is under way"
     while time.monotonic() < deadline:
-        answer = call_once(locator, "coordination-move-bucket", timeout=timeout_s, **fields)
+        answer = call_once(locator, "coordination-move-bucket", timeout=timeout_s, way=way, **fields)
         if not answer["decides"] and answer.get("address"):
             locator = parse_address(answer["address"])
         if answer["decides"] and answer["refusal"]:

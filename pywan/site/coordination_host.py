@@ -33,6 +33,7 @@ from pywan.errors import ConfigurationError, IllegalStateError
 from pywan.site.coordinator_driver import CoordinatorDriver, Mailbox
 from pywan.site.locator_claims import LocatorClaims
 from pywan.site.packed_tables import PackedTables
+from pywan.transport.links import PLAIN, Links
 
 log = logging.getLogger("pywan.coordinator")
 
@@ -60,6 +61,7 @@ class CoordinationHost:
         peers: Returns the addresses of the site's other locators.
         address: Returns this locator's address.
         recovers: This locator takes the place of one that is gone for good. What was decided comes from the members.
+        links: How the locator meets others.
     """
 
     def __init__(
@@ -72,14 +74,19 @@ class CoordinationHost:
         address: Callable[[], Address],
         member_timeout_ms: int,
         recovers: bool = False,
+        links: Links = PLAIN,
     ) -> None:
         self.name = name
         self._site, self._folder = site, folder
         self._member_timeout_us = member_timeout_ms * 1000
         self._poll_s = min(POLL_S, member_timeout_ms / 1000 / POLLS_A_TIMEOUT)
         self._choice = Choice(name, site, recovers=recovers)
-        self._driver = CoordinatorDriver(self._choice, folder=folder, member_timeout_us=self._member_timeout_us)
-        self._claims = LocatorClaims(self._choice, self._driver, folder=folder, peers=peers, address=address)
+        self._driver = CoordinatorDriver(
+            self._choice, folder=folder, member_timeout_us=self._member_timeout_us, way=links.cluster
+        )
+        self._claims = LocatorClaims(
+            self._choice, self._driver, folder=folder, peers=peers, address=address, way=links.locator
+        )
         self._arrivals = Lines(log)
         self._changed = self._driver.changed  # Guards all of them, and what is below.
         # By connection: the member that has proved to be at its other end. One that ends goes (`ended`).

@@ -27,6 +27,7 @@ from pywan.coordination.messages import MayLeave, Refused, StillNeeded, Tables
 from pywan.coordination.tables import RUN_STEP_MAX, Incarnation, MemberProfile, Reach
 from pywan.errors import DiskAccessError, IllegalStateError
 from pywan.site.probes import Prober
+from pywan.transport.links import PLAIN, Way
 
 log = logging.getLogger("pywan.coordinator")
 
@@ -62,8 +63,12 @@ class CoordinatorDriver:
     `changed` says that the choice has changed, or that the locator ends. Each mailbox says for itself what has arrived.
     """
 
-    def __init__(self, choice: Choice, *, folder: Path | None, member_timeout_us: int) -> None:
-        """`folder`: the locator's. None: the file is in a temporary one, and goes with the locator."""
+    def __init__(
+        self, choice: Choice, *, folder: Path | None, member_timeout_us: int, way: Way = PLAIN.cluster
+    ) -> None:
+        """`folder`: the locator's. None: the file is in a temporary one, and goes with the locator. `way`: connects to
+        members."""
+        self._way = way
         self._lock = threading.RLock()
         self.changed, self._is_due = threading.Condition(self._lock), threading.Condition(self._lock)
         self._wakes_us = 0  # When the thread does the next work that is due.
@@ -87,7 +92,7 @@ class CoordinatorDriver:
 
     def start(self) -> None:
         name = self.choice.name
-        self._prober = Prober(name, self._end_probe)
+        self._prober = Prober(name, self._end_probe, self._way)
         self._thread = start_essential(f"locator {name} cannot coordinate", f"locator {name}-coordinator", self._run)
 
     def end_waiting(self) -> None:

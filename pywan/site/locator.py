@@ -8,7 +8,7 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,7 @@ from pywan.protocol.discovery import (
 from pywan.protocol.members import MAX_LEASE_MS, MIN_LEASE_MS, Member, MemberTable, ReceiverWish, check_profile
 from pywan.site.coordination_host import CoordinationHost
 from pywan.transport.control import ControlClient, ControlServer, Handler, Reply, call_once, dispatch
+from pywan.transport.links import LOCATOR_PORT, Gate, Links
 from pywan.transport.sockets import is_own_address, reachable_address
 
 log = logging.getLogger("pywan.locator")
@@ -114,6 +115,8 @@ class Locator(Described):
         member_timeout_ms: A member that was not heard for so many milliseconds counts as dead.
         recover_from_members: It coordinates the site from now on, in place of a locator that is gone for good. The
             members tell it what was decided.
+        ssl: How connections are encrypted, by the names in docs/configuration.md: `{"enabled_components": "all", ...}`.
+            None: they are not.
         timings: The times of the exchange with other locators.
 
     Attributes:
@@ -140,6 +143,7 @@ class Locator(Described):
         dir: str | os.PathLike[str] | None = None,
         member_timeout_ms: int = MEMBER_TIMEOUT_US // 1000,
         recover_from_members: bool = False,
+        ssl: Mapping[str, Any] | None = None,
         timings: Timings = Timings(),
     ) -> None:
         check_name(name, "locator")
@@ -167,6 +171,7 @@ class Locator(Described):
         self._folder = Path(dir) / name if dir is not None else None
         self._file = self._folder / CONFIGURATION_FILE if self._folder is not None else None
         self._timings = timings
+        self._links = Links(ssl, listener=f"locator {name}")
         # `_lock` guards the table, and everything below that changes.
         self._members = MemberTable(
             to_int(member_timeout_ms, f"locator {name}: member_timeout_ms", MIN_LEASE_MS, MAX_LEASE_MS)
@@ -179,6 +184,7 @@ class Locator(Described):
             address=lambda: self.address,
             member_timeout_ms=self._members.lease_ms,
             recovers=recover_from_members,
+            links=self._links,
         )
         self._configuration = ClusterConfiguration()
         self._merge_problems: set[str] = set()  # Why configurations of other locators were not taken over, as logged.
@@ -243,6 +249,7 @@ class Locator(Described):
             self._wanted_port,
             self._handler(),
             name=f"locator {self.name}",
+            gate=Gate(self._links, LOCATOR_PORT),
             ended=self._coordination.ended,
         )
         if self._host in WILDCARDS:
@@ -393,7 +400,20 @@ class Locator(Described):
                 "cluster_configuration_things": len(self._configuration.things()),
                 "cluster_configuration_problem": self._save_problem,
                 "coordinator": self._coordination.coordinator,
+                "ssl": self._links.status(),
             }
+
+    def reload_certificates(self) -> list[str]:
+        """Reads the files of `ssl` again. New connections go by them. Files that change are read again without it, too,
+        some seconds later.
+
+        Returns:
+            The files. None, if nothing is encrypted.
+
+        Raises:
+            ConfigurationError: A file cannot be used. All stays as it was.
+        """
+        return self._links.reload()
 
     # These neither wait for the locator's lock nor look for members that are gone.
 
@@ -448,6 +468,7 @@ class Locator(Described):
                 "members": lambda request, peer: {"members": self.members()},
                 "known-sites": lambda request, peer: self._locked(lambda: {"sites": self._sites()}),
                 "status": lambda request, peer: self.status(),
+                "reload-certificates": lambda request, peer: {"files": self.reload_certificates()},
                 "stop": self._on_stop,
                 "cluster-configuration": lambda request, peer: {"cluster_configuration": self.cluster_configuration()},
                 "change-configuration": self._on_change_configuration,
@@ -524,13 +545,13 @@ class Locator(Described):
                 f" {old['host']}[{old['port']}]); stop it first, or choose another name"
             )
 
-    @staticmethod
-    def _is_alive(member: Member, heard_ms_ago: int) -> bool:
+    def _is_alive(self, member: Member, heard_ms_ago: int) -> bool:
         """Returns whether the process of a member still runs, as far as its port tells."""
         if not member.profile["port"]:
             return heard_ms_ago < FRESH_MS
         try:
-            reply = call_once((member.profile["host"], member.profile["port"]), "ping", timeout=PROBE_TIMEOUT_S)
+            address = (member.profile["host"], member.profile["port"])
+            reply = call_once(address, "ping", timeout=PROBE_TIMEOUT_S, way=self._links.cluster)
         except (ConnectivityError, ProtocolError):
             return False
         except PywanError:
@@ -637,7 +658,7 @@ class Locator(Described):
 
     def _contact(self, contact: Contact) -> None:
         """Makes one exchange with another locator."""
-        client = ControlClient(contact.address, CONTACT_TIMEOUT_S, what="locator")
+        client = ControlClient(contact.address, CONTACT_TIMEOUT_S, what="locator", way=self._links.locator)
         with self._lock:
             if not self._running:
                 return

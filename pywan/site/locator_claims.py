@@ -19,6 +19,7 @@ from pywan.coordination.claims import CLAIM_FILE
 from pywan.errors import ConfigurationError, DiskAccessError, ProtocolError, PywanError
 from pywan.site.coordinator_driver import CoordinatorDriver
 from pywan.transport.control import call_once
+from pywan.transport.links import PLAIN, Way
 
 log = logging.getLogger("pywan.coordinator")
 
@@ -48,6 +49,7 @@ class LocatorClaims:
         folder: The locator's folder. None: the locator asks the others again after each start.
         peers: Returns the addresses of the site's other locators.
         address: Returns this locator's address.
+        way: Connects to locators.
     """
 
     def __init__(
@@ -58,10 +60,11 @@ class LocatorClaims:
         folder: Path | None,
         peers: Callable[[], list[Address]],
         address: Callable[[], Address],
+        way: Way = PLAIN.locator,
     ) -> None:
         self._choice, self._driver = choice, driver
         self._file = None if folder is None else folder / CLAIM_FILE
-        self._peers, self._address = peers, address
+        self._peers, self._address, self._way = peers, address, way
         self._thread: threading.Thread | None = None
         self._has_asked = False  # All others were asked once, those that did not answer too.
         self._is_hinted = False  # A request has said something else than this locator knows.
@@ -169,7 +172,8 @@ class LocatorClaims:
         answers: list[tuple[Address, dict[str, Any]]] = []
         for address in self._peers():
             try:
-                answers.append((address, call_once(address, "coordination-who", timeout=PEERS_TIMEOUT_S)))
+                answer = call_once(address, "coordination-who", timeout=PEERS_TIMEOUT_S, way=self._way)
+                answers.append((address, answer))
             except PywanError as error:
                 log.debug("locator %s: %s does not say who coordinates: %s", self._choice.name, address, error)
         with self._driver.changed:

@@ -32,6 +32,7 @@ from pywan.errors import (
 from pywan.forks import of_one_process
 from pywan.protocol.members import MIN_LEASE_MS, check_profile, check_receiver, check_servers
 from pywan.transport.control import ControlClient, call_once
+from pywan.transport.links import PLAIN, Way
 
 log = logging.getLogger("pywan.membership")
 
@@ -78,6 +79,7 @@ class Membership:
         *,
         on_reconnect: Callable[[Address], None] | None = None,
         heartbeat_s: float = HEARTBEAT_S,
+        way: Way = PLAIN.locator,
     ) -> None:
         self._configured = parse_locators(locators)
         if not self._configured:
@@ -85,6 +87,7 @@ class Membership:
                 f"member {profile.get('name')}: no locators are given; set locators, for example 127.0.0.1[10334]"
             )
         self._on_reconnect = on_reconnect
+        self._way = way  # Connects to locators.
         self._heartbeat_s = heartbeat_s
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
@@ -96,6 +99,7 @@ class Membership:
         self._cluster_configuration: list[dict[str, Any]] = []
         self._stopping = False
         self._avoid: dict[Address, float] = {}  # For each remote locator that failed: until when it is asked last.
+        self._silent: dict[Address, str] = {}  # For each of them: why it did not answer last.
 
     @property
     def name(self) -> str:
@@ -328,12 +332,18 @@ class Membership:
             self._avoid = {address: until for address, until in self._avoid.items() if until > now}
             addresses.sort(key=lambda address: self._avoid.get(address, 0.0))
         for address, until in _with_deadlines(addresses, deadline):
-            reply = self._ask(address, until, op, **fields)
+            reply = self._ask(address, until, op, self._silent, **fields)
             if reply is not None:
                 yield reply
                 continue
             with self._lock:
                 self._avoid[address] = time.monotonic() + AVOID_S
+
+    def silent_locators(self, distributed_system_id: int) -> dict[Address, str]:
+        """Returns which locators of another site did not answer last, and why."""
+        with self._lock:
+            known = self._sites.get(distributed_system_id, [])
+            return {address: self._silent[address] for address in known if address in self._silent}
 
     def servers(self, timeout: float = REQUEST_TIMEOUT_S) -> list[dict[str, Any]]:
         """Returns the profiles of the site's live members. NoLocatorError if no locator answers."""
@@ -351,14 +361,26 @@ class Membership:
             links = sorted(self._links.values(), key=lambda link: not link.joined)
             return [link.address for link in links] or list(self._configured)
 
-    def _ask(self, address: Address, deadline: float, op: str, **fields: Any) -> dict[str, Any] | None:
-        """Returns a locator's reply. None: there is no time left, or it does not answer."""
+    def _ask(
+        self, address: Address, deadline: float, op: str, silent: dict[Address, str] | None = None, **fields: Any
+    ) -> dict[str, Any] | None:
+        """Returns a locator's reply. None: there is no time left, or it does not answer; `silent` says why, then."""
         left = deadline - time.monotonic()
         if left <= 0:
             return None
         try:
-            return call_once(address, op, timeout=left, **fields)
+            reply = call_once(address, op, timeout=left, way=self._way, **fields)
+            if silent:
+                with self._lock:
+                    silent.pop(address, None)
+            return reply
         except PywanError as error:
+            if silent is not None:
+                with self._lock:
+                    known = {each for addresses in self._sites.values() for each in addresses}
+                    for gone in silent.keys() - known:
+                        del silent[gone]
+                    silent[address] = str(error)
             log.debug("member %s: %s at %s: %s", self.name, op, address, error)
             return None
 
@@ -423,7 +445,7 @@ class _Link:
         self._digest = ""
         self._heartbeat_s = owner._heartbeat_s  # It is shorter if the locator's lease is short.
         self._was_joined = False
-        self._client = ControlClient(address, REQUEST_TIMEOUT_S, what="locator")
+        self._client = ControlClient(address, REQUEST_TIMEOUT_S, what="locator", way=owner._way)
         self.thread = EssentialThread(self._run, name=f"{owner.name}-locator-{address}")
 
     @property
@@ -444,6 +466,7 @@ class _Link:
                     self.address,
                     "member-leave",
                     timeout=LEAVE_TIMEOUT_S,
+                    way=self._owner._way,
                     name=self._owner.name,
                     member_id=self._owner.member_id,
                     nonce=self._nonce,

@@ -13,6 +13,7 @@ from pywan.base.threads import Workers
 from pywan.coordination.tables import MemberProfile, Reach
 from pywan.errors import ConnectivityError, PywanError
 from pywan.transport.control import call_once
+from pywan.transport.links import PLAIN, Way
 
 log = logging.getLogger("pywan.coordinator")
 
@@ -23,7 +24,11 @@ PROBES_AT_ONCE = 8  # More probes wait for their turn.
 class Prober:
     """Any thread may call it. `on_end(profile, reach, has_gone)` is called in one of its own."""
 
-    def __init__(self, locator: str, on_end: Callable[[MemberProfile, Reach, bool], object]) -> None:
+    def __init__(
+        self, locator: str, on_end: Callable[[MemberProfile, Reach, bool], object], way: Way = PLAIN.cluster
+    ) -> None:
+        """`way`: connects to members."""
+        self._way = way
         self._locator, self._on_end, self._lines = locator, on_end, Lines(log)
         self._pool = Workers(PROBES_AT_ONCE, name=f"locator {locator}-probe")
 
@@ -42,7 +47,7 @@ class Prober:
     def _probe(self, profile: MemberProfile) -> None:
         """Sees whether a member still listens. A process of this machine is asked for itself: its end is proof."""
         has_gone = has_ended(profile.process)
-        reach = Reach.REFUSED if has_gone else reach_of(profile)
+        reach = Reach.REFUSED if has_gone else reach_of(profile, self._way)
         has_gone = has_gone or (reach is Reach.REFUSED and has_ended(profile.process))
         if self._on_end(profile, reach, has_gone) and reach is not Reach.ANSWERED:
             self._lines.warning(
@@ -55,7 +60,7 @@ class Prober:
             )
 
 
-def reach_of(profile: MemberProfile) -> Reach:
+def reach_of(profile: MemberProfile, way: Way = PLAIN.cluster) -> Reach:
     """Connects to a member's port, and asks who is there.
 
     A process that is stopped still takes connections. A process that ends may take one more, which is reset.
@@ -69,7 +74,7 @@ def reach_of(profile: MemberProfile) -> Reach:
         except OSError:
             return Reach.SILENT
         try:
-            reply = call_once(address, "ping", timeout=PROBE_TIMEOUT_S)
+            reply = call_once(address, "ping", timeout=PROBE_TIMEOUT_S, way=way)
         except ConnectivityError:
             if not is_last:
                 time.sleep(0.02)  # The process may be ending: its port is closed a moment later.

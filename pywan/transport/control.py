@@ -18,11 +18,13 @@ from pywan.errors import ConnectivityError, NotFoundError, ProtocolError, PywanE
 from pywan.forks import of_one_process
 from pywan.protocol import control as wire
 from pywan.transport import sockets
+from pywan.transport.link import Link
+from pywan.transport.links import OPEN_GATE, PLAIN, Gate, Way
 from pywan.transport.openings import MAX_CONNECTIONS, OPENING_TIMEOUT_S, STOP_TIMEOUT_S, Acceptor, Connection
+from pywan.transport.tls_words import in_words
 
 log = logging.getLogger("pywan.control")
 
-FIRST_BYTES = 4  # So many bytes tell the protocols apart.
 FRAME_TIMEOUT_S = 30.0  # A frame that has begun is whole within this time. A reply is taken within it.
 IDLE_TIMEOUT_S = 600.0  # A control connection without a request for so long is closed.
 RECEIVE_BYTES = 1 << 16
@@ -57,6 +59,8 @@ class ControlServer:
     returns. It calls `opened` when the opening is done, returns when the socket is shut from outside, and does not
     detach the socket. A client that breaks the protocol loses its connection, and the log gets one line.
 
+    `gate` takes the connections in, and says of each which protocol it speaks.
+
     `ended(peer)` is called in the connection's own thread when a control connection has ended.
     """
 
@@ -68,6 +72,7 @@ class ControlServer:
         *,
         name: str,
         other_protocols: Mapping[bytes, OtherProtocol] | None = None,
+        gate: Gate = OPEN_GATE,
         max_connections: int = MAX_CONNECTIONS,
         first_bytes_timeout: float = OPENING_TIMEOUT_S,
         frame_timeout: float = FRAME_TIMEOUT_S,
@@ -77,6 +82,7 @@ class ControlServer:
         self.name = name
         self._handler = handler
         self._ended = ended
+        self._gate = gate
         self._other_protocols = dict(other_protocols or {})
         self._frame_timeout = frame_timeout
         self._idle_timeout = idle_timeout
@@ -116,7 +122,7 @@ class ControlServer:
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            first = self._first_bytes(connection)
+            first = self._gate.first_bytes(connection)
             if not first:
                 return  # This was a port scan or a health check. There is nothing to log about it.
             other = self._other_protocols.get(first)
@@ -137,19 +143,6 @@ class ControlServer:
 
     def _complain(self, connection: Connection, reason: object) -> None:
         connection.warning("%s: closed the connection from %s: %s", self.name, connection.place, reason)
-
-    def _first_bytes(self, connection: Connection) -> bytes:
-        """Returns the bytes that tell the protocol. Empty: the connection ended before it sent any."""
-        first = b""
-        while len(first) < FIRST_BYTES:
-            connection.sock.settimeout(connection.time_left())
-            data = connection.sock.recv(FIRST_BYTES - len(first))
-            if not data:
-                if first and not connection.given_up:
-                    raise ProtocolError(f"it ended after {len(first)} bytes: {wire.describe(first)}")
-                return b""
-            first += data
-        return first
 
     def _serve_control(self, connection: Connection, first: bytes) -> None:
         """Serves a control connection until its end."""
@@ -280,15 +273,19 @@ class ControlClient:
     """Asks one server. It connects when it is first used, and again after a break. Any thread may use it; requests go
     one at a time.
 
-    `timeout` seconds are the limit for each call as a whole: name lookup, connection, request and reply.
+    `timeout` seconds are the limit for each call as a whole: name lookup, connection, request and reply. `way`
+    connects.
     """
 
-    def __init__(self, address: Address | tuple[str, int], timeout: float = 10.0, *, what: str = "") -> None:
+    def __init__(
+        self, address: Address | tuple[str, int], timeout: float = 10.0, *, what: str = "", way: Way = PLAIN.cluster
+    ) -> None:
         self.address = Address(*address)
         self.timeout = timeout
+        self._way = way
         self._what = what
         self._lock = threading.Lock()
-        self._sock: socket.socket | None = None  # Used under _lock; `close` may shut it from any thread.
+        self._sock: Link | None = None  # Used under _lock; `close` may shut it from any thread.
         self._decoder = wire.Decoder()
         self._request_id = 0
         self._closed = False
@@ -325,11 +322,7 @@ class ControlClient:
                     raise
                 if self._closed:
                     raise ConnectivityError(f"{self}: {op}: the connection was closed on this side") from None
-                reason = (
-                    f"no reply within {limit:.1f} s"
-                    if isinstance(error, TimeoutError)
-                    else error.strerror or str(error)
-                )
+                reason = f"no reply within {limit:.1f} s" if isinstance(error, TimeoutError) else in_words(error)
                 raise ConnectivityError(f"{self}: {op}: {reason}") from None
             except BaseException:
                 self._drop()
@@ -360,7 +353,7 @@ class ControlClient:
     def __str__(self) -> str:
         return f"{self._what} {self.address}".strip()
 
-    def _connect(self, deadline: float) -> socket.socket:
+    def _connect(self, deadline: float) -> Link:
         """Returns a socket that is connected to the server."""
         if self._closed:
             raise ConnectivityError(f"{self}: this client was closed")
@@ -370,10 +363,10 @@ class ControlClient:
             self._drop()
         self._decoder = wire.Decoder()
         left = deadline - time.monotonic()
-        self._sock = sockets.connect(self.address, max(0.001, left), what=self._what, on_socket=self._remember)
+        self._sock = self._way.connect(self.address, max(0.001, left), what=self._what, on_socket=self._remember)
         return self._sock
 
-    def _remember(self, sock: socket.socket) -> None:
+    def _remember(self, sock: Link) -> None:
         self._sock = sock
         if self._closed:
             raise ConnectivityError(f"{self}: this client was closed")
@@ -386,7 +379,7 @@ class ControlClient:
         """
         try:
             sock.setblocking(False)
-            sock.recv(1, socket.MSG_PEEK)  # This reads the connection's end, or bytes that nobody asked for.
+            sock.recv(1)  # This reads the connection's end, or bytes that nobody asked for.
             return False
         except BlockingIOError:
             return True
@@ -440,9 +433,11 @@ def dispatch(handlers: Mapping[str, Callable[[dict[str, Any], tuple[Any, ...]], 
     return handle
 
 
-def call_once(address: Address | tuple[str, int], op: str, *, timeout: float = 5.0, **fields: Any) -> dict[str, Any]:
+def call_once(
+    address: Address | tuple[str, int], op: str, *, timeout: float = 5.0, way: Way = PLAIN.cluster, **fields: Any
+) -> dict[str, Any]:
     """Makes one request over a connection of its own, and returns the reply."""
-    with ControlClient(address, timeout) as client:
+    with ControlClient(address, timeout, way=way) as client:
         return client.call(op, **fields)
 
 

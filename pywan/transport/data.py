@@ -14,6 +14,7 @@ from pathlib import Path
 
 from pywan.errors import ConnectivityError, ProtocolError, PywanError
 from pywan.protocol import gateway
+from pywan.transport.tls_words import in_words
 
 log = logging.getLogger("pywan.transport")
 
@@ -48,7 +49,7 @@ def receive_exactly(sock: socket.socket, count: int, first: bytes = b"", deadlin
     except OSError as error:
         if isinstance(error, PywanError):
             raise
-        raise ConnectivityError(f"the connection to {_other_end(sock)} broke: {error.strerror or error}") from None
+        raise ConnectivityError(f"the connection to {_other_end(sock)} broke: {in_words(error)}") from None
     finally:
         if deadline is not None and sock.fileno() >= 0:
             sock.settimeout(limit)

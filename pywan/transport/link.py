@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import ssl
 import threading
@@ -73,8 +74,12 @@ class Link(socket.socket):
                     if not data:
                         raise ConnectionResetError("the other end closed the connection during the handshake") from None
                     tls.incoming.write(data)
+            self._send_outgoing(tls)
+        except ssl.SSLError:
+            with contextlib.suppress(OSError):  # The other end may be gone. Why there is no agreement says more.
+                self._send_outgoing(tls)
+            raise
         finally:
-            self._send_outgoing(tls)  # What is said last may be the reason.
             super().settimeout(limit)
         self.tls = tls
 

@@ -13,6 +13,7 @@ from pywan.coordination.tables import Incarnation
 from pywan.errors import ConnectivityError, IncompatibleSystemError, PywanError
 from pywan.protocol.between_members import OWNS_OPENING, Claim, Opening, claim_request, is_own
 from pywan.transport.control import call_once
+from pywan.transport.links import PLAIN, Way
 
 QUESTION_TIMEOUT_S = 2.0  # The limit for the wait in line and the question together.
 # So many questions about openings of one member are under way at the same time, and so many more wait in line. A
@@ -37,10 +38,11 @@ class OpeningQuestions:
 
     Args:
         address_of: Returns where a member is, as this member's own tables say; None: they do not know it.
+        way: Connects to members.
     """
 
-    def __init__(self, address_of: Callable[[Incarnation], Address | None]) -> None:
-        self._address_of = address_of
+    def __init__(self, address_of: Callable[[Incarnation], Address | None], way: Way = PLAIN.cluster) -> None:
+        self._address_of, self._way = address_of, way
         self._lock = threading.Lock()  # Guards all below. Nobody waits under it.
         self._lines: dict[Incarnation, _Line] = {}  # A line is there while anybody is in it.
         self._asked = 0  # The sum of all lines.
@@ -70,7 +72,7 @@ class OpeningQuestions:
             raise ConnectivityError(f"member {member} has left the site")
         try:
             left_s = max(0.001, deadline - time.monotonic())
-            reply = call_once(address, OWNS_OPENING, timeout=left_s, **claim_request(claim))
+            reply = call_once(address, OWNS_OPENING, timeout=left_s, way=self._way, **claim_request(claim))
         except (PywanError, OSError) as error:
             raise ConnectivityError(
                 f"member {member}, in whose name it was opened, was asked whether it is its own, and did not say so:"

@@ -22,6 +22,7 @@ from pywan.base.threads import Thread, start_essential
 from pywan.errors import ConnectivityError, IllegalStateError
 from pywan.forks import end_strayed_child, is_inherited, of_one_process
 from pywan.transport import sockets
+from pywan.transport.link import Link
 
 OPENING_TIMEOUT_S = 10.0  # The time from the accept to the end of the whole opening.
 MAX_OPENINGS = 512  # The limit of half-open connections of a port.
@@ -35,7 +36,7 @@ ACCEPT_PAUSE_S = 0.05  # The pause after an accept that failed. A descriptor may
 class Connection:
     """One connection that came in, from its accept to its close. Its own thread calls the methods."""
 
-    def __init__(self, owner: Acceptor, sock: socket.socket, peer: tuple[Any, ...]) -> None:
+    def __init__(self, owner: Acceptor, sock: Link, peer: tuple[Any, ...]) -> None:
         self.sock = sock
         self.peer = peer
         self.place = f"{peer[0]}:{peer[1]}"
@@ -192,7 +193,7 @@ class Acceptor:
             if oldest is not None:
                 self._give_up(oldest, "the process has no more descriptors")
 
-    def _admit(self, sock: socket.socket, peer: tuple[Any, ...]) -> None:
+    def _admit(self, sock: Link, peer: tuple[Any, ...]) -> None:
         """Gives a connection a place and a thread, or refuses it."""
         connection = Connection(self, sock, peer)
         thread = Thread(self._run, connection, name=f"{self.name}-{connection.place}")

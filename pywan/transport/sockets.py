@@ -7,20 +7,23 @@ import errno
 import socket
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 from pywan.base.addresses import WILDCARDS, Address, check_port, is_loopback, resolve
 from pywan.errors import ConfigurationError, ConnectivityError, PortInUseError
 from pywan.forks import in_child
+from pywan.transport.link import Link
 
 BACKLOG = 256
+
+Socket = TypeVar("Socket", bound=socket.socket)
 
 
 def _family(ip: str) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in ip else socket.AF_INET
 
 
-def _own(sock: socket.socket) -> socket.socket:
+def _own(sock: Socket) -> Socket:
     """Makes a forked child close the socket.
 
     Otherwise the other side would not see that the parent closed it, and the parent's successor would not get the port.
@@ -28,10 +31,10 @@ def _own(sock: socket.socket) -> socket.socket:
     return in_child(sock, socket.socket.close)
 
 
-def accept(listener: socket.socket) -> tuple[socket.socket, tuple[Any, ...]]:
+def accept(listener: socket.socket) -> tuple[Link, tuple[Any, ...]]:
     """Returns the next connection, and the address that it comes from."""
     sock, peer = listener.accept()
-    return _own(sock), peer
+    return _own(Link.of(sock)), peer
 
 
 def listen(host: str, port: int, *, what: str = "listener", backlog: int = BACKLOG) -> socket.socket:
@@ -70,8 +73,8 @@ def connect(
     timeout: float,
     *,
     what: str = "",
-    on_socket: Callable[[socket.socket], None] | None = None,
-) -> socket.socket:
+    on_socket: Callable[[Link], None] | None = None,
+) -> Link:
     """Returns a socket connected to `address`. ConnectivityError, if that takes longer than `timeout` seconds or fails,
     says why.
 
@@ -85,7 +88,7 @@ def connect(
         ip = resolve(host, timeout)
     except ConnectivityError as error:
         raise ConnectivityError(f"cannot connect to {place}: {error}") from None
-    sock = _own(socket.socket(_family(ip), socket.SOCK_STREAM))
+    sock = _own(Link(_family(ip), socket.SOCK_STREAM))
     try:
         if on_socket is not None:
             on_socket(sock)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pywan.cli.commands import (
     async_queues,
+    certificates,
     configuration,
     disk_stores,
     gateways,
@@ -24,5 +25,6 @@ COMMANDS: tuple[Command, ...] = (
     *group("Asynchronous event queues", *async_queues.COMMANDS),
     *group("Disk stores"),
     *group("Regions", *regions.COMMANDS),
+    *group("Encryption", *certificates.COMMANDS),
     *group("This program", *program.COMMANDS),
 )

@@ -91,7 +91,9 @@ def _usage(command: Command) -> str:
 def _about_option(option: Option, width: int) -> list[str]:
     """The lines about an option: `--name=value  (required)  PYWAN_NAME`, and its meaning below."""
     head = [f"--{option.name}" + ("" if option.flag else "=value"), "(required)" * option.required, option.variable]
-    return [f"  {'  '.join(filter(None, head))}", *wrapped_after("      ", option.help, width)]
+    line = f"  {'  '.join(filter(None, head))}"
+    lines = [line] if len(line) <= width else [f"  {'  '.join(filter(None, head[:-1]))}", f"  {option.variable}"]
+    return [*lines, *wrapped_after("      ", option.help, width)]
 
 
 def wrapped_after(begin: str, text: str, width: int) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pywan.cli.commands.of_members import TARGETS, Values, errors_of, target_of
+from pywan.cli.encryption import SSL_OPTIONS, ssl_in
 from pywan.cli.grammar import Command
 from pywan.cli.layout import Sheet, Table
 from pywan.cli.output import Result, readable
@@ -23,6 +24,7 @@ LOST_BUCKETS = (
 
 def connect(session: Session, values: Values) -> Result:
     locator = values.get("locator") or DEFAULT_LOCATOR
+    session.use_ssl(ssl_in(values))
     status = session.connect(locator)
     data = {key: status.get(key) for key in ("name", "distributed_system_id", "host", "port")}
     return Result(
@@ -68,7 +70,9 @@ def coordination_of(session: Session) -> dict[str, Any]:
     if told["decides"] or not told["address"]:
         return told
     try:
-        there: dict[str, Any] = call_once(parse_address(told["address"]), "coordination-show")["coordination"]
+        there: dict[str, Any] = call_once(
+            parse_address(told["address"]), "coordination-show", way=session.links.locator
+        )["coordination"]
     except PywanError as error:
         return {**told, "problem": f"coordinator {told['coordinator']} does not answer: {error}"}
     return there
@@ -154,6 +158,26 @@ def revoke_member(session: Session, values: Values) -> Result:
     return Result(data=answer, errors=[f"nothing was revoked: {reason}"])
 
 
+def reload_certificates(session: Session, values: Values) -> Result:
+    """Has members, and the locator that is asked, read the files of their certificates again."""
+    wanted = target_of(values)
+    replies = session.ask_members("reload certificates", {}, wanted, may_be_none=True)
+    if wanted is None:
+        try:
+            replies.append({**session.ask_locator("reload-certificates"), "member": session.locator, "ok": True})
+        except PywanError as error:
+            replies.append({"member": session.locator, "ok": False, "error": str(error)})
+    return Result(
+        data={"members": replies},
+        lines=[
+            f"{reply['member']}: {', '.join(reply['files']) or 'nothing is encrypted'}"
+            for reply in replies
+            if reply["ok"]
+        ],
+        errors=errors_of(replies),
+    )
+
+
 def status_member(session: Session, values: Values) -> Result:
     replies = session.ask_members("status member", {}, target_of(values))
     result = Result(
@@ -168,7 +192,12 @@ def status_member(session: Session, values: Values) -> Result:
 
 
 COMMANDS = (
-    Command("connect", "say which locator is asked", connect, (Option("locator", f"host[port] ({DEFAULT_LOCATOR})"),)),
+    Command(
+        "connect",
+        "say which locator is asked",
+        connect,
+        (Option("locator", f"host[port] ({DEFAULT_LOCATOR})"), *SSL_OPTIONS),
+    ),
     Command("disconnect", "forget it", disconnect),
     Command("describe connection", "which locator is asked", describe_connection),
     Command("list members", "the site's processes", list_members),
@@ -184,6 +213,12 @@ COMMANDS = (
         "a lost member never comes back: what waits for it goes on without it",
         revoke_member,
         (Option("name", "its name", required=True),),
+    ),
+    Command(
+        "reload certificates",
+        "members and the locator read their certificates again, without a restart",
+        reload_certificates,
+        TARGETS,
     ),
     Command("status member", "what members say of themselves", status_member, TARGETS),
 )

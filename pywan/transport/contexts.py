@@ -1,0 +1,260 @@
+"""Owns how the files of a process's encryption become what Python's `ssl` shakes hands by, and refuses by name those
+that cannot work."""
+
+from __future__ import annotations
+
+import os
+import ssl
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from pywan.config.ssl_attributes import SslAttributes
+from pywan.errors import ConfigurationError
+from pywan.transport.tls_words import in_words
+
+MAX_FILE_BYTES = 16 << 20  # A file of certificates is smaller. A list of revoked ones may be large.
+WARN_DAYS = 14  # What ends within so many days is said.
+_VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+_NO_CHECK_TIME = 0x200000  # OpenSSL's X509_V_FLAG_NO_CHECK_TIME, which `ssl` does not name.
+_WRONG_USE = 26  # OpenSSL's X509_V_ERR_INVALID_PURPOSE.
+_SECURITY_LEVEL = "@SECLEVEL=2"  # RSA from 2048 bits, EC from 224, no SHA-1.
+_DAY_S = 86_400
+
+
+@dataclass(frozen=True)
+class Ending:
+    """A certificate, and when it ends, in seconds since 1970."""
+
+    what: str
+    at_s: float
+
+    def said(self, now_s: float) -> str:
+        """What there is to say about it. "": it does not end soon."""
+        left_s = self.at_s - now_s
+        day = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(self.at_s))
+        if left_s <= 0:
+            return f"{self.what} has ended on {day}"
+        if left_s > WARN_DAYS * _DAY_S:
+            return ""
+        days = int(left_s // _DAY_S)
+        left = f"{days} days" if days > 1 else f"{int(left_s // 3600)} hours"
+        return f"{self.what} ends in {left}, on {day}"
+
+
+@dataclass(frozen=True)
+class Contexts:
+    """What shakes hands: `client` for connections that this process makes, `server` for those that come."""
+
+    client: ssl.SSLContext
+    server: ssl.SSLContext | None  # None: this process has no certificate to show.
+    endings: tuple[Ending, ...]
+
+
+def make_contexts(given: SslAttributes) -> Contexts:
+    """Reads all files. ConfigurationError names the file, and what is wrong with it."""
+    for name, file in _named_files(given):
+        _check_readable(name, file)
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname = given.endpoint_identification_enabled
+    _configure(client, given)
+    endings = [
+        Ending(f"ssl-trusted-certificates {given.trusted_certificates}: {_subject(each)}", _time_of(each, "notAfter"))
+        for each in client.get_ca_certs()
+    ]
+    server = None
+    if given.certificate is not None:
+        _load_chain(client, given)
+        end_s = _check_own(given)
+        server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        server.num_tickets = 0  # Nobody comes back to a session.
+        server.verify_mode = ssl.CERT_REQUIRED if given.require_authentication else ssl.CERT_NONE
+        _configure(server, given)
+        _load_chain(server, given)
+        endings.insert(0, Ending(f"ssl-certificate {given.certificate}", end_s))
+    return Contexts(client, server, tuple(endings))
+
+
+def readable_by_others(given: SslAttributes) -> str:
+    """Returns the file with the key if others than its owner may read it. "": nobody else may."""
+    file = given.key or given.certificate
+    return file if file is not None and os.stat(file).st_mode & 0o077 else ""
+
+
+def _named_files(given: SslAttributes) -> Iterator[tuple[str, str]]:
+    for name in ("certificate", "key", "trusted_certificates", "revoked_certificates"):
+        file = getattr(given, name)
+        if file is not None:
+            yield f"ssl-{name.replace('_', '-')}", file
+
+
+def _check_readable(name: str, file: str) -> None:
+    try:
+        with open(file, "rb") as opened:
+            size = os.fstat(opened.fileno()).st_size
+            opened.read(1)
+    except OSError as error:
+        raise ConfigurationError(
+            f"{name} {file}: it cannot be read: {error.strerror}; name a PEM file that this process may read"
+        ) from None
+    if size > MAX_FILE_BYTES:
+        raise ConfigurationError(f"{name} {file}: it has {size} bytes, and at most {MAX_FILE_BYTES} are read")
+
+
+def _configure(context: ssl.SSLContext, given: SslAttributes) -> None:
+    """Sets what both kinds of contexts have in common."""
+    context.minimum_version = _VERSIONS[min(given.protocols)]
+    context.maximum_version = _VERSIONS[max(given.protocols)]
+    if given.ciphers:
+        for cipher in given.ciphers:
+            _check_cipher(cipher)
+        context.set_ciphers(":".join((*given.ciphers, _SECURITY_LEVEL)))
+    trusted = given.trusted_certificates
+    assert trusted is not None, "SslAttributes.check refuses that"
+    try:
+        context.load_verify_locations(trusted)
+    except (ssl.SSLError, OSError) as error:
+        raise ConfigurationError(
+            f"ssl-trusted-certificates {trusted}: {_not_pem(error)}; it has to hold certificates of authorities in PEM"
+        ) from None
+    if not context.cert_store_stats()["x509"]:
+        raise ConfigurationError(f"ssl-trusted-certificates {trusted}: there is no certificate in it")
+    if given.revoked_certificates is not None:
+        try:
+            context.load_verify_locations(given.revoked_certificates)
+        except (ssl.SSLError, OSError) as error:
+            raise ConfigurationError(
+                f"ssl-revoked-certificates {given.revoked_certificates}: {_not_pem(error)}; it has to hold lists of"
+                " revoked certificates (X509 CRL) in PEM"
+            ) from None
+        if not context.cert_store_stats()["crl"]:
+            raise ConfigurationError(
+                f"ssl-revoked-certificates {given.revoked_certificates}: there is no list of revoked certificates (X509"
+                " CRL) in it"
+            )
+        context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
+
+
+def _check_cipher(cipher: str) -> None:
+    if cipher.startswith(("TLS_AES_", "TLS_CHACHA20_")):
+        raise ConfigurationError(f"ssl-ciphers: {cipher} is of TLSv1.3, whose ciphers cannot be chosen; leave it out")
+    try:
+        if not cipher.replace("-", "").replace("_", "").isalnum():
+            raise ssl.SSLError
+        probe = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        probe.set_ciphers(f"{cipher}:{_SECURITY_LEVEL}")
+        if cipher not in {each["name"] for each in probe.get_ciphers()}:
+            raise ssl.SSLError
+    except ssl.SSLError:
+        raise ConfigurationError(
+            f"ssl-ciphers: there is no cipher {cipher!r} here, or it is too weak; `openssl ciphers -tls1_2 -s` lists"
+            " their names"
+        ) from None
+
+
+def _not_pem(error: Exception) -> str:
+    reason = getattr(error, "reason", None) or ""
+    return (
+        "it is no PEM file"
+        if isinstance(error, ssl.SSLError) and reason in ("", "NO_CERTIFICATE_OR_CRL_FOUND", "NO_START_LINE")
+        else in_words(error)
+    )
+
+
+def _refuse_password() -> str:
+    raise ConfigurationError("its key has a password, which nobody could give; take one without")
+
+
+def _load_chain(context: ssl.SSLContext, given: SslAttributes) -> None:
+    """Loads the certificate and the key of this process."""
+    assert given.certificate is not None
+    where = f"ssl-certificate {given.certificate}" + (f", ssl-key {given.key}" if given.key is not None else "")
+    try:
+        context.load_cert_chain(given.certificate, given.key, password=_refuse_password)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{where}: {error}") from None
+    except ssl.SSLError as error:
+        reason = error.reason or ""
+        words = {
+            "KEY_VALUES_MISMATCH": "the key does not belong to the certificate; name the one that it was made with",
+            "EE_KEY_TOO_SMALL": "the key is weak; take RSA of 2048 bits or more, or EC of 224 or more",
+            "CA_MD_TOO_WEAK": "the signature is weak (SHA-1 or older); take a certificate with SHA-256",
+        }.get(reason, "there is no certificate with a key in it; both have to be in PEM")
+        raise ConfigurationError(f"{where}: {words}") from None
+    except OSError as error:
+        raise ConfigurationError(f"{where}: {error.strerror or error}") from None
+
+
+def _check_own(given: SslAttributes) -> float:
+    """Has the certificate of this process shake hands with itself, and returns when it ends.
+
+    So OpenSSL itself says what it thinks of it. Who signed it is for others to judge.
+    """
+    what = f"ssl-certificate {given.certificate}"
+    shown = _shaken(given, "server", what)
+    if given.require_authentication:
+        _shaken(given, "client", what)
+    now, begins, ends = time.time(), _time_of(shown, "notBefore"), _time_of(shown, "notAfter")
+    if ends <= now:
+        raise ConfigurationError(f"{what}: it has expired, on {shown['notAfter']}; renew it")
+    if begins > now:
+        raise ConfigurationError(f"{what}: it is not valid yet: it begins on {shown['notBefore']}; look at the clock")
+    return ends
+
+
+def _shaken(given: SslAttributes, use: str, what: str) -> dict[str, Any]:
+    """Returns what the other end of a handshake sees of the certificate when it is used as a server's or a
+    client's."""
+    shows = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if use == "server" else ssl.PROTOCOL_TLS_CLIENT)
+    looks = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT if use == "server" else ssl.PROTOCOL_TLS_SERVER)
+    for context in (shows, looks):
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    _load_chain(shows, given)
+    if use == "client":
+        _load_chain(looks, given)  # A server needs one, too.
+    looks.verify_mode = ssl.CERT_REQUIRED
+    looks.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    looks.verify_flags = ssl.VerifyFlags(looks.verify_flags | _NO_CHECK_TIME)
+    assert given.certificate is not None
+    looks.load_verify_locations(given.certificate)
+    server, client = (shows, looks) if use == "server" else (looks, shows)
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = [
+        client.wrap_bio(to_client, to_server, server_hostname="this"),
+        server.wrap_bio(to_server, to_client, server_side=True),
+    ]
+    waiting = list(ends)
+    while waiting:
+        for end in list(waiting):
+            try:
+                end.do_handshake()
+                waiting.remove(end)
+            except ssl.SSLWantReadError:
+                continue
+            except ssl.SSLCertVerificationError as error:
+                if error.verify_code == _WRONG_USE:
+                    raise ConfigurationError(
+                        f"{what}: it is not for the use as a {use}; take one whose extended key usage has serverAuth"
+                        " and clientAuth"
+                    ) from None
+                raise ConfigurationError(f"{what}: {in_words(error).partition(': ')[2]}") from None
+            except ssl.SSLError as error:
+                raise ConfigurationError(f"{what}: {in_words(error)}") from None
+    seen = (ends[0] if use == "server" else ends[1]).getpeercert()
+    assert seen is not None
+    return dict(seen)
+
+
+def _time_of(certificate: Any, field: str) -> float:
+    return float(ssl.cert_time_to_seconds(certificate[field]))
+
+
+def _subject(certificate: Any) -> str:
+    """Returns the name of who a certificate is for."""
+    names = {key: value for part in certificate.get("subject", ()) for key, value in part}
+    return str(names.get("commonName") or names.get("organizationName") or "without a name")
+
+
+__all__ = ["WARN_DAYS", "Contexts", "Ending", "make_contexts", "readable_by_others"]
