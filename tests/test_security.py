@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import subprocess
+import sys
 import time
 import uuid
 
@@ -17,7 +19,7 @@ from pywan.member.management import ManagementService
 from pywan.protocol import control as wire
 from pywan.security import guard as guards, operations
 from pywan.security.identity import Identity
-from pywan.security.passwords import hash_of
+from pywan.security.passwords import fits, hash_of
 from pywan.security.permissions import Permission
 from pywan.security.users import User, Users, read_users, write_users
 from pywan.testing.waiting import eventually
@@ -372,6 +374,36 @@ def test_two_are_looked_at_at_once():
     for thread in threads:
         thread.join(10)
     assert guard.authenticate(guards.Credentials("u2", "p"), "a", "a:1", 0.1) == "u2"
+
+
+def test_tries_take_no_memory_of_each_thread():
+    """Each costs 16 MiB while it is looked at, and only in two threads."""
+    program = """
+import threading
+from pywan.security.passwords import fits
+def peak():
+    return int(open("/proc/self/statm").read().split()[1]) * 4096 >> 20
+fits("x", None)
+before, go_on, done = peak(), threading.Event(), threading.Barrier(17)
+def work():
+    fits("x", None)
+    done.wait()
+    go_on.wait()
+for _ in range(16):
+    threading.Thread(target=work, daemon=True).start()
+done.wait()
+print(peak() - before)
+go_on.set()
+"""
+    grown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert int(grown.stdout) < 60
+
+
+def test_a_forked_child_looks_at_passwords_too(hashes):
+    child = os.fork()
+    if not child:
+        os._exit(0 if fits("admin", hashes["admin"]) and not fits("x", hashes["admin"]) else 1)
+    assert os.waitpid(child, 0)[1] == 0
 
 
 # Users that change

@@ -7,7 +7,9 @@ import hashlib
 import hmac
 import os
 import re
+import threading
 
+from pywan.base.threads import Workers
 from pywan.errors import ConfigurationError
 from pywan.security.manager import PASSWORD_BYTES_MAX
 
@@ -48,8 +50,32 @@ def fits(password: str, kept: str | None) -> bool:
 
 
 def _scrypt(password: str, salt: bytes) -> bytes:
-    data = password.encode(errors="surrogatepass")
-    return hashlib.scrypt(data, salt=salt, n=_N, r=_R, p=_P, maxmem=_MEMORY_MAX, dklen=_HASH_BYTES)
+    """Works in one of two threads. In the threads of connections, the system's allocator would keep 16 MiB for each of
+    its arenas."""
+    data, found, done = password.encode(errors="surrogatepass"), bytearray(), threading.Event()
+
+    def work() -> None:
+        try:
+            found.extend(hashlib.scrypt(data, salt=salt, n=_N, r=_R, p=_P, maxmem=_MEMORY_MAX, dklen=_HASH_BYTES))
+        finally:
+            done.set()
+
+    _workers.submit(work)
+    done.wait()
+    if not found:
+        raise MemoryError("a password could not be looked at")
+    return bytes(found)
+
+
+def _begin_anew() -> None:
+    """A forked child has none of these threads."""
+    global _workers
+    _workers = Workers(_AT_ONCE, name="passwords")
+
+
+_AT_ONCE = 2
+_workers = Workers(_AT_ONCE, name="passwords")
+os.register_at_fork(after_in_child=_begin_anew)
 
 
 def _text(data: bytes) -> str:
