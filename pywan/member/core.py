@@ -25,6 +25,7 @@ from pywan.config.attributes import (
     SenderAttributes,
 )
 from pywan.config.classes import to_callback_patterns
+from pywan.config.security_attributes import security_of
 from pywan.config.values import MAX_WAIT_S, to_call_timeout, to_int, to_wait_time
 from pywan.disk.disk_store import DiskStore
 from pywan.errors import CacheXmlError, ConfigurationError, IllegalStateError, PywanError
@@ -45,6 +46,8 @@ from pywan.member.stores import DiskStores
 from pywan.member.tombstones import Tombstones
 from pywan.region.callback_lock import check_no_callback
 from pywan.region.region import Region
+from pywan.security.configured import guard_of, identity_of
+from pywan.security.operations import needed_at_member
 from pywan.site.membership import Membership, new_profile
 from pywan.stats import volatile_text
 from pywan.transport.control import ControlServer
@@ -83,9 +86,12 @@ class MemberCore:
         maximum_tombstone_memory: int,
         maximum_backlog_memory: int,
         ssl: Mapping[str, Any] | None,
+        security: Mapping[str, Any] | None,
     ) -> None:
-        self.links = Links(ssl, listener=f"cache {name!r}")
-        self.state = MemberState(name, self.links)
+        given = security_of(security)
+        self.links = Links(ssl, listener=f"cache {name!r}", identity=identity_of(given))
+        self.guard = guard_of(given, f"member {name}")
+        self.state = MemberState(name, self.links, self.guard)
         self.name = name
         self.allowed_callbacks = to_callback_patterns(allow_callbacks, f"cache {name!r}: allow_callbacks")
         self.configuration_problems: list[str] = []
@@ -152,7 +158,11 @@ class MemberCore:
         self.tombstones = Tombstones(state, self.regions, self.senders, file)
         self.repairs = ClockRepairs(state, self.regions, self.senders, self.tombstones)
         self.stages = RowStages(
-            site=state.site, member_name=self.name, directory=str(folder.overflow), find_region=self.regions.find
+            site=state.site,
+            member_name=self.name,
+            directory=str(folder.overflow),
+            find_region=self.regions.find,
+            guard=self.guard,
         )
         if configuration is not None:
             self._apply_xml(configuration)
@@ -192,6 +202,8 @@ class MemberCore:
             self._handle,
             name=f"member {self.name}",
             gate=Gate(self.links, MEMBER_PORT),
+            guard=self.guard,
+            needed=needed_at_member,
             other_protocols={
                 b"PWD1": self._serve_rows,
                 between_members.LANE: self._serve_lane,
@@ -322,6 +334,7 @@ class MemberCore:
             "clocks_ahead": self.sharing.clocks_ahead_s() if self.sharing is not None else {},
             "restarted_threads": {name: f"{times} times; {reason}" for name, (times, reason) in restarts().items()},
             "ssl": self.links.status(),
+            "security": self.guard.status(),
             "coordination": self.agent.status() if self.agent is not None else None,
         }
 
@@ -555,6 +568,7 @@ class MemberCore:
             self.state.membership.leave()
         if self._server is not None:
             self._server.stop()
+        self.guard.stop()
         # The regions are closed already, unless something above raised. They are closed before the senders, because a
         # change that is accepted is also queued.
         for region in self.regions.all():

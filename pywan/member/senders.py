@@ -186,7 +186,15 @@ class Senders:
             return ListenerEnds(a, lambda: outgoing.numbering)
         receivers = RemoteReceivers(self._state.membership, a.remote_distributed_system_id)
         state = self._state
-        return ReceiverEnds(a, outgoing, receivers, member_name=state.name, site=state.site, way=state.links.gateway)
+        return ReceiverEnds(
+            a,
+            outgoing,
+            receivers,
+            member_name=state.name,
+            site=state.site,
+            way=state.links.gateway,
+            guard=state.guard,
+        )
 
     def _make(self, attributes: QueueAttributes, buckets: int | None = None) -> SenderCore:
         """Makes the core of a sender, which does not run yet."""
