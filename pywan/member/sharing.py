@@ -300,6 +300,9 @@ class SharedRegions:
             self._feeding.forget(made.name)
             if shared is not None and shared.tail is not None:
                 self._copies.drop(made.name)
+                # Calls that wait for copies are told now. No copy will answer any more.
+                for number in range(shared.region.bucket_count):
+                    shared.tail.set_role(number, _core.TAIL_ABSENT, 0, 0)
                 is_shared = True
         if is_shared and made.name in self._agent.tables.regions:
             self._agent.destroy_region(made.name)
@@ -572,6 +575,8 @@ class SharedRegions:
             if not self._agent.wants_to_leave:
                 shared.interest.say()
         if shared.tail is None:
+            if shared.region.is_closed:  # It is being destroyed: `unhosted` comes next.
+                return set()
             if self._is_alone(shared):
                 if numbers:
                     shared.alone = dict(shared.buckets)
