@@ -115,6 +115,16 @@ class FourOfFive(pywan.GatewayEventFilter):
         type(self).acknowledged += 1
 
 
+class RefusesAtBothPlaces(pywan.GatewayEventFilter):
+    """Keeps 100 of the first thousand keys back as they are queued, and 100 others as they are sent."""
+
+    def before_enqueue(self, event: Any) -> bool:
+        return not 500 <= int(event.key.split()[-1]) < 600
+
+    def before_transmit(self, event: Any) -> bool:
+        return not 700 <= int(event.key.split()[-1]) < 800
+
+
 class Acknowledged(FourOfFive):
     """Lets all through."""
 
