@@ -77,3 +77,24 @@ def test_a_region_that_another_member_destroys_ends_all_puts_at_once(tmp_path, p
         assert put.items() <= both.remote.ask("content", "data").items()
         logs = [(tmp_path / "ny" / f"{name}.log").read_text() for name in both.ny.living()]
         assert not any("failed and is begun again" in each for each in logs)
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize(("parallel", "region"), WAYS)
+def test_a_sender_that_is_taken_away_as_soon_as_it_was_given_leaves_nothing_behind(tmp_path, parallel, region):
+    """Each member asks the others for older events then, and forgets what it has if it has not got those."""
+    with sites(tmp_path, region, parallel=parallel) as both:
+        members = both.ny.living()
+        both.remote.kill()
+        for round in range(3):
+            for each in members.values():
+                each.ask("do", "data", "alter", gateway_sender_ids=[])
+            for each in members.values():
+                each.ask("do", "data", "alter", gateway_sender_ids=["ln"])
+            members["a"].ask("put_many", "data", 200 * round, 200)
+        for each in members.values():
+            each.ask("do", "data", "alter", gateway_sender_ids=[])
+        both.ln.start_member("l", receiver={})
+        both.wait_remote(600)
+        both.wait_empty()
+        both.balance()

@@ -337,6 +337,22 @@ class SharedRegions:
             self._fetching.discard((region, sender.queue))
             log.error("region %s: %s; it is tried again with the next decision about a bucket", region, error)
 
+    def losing_senders(self, name: str) -> None:
+        """A region is about to lose senders, which returns when their queues have what other members had queued. A
+        queue that is fed no more forgets what it has of a bucket as long as it lacks that: it must not send it, and
+        the others may be about to do the same. It waits for 5 s at most."""
+        until_us = _core.monotonic_us() + 5_000_000
+        while _core.monotonic_us() < until_us:
+            with self._lock:
+                waits = any(region == name for region, _ in self._fetching)
+            if not waits or self._ending.wait(0.01):
+                return
+        log.warning(
+            "region %s: it loses a sender that has not got yet what other members have queued for that: events of"
+            " buckets that lack something are forgotten here, and leave only from members that have all",
+            name,
+        )
+
     def older_round(self, older: OlderEvents, outage: Outage) -> bool:
         """Asks other members for what a queue lacks. Returns whether it lacks nothing now, or feeds on nothing."""
         with self._lock:
