@@ -39,6 +39,7 @@ from pywan.member.older_events import OLDER_EVENTS
 from pywan.member.receiving import Receiving
 from pywan.member.regions import Regions
 from pywan.member.repairs import ClockRepairs
+from pywan.member.sender_roles import FLUSH_MS, FLUSH_QUEUE
 from pywan.member.senders import Senders
 from pywan.member.staging import RowStages
 from pywan.member.state import MemberFolder, MemberState
@@ -368,6 +369,9 @@ class MemberCore:
             return self.sharing.answer_older(request, self.senders.queue_of)
         if request.get("op") == "queue-size":
             return {"local_queue_size": self.senders.local_queue_size(request.get("id"))}
+        if request.get("op") == FLUSH_QUEUE:
+            seconds = to_int(request.get("ms"), "ms", 0, FLUSH_MS) / 1000
+            return {"local_queue_size": self.senders.flush_for(request.get("id"), seconds)}
         if not self._is_ready:
             raise IllegalStateError(f"member {self.name} is starting; ask again in a moment")
         return self.management.handle(request, peer)

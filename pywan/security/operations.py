@@ -41,6 +41,7 @@ MEMBER: Mapping[str, Needs] = {
     "older-events": MANAGES,
     "owns-opening": MANAGES,
     "ping": LOOKS,
+    "flush-queue": MANAGES,
     "queue-size": MANAGES,
     # Entries.
     "get": Needs(DATA, READ, "region", "key"),

@@ -75,6 +75,11 @@ cdef class CallRoute:
         raise NotImplementedError
 
     @property
+    def is_gone(self):
+        """Whether the region was destroyed at this member, or its cache closed."""
+        return wan_flag_read(&self.state.region.closed) != 0
+
+    @property
     def bucket_count(self):
         return self.state.region.table.bucket_count
 
