@@ -380,8 +380,8 @@ class MemberCore:
         """Takes what the coordinator has decided. Regions that were destroyed everywhere go here too."""
         if self.sharing is None:
             return
-        for name in self.sharing.take(tables):
-            start_thread(f"region {name} is destroyed", f"destroy {name}", self._destroy_here, name)
+        for region in self.sharing.take(tables):
+            start_thread(f"region {region.name} is destroyed", f"destroy {region.name}", self._destroy_here, region)
 
     def _take_lease(self, until_us: int, heard_us: int) -> None:
         if self.sharing is not None:
@@ -397,9 +397,10 @@ class MemberCore:
         if self.sharing is not None:
             self.sharing.take_new_incarnation(me)
 
-    def _destroy_here(self, name: str) -> None:
-        with contextlib.suppress(PywanError):  # It is gone already, or the member ends.
-            self.regions.destroy(name)
+    def _destroy_here(self, region: MemberRegion) -> None:
+        with contextlib.suppress(PywanError), self.state.lock:  # It is gone already, or the member ends.
+            if self.regions.find(region.name) is region:  # It may have been made again meanwhile.
+                self.regions.destroy(region.name)
 
     def _serve_lane(self, connection: Any, first: bytes) -> None:
         if self.sharing is not None:

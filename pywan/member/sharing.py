@@ -451,7 +451,7 @@ class SharedRegions:
 
     # What the coordinator says
 
-    def take(self, tables: Tables) -> list[str]:
+    def take(self, tables: Tables) -> list[MemberRegion]:
         """Takes new tables. Returns the regions that were destroyed everywhere, and that this member still has."""
         with self._lock:
             if tables.members is not None:
@@ -489,7 +489,7 @@ class SharedRegions:
             for name in self._feeding.regions_of(ids) & self._regions.keys():
                 decided[name] = set(self._regions[name].buckets)
             self._see_feeding(decided)
-            return sorted(gone)
+            return [self._regions[name].region for name in sorted(gone)]
 
     def take_lease(self, until_us: int, heard_us: int) -> None:
         """Takes until when the coordinator's lease runs, and a moment after which the coordinator was heard."""
