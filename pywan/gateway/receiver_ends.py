@@ -259,7 +259,7 @@ class ReceiverEnds:
             wanted_member=wanted,
             user=shown.user if shown is not None else None,
             password=shown.password if shown is not None else None,
-            asks=a.authenticate_receiver,
+            asks=a.authenticate_receiver or None,
         )
         sock.sendall(encode(hello, _core.FRAME_HELLO))
         try:

@@ -43,7 +43,7 @@ class SenderHello:
     wanted_member: int | None = None
     user: str | None = None  # Who the sender is. None: it does not say.
     password: str | None = field(default=None, repr=False)
-    asks: bool = False  # Whether the receiver is to say who it is.
+    asks: bool | None = None  # Whether the receiver is to say who it is. None: it is not.
     version: int = VERSION
 
 
