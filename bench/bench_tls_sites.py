@@ -51,8 +51,8 @@ def events(stack: contextlib.ExitStack, options: Options, given: Mapping[str, An
 
         rates = in_turn(rounds, lambda rate=rate: rate(encrypted, "tls"), lambda rate=rate: rate(plain, "plain"))
         report(f"stored events, {kind}, encrypted", *rates, PLAIN, "70%")
-        times = (Rates(processor[each][1:]) for each in ("tls", "plain"))  # The first round warmed up.
-        report(f"stored events, {kind}, processor", *times, PLAIN, "", "ns")
+        subject, reference = (Rates(processor[each][1:]) for each in ("tls", "plain"))  # The first round warmed up.
+        report(f"stored events, {kind}, processor", subject, reference, PLAIN, "", "ns")
 
 
 def site_of_two(stack: contextlib.ExitStack, options: Options, given: Mapping[str, Any] | None) -> PywanSite:
