@@ -129,8 +129,6 @@ def test_what_stalls_in_a_handshake_has_only_half_open_places(ssl_of, many_descr
     with contextlib.ExitStack() as stack:
         there = Site(stack, "ln", 2, ssl_of)
         here = Site(stack, "ny", 1, ssl_of, remote=str(there.locator.address))
-        here.send_to(there)
-        here.create_region()
         region = there.caches[0].create_region("data", type="PARTITION")
         context = contexts(ssl_of("one that stalls"))[0]
         stalled = [
@@ -139,9 +137,11 @@ def test_what_stalls_in_a_handshake_has_only_half_open_places(ssl_of, many_descr
             for _ in range(STALLED)
         ]
         assert len(stalled) > MAX_OPENINGS
+        here.send_to(there)
+        here.create_region()
         here.regions[0][0] = "value 0"
         eventually(lambda: has_all(region, 1))
-        assert sum(map(is_open, stalled)) <= MAX_OPENINGS
+        eventually(lambda: sum(map(is_open, stalled)) <= MAX_OPENINGS)  # The system accepts before the port does.
         eventually(lambda: not any(map(is_open, stalled)), what="the end of what has not begun")
 
 
