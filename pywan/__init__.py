@@ -46,6 +46,8 @@ _ERRORS = (
     "NoLocatorError",
     "PortInUseError",
     "ProtocolError",
+    "AuthenticationError",
+    "NotAuthorizedError",
     "RemoteError",
     "QueueFullError",
     "DiskError",

@@ -13,11 +13,13 @@ from typing import Any
 
 from pywan import _core
 from pywan.base.addresses import parse_locators
+from pywan.config.security_attributes import security_of
 from pywan.errors import ConnectivityError, DiskError, NoLocatorError, PywanError
 from pywan.forks import of_one_process
 from pywan.protocol import gateway
 from pywan.protocol.gateway import ClientHello, Committed, Welcome, encode
 from pywan.protocol.members import check_servers
+from pywan.security.configured import identity_of
 from pywan.transport import data
 from pywan.transport.control import call_once
 from pywan.transport.links import Links
@@ -52,6 +54,7 @@ class DataConnection:
         task: int,
         timeout: float = 60.0,
         ssl: Mapping[str, Any] | None = None,
+        security: Mapping[str, Any] | None = None,
     ) -> DataConnection:
         """Asks the locators for the site's members, and connects to one of them.
 
@@ -62,6 +65,8 @@ class DataConnection:
             task: The number of the task in the run.
             timeout: The limit in seconds for this call, and later for each answer of the member.
             ssl: How connections are encrypted, by the names in docs/configuration.md. None: they are not.
+            security: Who the client is, by the names in docs/configuration.md:
+                `{"username": ..., "password_file": ...}`. None: it does not say.
 
         Returns:
             The connection.
@@ -70,12 +75,14 @@ class DataConnection:
             NoLocatorError: No locator answers, or none knows a member.
             ConnectivityError: No member can be reached.
             RegionNotFoundError: The member has no such region.
-            ConfigurationError: An option or a file of `ssl` cannot be used.
+            ConfigurationError: An option or a file of `ssl`, or an option of `security`, cannot be used.
+            AuthenticationError: The locator or the member does not know who this is, or must not be told.
+            NotAuthorizedError: It knows, and does not let them write into the region.
             PywanError: The member refuses the connection for another reason.
         """
         deadline = time.monotonic() + timeout
         region = region.strip("/")
-        links = Links(ssl)
+        links = Links(ssl, identity=identity_of(security_of(security)))
         members = _members(locators, deadline, links)
         random.shuffle(members)
         trouble = "no member is registered there"
@@ -94,7 +101,9 @@ class DataConnection:
                 sock.settimeout(timeout)
                 data.set_socket_options(sock, 0, socket.SO_SNDBUF)
                 data.keep_alive(sock)
-                sock.sendall(encode(ClientHello(region=region, run_id=run_id, task=task), _core.FRAME_HELLO))
+                shown = links.server.shown_over(sock, f"member {member['name']}")
+                hello = ClientHello(region, run_id, task, *((shown.user, shown.password) if shown is not None else ()))
+                sock.sendall(encode(hello, _core.FRAME_HELLO))
                 data.receive_message(sock, Welcome)
             except BaseException:
                 sock.close()

@@ -89,6 +89,14 @@ class ProtocolError(PywanError):
     """The other side sent bytes that are not of this protocol, or that are damaged."""
 
 
+class AuthenticationError(PywanError):
+    """The other side does not know who this is: credentials are missing or wrong, or may not be sent in the open."""
+
+
+class NotAuthorizedError(PywanError):
+    """The other side knows who this is, and does not let them do that."""
+
+
 class RemoteError(PywanError):
     """The other side understood the request and refused it. The message holds its words."""
 

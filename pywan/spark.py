@@ -66,6 +66,7 @@ def enqueue(
     operation: str | None = None,
     timeout: float = 60.0,
     ssl: Mapping[str, Any] | None = None,
+    security: Mapping[str, Any] | None = None,
     **unknown: Any,
 ) -> EnqueueSummary:
     """Put every row of a DataFrame, or every pair of an RDD, into `region` of the site behind `locators`.
@@ -82,11 +83,11 @@ def enqueue(
     `timeout` is how long a task waits, in seconds, for a locator, a member, or a word of progress with its rows.
 
     `ssl` says how connections are encrypted, by the names in docs/configuration.md; its files are those of the
-    executors. Without it they are not.
+    executors. Without it they are not. `security` says who the executors are, likewise.
     """
     for name in unknown:
         close = difflib.get_close_matches(
-            name, ["locators", "region", "key", "value", "operation", "timeout", "ssl"], 1
+            name, ["locators", "region", "key", "value", "operation", "timeout", "ssl", "security"], 1
         )
         hint = f"; did you mean {close[0]!r}?" if close else ""
         raise ConfigurationError(f"enqueue has no option {name!r}{hint}")
@@ -98,7 +99,8 @@ def enqueue(
         raise ConfigurationError(f"region={region!r} is not the name of a region")
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 < timeout < math.inf:
         raise ConfigurationError(f"timeout={timeout!r} must be a number of seconds above 0")
-    target = _Target(locators, region, uuid.uuid4().bytes, float(timeout), dict(ssl) if ssl is not None else None)
+    given = [dict(each) if each is not None else None for each in (ssl, security)]
+    target = _Target(locators, region, uuid.uuid4().bytes, float(timeout), *given)
     started = time.monotonic()
     if hasattr(data, "mapInArrow"):
         counts = _enqueue_frame(data, target, key, value, operation)
@@ -131,12 +133,19 @@ class _Target:
     run_id: bytes  # Names one call of enqueue. With the number of the task it names rows that may be applied once.
     timeout: float
     ssl: dict[str, Any] | None = None
+    security: dict[str, Any] | None = None
 
     def connect(self, task: int) -> Any:
         from pywan.client import DataConnection
 
         return DataConnection.open(
-            self.locators, region=self.region, run_id=self.run_id, task=task, timeout=self.timeout, ssl=self.ssl
+            self.locators,
+            region=self.region,
+            run_id=self.run_id,
+            task=task,
+            timeout=self.timeout,
+            ssl=self.ssl,
+            security=self.security,
         )
 
 

@@ -16,8 +16,11 @@ from pywan import _core
 from pywan.cli.commands import COMMANDS
 from pywan.cli.grammar import Command
 from pywan.config.attributes import THINGS
+from pywan.config.security_attributes import SecurityAttributes
 from pywan.config.ssl_attributes import SslAttributes
 from pywan.config.table import Row, table
+from pywan.security import operations
+from pywan.security.users import FIRST_ROLES
 from pywan.stats import SENDER_GAUGES
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -123,8 +126,8 @@ def _record(whose: str) -> str:
     return _table(("offset", "bytes", "field"), rows)
 
 
-def _ssl(whose: str) -> str:
-    """The options of encryption, whose names in Python are shorter."""
+def _ssl(whose: str, cls: type = SslAttributes) -> str:
+    """The options of encryption or security, whose names in Python are shorter."""
     return _table(
         ("setting", "in Python", "default", "meaning"),
         (
@@ -134,9 +137,27 @@ def _ssl(whose: str) -> str:
                 row.shown_default(),
                 ". ".join(filter(None, (row.attribute.about, row.attribute.more))),
             )
-            for row in table(SslAttributes)
+            for row in table(cls)
         ),
     )
+
+
+def _security(whose: str) -> str:
+    return _ssl(whose, SecurityAttributes)
+
+
+def _operations(whose: str) -> str:
+    of = operations.MEMBER if whose == "a member" else operations.LOCATOR
+    by_needs: dict[str, list[str]] = {}
+    for op, needs in sorted(of.items()):
+        by_needs.setdefault(str(needs), []).append(f"`{op}`")
+    rows = ((f"`{needs}`", ", ".join(found)) for needs, found in sorted(by_needs.items()))
+    return _table((f"permission, at {whose}", "operations"), rows)
+
+
+def _roles(whose: str) -> str:
+    rows = ((f"`{name}`", ", ".join(f"`{each}`" for each in has)) for name, has in FIRST_ROLES.items())
+    return _table(("role", "permissions"), rows)
 
 
 MAKERS: dict[str, Callable[[str], str]] = {
@@ -148,6 +169,9 @@ MAKERS: dict[str, Callable[[str], str]] = {
     "reasons of": _failures,
     "fields of": _record,
     "ssl options": _ssl,
+    "security options": _security,
+    "operations of": _operations,
+    "roles of": _roles,
 }
 
 

@@ -88,7 +88,8 @@ LINES = [
 # They start or end something, show a file as it is, or are shown below.
 OTHERS = {
     "start locator", "start server", "stop locator", "stop server", "shutdown", "salvage disk-store", "disconnect",
-    "export cluster-configuration", "certificates make", "run", "help", "version", "completion", "exit", "quit",
+    "export cluster-configuration", "certificates make", "user add", "user list", "user passwd",
+    "user remove", "run", "help", "version", "completion", "exit", "quit",
 }  # fmt: skip
 
 

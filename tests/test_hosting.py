@@ -220,13 +220,14 @@ def two_locators(tmp_path):
 
 def test_a_member_that_restarts_while_the_coordinator_is_away_works_on_nothing_alone(tmp_path, two_locators, impatient):
     first, addresses = two_locators
-    with pywan.Cache("a", locators=addresses, dir=tmp_path / "a") as a:
+    with pywan.Cache("a", locators=addresses, dir=tmp_path / "a", handover_time=0) as a:
         theirs = a.create_region("data", "PARTITION", total_num_buckets=7)
         with pywan.Cache("b", locators=addresses, dir=tmp_path / "b") as b:
             b.create_region("data", "PARTITION", total_num_buckets=7)
         theirs.put("k", "a")
         first.stop()
-        with pywan.Cache("b", locators=addresses, dir=tmp_path / "b", join_timeout=LIMIT_S) as b:
+        b = pywan.Cache("b", locators=addresses, dir=tmp_path / "b", join_timeout=LIMIT_S, handover_time=0)
+        with b:  # The coordinator is away again when both are closed, so there is nobody to wait for.
             ours = b.create_region("data", "PARTITION", total_num_buckets=7)
             new = [cache.create_region("new", "PARTITION", total_num_buckets=7) for cache in (a, b)]
             calls = [Call(ours.put_if_absent, "k", "b"), *(Call(region.put_if_absent, "k", 1) for region in new)]

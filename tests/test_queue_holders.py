@@ -67,7 +67,11 @@ def finish(ny: WanSite, ln: WanSite, content: dict[str, Any]) -> None:
 @pytest.mark.whole
 @pytest.mark.parametrize(
     ("members", "accessors"),
-    [(("a", "b"), ()), (("a", "b", "c"), ()), (("a", "b"), ("b",))],
+    [
+        pytest.param(("a", "b"), (), marks=pytest.mark.long),
+        pytest.param(("a", "b", "c"), (), marks=pytest.mark.long),
+        (("a", "b"), ("b",)),
+    ],
     ids=["2", "3", "accessor"],
 )
 def test_queued_events_of_the_only_copy_leave_when_its_member_is_killed(tmp_path, members, accessors):

@@ -141,8 +141,8 @@ def site(run, tmp_path, monkeypatch):
     started = run("start locator --name=loc --port=0")["data"]
     run("start server --name=srv")
     yield started
-    process.stop("server", "srv", ssl=ssl_of_environment())
-    process.stop("locator", "loc", ssl=ssl_of_environment())
+    process.stop("server", "srv", links=lambda: Links(ssl_of_environment()))
+    process.stop("locator", "loc", links=lambda: Links(ssl_of_environment()))
 
 
 @pytest.mark.whole

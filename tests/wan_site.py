@@ -115,6 +115,16 @@ class FourOfFive(pywan.GatewayEventFilter):
         type(self).acknowledged += 1
 
 
+class RefusesAtBothPlaces(pywan.GatewayEventFilter):
+    """Keeps 100 of the first thousand keys back as they are queued, and 100 others as they are sent."""
+
+    def before_enqueue(self, event: Any) -> bool:
+        return not 500 <= int(event.key.split()[-1]) < 600
+
+    def before_transmit(self, event: Any) -> bool:
+        return not 700 <= int(event.key.split()[-1]) < 800
+
+
 class Acknowledged(FourOfFive):
     """Lets all through."""
 
@@ -285,6 +295,24 @@ class WanProcess(SiteProcess):
 
     def clean(self, id: str) -> int:
         return self.cache._core.senders.clean(id)
+
+    def put_to_the_end(self, region: str) -> tuple[int, str, float]:
+        """Puts keys of its own until the region is gone. Returns how many puts returned, the words of the error, and
+        how many seconds the call took that ended with it."""
+        target = self.cache.region(region)
+        for n in itertools.count():
+            began = time.monotonic()
+            try:
+                target[f"{self.cache.name} {n}"] = n
+            except pywan.PywanError as error:
+                return n, f"{type(error).__name__}: {error}", time.monotonic() - began
+        raise AssertionError("a count has no end")
+
+    def destroy_region(self, region: str) -> None:
+        self.cache.destroy_region(region)
+
+    def has(self, region: str) -> bool:
+        return region in self.cache.regions()
 
     def asked(self) -> int:
         """Returns how often `EvenKeys` was asked in this process."""

@@ -167,6 +167,8 @@ static wan_status feed(wan_tail *tail, const wan_feeds *feeds, const wan_feeds *
             if (begins && status == WAN_OK && bucket->role != WAN_TAIL_ABSENT)
                 wan_queue_lack(item->queue, item->first + number, WAN_NO_LIMIT);
             wan_queue_tell_settled(item->queue, item->first + number, begins ? tell_settled : NULL, tail);
+            if (!begins && status == WAN_OK)
+                wan_queue_send_rest(item->queue, item->first + number, bucket->role != WAN_TAIL_LEARNER);
             wan_lock_release(item->lock);
             wan_lock_release(&bucket->lock);
         }

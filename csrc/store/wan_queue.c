@@ -803,6 +803,13 @@ wan_status wan_queue_feed(wan_queue *queue, uint32_t number, const uint64_t *cou
     return WAN_OK;
 }
 
+void wan_queue_send_rest(wan_queue *queue, uint32_t number, int is_whole)
+{
+    const wan_partition *partition = &queue->partitions[number];
+    if (!is_whole || partition->lacks) (void)wan_queue_begin_anew(queue, number, partition->life);
+    wan_queue_lead(queue, number, 1, 0);
+}
+
 void wan_queue_set_life(wan_queue *queue, uint32_t number, uint64_t life)
 {
     wan_partition *partition = &queue->partitions[number];

@@ -281,6 +281,11 @@ void wan_queue_made_durable(wan_queue *queue, uint32_t partition, uint64_t durab
  * partitions. WAN_NO_MEMORY, WAN_BROKEN. Nothing was changed then. */
 wan_status wan_queue_add_run(wan_queue *queue, uint16_t region, uint32_t buckets, uint32_t align, const uint64_t *lives,
                              uint32_t *first);
+/* Nothing feeds a stream partition any more, so nobody decides who sends what is left of it, or tells the others when
+ * it has left: whoever holds it sends it. The remote site recognises repeats. `is_whole`: the copy of the bucket is.
+ * What is not whole, or lacks what others have, is forgotten: the others have all of it, and what this member says of
+ * itself would make the remote site skip theirs. */
+void wan_queue_send_rest(wan_queue *queue, uint32_t partition, int is_whole);
 /* From now on a bucket feeds a stream partition. `counted`: through which sequence its changes count. NULL: it feeds it
  * no more, and all its events count. `life`: of the bucket. `last`: its newest change. Of a partition that never had an
  * event, what came before that is gone. WAN_BROKEN: nothing was changed. */

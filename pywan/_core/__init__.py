@@ -49,7 +49,8 @@ from pywan._core.gateway.dispatcher import DispatcherSession
 from pywan._core.gateway.event_batch import AsyncEvent, EventBatch
 from pywan._core.gateway.event_columns import EventColumns
 from pywan._core.gateway.listener_stream import run_listener
-from pywan._core.gateway.receiver import APPLY_DONE, APPLY_ELSEWHERE, APPLY_LOST, ReceiverSession
+from pywan._core.gateway.receiver import ReceiverSession
+from pywan._core.gateway.receiver_apply import APPLY_DONE, APPLY_ELSEWHERE, APPLY_LOST
 from pywan._core.gateway.source_memory import ReceiverCounts, SourceMemory
 from pywan._core.gateway.stream_memory import StreamMemory, remembered_streams
 from pywan._core.log.disk_log import LogBudget

@@ -924,6 +924,9 @@ class CallRoute:
     def targets(self) -> list[tuple[CallLine, int] | None]: ...
     slots: CallSlots
     @property
+    def is_gone(self) -> bool:
+        """Whether the region was destroyed at this member, or its cache closed."""
+    @property
     def bucket_count(self) -> int: ...
     def why_full(self) -> str:
         """Says in words what fills the member's budget, what that waits for, and what helps."""

@@ -10,7 +10,14 @@ from pywan import _core
 from pywan.calls.pool import CallPool
 from pywan.calls.table import BucketTable, KnownPrimary
 from pywan.coordination.tables import Incarnation
-from pywan.errors import BatchError, ConnectivityError, IncompatibleSystemError, PywanError, RemoteError
+from pywan.errors import (
+    BatchError,
+    ConnectivityError,
+    IncompatibleSystemError,
+    PywanError,
+    RegionNotFoundError,
+    RemoteError,
+)
 from pywan.protocol.calls import decode_primary, encode_primary, error_of
 
 CALL_TIMEOUT_S = 10.0  # How long a call is tried, at least, if the member's `call-timeout` says nothing.
@@ -231,6 +238,8 @@ class Route(_core.CallRoute):
                 aim.take(self._table.wait_newer(bucket, aim.newer_than, wait_s))
             if self._pool.is_closed:
                 raise self._ended(bucket, key, in_doubt)
+            if self.is_gone:
+                raise self._gone(bucket, key, in_doubt)
             if _core.monotonic_us() >= until_us:
                 raise self._too_late(bucket, key, aim.primary, aim.trouble, in_doubt, until_us - began_us)
             primary = aim.primary
@@ -309,6 +318,14 @@ class Route(_core.CallRoute):
     def _ended(self, bucket: int, key: Any, in_doubt: bool) -> ConnectivityError:
         what = f"key {key!r:.80}" if key is not None else f"bucket {bucket}"
         error = ConnectivityError(f"region {self._name!r}: {what}: member {self._pool.me} ends; {_became(in_doubt)}")
+        error.in_doubt = in_doubt
+        return error
+
+    def _gone(self, bucket: int, key: Any, in_doubt: bool) -> RegionNotFoundError:
+        what = f"key {key!r:.80}" if key is not None else f"bucket {bucket}"
+        error = RegionNotFoundError(
+            f"region {self._name!r} was destroyed, or its cache closed: {what}: {_became(in_doubt)}"
+        )
         error.in_doubt = in_doubt
         return error
 

@@ -13,11 +13,14 @@ from pywan.base.addresses import parse_locators
 from pywan.cli import grammar
 from pywan.cli.encryption import ssl_of_environment
 from pywan.cli.grammar import Command
+from pywan.cli.identity import identity_of_environment
 from pywan.cli.session import DEFAULT_LOCATOR
 from pywan.config.attributes import REGION_TYPES
 from pywan.config.options import Option
+from pywan.config.security_attributes import security_of
 from pywan.errors import PywanError
 from pywan.protocol.members import check_servers
+from pywan.security.configured import identity_of
 from pywan.transport.control import call_once
 from pywan.transport.links import Links
 
@@ -152,7 +155,7 @@ def _of_site(kind: str, locator: str | None) -> list[str]:
     if not kind:
         return []
     address = parse_locators(locator or DEFAULT_LOCATOR)[0]
-    links = Links(ssl_of_environment())
+    links = Links(ssl_of_environment(), identity=identity_of(security_of(identity_of_environment())))
     servers = check_servers(call_once(address, "servers", timeout=ASK_TIMEOUT_S, way=links.locator))
     if kind == "locator":
         return [str(address)]

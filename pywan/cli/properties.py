@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pywan.base.files import FileError, given_path, read_regular
 from pywan.cli.encryption import SSL_PROPERTIES
+from pywan.cli.identity import SECURITY_PROPERTIES
 from pywan.errors import ConfigurationError
 
 FILE_NAME = "gemfire.properties"
@@ -30,6 +31,7 @@ UNDERSTOOD = (
     "maximum-tombstone-memory",
     "maximum-backlog-memory",
     *SSL_PROPERTIES,
+    *SECURITY_PROPERTIES,
 )
 # Properties of Geode without a meaning here. Those of security are not among them: ignoring them would be a trap.
 IGNORED_PREFIXES = (

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pywan.base.names import printable
 from pywan.cli import grammar
 from pywan.cli.encryption import ssl_of_environment
+from pywan.cli.identity import identity_of_environment
 from pywan.cli.output import Output, Result
 from pywan.errors import (
     ConfigurationError,
@@ -47,7 +48,9 @@ class Session:
         self.done = False
         self.help_command = "help"  # What a person types for help.
         self._scripts: dict[tuple[int, int], str] = {}  # Files that run now, the outermost first.
-        self._ssl: dict[str, Any] | None = None  # How others are asked, if not as the environment says.
+        # How others are asked, and who this is to them, if not as the environment says.
+        self._ssl: dict[str, Any] | None = None
+        self._security: dict[str, Any] | None = None
         self._links: Links | None = None
         self._asked = False  # Whether this command has an answer of another process.
 
@@ -149,23 +152,28 @@ class Session:
         raise NoLocatorError("; ".join(problems) or "no locator is named; give --locator=host[port]")
 
     @property
-    def ssl(self) -> dict[str, Any] | None:
-        """How connections are encrypted: as the last `connect` or `start` said, or else the environment."""
-        return self._ssl if self._ssl is not None else ssl_of_environment()
-
-    @property
     def links(self) -> Links:
         """How this program meets locators and members."""
-        from pywan.transport.links import Links
-
         if self._links is None:
-            self._links = Links(self.ssl)
+            self._links = self.make_links()
         return self._links
 
-    def use_ssl(self, ssl: dict[str, Any] | None) -> None:
-        """Encrypts connections in that way from now on. None: it stays as it is."""
+    def make_links(self) -> Links:
+        """Makes them as the last `connect` or `start` said, or else the environment. They go by the files of now."""
+        from pywan.config.security_attributes import security_of
+        from pywan.security.configured import identity_of
+        from pywan.transport.links import Links
+
+        ssl = self._ssl if self._ssl is not None else ssl_of_environment()
+        security = self._security if self._security is not None else identity_of_environment()
+        return Links(ssl, identity=identity_of(security_of(security)))
+
+    def use(self, ssl: dict[str, Any] | None, security: dict[str, Any] | None) -> None:
+        """Encrypts connections in that way from now on, and is that user to others. None: it stays as it is."""
         if ssl is not None:
             self._ssl, self._links = ssl, None
+        if security is not None:
+            self._security, self._links = security, None
 
     def disconnect(self) -> None:
         if not self.connected:

@@ -166,6 +166,30 @@ class SenderChanges:
             more="This version has no transactions: `true` is refused, also by `alter`",
         ),
     ] = False
+    security_username: Annotated[
+        str | None,
+        Attribute(
+            "the user that the sender is to receivers",
+            unset="that of its member",
+            more="`alter` takes it away again with an empty text",
+        ),
+    ] = None
+    security_password_file: Annotated[
+        str | None,
+        Attribute(
+            "the file with the password of that user in its first line, on the member's machine",
+            more="Nobody else can read or write it (0600). It is read for each connection. The password itself is no"
+            " attribute: the site's configuration and answers of commands would show it",
+        ),
+    ] = None
+    authenticate_receiver: Annotated[
+        bool,
+        Attribute(
+            "send only to a receiver that shows who it is",
+            more="The receiver shows its member's `security-username`, and the sender's member needs a"
+            " `security-manager` that lets that user do DATA:READ",
+        ),
+    ] = False
 
 
 _Parallel = Annotated[bool, Attribute("one queue for each bucket; for partitioned regions only")]
@@ -326,6 +350,10 @@ class SenderAttributes(Attributes, SenderChanges):
                 " another id"
             )
         check_queue(self)
+        if (self.security_username is None) != (self.security_password_file is None):
+            raise ConfigurationError(
+                f"{what}: security_username and security_password_file go together; give both, or none"
+            )
         if self.group_transaction_events:
             raise ConfigurationError(
                 f"{what}: group_transaction_events has no effect in this version (it has no transactions); set it to"

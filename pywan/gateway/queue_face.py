@@ -152,7 +152,8 @@ class QueueFace(Described):
         self._core.destroy()
 
     def wait_until_flushed(self, timeout: float | None = 30.0) -> bool:
-        """Does not wait for full batches until the queue is empty.
+        """Does not wait for full batches until the queue is empty. Of a gateway sender that other members of the site
+        have too, their queues are meant as well: they are asked.
 
         Args:
             timeout: How many seconds to wait at most. None: no limit.

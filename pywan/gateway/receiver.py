@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import random
 import socket
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 
 from pywan import _core
@@ -16,11 +17,22 @@ from pywan.base.faces import Described, counted
 from pywan.base.repeats import Repeats
 from pywan.base.threads import told_error
 from pywan.config.attributes import ReceiverAttributes
-from pywan.errors import GatewayReceiverError, IllegalStateError, PortInUseError, ProtocolError, PywanError
+from pywan.errors import (
+    AuthenticationError,
+    GatewayReceiverError,
+    IllegalStateError,
+    NotAuthorizedError,
+    PortInUseError,
+    ProtocolError,
+    PywanError,
+)
 from pywan.forks import is_inherited, of_one_process
 from pywan.gateway.applied import AppliedMemory
 from pywan.gateway.floors import SourceFloors
 from pywan.protocol import gateway
+from pywan.security import operations
+from pywan.security.guard import OPEN, Guard, admit, credentials_of
+from pywan.security.identity import NOBODY, Identity
 from pywan.stats import receiver_statistics
 from pywan.transport import data
 from pywan.transport.links import OPEN_GATE, Gate
@@ -54,6 +66,8 @@ class GatewayReceiver(Described):
         member_name: str,
         member_id: int,
         gate: Gate = OPEN_GATE,
+        guard: Guard = OPEN,
+        identity: Identity = NOBODY,
         bind_address: str,
         memory: AppliedMemory,
         floors: SourceFloors,
@@ -63,8 +77,9 @@ class GatewayReceiver(Described):
     ) -> None:
         """Internal: `find_region(name)` returns the MemberRegion to apply to, or None. `peers()` returns addresses in
         the direction of the senders. `on_change(receiver)` is called when the receiver starts or stops, and when its
-        number of connections changes; the locators balance senders by it. `gate` takes connections in."""
-        self._gate = gate
+        number of connections changes; the locators balance senders by it. `gate` takes connections in, and `guard`
+        lets senders in. `identity` is shown to those that ask."""
+        self._gate, self._guard, self._identity = gate, guard, identity
         self.attributes = attributes
         self._site, self._member_name, self._member_id = site, member_name, member_id
         self._bind_address = attributes.bind_address or bind_address
@@ -219,12 +234,17 @@ class GatewayReceiver(Described):
             first = self._gate.first_bytes(connection)
             if not first:
                 return  # This was a port scan or a health check. There is nothing to log about it.
-            hello = self._receive_hello(connection, first)
+            hello, principal = self._receive_hello(connection, first)
             if hello.wanted_member not in (None, self._member_id):
                 log.debug("gateway receiver: %s wants the receiver of another member", place)
-                connection.sock.sendall(gateway.encode(self._welcome_message(), _core.FRAME_WELCOME))
+                welcome = self._welcome_message(hello, connection)
+                connection.sock.sendall(gateway.encode(welcome, _core.FRAME_WELCOME))
                 return
-            with self._memory.connected(hello) as (memory, known):
+            what = f"the connection of sender {hello.sender} of site {hello.site} from {place}"
+            with (
+                self._guard.watching(principal, operations.GATEWAY, connection.end, what),
+                self._memory.connected(hello) as (memory, known),
+            ):
                 self._floors.opened(hello.site, hello.member, hello.sender, hello.numbering)
                 session = self._welcome(connection, memory, hello, known)
                 with self._lock:
@@ -241,6 +261,8 @@ class GatewayReceiver(Described):
                     place,
                     outcome,
                 )
+        except (AuthenticationError, NotAuthorizedError) as error:  # The guard has logged why.
+            data.refuse(connection.sock, error)
         except (PywanError, OSError) as error:
             if isinstance(error, PywanError):
                 data.refuse(connection.sock, error)
@@ -261,17 +283,31 @@ class GatewayReceiver(Described):
         if was_sender:
             self._on_change(self)
 
-    def _receive_hello(self, connection: Connection, first: bytes) -> gateway.SenderHello:
-        """Returns the first message of a sender. ProtocolError if the sender is of this site, or wants another one."""
+    def _receive_hello(self, connection: Connection, first: bytes) -> tuple[gateway.SenderHello, Hashable | None]:
+        """Returns the first message of a sender, and who it is; None: nobody is asked.
+
+        AuthenticationError if it is nobody who may send. ProtocolError if the sender is of this site, or wants
+        another one.
+        """
         connection.sock.settimeout(connection.time_left())
         hello = data.receive_message(connection.sock, gateway.SenderHello, first=first)
+        principal = admit(
+            self._guard,
+            credentials_of(hello.user, hello.password, connection.sock.other_name),
+            connection.address,
+            connection.place,
+            operations.GATEWAY,
+            "a sender",
+            connection.time_left(),
+        )
+        hello = dataclasses.replace(hello, user=None, password=None)  # They are of no use any more.
         if hello.site == self._site:
             raise ProtocolError(
                 f"sender {hello.sender!r} is of this very site {self._site}; a site does not send to itself"
             )
         if hello.remote_site != self._site:
             raise ProtocolError(f"sender {hello.sender!r} wants site {hello.remote_site}; this is site {self._site}")
-        return hello
+        return hello, principal
 
     def _say_no_memory(self, hello: gateway.SenderHello) -> None:
         if self._repeats.is_due(f"{hello.site} {hello.sender}: out of memory"):
@@ -305,12 +341,18 @@ class GatewayReceiver(Described):
         data.set_socket_options(sock, self.attributes.socket_buffer_size, socket.SO_RCVBUF)
         connection.opened(session.stop)
         sock.settimeout(WELCOME_TIMEOUT_S)
-        welcome = self._welcome_message(len(known))
+        welcome = self._welcome_message(hello, connection, len(known))
         sock.sendall(gateway.encode(welcome, _core.FRAME_WELCOME) + gateway.encode_known(known))
         sock.settimeout(None)
         return session
 
-    def _welcome_message(self, known: int = 0) -> gateway.Welcome:
+    def _welcome_message(self, hello: gateway.SenderHello, connection: Connection, known: int = 0) -> gateway.Welcome:
+        """AuthenticationError: the sender asks who this is, and must not be told."""
+        shown = None
+        if hello.asks:
+            if self._guard.is_open:  # Any stranger could ask.
+                raise AuthenticationError("this receiver has no security-manager, and tells nobody who it is")
+            shown = self._identity.shown_over(connection.sock.tls is not None, "a sender")
         return gateway.Welcome(
             self._site,
             self._member_name,
@@ -319,6 +361,8 @@ class GatewayReceiver(Described):
             self.attributes.maximum_time_between_pings,
             known,
             self._member_id,
+            shown.user if shown is not None else None,
+            shown.password if shown is not None else None,
         )
 
 

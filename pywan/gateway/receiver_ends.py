@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 from collections.abc import Callable
@@ -9,11 +10,13 @@ from typing import Any, NamedTuple
 
 from pywan import _core
 from pywan.config.attributes import SenderAttributes
-from pywan.errors import ConnectivityError, GatewaySenderError, ProtocolError
+from pywan.errors import AuthenticationError, ConnectivityError, GatewaySenderError, NotAuthorizedError, ProtocolError
 from pywan.gateway.queue import SenderQueue
 from pywan.gateway.remote import CONNECT_TIMEOUT_S, ReceiverPlace, RemoteReceivers
 from pywan.gateway.same_receiver import SameReceiver
 from pywan.protocol.gateway import SenderHello, Welcome, encode
+from pywan.security import operations
+from pywan.security.guard import OPEN, Guard, admit, credentials_of
 from pywan.transport import data
 from pywan.transport.link import Link
 from pywan.transport.links import PLAIN, Way
@@ -103,9 +106,10 @@ class ReceiverEnds:
         member_name: str,
         site: int,
         way: Way = PLAIN.gateway,
+        guard: Guard = OPEN,
     ) -> None:
-        """`way`: connects to receivers."""
-        self._way = way
+        """`way`: connects to receivers. `guard`: knows receivers that prove who they are."""
+        self._way, self._guard = way, guard
         self._attributes, self._queue, self.receivers = attributes, queue, receivers
         self.balancing = threading.Lock()  # Held while connections are moved to other receivers.
         # What binds the dispatchers to one receiver. None: each of them may be at another one.
@@ -118,7 +122,8 @@ class ReceiverEnds:
         return self._attributes.retry_interval_ms / 1000
 
     def configure(self, attributes: SenderAttributes) -> None:
-        """Takes altered attributes. None of them counts here."""
+        """Takes altered attributes. The next connection goes by them."""
+        self._attributes = attributes
 
     def words(self, event_id: tuple[int, int, int]) -> str | None:
         return None
@@ -212,22 +217,36 @@ class ReceiverEnds:
         except ConnectivityError:
             self.receivers.avoid_unmet(place)
             raise
+        watch = contextlib.ExitStack()
+
+        def closed() -> None:
+            watch.close()
+            on_close()
+
         try:
-            welcome = self._open(index, sock, place, wanted)
+            welcome = self._open(index, sock, place, wanted, watch)
             sock.settimeout(None)
             assert welcome.member_id is not None, "_open refuses that"
             met = self.receivers.met(index, place, welcome.member_id, welcome.member)
-            return ReceiverEnd(sock, met, welcome, self.receivers, on_close)
+            return ReceiverEnd(sock, met, welcome, self.receivers, closed)
         except BaseException:
+            watch.close()
             sock.close()
             raise
         finally:
             on_opening(None)
 
-    def _open(self, index: int, sock: socket.socket, place: ReceiverPlace, wanted: int | None) -> Welcome:
-        """Sends the hello, and returns the welcome. ProtocolError if this is not a receiver of the remote site."""
+    def _open(
+        self, index: int, sock: Link, place: ReceiverPlace, wanted: int | None, watch: contextlib.ExitStack
+    ) -> Welcome:
+        """Sends the hello, and returns the welcome. ProtocolError if this is not a receiver of the remote site.
+
+        `watch` is closed when the connection ends.
+        """
         a = self._attributes
         data.set_socket_options(sock, a.socket_buffer_size, socket.SO_SNDBUF)
+        identity = self._way.identity.as_user(a.security_username, a.security_password_file)
+        shown = self._way.shown_over(sock, f"the receiver at {place}", identity)
         hello = SenderHello(
             site=self._site,
             remote_site=a.remote_distributed_system_id,
@@ -238,6 +257,9 @@ class ReceiverEnds:
             mount=self._queue.mount,
             partitions=self._queue.events.partitions,
             wanted_member=wanted,
+            user=shown.user if shown is not None else None,
+            password=shown.password if shown is not None else None,
+            asks=a.authenticate_receiver,
         )
         sock.sendall(encode(hello, _core.FRAME_HELLO))
         try:
@@ -245,6 +267,11 @@ class ReceiverEnds:
         except ConnectivityError as error:
             self.receivers.avoid_unmet(place)
             raise ConnectivityError(f"the receiver at {place} does not answer: {error}") from None
+        except (AuthenticationError, NotAuthorizedError) as error:
+            who = f"user {shown.user!r}" if shown is not None else "this sender, which shows no credentials"
+            raise type(error)(f"the receiver at {place} does not take {who}: {error}") from None
+        if a.authenticate_receiver:
+            self._check_receiver(sock, place, welcome, watch)
         if welcome.site != a.remote_distributed_system_id:
             raise ProtocolError(
                 f"the receiver at {place} belongs to site {welcome.site}, not to {a.remote_distributed_system_id}"
@@ -255,3 +282,19 @@ class ReceiverEnds:
             raise WrongReceiver(place, welcome.member_id, welcome.member)
         self._queue.check_past(hello.numbering, str(place), data.receive_known(sock, welcome.known))
         return welcome
+
+    def _check_receiver(self, sock: Link, place: ReceiverPlace, welcome: Welcome, watch: contextlib.ExitStack) -> None:
+        """AuthenticationError, NotAuthorizedError: the receiver is not one that may have the events. The connection
+        ends when it may not any more."""
+        where = f"the receiver at {place}"
+        if self._guard.is_open:
+            raise AuthenticationError(f"{where} cannot be asked who it is: this member has no security-manager")
+        try:
+            shown = credentials_of(welcome.user, welcome.password, sock.other_name)
+            permission = operations.RECEIVER
+            who = admit(self._guard, shown, place.host, where, permission, "a receiver", CONNECT_TIMEOUT_S)
+        except (AuthenticationError, NotAuthorizedError) as error:
+            raise type(error)(f"{where} is refused here: {error}") from None
+        watch.enter_context(
+            self._guard.watching(who, permission, lambda: shut(sock), f"the connection of {self._attributes.what}")
+        )

@@ -36,7 +36,8 @@ class SenderCore:
     `on_state(core)` is called after each start and stop, so that regions stamp events only with sites that will be
     reached. `on_destroy(core)` refuses while a region refers to the sender. `on_running(core)` is called when it has
     begun to run, and when it has ended. `is_primary()` says whether this member is the one that sends, if it runs.
-    `queued_elsewhere()` asks the other members how many events they send. `kept_elsewhere()` says how many of the
+    `queued_elsewhere()` asks the other members how many events they send; `flush_elsewhere(seconds)` has them send
+    those without waiting for full batches, and returns whether all have left. `kept_elsewhere()` says how many of the
     events here others have too.
     """
 
@@ -55,6 +56,7 @@ class SenderCore:
         on_running: Callable[[SenderCore], None] = lambda core: None,
         is_primary: Callable[[], bool] = lambda: True,
         queued_elsewhere: Callable[[], int] = lambda: 0,
+        flush_elsewhere: Callable[[float], bool] = lambda _: True,
         kept_elsewhere: Callable[[], int] = lambda: 0,
     ) -> None:
         self.attributes = attributes
@@ -62,6 +64,7 @@ class SenderCore:
         self.filters = SenderFilters(attributes)  # An error in them is raised before a log is opened.
         self._on_state, self._on_destroy, self._on_running = on_state, on_destroy, on_running
         self._is_primary, self._queued_elsewhere = is_primary, queued_elsewhere
+        self._flush_elsewhere = flush_elsewhere
         self._kept_elsewhere = kept_elsewhere
         self._runs_elsewhere = False  # A serial sender that runs on another member of the site takes events here too.
         overflow = overflow_directory(attributes, directory)
@@ -339,11 +342,25 @@ class SenderCore:
             )
         deadline = math.inf if timeout is None else time.monotonic() + timeout
         with self.flushing():
-            while len(self.queue):
+            while True:
                 left = deadline - time.monotonic()
+                # What this one holds for other members leaves when these send it.
+                is_alone = 0 < len(self.queue) == self.local_queue_size
+                if not is_alone and self._flush_elsewhere(max(left, 0.0)) and not len(self.queue):
+                    return True
                 if left <= 0 or (self.dispatchers.wait_stopping(min(left, 0.005)) and len(self.queue)):
                     return False
-            return True
+
+    def flush_for(self, seconds: float) -> int:
+        """Sends without waiting for full batches, for a member that waits: until all that this one sends has left, and
+        so many seconds at most. Returns how many events that it sends are left."""
+        deadline = time.monotonic() + seconds
+        with self.flushing():
+            while self.local_queue_size:
+                left = deadline - time.monotonic()
+                if left <= 0 or self.dispatchers.wait_stopping(min(left, 0.005)):
+                    break
+        return self.local_queue_size
 
     @contextlib.contextmanager
     def flushing(self) -> Iterator[None]:

@@ -72,6 +72,9 @@ class Cache(Described):
             and what is remembered of calls. While it is full, changes of shared regions wait.
         ssl: How connections are encrypted, by the names in docs/configuration.md: `{"enabled_components": "all", ...}`.
             None: they are not.
+        security: Who the member is, and whom it lets in, by the names in docs/configuration.md:
+            `{"manager": "users-file", "users_file": ..., "username": ..., "password_file": ...}`. None: it says nothing
+            of itself, and lets everybody in.
 
     Raises:
         ConfigurationError: An argument cannot be used.
@@ -102,6 +105,7 @@ class Cache(Described):
         maximum_tombstone_memory: int = TOMBSTONE_MEMORY_MB,
         maximum_backlog_memory: int = BACKLOG_MEMORY_MB,
         ssl: Mapping[str, Any] | None = None,
+        security: Mapping[str, Any] | None = None,
     ) -> None:
         self._core = MemberCore(
             name,
@@ -116,6 +120,7 @@ class Cache(Described):
             maximum_tombstone_memory=maximum_tombstone_memory,
             maximum_backlog_memory=maximum_backlog_memory,
             ssl=ssl,
+            security=security,
         )
         _open.add(self)
         try:

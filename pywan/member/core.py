@@ -25,6 +25,7 @@ from pywan.config.attributes import (
     SenderAttributes,
 )
 from pywan.config.classes import to_callback_patterns
+from pywan.config.security_attributes import security_of
 from pywan.config.values import MAX_WAIT_S, to_call_timeout, to_int, to_wait_time
 from pywan.disk.disk_store import DiskStore
 from pywan.errors import CacheXmlError, ConfigurationError, IllegalStateError, PywanError
@@ -38,6 +39,7 @@ from pywan.member.older_events import OLDER_EVENTS
 from pywan.member.receiving import Receiving
 from pywan.member.regions import Regions
 from pywan.member.repairs import ClockRepairs
+from pywan.member.sender_roles import FLUSH_MS, FLUSH_QUEUE
 from pywan.member.senders import Senders
 from pywan.member.staging import RowStages
 from pywan.member.state import MemberFolder, MemberState
@@ -45,6 +47,8 @@ from pywan.member.stores import DiskStores
 from pywan.member.tombstones import Tombstones
 from pywan.region.callback_lock import check_no_callback
 from pywan.region.region import Region
+from pywan.security.configured import guard_of, identity_of
+from pywan.security.operations import needed_at_member
 from pywan.site.membership import Membership, new_profile
 from pywan.stats import volatile_text
 from pywan.transport.control import ControlServer
@@ -83,9 +87,12 @@ class MemberCore:
         maximum_tombstone_memory: int,
         maximum_backlog_memory: int,
         ssl: Mapping[str, Any] | None,
+        security: Mapping[str, Any] | None,
     ) -> None:
-        self.links = Links(ssl, listener=f"cache {name!r}")
-        self.state = MemberState(name, self.links)
+        given = security_of(security)
+        self.links = Links(ssl, listener=f"cache {name!r}", identity=identity_of(given))
+        self.guard = guard_of(given, f"member {name}")
+        self.state = MemberState(name, self.links, self.guard)
         self.name = name
         self.allowed_callbacks = to_callback_patterns(allow_callbacks, f"cache {name!r}: allow_callbacks")
         self.configuration_problems: list[str] = []
@@ -152,7 +159,11 @@ class MemberCore:
         self.tombstones = Tombstones(state, self.regions, self.senders, file)
         self.repairs = ClockRepairs(state, self.regions, self.senders, self.tombstones)
         self.stages = RowStages(
-            site=state.site, member_name=self.name, directory=str(folder.overflow), find_region=self.regions.find
+            site=state.site,
+            member_name=self.name,
+            directory=str(folder.overflow),
+            find_region=self.regions.find,
+            guard=self.guard,
         )
         if configuration is not None:
             self._apply_xml(configuration)
@@ -192,6 +203,8 @@ class MemberCore:
             self._handle,
             name=f"member {self.name}",
             gate=Gate(self.links, MEMBER_PORT),
+            guard=self.guard,
+            needed=needed_at_member,
             other_protocols={
                 b"PWD1": self._serve_rows,
                 between_members.LANE: self._serve_lane,
@@ -322,6 +335,7 @@ class MemberCore:
             "clocks_ahead": self.sharing.clocks_ahead_s() if self.sharing is not None else {},
             "restarted_threads": {name: f"{times} times; {reason}" for name, (times, reason) in restarts().items()},
             "ssl": self.links.status(),
+            "security": self.guard.status(),
             "coordination": self.agent.status() if self.agent is not None else None,
         }
 
@@ -355,6 +369,9 @@ class MemberCore:
             return self.sharing.answer_older(request, self.senders.queue_of)
         if request.get("op") == "queue-size":
             return {"local_queue_size": self.senders.local_queue_size(request.get("id"))}
+        if request.get("op") == FLUSH_QUEUE:
+            seconds = to_int(request.get("ms"), "ms", 0, FLUSH_MS) / 1000
+            return {"local_queue_size": self.senders.flush_for(request.get("id"), seconds)}
         if not self._is_ready:
             raise IllegalStateError(f"member {self.name} is starting; ask again in a moment")
         return self.management.handle(request, peer)
@@ -363,8 +380,8 @@ class MemberCore:
         """Takes what the coordinator has decided. Regions that were destroyed everywhere go here too."""
         if self.sharing is None:
             return
-        for name in self.sharing.take(tables):
-            start_thread(f"region {name} is destroyed", f"destroy {name}", self._destroy_here, name)
+        for region in self.sharing.take(tables):
+            start_thread(f"region {region.name} is destroyed", f"destroy {region.name}", self._destroy_here, region)
 
     def _take_lease(self, until_us: int, heard_us: int) -> None:
         if self.sharing is not None:
@@ -380,9 +397,10 @@ class MemberCore:
         if self.sharing is not None:
             self.sharing.take_new_incarnation(me)
 
-    def _destroy_here(self, name: str) -> None:
-        with contextlib.suppress(PywanError):  # It is gone already, or the member ends.
-            self.regions.destroy(name)
+    def _destroy_here(self, region: MemberRegion) -> None:
+        with contextlib.suppress(PywanError), self.state.lock:  # It is gone already, or the member ends.
+            if self.regions.find(region.name) is region:  # It may have been made again meanwhile.
+                self.regions.destroy(region.name)
 
     def _serve_lane(self, connection: Any, first: bytes) -> None:
         if self.sharing is not None:
@@ -555,6 +573,7 @@ class MemberCore:
             self.state.membership.leave()
         if self._server is not None:
             self._server.stop()
+        self.guard.stop()
         # The regions are closed already, unless something above raised. They are closed before the senders, because a
         # change that is accepted is also queued.
         for region in self.regions.all():

@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pywan
 from pywan import errors
@@ -41,6 +41,9 @@ from pywan.errors import (
     PywanError,
 )
 from pywan.forks import in_child
+
+if TYPE_CHECKING:
+    from pywan.transport.links import Links
 
 log = logging.getLogger("pywan.process")
 
@@ -401,7 +404,7 @@ def stop(
     maximum_shutdown_wait_time: float | None = None,
     handover_time: float | None = None,
     only_in_order: bool = False,
-    ssl: Mapping[str, Any] | None = None,
+    links: Callable[[], Links] | None = None,
     on_progress: Callable[[dict[str, Any]], None] = lambda told: None,
     on_reply: Callable[[dict[str, Any]], None] = lambda reply: None,
 ) -> dict[str, Any]:
@@ -410,8 +413,8 @@ def stop(
     A server is given the time that it waits for its queues (`maximum_shutdown_wait_time`, or its own), the time that it
     waits for other members (`handover_time`, or its own), and `timeout` seconds more. `only_in_order`: a server that
     answers is stopped only if other members have taken over what they lack. `on_progress` is called while it waits for
-    that, and `on_reply` with its answer before it ends, which says how long it waits for its queues. `ssl`: how it is
-    asked.
+    that, and `on_reply` with its answer before it ends, which says how long it waits for its queues. `links` makes
+    what it is asked by.
 
     Returns "name", "pid", and "how" it was stopped. "said" holds what a member that could not be asked wrote to its
     log, such as events that are lost. NotFoundError if no such member runs there, IllegalStateError if it goes on.
@@ -430,7 +433,7 @@ def stop(
     how, answer = "request", {}
     try:
         if kind == "locator":
-            answer = _ask(member, "stop", ssl)
+            answer = _ask(member, "stop", links)
         else:
             given = {
                 "maximum_shutdown_wait_time": maximum_shutdown_wait_time,
@@ -438,8 +441,8 @@ def stop(
                 "only_in_order": only_in_order or None,
             }
             wanted = {key: value for key, value in given.items() if value is not None}
-            wait_s = stop_reply_timeout(_ask(member, "status member", ssl), handover_time) if only_in_order else 0.0
-            answer = _ask(member, "stop member", ssl, ASK_TIMEOUT_S + wait_s, on_progress, **wanted)
+            wait_s = stop_reply_timeout(_ask(member, "status member", links), handover_time) if only_in_order else 0.0
+            answer = _ask(member, "stop member", links, ASK_TIMEOUT_S + wait_s, on_progress, **wanted)
         on_reply(answer)
     except PywanError as error:
         log.info("%s %s did not take the request to stop: %s", kind, name, error)
@@ -494,11 +497,11 @@ def status(
     name: str,
     *,
     directory: str | os.PathLike[str] | None = None,
-    ssl: Mapping[str, Any] | None = None,
+    links: Callable[[], Links] | None = None,
 ) -> dict[str, Any]:
     """Returns the member's state: "online", "not responding", "stopped", or "unknown" if this user may not see it.
 
-    If the member answers, its own status is in "status". `ssl`: how it is asked.
+    If the member answers, its own status is in "status". `links` makes what it is asked by.
     """
     files = MemberFiles.of(directory, name)
     try:
@@ -518,7 +521,7 @@ def status(
         "log_file": str(files.log_file),
     }
     try:
-        report["status"] = _ask(member, "status" if report["kind"] == "locator" else "status member", ssl)
+        report["status"] = _ask(member, "status" if report["kind"] == "locator" else "status member", links)
     except PywanError as error:
         report |= {"state": "not responding", "problem": str(error)}
     return report
@@ -527,20 +530,20 @@ def status(
 def _ask(
     member: Recorded,
     op: str,
-    ssl: Mapping[str, Any] | None,
+    links: Callable[[], Links] | None,
     timeout: float = ASK_TIMEOUT_S,
     on_progress: Callable[[dict[str, Any]], None] | None = None,
     **fields: Any,
 ) -> dict[str, Any]:
     """Returns the member's answer to a request. ConnectivityError if it does not listen."""
     from pywan.transport.control import call_once
-    from pywan.transport.links import Links
+    from pywan.transport.links import PLAIN
 
     if not member.port:
         raise ConnectivityError(str(member.details.get("problem") or f"process {member.pid} does not listen yet"))
     address = (member.details.get("connect_to") or member.host, member.port)
-    links = Links(ssl)
-    way = links.locator if member.kind == "locator" else links.cluster
+    made = links() if links is not None else PLAIN
+    way = made.locator if member.kind == "locator" else made.cluster
     reply = call_once(address, op, timeout=timeout, way=way, _progress=on_progress, **fields)
     return {key: value for key, value in reply.items() if key != "ok"}
 

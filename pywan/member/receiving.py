@@ -35,6 +35,8 @@ class Receiving:
                 member_name=state.name,
                 member_id=state.membership.member_id,
                 gate=Gate(state.links, RECEIVER_PORT),
+                guard=state.guard,
+                identity=state.links.identity,
                 bind_address=self._bind_address,
                 memory=self._applied,
                 floors=floors,

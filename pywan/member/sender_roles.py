@@ -9,6 +9,7 @@ is replaced, like that of a bucket (docs/decisions/0092).
 from __future__ import annotations
 
 import contextlib
+import time
 import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -22,6 +23,7 @@ from pywan.coordination.tables import (
     ROLE_PREFIX,
     SENDERS_TEXT_MAX,
     Incarnation,
+    MemberProfile,
     RegionAttributes as SharedAttributes,
 )
 from pywan.errors import IllegalStateError, PywanError
@@ -42,6 +44,7 @@ _ALIKE = (
     "acknowledge_once",
 )
 _ASK_TIMEOUT_S = 1.0  # Another member that is asked how many events wait there.
+FLUSH_QUEUE, FLUSH_MS = "flush-queue", 100  # For how long at most a member flushes its queue for another one.
 _SILENCE_LIMIT_MS = 1_000  # A role has no content, so it does not wait for a member that may come back.
 
 
@@ -84,6 +87,12 @@ def ids_of(made: RegionAttributes) -> str:
     if len(words) > SENDERS_TEXT_MAX:
         words = f"{len(made.gateway_sender_ids)} senders, {zlib.crc32(words.encode()):x}"
     return words
+
+
+def _ask(way: Way, member: MemberProfile, what: str, **more: Any) -> int:
+    """Asks another member how many events it sends."""
+    reply = call_once(Address(member.host, member.port), what, timeout=_ASK_TIMEOUT_S, way=way, **more)
+    return to_int(reply.get("local_queue_size"), "local_queue_size", 0, 1 << 62)
 
 
 class RoleSharing(Protocol):
@@ -197,11 +206,29 @@ class SenderRoles:
     def queued_elsewhere(self, made: QueueAttributes) -> int:
         """Asks the other members that have the sender how many events they send. One that does not answer counts for
         none."""
-        name, total = role_name(made.core_id), 0
-        for each in list(self._agent.tables.members.values()):
-            if each.incarnation != self._agent.me and any(region == name for region, _ in each.hosting):
-                with contextlib.suppress(PywanError):
-                    address = Address(each.host, each.port)
-                    reply = call_once(address, "queue-size", timeout=_ASK_TIMEOUT_S, way=self._way, id=made.core_id)
-                    total += to_int(reply.get("local_queue_size"), "local_queue_size", 0, 1 << 62)
+        total = 0
+        for each in self._others(made):
+            with contextlib.suppress(PywanError):
+                total += _ask(self._way, each, "queue-size", id=made.core_id)
         return total
+
+    def flush_elsewhere(self, made: QueueAttributes, seconds: float) -> bool:
+        """Has the other members that have the sender send without waiting for full batches, for a moment and so many
+        seconds at most. Returns whether all that they send has left. Of one that does not answer nobody knows."""
+        deadline, has_left = time.monotonic() + seconds, True
+        for each in self._others(made):
+            ms = int(min(max(deadline - time.monotonic(), 0) * 1000, FLUSH_MS))
+            try:
+                has_left &= _ask(self._way, each, FLUSH_QUEUE, id=made.core_id, ms=ms) == 0
+            except PywanError:
+                has_left = False
+        return has_left
+
+    def _others(self, made: QueueAttributes) -> list[MemberProfile]:
+        """Returns the other members that have the sender."""
+        name, members = role_name(made.core_id), list(self._agent.tables.members.values())
+        return [
+            each
+            for each in members
+            if each.incarnation != self._agent.me and any(region == name for region, _ in each.hosting)
+        ]

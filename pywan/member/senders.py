@@ -167,6 +167,12 @@ class Senders:
         core = self._cores.get(core_id) if isinstance(core_id, str) else None
         return 0 if core is None else core.local_queue_size
 
+    def flush_for(self, core_id: Any, seconds: float) -> int:
+        """Sends what this member sends of a sender without waiting for full batches, for another member that waits.
+        Returns how many events are left. 0: it has no such sender."""
+        core = self._cores.get(core_id) if isinstance(core_id, str) else None
+        return 0 if core is None else core.flush_for(seconds)
+
     def queue_of(self, core_id: str) -> Any:
         """Returns the queue of a sender, for another member that lacks events. None: this member has no such sender."""
         core = self._cores.get(core_id)
@@ -186,7 +192,15 @@ class Senders:
             return ListenerEnds(a, lambda: outgoing.numbering)
         receivers = RemoteReceivers(self._state.membership, a.remote_distributed_system_id)
         state = self._state
-        return ReceiverEnds(a, outgoing, receivers, member_name=state.name, site=state.site, way=state.links.gateway)
+        return ReceiverEnds(
+            a,
+            outgoing,
+            receivers,
+            member_name=state.name,
+            site=state.site,
+            way=state.links.gateway,
+            guard=state.guard,
+        )
 
     def _make(self, attributes: QueueAttributes, buckets: int | None = None) -> SenderCore:
         """Makes the core of a sender, which does not run yet."""
@@ -210,6 +224,7 @@ class Senders:
             is_primary=lambda: self.roles is None or self.roles.is_primary(a),
             kept_elsewhere=lambda: 0 if self.roles is None else self.roles.kept_elsewhere(a),
             queued_elsewhere=lambda: 0 if self.roles is None else self.roles.queued_elsewhere(a),
+            flush_elsewhere=lambda seconds: self.roles is None or self.roles.flush_elsewhere(a, seconds),
         )
 
     def _runs(self, core: SenderCore) -> None:

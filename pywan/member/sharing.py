@@ -303,6 +303,9 @@ class SharedRegions:
             self._feeding.forget(made.name)
             if shared is not None and shared.tail is not None:
                 self._copies.drop(made.name)
+                # Calls that wait for copies are told now. No copy will answer any more.
+                for number in range(shared.region.bucket_count):
+                    shared.tail.set_role(number, _core.TAIL_ABSENT, 0, 0)
                 is_shared = True
         if is_shared and made.name in self._agent.tables.regions:
             self._agent.destroy_region(made.name)
@@ -336,6 +339,22 @@ class SharedRegions:
         except IllegalStateError as error:  # The system has no thread now.
             self._fetching.discard((region, sender.queue))
             log.error("region %s: %s; it is tried again with the next decision about a bucket", region, error)
+
+    def losing_senders(self, name: str) -> None:
+        """A region is about to lose senders, which returns when their queues have what other members had queued. A
+        queue that is fed no more forgets what it has of a bucket as long as it lacks that: it must not send it, and
+        the others may be about to do the same. It waits for 5 s at most."""
+        until_us = _core.monotonic_us() + 5_000_000
+        while _core.monotonic_us() < until_us:
+            with self._lock:
+                waits = any(region == name for region, _ in self._fetching)
+            if not waits or self._ending.wait(0.01):
+                return
+        log.warning(
+            "region %s: it loses a sender that has not got yet what other members have queued for that: events of"
+            " buckets that lack something are forgotten here, and leave only from members that have all",
+            name,
+        )
 
     def older_round(self, older: OlderEvents, outage: Outage) -> bool:
         """Asks other members for what a queue lacks. Returns whether it lacks nothing now, or feeds on nothing."""
@@ -432,7 +451,7 @@ class SharedRegions:
 
     # What the coordinator says
 
-    def take(self, tables: Tables) -> list[str]:
+    def take(self, tables: Tables) -> list[MemberRegion]:
         """Takes new tables. Returns the regions that were destroyed everywhere, and that this member still has."""
         with self._lock:
             if tables.members is not None:
@@ -470,7 +489,7 @@ class SharedRegions:
             for name in self._feeding.regions_of(ids) & self._regions.keys():
                 decided[name] = set(self._regions[name].buckets)
             self._see_feeding(decided)
-            return sorted(gone)
+            return [self._regions[name].region for name in sorted(gone)]
 
     def take_lease(self, until_us: int, heard_us: int) -> None:
         """Takes until when the coordinator's lease runs, and a moment after which the coordinator was heard."""
@@ -575,6 +594,8 @@ class SharedRegions:
             if not self._agent.wants_to_leave:
                 shared.interest.say()
         if shared.tail is None:
+            if shared.region.is_closed:  # It is being destroyed: `unhosted` comes next.
+                return set()
             if self._is_alone(shared):
                 if numbers:
                     shared.alone = dict(shared.buckets)

@@ -14,8 +14,10 @@ from pywan import _core
 from pywan.base.lines import Lines
 from pywan.base.threads import told_error
 from pywan.errors import (
+    AuthenticationError,
     ConnectivityError,
     IllegalStateError,
+    NotAuthorizedError,
     OutOfMemoryError,
     ProtocolError,
     PywanError,
@@ -23,6 +25,8 @@ from pywan.errors import (
 )
 from pywan.forks import of_one_process
 from pywan.protocol import gateway
+from pywan.security.guard import OPEN, Guard, admit, credentials_of
+from pywan.security.operations import rows_into
 from pywan.transport import data
 from pywan.transport.openings import Connection
 
@@ -75,7 +79,17 @@ class RowStages:
     """Serves the connections of clients that send rows. A commit applies the rows of a task, once for each
     (run, task)."""
 
-    def __init__(self, *, site: int, member_name: str, directory: str, find_region: Callable[[str], Any]) -> None:
+    def __init__(
+        self,
+        *,
+        site: int,
+        member_name: str,
+        directory: str,
+        find_region: Callable[[str], Any],
+        guard: Guard = OPEN,
+    ) -> None:
+        """`guard` lets clients in."""
+        self._guard = guard
         self._site, self._member_name, self._directory = site, member_name, directory
         self._find_region = find_region
         self._lock = threading.Lock()
@@ -103,6 +117,8 @@ class RowStages:
         except ConnectivityError as error:
             log.info("client %s went away: %s", connection.place, error)
             data.refuse(connection.sock, error)
+        except (AuthenticationError, NotAuthorizedError) as error:  # The guard has logged why.
+            data.refuse(connection.sock, error)
         except (PywanError, MemoryError) as error:
             connection.warning("client %s refused: %s", connection.place, error)
             data.refuse(connection.sock, error)
@@ -114,6 +130,16 @@ class RowStages:
         sock = connection.sock
         sock.settimeout(connection.time_left())
         hello = data.receive_message(sock, gateway.ClientHello, first=first)
+        permission = rows_into(hello.region)
+        principal = admit(
+            self._guard,
+            credentials_of(hello.user, hello.password, sock.other_name),
+            connection.address,
+            connection.place,
+            permission,
+            "a client",
+            connection.time_left(),
+        )
         region = self._find_region(hello.region)
         if region is None:
             raise RegionNotFoundError(
@@ -139,7 +165,9 @@ class RowStages:
             sock.sendall(gateway.encode(gateway.Welcome(self._site, self._member_name, 0, 0), _core.FRAME_WELCOME))
             sock.settimeout(None)
             data.keep_alive(sock)
-            outcome = stage.run(sock, SILENCE_MS)
+            what = f"the rows of {connection.place}"
+            with self._guard.watching(principal, permission, connection.end, what):
+                outcome = stage.run(sock, SILENCE_MS)
             if outcome == "closed":
                 return  # The client left without a commit: the task failed, or runs again elsewhere.
             if outcome == "stopped":

@@ -14,6 +14,7 @@ from pywan import _core
 from pywan.base.names import check_name
 from pywan.errors import DiskAccessError, IllegalStateError
 from pywan.region.callback_lock import LifeCycleLock
+from pywan.security.guard import OPEN, Guard
 from pywan.site.membership import Membership
 from pywan.transport.links import PLAIN, Links
 
@@ -45,8 +46,8 @@ class MemberFolder:
 class MemberState:
     """The state that all parts of one member use."""
 
-    def __init__(self, name: str, links: Links = PLAIN) -> None:
-        self.links = links  # How the member meets others.
+    def __init__(self, name: str, links: Links = PLAIN, guard: Guard = OPEN) -> None:
+        self.links, self.guard = links, guard  # How the member meets others, and whom it lets in.
         self.name = check_name(name, "cache")
         # Guards changes of the member's regions, senders, receiver and stores. Readers of the dicts do not take it.
         self.lock = LifeCycleLock(f"cache {name!r}")

@@ -19,6 +19,7 @@ from pywan.errors import ProtocolError, PywanError, RemoteError, SerializationEr
 
 MAGIC = b"PWC1"
 HEADER = struct.Struct("<4sIII")
+AUTHENTICATE = "authenticate"  # The request that says who asks. It comes first, if at all.
 MAX_PAYLOAD_BYTES = 16 * 1024 * 1024
 MAX_DEPTH = 32  # The limit for the depth of maps and lists in each other.
 # The limit for one message, keys included. Once decoded, a value takes up to a hundred times its bytes.
@@ -69,7 +70,7 @@ class Decoder:
 
     def __init__(self, max_payload_bytes: int = MAX_PAYLOAD_BYTES) -> None:
         self._buffer = bytearray()
-        self._max_payload_bytes = max_payload_bytes
+        self.max_payload_bytes = max_payload_bytes  # It may be set between two messages.
 
     @property
     def buffered(self) -> int:
@@ -87,9 +88,9 @@ class Decoder:
             if len(self._buffer) < HEADER.size:
                 return messages
             _, length, checksum, request_id = HEADER.unpack_from(self._buffer)
-            if length > self._max_payload_bytes:
+            if length > self.max_payload_bytes:
                 raise ProtocolError(
-                    f"control message of {length} bytes announced; the limit is {self._max_payload_bytes}"
+                    f"control message of {length} bytes announced; the limit is {self.max_payload_bytes}"
                 )
             end = HEADER.size + length
             if len(self._buffer) < end:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import struct
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import msgpack
@@ -41,6 +41,9 @@ class SenderHello:
     # The id of the member whose receiver is wanted. Another one welcomes the sender only to say who it is, and closes.
     # None: any receiver is wanted.
     wanted_member: int | None = None
+    user: str | None = None  # Who the sender is. None: it does not say.
+    password: str | None = field(default=None, repr=False)
+    asks: bool = False  # Whether the receiver is to say who it is.
     version: int = VERSION
 
 
@@ -52,6 +55,8 @@ class ClientHello:
     region: str
     run_id: bytes  # With `task` it names what may be applied once.
     task: int
+    user: str | None = None  # Who the client is. None: it does not say.
+    password: str | None = field(default=None, repr=False)
     version: int = VERSION
 
 
@@ -69,6 +74,8 @@ class Welcome:
     known: int = 0
     # The id of the member, by which a sender tells receivers apart. None: it is the answer to a client.
     member_id: int | None = None
+    user: str | None = None  # Who the receiver is, if the sender asks. None: it does not say.
+    password: str | None = field(default=None, repr=False)
     version: int = VERSION
 
 
@@ -112,6 +119,7 @@ _INT_LIMITS = {
     "member_id": 1 << 32,
     "credit_events": 1 << 32,
 }
+_SECRETS = frozenset({"user", "password"})  # Their values are in no error.
 _NAMES = frozenset({"member", "sender", "region"})
 _KINDS: dict[str, type[Message]] = {cls.kind: cls for cls in (SenderHello, ClientHello, Welcome, Committed)}
 Message = SenderHello | ClientHello | Welcome | Committed
@@ -208,7 +216,8 @@ def decode(frame: bytes, *expected: type[M]) -> M:
         wanted = {"int": int, "str": str, "bytes": bytes, "bool": bool}.get(kind)
         value = getattr(message, name)
         if wanted is not None and (not isinstance(value, wanted) or (wanted is int and isinstance(value, bool))):
-            raise ProtocolError(f"{message.kind}: {name} is {quoted(getattr(message, name))}, not {kind}")
+            found = "of another type" if name in _SECRETS else quoted(getattr(message, name))
+            raise ProtocolError(f"{message.kind}: {name} is {found}, not {kind}")
         if name in _NAMES:
             check_name(getattr(message, name), f"{message.kind}: {name}", ProtocolError)
         if wanted is int and not 0 <= getattr(message, name) < _INT_LIMITS.get(name, 1 << 63):

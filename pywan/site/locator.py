@@ -30,6 +30,7 @@ from pywan.base.names import check_name
 from pywan.base.nonces import needed_nonce_of
 from pywan.base.threads import Thread, Workers, start_essential, told_error
 from pywan.config.cluster import ClusterConfiguration
+from pywan.config.security_attributes import security_of
 from pywan.config.values import to_int
 from pywan.coordination.tables import MEMBER_TIMEOUT_US
 from pywan.errors import (
@@ -51,6 +52,8 @@ from pywan.protocol.discovery import (
     Timings,
 )
 from pywan.protocol.members import MAX_LEASE_MS, MIN_LEASE_MS, Member, MemberTable, ReceiverWish, check_profile
+from pywan.security.configured import guard_of, identity_of
+from pywan.security.operations import needed_at_locator
 from pywan.site.coordination_host import CoordinationHost
 from pywan.transport.control import ControlClient, ControlServer, Handler, Reply, call_once, dispatch
 from pywan.transport.links import LOCATOR_PORT, Gate, Links
@@ -117,6 +120,8 @@ class Locator(Described):
             members tell it what was decided.
         ssl: How connections are encrypted, by the names in docs/configuration.md: `{"enabled_components": "all", ...}`.
             None: they are not.
+        security: Who the locator is, and whom it lets in, by the names in docs/configuration.md. None: it says nothing
+            of itself, and lets everybody in.
         timings: The times of the exchange with other locators.
 
     Attributes:
@@ -144,6 +149,7 @@ class Locator(Described):
         member_timeout_ms: int = MEMBER_TIMEOUT_US // 1000,
         recover_from_members: bool = False,
         ssl: Mapping[str, Any] | None = None,
+        security: Mapping[str, Any] | None = None,
         timings: Timings = Timings(),
     ) -> None:
         check_name(name, "locator")
@@ -171,7 +177,9 @@ class Locator(Described):
         self._folder = Path(dir) / name if dir is not None else None
         self._file = self._folder / CONFIGURATION_FILE if self._folder is not None else None
         self._timings = timings
-        self._links = Links(ssl, listener=f"locator {name}")
+        secured = security_of(security)
+        self._links = Links(ssl, listener=f"locator {name}", identity=identity_of(secured))
+        self._guard = guard_of(secured, f"locator {name}")
         # `_lock` guards the table, and everything below that changes.
         self._members = MemberTable(
             to_int(member_timeout_ms, f"locator {name}: member_timeout_ms", MIN_LEASE_MS, MAX_LEASE_MS)
@@ -250,6 +258,8 @@ class Locator(Described):
             self._handler(),
             name=f"locator {self.name}",
             gate=Gate(self._links, LOCATOR_PORT),
+            guard=self._guard,
+            needed=needed_at_locator(self.distributed_system_id),
             ended=self._coordination.ended,
         )
         if self._host in WILDCARDS:
@@ -314,6 +324,7 @@ class Locator(Described):
                 self._pool.stop()
             if self._server is not None:
                 self._server.stop()
+            self._guard.stop()
             if not self._stopped.is_set() and self._server is not None:
                 log.info("locator %s: stopped", self.name)
             self.shutdown_requested.set()
@@ -401,6 +412,7 @@ class Locator(Described):
                 "cluster_configuration_problem": self._save_problem,
                 "coordinator": self._coordination.coordinator,
                 "ssl": self._links.status(),
+                "security": self._guard.status(),
             }
 
     def reload_certificates(self) -> list[str]:

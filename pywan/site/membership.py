@@ -21,11 +21,13 @@ from pywan.base.nonces import draw_nonce
 from pywan.base.threads import EssentialThread, Thread, told_error
 from pywan.coordination.claims import Claim, claim_of
 from pywan.errors import (
+    AuthenticationError,
     ConfigurationError,
     ConnectivityError,
     IllegalStateError,
     IncompatibleSystemError,
     NoLocatorError,
+    NotAuthorizedError,
     ProtocolError,
     PywanError,
 )
@@ -183,6 +185,8 @@ class Membership:
         for link in links:
             if isinstance(link.error, (IllegalStateError, ConfigurationError)):
                 return link.error
+            if isinstance(link.error, (AuthenticationError, NotAuthorizedError)):
+                return type(link.error)(f"member {self.name}: locator {link.address}: {link.error}")
         reasons = "; ".join(str(link.error or f"{link.address}: no answer yet") for link in links)
         return NoLocatorError(
             f"member {self.name}: no locator answers at {', '.join(str(link.address) for link in links)} ({reasons})"

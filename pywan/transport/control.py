@@ -14,9 +14,17 @@ from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
 from pywan.base.addresses import Address
-from pywan.errors import ConnectivityError, NotFoundError, ProtocolError, PywanError
+from pywan.errors import (
+    AuthenticationError,
+    ConnectivityError,
+    NotFoundError,
+    ProtocolError,
+    PywanError,
+)
 from pywan.forks import of_one_process
 from pywan.protocol import control as wire
+from pywan.security.guard import NEEDED, OPEN, Caller, Guard
+from pywan.security.operations import Needed, needed_at_member
 from pywan.transport import sockets
 from pywan.transport.link import Link
 from pywan.transport.links import OPEN_GATE, PLAIN, Gate, Way
@@ -29,6 +37,7 @@ FRAME_TIMEOUT_S = 30.0  # A frame that has begun is whole within this time. A re
 IDLE_TIMEOUT_S = 600.0  # A control connection without a request for so long is closed.
 RECEIVE_BYTES = 1 << 16
 FREE_BYTES = 1 << 16  # So many bytes of an unfinished request do not count to MAX_UNFINISHED_BYTES.
+STRANGER_BYTES = 1 << 16  # The limit for a request of somebody who has not shown who it is.
 MAX_UNFINISHED_BYTES = 256 << 20  # The limit for all unfinished requests of a port together.
 
 Handler = Callable[
@@ -59,7 +68,8 @@ class ControlServer:
     returns. It calls `opened` when the opening is done, returns when the socket is shut from outside, and does not
     detach the socket. A client that breaks the protocol loses its connection, and the log gets one line.
 
-    `gate` takes the connections in, and says of each which protocol it speaks.
+    `gate` takes the connections in, and says of each which protocol it speaks. `guard` lets requests in: each needs the
+    permission that `needed(request)` returns. The request `authenticate` is answered here.
 
     `ended(peer)` is called in the connection's own thread when a control connection has ended.
     """
@@ -73,6 +83,8 @@ class ControlServer:
         name: str,
         other_protocols: Mapping[bytes, OtherProtocol] | None = None,
         gate: Gate = OPEN_GATE,
+        guard: Guard = OPEN,
+        needed: Needed = needed_at_member,
         max_connections: int = MAX_CONNECTIONS,
         first_bytes_timeout: float = OPENING_TIMEOUT_S,
         frame_timeout: float = FRAME_TIMEOUT_S,
@@ -82,7 +94,7 @@ class ControlServer:
         self.name = name
         self._handler = handler
         self._ended = ended
-        self._gate = gate
+        self._gate, self._guard, self._needed = gate, guard, needed
         self._other_protocols = dict(other_protocols or {})
         self._frame_timeout = frame_timeout
         self._idle_timeout = idle_timeout
@@ -147,7 +159,9 @@ class ControlServer:
     def _serve_control(self, connection: Connection, first: bytes) -> None:
         """Serves a control connection until its end."""
         sock = connection.sock
-        decoder = wire.Decoder()
+        caller = Caller(self._guard, connection.address, connection.place, sock.other_name)
+        is_stranger = not (caller.is_known or caller.has_certificate)
+        decoder = wire.Decoder(STRANGER_BYTES if is_stranger else wire.MAX_PAYLOAD_BYTES)
         if first != wire.MAGIC:
             # With a few more bytes the error can say better what this is. Only bytes that are there already are taken.
             sock.settimeout(0.05)
@@ -160,14 +174,10 @@ class ControlServer:
         try:
             while True:
                 for message in decoder.feed(data):
-                    # The opening of a control connection ends with its first whole request.
-                    try:
-                        connection.works() if is_open else connection.opened()
-                    except ConnectivityError as error:
-                        self._reply(sock, wire.encode(message.request_id, wire.error_reply(error)))
-                        raise
+                    if not self._handle(connection, caller, message, is_open):
+                        return
                     is_open = True
-                    self._answer(connection, message)
+                    decoder.max_payload_bytes = wire.MAX_PAYLOAD_BYTES
                     frame_deadline = 0.0
                 counted = self._count_unfinished(counted, max(0, decoder.buffered - FREE_BYTES))
                 if is_open:
@@ -210,13 +220,51 @@ class ControlServer:
                 self._unfinished_bytes += now - before
         return now
 
-    def _answer(self, connection: Connection, message: wire.Message) -> None:
+    def _handle(self, connection: Connection, caller: Caller, message: wire.Message, is_open: bool) -> bool:
+        """Answers a request. Returns whether the connection goes on.
+
+        The opening of a control connection ends with its first whole request. A stranger's does not end: it gets no
+        place among the open ones.
+        """
+        is_about_itself = message.body.get("op") == wire.AUTHENTICATE
+        if (is_about_itself or not caller.is_known) and not self._authenticate(connection, caller, message):
+            return False
+        try:
+            connection.works() if is_open else connection.opened()
+        except ConnectivityError as error:
+            self._reply(connection.sock, wire.encode(message.request_id, wire.error_reply(error)))
+            raise
+        if is_about_itself:
+            self._reply(connection.sock, wire.encode(message.request_id, {"ok": True}))
+        else:
+            self._answer(connection, caller, message)
+        return True
+
+    def _authenticate(self, connection: Connection, caller: Caller, message: wire.Message) -> bool:
+        """Takes the request of somebody who says who it is; any other request stands for the certificate. Returns
+        whether it is known then. It is refused otherwise, and the connection ends."""
+        request, limit_s = message.body, max(1.0, connection.time_left())
+        try:
+            if request.get("op") == wire.AUTHENTICATE:
+                caller.authenticate(request.get("user"), request.get("password"), limit_s)
+            elif caller.has_certificate:
+                caller.show_certificate()
+            else:
+                connection.warning("%s: refused %s: it does not say who it is", self.name, connection.place)
+                raise AuthenticationError(NEEDED)
+        except AuthenticationError as error:
+            self._reply(connection.sock, wire.encode(message.request_id, wire.error_reply(error)))
+            return False
+        return True
+
+    def _answer(self, connection: Connection, caller: Caller, message: wire.Message) -> None:
         """Carries out a request, and sends the reply."""
         sock, peer, request = connection.sock, connection.peer, message.body
         after = None
         try:
             if not isinstance(request.get("op"), str):
                 raise ProtocolError("the request has no field 'op' that says what is wanted")
+            caller.check(self._needed(request), f"the request {request['op'][:64]!r}")
             result = self._handler(request, peer)
             if isinstance(result, Generator):
                 result = self._stream(sock, message.request_id, result)
@@ -363,8 +411,25 @@ class ControlClient:
             self._drop()
         self._decoder = wire.Decoder()
         left = deadline - time.monotonic()
-        self._sock = self._way.connect(self.address, max(0.001, left), what=self._what, on_socket=self._remember)
-        return self._sock
+        sock = self._way.connect(self.address, max(0.001, left), what=self._what, on_socket=self._remember)
+        try:
+            self._say_who(sock, deadline)
+        except BaseException:
+            self._drop()
+            raise
+        return sock
+
+    def _say_who(self, sock: Link, deadline: float) -> None:
+        """Shows who this process is, if it is configured. AuthenticationError: the server does not believe it."""
+        shown = self._way.shown_over(sock, str(self))
+        if shown is None:
+            return
+        body = {"op": wire.AUTHENTICATE, "user": shown.user, "password": shown.password}
+        sock.settimeout(max(0.001, deadline - time.monotonic()))
+        sock.sendall(wire.encode(0, body))
+        refusal = wire.error_of(self._receive(sock, 0, deadline, None))
+        if refusal is not None:
+            raise AuthenticationError(f"{self} does not take user {shown.user!r}: {refusal}")
 
     def _remember(self, sock: Link) -> None:
         self._sock = sock

@@ -83,6 +83,17 @@ class Link(socket.socket):
             super().settimeout(limit)
         self.tls = tls
 
+    @property
+    def other_name(self) -> str:
+        """The name in the certificate of the other end, which was checked: its common name, or else its first DNS name.
+        "": it showed none."""
+        shown = (self.tls.object.getpeercert() if self.tls is not None else None) or {}
+        subject: Any = shown.get("subject", ())
+        others: Any = shown.get("subjectAltName", ())
+        names = [value for part in subject for kind, value in part if kind == "commonName"]
+        names += [value for kind, value in others if kind == "DNS"]
+        return str(names[0]) if names else ""
+
     def recv(self, bufsize: int, flags: int = 0) -> bytes:
         tls = self.tls
         if tls is None:

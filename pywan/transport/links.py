@@ -19,6 +19,8 @@ from pywan.base.addresses import Address
 from pywan.config.ssl_attributes import CLUSTER, GATEWAY, LOCATOR, SERVER, SslAttributes, ssl_of
 from pywan.errors import ConfigurationError, ConnectivityError, ProtocolError
 from pywan.protocol import between_members, control, gateway
+from pywan.security.identity import NOBODY, Identity
+from pywan.security.manager import Credentials
 from pywan.transport import sockets
 from pywan.transport.contexts import Contexts, make_contexts, readable_by_others
 from pywan.transport.link import Link
@@ -54,12 +56,20 @@ class Links:
     Args:
         given: The options. None: nothing is encrypted.
         listener: Who listens by it, for errors. "": nobody does.
+        identity: What the process shows of itself to others.
 
     Raises:
         ConfigurationError: An option or a file cannot be used.
     """
 
-    def __init__(self, given: SslAttributes | Mapping[str, Any] | None = None, *, listener: str = "") -> None:
+    def __init__(
+        self,
+        given: SslAttributes | Mapping[str, Any] | None = None,
+        *,
+        listener: str = "",
+        identity: Identity = NOBODY,
+    ) -> None:
+        self.identity = identity
         self.attributes = given if isinstance(given, SslAttributes) else ssl_of(given)
         self._components = frozenset(self.attributes.enabled_components)
         if listener:
@@ -191,6 +201,18 @@ class Way:
 
     def __init__(self, links: Links, component: str) -> None:
         self._links, self.component = links, component
+
+    def shown_over(self, sock: Link, to: str, identity: Identity | None = None) -> Credentials | None:
+        """Returns what a connection to `to` is to carry of `identity` (None: that of the process). None: nothing.
+
+        AuthenticationError: it must not carry it, or there is no password.
+        """
+        return (identity or self._links.identity).shown_over(sock.tls is not None, to)
+
+    @property
+    def identity(self) -> Identity:
+        """What the process shows of itself."""
+        return self._links.identity
 
     def connect(
         self,

@@ -92,6 +92,34 @@ static void a_bucket_gives_events_their_sequences_and_says_which_of_them_count(v
     close_queue();
 }
 
+static void what_is_left_when_nothing_feeds_a_stream_is_sent_by_whoever_has_all_of_it(void)
+{
+    wan_record *records[8];
+    uint64_t counted = 0;
+    open_queue(0);
+    EXPECT_EQUAL(wan_queue_feed(&queue, 0, &counted, 1, 0), WAN_OK);
+    wan_queue_lead(&queue, 0, 0, 0);
+    EXPECT_EQUAL(append_at(1), WAN_OK);
+    EXPECT_EQUAL(append_at(2), WAN_OK);
+    EXPECT_EQUAL(wan_queue_feed(&queue, 0, NULL, 1, 0), WAN_OK);
+    EXPECT_EQUAL(peek(8, records), 0); /* Another member sends it. */
+    wan_queue_send_rest(&queue, 0, 1);
+    EXPECT_EQUAL(peek(8, records), 2);
+    EXPECT_EQUAL(wan_queue_remove(&queue, 0, 2), 2);
+    for (int is_whole = 0; is_whole < 2; is_whole++) { /* A learner; and a queue that has not asked the others yet. */
+        EXPECT_EQUAL(wan_queue_begin_anew(&queue, 0, 1), 0);
+        EXPECT_EQUAL(wan_queue_feed(&queue, 0, &counted, 1, 0), WAN_OK);
+        if (is_whole) wan_queue_lack(&queue, 0, 5);
+        EXPECT_EQUAL(append_at(6), WAN_OK);
+        EXPECT_EQUAL(wan_queue_feed(&queue, 0, NULL, 1, 0), WAN_OK);
+        wan_queue_send_rest(&queue, 0, is_whole);
+        EXPECT_EQUAL(peek(8, records), 0);
+        EXPECT_EQUAL(queue.events, 0);
+        EXPECT_EQUAL(queue.forgotten, (uint64_t)is_whole + 1);
+    }
+    close_queue();
+}
+
 static void a_partition_begins_anew_with_its_bucket(void)
 {
     wan_record *records[8];
@@ -1170,6 +1198,8 @@ static void random_operations_do_what_a_plain_model_says(void)
 const test_case queue_tests[] = {
     {"a bucket gives events their sequences, and says which of them count",
      a_bucket_gives_events_their_sequences_and_says_which_of_them_count},
+    {"what is left when nothing feeds a stream is sent by whoever has all of it",
+     what_is_left_when_nothing_feeds_a_stream_is_sent_by_whoever_has_all_of_it},
     {"a partition begins anew with its bucket", a_partition_begins_anew_with_its_bucket},
     {"what left a stream may be told when it, and all that replaced it, counts",
      what_left_a_stream_may_be_told_when_it_and_all_that_replaced_it_counts},

@@ -6,7 +6,7 @@ from pywan._core.c_record cimport *
 from pywan._core.c_region cimport *
 from pywan._core.c_tables cimport wan_record
 from pywan._core.calls.call_route cimport CallRoute
-from pywan._core.calls.call_session cimport CallSession
+from pywan._core.calls.own_calls cimport OwnCalls
 from pywan._core.region.compiled_region cimport CompiledRegion
 from pywan._core.region.region_state cimport region_core
 
@@ -77,7 +77,7 @@ cdef class EventCalls:
     cdef CompiledRegion state   # Keeps the region and its tail alive.
     cdef CallRoute route
     cdef list parts             # The calls of this round that have no answer yet.
-    cdef CallSession here
+    cdef OwnCalls here
     cdef set slow               # Members to which this round could not connect at once.
 
     cdef int send_all(self, uint64_t until_us) except -1

@@ -15,7 +15,7 @@ from pywan._core.c_session cimport *
 from pywan._core.c_tables cimport WAN_FAILED_REGION_NOT_FOUND, wan_record
 from pywan._core.calls.call_line cimport CallLine
 from pywan._core.calls.call_route cimport MOVED, UNCOUNTED, CallPart, begin
-from pywan._core.calls.call_session cimport CallSession
+from pywan._core.calls.own_calls cimport OwnCalls
 from pywan._core.region.compiled_region cimport CompiledRegion
 
 cdef enum:
@@ -156,7 +156,7 @@ cdef class EventCalls:
             from pywan.errors import IllegalStateError
             raise IllegalStateError(f"region {self.state.name!r} does not know other members yet")
         self.state.check_process()
-        self.here = CallSession(None)
+        self.here = OwnCalls(None)
         self.here.callback_depth = wan_call_depth
         return self.send(self.parts[:PARTS_UNDER_WAY], until_us)
 

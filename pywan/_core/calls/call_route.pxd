@@ -3,7 +3,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from pywan._core.c_copies cimport wan_call_identity
 from pywan._core.c_session cimport wan_answer, wan_call
 from pywan._core.calls.call_line cimport CallLine, call_slot
-from pywan._core.calls.call_session cimport CallSession
+from pywan._core.calls.own_calls cimport OwnCalls
 from pywan._core.region.call_slots cimport CallSlots
 from pywan._core.region.compiled_region cimport CompiledRegion
 from pywan._core.region.region_changes cimport Condition
@@ -21,12 +21,12 @@ cdef class CallRoute:
     cdef object cleared(self, CallPart part)
     cdef object number_of(self, CallPart part, uint64_t least, uint64_t most)
     cdef int exchange_all(self, list parts, uint64_t began_us) except -1
-    cdef int exchange_parts(self, list parts, uint64_t began_us, CallSession here, set slow) except -1
+    cdef int exchange_parts(self, list parts, uint64_t began_us, OwnCalls here, set slow) except -1
     cdef int send(self, CallPart part, uint64_t until, list lines, set slow) except -1
-    cdef int finish(self, CallPart part, uint64_t began_us, CallSession here) except -1
+    cdef int finish(self, CallPart part, uint64_t began_us, OwnCalls here) except -1
     cdef bytes exchange(self, wan_call *head, const void *first, uint64_t first_length, const void *second,
                         uint64_t second_length, uint64_t began_us, uint64_t *since, key, wan_answer *got,
-                        object trouble, CallSession here)
+                        object trouble, OwnCalls here)
     cdef bytes begin_change(self, wan_call *head, const wan_call_identity *call, int operation, key, value,
                             callback_argument, event_id, Condition condition_, int64_t timestamp_ms)
     cdef str outcome_of(self, const wan_answer *got, bytes payload, Condition condition_)
@@ -46,7 +46,7 @@ cdef class CallPart:
     # The epoch that was known at the first attempt that may have made the change. 0: none may have.
     cdef uint64_t since
     cdef bint is_here                   # This member is primary itself.
-    cdef uint64_t answer_at             # Then: where its answer begins, for `CallSession.answer_here`.
+    cdef uint64_t answer_at             # Then: where its answer begins, for `OwnCalls.answer_here`.
     cdef object trouble                 # What became of the first attempt, as `aim` wants it.
     cdef wan_answer got
     cdef bytes payload                  # Of the answer. None: there is none yet.

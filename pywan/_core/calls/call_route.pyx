@@ -12,7 +12,8 @@ from pywan._core.c_region cimport *
 from pywan._core.c_session cimport *
 from pywan._core.calls.call_line cimport (
     CALL_ANSWERED, CALL_INTERRUPTED, CALL_LATE, CALL_NOT_SENT, CALL_UNKNOWN, CALL_WAITS, CallLine, call_slot)
-from pywan._core.calls.call_session cimport OUTCOMES, CallSession
+from pywan._core.calls.call_callbacks cimport OUTCOMES
+from pywan._core.calls.own_calls cimport OwnCalls
 from pywan._core.region.call_slots cimport CallSlots
 from pywan._core.values.codec cimport encode, encode_key, encoded
 from pywan._core.region.compiled_region cimport CompiledRegion
@@ -72,6 +73,11 @@ cdef class CallRoute:
     def why_full(self):
         """Says in words what fills the member's budget, what that waits for, and what helps."""
         raise NotImplementedError
+
+    @property
+    def is_gone(self):
+        """Whether the region was destroyed at this member, or its cache closed."""
+        return wan_flag_read(&self.state.region.closed) != 0
 
     @property
     def bucket_count(self):
@@ -256,14 +262,14 @@ cdef class CallRoute:
         of is done here meanwhile."""
         cdef int at
         self.state.check_process()
-        cdef CallSession here = CallSession(None)
+        cdef OwnCalls here = OwnCalls(None)
         here.callback_depth = wan_call_depth
         cdef set slow = set()
         for at in range(0, len(parts), PARTS_UNDER_WAY):
             self.exchange_parts(parts[at:at + PARTS_UNDER_WAY], began_us, here, slow)
         return 0
 
-    cdef int exchange_parts(self, list parts, uint64_t began_us, CallSession here, set slow) except -1:
+    cdef int exchange_parts(self, list parts, uint64_t began_us, OwnCalls here, set slow) except -1:
         cdef CallPart part
         cdef CallLine line
         cdef uint64_t until = wan_deadline_of(began_us, self.limit_us)
@@ -325,7 +331,7 @@ cdef class CallRoute:
             part.since = max(<uint64_t>1, epoch)
         return 0
 
-    cdef int finish(self, CallPart part, uint64_t began_us, CallSession here) except -1:
+    cdef int finish(self, CallPart part, uint64_t began_us, OwnCalls here) except -1:
         """Gives a part its answer, or its error. Makes the call again where that is needed."""
         if part.error is not None:
             return 0
@@ -345,7 +351,7 @@ cdef class CallRoute:
 
     cdef bytes exchange(self, wan_call *head, const void *first, uint64_t first_length, const void *second,
                         uint64_t second_length, uint64_t began_us, uint64_t *since, key, wan_answer *got,
-                        object trouble, CallSession here):
+                        object trouble, OwnCalls here):
         """Sends a call until it is answered. Returns the payload of the answer, whose head is *got. None: this member
         is primary itself, and `here`, which would do the call, is None. Rows of which some were done end with the
         answer that says so, whatever its status is. `trouble`: of an attempt that was made before. `since`: as for

@@ -229,6 +229,12 @@ cdef class CompiledRegion:
         finally:
             free(feeds)
             free(lives)
+        for queue in tail.fed:          # What is left of those that it feeds no more may leave.
+            if queue not in queues:
+                with nogil:
+                    wan_lock_take(&queue.gateway.lock)
+                    wake_dispatchers(queue.gateway)
+                    wan_lock_release(&queue.gateway.lock)
         tail.fed = tuple(queues)        # Alive as long as the tail names them.
         return 0
 

@@ -112,6 +112,7 @@ cdef class RegionScans(RegionChanges):
         cdef const wan_bucket *bucket = bucket_at(self.state, number)
         cdef wan_status status
         self.state.check_open()
+        to.state.check_open()
         check_memory_only(to.state)
         if to is self:
             return
@@ -121,7 +122,7 @@ cdef class RegionScans(RegionChanges):
 
     def drop_bucket(self, uint32_t number):
         """Takes everything out of a bucket, tombstones too, and returns how many there were. Nothing is sent. The
-        region must not be persistent."""
+        region must not be persistent. It may be closed: what a member does with its buckets goes on until it knows."""
         cdef const wan_bucket *bucket = bucket_at(self.state, number)
         cdef uint64_t dropped
         check_memory_only(self.state)
@@ -139,8 +140,7 @@ cdef wan_bucket *bucket_at(CompiledRegion self, uint32_t number) except NULL:
 
 
 cdef int check_memory_only(CompiledRegion self) except -1:
-    """Raises an error if the region is closed or persistent."""
-    self.check_open()
+    """Raises an error if the region is persistent."""
     if self.region.log != NULL:
         from pywan.errors import InternalError
         raise InternalError(f"region {self.name!r} is persistent, and its log would not know of it; nothing was"

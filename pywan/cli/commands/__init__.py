@@ -14,6 +14,7 @@ from pywan.cli.commands import (
     site,
     starting,
     stopping,
+    users,
 )
 from pywan.cli.commands.of_members import group
 from pywan.cli.grammar import Command
@@ -26,5 +27,6 @@ COMMANDS: tuple[Command, ...] = (
     *group("Disk stores"),
     *group("Regions", *regions.COMMANDS),
     *group("Encryption", *certificates.COMMANDS),
+    *group("Users", *users.COMMANDS),
     *group("This program", *program.COMMANDS),
 )

@@ -7,6 +7,7 @@ from typing import Any
 from pywan.cli.commands.of_members import TARGETS, Values, errors_of, target_of
 from pywan.cli.encryption import SSL_OPTIONS, ssl_in
 from pywan.cli.grammar import Command
+from pywan.cli.identity import IDENTITY_OPTIONS, identity_in
 from pywan.cli.layout import Sheet, Table
 from pywan.cli.output import Result, readable
 from pywan.cli.session import DEFAULT_LOCATOR, Session
@@ -24,7 +25,7 @@ LOST_BUCKETS = (
 
 def connect(session: Session, values: Values) -> Result:
     locator = values.get("locator") or DEFAULT_LOCATOR
-    session.use_ssl(ssl_in(values))
+    session.use(ssl_in(values), identity_in(values))
     status = session.connect(locator)
     data = {key: status.get(key) for key in ("name", "distributed_system_id", "host", "port")}
     return Result(
@@ -196,7 +197,7 @@ COMMANDS = (
         "connect",
         "say which locator is asked",
         connect,
-        (Option("locator", f"host[port] ({DEFAULT_LOCATOR})"), *SSL_OPTIONS),
+        (Option("locator", f"host[port] ({DEFAULT_LOCATOR})"), *SSL_OPTIONS, *IDENTITY_OPTIONS),
     ),
     Command("disconnect", "forget it", disconnect),
     Command("describe connection", "which locator is asked", describe_connection),

@@ -18,6 +18,7 @@ from pywan.cli.commands.waits import (
 )
 from pywan.cli.encryption import SSL_OPTIONS, ssl_in
 from pywan.cli.grammar import FROM_ENVIRONMENT, Command
+from pywan.cli.identity import SECURITY_OPTIONS, check_no_password, security_in
 from pywan.cli.output import Result
 from pywan.cli.properties import Properties, gather
 from pywan.cli.service import tell_ready
@@ -40,6 +41,7 @@ START_OPTIONS = (
     Option("foreground", "do not detach; the log goes to standard error", flag=True),
     Option("timeout", "seconds until it must be ready (60)"),
     *SSL_OPTIONS,
+    *SECURITY_OPTIONS,
 )
 
 
@@ -150,7 +152,9 @@ def _timeout(values: Values) -> float | None:
 
 def _start(session: Session, kind: str, values: Values, options: Values, properties: Properties) -> Result:
     name, directory = values["name"], values.get("dir")
+    check_no_password(properties.of_command_line)
     options["ssl"] = ssl_in(values, properties.values)
+    options["security"] = security_in(values, properties.values)
     options["log_level"] = values.get("log_level") or properties.get("log-level")
     # A member has another current directory, so it gets absolute paths.
     classpath = values.get("classpath")
@@ -169,7 +173,7 @@ def _start(session: Session, kind: str, values: Values, options: Values, propert
             ready=lambda report: _say_ready(session, kind, report),
         )
         return Result(data={"name": name}, notes=properties.notes)
-    session.use_ssl(options.get("ssl"))
+    session.use(options.get("ssl"), options.get("security"))
     found = process.start(kind, name, options, directory=directory, timeout=timeout)
     where = f"{found['host']}[{found['port']}], pid {found['pid']}; log {found['log_file']}"
     line = f"{kind.capitalize()} {name} is online on {where}"

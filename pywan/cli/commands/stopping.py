@@ -44,7 +44,7 @@ def _stop(kind: str) -> Callable[[Session, Values], Result]:
             maximum_shutdown_wait_time=wait,
             handover_time=handover_time_of(values),
             only_in_order=not is_forced(values),
-            ssl=session.ssl,
+            links=session.make_links,
             on_progress=lambda told: session.output.note(f"server {name} {told['waits']}"),
             on_reply=tell,
         )
@@ -125,7 +125,7 @@ def _peer_text(peer: Values) -> str:
 
 def _status(kind: str) -> Callable[[Session, Values], Result]:
     def handle(session: Session, values: Values) -> Result:
-        found = process.status(kind, values["name"], directory=values.get("dir"), ssl=session.ssl)
+        found = process.status(kind, values["name"], directory=values.get("dir"), links=session.make_links)
         pairs = {key: value for key, value in found.items() if key not in ("status", "problem", "name", "kind")}
         pairs |= {key: value for key, value in found.get("status", {}).items() if key not in (*found, *_TOLD_ABOVE)}
         if kind == "locator" and "members" in pairs:

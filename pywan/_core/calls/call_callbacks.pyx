@@ -1,0 +1,125 @@
+# Owns the way of a call through the user's Python: a change, a row, or an event of another site that a callback or a
+# filter is asked about, with its identities and the time that it has.
+from libc.stdint cimport uint32_t, uint64_t
+from libc.string cimport memcpy
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from pywan._core.c_base cimport *
+from pywan._core.c_record cimport *
+from pywan._core.c_region cimport *
+from pywan._core.c_session cimport *
+from pywan._core.region.apply_event cimport ASKED_ELSEWHERE, ASKED_LOST, EVENT_LOST, EVENT_NOT_TAKEN
+from pywan._core.region.compiled_region cimport CompiledRegion
+from pywan._core.values.tagged cimport Encoded
+
+cdef tuple NOT_MADE = ("elsewhere", "in doubt")     # Outcomes of a change whose call has to go on elsewhere.
+cdef tuple CONDITIONS = ("", "absent", "value", "equal", "there")
+cdef tuple OUTCOMES = ("created", "updated", "destroyed", "missing", "lost", "ask", "no memory", "unmet", "same",
+                       "forgotten")
+
+
+cdef class CallCallbacks(CallRoom):
+    """A session that asks callbacks."""
+
+    cdef uint64_t deadline(self) noexcept:
+        """When the call that is being done is given up, as the monotonic clock tells it."""
+        cdef uint64_t now = self.work_us()
+        if now == 0:                # A call of this member itself: no driver tells the time.
+            return self.until_us
+        return wan_monotonic_us() + (self.until_us - now if self.until_us > now else 0)
+
+    cdef wan_answer *change_by_callbacks(self, const wan_call *call, region_core *region,
+                                         const wan_record *record) noexcept nogil:
+        with gil:
+            return self.change_in_python(call, region, record)
+
+    cdef wan_answer *change_in_python(self, const wan_call *call, region_core *region,
+                                      const wan_record *record) noexcept:
+        cdef wan_answer *answer
+        cdef Condition condition_ = None
+        cdef uint32_t used = wan_record_length(record)
+        cdef uint64_t found = 0
+        try:
+            if call.condition:
+                condition_ = Condition(CONDITIONS[call.condition], Encoded(
+                    call.form, PyBytes_FromStringAndSize(<const char *>record + used, call.length - used)))
+            outcome = self.ask_callbacks(call, record, condition_, None)
+            if outcome in NOT_MADE:
+                return self.say_not_made(call, region, outcome, 0)
+            if condition_ is not None:
+                found = condition_.wanted.found.used
+            answer = self.answer(call, WAN_ANSWER_DONE, found)
+            if answer == NULL:
+                return NULL
+            answer.outcome = OUTCOMES.index(outcome)
+            if condition_ is not None:
+                answer.flags = ((WAN_ANSWER_HOLDS if condition_.wanted.holds else 0)
+                                | (WAN_ANSWER_VALUE if condition_.wanted.found_value else 0))
+                answer.form = condition_.wanted.found_form
+                if found:
+                    memcpy(answer + 1, condition_.wanted.found.bytes, found)
+            return answer
+        except BaseException as error:
+            return self.fail_with(call, error, 0)
+
+    cdef int event_in_python(self, const wan_call *call, const wan_record *record, bint possible_duplicate,
+                             wan_answer **answer) noexcept with gil:
+        """Applies an event of another site through the callbacks of its region, and returns as `region_apply_event`,
+        when it counts. EVENT_NOT_TAKEN with an answer: it says why not."""
+        cdef CompiledRegion state = self.states[call.region]
+        try:
+            raw = PyBytes_FromStringAndSize(<const char *>record, wan_record_length(record))
+            # The path of local changes is a method of the object that has the path of events, too.
+            became = state.change_by_callbacks.__self__.apply_record(raw, (0, 0, bool(possible_duplicate)))
+            return {ASKED_LOST: EVENT_LOST, ASKED_ELSEWHERE: EVENT_NOT_TAKEN}.get(became, became)
+        except BaseException as error:
+            answer[0] = self.fail_with(call, error, 0)
+            return EVENT_NOT_TAKEN
+
+    cdef wan_answer *say_not_made(self, const wan_call *call, region_core *region, str outcome,
+                                  uint64_t done) noexcept:
+        """The answer to a change that lost its primary on its way through the callbacks. The caller makes it again at
+        the next one."""
+        if outcome == "in doubt":
+            return self.answer(call, WAN_ANSWER_IN_DOUBT, 0)
+        return self.say_elsewhere(call, region) if done == 0 else self.answer(call, WAN_ANSWER_ELSEWHERE, 0)
+
+    cdef wan_answer *row_by_callbacks(self, const wan_call *call, region_core *region, const wan_record *record,
+                                      uint64_t done, int *happened) noexcept nogil:
+        """NULL: the row was done. Otherwise the answer that says why not."""
+        with gil:
+            return self.row_in_python(call, region, record, done, happened)
+
+    cdef wan_answer *row_in_python(self, const wan_call *call, region_core *region, const wan_record *record,
+                                   uint64_t done, int *happened) noexcept:
+        try:
+            outcome = self.ask_callbacks(call, record, None, done)
+            if outcome in NOT_MADE:
+                return self.say_not_made(call, region, outcome, done)
+            happened[0] = outcome in ("created", "updated", "destroyed")
+            return NULL
+        except BaseException as error:
+            return self.fail_with(call, error, done)
+
+    cdef object ask_callbacks(self, const wan_call *call, const wan_record *record, Condition condition_, row):
+        """Makes a change through the callbacks of its region, with the identities that its event and its call have.
+        `row`: its number, of a call of many rows. Returns the outcome's name. A call that the callbacks make goes over
+        connections of the next depth."""
+        cdef CompiledRegion state = self.states[call.region]
+        cdef const char *value = <const char *>wan_record_value(record)
+        cdef const char *callback = <const char *>wan_record_callback(record)
+        cdef uint32_t before = wan_call_depth
+        cdef uint64_t deadline = wan_deadline_us
+        global wan_call_depth, wan_deadline_us
+        wan_call_depth, wan_deadline_us = self.callback_depth, self.deadline()
+        try:
+            return state.change_by_callbacks(
+                record.operation,
+                Encoded(record.key_form, PyBytes_FromStringAndSize(<const char *>wan_record_key(record),
+                                                                   record.key_length)),
+                Encoded(record.value_form, PyBytes_FromStringAndSize(value, record.value_length)),
+                Encoded(record.callback_form, PyBytes_FromStringAndSize(callback, record.callback_length)),
+                record.stamp >> 16 if record.flags & WAN_FLAG_GIVEN else 0, condition_,
+                event_id=(record.event_member, record.event_thread, record.event_sequence),
+                call=(call.caller, call.slot, call.number, row, call.since if call.flags & WAN_CALL_REPEAT else 0))
+        finally:
+            wan_call_depth, wan_deadline_us = before, deadline

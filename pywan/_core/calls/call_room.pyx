@@ -1,0 +1,119 @@
+# Owns the decision whether a session takes the next call, or lets it wait: for a place among the calls that wait, for
+# memory of the member or of a region's listeners, for a learner that does not keep up. It knows since when the session
+# has read nothing, and so which calls are late.
+from libc.stdint cimport uint64_t
+from pywan._core.c_base cimport *
+from pywan._core.c_copies cimport *
+from pywan._core.c_session cimport *
+from pywan._core.region.compiled_region cimport CompiledRegion
+from pywan._core.region.put cimport region_is_full, region_relieve
+from pywan._core.region.region_state cimport region_core
+
+cdef enum:
+    FULL_LOOK_US = 2000         # So often the session looks whether the member's budget has room again.
+    # A change that a learner holds back is looked at again after so long, and is done after so long in any case.
+    LEARNER_LOOK_US = 1000
+    LEARNER_WAIT_US = 1000000
+
+
+cdef class CallRoom(CallRegions):
+    """A session that may take no calls for a while."""
+
+    cdef void note_came(self) noexcept nogil:
+        """Notes when the calls in `into` came: more of them was just read."""
+        self.came_us = self.stopped_us if self.stopped_us else self.last_heard_us
+        if self.driver is None or self.driver.took_all:     # That is all that lay there.
+            self.stopped_us = 0
+
+    cdef void note_stopped(self) noexcept nogil:
+        """Notes since when the session reads nothing, after a look at the calls in `into`."""
+        if not self.reads_nothing:
+            self.stopped_us = self.stopped_us if self.waits_for_memory() else 0
+        elif self.stopped_us == 0:
+            self.stopped_us = self.now_us
+
+    cdef uint64_t room_due_us(self, uint64_t now_us) noexcept nogil:
+        """When calls that were not taken are to be looked at again."""
+        cdef uint64_t due = NEVER
+        # The calls may wait for memory. Whether they still do is not asked: the budget may have got room since the
+        # step looked, and nobody else wakes the session for that.
+        if self.has_more and self.has_place():
+            due = now_us + FULL_LOOK_US
+        if self.has_more and self.held_back_until_us > now_us:
+            due = min(due, self.held_back_until_us)
+        return due
+
+    cdef bint is_full(self) noexcept nogil:
+        return not self.has_place() or self.waits_for_memory() or self.held_back_until_us > self.now_us
+
+    cdef bint is_held_back(self, const wan_call *call) noexcept nogil:
+        """Whether the call has to wait a moment: its region's listeners have too much to hear, or a learner of its
+        bucket does not keep up. No call is late because of a learner."""
+        cdef region_core *region = self.known(call.region)
+        cdef bint waits = self.waits_for_room(call)
+        if not waits and self.depth == 0 and wan_call_writes(call.kind) and has_tail(region, call):
+            waits = (wan_tail_has_learner(region.tail, call.bucket)
+                     and wan_tail_holds_back(region.tail, call.bucket, self.now_us)
+                     and self.now_us < self.came_us + wan_call_work_us(call) // 2
+                     and (self.held_back_since_us == 0 or self.now_us - self.held_back_since_us <= LEARNER_WAIT_US))
+        if not waits:
+            self.held_back_since_us = self.held_back_until_us = 0
+            return False
+        if self.held_back_since_us == 0:
+            self.held_back_since_us = self.now_us
+        self.held_back_until_us = self.now_us + LEARNER_LOOK_US
+        return True
+
+    cdef bint is_late(self, const wan_call *call) noexcept nogil:
+        """Whether the caller gives the call up soon."""
+        return self.now_us >= self.came_us + wan_call_work_us(call)
+
+    cdef bint waits_for_room(self, const wan_call *call) noexcept nogil:
+        """Whether the call waits for memory: of the member, or of its region's listeners."""
+        cdef region_core *region = self.known(call.region)
+        if call.kind == WAN_CALL_REGION:
+            return False
+        if self.waits_for_memory():
+            return True
+        if self.depth or not wan_call_writes(call.kind) or not has_tail(region, call):
+            return False
+        if not region_is_full(region):
+            return False
+        region_relieve(region)
+        return region_is_full(region)
+
+    cdef bint may_begin(self) noexcept nogil:
+        """Whether the next call is looked at though the member's budget is full: it needs no memory, its time is over,
+        or it has not come as a whole. A session always has the next call, so that it knows until when it waits."""
+        cdef const wan_call *call = <const wan_call *>(self.into.bytes + self.into.start)
+        cdef uint64_t length = 0
+        if not self.waits_for_memory() or not self.has_place():
+            return False
+        if wan_call_next(self.into.bytes + self.into.start, self.into.used - self.into.start, &length) != WAN_OK:
+            return True
+        return call.kind == WAN_CALL_REGION or self.is_late(call)
+
+    cdef bint say_full(self, const wan_call *call) noexcept nogil:
+        """Lays out the answer to a call that has waited for memory for all of its time. False: there is no memory."""
+        self.served += 1
+        if self.region_of(call.region) == NULL:
+            return self.no_region(call)
+        with gil:
+            return self.fail_with(call, self.full(call), 0) != NULL
+
+    cdef object full(self, const wan_call *call):
+        from pywan.errors import QueueFullError
+        cdef CompiledRegion state = self.states[call.region]
+        return QueueFullError(f"region {state.name!r}: a call waited for {wan_call_work_us(call) / 1e6:.3g} s and was"
+                              f" not made: {state.why_full()}; nothing was changed")
+
+    cdef bint waits_for_memory(self) noexcept nogil:
+        """Whether the member's budget is full, and no call is taken for that. Calls that callbacks make are taken all
+        the same: a listener that has to wait would keep what it is to be told, which is a part of the budget."""
+        return self.depth == 0 and wan_budget_is_full(self.budget)
+
+
+cdef bint has_tail(const region_core *region, const wan_call *call) noexcept nogil:
+    """Whether several members share the region here, and it has the call's bucket."""
+    return (region != NULL and not wan_flag_read(&region.closed) and region.tail != NULL
+            and call.bucket < region.tail.bucket_count)

@@ -1,0 +1,363 @@
+# Owns the way of the records of a section into the tables of regions, in the order of their sequences: which ones are
+# known, where a gap is, and what became of each.
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.string cimport memset
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from pywan._core.c_base cimport *
+from pywan._core.c_copies cimport *
+from pywan._core.c_record cimport *
+from pywan._core.c_region cimport *
+from pywan._core.c_tables cimport *
+from pywan._core.base.status cimport detail_text, end_if_strayed, report_unraisable
+from pywan._core.calls.call_events cimport add_to_run, event_place, is_applied_here, note_applied_here, shared_out
+from pywan._core.gateway.applied_slot cimport applied_slot, first_failure, forget_applied, forget_failures
+from pywan._core.gateway.receiver_regions cimport is_ahead, region_of
+from pywan._core.gateway.receiver_report cimport PROGRESS_RECORDS, note_applied
+from pywan._core.gateway.receiver_rounds cimport begin_to_wait, event_round, is_round_full
+from pywan._core.gateway.receiver_streams cimport connection_partition, is_of_its_life
+from pywan._core.gateway.stream_memory cimport begin_section
+from pywan._core.region.apply_event cimport (
+    ASKED_ELSEWHERE, ASKED_LOST, EVENT_LOST, EVENT_NOT_TAKEN, region_apply_event)
+from pywan._core.region.put cimport change_from_record, origin_from_record, region_change
+from pywan._core.region.region_state cimport origin, region_core
+from pywan._core.wire.stream cimport buffer_frame
+
+cdef enum:
+    # Records are applied in groups. A group takes three steps: its slots are fetched, then its entries, then it is
+    # applied. Three groups are on their way at once, so the ring has room for at least three. It is a power of two.
+    # The slots and entries of a group are 16 lines. A processor fetches some two dozens at once, and the entry lock of
+    # each record waits until they have come.
+    GROUP_RECORDS = 4
+    RING_RECORDS = 16
+
+
+cdef enum:
+    # What became of an event. A positive number is a reason of failure. ELSEWHERE: another member leads its bucket.
+    APPLIED = 0, REFUSED = -1, LOST = ASKED_LOST, ELSEWHERE = ASKED_ELSEWHERE
+
+# What `callback_apply` returns of these.
+APPLY_DONE, APPLY_LOST, APPLY_ELSEWHERE = <int>APPLIED, <int>LOST, <int>ELSEWHERE
+
+
+cdef class ReceiverApply(ReceiverRounds):
+    """A session that applies events."""
+
+    cdef int apply_one(self, region_core *core, const wan_record *record, uint64_t hash, uint32_t partition,
+                       uint64_t sequence,
+                       bint possible_duplicate) noexcept nogil:
+        """Applies one event. Returns APPLIED, a reason of failure (> 0), or REFUSED: a queue of ours has no room, and
+        nothing was changed."""
+        cdef wan_change change
+        cdef origin from_
+        cdef wan_outcome outcome
+        cdef wan_status status
+        cdef int result
+        if is_ahead(self, record):
+            return WAN_FAILED_FUTURE_STAMP
+        if core.tail != NULL:
+            return self.apply_shared(core, record, hash, partition, sequence, possible_duplicate)
+        if wan_flag_read(&core.durable):
+            wan_flag_set(&self.memory.streams.must_wait, 1)
+        change_from_record(&change, record, hash)
+        origin_from_record(&from_, record, possible_duplicate)
+        status = region_change(core, &change, &from_, NULL, &outcome)
+        if status == WAN_SLOW:
+            self.untold = PROGRESS_RECORDS
+            result = self.apply_by_callbacks(record, partition, sequence, possible_duplicate)
+            if result != ELSEWHERE:
+                return result
+            status = WAN_ELSEWHERE
+        if status == WAN_CLOSED:
+            return WAN_FAILED_REGION_NOT_FOUND
+        if status == WAN_ELSEWHERE:     # Members share it since a moment ago.
+            return self.apply_shared(core, record, hash, partition, sequence, possible_duplicate)
+        if status == WAN_TOO_LARGE:     # It will never fit, so the sender must not wait for it.
+            self.note_too_large()
+            return WAN_FAILED_OTHER
+        if status != WAN_OK:
+            return REFUSED
+        if outcome == WAN_LOST:
+            wan_add_shared(&core.conflicts, 1)
+            self.own.conflicts += 1
+        elif outcome == WAN_OUT_OF_MEMORY:
+            return WAN_FAILED_NO_MEMORY
+        elif outcome == WAN_FORGOTTEN:
+            return WAN_FAILED_FORGOTTEN
+        elif outcome <= WAN_DESTROYED:
+            note_applied(self, core)
+        return APPLIED
+
+    cdef int apply_shared(self, region_core *core, const wan_record *record, uint64_t hash, uint32_t partition,
+                          uint64_t sequence, bint possible_duplicate) noexcept nogil:
+        """Applies one event to a region that several members hold, or lets it wait for the member that leads its
+        bucket. Returns as `apply_one`; APPLIED: nothing of it may be acknowledged before the round has ended."""
+        cdef uint32_t bucket = wan_table_bucket(&core.table, hash).number
+        cdef event_round *round = &self.rounds[self.current]
+        cdef shared_out *out
+        cdef event_place place
+        cdef wan_change change
+        cdef wan_status status = WAN_OK
+        cdef bint took_effect = False
+        cdef int became
+        if self.regions[record.region].shared[0] == NULL and not self.begin_sharing(record.region):
+            return REFUSED
+        out = self.regions[record.region].shared[self.current]
+        if not begin_to_wait(self, partition):
+            return REFUSED
+        round.events += 1
+        if is_applied_here(out, self.regions[record.region].shared[self.current ^ 1], bucket):
+            became = region_apply_event(core, record, hash, possible_duplicate, &change, &took_effect, &status)
+            if became > 0:
+                return became
+            if became == EVENT_NOT_TAKEN and status == WAN_CLOSED:
+                return WAN_FAILED_REGION_NOT_FOUND
+            if became == EVENT_NOT_TAKEN and status == WAN_SLOW:        # A filter is asked. It counts afterwards.
+                self.untold = PROGRESS_RECORDS
+                became = self.apply_by_callbacks(record, partition, sequence, possible_duplicate)
+                if became != ELSEWHERE:
+                    return became
+                became = EVENT_NOT_TAKEN
+            elif became == EVENT_NOT_TAKEN and status != WAN_ELSEWHERE:
+                return REFUSED
+            if became != EVENT_NOT_TAKEN:
+                # Read one by one: together they would be one read of two writes, which waits for both, and for all
+                # writes before them.
+                if not note_applied_here(out, bucket, wan_read(&change.era), wan_read(&change.sequence)):
+                    self.no_memory_to_share()
+                    return REFUSED
+                round.held.conflicts += became == EVENT_LOST
+                if took_effect:
+                    note_applied(self, core)
+                return APPLIED
+        place.number, place.partition, place.sequence = self.handled_events, partition, sequence
+        if not add_to_run(out, bucket, record, possible_duplicate, &place):
+            self.no_memory_to_share()
+            return REFUSED
+        round.bytes += wan_record_length(record)
+        return APPLIED
+
+    cdef void note_too_large(self) noexcept with gil:
+        from pywan.errors import EventTooLargeError
+        report_unraisable("applying an event", EventTooLargeError(detail_text()))
+
+    cdef int apply_by_callbacks(self, const wan_record *record, uint32_t partition, uint64_t sequence,
+                                bint possible_duplicate) noexcept with gil:
+        from pywan.errors import DiskError, InternalError, QueueFullError
+        cdef int result
+        try:
+            raw = PyBytes_FromStringAndSize(<const char *>record, wan_record_length(record))
+            result = self.callback_apply(self.cores[record.region], raw, (partition, sequence, possible_duplicate))
+            if result == LOST:      # It lost against a later version.
+                self.own.conflicts += 1
+                return APPLIED
+            return result
+        except (QueueFullError, DiskError, InternalError) as error:
+            self.refuse(error)
+            return REFUSED
+        except MemoryError:
+            return WAN_FAILED_NO_MEMORY
+        except BaseException as error:
+            report_unraisable("applying an event", error)
+            return WAN_FAILED_OTHER
+        finally:
+            end_if_strayed(self.born, "a gateway receiver")
+
+    cdef int apply_section(self, const wan_section *section, const uint8_t *at) noexcept nogil:
+        """Applies a section. 0: the connection is to be given up; the detail, or `refused_code`, says why."""
+        cdef connection_partition *partition = NULL
+        cdef applied_slot unremembered
+        cdef applied_slot *slot
+        cdef uint64_t expected, before
+        cdef int is_applied
+        if section.partition < self.partition_capacity:
+            partition = &self.partitions[section.partition]
+        if partition == NULL or partition.slot == NULL:
+            wan_note(WAN_CORRUPT, "partition %u of a sender with %u, for which no stream was named",
+                     section.partition, self.memory.partitions)
+            return 0
+        before = partition.through
+        if before and section.first <= before:
+            wan_note(WAN_CORRUPT, "partition %u: a section %llu..%llu, settled through %llu, behind one through "
+                                  "%llu; sections follow each other",
+                     section.partition, <unsigned long long>section.first, <unsigned long long>section.through,
+                     <unsigned long long>section.settled, <unsigned long long>before)
+            return 0
+        # The first section of a partition on a connection may begin before what we have: then it is sent again. Each
+        # later section begins where the last one ended.
+        expected = max(before, section.settled) + 1 if before else NO_SEQUENCE
+        partition.through = section.through
+        memset(&unremembered, 0, sizeof(unremembered))
+        wan_lock_take(&partition.slot.lock)
+        slot = partition.slot
+        if partition.run != NULL and not begin_section(&partition.run.slots[partition.bucket], partition.life):
+            # It is of an earlier life of its stream, from a member that has not heard of the later one yet. The regions
+            # know by the versions what they have of it.
+            unremembered.last = before
+            slot = &unremembered
+        is_applied = self.apply_run(section, at, partition, slot, &unremembered, expected)
+        wan_lock_release(&partition.slot.lock)
+        forget_applied(&unremembered)
+        return is_applied
+
+    cdef int apply_run(self, const wan_section *section, const uint8_t *at, connection_partition *partition,
+                       applied_slot *slot, applied_slot *unremembered, uint64_t expected) noexcept nogil:
+        """Applies the records of a section that `slot` does not know, under the lock of its partition. If the run waits
+        for a round, and a later life of the stream begins meanwhile, the rest goes by `unremembered`. On this
+        connection the section may begin at `expected` at the latest."""
+        # The records on their way, by their numbers. A core is NULL if the record is known, or if its region is not
+        # here.
+        cdef const wan_record *records[RING_RECORDS]
+        cdef region_core *cores[RING_RECORDS]
+        cdef uint64_t hashes[RING_RECORDS]
+        cdef uint64_t sequences[RING_RECORDS]
+        cdef const uint8_t *run = at
+        cdef uint64_t sequence
+        cdef uint32_t number = 0        # The number of the record in hand in its section.
+        cdef bint possible_duplicate, waits
+        cdef const wan_record *record
+        cdef uint32_t step, begin, k
+        cdef int result
+        cdef wan_rewind rewind
+        cdef uint64_t floor, highest = 0, durable = wan_section_durable(section)
+        cdef uint8_t is_given = 0       # A caller gave the stamp `highest`.
+        cdef uint64_t *handled = partition.handled
+        cdef wan_receiver_counts *counts
+        # The remembered failures before this one are of sequences before the record in hand.
+        cdef uint32_t remembered
+        if section.through > slot.last:
+            wan_set(&slot.mount, self.mount)
+        slot.settled = max(slot.settled, durable)
+        if slot.last < section.settled:
+            slot.passed_over = section.settled
+            # Another member of this site acknowledged the events before it, or this member did before it lost its
+            # memory. A partition that we never heard of starts behind them. A sender has all that is not settled, so
+            # anything between would be lost without a word.
+            wan_set(&slot.last, section.settled)
+        forget_failures(slot, durable)
+        expected = min(expected, max(slot.last, max(handled[0], handled[1])) + 1)
+        if section.first > expected:
+            rewind.partition, rewind.reserved, rewind.expected = section.partition, 0, expected
+            self.own.out_of_order_batches += 1
+            buffer_frame(&self.out, WAN_FRAME_REWIND, 0, 0, &rewind, sizeof(rewind))
+            wan_note(WAN_CORRUPT, "partition %u: a gap before sequence %llu", section.partition,
+                     <unsigned long long>section.first)
+            return 0
+        if section.count < section.through - section.first + 1:
+            # The holes come before the records: a record behind a hole may be refused, or the connection may end, and
+            # what came before stays applied.
+            slot.passed_over = max(slot.passed_over, section.through)
+        if section.through <= slot.last:
+            self.own.duplicate_batches += 1
+        if handled[self.current ^ 1] and not begin_to_wait(self, section.partition):
+            return 0
+        floor = slot.last
+        remembered = first_failure(slot, section.first)
+        at += wan_section_head_bytes(section)
+        for step in range((section.count + <uint32_t>GROUP_RECORDS - 1) // <uint32_t>GROUP_RECORDS + 2):
+            begin = step * <uint32_t>GROUP_RECORDS
+            for number in range(begin, min(begin + <uint32_t>GROUP_RECORDS, section.count)):
+                k = number % RING_RECORDS       # The slots of what is applied two steps later are fetched.
+                record = <const wan_record *>at
+                at += wan_record_length(record)
+                records[k] = record
+                sequences[k] = wan_section_sequence(section, run, number)
+                cores[k] = region_of(self, record.region) if sequences[k] > floor else NULL
+                if partition.run != NULL and record.region != partition.region:
+                    self.note_stranger(section, sequences[k])
+                    return 0
+                if cores[k] != NULL:
+                    hashes[k] = wan_key_hash(wan_record_key(record), record.key_length, record.key_form)
+                    if (partition.run != NULL
+                            and wan_hash_bucket(hashes[k], partition.run.buckets) != partition.bucket):
+                        self.note_stranger(section, sequences[k])
+                        return 0
+                    wan_table_prefetch_slot(&cores[k].table, hashes[k])
+            if step == 0:
+                continue
+            begin -= <uint32_t>GROUP_RECORDS
+            for number in range(begin, min(begin + <uint32_t>GROUP_RECORDS, section.count)):
+                k = number % RING_RECORDS       # The entries of what is applied one step later are fetched.
+                if cores[k] != NULL:
+                    wan_table_prefetch_entry(&cores[k].table, hashes[k],
+                                             records[k].key_length + records[k].value_length)
+            if step == 1:
+                continue
+            begin -= <uint32_t>GROUP_RECORDS
+            for number in range(begin, min(begin + <uint32_t>GROUP_RECORDS, section.count)):
+                k = number % RING_RECORDS
+                self.untold += 1
+                record = records[k]
+                if is_round_full(self, wan_record_length(record)):
+                    # Nobody waits for other members under the lock. Another connection may apply the same events
+                    # meanwhile, or begin a later life of the stream. What counts of this life is known now.
+                    if not self.turn_over_unlocked(partition):
+                        return 0
+                    if handled[self.current ^ 1] and not begin_to_wait(self, section.partition):
+                        return 0
+                    if not is_of_its_life(partition):
+                        slot = unremembered
+                    floor = max(floor, slot.last)
+                    remembered = first_failure(slot, sequences[k])
+                self.handled_events += 1
+                sequence = sequences[k]
+                if sequence <= floor:
+                    # This record was seen before, so it is not applied again. If it failed then, the sender is told
+                    # again.
+                    self.own.duplicates_skipped += 1
+                    while remembered < slot.failure_count and slot.failures[remembered].sequence < sequence:
+                        remembered += 1
+                    if remembered < slot.failure_count and slot.failures[remembered].sequence == sequence:
+                        if not self.note_failure(self.handled_events, section.partition, sequence,
+                                                 slot.failures[remembered].reason):
+                            return 0
+                    continue
+                if cores[k] != NULL and record.stamp > highest and not is_ahead(self, record):
+                    highest = record.stamp
+                    is_given = record.flags & WAN_FLAG_GIVEN
+                possible_duplicate = number < section.duplicates
+                result = WAN_FAILED_REGION_NOT_FOUND
+                if cores[k] != NULL:
+                    result = self.apply_one(cores[k], record, hashes[k], section.partition, sequence,
+                                            possible_duplicate)
+                if result < APPLIED:
+                    self.refused_code = 1
+                    return 0
+                waits = handled[self.current] != 0
+                counts = &self.rounds[self.current].held if waits else &self.own
+                if result > APPLIED:
+                    if result == WAN_FAILED_NO_MEMORY:
+                        self.tell_no_memory()
+                    counts.exceptions_occurred += 1
+                    if not self.note_failure(self.handled_events, section.partition, sequence, <uint32_t>result):
+                        return 0
+                    if not waits and not self.remember(slot, &self.failures[self.failure_count - 1]):
+                        return 0
+                if waits:
+                    handled[self.current] = sequence
+                elif sequence > slot.last:
+                    wan_set(&slot.last, sequence)
+                counts.events_received += 1
+                if record.operation == WAN_CREATE:
+                    counts.create_requests += 1
+                elif record.operation == WAN_UPDATE:
+                    counts.update_requests += 1
+                else:
+                    counts.destroy_requests += 1
+                if possible_duplicate:
+                    counts.possible_duplicates += 1
+                self.steps += 1
+                if self.untold >= PROGRESS_RECORDS and not self.tell_progress():
+                    return 0
+            if highest:
+                wan_clock_see(self.clock, highest)
+        if handled[self.current]:
+            handled[self.current] = section.through
+        elif section.through > slot.last:
+            wan_set(&slot.last, section.through)
+        if highest and not is_given:
+            wan_clock_hear(self.clock, highest)
+        return 1
+
+    cdef void note_stranger(self, const wan_section *section, uint64_t sequence) noexcept nogil:
+        wan_note(WAN_CORRUPT, "event %u/%llu is of another region or bucket than its stream", section.partition,
+                 <unsigned long long>sequence)

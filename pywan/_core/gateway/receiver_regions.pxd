@@ -1,0 +1,58 @@
+# The interface of receiver_regions.pyx.
+from libc.stdint cimport uint16_t, uint32_t, uint64_t
+from pywan._core.base.clock cimport Clock
+from pywan._core.c_base cimport *
+from pywan._core.c_record cimport *
+from pywan._core.c_tables cimport wan_record
+from pywan._core.calls.call_events cimport shared_out
+from pywan._core.gateway.receiver_report cimport ReceiverReport
+from pywan._core.gateway.source_memory cimport SourceMemory
+from pywan._core.region.apply_event cimport is_event_ahead
+from pywan._core.region.region_state cimport region_core
+
+cdef struct region_slot:
+    region_core *core           # NULL: it was not found at the last look.
+    uint64_t looked_batch       # The batch of this connection in which it was last looked up.
+    shared_out *shared[2]       # What is shared out of it, by round. NULL: nothing was, since it was looked up.
+
+cdef class ReceiverRegions(ReceiverReport):
+    cdef SourceMemory memory        # What was applied of the sender's queue.
+    cdef object find_region
+    cdef dict names, cores
+    # Regions that were replaced when batch `replaced_batch` looked them up anew. They are kept alive until the next
+    # such batch.
+    cdef list replaced
+    cdef uint64_t replaced_batch
+    cdef region_slot *regions
+    cdef uint32_t region_capacity
+    cdef uint64_t batch             # The number of the batch in work, from 1. It says when a region was looked up.
+    cdef wan_clock *clock           # The clock of the regions of this member. NULL: no region was looked up yet.
+    cdef Clock clock_holder         # Keeps the clock alive.
+    cdef uint64_t now_ms            # The time at the start of the batch, or at a later look.
+    cdef uint64_t max_drift_ms
+
+    cdef void begin_batch(self) noexcept nogil
+    cdef int learn_region(self, const wan_frame *frame) noexcept with gil
+    cdef region_core *look_up(self, uint16_t number) noexcept with gil
+    cdef bint is_named(self, uint16_t number) noexcept with gil
+    cdef int wait_durable(self) noexcept with gil
+
+
+cdef inline region_core *region_of(ReceiverRegions session, uint16_t number) noexcept nogil:
+    """The region with the sender's number. NULL: it is not here, or was not named."""
+    cdef region_core *core
+    if number >= session.region_capacity:
+        return NULL
+    core = session.regions[number].core
+    if core != NULL and not wan_flag_read(&core.closed):
+        return core
+    if session.regions[number].looked_batch == session.batch:
+        return NULL
+    if core == NULL and session.regions[number].looked_batch == 0 and not session.is_named(number):
+        return NULL
+    return session.look_up(number)
+
+
+cdef inline bint is_ahead(ReceiverRegions session, const wan_record *record) noexcept nogil:
+    """Whether the record's stamp is too far in the future. Its region was looked up before."""
+    return is_event_ahead(session.clock, record, &session.now_ms, session.max_drift_ms)

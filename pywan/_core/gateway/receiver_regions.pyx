@@ -1,0 +1,97 @@
+# Owns the regions that a sender has named on one connection: what each of its numbers means, which region of this
+# member that is now, and the clock by which its events are judged.
+from libc.stdint cimport uint16_t, uint32_t
+from libc.stdlib cimport free, realloc
+from libc.string cimport memset
+from pywan._core.c_base cimport *
+from pywan._core.c_record cimport *
+from pywan._core.base.status cimport report_unraisable
+from pywan._core.gateway.stream_memory cimport StreamMemory
+from pywan._core.region.region cimport RegionCore
+
+cdef enum:
+    REGION_NAME_BYTES = 1024
+
+
+cdef class ReceiverRegions(ReceiverReport):
+    """A session that finds the regions of events."""
+
+    def __cinit__(self):
+        self.names, self.cores, self.replaced = {}, {}, []
+
+    def __dealloc__(self):
+        free(self.regions)
+
+    cdef void begin_batch(self) noexcept nogil:
+        """A batch begins: a region that was not here is looked for once more."""
+        self.batch += 1
+        self.now_ms = wan_clock_receiving_ms(self.clock) if self.clock != NULL else wan_now_ms()
+
+    cdef int learn_region(self, const wan_frame *frame) noexcept with gil:
+        cdef uint32_t number = <uint32_t>frame.id, capacity
+        if frame.id > 65535:
+            wan_note(WAN_CORRUPT, "region number %llu", <unsigned long long>frame.id)
+            return 0
+        if frame.length > REGION_NAME_BYTES:
+            wan_note(WAN_CORRUPT, "region number %u has a name of %u bytes; at most %d are possible", number,
+                     frame.length, REGION_NAME_BYTES)
+            return 0
+        try:
+            name = (<const char *>(frame + 1))[:frame.length].decode()
+            if number >= self.region_capacity:
+                capacity = 64
+                while capacity <= number:
+                    capacity *= 2
+                grown = realloc(self.regions, capacity * sizeof(region_slot))
+                if grown == NULL:
+                    wan_note(WAN_CORRUPT, "no memory for %u regions", capacity)
+                    return 0
+                self.regions = <region_slot *>grown
+                memset(self.regions + self.region_capacity, 0, (capacity - self.region_capacity) * sizeof(region_slot))
+                self.region_capacity = capacity
+            self.names[number] = name
+            self.regions[number].core = NULL
+            self.regions[number].looked_batch = 0
+            self.regions[number].shared[0] = self.regions[number].shared[1] = NULL
+            return 1
+        except BaseException as error:
+            wan_note(WAN_CORRUPT, "region number %u has a name that is not text", number)
+            return 0
+
+    cdef region_core *look_up(self, uint16_t number) noexcept with gil:
+        cdef RegionCore core
+        cdef StreamMemory streams
+        try:
+            self.regions[number].looked_batch = self.batch
+            self.regions[number].shared[0] = self.regions[number].shared[1] = NULL
+            found = self.find_region(self.names[number])
+            if self.replaced_batch != self.batch:
+                self.replaced_batch = self.batch
+                self.replaced.clear()
+            self.replaced.append(self.cores.get(number))    # Records of this batch may point to the old region.
+            self.cores[number] = found
+            core = <RegionCore?>found if found is not None else None
+            self.regions[number].core = (&core.state.region if core is not None and not core.state.region.closed
+                                         else NULL)
+            if core is not None:
+                self.clock, self.clock_holder = core.state.region.clock, core.state.clock
+                self.now_ms = wan_clock_receiving_ms(self.clock)
+                streams = self.memory.streams
+                streams.cores = {c for c in streams.cores if not (<RegionCore>c).state.region.closed} | {core}
+        except BaseException as error:
+            report_unraisable("region look-up", error)
+            self.regions[number].core = NULL
+        return self.regions[number].core
+
+    cdef bint is_named(self, uint16_t number) noexcept with gil:
+        return number in self.names
+
+    cdef int wait_durable(self) noexcept with gil:
+        # This waits also for a batch that was known as a whole: an old connection may have applied it and still wait.
+        try:
+            for core in list(self.memory.streams.cores):
+                (<RegionCore>core).state.wait_written(True)
+            return 1
+        except BaseException as error:
+            self.refuse(error)      # The batch is not acknowledged, so the sender sends it again.
+            return 0

@@ -1,0 +1,31 @@
+# The interface of receiver_streams.pyx.
+from libc.stdint cimport uint16_t, uint32_t, uint64_t
+from pywan._core.c_record cimport *
+from pywan._core.calls.call_events cimport failed_event
+from pywan._core.gateway.applied_slot cimport applied_slot
+from pywan._core.gateway.receiver_regions cimport ReceiverRegions
+from pywan._core.gateway.stream_memory cimport stream_run
+
+cdef struct connection_partition:
+    applied_slot *slot          # What was applied of it. NULL: no stream was named for it.
+    uint64_t through            # Its last section on this connection. 0: there was none yet.
+    # The stream that it is. NULL: it is an own partition of the queue, and the rest has no meaning.
+    stream_run *run
+    uint64_t life
+    uint16_t bucket
+    uint16_t region             # As records on this connection name it.
+    # By round. Not 0: all events through this one were handled, and `slot` hears of it when the round has ended.
+    uint64_t handled[2]
+
+cdef class ReceiverStreams(ReceiverRegions):
+    cdef connection_partition *partitions
+    cdef uint32_t partition_capacity
+
+    cdef int grow_partitions(self, uint32_t capacity) except -1
+    cdef int learn_stream(self, const wan_frame *frame) noexcept with gil
+    cdef int remember(self, applied_slot *slot, const failed_event *failed) noexcept nogil
+
+
+cdef inline bint is_of_its_life(const connection_partition *partition) noexcept nogil:
+    """Whether the slot of a partition is of the life that its sections are of. Under the slot's lock."""
+    return partition.run == NULL or partition.run.slots[partition.bucket].life == partition.life

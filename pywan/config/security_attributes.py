@@ -1,0 +1,127 @@
+"""Owns what can be configured of who a process is, and of whom it lets in: a table with a row for each option.
+
+Options of commands, properties, environment variables, the map `security` of Python and a table of
+docs/configuration.md are made from the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+from pywan.config.ssl_attributes import to_file
+from pywan.config.table import Attribute, Attributes
+from pywan.errors import ConfigurationError
+
+USERS_FILE, CERTIFICATES_FILE = "users-file", "certificates-file"
+
+
+def to_manager(value: Any, what: str) -> Any:
+    """Reads the name of a manager, or takes a class or an instance. None, or an empty text: there is none."""
+    return None if value == "" else value
+
+
+def to_password(value: Any, what: str) -> str | None:
+    """Reads a password. It is in no error."""
+    if value is None or value == "":
+        return None
+    if not isinstance(value, str):
+        raise ConfigurationError(f"{what} is no text")
+    return value
+
+
+@dataclass(kw_only=True)
+class SecurityAttributes(Attributes):
+    """Who a process is, and whom it lets in: a member, a locator, the command line or a client."""
+
+    kind, title = "security", "security"
+
+    manager: Annotated[
+        Any,
+        Attribute(
+            f"decides who may do what: {USERS_FILE}, {CERTIFICATES_FILE}, or a class package.module:Class",
+            read=to_manager,
+            option="security-manager",
+            unset="nobody is asked who they are",
+            more=f"`{USERS_FILE}`: users with passwords or certificates in `security-users-file`."
+            f" `{CERTIFICATES_FILE}`: only those with certificates. In Python a class or an instance, too. For members"
+            " and locators",
+        ),
+    ] = None
+    users_file: Annotated[
+        str | None,
+        Attribute(
+            "the file of users and roles, which `user add` makes",
+            read=to_file,
+            option="security-users-file",
+            more="Nobody else can read or write it (0600). It is read again when it changes",
+        ),
+    ] = None
+    username: Annotated[
+        str | None,
+        Attribute(
+            "the user that this process is to others",
+            option="security-username",
+            more="For members also to other sites, if a sender has no `security-username` of its own",
+        ),
+    ] = None
+    password: Annotated[
+        str | None,
+        Attribute(
+            "the password of that user",
+            read=to_password,
+            option="security-password",
+            more="Not on a command line, where all users of the machine see it: in the environment or a property",
+        ),
+    ] = field(default=None, repr=False)
+    password_file: Annotated[
+        str | None,
+        Attribute(
+            "the file with that password in its first line",
+            read=to_file,
+            option="security-password-file",
+            more="Nobody else can read or write it (0600). It is read for each connection",
+        ),
+    ] = None
+    allow_plaintext: Annotated[
+        bool,
+        Attribute(
+            "send passwords over connections without TLS, too",
+            option="security-allow-plaintext",
+            more="Whoever can listen on the way then has them",
+        ),
+    ] = False
+
+    def check(self) -> None:
+        by_file = self.manager in (USERS_FILE, CERTIFICATES_FILE)
+        if by_file and self.users_file is None:
+            raise ConfigurationError(
+                f"security-manager {self.manager} needs security-users-file: the file that `user add` makes"
+            )
+        if self.users_file is not None and not by_file:
+            raise ConfigurationError(
+                f"security-users-file has no effect without security-manager={USERS_FILE} or {CERTIFICATES_FILE}; name"
+                " one of them, too, or leave it out"
+            )
+        has_password = self.password is not None or self.password_file is not None
+        if self.username is not None and not has_password:
+            raise ConfigurationError("security-username needs security-password-file or security-password")
+        if has_password and self.username is None:
+            raise ConfigurationError("security-password and security-password-file need security-username")
+        if self.password is not None and self.password_file is not None:
+            raise ConfigurationError("security-password and security-password-file are both given; leave one out")
+
+
+def security_of(given: Mapping[str, Any] | None) -> SecurityAttributes:
+    """Returns checked attributes from what a program or a command gives, by the names of the table: `username`, or
+    `security-username` as commands have it. None: nobody is asked, and nothing is shown."""
+    if given is None:
+        return SecurityAttributes()
+    if not isinstance(given, Mapping):
+        raise ConfigurationError("security: it is no map of options, such as {'manager': 'users-file', ...}")
+    values = {str(name).replace("-", "_").removeprefix("security_"): value for name, value in given.items()}
+    return SecurityAttributes.make(**values)
+
+
+__all__ = ["CERTIFICATES_FILE", "USERS_FILE", "SecurityAttributes", "security_of"]

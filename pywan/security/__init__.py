@@ -1,0 +1,1 @@
+"""Who speaks, and what they may do."""

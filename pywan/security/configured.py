@@ -1,0 +1,38 @@
+"""Owns how the options of security become a guard and an identity."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pywan.config.classes import make_instance
+from pywan.config.security_attributes import CERTIFICATES_FILE, USERS_FILE, SecurityAttributes
+from pywan.security.guard import Guard
+from pywan.security.identity import Identity
+
+METHODS = ("authenticate", "authorize")
+
+
+def guard_of(given: SecurityAttributes, who: str) -> Guard:
+    """Returns what lets others in at the ports of `who`. ConfigurationError if the manager or its file cannot be
+    used."""
+    return Guard(_manager_of(given), who=who)
+
+
+def identity_of(given: SecurityAttributes) -> Identity:
+    """Returns what the process shows of itself. ConfigurationError if the file with the password cannot be used."""
+    return Identity(given.username, given.password, given.password_file, allow_plaintext=given.allow_plaintext)
+
+
+def _manager_of(given: SecurityAttributes) -> Any:
+    if given.manager is None:
+        return None
+    if given.manager in (USERS_FILE, CERTIFICATES_FILE):
+        # A process that asks nobody does not load what passwords are kept by.
+        from pywan.security.users_file import CertificatesFile, UsersFile
+
+        cls = UsersFile if given.manager == USERS_FILE else CertificatesFile
+        return cls(given.users_file or "")
+    return make_instance(given.manager, "security-manager", METHODS)
+
+
+__all__ = ["guard_of", "identity_of"]

@@ -1,0 +1,173 @@
+"""Owns the table of what each request of a control port needs. docs/security.md shows it; a test finds operations that
+are not in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from pywan.security.permissions import ANY, CLUSTER, DATA, MANAGE, READ, WRITE, Permission
+
+
+class Needs(NamedTuple):
+    """What an operation needs. `region` and `key` name the fields of the request that say of which; "": of all."""
+
+    resource: str
+    operation: str
+    region: str = ""
+    key: str = ""
+
+    def of(self, request: Mapping[str, Any]) -> Permission:
+        """Returns what this request needs. A field that is no name needs all, and is refused later by name."""
+        region, key = request.get(self.region), request.get(self.key)
+        return Permission(
+            self.resource,
+            self.operation,
+            region.lstrip("/") or ANY if isinstance(region, str) else ANY,
+            str(key) if self.key and key is not None else ANY,
+        )
+
+    def __str__(self) -> str:
+        parts = [self.resource, self.operation, *([f"({self.region})"] if self.region else [])]
+        return ":".join([*parts, *([f"({self.key})"] if self.key else [])])
+
+
+LOOKS, MANAGES = Needs(CLUSTER, READ), Needs(CLUSTER, MANAGE)
+
+# At a member's control port.
+MEMBER: Mapping[str, Needs] = {
+    # Between members.
+    "adopt-buckets": MANAGES,
+    "older-events": MANAGES,
+    "owns-opening": MANAGES,
+    "ping": LOOKS,
+    "flush-queue": MANAGES,
+    "queue-size": MANAGES,
+    # Entries.
+    "get": Needs(DATA, READ, "region", "key"),
+    "put": Needs(DATA, WRITE, "region", "key"),
+    "query size": Needs(DATA, READ, "region"),
+    "remove": Needs(DATA, WRITE, "region", "key"),
+    "scan region": Needs(DATA, READ, "region"),
+    "list parked-events": Needs(DATA, READ),
+    # Regions.
+    "alter region": Needs(DATA, MANAGE, "name"),
+    "create region": Needs(DATA, MANAGE, "name"),
+    "describe region": LOOKS,
+    "destroy region": Needs(DATA, MANAGE, "name"),
+    "list regions": LOOKS,
+    # Disk stores.
+    "create disk-store": MANAGES,
+    "describe disk-store": LOOKS,
+    "destroy disk-store": MANAGES,
+    "list disk-stores": LOOKS,
+    # Gateways and queues.
+    "alter async-event-queue": MANAGES,
+    "alter gateway-sender": MANAGES,
+    "clean gateway-sender": MANAGES,
+    "create async-event-queue": MANAGES,
+    "create gateway-receiver": MANAGES,
+    "create gateway-sender": MANAGES,
+    "describe async-event-queue": LOOKS,
+    "destroy async-event-queue": MANAGES,
+    "destroy gateway-receiver": MANAGES,
+    "destroy gateway-sender": MANAGES,
+    "drop parked-events": MANAGES,
+    "forget site": MANAGES,
+    "list async-event-queues": LOOKS,
+    "list gateways": LOOKS,
+    "load-balance gateway-sender": MANAGES,
+    "pause async-event-queue": MANAGES,
+    "pause gateway-sender": MANAGES,
+    "replay parked-events": MANAGES,
+    "resume async-event-queue-dispatcher": MANAGES,
+    "resume gateway-sender": MANAGES,
+    "start gateway-receiver": MANAGES,
+    "start gateway-sender": MANAGES,
+    "status gateway-receiver": LOOKS,
+    "status gateway-sender": LOOKS,
+    "stop gateway-receiver": MANAGES,
+    "stop gateway-sender": MANAGES,
+    # The member.
+    "apply configuration": MANAGES,
+    "reload certificates": MANAGES,
+    "repair clock": MANAGES,
+    "status member": LOOKS,
+    "stop member": MANAGES,
+}
+
+# At a locator's port.
+LOCATOR: Mapping[str, Needs] = {
+    "change-configuration": MANAGES,
+    "cluster-configuration": LOOKS,
+    "coordination-ask": MANAGES,
+    "coordination-end-site": MANAGES,
+    "coordination-join": MANAGES,
+    "coordination-move-bucket": MANAGES,
+    "coordination-poll": MANAGES,
+    "coordination-revoke": MANAGES,
+    "coordination-show": LOOKS,
+    "coordination-who": LOOKS,
+    "known-sites": LOOKS,
+    "locator-join": LOOKS,  # Of a locator of the own site: _OWN_LOCATOR.
+    "member-heartbeat": MANAGES,
+    "member-join": MANAGES,
+    "member-leave": MANAGES,
+    "members": LOOKS,
+    "ping": LOOKS,
+    "receiver": LOOKS,
+    "receivers": LOOKS,
+    "reload-certificates": MANAGES,
+    "remote-locators": LOOKS,
+    "servers": LOOKS,
+    "status": LOOKS,
+    "stop": MANAGES,
+}
+# A locator of the own site brings the cluster configuration, which this one takes over.
+_OWN_LOCATOR = MANAGES
+
+# What openings of other protocols need.
+GATEWAY = Permission(DATA, WRITE)  # A sender of another site: its connection carries events of any region.
+RECEIVER = Permission(DATA, READ)  # A receiver that proves itself to a sender: it gets the events of any region.
+
+
+def rows_into(region: str) -> Permission:
+    """Returns what a client needs that sends rows."""
+    return Permission(DATA, WRITE, region.lstrip("/") or ANY)
+
+
+Needed = Callable[[Mapping[str, Any]], Permission]
+
+
+def needed_at_member(request: Mapping[str, Any]) -> Permission:
+    """Returns what a request to a member needs. An operation that is not there needs what lists those that are."""
+    return MEMBER.get(str(request.get("op")), LOOKS).of(request)
+
+
+def needed_at_locator(site: int) -> Needed:
+    """Returns what tells what a request to a locator of that site needs."""
+
+    def needed(request: Mapping[str, Any]) -> Permission:
+        op, asker = str(request.get("op")), request.get("from")
+        if op == "locator-join" and not (
+            isinstance(asker, dict)
+            and type(asker.get("distributed_system_id")) is int
+            and asker["distributed_system_id"] != site
+        ):
+            return _OWN_LOCATOR.of(request)
+        return LOCATOR.get(op, LOOKS).of(request)
+
+    return needed
+
+
+__all__ = [
+    "GATEWAY",
+    "LOCATOR",
+    "MEMBER",
+    "RECEIVER",
+    "Needed",
+    "Needs",
+    "needed_at_locator",
+    "needed_at_member",
+    "rows_into",
+]
