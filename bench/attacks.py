@@ -1,7 +1,9 @@
 """Owns what a stranger does to a site in `site_attack.py`: values out of range, invented members, claims and openings.
 
 It speaks to the ports as anybody could who reaches them, and knows no more than what the locator shows to everybody.
-Each attack runs in a thread of its own, a few times a second. The process is asked by lines."""
+Of an encrypted site he has no certificate. Half of his connections are plain then, and half speak TLS without one. Who
+the members are he is told, as he could have heard elsewhere. Each attack runs in a thread of its own, a few times a
+second. The process is asked by lines."""
 
 from __future__ import annotations
 
@@ -10,6 +12,7 @@ import hashlib
 import os
 import random
 import socket
+import ssl
 import struct
 import threading
 import time
@@ -31,24 +34,59 @@ VIEW_S = 0.5  # So old is what is known of the members at most.
 IDLE_LANES, IDLE_S = 100, 0.5  # So many connections are kept open that say nothing, and for how long.
 FAR_RUNS = (2**24 - 1, 2**30, 2**31 - 1, 2**32 - 1, 2**63 - 1, 2**64 - 1, -1)
 LANE, CALLS = b"PWL1", b"PWK1"
+HANDSHAKES = 40  # So many connections are held in the middle of a handshake: less than an address has places.
+ONLY_TLS = b"this port speaks TLS only"  # An encrypted port tells nothing else to who speaks plainly.
+ALERT = b"\x15"  # The first byte of what TLS itself says to refuse.
+TOLD_BYTES = 200  # So much is kept of what was told.
 CHANGES, REGIONS = 16, 15  # Frames of a lane.
 
 
 class Target:
-    """A site, as a stranger sees it."""
+    """A site, as a stranger sees it.
 
-    def __init__(self, port: int) -> None:
+    Args:
+        port: That of the locator.
+        encrypted: What the locator of an encrypted site would show. Empty: the site is not encrypted.
+    """
+
+    def __init__(self, port: int, encrypted: dict[str, Any]) -> None:
         self.port = port
+        self.told: list[str] = []  # What an encrypted site has told, and should not.
+        self._encrypted = encrypted
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        self._context.check_hostname, self._context.verify_mode = False, ssl.CERT_NONE
         self.random = random.Random(port)
         self._seen: dict[str, Any] = {}
         self._seen_at = 0.0
         self._lock = threading.Lock()
 
-    def ask(self, port: int, op: str, **fields: Any) -> dict[str, Any]:
-        """Returns the reply; {}: the connection was closed."""
+    @contextlib.contextmanager
+    def connected(self, port: int) -> Iterator[socket.socket]:
+        """A connection: plain, or by TLS to an encrypted site at every second time."""
         with socket.create_connection(("127.0.0.1", port), TIMEOUT_S) as sock:
             sock.settimeout(TIMEOUT_S)
+            if self._encrypted and self.random.random() < 0.5:
+                with self._context.wrap_socket(sock, server_hostname="localhost") as secured:
+                    yield secured
+            else:
+                yield sock
+
+    def hear_out(self, sock: socket.socket) -> None:
+        """Until the other end closes the connection. An encrypted site says nothing but that it is encrypted."""
+        heard = b""
+        with contextlib.suppress(ConnectionError, ssl.SSLError):
+            while chunk := sock.recv(1 << 16):
+                heard += chunk[: TOLD_BYTES - len(heard)]
+        if self._encrypted and heard and ONLY_TLS not in heard and heard[:1] != ALERT:
+            self.told.append(repr(heard))
+
+    def ask(self, port: int, op: str, **fields: Any) -> dict[str, Any]:
+        """Returns the reply; {}: the connection was closed."""
+        with self.connected(port) as sock:
             sock.sendall(_frame({"op": op, **fields}))
+            if self._encrypted:
+                self.hear_out(sock)
+                return {}
             decoder = wire.Decoder()
             while chunk := sock.recv(1 << 16):
                 for message in decoder.feed(chunk):
@@ -58,6 +96,8 @@ class Target:
     @property
     def view(self) -> dict[str, Any]:
         """What the locator shows to everybody who asks it."""
+        if self._encrypted:
+            return self._encrypted
         with self._lock:
             if time.monotonic() - self._seen_at > VIEW_S:
                 told = self.ask(self.port, "coordination-show").get("coordination")
@@ -218,8 +258,7 @@ def _opening(protocol: bytes, body: dict[str, Any]) -> bytes:
 def _open(target: Target, port: int, protocol: bytes, **fields: Any) -> Iterator[socket.socket]:
     identity = target.view.get("site_identity", "")
     told = {"site": identity, "version": fields.pop("version", VERSION), "word": 1, "depth": 0, "line": 2**62}
-    with socket.create_connection(("127.0.0.1", port), TIMEOUT_S) as sock:
-        sock.settimeout(TIMEOUT_S)
+    with target.connected(port) as sock:
         sock.sendall(_opening(protocol, {**told, **fields}))
         yield sock
 
@@ -235,7 +274,7 @@ def open_strangely(target: Target) -> None:
     field = pick(("from", "to", "site", "version", "word", "depth", "line"))
     fields = {"from": pick((target.invented(), ["..", 1], [to[0], odd])), "to": to, field: odd}
     with opened(target, port, pick((LANE, CALLS)), **fields) as sock:
-        sock.recv(1 << 16)
+        target.hear_out(sock)
 
 
 def send_odd_frames(target: Target) -> None:
@@ -249,8 +288,7 @@ def send_odd_frames(target: Target) -> None:
     changes = _core.pack_frame(CHANGES, struct.pack("<II", 1, 0) + section, 1)
     with opened(target, port, pick((LANE, CALLS)), **{"from": target.invented(), "to": to}) as sock:
         sock.sendall(regions + changes + os.urandom(100))
-        while sock.recv(1 << 16):
-            pass
+        target.hear_out(sock)
 
 
 def _put_over_a_lane(target: Target, bucket: int, key: bytes) -> bytes:
@@ -275,8 +313,7 @@ def speak_over_lanes_of_members(target: Target) -> None:
     regions = _core.pack_frame(REGIONS, struct.pack("<IIII", 1, 113, 4, 0) + b"data\0\0\0\0")
     with opened(target, port, pick((LANE, CALLS)), **{"from": me, "to": to, "word": word}) as sock:
         sock.sendall(regions + _put_over_a_lane(target, bucket, key))
-        while sock.recv(1 << 16):
-            pass
+        target.hear_out(sock)
 
 
 def keep_lanes_open(target: Target) -> None:
@@ -302,13 +339,32 @@ def take_buckets_over(target: Target) -> None:
 
 def send_anything(target: Target) -> None:
     ports = [target.port, *(port for _, port in target.members)]
-    with socket.create_connection(("127.0.0.1", target.random.choice(ports)), TIMEOUT_S) as sock:
-        sock.settimeout(TIMEOUT_S)
+    with target.connected(target.random.choice(ports)) as sock:
         first = target.random.choice((b"", LANE, CALLS, b"PWC1", b"PWD1", b"GET / HTTP/1.1\r\n"))
         sock.sendall(first + os.urandom(target.random.randrange(2000)))
-        sock.shutdown(socket.SHUT_WR)
-        while sock.recv(1 << 16):
-            pass
+        socket.socket.shutdown(sock, socket.SHUT_WR)  # That of `ssl` would end the decryption, too.
+        target.hear_out(sock)
+
+
+def client_hello() -> bytes:
+    """What a client of TLS says first."""
+    outgoing = ssl.MemoryBIO()
+    shaking = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="localhost")
+    with contextlib.suppress(ssl.SSLWantReadError):
+        shaking.do_handshake()
+    return outgoing.read()
+
+
+def stall_handshakes(target: Target) -> None:
+    """Connections that say nothing, or half of what begins a handshake, or nothing after they have begun one."""
+    hello = client_hello()
+    ports = [target.port, *(port for _, port in target.members)]
+    with contextlib.ExitStack() as stack:
+        for n in range(HANDSHAKES):
+            address = "127.0.0.1", target.random.choice(ports)
+            sock = stack.enter_context(socket.create_connection(address, TIMEOUT_S))
+            sock.sendall((b"", hello[:1], hello[: len(hello) // 2], hello)[n % 4])
+        time.sleep(IDLE_S)
 
 
 ATTACKS: dict[str, Callable[[Target], None]] = {
@@ -327,6 +383,7 @@ ATTACKS: dict[str, Callable[[Target], None]] = {
         keep_lanes_open,
         take_buckets_over,
         send_anything,
+        stall_handshakes,
     )
 }
 
@@ -339,9 +396,9 @@ class Attacker:
         self._threads: list[threading.Thread] = []
         self._made: Counter[str] = Counter()
 
-    def attack(self, port: int, *names: str) -> None:
-        """Begins these attacks on the site of that locator; none named: all."""
-        target = Target(port)
+    def attack(self, port: int, encrypted: dict[str, Any], *names: str) -> None:
+        """Begins these attacks on the site of that locator; none named: all. `encrypted`: as for `Target`."""
+        target = self._target = Target(port, encrypted)
 
         def run(name: str) -> None:
             while not self._stop.wait(EVERY_S):
@@ -352,6 +409,10 @@ class Attacker:
         self._threads = [threading.Thread(target=run, args=(name,), daemon=True) for name in names or ATTACKS]
         for thread in self._threads:
             thread.start()
+
+    def told(self) -> list[str]:
+        """Returns what an encrypted site has told the stranger: the first words of it."""
+        return self._target.told[:10]
 
     def rest(self) -> dict[str, int]:
         """Ends the attacks. Returns how often each of them was made."""

@@ -6,8 +6,8 @@ same over plain connections.
 
 from __future__ import annotations
 
+import json
 import socket
-import ssl
 import statistics
 import struct
 import sys
@@ -29,7 +29,7 @@ from pywan.transport.link import Link
 from two_sites import Child
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))
-import certificates
+from made_certificates import contexts, new_options
 
 BATCH, AHEAD, ROWS = 1_000, 50_000, 10_000
 SLICE_US = 100_000
@@ -37,18 +37,11 @@ PLAIN, ENCRYPTED = b"p", b"t"
 EVENTS, CALLS, CHANGES = b"e", b"c", b"l"  # What a connection is for.
 
 
-def contexts(directory: Path, *, makes: bool = False) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """Those of both ends, from files in the directory."""
-    if makes:
-        certificates.authority(directory).certificate("member")
-    return certificates.contexts_of_files(*(directory / each for each in ("authority.pem", "member.pem", "member.key")))
-
-
 # The process with the receiver, and with the primary.
 
 
-def serve(directory: Path) -> None:
-    context = contexts(directory)[1]
+def serve(given: dict[str, Any]) -> None:
+    context = contexts(given)[1]
     far = {kind: _core.RegionCore(f"far-{kind.decode()}", _core.Clock(), site=2) for kind in (PLAIN, ENCRYPTED)}
     primaries = {kind: Shared() for kind in (PLAIN, ENCRYPTED)}
     lanes = {kind: _core.LaneSender(LANE, "the copy", MEMBER_TIMEOUT_US // 1000) for kind in primaries}
@@ -95,8 +88,9 @@ class Far:
     """The other process."""
 
     def __init__(self, directory: Path) -> None:
-        self._context = contexts(directory, makes=True)[0]
-        self.child = Child(sys.executable, str(Path(__file__).resolve()), "--serve", str(directory))
+        given = new_options(directory)
+        self._context = contexts(given)[0]
+        self.child = Child(sys.executable, str(Path(__file__).resolve()), "--serve", json.dumps(given))
         self._port = int(self.child.finish())
 
     def connect(self, what: bytes, kind: bytes) -> Link:
@@ -240,4 +234,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    serve(Path(sys.argv[2])) if sys.argv[1:2] == ["--serve"] else main()
+    serve(json.loads(sys.argv[2])) if sys.argv[1:2] == ["--serve"] else main()

@@ -13,7 +13,7 @@ import functools
 import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -147,7 +147,14 @@ class PywanMembers(SiteOfProcesses):
 class PywanSites(GatewaySites):
     name = "pywan"
 
-    def start(self, folder: Path, stack: contextlib.ExitStack, *, goes_first: bool) -> None:
+    def start(
+        self,
+        folder: Path,
+        stack: contextlib.ExitStack,
+        *,
+        goes_first: bool,
+        ssl: Mapping[str, Any] | None = None,
+    ) -> None:
         ports = [free_port(), free_port()]
         for number in (0, 1):
             (folder / str(number)).mkdir()
@@ -159,6 +166,7 @@ class PywanSites(GatewaySites):
                     port=ports[number],
                     distributed_system_id=number + 1,
                     remote_locators=f"127.0.0.1[{ports[1 - number]}]",
+                    ssl=ssl,
                 )
             )
             self.locators.append(site.locator)
@@ -251,13 +259,19 @@ class GeodeSites(GatewaySites):
 
 @contextlib.contextmanager
 def gateway_sites(
-    system: type[PywanSites | GeodeSites], members: int, events: int, *, goes_first: bool = False
+    system: type[PywanSites | GeodeSites],
+    members: int,
+    events: int,
+    *,
+    goes_first: bool = False,
+    **attributes: Any,
 ) -> Iterator[GatewaySites]:
-    """Starts two sites with so many members each. Afterwards no process is left."""
+    """Starts two sites with so many members each. `attributes`: for the sites of pywan, `ssl`. Afterwards no process is
+    left."""
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix=f"{system.name}-")))
         began, sites = time.monotonic(), system(members, events)
-        sites.start(folder, stack, goes_first=goes_first)
+        sites.start(folder, stack, goes_first=goes_first, **attributes)
         shown = f"{members} member{'s' * (members > 1)} a site"
         print(f"{sites.name}, {shown}: started in {time.monotonic() - began:.0f} s", flush=True)
         yield sites

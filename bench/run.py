@@ -57,6 +57,7 @@ PROGRAMS = {
     "stored": Program("bench_stored.py", 2),
     "table": Program("bench_table.py", 3),
     "tls": Program("bench_tls.py", 2),
+    "tls_sites": Program("bench_tls_sites.py", 5),
     "site_attack": Program("site_attack.py", 1, "long"),
     "site_churn": Program("site_churn.py", 1, "long"),
     "site_scale": Program("site_scale.py", 17, "long"),

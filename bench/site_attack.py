@@ -5,9 +5,10 @@ The attacks are those of `attacks.py`, all at once, by a process that gives way 
 puts at a steady rate, in peace and then under attack, in turn. Then all that was acknowledged is read back, and the
 copies of each bucket are compared. The exit status is 1 if a put was refused or lost, if copies differ, if a member was
 given up, if the 99th percentile under attack is 100 ms or more, if memory grew, or if a log has a traceback or too many
-lines.
+lines. With `--tls` all of the site is encrypted, and the stranger has no certificate: then he gets nothing but closed
+connections.
 
-    .venv/bin/python bench/site_attack.py [--rounds 3] [--only ATTACK ...]
+    .venv/bin/python bench/site_attack.py [--rounds 3] [--only ATTACK ...] [--tls]
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ from pywan.testing.processes import ChildProcess
 from site_churn import differing
 from site_processes import HERE, PywanSite, wait_until
 
+sys.path.append(str(HERE.parent / "tests"))
+from made_certificates import new_options
+
 MEMBERS = ("a", "b", "c")
 BUCKETS = 113
 ROLES = ("primary", "copies", "learning")
@@ -40,11 +44,11 @@ LINES_A_SECOND = 20  # Of each process: twice what openings may say, and some fo
 NICENESS = 10  # Of the attacker.
 
 
-def attacker(folder: Path, port: int, attacks: list[str]) -> ChildProcess:
+def attacker(folder: Path, port: int, encrypted: dict[str, Any], attacks: list[str]) -> ChildProcess:
     """The stranger at work. He has a machine of his own, elsewhere: here his process gives way to the others."""
     command = [sys.executable, HERE / "attacks.py"]
     process = ChildProcess("attacker", command, folder=folder, prefix=["nice", "-n", str(NICENESS)])
-    process.ask("attack", port, *attacks)
+    process.ask("attack", port, encrypted, *attacks)
     return process
 
 
@@ -63,7 +67,9 @@ def lines_of(folder: Path) -> dict[str, int]:
 class Attacked:
     """The site, and what was seen of it."""
 
-    def __init__(self, site: PywanSite, folder: Path, attacks: list[str]) -> None:
+    def __init__(self, site: PywanSite, folder: Path, attacks: list[str], *, is_encrypted: bool) -> None:
+        # What the locator of an encrypted site would show to a stranger, did it show him anything.
+        self.shown = site.locator.ask("coordination") if is_encrypted else {}
         self.site, self.folder, self.attacks = site, folder, attacks
         self.p99_ms: dict[str, list[float]] = {"peace": [], "attack": []}
         self.made: Counter[str] = Counter()
@@ -83,7 +89,7 @@ class Attacked:
         """In peace, and then under attack. Prints what puts took."""
         told, lines, began = {}, lines_of(self.folder), time.monotonic()
         for state in self.p99_ms:
-            stranger = attacker(self.folder, self.site.port, self.attacks) if state == "attack" else None
+            stranger = attacker(self.folder, self.site.port, self.shown, self.attacks) if state == "attack" else None
             self.of_members("look")
             time.sleep(length_s)
             told[state] = self.of_members("look")
@@ -91,6 +97,7 @@ class Attacked:
             if stranger is not None:
                 with stranger:
                     self.made.update(stranger.ask("rest"))
+                    self.problems += [f"a stranger was told {words}" for words in stranger.ask("told")]
         took_s = time.monotonic() - began
         per_s = {log: (count - lines.get(log, 0)) / took_s for log, count in lines_of(self.folder).items()}
         median_ms = {state: max(each["median_ms"] for each in looks) for state, looks in told.items()}
@@ -125,8 +132,9 @@ class Attacked:
         print(*self.problems, sep="\n", end="\n" if self.problems else "")
         print(
             f"{self.made.total():,} attacks of {len(self.made)} kinds, {sum(each['done'] for each in ends):,} puts;"
-            f" 99th percentile {p99_ms['peace']:.1f} ms in peace, {p99_ms['attack']:.1f} ms under attack (limit"
-            f" {P99_LIMIT_MS:.0f}); memory {grown_mb:+.0f} MB:"
+            f" 99th percentile {p99_ms['peace']:.1f} ms in peace, {p99_ms['attack']:.1f} ms under attack"
+            f" ({p99_ms['attack'] / p99_ms['peace']:.1f} times, limit {P99_LIMIT_MS:.0f} ms); memory"
+            f" {grown_mb:+.0f} MB:"
             f" {'problems' if self.problems else 'nothing lost, all copies are equal'}"
         )
 
@@ -145,11 +153,15 @@ def main() -> int:
     add_forms(parser)
     parser.add_argument("--rounds", type=int, help="rounds of peace and attack (default 5)")
     parser.add_argument("--only", nargs="*", default=[], choices=sorted(ATTACKS), help="these attacks alone")
+    parser.add_argument("--tls", action="store_true", help="the site is encrypted, and the stranger has no certificate")
     options, _ = parser.parse_known_args(namespace=Options())
     rounds, length_s = options.rounds or options.size(5, 3, 1), options.size(20.0, 5.0, 3.0)
     with (
         tempfile.TemporaryDirectory(prefix="pywan-attack-") as folder,
-        PywanSite(Path(folder), redundant_copies=COPIES) as site,
+        tempfile.TemporaryDirectory(prefix="pywan-certificates-") as certificates,
+        PywanSite(
+            Path(folder), ssl=new_options(Path(certificates)) if options.tls else None, redundant_copies=COPIES
+        ) as site,
     ):
         for each in MEMBERS:
             site.begin(each)
@@ -158,7 +170,7 @@ def main() -> int:
             site.members[each].ask("keys_of", number, KEYS)
         site.members["a"].ask("assign")
         wait_until(lambda: is_settled(site), WHOLE_S, "every bucket has its copy")
-        attacked = Attacked(site, Path(folder), options.only)
+        attacked = Attacked(site, Path(folder), options.only, is_encrypted=options.tls)
         print("| round | in peace: median, p99 | under attack: median, p99, longest | lines of log a second |")
         print("|---|---|---|---|", flush=True)
         for number in range(1, rounds + 1):

@@ -97,15 +97,18 @@ class GeodeProcess(ChildProcess):
 
 
 class PywanSite(SiteOfProcesses):
-    """`attributes`: those of the region that differ. `begin(name, site.accessor)` starts an accessor."""
+    """`ssl`: what is encrypted. `attributes`: those of the region that differ. `begin(name, site.accessor)` starts an
+    accessor."""
 
     name = "pywan"
     program = HERE / "site_member.py"
     process_class = PywanProcess
 
-    def __init__(self, folder: Path, *, goes_first: bool = False, **attributes: Any) -> None:
+    def __init__(
+        self, folder: Path, *, goes_first: bool = False, ssl: Mapping[str, Any] | None = None, **attributes: Any
+    ) -> None:
         region = {"name": "data", "type": "PARTITION", "redundant_copies": 1, "total_num_buckets": 113, **attributes}
-        super().__init__(folder, regions=[region], goes_first=goes_first)
+        super().__init__(folder, regions=[region], goes_first=goes_first, ssl=ssl)
         self.accessor = [{**region, "local_max_memory": 0}]
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
-from collections.abc import Iterable
+import ssl
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -154,3 +155,23 @@ def options(folder: Path, authority: Authority, made: Made, name: str = "member"
         "trusted_certificates": authority.write(folder, f"{name}-trusts"),
         **more,
     }
+
+
+def new_options(folder: Path, hosts: Iterable[str] = LOCAL) -> dict[str, Any]:
+    """Returns the map `ssl` for all processes that run on these hosts: one certificate of a new authority."""
+    authority = Authority()
+    return options(folder, authority, authority.certificate(hosts=hosts))
+
+
+def contexts(
+    given: Mapping[str, Any], version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3
+) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """Returns what shakes hands at the end that connects and at the other one, with the files of a map `ssl`. Both show
+    a certificate, and speak this version alone."""
+    made = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    for each in made:
+        each.verify_mode = ssl.CERT_REQUIRED
+        each.minimum_version = each.maximum_version = version
+        each.load_verify_locations(given["trusted_certificates"])
+        each.load_cert_chain(given["certificate"], given["key"])
+    return made

@@ -438,6 +438,7 @@ def test_a_site_over_tls(good):
         with pywan.Cache("m", locators=str(locator.address), ssl=good) as cache:
             assert cache.status()["ssl"] == {
                 "components": ["cluster", "gateway", "locator", "server"],
+                "stream": "TLS in memory",
                 "certificates": [],
             }
             assert locator.status()["ssl"]["components"] == ["cluster", "gateway", "locator", "server"]

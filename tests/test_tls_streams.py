@@ -19,8 +19,8 @@ from typing import Any
 
 import pytest
 
-import certificates
 import test_lane
+from made_certificates import contexts, new_options
 from pywan import _core
 from pywan.calls.route import Route
 from pywan.calls.table import BucketTable, KnownPrimary
@@ -112,15 +112,14 @@ class Connections:
 
 
 @pytest.fixture(scope="module")
-def mine(tmp_path_factory: pytest.TempPathFactory) -> tuple[certificates.Authority, certificates.Certificate]:
-    made = certificates.authority(tmp_path_factory.mktemp("certificates"))
-    return made, made.certificate("member")
+def mine(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return new_options(tmp_path_factory.mktemp("certificates"))
 
 
 @pytest.fixture(params=["1.2", "1.3", "1.3 in pieces"])
 def connections(request: pytest.FixtureRequest, mine: Any) -> Iterator[Connections]:
     version, _, pieces = request.param.partition(" ")
-    made = Connections(certificates.contexts(mine[0], mine[1], VERSIONS[version]), is_cut=bool(pieces))
+    made = Connections(contexts(mine, VERSIONS[version]), is_cut=bool(pieces))
     yield made
     made.close()
 
@@ -128,7 +127,7 @@ def connections(request: pytest.FixtureRequest, mine: Any) -> Iterator[Connectio
 @pytest.fixture
 def whole(mine: Any) -> Iterator[Connections]:
     """Connections of the newest version, which nobody cuts into pieces."""
-    made = Connections(certificates.contexts(mine[0], mine[1]), is_cut=False)
+    made = Connections(contexts(mine), is_cut=False)
     yield made
     made.close()
 

@@ -148,7 +148,11 @@ def site(run, tmp_path, monkeypatch):
 @pytest.mark.whole
 def test_a_site_as_processes(run, site, tmp_path, monkeypatch):
     (answer,) = run("status member")["data"]["members"]
-    assert answer["ssl"] == {"components": ["cluster", "gateway", "locator", "server"], "certificates": []}
+    assert answer["ssl"] == {
+        "components": ["cluster", "gateway", "locator", "server"],
+        "stream": "TLS in memory",
+        "certificates": [],
+    }
     assert run("status locator --name=loc")["data"]["status"]["ssl"]["certificates"] == []
     files = [str(tmp_path / "tls" / name) for name in ("ny.pem", "ny.key", "authority.pem")]
     answers = run("reload certificates")["data"]["members"]

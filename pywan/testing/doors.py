@@ -22,6 +22,7 @@ def door_to(site: Locator, **locator: Any) -> Iterator[str]:
             Membership(
                 str(door.address),
                 {**new_profile(each["name"], each["host"], each["port"]), "receivers": each["receivers"]},
+                way=door._links.locator,
             )
             for each in site.members()
             if each["receivers"]

@@ -60,6 +60,7 @@ class SiteOfProcesses:
         network: Network | None = None,
         goes_first: bool = False,
         port: int = 0,
+        ssl: Mapping[str, Any] | None = None,
         **locator: Any,
     ) -> None:
         """Starts the locator.
@@ -70,10 +71,12 @@ class SiteOfProcesses:
             network: None: all processes are on loopback.
             goes_first: Whether the processes get the cores before others that use this machine (needs root).
             port: The port of the locator, which another site may have to know before. 0: any that is free.
+            ssl: What all processes of the site encrypt, and with which files. None: nothing.
             **locator: Attributes of the locator.
         """
         self.folder, self.regions = folder, list(regions)
         self._network, self._goes_first, self._attributes = network, goes_first, locator
+        self._ssl = ssl
         self.members: dict[str, MemberProcess] = {}
         self.port = port
         self.restart_locator()
@@ -97,7 +100,11 @@ class SiteOfProcesses:
         folder = str(self.folder / _LOCATOR)
         try:
             self.port = self.locator.ask(
-                "locate", _LOCATOR, self.port, folder, bind_address=host, **{**self._attributes, **more}
+                "locate",
+                _LOCATOR,
+                self.port,
+                folder,
+                **{"bind_address": host, "ssl": self._ssl, **self._attributes, **more},
             )
         except AssertionError:
             self.locator.kill()
@@ -115,7 +122,8 @@ class SiteOfProcesses:
         process = self.members[name] = self._process(name)
         locators = f"{self._address(_LOCATOR)}[{self.port}]"
         regions = self.regions if regions is None else regions
-        process.begin("join", name, locators, str(self.folder / name), regions, bind_address=host, **more)
+        given = {"bind_address": host, "ssl": self._ssl, **more}
+        process.begin("join", name, locators, str(self.folder / name), regions, **given)
         return process
 
     def start(self, name: str, regions: Sequence[Mapping[str, Any]] | None = None, **more: Any) -> MemberProcess:

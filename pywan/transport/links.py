@@ -34,6 +34,7 @@ log = logging.getLogger("pywan.tls")
 LOOK_S = 3.0  # So often at most the files are looked at.
 SAY_S = 86_400.0  # So often a line says that a certificate ends soon.
 FIRST_BYTES = 4  # So many bytes tell the protocols apart.
+STREAM = "TLS in memory"  # How bytes are encrypted: the only way that there is (docs/decisions/0096).
 LINGER_S = 1.0  # So long the other end has to take the reason why it is refused, before the connection is reset.
 _HANDSHAKE = b"\x16"  # The first byte of TLS.
 _REFUSED = "this port speaks TLS only; name its component in ssl-enabled-components"
@@ -167,8 +168,12 @@ class Links:
         return [said for said in (each.said(now_s) for each in self.contexts().endings) if said]
 
     def status(self) -> dict[str, Any]:
-        """Returns what is encrypted, and what is to be said of certificates, as plain values."""
-        return {"components": sorted(self._components), "certificates": self.endings()}
+        """Returns what is encrypted, how, and what is to be said of certificates, as plain values."""
+        return {
+            "components": sorted(self._components),
+            "stream": STREAM if self._components else "",
+            "certificates": self.endings(),
+        }
 
     def _state(self) -> tuple[object, ...]:
         found: list[object] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 import shutil
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable
@@ -15,6 +16,10 @@ import pywan
 from pywan.protocol.discovery import Timings
 from pywan.testing.doors import door_to
 from pywan.testing.waiting import eventually
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from made_certificates import new_options
 
 from . import load
 from .history import Applications, Written, check_journal
@@ -97,12 +102,15 @@ def check(wrong: list[str]) -> None:
 class World:
     """Its members on fresh stores, what the writers did, and what the receiving ones had on their disks."""
 
-    def __init__(self, chance: random.Random, nursery: Nursery, directory: Path, index: int) -> None:
+    def __init__(
+        self, chance: random.Random, nursery: Nursery, directory: Path, index: int, *, encrypts: bool = False
+    ) -> None:
         self.chance, self.nursery, self.directory = chance, nursery, directory
         self.name, choices = WORLDS[index % len(WORLDS)]
         self.counts: Counter[str] = Counter()
         sites = choices.get("sites", "ab")
-        self.locators = start_locators(sites)
+        self.ssl = new_options(directory) if encrypts else None
+        self.locators = start_locators(sites, self.ssl)
         sender = {**SENDER, **choices.get("sender", {})}
         sizes = choices.get("store_mb", (None,) * len(sites))
         self.members = [
@@ -112,6 +120,7 @@ class World:
                     "site": site,
                     "directory": str(directory / site),
                     "locators": str(locator.address),
+                    "ssl": self.ssl,
                     "store_mb": size,
                     "sender": sender,
                     "type": choices.get("type", "REPLICATE_PERSISTENT"),
@@ -259,9 +268,14 @@ class World:
         shutil.copytree(self.copy, folder)
         # It is in a site of its own: two members of one site cannot both have a persistent region.
         with (
-            door_to(self.locators[1], timings=QUICK) as door,
+            door_to(self.locators[1], timings=QUICK, ssl=self.ssl) as door,
             pywan.Locator(
-                "locator_clone", distributed_system_id=1, port=0, timings=QUICK, remote_locators=door
+                "locator_clone",
+                distributed_system_id=1,
+                port=0,
+                timings=QUICK,
+                remote_locators=door,
+                ssl=self.ssl,
             ) as locator,
         ):
             spec = {**self.first.spec, "site": "clone", "directory": str(folder), "locators": str(locator.address)}
@@ -377,7 +391,7 @@ class World:
             locator.stop()
 
 
-def start_locators(sites: str) -> list[pywan.Locator]:
+def start_locators(sites: str, ssl: dict[str, Any] | None) -> list[pywan.Locator]:
     """One for each site; each site is told of the one before."""
     found: list[pywan.Locator] = []
     for n, site in enumerate(sites):
@@ -388,6 +402,7 @@ def start_locators(sites: str) -> list[pywan.Locator]:
                 port=0,
                 timings=QUICK,
                 remote_locators=str(found[-1].address) if found else "",
+                ssl=ssl,
             ).start()
         )
     eventually(lambda: all(len(locator.known_sites()) == len(sites) for locator in found), what="discovery")
@@ -410,6 +425,7 @@ def run(
     *,
     first_world: int = 0,
     rounds_of_a_world: int = ROUNDS_OF_A_WORLD,
+    encrypts: bool = False,
     tell: Callable[[str], None] = lambda text: None,
 ) -> Counter[str]:
     """Runs `rounds` rounds in as many worlds as that takes. Gives what was counted. CampaignFailure says what was wrong
@@ -423,7 +439,7 @@ def run(
         while done < rounds:
             here = min(rounds_of_a_world, rounds - done)
             directory = Path(tempfile.mkdtemp(prefix="pywan-crash-"))
-            world = World(random.Random(f"{seed}/{index}"), nursery, directory, index)
+            world = World(random.Random(f"{seed}/{index}"), nursery, directory, index, encrypts=encrypts)
             try:
                 world.run(here, lambda text, index=index, world=world: tell(f"world {index} ({world.name}): {text}"))
             except (AssertionError, MemberFailed) as error:
@@ -431,6 +447,7 @@ def run(
                     f"seed {seed}, world {index} ({world.name}): {error}\n{dict(world.counts)}\n"
                     f"stores and logs are kept in {directory}\n"
                     f"repeat: python -m tests.crash --seed {seed} --world {index} --rounds {here}"
+                    + (" --tls" if encrypts else "")
                 ) from error
             finally:
                 world.close()

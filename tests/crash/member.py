@@ -40,7 +40,7 @@ class Journal(CacheListener):
 
 def open_cache(spec: dict[str, Any]) -> tuple[Cache, dict[str, Any]]:
     """The member's cache, and which disk store its sender and region use."""
-    cache = Cache(f"server_{spec['site']}", locators=spec["locators"], dir=spec["directory"])
+    cache = Cache(f"server_{spec['site']}", locators=spec["locators"], dir=spec["directory"], ssl=spec["ssl"])
     if not spec["store_mb"]:
         return cache, {}
     cache.create_disk_store("small", directories=((spec["directory"], spec["store_mb"]),))

@@ -45,6 +45,7 @@ def main() -> int:
     )
     parser.add_argument("--rolling", type=int, default=0, help="instead: so many rolling restarts, and what calls take")
     parser.add_argument("--first", action="store_true", help="rolling: the site gets the cores before others (root)")
+    parser.add_argument("--tls", action="store_true", help="all connections are encrypted")
     options = parser.parse_args()
     faults, layouts = tuple(options.faults.split(",")), tuple(options.layouts.split(","))
     for each in {*faults} - {*ALL} | {*layouts} - {*LAYOUTS}:
@@ -67,6 +68,7 @@ def main() -> int:
             faults=faults,
             layouts=layouts,
             keep=options.keep,
+            encrypts=options.tls,
             tell=tell,
         )
     except CampaignFailure as failure:

@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import private_network
+from made_certificates import LOCAL, new_options
 from private_network import PrivateNetwork
 from pywan.testing.site_processes import MemberProcess
 
@@ -51,6 +52,7 @@ class World:
 
     pause_s = PAUSE_S
     goes_first = False  # Whether the site gets the cores before others that use this machine (needs root).
+    encrypts = False  # Whether all connections are encrypted.
     network_share = 0.4  # Of the worlds that have a network whose links can be cut, where that can be made.
 
     def __init__(self, seed: int, folder: Path, *, faults: Sequence[str], layout: str) -> None:
@@ -69,6 +71,11 @@ class World:
             network = None
             if self._chance.random() < self.network_share and not private_network.why_not():
                 network = stack.enter_context(PrivateNetwork())
+            ssl = None
+            if self.encrypts:
+                files = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pywan-certificates-")))
+                addresses = [network.address(name) for name in ("locator", *MEMBERS)] if network else []
+                ssl = new_options(files, (*LOCAL, *addresses))
             site = stack.enter_context(
                 Site(
                     self._folder,
@@ -77,6 +84,7 @@ class World:
                     goes_first=self.goes_first,
                     member_timeout_ms=MEMBER_TIMEOUT_MS,
                     notes=str(self._notes),
+                    ssl=ssl,
                 )
             )
             for name in MEMBERS:
@@ -194,6 +202,7 @@ def run(
     faults: Sequence[str] = FAULTS,
     layouts: Sequence[str] = tuple(LAYOUTS),
     keep: bool = False,
+    encrypts: bool = False,
     tell: Callable[[str], None] = print,
 ) -> Counter[str]:
     """Runs worlds until there were so many rounds. The layouts take turns. CampaignFailure names the world that failed.
@@ -205,6 +214,7 @@ def run(
         faults: The faults among which each round chooses.
         layouts: The layouts.
         keep: Whether the folder of a world that failed stays.
+        encrypts: Whether all connections are encrypted.
         tell: Gets a line for each world.
     """
     counts: Counter[str] = Counter()
@@ -213,12 +223,14 @@ def run(
         folder = Path(tempfile.mkdtemp(prefix="pywan-site-"))
         layout = layouts[world % len(layouts)]
         this = World(seed * 1_000_003 + world, folder, faults=faults, layout=layout)
+        this.encrypts = encrypts
         try:
             this.run(min(ROUNDS_OF_A_WORLD, rounds - counts["rounds"]))
         except AssertionError as failure:
             again = (
                 f"python -m tests.site_crash --seed {seed} --world {world} --rounds {ROUNDS_OF_A_WORLD}"
                 f" --faults {','.join(dict.fromkeys(faults))} --layouts {','.join(layouts)}"
+                + (" --tls" if encrypts else "")
                 + (f"\nits files are in {folder}" if keep else "")
             )
             raise CampaignFailure(

@@ -19,6 +19,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=20, help="how many members are killed (default 20)")
     parser.add_argument("--seed", type=int, help="of the random choices (default: a new one, which is told)")
     parser.add_argument("--world", type=int, default=0, help="begin with this world of the seed, as a failure names it")
+    parser.add_argument("--tls", action="store_true", help="all connections are encrypted")
     options = parser.parse_args()
     seed = options.seed if options.seed is not None else secrets.randbits(31)
     print(f"seed {seed}, {options.rounds} rounds", flush=True)
@@ -28,7 +29,7 @@ def main() -> int:
         print(f"{time.monotonic() - began:7.1f} s  {text}", flush=True)
 
     try:
-        counts = run(seed, options.rounds, first_world=options.world, tell=tell)
+        counts = run(seed, options.rounds, first_world=options.world, encrypts=options.tls, tell=tell)
     except CampaignFailure as failure:
         print(failure, file=sys.stderr)
         return 1

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from made_certificates import new_options
 from pywan.testing.waiting import eventually
 from wan_site import WanMember, WanSite
 
@@ -41,9 +42,10 @@ class Counts:
 class World:
     """Three sites with their members."""
 
-    def __init__(self, seed: int, number: int, folder: Path, counts: Counts) -> None:
+    def __init__(self, seed: int, number: int, folder: Path, counts: Counts, *, encrypts: bool = False) -> None:
         self.chance = random.Random(seed * 1_000_003 + number)
         self.folder, self.counts = folder, counts
+        self.ssl = new_options(folder) if encrypts else None
         self.parallel, self.conflates = self.chance.random() < 0.5, self.chance.random() < 0.5
         self.replicated = not self.parallel and self.chance.random() < 0.5
         self.sizes = {"ny": self.chance.choice((2, 3)), "ln": self.chance.choice((2, 3)), "tk": 1}
@@ -90,6 +92,7 @@ class World:
                 remotes=list(self.sites.values()),
                 regions=[self.region_of(name)],
                 member_timeout_ms=3000,
+                ssl=self.ssl,
             )
         for name, size in self.sizes.items():
             for n in range(size):
@@ -173,18 +176,19 @@ class World:
             site.__exit__()
 
 
-def run(seed: int, rounds: int, *, first_world: int = 0, tell: Callable[[str], None]) -> Counts:
+def run(seed: int, rounds: int, *, first_world: int = 0, encrypts: bool = False, tell: Callable[[str], None]) -> Counts:
     counts, number = Counts(), first_world
     while counts.what["kills"] < rounds:
         with tempfile.TemporaryDirectory(prefix="pywan-wan-") as folder:
-            world = World(seed, number, Path(folder), counts)
+            world = World(seed, number, Path(folder), counts, encrypts=encrypts)
             try:
                 world.start()
                 for _ in range(min(ROUNDS_OF_A_WORLD, rounds - counts.what["kills"])):
                     world.play(counts.what["kills"])
                 world.end()
             except AssertionError as failure:
-                raise CampaignFailure(f"seed {seed}, world {number} ({world}): {failure}") from failure
+                encrypted = ", encrypted" if encrypts else ""
+                raise CampaignFailure(f"seed {seed}, world {number} ({world}{encrypted}): {failure}") from failure
             finally:
                 world.close()
         counts.what["worlds"] += 1

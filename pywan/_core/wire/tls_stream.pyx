@@ -22,7 +22,7 @@ cdef enum:
     RECORD_BYTES = 16384        # The most plain bytes of a record.
     RECORD_ROOM = 17408         # The most encrypted bytes of one, and of a small record of TLS itself before it.
     # Bytes that are encrypted or decrypted at once: four records. They lie on the stack, so a connection at rest has no
-    # buffer. More made nothing faster: the system's calls are a twentieth of the work by then.
+    # buffer. To encrypt a byte costs a fifth less than by single records; with sixteen it would be a quarter.
     CHUNK_BYTES = 4 * RECORD_ROOM
 
 
@@ -233,9 +233,11 @@ cdef class TlsStream(ByteStream):
         cdef size_t length = 0 if out == NULL else out.used - out.start
         try:
             self.drain(leaving)
-            while plain[0] < length and CHUNK_BYTES - leaving.used >= RECORD_ROOM:
-                plain[0] += <size_t>self.encrypt(PyMemoryView_FromMemory(
-                    <char *>out.bytes + out.start + plain[0], min(<size_t>RECORD_BYTES, length - plain[0]), PyBUF_READ))
+            # One call makes several records, and ssl lets go of the GIL once for all of them.
+            length = min(length, (CHUNK_BYTES - leaving.used) // RECORD_ROOM * RECORD_BYTES)
+            if length:
+                plain[0] = <size_t>self.encrypt(PyMemoryView_FromMemory(
+                    <char *>out.bytes + out.start, length, PyBUF_READ))
                 self.drain(leaving)
             self.has_answers = self.outgoing.pending > 0
             return STREAM_OK
