@@ -176,6 +176,7 @@ BEGUN_AGAIN = {
     "member/sharing.py": ["`older SENDER`"],
     "region/listening.py": ["`pywan-listeners-REGION`"],
     "gateway/elsewhere.py": ["`sender-ID-elsewhere`"],
+    "security/guard.py": ["`member NAME-guard`"],
     "site/agent.py": ["`NAME-agent`", "`NAME-agent-asks`"],
     "site/coordinator_driver.py": ["`locator NAME-coordinator`"],
     "site/locator.py": ["`locator NAME-gossip`"],
