@@ -14,6 +14,9 @@ from pywan.errors import ConfigurationError
 
 FROM_ENVIRONMENT = "from environment"  # No option has that key.
 
+GROUPS = ("group", "groups")  # Geode's options that choose members by their groups.
+NO_GROUPS = "members have no groups in this version"
+
 
 class GrammarError(ConfigurationError):
     """A line is no command, or its options do not fit the command. `topic`: what a person can ask `help` about."""
@@ -158,6 +161,10 @@ def parse(
         name, has_value, value = word[2:].partition("=")
         option = command.option(name)
         if option is None:
+            if name in GROUPS:
+                has_members = command.option("member") is not None
+                remedy = "; name members with --member" if has_members else "; leave it out"
+                raise GrammarError(f"{command.name}: no option --{name}: {NO_GROUPS}{remedy}", command.name)
             known = [o.name for o in command.options if not o.hidden]
             near = difflib.get_close_matches(name, known, 1)
             hint = f"; did you mean --{near[0]}?" if near else ""
