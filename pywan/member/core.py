@@ -185,7 +185,7 @@ class MemberCore:
         self.configuration_problems += apply(
             thing for thing, is_last in zip(things, is_receiver, strict=True) if is_last
         )
-        self.housekeeper = Housekeeper(state, self.regions, self.senders, self.tombstones)
+        self.housekeeper = Housekeeper(state, self.regions, self.senders, self.tombstones, self.stages)
         self.housekeeper.start(self.give_up)
         self._is_ready = True
 
