@@ -196,9 +196,7 @@ class DataConnection:
         return ConnectivityError(f"member at {self.place}: {error}")
 
 
-def _opened(
-    member: dict[str, Any], hello: ClientHello, links: Links, timeout: float, deadline: float
-) -> socket.socket:
+def _opened(member: dict[str, Any], hello: ClientHello, links: Links, timeout: float, deadline: float) -> socket.socket:
     """Returns a connection to a member that has taken `hello`."""
     what = f"member {member['name']}"
     left_s = max(0.1, min(10.0, deadline - time.monotonic()))

@@ -163,7 +163,9 @@ def test_the_property_groups_is_refused_with_the_remedy(tmp_path, way):
     (tmp_path / "gemfire.properties").write_text("groups=east\n" if way == "file" else "groups=\n")
     option = ["-Dgemfire.groups=east"]
     with pytest.raises(ConfigurationError, match=r"groups=east is refused: members have no groups .*--member"):
-        properties.gather(option if way == "command line" else (), None, [tmp_path], option if way == "variable" else ())
+        properties.gather(
+            option if way == "command line" else (), None, [tmp_path], option if way == "variable" else ()
+        )
 
 
 @pytest.mark.parametrize(

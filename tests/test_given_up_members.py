@@ -41,7 +41,7 @@ def test_members_that_are_killed_leave_no_open_files_behind():
         parts = cache.create_region("parts", redundant_copies=1)
         gc.collect()
         gc.disable()
-        counts = []
+        most = 0
         try:
             for n in range(MEMBERS):
                 command = [sys.executable, "-c", PROGRAM, f"goes{n}", str(locator.address)]
@@ -51,9 +51,11 @@ def test_members_that_are_killed_leave_no_open_files_behind():
                     process.kill()
                 trades["after it"] = n  # It waits until the member is given up.
                 if n < 2:  # What is made once is made.
-                    counts = [open_files()]
+                    most = max(most, open_files())
                     continue
                 # Threads that end close their files.
-                eventually(lambda: open_files() <= counts[0], what=f"that {n + 1} killed members left no file open")
+                eventually(
+                    lambda most=most: open_files() <= most, what=f"that {n + 1} killed members left no file open"
+                )
         finally:
             gc.enable()

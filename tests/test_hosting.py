@@ -64,7 +64,7 @@ def test_a_region_that_is_destroyed_is_free_for_other_attributes(site, member):
         (
             {"type": "PARTITION_PERSISTENT"},
             {"type": "PARTITION"},
-            r"several members can have it here and only one member can have it \(it is persistent\) at the other members",
+            r"several members can have it here and only one member can have it \(it is persistent\) at the other",
         ),
         ({"async_event_queue_ids": ["q"]}, {"async_event_queue_ids": ["q"]}, "and it has asynchronous event queues"),
         ({"gateway_sender_ids": ["ln"]}, {}, "gateway-sender-id is none here and ln at the other members"),

@@ -225,10 +225,14 @@ def test_a_stranger_gets_one_sentence(site):
     said = set()
     for place in site:
         for op in ("ping", "status", "get", "no such operation", "member-join", "owns-opening"):
-            with pytest.raises(AuthenticationError, match=r"^refused: authentication is needed, .*; give security-username"):
+            with pytest.raises(
+                AuthenticationError, match=r"^refused: authentication is needed, .*; give security-username"
+            ):
                 ask(place, op)
         for user, password in (("admin", "wrong"), ("nobody", "wrong"), ("x" * 300, "y"), ("admin", "z" * 2000)):
-            with pytest.raises(AuthenticationError, match=r"does not take .*: refused: .* check security-username") as told:
+            with pytest.raises(
+                AuthenticationError, match=r"does not take .*: refused: .* check security-username"
+            ) as told:
                 ask(place, "ping", user, password)
             said.add(str(told.value).partition("': ")[2])
     assert len(said) == 1, "an unknown user can be told from a wrong password"
@@ -274,7 +278,9 @@ def test_a_member_that_is_nobody_does_not_join(site, people):
     locator, _ = site
     with pytest.raises(AuthenticationError, match=r"member two: locator .*: refused: authentication is needed"):
         pywan.Cache("two", locators=str(locator.address), join_timeout=3)
-    with pytest.raises(NotAuthorizedError, match="reader lacks the permission CLUSTER:MANAGE, which .* needs; give that user a role"):
+    with pytest.raises(
+        NotAuthorizedError, match=r"reader lacks the permission CLUSTER:MANAGE, which .* needs; give that user a role"
+    ):
         pywan.Cache("two", locators=str(locator.address), join_timeout=3, security=people.options("reader"))
     assert [each["name"] for each in locator.members()] == ["one"]
 

@@ -344,7 +344,11 @@ def test_columns_can_be_made_by_a_function_that_returns_a_row(database):
 @pytest.mark.parametrize(
     ("row", "create", "words"),
     [
-        (("a", "pen", 3), TEXT, r"returned 3 values .*order of `create` \(key, value\), with or without those of the key"),
+        (
+            ("a", "pen", 3),
+            TEXT,
+            r"returned 3 values .*order of `create` \(key, value\), with or without those of the key",
+        ),
         (("pen",), True, r"returned 1 values .*map from columns to values; a sequence .* only if `create` names"),
         ("pen", TEXT, r"returned 'pen' \(str\) .*map from columns to values"),
         (None, TEXT, r"returned None \(NoneType\)"),

@@ -130,7 +130,7 @@ def test_a_connection_that_breaks_is_an_error_and_the_next_attempt_completes(two
 
 
 def test_a_client_finds_the_member_that_has_the_region(caplog):
-    """By the locator's answer, and by asking if the locator cannot know: a region of the type LOCAL is told to nobody."""
+    """By the locator's answer, and by asking if the locator cannot know: a LOCAL region is told to nobody."""
     with (
         pywan.Locator("locator", distributed_system_id=1, port=0) as locator,
         pywan.Cache("has", locators=str(locator.address)) as has,
@@ -162,7 +162,7 @@ def test_a_shared_region_refuses_rows_before_one_is_sent():
         for member in (a, b):
             member.create_region("shared")
         eventually(lambda: a.region("shared").put("k", 1) is None)
-        with pytest.raises(IllegalStateError, match="is on several members.*nothing was sent"):
+        with pytest.raises(IllegalStateError, match=r"is on several members.*nothing was sent"):
             DataConnection.open(str(locator.address), region="shared", run_id=RUN, task=1, timeout=LIMIT_S)
 
 
@@ -189,7 +189,7 @@ def test_rows_of_which_none_is_applied_are_not_kept(two_sites, network, tmp_path
 
     ny.region()
     region_in_a_small_store(ny, tmp_path, slow=False)
-    with pytest.raises(EventTooLargeError, match="none of the task's 1 rows is applied"):
+    with pytest.raises(EventTooLargeError, match=r"none of the task's 1 rows is applied"):
         send(ny, 3, [("too large", bytes(20 << 20))])
     eventually(lambda: used() == 0, what="that rows of which the first is refused are given back")
     assert send(ny, 3, [("a", 1)])["applied"] == 1
@@ -201,12 +201,13 @@ def test_rows_of_a_region_that_becomes_shared_are_not_kept():
         pywan.Cache("a", locators=str(locator.address)) as a,
     ):
         a.create_region("data")
-        with DataConnection.open(
-            str(locator.address), region="data", run_id=RUN, task=1, timeout=LIMIT_S
-        ) as connection, pywan.Cache("b", locators=str(locator.address)) as b:
+        with (
+            DataConnection.open(str(locator.address), region="data", run_id=RUN, task=1, timeout=LIMIT_S) as connection,
+            pywan.Cache("b", locators=str(locator.address)) as b,
+        ):
             connection.put_pairs((n, b"v" * 1000) for n in range(3000))
             b.create_region("data")
-            with pytest.raises(IllegalStateError, match="is on several members.*none is kept"):
+            with pytest.raises(IllegalStateError, match=r"is on several members.*none is kept"):
                 connection.commit()
         eventually(lambda: a._core.stages._budget.used == 0)
 
@@ -216,14 +217,14 @@ def test_rows_that_nobody_comes_for_are_dropped_in_the_end(two_sites, tmp_path):
     ny, _ = two_sites
     region_in_a_small_store(ny, tmp_path, slow=False)
     rows = [("a", 1), ("too large", bytes(20 << 20))]
-    with pytest.raises(EventTooLargeError, match="1 of the task's 2 rows are applied. The rest is kept"):
+    with pytest.raises(EventTooLargeError, match=r"1 of the task's 2 rows are applied. The rest is kept"):
         send(ny, 1, rows)
     stages = ny.cache._core.stages
     stages.drop_expired(time.monotonic())
     assert stages._budget.used > 20 << 20
     stages.drop_expired(time.monotonic() + staging.KEPT_S)
     eventually(lambda: stages._budget.used == 0)
-    with pytest.raises(IllegalStateError, match="task 1 was applied in part, .* run the job anew"):
+    with pytest.raises(IllegalStateError, match=r"task 1 was applied in part, .* run the job anew"):
         send(ny, 1, rows)
     assert send(ny, 2, [("a", 2)])["applied"] == 1
 

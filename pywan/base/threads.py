@@ -117,7 +117,8 @@ class EssentialThread(Thread):
         name: str,
         gives_up: Callable[[str], object] | None = None,
     ) -> None:
-        # The thread forgets its target and the arguments when it ends: an owner that keeps the thread is not kept by it.
+        # The thread forgets its target and the arguments when it ends. An owner that keeps its ended thread is not kept
+        # by it, and goes with what it has open.
         super().__init__(_run_again_and_again, run, args, name, gives_up, name=name)
 
 

@@ -205,8 +205,8 @@ class Guard:
                 printable(str(permission)),
             )
             raise NotAuthorizedError(
-                f"refused: {printable(str(principal))} lacks the permission {permission}, which {printable(what)} needs;"
-                " give that user a role with it, or be another user"
+                f"refused: {printable(str(principal))} lacks the permission {permission}, which {printable(what)}"
+                " needs; give that user a role with it, or be another user"
             )
 
     def _may(self, principal: Hashable, permission: Permission) -> bool:
