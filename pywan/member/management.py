@@ -25,6 +25,7 @@ from pywan.config.attributes import (
     SenderAttributes,
     SenderChanges,
     check_callbacks_allowed,
+    near_queue,
     queue_words,
     rows_of,
 )
@@ -304,7 +305,7 @@ class ManagementService(QueueCommands):
         """Returns a note about senders and queues that a region names and that the member does not have."""
         named, has = self._region(region).attributes.queue_ids, {core.id for core in self._member.senders.cores()}
         missing = [id for id in named if id not in has]
-        near = [f"{queue_words(id)}{self._member.regions.near_queue(id)}" for id in missing]
+        near = [f"{queue_words(id)}{near_queue(id, has)}" for id in missing]
         return (
             f"; note: it has no {', no '.join(near)}; nothing is queued for what is not there until it is created"
             if missing

@@ -8,14 +8,13 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 from pywan.base.draws import drawn_number
-from pywan.base.names import near_name
 from pywan.config.attributes import (
     CALLBACK_METHODS,
-    RESERVED_SENDER_PREFIX,
     QueueAttributes,
     RegionAttributes,
     RegionChanges,
     SenderAttributes,
+    near_queue,
     queue_words,
 )
 from pywan.config.classes import make_instance
@@ -365,18 +364,11 @@ class Regions:
             without.pop(own, None)  # What this member has is known here first.
         return [
             f"region {region.name}: member {member} has no {queue_words(id)}"
-            f"{self.near_queue(id) if member == own else ''}"
+            f"{near_queue(id, self._senders) if member == own else ''}"
             f"{f' and leads {count:,} of its buckets' if count else ''}: events"
             f" {'of these' if count else 'that happen there'} are queued nowhere for it until it is created there"
             for member, count in without.items()
         ]
-
-    def near_queue(self, id: str) -> str:
-        """Returns the id of the same kind that may have been meant, in words."""
-        is_queue = id.startswith(RESERVED_SENDER_PREFIX)
-        same = [each for each in self._senders if each.startswith(RESERVED_SENDER_PREFIX) == is_queue]
-        known = [each.removeprefix(RESERVED_SENDER_PREFIX) for each in same]
-        return near_name(id.removeprefix(RESERVED_SENDER_PREFIX), known, " (", ")")
 
     def _note_missing_senders(self, region: MemberRegion) -> None:
         missing = [id for id in region.attributes.queue_ids if id not in self._senders]
@@ -389,7 +381,7 @@ class Regions:
                 region.name,
                 queue_words(id),
                 self._state.name,
-                self.near_queue(id),
+                near_queue(id, self._senders),
             )
 
     def _make_persistent(self, region: MemberRegion, attributes: RegionAttributes) -> None:
