@@ -9,16 +9,17 @@ import random
 import socket
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pywan import _core
 from pywan.base.addresses import parse_locators
 from pywan.config.security_attributes import security_of
-from pywan.errors import ConnectivityError, DiskError, NoLocatorError, PywanError
+from pywan.errors import ConnectivityError, DiskError, NoLocatorError, PywanError, RegionNotFoundError
 from pywan.forks import of_one_process
 from pywan.protocol import gateway
 from pywan.protocol.gateway import ClientHello, Committed, Welcome, encode
-from pywan.protocol.members import check_servers
+from pywan.protocol.members import check_having, check_servers
 from pywan.security.configured import identity_of
 from pywan.transport import data
 from pywan.transport.control import call_once
@@ -56,7 +57,10 @@ class DataConnection:
         ssl: Mapping[str, Any] | None = None,
         security: Mapping[str, Any] | None = None,
     ) -> DataConnection:
-        """Asks the locators for the site's members, and connects to one of them.
+        """Asks the locators for the site's members, and connects to one that has the region.
+
+        Members that the locator knows to have it come first. A member that has no such region, or cannot be reached,
+        is passed over: nothing was sent to it.
 
         Args:
             locators: The site's locators, as `host[port],host[port]`.
@@ -74,7 +78,8 @@ class DataConnection:
         Raises:
             NoLocatorError: No locator answers, or none knows a member.
             ConnectivityError: No member can be reached.
-            RegionNotFoundError: The member has no such region.
+            RegionNotFoundError: No member of the site has such a region.
+            IllegalStateError: Several members have the region: it takes no rows of clients in this version.
             ConfigurationError: An option or a file of `ssl`, or an option of `security`, cannot be used.
             AuthenticationError: The locator or the member does not know who this is, or must not be told.
             NotAuthorizedError: It knows, and does not let them write into the region.
@@ -83,33 +88,26 @@ class DataConnection:
         deadline = time.monotonic() + timeout
         region = region.strip("/")
         links = Links(ssl, identity=identity_of(security_of(security)))
-        members = _members(locators, deadline, links)
-        random.shuffle(members)
-        trouble = "no member is registered there"
+        members = _members(locators, region, deadline, links)
+        without: list[str] = []
+        trouble = ""
         for member in members:
-            place = f"{member['host']}:{member['port']}"
             try:
-                sock = links.server.connect(
-                    (member["host"], member["port"]),
-                    max(0.1, min(10.0, deadline - time.monotonic())),
-                    what=f"member {member['name']}",
-                )
-            except PywanError as error:
+                sock = _opened(member, ClientHello(region, run_id, task), links, timeout, deadline)
+            except RegionNotFoundError:
+                without.append(member["name"])
+            except ConnectivityError as error:
                 trouble = str(error)
-                continue
-            try:
-                sock.settimeout(timeout)
-                data.set_socket_options(sock, 0, socket.SO_SNDBUF)
-                data.keep_alive(sock)
-                shown = links.server.shown_over(sock, f"member {member['name']}")
-                hello = ClientHello(region, run_id, task, *((shown.user, shown.password) if shown is not None else ()))
-                sock.sendall(encode(hello, _core.FRAME_HELLO))
-                data.receive_message(sock, Welcome)
-            except BaseException:
-                sock.close()
-                raise
-            return cls(sock, place, region, timeout)
-        raise ConnectivityError(f"no member of the site behind {locators} can be reached: {trouble}; nothing was sent")
+            else:
+                return cls(sock, f"{member['host']}:{member['port']}", region, timeout)
+        no_region = f"region {region!r} is not on member {', '.join(sorted(without))}"
+        if without and not trouble:
+            raise RegionNotFoundError(f"{no_region}, and there are no others; create it first; nothing was sent")
+        also = f"; {no_region}" if without else ""
+        raise ConnectivityError(
+            f"no member of the site behind {locators} can be reached: {trouble or 'none is registered there'}{also};"
+            " nothing was sent"
+        )
 
     def put_columns(self, keys: Any, values: Any, operations: Any = None) -> None:
         """Sends one row for each key, from columns. See `Region.put_columns`.
@@ -198,19 +196,41 @@ class DataConnection:
         return ConnectivityError(f"member at {self.place}: {error}")
 
 
-def _members(locators: str, deadline: float, links: Links) -> list[dict[str, Any]]:
-    """Returns the members that the first locator which knows some tells. NoLocatorError if no locator does."""
+def _opened(member: dict[str, Any], hello: ClientHello, links: Links, timeout: float, deadline: float) -> socket.socket:
+    """Returns a connection to a member that has taken `hello`."""
+    what = f"member {member['name']}"
+    left_s = max(0.1, min(10.0, deadline - time.monotonic()))
+    sock = links.server.connect((member["host"], member["port"]), left_s, what=what)
+    try:
+        sock.settimeout(timeout)
+        data.set_socket_options(sock, 0, socket.SO_SNDBUF)
+        data.keep_alive(sock)
+        shown = links.server.shown_over(sock, what)
+        if shown is not None:
+            hello = replace(hello, user=shown.user, password=shown.password)
+        sock.sendall(encode(hello, _core.FRAME_HELLO))
+        data.receive_message(sock, Welcome)
+        return sock
+    except BaseException:
+        sock.close()
+        raise
+
+
+def _members(locators: str, region: str, deadline: float, links: Links) -> list[dict[str, Any]]:
+    """Returns the members that the first locator which knows some tells, in random order, those first that it knows to
+    have the region. NoLocatorError if no locator knows a member."""
     trouble = []
     for address in parse_locators(locators):
         try:
             left_s = max(0.1, min(10.0, deadline - time.monotonic()))
-            reply = call_once(address, "servers", timeout=left_s, way=links.locator)
-            servers = check_servers(reply)
+            reply = call_once(address, "servers", timeout=left_s, way=links.locator, region=region)
+            servers, having = check_servers(reply), check_having(reply)
         except PywanError as error:
             trouble.append(str(error))
             continue
         if servers:
-            return servers
+            random.shuffle(servers)
+            return sorted(servers, key=lambda member: member["name"] not in having)
         trouble.append(f"{address}: no member is registered")
     raise NoLocatorError(
         f"no member can be asked for at {locators}: {'; '.join(trouble) or 'no locator is given'}; nothing was sent"

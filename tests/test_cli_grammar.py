@@ -158,6 +158,33 @@ def test_properties_come_from_the_strongest_source(tmp_path):
     assert given.get("distributed-system-id") == "1" and given.of_command_line == {"distributed-system-id"}
 
 
+@pytest.mark.parametrize("way", ["command line", "variable", "file"])
+def test_the_property_groups_is_refused_with_the_remedy(tmp_path, way):
+    (tmp_path / "gemfire.properties").write_text("groups=east\n" if way == "file" else "groups=\n")
+    option = ["-Dgemfire.groups=east"]
+    with pytest.raises(ConfigurationError, match=r"groups=east is refused: members have no groups .*--member"):
+        properties.gather(
+            option if way == "command line" else (), None, [tmp_path], option if way == "variable" else ()
+        )
+
+
+@pytest.mark.parametrize(
+    "command, remedy",
+    [
+        ("start server --name=s", "leave it out"),
+        ("start locator --name=l", "leave it out"),
+        ("create region --name=r", "name members with --member"),
+        ("create gateway-sender --id=a --remote-distributed-system-id=2", "name members with --member"),
+        ("create gateway-receiver", "name members with --member"),
+        ("alter region --name=r", "name members with --member"),
+    ],
+)
+def test_an_option_that_chooses_groups_is_refused_with_the_remedy(command, remedy):
+    for option in ("--group=east", "--groups=east"):
+        with pytest.raises(GrammarError, match=f"members have no groups in this version; {remedy}"):
+            parse(tokenize(f"{command} {option}"), COMMANDS)
+
+
 def test_an_option_that_is_not_given_comes_from_its_environment_variable():
     environment = {
         "PYWAN_NAME": "a",

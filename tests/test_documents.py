@@ -12,9 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from pywan import _core
 from pywan.cli import grammar
 from pywan.cli.commands import COMMANDS
 from pywan.config import attributes, cache_xml
+from pywan.stats import ledger
 from pywan.testing import TwoSites, eventually, two_sites
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -144,6 +146,22 @@ def test_a_number_in_a_sentence_is_that_of_the_code(page, words, name):
     assert values, f"the code has no {name}"
     ways = sorted(set().union(*(written(name, value) for value in values)))
     assert any(words.format(way) in text for way in ways), f"{page} does not say {words.format(ways[0])!r} ({name})"
+
+
+def test_the_ledger_of_the_page_is_that_of_the_code():
+    """Its table has the entries of the ledger, and its two sums are those that the code balances."""
+    text = (ROOT / "docs" / "operations.md").read_text().partition("\n## The ledger\n")[2].partition("\n## ")[0]
+    counters = {field for _, field, *_ in _core.queue_counter_rows()}
+    fields = sorted(counters | {"conflated", "forgotten", "removed_by_primary", "events"})
+    entry = ledger({field: 3 ** (n % 23) + n for n, field in enumerate(fields)})
+    rows = re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)
+    assert sorted(rows) == sorted(entry.keys() - {"balanced"})
+
+    values = {name: sum(value.values()) if isinstance(value, dict) else value for name, value in entry.items()}
+    sums = re.findall(r"^ {4}(\w+) += (\w+(?:\s+\+ \w+)*)$", text, re.MULTILINE)
+    assert [whole for whole, _ in sums] == ["received", "queued"]
+    rests = [values[whole] - sum(values[part] for part in re.findall(r"\w+", parts)) for whole, parts in sums]
+    assert sum(map(abs, rests)) == entry["unexplained"] > 0
 
 
 def test_defaults_of_calls_are_those_of_the_code():

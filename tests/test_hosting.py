@@ -61,8 +61,13 @@ def test_a_region_that_is_destroyed_is_free_for_other_attributes(site, member):
     [
         ({"type": "PARTITION"}, {"type": "REPLICATE"}, "type is REPLICATE here and PARTITION at the other members"),
         ({"type": "PARTITION_PERSISTENT"}, {"type": "PARTITION_PERSISTENT"}, "member a has it already, and it is pers"),
+        (
+            {"type": "PARTITION_PERSISTENT"},
+            {"type": "PARTITION"},
+            r"several members can have it here and only one member can have it \(it is persistent\) at the other",
+        ),
         ({"async_event_queue_ids": ["q"]}, {"async_event_queue_ids": ["q"]}, "and it has asynchronous event queues"),
-        ({"gateway_sender_ids": ["ln"]}, {}, "senders is '' here and 'ln' at the other members"),
+        ({"gateway_sender_ids": ["ln"]}, {}, "gateway-sender-id is none here and ln at the other members"),
     ],
 )
 def test_a_region_that_cannot_be_shared_is_refused_at_a_second_member(site, member, tmp_path, first, second, words):

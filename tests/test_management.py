@@ -138,6 +138,9 @@ class PlainRegions(dict):
     def faces(self):
         return self
 
+    def lacks(self, region):
+        return []
+
 
 class PlainSenders(dict):
     """By id."""

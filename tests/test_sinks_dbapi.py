@@ -331,6 +331,46 @@ def test_columns_can_be_made_by_a_function(database):
     assert rows(database, "key, item, count") == [("a", "ink", 3), ("b", "ink", None)]
 
 
+def test_columns_can_be_made_by_a_function_that_returns_a_row(database):
+    made = {"key": "TEXT", "item": "TEXT", "count": "INTEGER"}
+    sink = sink_to(database, columns=lambda event: tuple(event.value), create=made)
+    sink.process_events(Batch(put("a", ["pen", 3]), put("b", ["ink", 1]), put("a", ["pen", 4])))
+    assert rows(database, "key, item, count") == [("a", "pen", 4), ("b", "ink", 1)]
+    whole = sink_to(database, columns=lambda event: [event.key, *event.value], create=made, mark_table="other_marks")
+    whole.process_events(Batch(put("c", ["cap", 2])))
+    assert rows(database, "key, item, count")[-1] == ("c", "cap", 2)
+
+
+@pytest.mark.parametrize(
+    ("row", "create", "words"),
+    [
+        (
+            ("a", "pen", 3),
+            TEXT,
+            r"returned 3 values .*order of `create` \(key, value\), with or without those of the key",
+        ),
+        (("pen",), True, r"returned 1 values .*map from columns to values; a sequence .* only if `create` names"),
+        ("pen", TEXT, r"returned 'pen' \(str\) .*map from columns to values"),
+        (None, TEXT, r"returned None \(NoneType\)"),
+        ({1: "pen"}, TEXT, r"returned a map with 1 in place of a column's name"),
+    ],
+)
+def test_a_row_that_cannot_be_one_says_what_can(lite, row, create, words):
+    sink_to(lite).process_events(Batch(put("first", "")))  # Makes the table.
+    sink = sink_to(lite, columns=lambda event: row, create=create)
+    with pytest.raises(TypeError, match=f"`columns` {words}"):
+        sink.process_events(Batch(put("a", "1"), first=2))
+
+
+def test_the_lag_says_what_a_function_of_columns_may_return(cache, lite):
+    queue, orders = feed(cache, sink_to(lite, columns=lambda event: "pen"))
+    orders["a"] = "1"
+    eventually(
+        lambda: "`columns` returned 'pen' (str) for the event of 'a'" in queue.lag()["cause"],
+        what="that the lag says what is wrong",
+    )
+
+
 def test_a_key_can_have_several_columns(database):
     sink = sink_to(database, key=("year", "number"), create={"year": "INTEGER", "number": "INTEGER", "value": "TEXT"})
     sink.process_events(Batch(put((2026, 1), "a"), put((2026, 2), "b"), put((2026, 1), "c"), destroy((2026, 2))))

@@ -117,7 +117,7 @@ def test_a_region_with_another_attribute_is_refused_with_the_names_that_users_ty
 
 def test_a_region_that_is_colocated_with_another_one_there_is_refused(site):
     site.start("one", [DATA, {**DATA, "name": "orders"}])
-    with pytest.raises(ProcessFailed, match="colocated-with is 'data' here and '' at the other members"):
+    with pytest.raises(ProcessFailed, match="colocated-with is data here and none at the other members"):
         site.start("two", [DATA, {**DATA, "name": "orders", "colocated_with": "data"}])
 
 

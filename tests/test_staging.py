@@ -13,7 +13,16 @@ import pytest
 import pywan
 from pywan import CacheListener, GatewayEventFilter, _core
 from pywan.client import DataConnection
-from pywan.errors import BatchError, ConnectivityError, EventTooLargeError, NoLocatorError, ProtocolError, PywanError
+from pywan.errors import (
+    BatchError,
+    ConnectivityError,
+    EventTooLargeError,
+    IllegalStateError,
+    NoLocatorError,
+    ProtocolError,
+    PywanError,
+    RegionNotFoundError,
+)
 from pywan.member import staging
 from pywan.testing.fault_proxy import TO_CLIENT, TO_TARGET, FaultProxy
 from pywan.testing.waiting import LIMIT_S, SOON_S, eventually
@@ -118,6 +127,106 @@ def test_a_connection_that_breaks_is_an_error_and_the_next_attempt_completes(two
     network.settle()
     assert len(ny.data) == len(ln.data) == 1000
     assert ny.sender(ln).ledger()["queued"] == 1000
+
+
+def test_a_client_finds_the_member_that_has_the_region(caplog):
+    """By the locator's answer, and by asking if the locator cannot know: a LOCAL region is told to nobody."""
+    with (
+        pywan.Locator("locator", distributed_system_id=1, port=0) as locator,
+        pywan.Cache("has", locators=str(locator.address)) as has,
+        pywan.Cache("lacks", locators=str(locator.address)),
+    ):
+        has.create_region("told", type="PARTITION")
+        has.create_region("own", type="LOCAL")
+        for region in ("told", "own"):
+            for number in range(10):
+                run = f"{region:16}".encode()
+                with DataConnection.open(
+                    str(locator.address), region=region, run_id=run, task=number, timeout=LIMIT_S
+                ) as connection:
+                    connection.put_pairs([(number, number)])
+                    assert connection.commit()["applied"] == 1
+            assert len(has.region(region)) == 10
+            asked = [each for each in caplog.records if "refused: region" in each.getMessage()]
+            assert (region == "own") or not asked, "the locator knows who has the region that is told"
+        with pytest.raises(RegionNotFoundError, match="'absent' is not on member has, lacks, and there are no others"):
+            DataConnection.open(str(locator.address), region="absent", run_id=RUN, task=1, timeout=LIMIT_S)
+
+
+def test_a_shared_region_refuses_rows_before_one_is_sent():
+    with (
+        pywan.Locator("locator", distributed_system_id=1, port=0) as locator,
+        pywan.Cache("a", locators=str(locator.address)) as a,
+        pywan.Cache("b", locators=str(locator.address)) as b,
+    ):
+        for member in (a, b):
+            member.create_region("shared")
+        eventually(lambda: a.region("shared").put("k", 1) is None)
+        with pytest.raises(IllegalStateError, match=r"is on several members.*nothing was sent"):
+            DataConnection.open(str(locator.address), region="shared", run_id=RUN, task=1, timeout=LIMIT_S)
+
+
+def test_rows_of_which_none_is_applied_are_not_kept(two_sites, network, tmp_path):
+    """They were refused, their region became one of several members, or the client went away."""
+    ny, _ = two_sites
+
+    def used():
+        return ny.cache._core.stages._budget.used
+
+    rows = [(n, b"v" * 1000) for n in range(3000)]
+    with task(ny, 1) as connection:
+        connection.put_pairs(rows)
+        connection._sender.flush()
+        eventually(lambda: used() > 2_000_000)
+    eventually(lambda: used() == 0, what="that rows without a commit are given back")
+
+    with task(ny, 2) as connection:
+        connection.put_pairs(rows)
+        ny.cache.destroy_region("data")
+        with pytest.raises(PywanError, match="none of the task's 3000 rows is applied, and none is kept"):
+            connection.commit()
+    eventually(lambda: used() == 0, what="that rows of a region that is gone are given back")
+
+    ny.region()
+    region_in_a_small_store(ny, tmp_path, slow=False)
+    with pytest.raises(EventTooLargeError, match=r"none of the task's 1 rows is applied"):
+        send(ny, 3, [("too large", bytes(20 << 20))])
+    eventually(lambda: used() == 0, what="that rows of which the first is refused are given back")
+    assert send(ny, 3, [("a", 1)])["applied"] == 1
+
+
+def test_rows_of_a_region_that_becomes_shared_are_not_kept():
+    with (
+        pywan.Locator("locator", distributed_system_id=1, port=0) as locator,
+        pywan.Cache("a", locators=str(locator.address)) as a,
+    ):
+        a.create_region("data")
+        with (
+            DataConnection.open(str(locator.address), region="data", run_id=RUN, task=1, timeout=LIMIT_S) as connection,
+            pywan.Cache("b", locators=str(locator.address)) as b,
+        ):
+            connection.put_pairs((n, b"v" * 1000) for n in range(3000))
+            b.create_region("data")
+            with pytest.raises(IllegalStateError, match=r"is on several members.*none is kept"):
+                connection.commit()
+        eventually(lambda: a._core.stages._budget.used == 0)
+
+
+def test_rows_that_nobody_comes_for_are_dropped_in_the_end(two_sites, tmp_path):
+    """A part of the task was applied, so the same task is refused then: its rows would be applied twice."""
+    ny, _ = two_sites
+    region_in_a_small_store(ny, tmp_path, slow=False)
+    rows = [("a", 1), ("too large", bytes(20 << 20))]
+    with pytest.raises(EventTooLargeError, match=r"1 of the task's 2 rows are applied. The rest is kept"):
+        send(ny, 1, rows)
+    stages = ny.cache._core.stages
+    stages.drop_expired(time.monotonic())
+    assert stages._budget.used > 20 << 20
+    stages.drop_expired(time.monotonic() + staging.KEPT_S)
+    eventually(lambda: stages._budget.used == 0)
+    with pytest.raises(IllegalStateError, match=r"task 1 was applied in part, .* run the job anew"):
+        send(ny, 1, rows)
+    assert send(ny, 2, [("a", 2)])["applied"] == 1
 
 
 def test_what_goes_wrong_is_said_to_the_client(two_sites, network):

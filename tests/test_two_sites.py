@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 
 import pytest
@@ -107,3 +108,50 @@ def test_a_locator_where_its_address_is_wanted_is_named_with_the_address(sites):
         enqueue(None, locators=locator, region="orders")
     with pytest.raises(ConfigurationError, match="locators=10334 is no text"):
         Cache("other", locators=10334)
+
+
+# Without a `with` block, as in a notebook
+
+
+def test_sites_without_a_block_run_until_they_are_closed():
+    before = threads()
+    sites = two_sites("orders")
+    orders = sites.ny.region("orders")
+    orders["a"] = 1
+    sites.settle()
+    gc.collect()
+    orders["b"] = 2
+    sites.settle()
+    assert dict(sites.ln.region("orders")) == {"a": 1, "b": 2}
+    assert not sites.ny.cache.is_closed
+    sites.close()
+    assert sites.ny.cache.is_closed and sites.ln.cache.is_closed
+    sites.close()
+    eventually(lambda: not threads() - before, what="the end of every thread")
+
+
+def test_sites_to_which_no_name_refers_run_on_and_are_warned_of():
+    sites = two_sites("orders")
+    ny, ln = sites
+    ending = sites._ending
+    with pytest.warns(ResourceWarning, match="never closed, and its sites still run"):
+        del sites
+        gc.collect()
+    ny.region("orders")["a"] = 1
+    eventually(lambda: ln.region("orders").get("a") == 1, what="that the change is at the other site")
+    ending.close()
+
+
+def test_entering_the_sites_by_hand_keeps_them():
+    sites = two_sites("orders").__enter__()
+    gc.collect()
+    sites.ny.region("orders")["a"] = 1
+    sites.settle()
+    sites.close()
+
+
+def test_sites_that_cannot_be_made_leave_nothing_behind():
+    before = threads()
+    with pytest.raises(ConfigurationError, match="batch_sise"):
+        two_sites(batch_sise=5)
+    eventually(lambda: not threads() - before, what="the end of every thread")

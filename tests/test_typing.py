@@ -61,3 +61,15 @@ def test_a_wrong_attribute_is_found_before_the_program_runs(tmp_path):
     lines = enumerate(PROGRAM.splitlines(), 1)
     expected = {(number, line.rpartition("# ")[2].rstrip()) for number, line in lines if "# [" in line}
     assert found == expected, told
+
+
+def test_a_program_in_another_folder_finds_the_types(tmp_path):
+    """The environment that `make build` makes has the package in a way that type checkers find."""
+    pytest.importorskip("mypy")
+    (tmp_path / "program.py").write_text(
+        "import pywan\n\nreveal_type(pywan.Cache.status)\nname: str = pywan.Cache.port\n"
+    )
+    command = [sys.executable, "-m", "mypy", "--strict", f"--cache-dir={tmp_path / 'cache'}", "program.py"]
+    told = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True).stdout
+    assert "import-untyped" not in told and "import-not-found" not in told, told
+    assert 'Revealed type is "def (self: pywan.member.cache.Cache)' in told and "[assignment]" in told, told

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 import reprlib
+from collections.abc import Collection
 from typing import Any, TypeGuard
 
 from pywan.errors import ConfigurationError, PywanError
@@ -44,6 +46,19 @@ def check_name(value: Any, what: str, error: type[PywanError] = ConfigurationErr
             f" {MAX_NAME_CHARACTERS})"
         )
     return value
+
+
+def near_name(name: Any, known: Collection[str], before: str = "; ", after: str = "") -> str:
+    """Returns words that ask whether the known name was meant that is nearest to `name`, between `before` and `after`.
+    "": none is near."""
+    near = difflib.get_close_matches(str(name), [*known], 1)
+    if not near:  # Ids of sites are short: one letter of two that differs is near, too.
+        near = [each for each in known if len(each) == len(str(name)) > 1 and _differ(each, str(name)) == 1][:1]
+    return f"{before}did you mean {near[0]!r}?{after}" if near else ""
+
+
+def _differ(one: str, other: str) -> int:
+    return sum(a != b for a, b in zip(one, other, strict=True))
 
 
 def is_host(value: Any) -> TypeGuard[str]:

@@ -117,33 +117,38 @@ class EssentialThread(Thread):
         name: str,
         gives_up: Callable[[str], object] | None = None,
     ) -> None:
-        super().__init__(run, *args, name=name)
-        self._work, self._work_args, self._gives_up = run, args, gives_up
-        self._what = f"thread {name} failed and is begun again"
+        # The thread forgets its target and the arguments when it ends. An owner that keeps its ended thread is not kept
+        # by it, and goes with what it has open.
+        super().__init__(_run_again_and_again, run, args, name, gives_up, name=name)
 
-    def run(self) -> None:
-        pause_s, failing_since = FIRST_PAUSE_S, None
-        while True:
-            began = time.monotonic()
-            try:
-                self._work(*self._work_args)
+
+def _run_again_and_again(
+    run: Callable[..., object], args: tuple[Any, ...], name: str, gives_up: Callable[[str], object] | None
+) -> None:
+    """The work of an EssentialThread."""
+    pause_s, failing_since = FIRST_PAUSE_S, None
+    outage = Outage(log, f"thread {name} failed and is begun again")
+    while True:
+        began = time.monotonic()
+        try:
+            run(*args)
+            return
+        except BaseException as error:
+            now = time.monotonic()
+            if failing_since is None or now - began > CALM_S:
+                pause_s, failing_since = FIRST_PAUSE_S, now
+                outage = Outage(log, f"thread {name} failed and is begun again")
+            reason = type(error).__name__
+            with contextlib.suppress(MemoryError):  # There may be no memory even for the line of the log.
+                reason = told_error(error)
+                _note_restart(name, reason)
+                outage.failed(reason)
+                log.debug("thread %s failed", name, exc_info=True)
+            if gives_up is not None and now - failing_since > GIVE_UP_S:
+                gives_up(f"its thread {name} has failed for {now - failing_since:.0f} s: {reason}")
                 return
-            except BaseException as error:
-                now = time.monotonic()
-                if failing_since is None or now - began > CALM_S:
-                    pause_s, failing_since = FIRST_PAUSE_S, now
-                    self._outage = Outage(log, self._what)
-                reason = type(error).__name__
-                with contextlib.suppress(MemoryError):  # There may be no memory even for the line of the log.
-                    reason = told_error(error)
-                    _note_restart(self.name, reason)
-                    self._outage.failed(reason)
-                    log.debug("thread %s failed", self.name, exc_info=True)
-                if self._gives_up is not None and now - failing_since > GIVE_UP_S:
-                    self._gives_up(f"its thread {self.name} has failed for {now - failing_since:.0f} s: {reason}")
-                    return
-            time.sleep(pause_s)  # Its owner waits for no longer than LONGEST_PAUSE_S, if it ends meanwhile.
-            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+        time.sleep(pause_s)  # Its owner waits for no longer than LONGEST_PAUSE_S, if it ends meanwhile.
+        pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
 
 def start_thread(what: str, name: str, run: Callable[..., object], *args: Any) -> threading.Thread:

@@ -14,6 +14,9 @@ from pywan.errors import ConfigurationError
 
 FROM_ENVIRONMENT = "from environment"  # No option has that key.
 
+GROUPS = ("group", "groups")  # Geode's options that choose members by their groups.
+NO_GROUPS = "members have no groups in this version"
+
 
 class GrammarError(ConfigurationError):
     """A line is no command, or its options do not fit the command. `topic`: what a person can ask `help` about."""
@@ -158,10 +161,7 @@ def parse(
         name, has_value, value = word[2:].partition("=")
         option = command.option(name)
         if option is None:
-            known = [o.name for o in command.options if not o.hidden]
-            near = difflib.get_close_matches(name, known, 1)
-            hint = f"; did you mean --{near[0]}?" if near else ""
-            raise GrammarError(f"{command.name}: no option --{name:.60}{hint}", command.name)
+            raise _no_such_option(command, name)
         if not has_value:
             if (
                 position < len(rest)
@@ -207,6 +207,15 @@ def _add_environment(command: Command, values: dict[str, Any], environment: Mapp
 
 def first_option(words: Sequence[str]) -> int:
     return next((i for i, word in enumerate(words) if word.startswith("--")), len(words))
+
+
+def _no_such_option(command: Command, name: str) -> GrammarError:
+    if name in GROUPS:
+        remedy = "name members with --member" if command.option("member") is not None else "leave it out"
+        return GrammarError(f"{command.name}: no option --{name}: {NO_GROUPS}; {remedy}", command.name)
+    near = difflib.get_close_matches(name, [o.name for o in command.options if not o.hidden], 1)
+    hint = f"; did you mean --{near[0]}?" if near else ""
+    return GrammarError(f"{command.name}: no option --{name:.60}{hint}", command.name)
 
 
 def _no_such_command(text: str, table: dict[str, Command]) -> GrammarError:

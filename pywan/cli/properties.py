@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pywan.base.files import FileError, given_path, read_regular
 from pywan.cli.encryption import SSL_PROPERTIES
+from pywan.cli.grammar import NO_GROUPS
 from pywan.cli.identity import SECURITY_PROPERTIES
 from pywan.errors import ConfigurationError
 
@@ -33,6 +34,11 @@ UNDERSTOOD = (
     *SSL_PROPERTIES,
     *SECURITY_PROPERTIES,
 )
+# Properties that would be missed if they were ignored: where a command goes by them, or what is sent.
+REFUSED = {
+    "groups": f"{NO_GROUPS}, and a command for a group would go to all of them; leave it out, and name members with"
+    " --member in commands",
+}
 # Properties of Geode without a meaning here. Those of security are not among them: ignoring them would be a trap.
 IGNORED_PREFIXES = (
     "jmx-",
@@ -56,7 +62,6 @@ IGNORED = (
     "start-dev-rest-api",
     "statistics-sampling-enabled",
     "enforce-unique-host",
-    "groups",
     "load-cluster-configuration-from-dir",
     "disable-auto-reconnect",
     "deploy-working-dir",
@@ -78,7 +83,9 @@ class Properties:
         """Takes a property in, unless one from a stronger source is there."""
         if name in UNDERSTOOD:
             self.values.setdefault(name, value)
-        elif name in IGNORED or name.startswith(IGNORED_PREFIXES):
+        elif name in REFUSED and value:  # Geode writes properties without a value into its files.
+            raise ConfigurationError(f"{source}: property {name}={value:.60} is refused: {REFUSED[name]}")
+        elif name in (*IGNORED, *REFUSED) or name.startswith(IGNORED_PREFIXES):
             self.notes.append(f"{source}: property {name} has no meaning here and is ignored")
         else:
             raise ConfigurationError(

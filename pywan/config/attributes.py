@@ -14,7 +14,7 @@ from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from pywan.base.names import check_name
+from pywan.base.names import check_name, near_name
 from pywan.config.classes import check_allowed, removes_all, to_class_references
 from pywan.config.table import Attribute, Attributes, Row, table
 from pywan.config.values import DISK_LEVELS, DiskLevel, to_directories, to_disk_level, to_host, to_region_name, to_word
@@ -514,6 +514,14 @@ def queue_words(core_id: str) -> str:
     """Returns the words for a sender or an asynchronous event queue of that `core_id`."""
     id = core_id.removeprefix(RESERVED_SENDER_PREFIX)
     return f"{AsyncEventQueueAttributes.title if id != core_id else SenderAttributes.title} {id}"
+
+
+def near_queue(core_id: str, known: Iterable[str]) -> str:
+    """Returns words in brackets that ask whether a sender or queue of `known` was meant. "": none is near."""
+    is_queue = core_id.startswith(RESERVED_SENDER_PREFIX)
+    same = [each for each in known if each.startswith(RESERVED_SENDER_PREFIX) == is_queue]
+    ids = [each.removeprefix(RESERVED_SENDER_PREFIX) for each in same]
+    return near_name(core_id.removeprefix(RESERVED_SENDER_PREFIX), ids, " (", ")")
 
 
 @dataclass(kw_only=True)

@@ -27,7 +27,7 @@ from typing import (
     get_type_hints,
 )
 
-from pywan.base.names import quoted
+from pywan.base.names import near_name, quoted
 from pywan.config.classes import ClassReference, removes_all, to_class_references
 from pywan.config.values import to_bool, to_int, to_names, to_text, to_word
 from pywan.errors import ConfigurationError
@@ -190,9 +190,13 @@ class Attributes:
         """Returns a checked copy with the given attributes changed. `changes` is the table of those that can be
         altered."""
         what, allowed = self.what, tuple(row.name for row in table(changes))
+        known = [row.name for row in table(type(self))]
         if not given:
             raise self.error(f"{what}: nothing to alter; name one of {', '.join(allowed)}")
         for name in given:
+            near = near_name(name, allowed)
+            if name not in allowed and name not in known and near:
+                raise self.error(f"{what}: no attribute {quoted(name)}{near}; {', '.join(allowed)} can be altered")
             if name not in allowed:
                 raise self.error(
                     f"{what}: {name} cannot be altered; only {', '.join(allowed)} can:"
@@ -233,7 +237,8 @@ def _check_names(cls: type[Attributes], what: str, values: Mapping[str, Any]) ->
             )
     unknown = [name for name in values if name not in known]
     if unknown:
-        raise ConfigurationError(f"{what}: no attribute {quoted(unknown[0])}; there are {', '.join(known)}")
+        near = near_name(unknown[0], known)
+        raise ConfigurationError(f"{what}: no attribute {quoted(unknown[0])}{near}; there are {', '.join(known)}")
     for row in rows:
         if row.is_required and values.get(row.name) is None:
             raise ConfigurationError(f"{what}: the attribute {row.name} is required")

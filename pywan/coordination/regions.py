@@ -320,8 +320,8 @@ def _mismatch(region: str, known: RegionAttributes, told: RegionAttributes) -> s
     if is_role(region):
         return _mismatch_of_sender(region.removeprefix(ROLE_PREFIX), known.senders, told.senders)
     differences = [
-        f"{_option(field.name)} is {_shown(getattr(told, field.name))} here and "
-        f"{_shown(getattr(known, field.name))} at the other members"
+        f"{_said(field.name, getattr(told, field.name))} here and "
+        f"{_said(field.name, getattr(known, field.name), named=False)} at the other members"
         for field in fields(RegionAttributes)
         if getattr(told, field.name) != getattr(known, field.name)
     ]
@@ -339,10 +339,10 @@ def _mismatch_of_sender(id: str, known: str, told: str) -> str:
     return f"gateway sender {id}: {'; '.join(words) or 'it differs'}: all members of a site must create it alike"
 
 
-def _option(field: str) -> str:
-    """Returns the name that users type."""
-    return "type" if field == "kind" else field.removesuffix("_ms").replace("_", "-")
-
-
-def _shown(value: Any) -> str:
-    return str(value.value) if isinstance(value, Kind) else repr(value) if isinstance(value, str) else str(value)
+def _said(field: str, value: Any, *, named: bool = True) -> str:
+    """Returns an attribute in words: with its name, as users type it, or the value alone."""
+    if field == "only_once":
+        return f"only one member can have it ({value})" if value else "several members can have it"
+    shown = str(value.value) if isinstance(value, Kind) else str(value) or "none"
+    option = {"kind": "type", "senders": "gateway-sender-id"}.get(field) or field.removesuffix("_ms").replace("_", "-")
+    return f"{option} is {shown}" if named else shown

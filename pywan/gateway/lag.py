@@ -28,7 +28,10 @@ class Lag:
         clock: _core.Clock,
         status: Callable[[], SenderStatus],
         batch_time_interval: Callable[[], int],
+        lacks: Callable[[], list[str]] = list,
     ) -> None:
+        """`lacks`: returns a text for each member that leads buckets and lacks the sender."""
+        self._lacks = lacks
         self._queue, self._dispatchers, self._clock, self._status = queue, dispatchers, clock, status
         self._batch_time_interval = batch_time_interval
         self._lock = threading.Lock()
@@ -37,15 +40,17 @@ class Lag:
         self._stopped_time_shares = dict.fromkeys(("filter", "blocked", "receiver", "held_back"), 0.0)
 
     def measure(self) -> dict[str, Any]:
-        """Returns "events", "bytes", "seconds" (the age of the oldest event), and "cause": why events wait."""
-        counts = self._queue.counts()
+        """Returns "events", "bytes", "seconds" (the age of the oldest event), and "cause": why events wait, and
+        which members lack the sender, so that their events are queued nowhere."""
+        counts, lacks = self._queue.counts(), self._lacks()
         oldest = self._queue.oldest_ms()
         seconds = max(0.0, time.time() - oldest / 1000) if oldest is not None else 0.0
+        cause = self._cause(counts["events"], seconds)
         return {
             "events": counts["events"],
             "bytes": counts["bytes"],
             "seconds": round(seconds, 3),
-            "cause": self._cause(counts["events"], seconds),
+            "cause": "; ".join([*([] if lacks and cause == "none" else [cause]), *lacks]),
         }
 
     def _cause(self, events: int, seconds: float) -> str:  # noqa: PLR0911 - Each cause returns at once.

@@ -91,7 +91,8 @@ class QueueFace(Described):
         """Measures how far the other end is behind.
 
         Returns:
-            "events" and "bytes" that wait, "seconds" (the age of the oldest event), and "cause": why events wait.
+            "events" and "bytes" that wait, "seconds" (the age of the oldest event), and "cause": why events wait. The
+                cause also names members that lack the sender, so that their events are queued nowhere.
         """
         return self._core.lag.measure()
 

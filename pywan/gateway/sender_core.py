@@ -58,6 +58,7 @@ class SenderCore:
         queued_elsewhere: Callable[[], int] = lambda: 0,
         flush_elsewhere: Callable[[float], bool] = lambda _: True,
         kept_elsewhere: Callable[[], int] = lambda: 0,
+        lacks: Callable[[], list[str]] = list,
     ) -> None:
         self.attributes = attributes
         self.id, self.what, self.label = attributes.core_id, attributes.what, attributes.label
@@ -77,7 +78,12 @@ class SenderCore:
         self.dispatchers = self._make_dispatchers(ends)
         self.dispatchers.configure(attributes, self.filters)
         self.lag = Lag(
-            self.queue, self.dispatchers, clock, lambda: self.status, lambda: self.attributes.batch_time_interval
+            self.queue,
+            self.dispatchers,
+            clock,
+            lambda: self.status,
+            lambda: self.attributes.batch_time_interval,
+            lacks,
         )
         # What other sites are told about destroyed keys. None: the events reach none.
         self.floors = (

@@ -185,7 +185,10 @@ class MemberCore:
         self.configuration_problems += apply(
             thing for thing, is_last in zip(things, is_receiver, strict=True) if is_last
         )
-        self.housekeeper = Housekeeper(state, self.regions, self.senders, self.tombstones)
+        assert self.sharing is not None, "the member has joined its site"
+        self.housekeeper = Housekeeper(
+            state, self.regions, self.senders, self.tombstones, self.stages, self.sharing.say_other_senders
+        )
         self.housekeeper.start(self.give_up)
         self._is_ready = True
 

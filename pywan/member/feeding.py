@@ -32,6 +32,22 @@ def running(members: Iterable[MemberProfile]) -> dict[str, set[Incarnation]]:
     return found
 
 
+def members_without(
+    sender: str, region: str, members: Iterable[MemberProfile], buckets: Iterable[Bucket]
+) -> dict[str, int]:
+    """Returns the members that store a region and do not have a sender which it names, and how many of its buckets each
+    one leads: their events are queued nowhere for that sender."""
+    without = {}
+    for member in members:
+        hosting = dict(member.hosting)
+        if hosting.get(region) and f"{ROLE_PREFIX}{sender}" not in hosting:
+            without[member.incarnation] = 0
+    for bucket in buckets:
+        if bucket.primary in without:
+            without[bucket.primary] += 1
+    return {member.name: count for member, count in sorted(without.items())}
+
+
 def sender_of(bucket: Bucket, primary: Incarnation | None, runs: Collection[Incarnation]) -> Incarnation | None:
     """Returns which member sends the events of a bucket for a serial sender: its primary if that holds them, otherwise
     the bucket's primary, or another holder where the sender runs. None: it runs at no holder.

@@ -1,4 +1,5 @@
-"""Owns the thread that looks after a member: its tombstones, its logs, its clock, and the memory that was freed."""
+"""Owns the thread that looks after a member: its tombstones, its logs, its clock, the senders of its regions, rows that
+nobody came for, and the memory that was freed."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from pywan.base.threads import start_essential
 from pywan.errors import PywanError
 from pywan.member.regions import Regions
 from pywan.member.senders import Senders
+from pywan.member.staging import RowStages
 from pywan.member.state import MemberState
 from pywan.member.tombstones import Tombstones
 
@@ -27,7 +29,17 @@ TRIM_BYTES = 16 << 20  # When regions and logs have freed so many bytes, the pro
 class Housekeeper:
     """The thread. It runs from `start` until the member is closed and its bell is rung."""
 
-    def __init__(self, state: MemberState, regions: Regions, senders: Senders, tombstones: Tombstones) -> None:
+    def __init__(
+        self,
+        state: MemberState,
+        regions: Regions,
+        senders: Senders,
+        tombstones: Tombstones,
+        stages: RowStages,
+        say_other_senders: Callable[[float], object],
+    ) -> None:
+        """`say_other_senders`: logs where members have given a region different senders, for long enough."""
+        self._stages, self._say_other_senders = stages, say_other_senders
         self._state, self._regions, self._senders, self._tombstones = state, regions, senders, tombstones
         self._thread: threading.Thread | None = None
         # Used by the thread only. For each log and for the clock: what is wrong with it, and when that was logged.
@@ -67,6 +79,8 @@ class Housekeeper:
                 self._watch_log(f"region {region.name}", region.log_trouble())
                 region.watch_listeners()
             self._watch_clock()
+            self._say_other_senders(time.monotonic())
+            self._stages.drop_expired(time.monotonic())
             _core.trim_memory(TRIM_BYTES)
 
     def _watch_log(self, what: str, reason: str | None) -> None:

@@ -25,6 +25,7 @@ from pywan.config.attributes import (
     SenderAttributes,
     SenderChanges,
     check_callbacks_allowed,
+    near_queue,
     queue_words,
     rows_of,
 )
@@ -303,9 +304,10 @@ class ManagementService(QueueCommands):
     def _missing_queues(self, region: str) -> str:
         """Returns a note about senders and queues that a region names and that the member does not have."""
         named, has = self._region(region).attributes.queue_ids, {core.id for core in self._member.senders.cores()}
-        missing = [queue_words(id) for id in named if id not in has]
+        missing = [id for id in named if id not in has]
+        near = [f"{queue_words(id)}{near_queue(id, has)}" for id in missing]
         return (
-            f"; note: it has no {', no '.join(missing)}; nothing is queued for what is not there until it is created"
+            f"; note: it has no {', no '.join(near)}; nothing is queued for what is not there until it is created"
             if missing
             else ""
         )
@@ -354,8 +356,10 @@ class ManagementService(QueueCommands):
             for row in rows_of("region")
             if row.name != "name" and attributes[row.name] not in (row.default, [])
         }
+        lacks = self._member.regions.lacks(core)
         return {
             **_region_view(region),
+            **({"lacks": lacks} if lacks else {}),
             "attributes": given,
             "stats": {**state, "tombstones_held_by": self._member.tombstones.held_by()},
         }

@@ -14,6 +14,7 @@ from pywan.config.attributes import (
     RegionAttributes,
     RegionChanges,
     SenderAttributes,
+    near_queue,
     queue_words,
 )
 from pywan.config.classes import make_instance
@@ -40,6 +41,7 @@ class RegionHosting(Protocol):
     def unhosted(self, made: RegionAttributes) -> None: ...
     def losing_senders(self, name: str) -> None: ...
     def is_of_several(self, made: RegionAttributes) -> bool: ...
+    def without_sender(self, made: RegionAttributes, id: str) -> dict[str, int]: ...
     def fed(self, name: str, senders: Iterable[SenderCore]) -> None: ...
 
 
@@ -340,14 +342,46 @@ class Regions:
                 " Destroy the region and create it with them on one member, or take a sender without persistence"
             )
 
+    def lacks(self, region: MemberRegion) -> list[str]:
+        """Returns a text for each sender or queue that the region names and that a member lacks, with what that
+        means."""
+        return [text for id in region.attributes.queue_ids for text in self._lacks(region, id)]
+
+    def lacks_of(self, id: str) -> list[str]:
+        """Returns the same for a sender of this member: other members lack it."""
+        return [text for region in self.of_sender(id) for text in self._lacks(region, id)]
+
+    def _lacks(self, region: MemberRegion, id: str) -> list[str]:
+        made, own, sender = region.attributes, self._state.name, self._senders.get(id)
+        without: dict[str, int] = {}
+        # A sender with a log, and a queue with a listener, are one member's own, and so are their regions.
+        is_own = id not in made.gateway_sender_ids or (sender is not None and sender.attributes.enable_persistence)
+        if self.hosting is not None and not is_own and self.hosting.is_of_several(made):
+            without = self.hosting.without_sender(made, id)
+        if sender is None:
+            without.setdefault(own, 0)
+        else:
+            without.pop(own, None)  # What this member has is known here first.
+        return [
+            f"region {region.name}: member {member} has no {queue_words(id)}"
+            f"{near_queue(id, self._senders) if member == own else ''}"
+            f"{f' and leads {count:,} of its buckets' if count else ''}: events"
+            f" {'of these' if count else 'that happen there'} are queued nowhere for it until it is created there"
+            for member, count in without.items()
+        ]
+
     def _note_missing_senders(self, region: MemberRegion) -> None:
         missing = [id for id in region.attributes.queue_ids if id not in self._senders]
-        if missing:
-            log.info(
-                "region %s names %s, which member %s does not have; events are not queued for it until it is created",
+        # A member that stores nothing leads no bucket.
+        say = log.warning if region.attributes.stores_entries else log.info
+        for id in missing:
+            say(
+                "region %s names %s, which member %s does not have%s: events that happen there are queued nowhere for"
+                " it until it is created there",
                 region.name,
-                ", ".join(queue_words(id) for id in missing),
+                queue_words(id),
                 self._state.name,
+                near_queue(id, self._senders),
             )
 
     def _make_persistent(self, region: MemberRegion, attributes: RegionAttributes) -> None:

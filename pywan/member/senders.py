@@ -224,6 +224,7 @@ class Senders:
             is_primary=lambda: self.roles is None or self.roles.is_primary(a),
             kept_elsewhere=lambda: 0 if self.roles is None else self.roles.kept_elsewhere(a),
             queued_elsewhere=lambda: 0 if self.roles is None else self.roles.queued_elsewhere(a),
+            lacks=lambda: self._regions.lacks_of(a.core_id),
             flush_elsewhere=lambda seconds: self.roles is None or self.roles.flush_elsewhere(a, seconds),
         )
 

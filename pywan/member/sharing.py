@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -30,7 +31,7 @@ from pywan.coordination.tables import (
 )
 from pywan.copies.member_copies import MemberCopies
 from pywan.errors import ConnectivityError, IllegalStateError
-from pywan.member.feeding import Feeding, Sender
+from pywan.member.feeding import Feeding, Sender, members_without
 from pywan.member.hosting import is_of_site, silence_limit_ms, site_attributes, weight_of
 from pywan.member.interest import Interest, check_interest, hears_all, storing
 from pywan.member.older_events import OLDER_EVENTS, Lack, OlderEvents, Wanted, answer as answer_older, fields_of
@@ -47,10 +48,20 @@ log = logging.getLogger("pywan.sharing")
 
 BACKLOG_MEMORY_MB = 512  # The default limit of a member's budget.
 
+FOLLOW_S = 5.0  # The time that members have to follow one that altered the senders of a region.
 OLDER_AGAIN_S = 0.1  # A member that did not give all that a queue lacks is asked again.
 OLDER_TIMEOUT_S = 10.0  # Of one answer, of a few MiB at most.
 
 _NOTHING: Mapping[int, Bucket] = MappingProxyType({})
+
+
+@dataclass
+class _OtherSenders:
+    """The site names other senders of a region than this member."""
+
+    words: tuple[str, str]  # Its senders here, and at the member that said them last.
+    since: float
+    was_said: bool = False
 
 
 class _Shared:
@@ -62,7 +73,7 @@ class _Shared:
         self.alone: dict[int, Bucket] = {}  # The newest decisions under which this member alone had all buckets.
         self.tail: _core.Tail | None = None  # None: this member alone has the region, by decision.
         self.table: BucketTable | None = None
-        self.other_senders: str | None = None  # What another member names as its senders, once that was said.
+        self.other_senders: _OtherSenders | None = None  # None: the site names the same ones.
         # None: its listeners are told of the buckets that this member leads, or it is replicated.
         self.interest = Interest(region.attributes) if hears_all(region.attributes) else None
 
@@ -292,6 +303,21 @@ class SharedRegions:
         others = (each.hosting for each in members if each.incarnation != self._me)
         return any(name == made.name for hosting in others for name, _ in hosting)
 
+    def without_sender(self, made: RegionAttributes, id: str) -> dict[str, int]:
+        """Returns the members that store the region and lack one of its senders, and how many of its buckets each one
+        leads, as far as this member knows."""
+        with self._lock:
+            shared = self._regions.get(made.name)
+            buckets = [] if shared is None else list(shared.buckets.values())
+        return members_without(id, made.name, list(self._agent.tables.members.values()), buckets)
+
+    def say_other_senders(self, now: float) -> None:
+        """Logs once which regions have had other senders here than another member says, for longer than members take
+        to follow one that was altered. It is called now and then. `now`: as time.monotonic() has it."""
+        with self._lock:
+            for shared in self._regions.values():
+                self._say_other_senders(shared, now)
+
     def unhosted(self, made: RegionAttributes) -> None:
         """The region is gone from this member, or was not created. A region that is shared goes from all members."""
         if not is_of_site(made):
@@ -430,19 +456,23 @@ class SharedRegions:
             },
         )
 
-    def _say_other_senders(self, shared: _Shared, told: SharedAttributes) -> None:
-        """Logs that another member has given the region other senders than this one."""
-        mine = ids_of(shared.region.attributes)
-        if told.senders == mine or is_role(shared.region.name) or told.senders == shared.other_senders:
+    def _say_other_senders(self, shared: _Shared, now: float) -> None:
+        mine, told = ids_of(shared.region.attributes), self._agent.tables.regions.get(shared.region.name)
+        is_other = told is not None and told.senders != mine and self.is_of_several(shared.region.attributes)
+        if told is None or not is_other or is_role(shared.region.name):
+            shared.other_senders = None
             return
-        shared.other_senders = told.senders
-        log.warning(
-            "region %s: its senders are %s here, and %s at another member: an event enters the queues of the senders"
-            " that the member has which leads its bucket; alter the region alike on all members",
-            shared.region.name,
-            mine or "none",
-            told.senders or "none",
-        )
+        if shared.other_senders is None or shared.other_senders.words != (mine, told.senders):
+            shared.other_senders = _OtherSenders((mine, told.senders), now)
+        elif now - shared.other_senders.since >= FOLLOW_S and not shared.other_senders.was_said:
+            shared.other_senders.was_said = True
+            log.warning(
+                "region %s: its senders are %s here, and %s at another member: an event enters the queues of the"
+                " senders that the member has which leads its bucket; alter the region alike on all members",
+                shared.region.name,
+                mine or "none",
+                told.senders or "none",
+            )
 
     def _say_elsewhere(self, ids: set[str]) -> None:
         """Tells serial senders of this member whether they run on another one."""
@@ -468,9 +498,6 @@ class SharedRegions:
                 moved = self._feeding.see_members(tables.members)
                 ids |= moved
                 self._say_elsewhere(moved)
-            for name, attributes in tables.regions:
-                if attributes is not None and name in self._regions:
-                    self._say_other_senders(self._regions[name], attributes)
             gone = {name for name, attributes in tables.regions if attributes is None} & self._regions.keys()
             changed: dict[str, set[int]] = {name: set() for name, _ in tables.regions if name in self._regions}
             for key, bucket in tables.buckets:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import threading
 import time
 from collections import OrderedDict
@@ -43,6 +44,8 @@ STAGED_ROWS_BYTES_MAX = 16 << 30  # The limit for the rows of all tasks at a mem
 STAGED_ROWS_MEMORY_MAX = 256 << 20  # The part of them that may be in memory.
 TASKS_REMEMBERED = 200_000  # The limit of (run, task) pairs. The oldest are forgotten first.
 PROGRESS_S = 1.0  # The shortest time between two messages that tell a client how far its task is.
+# Rows of a task that was applied in part are kept for so long, for the next attempt.
+KEPT_S = 3_600.0
 # A commit waits so long for room in the senders' queues before it reports an error. Clients wait longer for an answer.
 FULL_WAIT_S = 30.0
 
@@ -52,7 +55,10 @@ class _Task:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()  # The attempt that applies rows holds it.
-        self.stage: Any = None  # The rows of the first attempt that committed, until all are applied.
+        # The rows of the first attempt of which some were applied, until all are, or nobody came for the others.
+        self.stage: Any = None
+        self.kept_until = math.inf  # In time.monotonic(). The stage is dropped then, if no attempt works on it.
+        self.is_dropped = False  # Some rows were applied, and the others dropped.
         self.rows: int | None = None  # The number of rows, when all are applied.
 
 
@@ -110,6 +116,28 @@ class RowStages:
                 stage.stop()
             self._stage_left.wait_for(lambda: not self._open, STOP_TIMEOUT_S)
 
+    def drop_expired(self, now: float) -> None:
+        """Drops rows of tasks that were applied in part, if no attempt has come for KEPT_S. It is called now and
+        then. `now`: as time.monotonic() has it."""
+        with self._lock:
+            late = [each for each in self._tasks.items() if each[1].kept_until <= now]
+        for (_, number), task in late:
+            if task.lock.acquire(blocking=False):
+                try:
+                    if task.stage is not None and task.kept_until <= now:
+                        done = task.stage.applied + task.stage.missing
+                        log.warning(
+                            "rows of task %d are dropped: %d of %d were applied, and no attempt came for the others"
+                            " within %.0f s",
+                            number,
+                            done,
+                            task.stage.rows,
+                            KEPT_S,
+                        )
+                        task.stage, task.kept_until, task.is_dropped = None, math.inf, True
+                finally:
+                    task.lock.release()
+
     def serve(self, connection: Connection, first: bytes) -> None:
         """Serves one client's connection until its end."""
         try:
@@ -120,7 +148,7 @@ class RowStages:
         except (AuthenticationError, NotAuthorizedError) as error:  # The guard has logged why.
             data.refuse(connection.sock, error)
         except (PywanError, MemoryError) as error:
-            connection.warning("client %s refused: %s", connection.place, error)
+            connection.warning("client %s refused: %s", connection.place, str(error))  # Its frames hold the rows.
             data.refuse(connection.sock, error)
         except OSError as error:
             log.info("client %s: %s", connection.place, error)
@@ -145,6 +173,7 @@ class RowStages:
             raise RegionNotFoundError(
                 f"region {hello.region!r} is not on member {self._member_name}; create it there first"
             )
+        check_takes_rows(region)
         if len(hello.run_id) != 16:
             raise ProtocolError(f"a run id has 16 bytes, not {len(hello.run_id)}")
         stage = _core.RowStage(self._directory, self._budget, run_id=hello.run_id, task=hello.task)
@@ -209,14 +238,26 @@ class RowStages:
         try:
             if task.rows is not None:
                 return gateway.Committed(rows=stage.rows, applied=0, missing=0, duplicate=True)
+            if task.is_dropped:
+                raise IllegalStateError(
+                    f"task {hello.task} was applied in part, and the rest of its rows was dropped at member"
+                    f" {self._member_name} when no attempt came within {KEPT_S:.0f} s; run the job anew"
+                )
             # An attempt that stopped half-way has left its rows. They are applied instead of this attempt's rows, which
             # are the same, perhaps in another order.
             is_first = task.stage is None
             if is_first:
                 task.stage = stage
-            self._apply(task.stage, region, progress)
+            try:
+                self._apply(task.stage, region, progress)
+            except BaseException:
+                # If no row is applied, the next attempt brings them all again: nothing is kept here.
+                if not task.stage.applied + task.stage.missing:
+                    task.stage = None
+                task.kept_until = math.inf if task.stage is None else time.monotonic() + KEPT_S
+                raise
             task.rows, applied, missing = task.stage.rows, task.stage.applied, task.stage.missing
-            task.stage = None
+            task.stage, task.kept_until = None, math.inf
             return gateway.Committed(
                 rows=stage.rows, applied=applied if is_first else 0, missing=missing, duplicate=not is_first
             )
@@ -233,9 +274,7 @@ class RowStages:
             elif time.monotonic() >= deadline or self._stopping.wait(0.05):
                 raise type(stage.refusal)(
                     f"region {region.name!r}: nothing more was taken for {FULL_WAIT_S:.0f} s: {stage.refusal};"
-                    f" {stage.applied + stage.missing} of the task's {stage.rows} rows are applied; the rest is kept"
-                    f" at member {self._member_name} and goes in when the same task is tried again there, and there"
-                    " is room"
+                    f" {self._what_is_kept(stage)}"
                 )
 
     def _apply_some(self, stage: Any, region: Any) -> bool:
@@ -247,11 +286,26 @@ class RowStages:
                 _lines.error("applying rows of a task to region %s failed: %s", region.name, told_error(error))
                 log.debug("applying rows of a task to region %s failed", region.name, exc_info=True)
             what = str(error) if isinstance(error, PywanError) else told_error(error)
-            text = (
-                f"{what}; {stage.applied + stage.missing} of the task's {stage.rows} rows are applied. The rest is kept"
-                f" at member {self._member_name}, and goes in when the same task is tried again there and this can be"
-                " applied"
-            )
+            text = f"{what}; {self._what_is_kept(stage)}"
             if isinstance(error, PywanError):
                 raise type(error)(text) from error
             raise (OutOfMemoryError if isinstance(error, MemoryError) else IllegalStateError)(text) from error
+
+    def _what_is_kept(self, stage: Any) -> str:
+        """Says what became of the rows of a task that failed."""
+        done = stage.applied + stage.missing
+        if not done:
+            return f"none of the task's {stage.rows} rows is applied, and none is kept"
+        return (
+            f"{done} of the task's {stage.rows} rows are applied. The rest is kept at member {self._member_name} for"
+            f" {KEPT_S / 60:.0f} minutes, and goes in when the same task is tried again there and it can be applied"
+        )
+
+
+def check_takes_rows(region: Any) -> None:
+    """Raises IllegalStateError, before a row is sent, if several members have the region."""
+    if region.route is not None:
+        raise IllegalStateError(
+            f"region {region.name!r} is on several members, and such a region cannot take the rows of a client in this"
+            " version; nothing was sent. Put them through a region of one member, or with put_all at a member"
+        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+from pywan.base.names import near_name
 from pywan.config.attributes import DEFAULT_STORE, DiskStoreAttributes
 from pywan.disk.disk_store import DiskStore
 from pywan.disk.store import StoreCore, holds_log
@@ -58,7 +59,8 @@ class DiskStores:
         """Raises IllegalStateError if there is no store of that name. DEFAULT counts as there."""
         if name not in (None, DEFAULT_STORE) and name not in self._open:
             raise IllegalStateError(
-                f"{what}: Disk store {name!r} not found; create it first (there are {self._names()})"
+                f"{what}: Disk store {name!r} not found{near_name(name, self._open)}; create it first"
+                f" (there are {self._names()})"
             )
 
     def needed(self, name: str | None) -> StoreCore:

@@ -282,6 +282,14 @@ def check_servers(reply: dict[str, Any]) -> list[dict[str, Any]]:
     return [{key: value for key, value in check_profile(member).items() if key != "receivers"} for member in servers]
 
 
+def check_having(reply: dict[str, Any]) -> frozenset[str]:
+    """Returns the names of the members that have the region which was asked for, as far as the locator knows."""
+    having = reply.get("having", [])
+    if not isinstance(having, list) or len(having) > MAX_MEMBERS:
+        raise ProtocolError(f"a locator's answer has no list of at most {MAX_MEMBERS} names: {quoted(having)}")
+    return frozenset(check_name(each, "a member that has the region", ProtocolError) for each in having)
+
+
 def check_receiver(value: Any) -> dict[str, Any]:
     """Returns a receiver, as `MemberTable.hand_out` gave it."""
     if not isinstance(value, dict):

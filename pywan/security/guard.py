@@ -29,8 +29,15 @@ DECISION_S = 5.0  # So long a decision holds.
 LOOK_S = 5.0  # So often open connections are looked at.
 RIGHT_MAX, PROVEN_MAX, DECISIONS_MAX = 1024, 4096, 8192
 USER_CHARACTERS_MAX = 255
-REFUSED = "refused"  # All that a stranger hears.
-NEEDED = "refused: authentication is needed"
+# All that a stranger hears. It is the same whether the user is unknown, the password wrong, or the try too early.
+REFUSED = (
+    "refused: these credentials are not accepted here; check security-username and the first line of"
+    " security-password-file, or the certificate (the log of the process that refused says why)"
+)
+NEEDED = (
+    "refused: authentication is needed, and no credentials were shown; give security-username and"
+    " security-password-file, or a certificate that is known there"
+)
 
 _turns = threading.BoundedSemaphore(AT_ONCE)
 
@@ -197,7 +204,10 @@ class Guard:
                 printable(str(principal)),
                 printable(str(permission)),
             )
-            raise NotAuthorizedError(f"refused: {printable(str(principal))} lacks the permission {permission}")
+            raise NotAuthorizedError(
+                f"refused: {printable(str(principal))} lacks the permission {permission}, which {printable(what)}"
+                " needs; give that user a role with it, or be another user"
+            )
 
     def _may(self, principal: Hashable, permission: Permission) -> bool:
         manager = self._manager

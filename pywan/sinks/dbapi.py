@@ -33,7 +33,7 @@ class DbApiSink:
         *,
         key: str | Sequence[str] = "key",
         value: str = "value",
-        columns: Sequence[str] | Callable[[AsyncEvent], Mapping[str, Any]] | None = None,
+        columns: Sequence[str] | Callable[[AsyncEvent], Mapping[str, Any] | Sequence[Any]] | None = None,
         mark_table: str | Sequence[str] = "pywan_marks",
         create: bool | Mapping[str, str] = True,
         dialect: str | None = None,
@@ -47,7 +47,8 @@ class DbApiSink:
             key: The column of the key, or the columns of a key that is a tuple. The table needs a unique index of them.
             value: The column of the value, if there are no `columns`.
             columns: What the row of an event has besides its key. Names: these items of a value that is a map, and NULL
-                for those that it lacks. A function of the event: the map that it returns.
+                for those that it lacks. A function of the event: it returns a map from columns to values; or, if
+                `create` names the columns, a sequence of their values in that order, with or without those of the key.
             mark_table: The table of marks.
             create: Whether to make the table of marks, if it is missing. A map from columns to SQL types: make `table`
                 as well. The types go into the statement as they are.

@@ -36,7 +36,7 @@ class Table:
         *,
         key: str | Sequence[str],
         value: str,
-        columns: Sequence[str] | Callable[[AsyncEvent], Mapping[str, Any]] | None,
+        columns: Sequence[str] | Callable[[AsyncEvent], Mapping[str, Any] | Sequence[Any]] | None,
         mark_table: str | Sequence[str],
         create: bool | Mapping[str, str],
         dialect: str | None,
@@ -59,6 +59,8 @@ class Table:
                 f"create has the columns {', '.join(create)}, and not the key: {', '.join(self.keys)}"
             )
         self._create: bool | Mapping[str, str] = create
+        # The columns of the table in their order, as far as they are known.
+        self._order = () if isinstance(create, bool) else tuple(create)
         self._creation = threading.Lock()
         # Names are checked now, not when the first batch comes.
         plain = Dialect("standard", "qmark")
@@ -100,7 +102,7 @@ class Table:
         if self.columns is None:
             return {self.value: event.value}
         if callable(self.columns):
-            row = self.columns(event)
+            row = self._named(self.columns(event), event)
             return {name: row[name] for name in row if name not in self.keys}
         value = event.value
         if not isinstance(value, Mapping):
@@ -108,6 +110,30 @@ class Table:
                 f"the value of {event.key!r:.80} in {event.region} is no map, so it has no columns: {value!r:.80}"
             )
         return {name: value.get(name) for name in self.columns}
+
+    def _named(self, row: Any, event: AsyncEvent) -> Mapping[str, Any]:
+        """Returns what the function `columns` made of an event as a map from columns to values. TypeError: it cannot be
+        one, and what can."""
+        if isinstance(row, Mapping):
+            unnamed = next((name for name in row if not isinstance(name, str)), None)
+            if unnamed is None:
+                return row
+            found = f"a map with {unnamed!r:.80} in place of a column's name"
+        elif isinstance(row, Sequence) and not isinstance(row, (str, bytes, bytearray, memoryview)):
+            others = tuple(name for name in self._order if name not in self.keys)
+            for names in (others, self._order):
+                if self._order and len(row) == len(names):
+                    return dict(zip(names, row, strict=True))
+            found = f"{len(row)} values"
+        else:
+            found = f"{row!r:.80} ({type(row).__name__})"
+        can = "return a map from columns to values"
+        if self._order:
+            can += f", or the values of all columns in the order of `create` ({', '.join(self._order)})"
+            can += f", with or without those of the key ({', '.join(self.keys)})"
+        else:
+            can += "; a sequence of values is possible only if `create` names the columns and their order"
+        raise TypeError(f"`columns` returned {found} for the event of {event.key!r:.80} in {event.region}: {can}")
 
 
 def shown(table: str | Sequence[str]) -> str:

@@ -416,6 +416,15 @@ class CoordinationHost:
             self._driver.look()
         return {"decides": True, "coordinator": self.name, "is_done": answer.is_done, "refusal": answer.problem}
 
+    def having(self, region: Any) -> list[str]:
+        """Returns the names of the members that have a region, if this locator coordinates. [] if it does not, and for
+        a region that is its member's own."""
+        if not isinstance(region, str):
+            return []
+        with self._changed:
+            core = self._driver.core
+            return [] if core is None else sorted({member.name for member in core.site.hosts(region)})
+
     def status(self) -> dict[str, Any]:
         """Returns who coordinates, and the tables of the site in numbers, as plain values."""
         with self._changed:

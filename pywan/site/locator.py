@@ -476,7 +476,10 @@ class Locator(Described):
                 "receivers": lambda request, peer: self._locked(
                     lambda: {"receivers": self._members.receivers(_now_ms())}
                 ),
-                "servers": lambda request, peer: self._locked(lambda: {"servers": self._members.servers()}),
+                "servers": lambda request, peer: {
+                    **self._locked(lambda: {"servers": self._members.servers()}),
+                    "having": self._coordination.having(request.get("region")),
+                },
                 "members": lambda request, peer: {"members": self.members()},
                 "known-sites": lambda request, peer: self._locked(lambda: {"sites": self._sites()}),
                 "status": lambda request, peer: self.status(),

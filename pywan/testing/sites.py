@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Iterable, Iterator
 from os import PathLike
 from pathlib import Path
@@ -98,7 +99,9 @@ class TestSite(LocalSite):
 
 
 class TwoSites:
-    """Two sites with one member each, connected both ways.
+    """Two sites with one member each, connected both ways. `two_sites` makes them.
+
+    They run until `close`. The object is a context manager, which closes them at the end of the block.
 
     Attributes:
         ny: The site with the id 1.
@@ -107,9 +110,33 @@ class TwoSites:
 
     __test__ = False
 
-    def __init__(self, ny: TestSite, ln: TestSite) -> None:
+    def __init__(self, ny: TestSite, ln: TestSite, ending: contextlib.ExitStack) -> None:
+        """`ending`: ends the sites when it is closed."""
         self.ny = ny
         self.ln = ln
+        self._ending = ending
+        self._is_closed = False
+
+    def close(self) -> None:
+        """Ends both sites. Calling it again is no error."""
+        self._is_closed = True
+        self._ending.close()
+
+    def __enter__(self) -> TwoSites:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        # The threads of the sites keep them alive: only `close`, or the end of the interpreter, ends them.
+        if not getattr(self, "_is_closed", True):
+            warnings.warn(
+                f"{self!r} was never closed, and its sites still run: call close(), or use it in `with`",
+                ResourceWarning,
+                source=self,
+                stacklevel=2,
+            )
 
     def create_region(self, name: str, **attributes: Any) -> tuple[Region[Any, Any], Region[Any, Any]]:
         """Creates the region in both sites. It takes the arguments of `TestSite.create_region`.
@@ -142,10 +169,20 @@ class TwoSites:
     def __iter__(self) -> Iterator[TestSite]:
         return iter((self.ny, self.ln))
 
+    def __repr__(self) -> str:
+        return f"<two sites, {self.ny.name} and {self.ln.name}>"
 
-@contextlib.contextmanager
-def two_sites(*regions: str, dir: str | PathLike[str] | None = None, **sender: Any) -> Iterator[TwoSites]:
-    """Makes two sites in this process, on loopback addresses and free ports. They end with the block.
+
+def two_sites(*regions: str, dir: str | PathLike[str] | None = None, **sender: Any) -> TwoSites:
+    """Makes two sites in this process, on loopback addresses and free ports. They run when it returns, and end with
+    `close`, or with a `with` block.
+
+    Use it in a notebook:
+
+        sites = two_sites("orders")
+        sites.ny.region("orders")["o-1"] = {"qty": 3}
+        sites.settle()
+        sites.close()
 
     Use it as a pytest fixture:
 
@@ -159,8 +196,11 @@ def two_sites(*regions: str, dir: str | PathLike[str] | None = None, **sender: A
         dir: The folder for disk stores. None: there can be none without directories of their own.
         **sender: Attributes of both gateway senders, as `Cache.create_gateway_sender` takes them.
 
-    Yields:
+    Returns:
         Both sites.
+
+    Raises:
+        ConfigurationError: An attribute of the senders cannot be used. Nothing was left running.
     """
     attributes: dict[str, Any] = {"batch_time_interval": 10, **sender}
     with contextlib.ExitStack() as stack:
@@ -178,7 +218,7 @@ def two_sites(*regions: str, dir: str | PathLike[str] | None = None, **sender: A
             # The sender stops before either receiver, so that neither sender logs a broken connection.
             stack.callback(made.stop)
             sites[name].sender = made
-        pair = TwoSites(**sites)
         for region in regions:
-            pair.create_region(region)
-        yield pair
+            for site in sites.values():
+                site.create_region(region)
+        return TwoSites(**sites, ending=stack.pop_all())

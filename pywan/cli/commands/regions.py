@@ -39,7 +39,8 @@ def describe_region(session: Session, values: Values) -> Result:
     tables: list[Table | Sheet] = []
     for reply in good:
         given = {"type": reply["type"], "gateway-sender-ids": reply["gateway_sender_ids"], **reply["attributes"]}
-        pairs = [("size", reply["size"]), *given.items(), *sorted(reply["stats"].items())]
+        lacks = [("lacks", reply["lacks"])] if "lacks" in reply else []
+        pairs = [("size", reply["size"]), *lacks, *given.items(), *sorted(reply["stats"].items())]
         tables.append(Sheet(f"Region {reply['name']} on {reply['member']}", readable(pairs)))
     return Result(data={"members": replies}, tables=tables)
 
