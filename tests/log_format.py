@@ -18,11 +18,12 @@ PLACE = struct.Struct("<IIQ")
 LOGGED = struct.Struct("<IHBBQQBB6x")
 PART = struct.Struct("<IIQ")
 HOLE = struct.Struct("<IIQ")
-STATE = struct.Struct("<QIIQQ")
+STATE = struct.Struct("<QIIQQQ")
+STREAM_PLACE = struct.Struct("<16sQQII")
 MANIFEST = struct.Struct("<8sIIQQQQIIQII")
 NAME = struct.Struct("<HHI")
 PAGE = 4096
-RECORDS, HOLES, STATES, MOVED, NAMES = range(1, 6)
+RECORDS, HOLES, STATES, MOVED, NAMES, PLACES = range(1, 7)
 QUEUE, REGION = 1, 2
 FORGET, INVALID, MARK, LET_GO, RESTAMPED = 1, 2, 4, 8, 16
 VERSION = _core.RECORD_FORMAT
@@ -47,12 +48,20 @@ class Block(NamedTuple):
     parts: list[tuple[int, int, bytes]]  # (kind, items, bytes)
 
 
+class StreamPlace(NamedTuple):
+    source: bytes
+    era: int
+    through: int
+    partition: int
+
+
 class State(NamedTuple):
     commit: int
     conflated: int
     counters: dict[str, int]
     positions: list[tuple[int, int]]  # (removed, appended) of each partition.
     names: dict[int, str]
+    places: list[StreamPlace]
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -243,14 +252,22 @@ def names(part: bytes) -> dict[int, str]:
 
 
 def read_state(data: bytes) -> State:
-    commit, partitions, counters, conflated, names_bytes = STATE.unpack_from(data)
+    commit, partitions, counters, conflated, names_bytes, places_bytes = STATE.unpack_from(data)
     at = STATE.size + 16 * counters
     positions = [struct.unpack_from("<QQ", data, at + 16 * n) for n in range(partitions)]
-    assert len(data) == at + 16 * partitions + names_bytes
+    assert len(data) == at + 16 * partitions + names_bytes + places_bytes
     saved = [struct.unpack_from("<QQ", data, STATE.size + 16 * n) for n in range(counters)]
     fields = {number: field for number, field, *_ in _core.queue_counter_rows()}
     counts = {fields[number]: value for number, value in saved}
-    return State(commit, conflated, counts, positions, names(data[len(data) - names_bytes :]))
+    end = len(data) - places_bytes
+    return State(commit, conflated, counts, positions, names(data[end - names_bytes : end]), stream_places(data[end:]))
+
+
+def stream_places(data: bytes) -> list[StreamPlace]:
+    """The items of a places part: how far a queue has taken streams of other sites."""
+    found = list(STREAM_PLACE.iter_unpack(data))
+    assert all(reserved == 0 for *_, reserved in found)
+    return [StreamPlace(*each[:4]) for each in found]
 
 
 class Recovered(NamedTuple):

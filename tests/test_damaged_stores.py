@@ -270,10 +270,10 @@ def rewrite(file, **fields):
 @pytest.mark.parametrize("file", ["MANIFEST", "000000000001.seg", "000000000002.seg"])
 def test_a_newer_format_is_refused_by_name_and_not_touched(ny, kept, tmp_path, log, file):
     store = copied(kept.stopped, tmp_path)
-    rewrite(store / log / file, version=4)
+    rewrite(store / log / file, version=_core.RECORD_FORMAT + 1)
     before = image(store / log)
     with pytest.raises(
-        (ConfigurationError, DiskError), match=f"{store / log / file} was written by a newer version.*format 4.*upgrade"
+        (ConfigurationError, DiskError), match=f"{store / log / file} was written by a newer version.*format {_core.RECORD_FORMAT + 1}.*upgrade"
     ):
         opened(ny, tmp_path)
     assert image(store / log) == before

@@ -11,7 +11,7 @@
 #endif
 
 /* The version of the formats of records, batches and logs. It changes when any of them changes. */
-#define WAN_RECORD_FORMAT 3u
+#define WAN_RECORD_FORMAT 4u
 
 typedef enum {
     WAN_OK = 0,    /* The call did what it should. */

@@ -12,16 +12,17 @@ typedef struct {
     uint32_t partitions;
 } wan_queue_identity;
 
-/* The head of a state part. Counters, positions and names follow it. */
+/* The head of a state part. Counters, positions, names and the places of streams follow it. */
 typedef struct {
     uint64_t commit;
     uint32_t partitions;
     uint32_t counters; /* This many wan_counter follow. */
     uint64_t conflated;
     uint64_t names_bytes;
+    uint64_t places_bytes;
 } wan_queue_state;
 
-_Static_assert(sizeof(wan_queue_identity) == 16 && sizeof(wan_queue_state) == 32,
+_Static_assert(sizeof(wan_queue_identity) == 16 && sizeof(wan_queue_state) == 40,
                "what a queue's log says of the queue is a format");
 
 #endif

@@ -18,7 +18,9 @@ enum {
     WAN_FLAG_GIVEN = 1, /* A caller gave the stamp. The floors of senders say nothing about such stamps. */
     /* An operator sends the event again, although its key may have been destroyed later. */
     WAN_FLAG_FORCED = 2,
-    WAN_FLAGS = 3 /* All flags. */
+    /* The event may have been told before: its sender said so when it came, or an earlier member of its way. */
+    WAN_FLAG_REPEATED = 4,
+    WAN_FLAGS = 7 /* All flags. */
 };
 
 /* The fields of a record's head, in their order and without gaps, least significant byte first. The struct, its
@@ -36,7 +38,7 @@ enum {
     FIELD(uint32_t, event_member, "event id: member")                                                                  \
     FIELD(uint32_t, event_thread, "event id: thread")                                                                  \
     FIELD(uint16_t, region, "number of the region at the member that wrote the record: see REGION")                    \
-    FIELD(uint8_t, flags, "1: a caller gave the stamp; 2: an operator forces it")                                      \
+    FIELD(uint8_t, flags, "1: a caller gave the stamp; 2: an operator forces it; 4: it may have been applied before")    \
     FIELD(uint8_t, recipients_count, "number of recipients")                                                           \
     FIELD(uint8_t, stamp_site, "site whose clock made the stamp: the second half of the version")                      \
     FIELD(uint8_t, origin_site, "site in which the event happened")                                                    \

@@ -287,6 +287,9 @@ class EventQueue:
         """Returns when everything enqueued so far is on the disk."""
     def wait_written(self, timeout: float = 60.0) -> None:
         """Returns when everything enqueued so far is as durable as `synchronous` says."""
+    def wait_records(self, given: int) -> None:
+        """Returns when the log has the first `given` records that it ever got, as durable as `synchronous` says."""
+
     def wait_removed(self, timeout: float = 60.0) -> None:
         """Returns when everything removed so far is removed on the disk too."""
     def counts(self) -> dict[str, int]:
@@ -1196,8 +1199,11 @@ def remembered_streams() -> int:
 
 class StreamMemory:
     """What has been applied of the streams of one sender of a site, by region and bucket: the last contiguous sequence
-    of the newest life. All members of that site send the same streams."""
+    of the newest life. All members of that site send the same streams. `name`: of the site and the sender."""
 
+    def __new__(cls, name: str = "") -> Self: ...
+    @property
+    def name(self) -> str: ...
     @property
     def streams(self) -> int: ...
     @property
@@ -1211,9 +1217,10 @@ class StreamMemory:
 
 class SourceMemory:
     """What has been applied of one queue numbering of one sender: the last contiguous sequence of each partition.
-    `streams`: the same of the streams of that sender, which its queues at other members share; None: its own ones."""
+    `streams`: the same of the streams of that sender, which its queues at other members share; None: its own ones.
+    `name`: what tells the numbering from any other, over restarts; "": queues here do not recognise its events."""
 
-    def __new__(cls, partitions: int, streams: StreamMemory | None = None) -> Self: ...
+    def __new__(cls, partitions: int, streams: StreamMemory | None = None, name: str = "") -> Self: ...
     @property
     def partitions(self) -> int: ...
     @property

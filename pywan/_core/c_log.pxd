@@ -4,7 +4,7 @@ from pywan._core.c_base cimport *
 
 cdef extern from "log/wan_log.h" nogil:
     enum: WAN_LOG_QUEUE, WAN_LOG_REGION
-    enum: WAN_PART_RECORDS, WAN_PART_HOLES, WAN_PART_STATE, WAN_PART_MOVED, WAN_PART_NAMES
+    enum: WAN_PART_RECORDS, WAN_PART_HOLES, WAN_PART_STATE, WAN_PART_MOVED, WAN_PART_NAMES, WAN_PART_PLACES
     ctypedef struct wan_part_head:
         uint32_t kind
         uint32_t count
@@ -84,4 +84,4 @@ cdef extern from "log/wan_queue_state.h" nogil:
         uint32_t partitions
         uint32_t counters
         uint64_t conflated
-        uint64_t names_bytes
+        uint64_t names_bytes, places_bytes

@@ -21,7 +21,7 @@ cdef extern from "record/wan_decimal.h" nogil:
 cdef extern from "record/wan_record.h" nogil:
     enum: WAN_KEY_BYTES_MAX, WAN_CALLBACK_BYTES_MAX, WAN_VALUE_BYTES_MAX
     enum: WAN_CREATE, WAN_UPDATE, WAN_DESTROY
-    enum: WAN_FLAG_GIVEN, WAN_FLAG_FORCED
+    enum: WAN_FLAG_GIVEN, WAN_FLAG_FORCED, WAN_FLAG_REPEATED
     uint64_t wan_record_size(uint32_t key_length, uint32_t value_length, uint32_t callback_length, uint32_t recipients)
     uint32_t wan_record_length(const wan_record *record)
     const wan_record wan_no_head

@@ -3,6 +3,19 @@ from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from pywan._core.c_base cimport *
 from pywan._core.c_record cimport *
 
+cdef extern from "store/wan_sources.h" nogil:
+    ctypedef struct wan_source_place:
+        uint64_t source[2]
+        uint64_t era, through
+        uint32_t partition, reserved
+    ctypedef struct wan_sources:
+        wan_buffer places
+    int wan_sources_has(wan_sources *sources, const wan_source_place *place)
+    wan_status wan_sources_reserve(wan_sources *sources)
+    void wan_sources_note(wan_sources *sources, const wan_source_place *place)
+    wan_status wan_sources_load(wan_sources *sources, const uint8_t *bytes, uint64_t length)
+    void wan_sources_close(wan_sources *sources)
+
 cdef extern from "store/wan_queue.h" nogil:
     enum: WAN_HOLE_CONFLATED, WAN_HOLE_FILTERED, WAN_HOLE_CONFLATED_IN_BATCH
     enum: WAN_HOLE_PARKED, WAN_HOLE_DROPPED, WAN_HOLE_RESTAMPED

@@ -22,10 +22,10 @@ class _Source:
     """The memory of one queue, and the number of connections that each of its dispatchers has now. All are of one
     mount."""
 
-    def __init__(self, partitions: int, streams: _core.StreamMemory) -> None:
+    def __init__(self, partitions: int, streams: _core.StreamMemory, name: str) -> None:
         self.mount = 0
         self.known: list[gateway.Known] = []  # What was known of other mounts when this mount first connected.
-        self.memory = _core.SourceMemory(partitions, streams)
+        self.memory = _core.SourceMemory(partitions, streams, name)
         self.newest: dict[int, Any] = {}  # The session of each dispatcher's newest connection.
         self.connections: collections.Counter[int] = collections.Counter()
 
@@ -95,9 +95,10 @@ class AppliedMemory:
             source = self._sources.get(key)
             if source is None:
                 self._make_room(hello)
-                streams = self._streams.get(key[:2]) or _core.StreamMemory()
+                sender = f"{hello.site}/{hello.sender}"
+                streams = self._streams.get(key[:2]) or _core.StreamMemory(sender)
                 self._streams[key[:2]] = streams
-                source = _Source(hello.partitions, streams)
+                source = _Source(hello.partitions, streams, f"{sender}/queue/{hello.numbering:x}/{hello.partitions}")
                 self._partitions += hello.partitions
                 log.info(
                     "gateway sender %s of %s at site %d: new queue %x with %d partitions",

@@ -366,9 +366,9 @@ class GatewayReceiver(Described):
         )
 
 
-def _apply_by_callbacks(region: Any, record: bytes, position: tuple[int, int, bool]) -> int:
+def _apply_by_callbacks(region: Any, record: bytes, position: tuple[int, int, bool, bytes | None]) -> int:
     """Applies a record on the path that asks callbacks. `region` is a MemberRegion.
 
-    `position` holds the partition, the sequence, and whether the event may have been applied before.
+    `position` holds the partition, the sequence, whether the event may have been applied before, and its place.
     """
     return int(region.callbacks.apply_record(record, position))

@@ -46,6 +46,7 @@ class Origin(NamedTuple):
     possible_duplicate: bool = False
     flags: int = 0
     call: Call | None = None
+    place: bytes | None = None  # Where the event stands in the stream that it came by: queues recognise it by that.
 
 
 class Change(NamedTuple):
@@ -162,15 +163,23 @@ class CallbackPath:
         )
         return self._make(change)
 
-    def apply_record(self, record: bytes, position: tuple[int, int, bool]) -> int:
+    def apply_record(self, record: bytes, position: tuple[int, int, bool, bytes | None]) -> int:
         """Applies a remote change, which the receiver got.
 
-        `position` is (partition, sequence at its sender, whether it may have been applied before). Returns APPLY_DONE,
+        `position` is (partition, sequence at its sender, whether it may have been applied before, its place in its
+        stream or None). Returns APPLY_DONE,
         APPLY_LOST (a later version stays), APPLY_ELSEWHERE (another member leads its bucket), or a reason of failure.
         QueueFullError or DiskError if a queue or log of this member cannot take it now.
         """
         fields = _core.record_fields(record)
-        origin = Origin(fields["origin_site"], fields["recipients"], fields["event_id"], position[2], fields["flags"])
+        origin = Origin(
+            fields["origin_site"],
+            fields["recipients"],
+            fields["event_id"],
+            position[2],
+            fields["flags"],
+            place=position[3],
+        )
         change = Change(
             fields["operation"],
             Encoded(*fields["key"]),

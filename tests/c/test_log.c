@@ -787,7 +787,7 @@ static void an_older_format_is_refused_by_name(void)
     memcpy(manifest->bytes + 68, &crc, 4);
     for (int salvage = 0; salvage < 2; salvage++) {
         owner.salvage = salvage;
-        expect_refusal(WAN_INVALID, "MANIFEST is in record format 1, and this version reads format 3 only: drain it "
+        expect_refusal(WAN_INVALID, "MANIFEST is in record format 1, and this version reads format 4 only: drain it "
                                     "with the version that wrote it");
     }
     /* Salvage of a folder without a manifest. */
@@ -795,7 +795,7 @@ static void an_older_format_is_refused_by_name(void)
     segment->bytes[8] = 1;
     crc = wan_crc32c(0, segment->bytes, offsetof(wan_segment_head, crc));
     memcpy(segment->bytes + offsetof(wan_segment_head, crc), &crc, 4);
-    expect_refusal(WAN_INVALID, "000000000001.seg is in record format 1, and this version reads format 3 only");
+    expect_refusal(WAN_INVALID, "000000000001.seg is in record format 1, and this version reads format 4 only");
     end();
 }
 

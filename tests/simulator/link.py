@@ -42,7 +42,14 @@ def must(condition: bool, what: str) -> None:
 
 def _placed(record: bytes, place: tuple[int, int, bool]) -> dict[str, Any]:
     """A record's fields with its place, which a receiver is told beside it."""
-    return {**_core.record_fields(record), "partition": place[0], "sequence": place[1], "possible_duplicate": place[2]}
+    fields = _core.record_fields(record)
+    return {
+        **fields,
+        "partition": place[0],
+        "sequence": place[1],
+        "possible_duplicate": place[2],
+        "place": place[3],
+    }
 
 
 class Failure(AssertionError):
@@ -68,8 +75,8 @@ class Receiver:
 class Remembered:
     """What a receiver knows of a queue under one identity, and the events that were applied since then."""
 
-    def __init__(self, partitions: int):
-        self.memory = _core.SourceMemory(partitions)
+    def __init__(self, partitions: int, name: str):
+        self.memory = _core.SourceMemory(partitions, None, name)
         self.applied: dict[tuple[int, int], tuple[str, tuple[int, int]]] = {}  # (partition, sequence) -> key, version
         self.last_of_key: dict[str, tuple[int, int]] = {}
         self.mount = 0  # That connected last.
@@ -132,7 +139,7 @@ class Link:
     @property
     def known(self) -> Remembered:
         """What the receiver knows of the queue under its present identity."""
-        return self.remembered.setdefault(self.queue.numbering, Remembered(self.partitions))
+        return self.remembered.setdefault(self.queue.numbering, Remembered(self.partitions, f"{self.name}/{self.queue.numbering:x}"))
 
     @property
     def options(self) -> dict[str, Any]:
@@ -240,7 +247,15 @@ class Link:
             value,
             decisions=(),
             version=(fields["stamp"], fields["stamp_site"]),
-            origin_=(fields["origin_site"], fields["recipients"], fields["event_id"], fields["possible_duplicate"]),
+            origin_=(
+                fields["origin_site"],
+                fields["recipients"],
+                fields["event_id"],
+                fields["possible_duplicate"],
+                0,
+                None,
+                fields["place"],
+            ),
         )
 
     def forget(self) -> None:
@@ -319,6 +334,13 @@ class Connection:
         if not self.receiver_open and not len(self.back):
             raise ProtocolError("the receiver closed the connection")
 
+    def send_back(self, now_us: int) -> None:
+        try:
+            while data := self.receiver.data_to_send(now_us):
+                self.back.send(data, now_us)
+        except (ProtocolError, QueueFullError):  # A log here did not take the events, so they are not acknowledged.
+            self.receiver_open = False
+
     def pump_receiver(self, now_us: int) -> None:
         for piece in self.out.arrivals(now_us):
             if not self.receiver_open:
@@ -327,4 +349,5 @@ class Connection:
                 self.receiver.receive_data(piece, now_us)
             except (ProtocolError, QueueFullError):
                 self.receiver_open = False
-            self.back.send(self.receiver.data_to_send(now_us), now_us)
+            self.send_back(now_us)
+        self.send_back(now_us)

@@ -28,6 +28,7 @@ class Copy:
     durable_versions: dict[str, Version]
     invalidated: dict[str, Version]
     links: list[dict[str, Any]]  # The state of each queue, as `LoggedLink.state` has it.
+    loses: bool  # A sync had failed, so the copy may lack what was written and not synced.
 
 
 class LoggedQueue(_core.EventQueue):
@@ -39,6 +40,9 @@ class LoggedQueue(_core.EventQueue):
         self.machine.wait(self, for_disk=True)
 
     def wait_written(self, timeout: float = 60.0) -> None:
+        self.machine.wait(self)
+
+    def wait_records(self, given: int) -> None:
         self.machine.wait(self)
 
 
@@ -164,8 +168,8 @@ class Machine:
 
     @property
     def may_lack(self) -> bool:
-        """A region that is written, or synced, some time later acknowledges what a crash then takes away."""
-        return self.region_is_persistent and self.synchronous is not True
+        """A power cut takes what was written and not synced, though it was acknowledged."""
+        return self.region_is_persistent and self.has_lost
 
     def versions(self) -> dict[str, Version]:
         return {key: found[1:3] for key in ALL_KEYS if (found := self.core.lookup(key))}
@@ -216,6 +220,7 @@ class Machine:
             dict(self.durable_versions),
             dict(self.invalidated),
             [link.state() for link in self.out],
+            self.synchronous == "written" and self.disk.has_failed_syncs,
         )
 
     def put_back(self, copy: Copy) -> int:
@@ -224,7 +229,7 @@ class Machine:
         self.durable_versions, self.invalidated = dict(copy.durable_versions), dict(copy.invalidated)
         for link, state in zip(self.out, copy.links, strict=True):
             link.put_back(state)
-        return self._start(copy.versions)
+        return self._start(copy.versions, copy.loses)
 
     def _opens(self) -> bool:
         try:
@@ -260,15 +265,16 @@ class Machine:
                 for key, version in self.invalidated.items()
                 if (found := self.core.lookup(key)) is not None and found[1:3] == version and found[0] is None
             }
+        # An acknowledgement waits for the log, whatever callers at this site wait for.
+        for key, version in self.acknowledged.items() if not self.has_lost else ():
+            must(
+                after.get(key, (0, 0)) >= version,
+                f"site {self.site} acknowledged {key} of {version}, and recovered {after.get(key)}",
+            )
         if self.synchronous:
             for key, version in self.invalidated.items():
                 value, *found = self.core.lookup(key)[:3]
                 must(
                     tuple(found) != version or value is None,
                     f"site {self.site} invalidated {key} of {version}, and recovered its value",
-                )
-            for key, version in self.acknowledged.items() if not self.has_lost else ():
-                must(
-                    after.get(key, (0, 0)) >= version,
-                    f"site {self.site} acknowledged {key} of {version}, and recovered {after.get(key)}",
                 )

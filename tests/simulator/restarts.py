@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import copy
 import random
+import struct
 from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +19,7 @@ from .machine import Copy, Machine, Version
 from .world import World
 
 FIRST_MS = 1_000_000_000_000  # When the simulation begins.
+STREAM_PLACE = struct.Struct("<16sQQQ")  # Of an event in its stream: source, mount, sequence, partition.
 COPIES_MAX = 4  # That are kept; the oldest goes.
 MACHINES_MAX = 6  # With clones.
 PENDING_MAX = (
@@ -58,6 +60,8 @@ class LoggedLink(Link):
         self.is_copied = False  # There is, or was, another store with these sequences.
         # The events that were queued, and are not in the copy that the disk was set back to.
         self.lost: dict[str, set[Version]] = defaultdict(set)
+        # By the place of an event in the stream that it came by: its partition and sequence here.
+        self.taken: dict[bytes, tuple[int, int]] = {}
         self.gives_way_to: LoggedLink | None = None
         machine.out.append(self)
 
@@ -73,10 +77,12 @@ class LoggedLink(Link):
         "versions",
         "newest",
         "durable",
+        "synced",
         "checkpointed",
         "recovered_through",
         "identity",
         "wanted",
+        "taken",
     )
 
     def state(self) -> dict[str, Any]:
@@ -229,8 +235,34 @@ class LoggedLink(Link):
             )
         operation = {"created": CREATE, "updated": UPDATE, "destroyed": DESTROY}.get(outcome, fields["operation"])
         for link, positions in zip(machine.out, before, strict=True):
+            link.note_taken(fields, positions)
             link.note_change(key, operation, positions)
         return outcome
+
+    def note_taken(self, fields: dict[str, Any], before: list[tuple[int, int, int]]) -> None:
+        """An event of another queue was applied here. If it came before, it must not have entered this queue again,
+        whatever the region had lost of it."""
+        if self.queue.positions() == before:
+            return
+        source, era, _, place_in = STREAM_PLACE.unpack(fields["place"])
+        # Sequences of another mount may stand for other events: a queue recognises those of the newest mount alone.
+        for each in list(self.taken):
+            other = STREAM_PLACE.unpack(each)
+            if (other[0], other[3]) == (source, place_in) and other[1] != era:
+                del self.taken[each]
+        for partition, sequence, record in self.queue.records(1 << 30):
+            found = _core.record_fields(record) if sequence > before[partition][2] else {}
+            if any(found.get(name) != fields[name] for name in ("event_id", "key", "stamp", "stamp_site")):
+                continue  # It was queued while the change waited.
+            known = self.taken.setdefault(fields["place"], (partition, sequence))
+            if known != (partition, sequence):
+                self.wrong.append(f"{known} of {self.name} entered again, as {(partition, sequence)}")
+
+    def forget_taken(self, partition: int, appended: int) -> None:
+        """Events behind that sequence are in no log any more, and have to enter again."""
+        self.taken = {
+            source: place for source, place in self.taken.items() if place[0] != partition or place[1] <= appended
+        }
 
     def check(self) -> None:
         super().check()
@@ -278,6 +310,7 @@ class LoggedLink(Link):
             if loses and appended < self.durable[partition]:
                 self._lose_behind(partition, appended)
             self._forget_behind(partition, appended)
+            self.forget_taken(partition, appended)
             for sequence in range(self.settled[partition] + 1, removed + 1):
                 self._check_event((partition, sequence), None)  # At the front, and a hole.
             for sequence in range(removed + 1, appended + 1):

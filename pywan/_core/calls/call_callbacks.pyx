@@ -69,7 +69,7 @@ cdef class CallCallbacks(CallRoom):
         try:
             raw = PyBytes_FromStringAndSize(<const char *>record, wan_record_length(record))
             # The path of local changes is a method of the object that has the path of events, too.
-            became = state.change_by_callbacks.__self__.apply_record(raw, (0, 0, bool(possible_duplicate)))
+            became = state.change_by_callbacks.__self__.apply_record(raw, (0, 0, bool(possible_duplicate), None))
             return {ASKED_LOST: EVENT_LOST, ASKED_ELSEWHERE: EVENT_NOT_TAKEN}.get(became, became)
         except BaseException as error:
             answer[0] = self.fail_with(call, error, 0)

@@ -10,6 +10,7 @@ from pywan._core.c_region cimport *
 from pywan._core.region.put cimport origin_of_row, region_change
 from pywan._core.region.region cimport RegionCore
 from pywan._core.region.compiled_region cimport OneWait
+from pywan._core.region.log_marks cimport log_marks, wait_log_marks
 from pywan._core.region.region_state cimport origin, region_core
 from pywan._core.region.entry_locks cimport CHANGES_PER_HOLD
 from pywan._core.region.step_rows cimport (
@@ -175,8 +176,8 @@ cdef class RowStage(Session):
             raise_for(status, f"region {region.state.name!r}, row {self.applied + self.missing + 1} of the task")
         elif status == WAN_FULL:
             self.refusal = full_error(detail_text())
-        if whole and wan_flag_read(&region.state.region.durable):
-            region.state.wait_written(True)
+        if whole and wan_flag_read(&region.state.region.logged):
+            wait_log_marks(log_marks((region,), True))
         return whole
 
     cdef wan_status apply_rows(self, region_core *region, uint64_t until_us) noexcept nogil:

@@ -177,7 +177,7 @@ cdef void find_records(BatchMemory memory) noexcept nogil:
         for n in range(section.count):
             memory.records[done], memory.partitions[done] = record, section.partition
             memory.sequences[done] = wan_section_sequence(section, at, n)
-            memory.repeated[done] = n < section.duplicates
+            memory.repeated[done] = n < section.duplicates or record.flags & WAN_FLAG_REPEATED
             record = <const wan_record *>(<const uint8_t *>record + wan_record_length(record))
             done += 1
         at += section.bytes

@@ -45,6 +45,8 @@ cdef class ReceiverSession(ReceiverApply):
         self.grow_partitions(memory.partitions)
         for n in range(memory.partitions):
             self.partitions[n].slot = &memory.slots[n]
+            self.partitions[n].place.source = memory.source
+            self.partitions[n].place.partition, self.partitions[n].place.era = n, mount
         lz4_load()
 
     def __dealloc__(self):
@@ -107,10 +109,8 @@ cdef class ReceiverSession(ReceiverApply):
             at += section.bytes
             section += 1
         buffer_trim(pack)
-        if self.is_sent or has_round(self):
+        if self.is_sent or has_round(self) or wan_flag_read(&self.memory.streams.must_wait):
             return self.end_batch(frame.id, began)
-        if wan_flag_read(&self.memory.streams.must_wait) and not self.wait_durable():
-            return 0
         # This acknowledgement names whatever failed. Everything else is in the tables.
         return self.acknowledge(frame.id, self.handled_events,
                                 <uint32_t>min(self.work_us() - began, <uint64_t>0xffffffff))

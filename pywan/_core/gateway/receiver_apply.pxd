@@ -1,6 +1,7 @@
 # The interface of receiver_apply.pyx.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from pywan._core.c_record cimport *
+from pywan._core.c_store cimport wan_source_place
 from pywan._core.c_tables cimport wan_record
 from pywan._core.gateway.applied_slot cimport applied_slot
 from pywan._core.gateway.receiver_rounds cimport ReceiverRounds
@@ -14,6 +15,7 @@ cdef class ReceiverApply(ReceiverRounds):
     cdef int apply_one(self, region_core *core, const wan_record *record, uint64_t hash, uint32_t partition,
                        uint64_t sequence,
                        bint possible_duplicate) noexcept nogil
+    cdef const wan_source_place *place_of(self, uint32_t partition, uint64_t sequence) noexcept nogil
     cdef int apply_shared(self, region_core *core, const wan_record *record, uint64_t hash, uint32_t partition,
                           uint64_t sequence, bint possible_duplicate) noexcept nogil
     cdef void note_too_large(self) noexcept with gil

@@ -7,6 +7,7 @@ from pywan._core.c_base cimport *
 from pywan._core.c_copies cimport *
 from pywan._core.c_record cimport *
 from pywan._core.c_region cimport *
+from pywan._core.c_store cimport wan_source_place
 from pywan._core.c_tables cimport *
 from pywan._core.base.status cimport detail_text, end_if_strayed, report_unraisable
 from pywan._core.calls.call_events cimport add_to_run, event_place, is_applied_here, note_applied_here, shared_out
@@ -39,6 +40,10 @@ cdef enum:
 APPLY_DONE, APPLY_LOST, APPLY_ELSEWHERE = <int>APPLIED, <int>LOST, <int>ELSEWHERE
 
 
+cdef object place_bytes(const wan_source_place *place):
+    return None if place == NULL else PyBytes_FromStringAndSize(<const char *>place, sizeof(wan_source_place))
+
+
 cdef class ReceiverApply(ReceiverRounds):
     """A session that applies events."""
 
@@ -56,10 +61,12 @@ cdef class ReceiverApply(ReceiverRounds):
             return WAN_FAILED_FUTURE_STAMP
         if core.tail != NULL:
             return self.apply_shared(core, record, hash, partition, sequence, possible_duplicate)
-        if wan_flag_read(&core.durable):
+        if wan_flag_read(&core.logged):
             wan_flag_set(&self.memory.streams.must_wait, 1)
+            self.rounds[self.current].events += 1
         change_from_record(&change, record, hash)
         origin_from_record(&from_, record, possible_duplicate)
+        from_.place = self.place_of(partition, sequence)
         status = region_change(core, &change, &from_, NULL, &outcome)
         if status == WAN_SLOW:
             self.untold = PROGRESS_RECORDS
@@ -86,6 +93,12 @@ cdef class ReceiverApply(ReceiverRounds):
         elif outcome <= WAN_DESTROYED:
             note_applied(self, core)
         return APPLIED
+
+    cdef const wan_source_place *place_of(self, uint32_t partition, uint64_t sequence) noexcept nogil:
+        """The place of an event in its stream. NULL: its sender has no name."""
+        cdef wan_source_place *place = &self.partitions[partition].place
+        place.through = sequence
+        return place if place.source[0] | place.source[1] else NULL
 
     cdef int apply_shared(self, region_core *core, const wan_record *record, uint64_t hash, uint32_t partition,
                           uint64_t sequence, bint possible_duplicate) noexcept nogil:
@@ -146,7 +159,9 @@ cdef class ReceiverApply(ReceiverRounds):
         cdef int result
         try:
             raw = PyBytes_FromStringAndSize(<const char *>record, wan_record_length(record))
-            result = self.callback_apply(self.cores[record.region], raw, (partition, sequence, possible_duplicate))
+            result = self.callback_apply(
+                self.cores[record.region], raw,
+                (partition, sequence, possible_duplicate, place_bytes(self.place_of(partition, sequence))))
             if result == LOST:      # It lost against a later version.
                 self.own.conflicts += 1
                 return APPLIED
@@ -314,7 +329,7 @@ cdef class ReceiverApply(ReceiverRounds):
                 if cores[k] != NULL and record.stamp > highest and not is_ahead(self, record):
                     highest = record.stamp
                     is_given = record.flags & WAN_FLAG_GIVEN
-                possible_duplicate = number < section.duplicates
+                possible_duplicate = number < section.duplicates or record.flags & WAN_FLAG_REPEATED
                 result = WAN_FAILED_REGION_NOT_FOUND
                 if cores[k] != NULL:
                     result = self.apply_one(cores[k], record, hashes[k], section.partition, sequence,

@@ -35,7 +35,7 @@ cdef class ReceiverRegions(ReceiverReport):
     cdef int learn_region(self, const wan_frame *frame) noexcept with gil
     cdef region_core *look_up(self, uint16_t number) noexcept with gil
     cdef bint is_named(self, uint16_t number) noexcept with gil
-    cdef int wait_durable(self) noexcept with gil
+    cdef dict mark_logs(self, bint hurry)
 
 
 cdef inline region_core *region_of(ReceiverRegions session, uint16_t number) noexcept nogil:

@@ -7,6 +7,7 @@ from pywan._core.c_base cimport *
 from pywan._core.c_record cimport *
 from pywan._core.base.status cimport report_unraisable
 from pywan._core.gateway.stream_memory cimport StreamMemory
+from pywan._core.region.log_marks cimport log_marks
 from pywan._core.region.region cimport RegionCore
 
 cdef enum:
@@ -86,12 +87,7 @@ cdef class ReceiverRegions(ReceiverReport):
     cdef bint is_named(self, uint16_t number) noexcept with gil:
         return number in self.names
 
-    cdef int wait_durable(self) noexcept with gil:
-        # This waits also for a batch that was known as a whole: an old connection may have applied it and still wait.
-        try:
-            for core in list(self.memory.streams.cores):
-                (<RegionCore>core).state.wait_written(True)
-            return 1
-        except BaseException as error:
-            self.refuse(error)      # The batch is not acknowledged, so the sender sends it again.
-            return 0
+    cdef dict mark_logs(self, bint hurry):
+        """Returns the present ends of the logs that events of the source went to, over all connections. A batch that
+        was known as a whole is among these events: an old connection may have applied it and still wait."""
+        return log_marks(self.memory.streams.cores, hurry)

@@ -10,9 +10,9 @@ cdef enum:
     ROUND_BYTES = 8 << 20
 
 cdef struct event_round:
-    # Events of shared regions that are waited for together, with all that came between them.
+    # Events of shared regions, or of regions with logs, that are waited for together, with all that came between them.
     wan_buffer waiting          # The partitions whose `handled` of the round is not 0, uint32_t.
-    uint64_t events             # So many of them are for shared regions.
+    uint64_t events             # So many of them are for such regions.
     uint64_t bytes              # Of those that go to other members.
     bint is_unacknowledged      # A batch that was handled as a whole is acknowledged with the round.
     uint64_t newest_id          # The newest one of them, when the work on it began, and the number of its last event.
@@ -25,6 +25,7 @@ cdef class ReceiverRounds(ReceiverStreams):
     cdef event_round rounds[2]
     cdef int current                # The round that is being handled.
     cdef bint is_sent               # The other one is on its way, or waits for copies.
+    cdef list marks                 # By round: where the logs end that its events went to. None: no log is waited for.
     cdef list shared_calls          # Two EventCalls, by round, for each shared region.
     cdef wan_buffer shares[2]       # By round: the shared_out of each, a pointer.
     cdef uint64_t handled_events    # Events of this connection: numbers them in their order.
@@ -35,6 +36,8 @@ cdef class ReceiverRounds(ReceiverStreams):
     cdef int end_batch(self, uint64_t id, uint64_t began_us) noexcept nogil
     cdef int turn_over(self) noexcept nogil
     cdef int turn_over_unlocked(self, const connection_partition *partition) noexcept nogil
+    cdef int mark_round(self) noexcept with gil
+    cdef int wait_for_logs(self) noexcept with gil
     cdef int send_round(self) noexcept with gil
     cdef int wait_for_others(self) noexcept with gil
     cdef int end_round(self) noexcept nogil

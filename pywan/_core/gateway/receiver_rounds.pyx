@@ -1,5 +1,5 @@
-# Owns the rounds of events of regions that several members hold (docs/decisions/0088): what waits for other members or
-# for copies, and what is noted and acknowledged when it counts. While one round is handled, the one before is waited
+# Owns the rounds of events of regions that several members hold (docs/decisions/0088), or that have logs
+# (docs/decisions/0103): what waits for other members, for copies or for logs, and what is noted and acknowledged then. While one round is handled, the one before is waited
 # for: other members work on it.
 from libc.stdint cimport uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport qsort
@@ -10,12 +10,13 @@ from pywan._core.base.status cimport end_if_strayed
 from pywan._core.calls.call_events cimport EventCalls, drop_round, failed_event, shared_out, wait_until_counted
 from pywan._core.gateway.receiver_report cimport ReceiverReport
 from pywan._core.gateway.receiver_streams cimport connection_partition, is_of_its_life
+from pywan._core.region.log_marks cimport wait_log_marks
 from pywan._core.region.put cimport region_is_full, region_relieve
 from pywan._core.region.region cimport RegionCore
 from pywan._core.region.region_state cimport region_core
 
 cdef enum:
-    ROUND_EVENTS = 8192         # A round of events of shared regions ends with so many events, though more are here.
+    ROUND_EVENTS = 8192         # A round ends with so many events of shared or logged regions, though more are here.
     FULL_SLICE_MS = 20          # A wait for memory is so long at a time.
 
 
@@ -24,6 +25,7 @@ cdef class ReceiverRounds(ReceiverStreams):
 
     def __cinit__(self):
         self.shared_calls = []
+        self.marks = [None, None]
 
     def __dealloc__(self):
         for n in range(2):
@@ -104,6 +106,8 @@ cdef class ReceiverRounds(ReceiverStreams):
         round.sent_us = wan_monotonic_us()
         if round.bytes and not self.send_round():
             return 0
+        if wan_flag_read(&self.memory.streams.must_wait) and not self.mark_round():
+            return 0
         self.is_sent = True
         self.current ^= 1
         return 1
@@ -115,6 +119,29 @@ cdef class ReceiverRounds(ReceiverStreams):
         is_done = self.turn_over()
         wan_lock_take(&partition.slot.lock)
         return is_done
+
+    cdef int mark_round(self) noexcept with gil:
+        """Notes where the logs end that the events of the round went to. A full round does not wait for the intervals
+        of the logs: more events are there."""
+        try:
+            self.marks[self.current] = self.mark_logs(self.rounds[self.current].events >= <uint64_t>ROUND_EVENTS)
+            return 1
+        except BaseException as error:
+            self.refuse(error)
+            return 0
+
+    cdef int wait_for_logs(self) noexcept with gil:
+        """Waits until the logs have the events of the round that was sent. 0: the batches are not acknowledged, and the
+        sender sends them again."""
+        cdef dict marks = self.marks[self.current ^ 1]
+        self.marks[self.current ^ 1] = None
+        try:
+            if marks is not None:
+                wait_log_marks(marks)
+            return 1
+        except BaseException as error:
+            self.refuse(error)
+            return 0
 
     cdef int send_round(self) noexcept with gil:
         """Sends the events that wait for other members: all leave before any is waited for."""
@@ -168,7 +195,7 @@ cdef class ReceiverRounds(ReceiverStreams):
         self.add_counts(&round.held)
         self.is_sent = False
         if round.is_unacknowledged:
-            if wan_flag_read(&self.memory.streams.must_wait) and not self.wait_durable():
+            if wan_flag_read(&self.memory.streams.must_wait) and not self.wait_for_logs():
                 return 0
             # It says how long the newest batch took: the others came before, and waited.
             if not self.acknowledge(round.newest_id, round.newest_number, <uint32_t>min(

@@ -1,6 +1,7 @@
 # The interface of receiver_streams.pyx.
 from libc.stdint cimport uint16_t, uint32_t, uint64_t
 from pywan._core.c_record cimport *
+from pywan._core.c_store cimport wan_source_place
 from pywan._core.calls.call_events cimport failed_event
 from pywan._core.gateway.applied_slot cimport applied_slot
 from pywan._core.gateway.receiver_regions cimport ReceiverRegions
@@ -8,6 +9,8 @@ from pywan._core.gateway.stream_memory cimport stream_run
 
 cdef struct connection_partition:
     applied_slot *slot          # What was applied of it. NULL: no stream was named for it.
+    # The place of the event in hand, for the queues here. Zeros as the source: its sender has no name (in tests).
+    wan_source_place place
     uint64_t through            # Its last section on this connection. 0: there was none yet.
     # The stream that it is. NULL: it is an own partition of the queue, and the rest has no meaning.
     stream_run *run

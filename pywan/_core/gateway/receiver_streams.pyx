@@ -61,6 +61,8 @@ cdef class ReceiverStreams(ReceiverRegions):
         partition.run, partition.slot = run, &run.slots[stream.bucket].applied
         partition.life, partition.bucket, partition.region = stream.life, stream.bucket, stream.region
         partition.through = 0
+        partition.place.source = run.source
+        partition.place.partition, partition.place.era = stream.bucket, stream.life
         return 1
 
     cdef int remember(self, applied_slot *slot, const failed_event *failed) noexcept nogil:

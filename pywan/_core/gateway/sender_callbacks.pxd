@@ -1,7 +1,7 @@
 # The interface of sender_callbacks.pyx.
 from libc.stdint cimport uint32_t, uint64_t
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from pywan._core.c_record cimport wan_record, wan_record_length
+from pywan._core.c_record cimport WAN_FLAG_REPEATED, wan_record, wan_record_length
 from pywan._core.queue.queue cimport gateway_queue
 from pywan._core.wire.session cimport Session
 
@@ -25,4 +25,5 @@ cdef inline tuple record_for_callback(const gateway_queue *gateway, const wan_re
                                       uint64_t sequence):
     """The record as it travels, and its position: partition, sequence, and whether it may have been applied before."""
     return (PyBytes_FromStringAndSize(<const char *>record, wan_record_length(record)),
-            (partition, sequence, sequence <= gateway.queue.partitions[partition].duplicate_through))
+            (partition, sequence, sequence <= gateway.queue.partitions[partition].duplicate_through
+             or record.flags & WAN_FLAG_REPEATED != 0))

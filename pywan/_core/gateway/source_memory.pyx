@@ -4,15 +4,17 @@ from libc.stdlib cimport calloc, free
 from pywan._core.c_base cimport *
 from pywan._core.c_tables cimport *
 from pywan._core.gateway.applied_slot cimport applied_slot, forget_applied
-from pywan._core.gateway.stream_memory cimport StreamMemory
+from pywan._core.gateway.stream_memory cimport StreamMemory, source_digest
 
 
 cdef class SourceMemory:
     """What has been applied of one queue numbering of one sender: the last contiguous sequence of each partition.
-    `streams`: the same of the streams of that sender, which its queues at other members share; None: its own ones."""
+    `streams`: the same of the streams of that sender, which its queues at other members share; None: its own ones.
+    `name`: what tells the numbering from any other, over restarts; "": queues here do not recognise its events."""
 
-    def __cinit__(self, uint32_t partitions, StreamMemory streams=None):
+    def __cinit__(self, uint32_t partitions, StreamMemory streams=None, str name=""):
         self.streams = StreamMemory() if streams is None else streams
+        source_digest(name, self.source)
         if partitions == 0 or partitions > 65535:
             from pywan.errors import ProtocolError
             raise ProtocolError(f"a sender with {partitions} partitions; 1 to 65535 are possible")

@@ -3,6 +3,8 @@
 cimport cython
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy
+from cpython.bytes cimport PyBytes_AS_STRING
 from pywan._core.c_base cimport *
 from pywan._core.gateway.applied_slot cimport forget_applied
 
@@ -13,6 +15,17 @@ cdef enum:
     STREAMS_KEPT_ALL = 4000000      # ... and those of all senders are 256 MB.
 
 cdef uint64_t streams_kept = 0      # Streams that this process remembers. Atomic.
+
+
+cdef int source_digest(str name, uint64_t *source) except -1:
+    """The digest by which queues know a stream, also after a restart. Nobody finds two names with one digest. "": the
+    stream has no name, and the digest is zeros."""
+    from hashlib import blake2b     # It brings OpenSSL, which a member without receiver does not need.
+    cdef bytes digest = blake2b(name.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+    source[0] = source[1] = 0
+    if name:
+        memcpy(source, PyBytes_AS_STRING(digest), 16)
+    return 0
 
 
 cdef void release_run(stream_run *run) noexcept:
@@ -40,10 +53,10 @@ cdef bint begin_section(stream_slot *stream, uint64_t life) noexcept nogil:
 @cython.no_gc_clear         # Its end needs `runs`.
 cdef class StreamMemory:
     """What has been applied of the streams of one sender of a site, by region and bucket: the last contiguous sequence
-    of the newest life. All members of that site send the same streams."""
+    of the newest life. All members of that site send the same streams. `name`: of the site and the sender."""
 
-    def __cinit__(self):
-        self.runs, self.cores = {}, set()
+    def __cinit__(self, str name=""):
+        self.name, self.runs, self.cores = name, {}, set()
 
     def __dealloc__(self):
         for address in self.runs.values():
@@ -66,6 +79,7 @@ cdef class StreamMemory:
                 free(run)
                 raise MemoryError()
             run.buckets, run.users = buckets, 1
+            source_digest(self.name and f"{self.name}/region/{buckets}/{region}", run.source)
             self.streams += buckets
             wan_add_shared(&streams_kept, buckets)
         self.runs[key] = <size_t>run

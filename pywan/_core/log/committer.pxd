@@ -32,6 +32,7 @@ cdef enum:
     # A log with a limit has less pending: this part of the limit, so that it fits.
     PENDING_PART_OF_LIMIT = 8
     DISK_PATIENCE_US = 5000000              # A caller stops waiting for a disk that has taken nothing for so long.
+    WAIT_FOR_LOG_US = 60000000              # A caller waits no longer than this for a log.
     WAIT_SLICE_US = 100000                  # A caller that waits looks at the process's signals so often.
     IDLE_MS = 100                           # The committer sleeps at most so long, also between rounds that fail.
 

@@ -235,10 +235,9 @@ cdef void committer_run(log_committer *committer) noexcept nogil:
 cdef void flush_later(log_committer *committer) noexcept nogil:
     """Gives other records `flush_ms` to join the first record of a group. Callers that write do that themselves
     meanwhile."""
-    cdef uint32_t *word = &committer.work if committer.synchronous == SYNCHRONOUS_WRITTEN else &committer.changed
-    cdef uint32_t seen = __atomic_load_n(word, __ATOMIC_ACQUIRE)
-    if not wan_flag_read(&committer.asked):         # A caller sets `asked` before it changes the word.
-        wan_wait_change(word, seen, committer.flush_ms)
+    cdef uint32_t seen = __atomic_load_n(&committer.work, __ATOMIC_ACQUIRE)
+    if not wan_flag_read(&committer.asked):         # A caller sets `asked` before it changes `work`.
+        wan_wait_change(&committer.work, seen, committer.flush_ms)
 
 
 cdef void committer_stop(log_committer *committer) noexcept nogil:

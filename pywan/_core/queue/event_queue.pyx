@@ -12,7 +12,7 @@ from pywan._core.c_store cimport *
 from pywan._core.c_log cimport *
 from pywan._core.c_system cimport *
 from pywan._core.log.committer cimport (
-    FOR_DISK, FOR_EVENTS, WORK_CHECKPOINT, WORK_NOW, committer_failing_since,
+    FOR_DISK, FOR_EVENTS, WAIT_FOR_LOG_US, WORK_CHECKPOINT, WORK_NOW, committer_failing_since,
     committer_once, committer_opened, committer_run, committer_share, committer_state, committer_stop, committer_wait,
     committer_wake, committer_write_now, disk_wait, level_name, level_of)
 from pywan._core.log.disk_log cimport LogBudget, damage_list
@@ -173,6 +173,7 @@ cdef class EventQueue:
         wan_queue_close(&self.gateway.queue)
         if self.gateway.durable != NULL:
             durable_log_close(self.gateway.durable)
+        wan_sources_close(&self.gateway.sources)
         free(self.gateway.signals)
         free(self.gateway.buckets)
         free(self.gateway)
@@ -328,6 +329,12 @@ cdef class EventQueue:
             return 0
         wait = queue_begin_wait(self.gateway, what, <uint64_t>(timeout * 1e6))
         return committer_wait(&self.gateway.durable.committer, &wait, f"queue {self.name!r}", meanwhile)
+
+    def wait_records(self, uint64_t given):
+        """Returns when the log has the first `given` records that it ever got, as durable as `synchronous` says."""
+        cdef disk_wait wait = queue_begin_wait(self.gateway, FOR_EVENTS, WAIT_FOR_LOG_US)
+        wait.wanted = given
+        committer_wait(&self.gateway.durable.committer, &wait, f"queue {self.name!r}", IN_MEMORY)
 
     def __len__(self):
         return wan_read(&self.gateway.queue.events)

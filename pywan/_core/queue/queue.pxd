@@ -43,6 +43,7 @@ cdef struct gateway_queue:
     uint16_t *buckets
     int running             # 0: an event that comes is counted as dropped. It is read without the lock.
     durable_log *durable    # NULL without persistence.
+    wan_sources sources     # Which events of other sites it has taken.
     wan_clock *clock        # The clock of the attached regions, with persistence. NULL: no region was attached yet.
     uint8_t full_policy     # FULL_*: what an enqueue does if it finds no room (disk full, or a limit).
     # Events that another member tells as settled stay until `settled_take` takes them: the callbacks here are to hear
@@ -217,11 +218,21 @@ cdef inline bint queue_can_read(const gateway_queue *gateway, uint32_t partition
     cdef wan_store_span span = wan_queue_span(&gateway.queue, partition, sequence, sequence)
     return wan_store_check(gateway.queue.store, &span) == WAN_OK
 
+cdef struct logged_places:
+    # Some records that follow each other in the log, of events that follow each other in a stream.
+    wan_source_place first
+    uint64_t record         # The first of them: so many records had been given to the log with it.
+    uint64_t count
+
 cdef struct durable_log:
     log_committer committer
     # What is pending, and what a round took of it. `positions` has one wan_position for each of `records`. A record has
     # the same bytes as in the queue and on the wire.
     log_pending records, positions, holes, names, superseded
+    log_pending places                      # Each a logged_places: those of the records that have one.
+    wan_sources logged                      # What the log says of streams. Only the committer's role touches it.
+    wan_buffer block_places                 # The places of the block that is being laid out.
+    uint64_t places_written                 # Bytes of the places taken that are in the log already.
     # By the region's number in this process: its number in the log; 0: the log does not name it yet. The two are the
     # same where that is possible: then the bytes in the log are the bytes that are sent.
     uint16_t *log_numbers
@@ -319,6 +330,43 @@ cdef inline void durable_add(gateway_queue *gateway, uint32_t partition, uint64_
     position.partition, position.count, position.first = partition, 1, sequence
     wan_buffer_put(&durable.positions.pending, &position, sizeof(position))
     committer_note_pending(&durable.committer, 1)
+
+cdef inline bint queue_has(gateway_queue *gateway, const wan_source_place *place) noexcept nogil:
+    """Whether the queue took the event at this place before. Under the queue's lock."""
+    return wan_sources_has(&gateway.sources, place) != 0
+
+
+cdef inline wan_status queue_reserve_place(gateway_queue *gateway) noexcept nogil:
+    """Makes sure that the place of an event can be noted. Under the queue's lock, before the event's commit."""
+    cdef wan_status status = wan_sources_reserve(&gateway.sources)
+    if status == WAN_OK and gateway.durable != NULL:
+        status = wan_buffer_reserve(&gateway.durable.places.pending, sizeof(logged_places))
+    return status
+
+
+cdef inline bint queue_takes_place(gateway_queue *gateway, const wan_source_place *place) noexcept nogil:
+    """Whether the queue does not have the event at this place yet, and can note the place."""
+    return not queue_has(gateway, place) and queue_reserve_place(gateway) == WAN_OK
+
+
+cdef inline void queue_note_place(gateway_queue *gateway, const wan_source_place *place) noexcept nogil:
+    """Notes the place of the event that was committed last. Under the queue's lock."""
+    cdef logged_places fresh
+    cdef logged_places *last
+    wan_sources_note(&gateway.sources, place)
+    if gateway.durable == NULL:
+        return
+    fresh.first, fresh.record, fresh.count = place[0], gateway.durable.committer.given, 1
+    if gateway.durable.places.pending.used:
+        last = <logged_places *>(gateway.durable.places.pending.bytes + gateway.durable.places.pending.used
+                                 - sizeof(logged_places))
+        if (last.record + last.count == fresh.record and last.first.through + last.count == place.through
+                and last.first.source[0] == place.source[0] and last.first.source[1] == place.source[1]
+                and last.first.era == place.era and last.first.partition == place.partition):
+            last.count += 1
+            return
+    wan_buffer_put(&gateway.durable.places.pending, &fresh, sizeof(fresh))
+
 
 cdef inline bint queue_is_waited_for(const gateway_queue *gateway) noexcept nogil:
     """Whether an enqueue returns only when the disk has the event too."""

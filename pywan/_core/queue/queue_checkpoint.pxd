@@ -43,6 +43,6 @@ cdef inline void count_hole(uint64_t *conflated, wan_queue_counts *counts, uint3
 
 
 cdef wan_status take_state(gateway_queue *gateway, uint64_t commit, const wan_queue_counts *counts,
-                           uint64_t conflated) noexcept nogil
+                           uint64_t conflated, const wan_buffer *places) noexcept nogil
 cdef void state_is_durable(gateway_queue *gateway) noexcept nogil
 cdef uint64_t repairs_of(const wan_buffer *state) noexcept nogil

@@ -7,7 +7,7 @@ from pywan._core.c_store cimport *
 from pywan._core.c_log cimport *
 from pywan._core.log.committer cimport committer_made_durable, committer_wake_waiters, committer_write
 from pywan._core.log.log_pending cimport pending_written, pending_take
-from pywan._core.queue.queue cimport durable_log, gateway_queue, wake_dispatchers
+from pywan._core.queue.queue cimport durable_log, gateway_queue, logged_places, wake_dispatchers
 from pywan._core.queue.queue_checkpoint cimport note_newest_stamp, state_is_durable, take_state
 
 
@@ -65,18 +65,59 @@ cdef void raise_highest(wan_log_segment *segment, const wan_part *part) noexcept
                                                      position[n].first + position[n].count - 1)
 
 
+cdef wan_status add_places(durable_log *durable, wan_part *parts, uint32_t *count, uint64_t through,
+                           uint64_t *written) noexcept nogil:
+    """Adds a part with the places of the records up to number `through` that are in no part yet. *written: the bytes of
+    the places taken that are in the log when the block is.
+
+    A run of records may end in a later block. Then the place is the one of the last record in this block."""
+    cdef logged_places *run
+    cdef wan_source_place place
+    cdef wan_source_place *last = NULL
+    cdef wan_status status
+    wan_buffer_empty(&durable.block_places)
+    written[0] = durable.places_written
+    while written[0] < durable.places.taken.used:
+        run = <logged_places *>(durable.places.taken.bytes + written[0])
+        if run.record > through:
+            break
+        place = run.first
+        place.through += min(run.count - 1, through - run.record)
+        if (last != NULL and last.source[0] == place.source[0] and last.source[1] == place.source[1]
+                and last.partition == place.partition):
+            last[0] = place
+        else:
+            status = wan_buffer_add(&durable.block_places, &place, sizeof(place))
+            if status != WAN_OK:
+                return status
+            last = <wan_source_place *>(durable.block_places.bytes + durable.block_places.used - sizeof(place))
+        if run.record + run.count - 1 > through:
+            break
+        written[0] += sizeof(logged_places)
+    if durable.block_places.used:
+        count[0] = add_part(parts, count[0], WAN_PART_PLACES, &durable.block_places)
+    return WAN_OK
+
+
+cdef void places_are_written(durable_log *durable, uint64_t written) noexcept nogil:
+    """The block with `block_places` is in the log. Without memory a later state lacks them, and a crash after that makes
+    the queue take some events again."""
+    durable.places_written = written
+    wan_sources_load(&durable.logged, durable.block_places.bytes, durable.block_places.used)
+
+
 cdef wan_status write_ahead(gateway_queue *gateway, const wan_buffer *moved, uint64_t *moved_written,
                             uint32_t *moved_count, uint64_t *names_written,
-                            uint32_t *names_count) noexcept nogil:
+                            uint32_t *names_count, uint64_t first) noexcept nogil:
     """Writes the first records in blocks of their own, if there are more than fit into an ordinary block.
 
-    Holes and the state stay for the block that ends the commit. Nothing counts as durable before that block, or its
+    `first`: the number of the first record taken. Holes and the state stay for the block that ends the commit. Nothing counts as durable before that block, or its
     failure. A crash in between leaves the events as they were before the changes behind them happened."""
     cdef durable_log *durable = gateway.durable
-    cdef wan_part parts[2]
+    cdef wan_part parts[3]
     cdef wan_part *last
     cdef uint32_t count, segment, taken = 0
-    cdef uint64_t most = wan_log_block_bytes(&durable.committer.log), positions
+    cdef uint64_t most = wan_log_block_bytes(&durable.committer.log), positions, places_written
     cdef uint64_t moved_used = moved.used if moved != NULL else 0, left
     cdef wan_status status
     while True:
@@ -95,11 +136,13 @@ cdef wan_status write_ahead(gateway_queue *gateway, const wan_buffer *moved, uin
                 count = add_part(parts, count, WAN_PART_NAMES, &durable.names.taken)
             status = add_records(parts, &count, WAN_PART_RECORDS, &durable.records.taken, &durable.positions.taken,
                                  &durable.joined[1], durable.written, durable.written_count, most, &taken)
+        last = &parts[count - 1]
+        if status == WAN_OK and last.head.kind == WAN_PART_RECORDS:
+            status = add_places(durable, parts, &count, first + durable.written_count + taken - 1, &places_written)
         if status == WAN_OK:
             status = write_block(durable, parts, count, False, &segment)
         if status != WAN_OK:
             return status
-        last = &parts[count - 1]
         raise_highest(&durable.committer.log.segments[segment], last)
         if last.head.kind == WAN_PART_MOVED:
             moved_written[0] += last.head.length - last.first_length
@@ -107,6 +150,7 @@ cdef wan_status write_ahead(gateway_queue *gateway, const wan_buffer *moved, uin
             continue
         durable.written += last.head.length - last.first_length
         durable.written_count += taken
+        places_are_written(durable, places_written)
         if durable.names.taken.used:
             wan_buffer_empty(&durable.names.taken)
             names_written[0], names_count[0] = durable.dictionary.used, durable.dictionary.count
@@ -145,6 +189,8 @@ cdef void finish_commit(gateway_queue *gateway, uint64_t given, bint checkpoint)
     pending_written(&durable.positions, now)
     pending_written(&durable.holes, now)
     pending_written(&durable.names, now)
+    pending_written(&durable.places, now)
+    durable.places_written = 0
     wan_buffer_empty(&durable.joined[1])
     wan_buffer_rest(&durable.joined[1], &durable.positions.use, used, now)
     durable.written = durable.written_count = 0
@@ -183,14 +229,15 @@ cdef bint is_one_write(const durable_log *durable) noexcept nogil:
             or length > wan_log_block_bytes(&durable.committer.log)):
         return False
     return wan_log_takes(&durable.committer.log,
-                         length + durable.holes.pending.used + durable.names.pending.used + 3 * sizeof(wan_part_head))
+                         length + durable.holes.pending.used + durable.names.pending.used
+                         + durable.places.pending.used + 4 * sizeof(wan_part_head))
 
 
 cdef wan_status commit(gateway_queue *gateway, bint checkpoint, wan_buffer *moved, bint in_one_write) noexcept nogil:
     cdef durable_log *durable = gateway.durable
-    cdef wan_part parts[5]
+    cdef wan_part parts[6]
     cdef uint32_t count = 0, p, segment
-    cdef uint64_t given, moved_written = 0, known_names = durable.dictionary.used
+    cdef uint64_t given, moved_written = 0, known_names = durable.dictionary.used, places_written = 0
     cdef uint32_t known_count = durable.dictionary.count, moved_count = 0, taken = 0
     cdef wan_status status = WAN_OK
     # If an earlier attempt took items and could not write them, they come first. What is pending waits behind them.
@@ -204,6 +251,7 @@ cdef wan_status commit(gateway_queue *gateway, bint checkpoint, wan_buffer *move
         pending_take(&durable.holes)
         pending_take(&durable.names)
         pending_take(&durable.superseded)
+        pending_take(&durable.places)
         for p in range(gateway.queue.partition_count):
             durable.appended[p] = gateway.queue.partitions[p].taken = gateway.queue.partitions[p].appended
     given = durable.committer.given - durable.records.pending.count
@@ -214,10 +262,12 @@ cdef wan_status commit(gateway_queue *gateway, bint checkpoint, wan_buffer *move
     checkpoint = checkpoint and durable.records.pending.used == 0 and durable.holes.pending.used == 0
     if status == WAN_OK and checkpoint:
         note_newest_stamp(gateway)
-        status = take_state(gateway, durable.committer.log.commit + 1, &gateway.counts, gateway.queue.conflated)
+        status = take_state(gateway, durable.committer.log.commit + 1, &gateway.counts, gateway.queue.conflated,
+                            &durable.places.taken)
     wan_lock_release(&gateway.lock)
     if status == WAN_OK:
-        status = write_ahead(gateway, moved, &moved_written, &moved_count, &known_names, &known_count)
+        status = write_ahead(gateway, moved, &moved_written, &moved_count, &known_names, &known_count,
+                             given - durable.records.taken.count + 1)
     if status == WAN_OK and checkpoint:
         # The commit of the block that the state is part of.
         (<wan_queue_state *>durable.fresh_state.bytes).commit = durable.committer.log.commit + 1
@@ -230,6 +280,8 @@ cdef wan_status commit(gateway_queue *gateway, bint checkpoint, wan_buffer *move
     if status == WAN_OK and durable.written < durable.records.taken.used:
         status = add_records(parts, &count, WAN_PART_RECORDS, &durable.records.taken, &durable.positions.taken,
                              &durable.joined[1], durable.written, durable.written_count, NO_LIMIT, &taken)
+    if status == WAN_OK:
+        status = add_places(durable, parts, &count, given, &places_written)
     if durable.holes.taken.used:
         count = add_part(parts, count, WAN_PART_HOLES, &durable.holes.taken)
     if checkpoint:
@@ -244,6 +296,7 @@ cdef wan_status commit(gateway_queue *gateway, bint checkpoint, wan_buffer *move
             report_written_ahead(gateway, given)
         return status
     if count:
+        places_are_written(durable, places_written)
         for p in range(gateway.queue.partition_count):
             if durable.appended[p] > durable.committer.log.segments[segment].highest[p]:
                 durable.committer.log.segments[segment].highest[p] = durable.appended[p]

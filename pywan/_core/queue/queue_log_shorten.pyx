@@ -184,7 +184,7 @@ cdef wan_status durable_relieve(gateway_queue *gateway) noexcept nogil:
     counts.received -= min(not_durable, counts.received)
     forget_holes(gateway, &conflated, &counts, &durable.holes.pending)
     forget_holes(gateway, &conflated, &counts, &durable.holes.taken)
-    status = take_state(gateway, durable.committer.log.commit, &counts, conflated)
+    status = take_state(gateway, durable.committer.log.commit, &counts, conflated, NULL)
     if status == WAN_OK:
         for p in range(gateway.queue.partition_count):
             state_positions(&durable.fresh_state)[2 * p + 1] = gateway.queue.partitions[p].durable

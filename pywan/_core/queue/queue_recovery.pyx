@@ -47,6 +47,9 @@ cdef void durable_log_close(durable_log *durable) noexcept nogil:
     pending_close(&durable.holes)
     pending_close(&durable.names)
     pending_close(&durable.superseded)
+    pending_close(&durable.places)
+    wan_sources_close(&durable.logged)
+    wan_buffer_close(&durable.block_places)
     wan_buffer_close(&durable.joined[0])
     wan_buffer_close(&durable.joined[1])
     wan_buffer_close(&durable.dictionary)
@@ -145,7 +148,7 @@ cdef wan_status take_recovered_state(gateway_queue *gateway, const uint8_t *data
     if (length < sizeof(wan_queue_state) or head.partitions != gateway.queue.partition_count
             or head.counters > length // sizeof(wan_counter)
             or length != (sizeof(wan_queue_state) + head.counters * sizeof(wan_counter) + head.partitions * 16ULL
-                          + head.names_bytes)):
+                          + head.names_bytes + head.places_bytes) or head.names_bytes > length):
         return corrupt("the queue's state in the log does not fit its length")
     status = wan_queue_counts_load(&counts, <const wan_counter *>(head + 1), head.counters)
     if status != WAN_OK:
@@ -178,6 +181,10 @@ cdef wan_status take_recovered_state(gateway_queue *gateway, const uint8_t *data
         if gateway.queue.partitions[p].appended == 0:
             if wan_queue_restore_positions(&gateway.queue, p, pairs[2 * p], pairs[2 * p]) != WAN_OK:
                 return WAN_NO_MEMORY
+    wan_sources_close(&durable.logged)
+    status = wan_sources_load(&durable.logged, data + length - head.places_bytes, head.places_bytes)
+    if status != WAN_OK:
+        return status
     return recover_names(durable, <const uint8_t *>(pairs + 2 * head.partitions), head.names_bytes)
 
 
@@ -200,6 +207,8 @@ cdef wan_status recover_part(void *owner, uint32_t index, uint64_t commit, const
         return recover_names(durable, data, head.length)
     if head.kind == WAN_PART_STATE:
         return take_recovered_state(gateway, data, head.length, durable.committer.log.segments[index].number)
+    if head.kind == WAN_PART_PLACES:    # A state says the places of its own and of older blocks.
+        return wan_sources_load(&durable.logged, data, head.length) if commit > durable.state_commit else WAN_OK
     if head.kind == WAN_PART_HOLES:
         while at + sizeof(wan_hole) <= head.length:
             hole = <const wan_hole *>(data + at)
@@ -295,6 +304,9 @@ cdef wan_status durable_recover(gateway_queue *gateway) noexcept nogil:
         durable.appended[p] = partition.taken = partition.appended
         wan_queue_made_durable(&gateway.queue, p, partition.appended)
         partition.duplicate_through = partition.appended
+    status = wan_sources_load(&gateway.sources, durable.logged.places.bytes, durable.logged.places.used)
+    if status != WAN_OK:
+        return status
     wan_queue_compact(&gateway.queue)
     gateway.counts.queued += fresh
     gateway.counts.received += fresh

@@ -42,7 +42,7 @@ cdef wan_status take_of(gateway_queue *gateway, uint32_t number, uint32_t count,
             break
         record = wan_queue_at(&gateway.queue, partition, sequence)
         head.partition, head.length = number, wan_record_length(record)
-        head.possible_duplicate = sequence <= partition.duplicate_through
+        head.possible_duplicate = sequence <= partition.duplicate_through or record.flags & WAN_FLAG_REPEATED
         status = wan_buffer_reserve(taken, sizeof(head) + head.length)
         if status == WAN_OK:
             wan_buffer_put(taken, &head, sizeof(head))

@@ -56,7 +56,7 @@ cdef class CompiledRegion:
                                   wan_outcome *outcome) except *
     cdef bint may_wait(self, uint64_t began_us) except *
     cdef int wait_written(self, bint is_queued) except -1
-    cdef int wait_log(self, int what) except -1
+    cdef int wait_log(self, int what, uint64_t given) except -1
     cdef int wait_durable(self) except -1
 
 cdef class OneWait:

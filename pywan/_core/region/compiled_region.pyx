@@ -12,7 +12,8 @@ from pywan._core.c_store cimport *
 from pywan._core.region.call_slots cimport CallSlots
 from pywan._core.base.clock cimport Clock
 from pywan._core.log.committer cimport (
-    FOR_DISK, FOR_EVENTS, SYNCHRONOUS_WRITTEN, committer_begin_wait, committer_failing_since, committer_wait, disk_wait)
+    FOR_DISK, FOR_EVENTS, SYNCHRONOUS_WRITTEN, WAIT_FOR_LOG_US, committer_begin_wait, committer_failing_since,
+    committer_wait, disk_wait)
 from pywan._core.log.disk_log cimport LogBudget
 from pywan._core.queue.event_queue cimport EventQueue
 from pywan._core.values.names cimport region_number
@@ -149,6 +150,7 @@ cdef class CompiledRegion:
         """Notes whether a change has to wait for a disk."""
         waits = self.region.log != NULL and self.region.log.committer.synchronous != 0
         wan_flag_set(&self.region.durable, waits or any(queue.synchronous for queue in queues))
+        wan_flag_set(&self.region.logged, self.region.log != NULL or any(queue.persistent for queue in queues))
         return 0
 
     cdef int keep_log(self, region_log *log, environment, LogBudget budget, log_wait) except -1:
@@ -417,7 +419,7 @@ cdef class CompiledRegion:
             if queue.gateway.durable != NULL and queue.gateway.durable.committer.synchronous:
                 queue.wait_written()
         if self.region.log != NULL and self.region.log.committer.synchronous:
-            self.wait_log(FOR_EVENTS)
+            self.wait_log(FOR_EVENTS, NO_LIMIT)
         return 0
 
     cdef int wait_durable(self) except -1:
@@ -429,16 +431,18 @@ cdef class CompiledRegion:
             if queue.gateway.durable != NULL and queue.gateway.durable.committer.synchronous == SYNCHRONOUS_WRITTEN:
                 queue.wait_durable()
         if self.region.log != NULL and self.region.log.committer.synchronous == SYNCHRONOUS_WRITTEN:
-            self.wait_log(FOR_DISK)
+            self.wait_log(FOR_DISK, NO_LIMIT)
         return 0
 
-    cdef int wait_log(self, int what) except -1:
-        """Waits for the region's log. `what`: FOR_EVENTS or FOR_DISK."""
+    cdef int wait_log(self, int what, uint64_t given) except -1:
+        """Waits until the region's log has the first `given` records; NO_LIMIT: all so far. `what`: FOR_EVENTS or
+        FOR_DISK."""
         cdef disk_wait wait
         if self.log_wait is not None:
             self.log_wait()
             return 0
-        wait = committer_begin_wait(&self.region.log.committer, what, 60000000)
+        wait = committer_begin_wait(&self.region.log.committer, what, WAIT_FOR_LOG_US)
+        wait.wanted = min(wait.wanted, given)
         return committer_wait(&self.region.log.committer, &wait, f"region {self.name!r}",
                               "the change is in memory and will be written when the disk takes it")
 

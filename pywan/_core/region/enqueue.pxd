@@ -21,6 +21,9 @@ cdef enum:
     # The event may enter, but the sender's filters were not asked yet. They are asked, and then the decision is made
     # anew. Nothing enters any queue before that.
     ENQUEUE_ASK = 6
+    # The queue has taken the event before, as its place in its stream says. This is known only after the decision, and
+    # only in a region of one member.
+    ENQUEUE_KNOWN = 7
 
 cdef struct enqueue_decision:
     uint32_t count

@@ -6,6 +6,7 @@ from libc.string cimport memset
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from pywan._core.c_base cimport *
 from pywan._core.c_record cimport *
+from pywan._core.c_store cimport wan_source_place
 from pywan._core.region.region_state cimport MAX_ATTACHED, decision, origin
 from pywan._core.values.tagged cimport described
 
@@ -58,4 +59,6 @@ cdef int read_origin(made, origin *from_, uint8_t *flags) except -1:
         from_.attempt.call.caller, from_.attempt.call.slot, from_.attempt.call.number = caller, slot, number
         from_.attempt.is_row = row is not None
         from_.attempt.row = row or 0
+    if len(made) > 6 and made[6] is not None:
+        from_.place = <const wan_source_place *>PyBytes_AS_STRING(made[6])
     return 0

@@ -12,10 +12,10 @@ from pywan._core.c_region cimport *
 from pywan._core.c_system cimport *
 from pywan._core.log.committer cimport committer_reserve, committer_note_pending
 from pywan._core.region.enqueue cimport (
-    ENQUEUE_ENTERS, ENQUEUE_NO_ROOM, decide_enqueue, enqueue_decision, enters_straight, note_not_entered)
+    ENQUEUE_ENTERS, ENQUEUE_KNOWN, ENQUEUE_NO_ROOM, decide_enqueue, enqueue_decision, enters_straight, note_not_entered)
 from pywan._core.queue.queue cimport (
-    FULL_DROP_NEWEST, durable_is_behind, gateway_queue, queue_commit, queue_count, queue_is_waited_for,
-    queue_note_not_queued, queue_partition, queue_reserve)
+    FULL_DROP_NEWEST, durable_is_behind, gateway_queue, queue_commit, queue_count, queue_has, queue_is_waited_for,
+    queue_note_not_queued, queue_note_place, queue_partition, queue_reserve, queue_reserve_place, queue_takes_place)
 from pywan._core.region.region_state cimport (
     IF_ABSENT, IF_THERE, IF_VALUE, MAX_ATTACHED, PATH_CLOSED, PATH_STRAIGHT, UNWRITTEN_BITS, attachment, condition,
     decision, origin, region_core, region_log)
@@ -63,6 +63,8 @@ cdef inline void write_record(uint8_t *at, uint64_t length, const region_core *r
     record.stamp, record.event_sequence = change.stamp, from_.event_sequence
     record.event_member, record.event_thread = from_.event_member, from_.event_thread
     record.region, record.flags = region.number, change.flags & (WAN_FLAG_GIVEN | WAN_FLAG_FORCED)
+    if from_.possible_duplicate:
+        record.flags |= WAN_FLAG_REPEATED
     record.recipients_count = <uint8_t>recipient_count
     record.stamp_site, record.origin_site = change.stamp_site, from_.site
     record.operation, record.key_form = <uint8_t>operation, change.key_form
@@ -264,6 +266,9 @@ cdef inline wan_status region_enqueue_one(region_core *region, wan_shard *shard,
         return region_step(region, shard, change, from_, NULL, outcome)
     recipients = union_recipients(from_, attached, space, &recipient_count)
     wan_lock_take(&gateway.lock)
+    if from_.place != NULL and not queue_takes_place(gateway, from_.place):
+        wan_lock_release(&gateway.lock)
+        return region_step(region, shard, change, from_, NULL, outcome)
     length = wan_record_size(change.key_length, change.value_length, from_.callback_length, recipient_count)
     partition = queue_partition(gateway, region.buckets, change.hash, from_.event_member, from_.event_thread)
     status = queue_reserve(gateway, partition, 0, length, &reservation)
@@ -276,6 +281,8 @@ cdef inline wan_status region_enqueue_one(region_core *region, wan_shard *shard,
         write_record(reservation.at, reservation.length, region, change, operation, from_, recipients, recipient_count,
                      change.value, change.value_length, change.value_form)
         wake = queue_commit(gateway, &reservation)
+        if from_.place != NULL:
+            queue_note_place(gateway, from_.place)
         gateway.counts.received += 1
         gateway.counts.queued += 1
         change.waits = queue_is_waited_for(gateway)
@@ -417,7 +424,14 @@ cdef inline wan_status step_reserve(region_core *region, const wan_change *chang
             partition, sequence = queue_partition(gateway, region.buckets, change.hash, from_.event_member,
                                                   from_.event_thread), 0
         wan_lock_take(&gateway.lock)
-        status = queue_reserve(gateway, partition, sequence, length, &step.reservations[n])
+        if from_.place != NULL and region.tail == NULL:
+            if queue_has(gateway, from_.place):
+                wan_lock_release(&gateway.lock)
+                step.decided.verdicts[n] = ENQUEUE_KNOWN
+                continue
+            status = queue_reserve_place(gateway)
+        if status == WAN_OK:
+            status = queue_reserve(gateway, partition, sequence, length, &step.reservations[n])
         if status == WAN_OK:
             step.taken += 1
             continue
@@ -536,6 +550,8 @@ cdef inline void step_commit_queues(region_core *region, wan_change *change, con
         write_record(step.reservations[n].at, step.reservations[n].length, region, change, operation, from_,
                      step.recipients, step.recipient_count, value, value_length, value_form)
         step.wake_files[n] = queue_commit(gateway, &step.reservations[n])
+        if from_.place != NULL and region.tail == NULL:
+            queue_note_place(gateway, from_.place)
         gateway.counts.received += 1
         gateway.counts.queued += 1
         if queue_is_waited_for(gateway):
@@ -563,6 +579,8 @@ cdef inline void step_tell(attachment *attached, put_step *step) noexcept nogil:
     attachment, and a queue with its files, may be gone."""
     cdef uint32_t n
     for n in range(attached.count):
+        if step.decided.verdicts[n] == ENQUEUE_KNOWN:      # It was counted when it entered.
+            continue
         if step.decided.verdicts[n] != ENQUEUE_ENTERS:
             note_not_entered(attached.queues[n], step.decided.verdicts[n])
         elif step.wake_files[n] >= 0:
@@ -681,6 +699,7 @@ cdef inline void origin_from_record(origin *from_, const wan_record *record, bin
     from_.possible_duplicate = possible_duplicate
     from_.alone = False
     from_.asked = NULL
+    from_.place = NULL
     memset(&from_.attempt, 0, sizeof(wan_attempt))
 
 

@@ -4,6 +4,7 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from pywan._core.c_base cimport *
 from pywan._core.c_record cimport *
 from pywan._core.c_log cimport *
+from pywan._core.c_store cimport wan_source_place
 from pywan._core.c_copies cimport wan_attempt, wan_tail
 from pywan._core.c_region cimport *
 from pywan._core.log.committer cimport log_committer
@@ -53,6 +54,8 @@ cdef struct region_core:
     int closed              # Once this is set, every attachment that is published has PATH_CLOSED.
     # An attached queue, or the region's own log, is synchronous: a change is done when it is on the disk.
     int durable
+    # The region, or an attached queue, has a log. What a log does not have yet is not acknowledged to another site.
+    int logged
     region_log *log         # NULL: the region is not persistent.
     wan_tail *tail          # NULL: this member alone has the region.
     uint8_t reads_copies    # With a tail: a copy in sync answers reads too, not only the primary.
@@ -97,6 +100,9 @@ cdef struct origin:
     uint8_t callback_form
     uint8_t possible_duplicate
     uint8_t alone           # The change is refused if members share the region: its listeners are told otherwise there.
+    # The place of an event of another site in the stream that it came by. Queues recognise by it what they have taken.
+    # NULL: the change is no such event, or nothing is known of its stream.
+    const wan_source_place *place
     # In a region that several members hold: the call that asks for the change. Its bucket remembers it with its answer.
     wan_attempt attempt
     condition *asked        # What a conditional change asked for: the value that it found is a part of the answer.

@@ -1,0 +1,40 @@
+# Owns the wait of an acknowledgement that leaves the process. A site, a task of Spark or a sink is told nothing that the
+# logs of this process could still lose, whatever `disk-synchronous` says to callers in this process.
+from libc.stdint cimport uint64_t
+from pywan._core.c_base cimport *
+from pywan._core.log.committer cimport FOR_EVENTS, committer_given, committer_wake
+from pywan._core.queue.event_queue cimport EventQueue
+from pywan._core.region.compiled_region cimport CompiledRegion
+from pywan._core.region.region cimport RegionCore
+
+
+cdef dict log_marks(cores, bint hurry):
+    """Returns where the logs of these regions, and of the queues attached to them, end now: by the owner of each log, how
+    many records were given to the log so far. `hurry`: the committers write now, and not at the end of their
+    intervals."""
+    cdef dict marks = {}
+    cdef CompiledRegion state
+    cdef EventQueue queue
+    for core in cores:
+        state = (<RegionCore>core).state
+        for queue in state.attached_queues:
+            if queue.gateway.durable != NULL and queue not in marks:
+                marks[queue] = committer_given(&queue.gateway.durable.committer)
+                if hurry:
+                    committer_wake(&queue.gateway.durable.committer)
+        if state.region.log != NULL:
+            marks[state] = committer_given(&state.region.log.committer)
+            if hurry:
+                committer_wake(&state.region.log.committer)
+    return marks
+
+
+cdef int wait_log_marks(dict marks) except -1:
+    """Returns when each log has all records up to its mark. A regular end of the process, or its kill, loses none of
+    these records. DiskError if a disk does not take them."""
+    for owner, given in marks.items():
+        if isinstance(owner, EventQueue):
+            owner.wait_records(given)
+        else:
+            (<CompiledRegion>owner).wait_log(FOR_EVENTS, given)
+    return 0
