@@ -280,7 +280,7 @@ class Recovered(NamedTuple):
 def recover_queue(folder: Path) -> Recovered:
     """The events that a queue with this log holds, by the words of the description under "Recovery"."""
     manifest = read_manifest(folder)
-    newest = read_state(manifest.state) if manifest.state else State(0, 0, (), [(0, 0)] * manifest.partitions, {})
+    newest = read_state(manifest.state) if manifest.state else State(0, 0, (), [(0, 0)] * manifest.partitions, {}, [])
     events: dict[tuple[int, int], bytes] = {}
     known = dict(newest.names)
     appended = [0] * manifest.partitions

@@ -273,7 +273,8 @@ def test_a_newer_format_is_refused_by_name_and_not_touched(ny, kept, tmp_path, l
     rewrite(store / log / file, version=_core.RECORD_FORMAT + 1)
     before = image(store / log)
     with pytest.raises(
-        (ConfigurationError, DiskError), match=f"{store / log / file} was written by a newer version.*format {_core.RECORD_FORMAT + 1}.*upgrade"
+        (ConfigurationError, DiskError),
+        match=f"{store / log / file} was written by a newer version.*format {_core.RECORD_FORMAT + 1}.*upgrade",
     ):
         opened(ny, tmp_path)
     assert image(store / log) == before

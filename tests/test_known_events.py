@@ -2,6 +2,7 @@
 stays applied, and a persistent queue here takes each event once.
 """
 
+import hashlib
 import json
 import subprocess
 import sys
@@ -10,6 +11,8 @@ import threading
 import pytest
 
 import pywan
+from log_format import PLACES, StreamPlace, read_blocks, stream_places
+from pywan import _core
 from pywan.testing.waiting import eventually
 
 MEMBER = """
@@ -17,7 +20,8 @@ import json, os, sys, pywan
 locators, folder, told, region_type, synchronous = sys.argv[1:6]
 file = os.open(told, os.O_CREAT | os.O_APPEND | os.O_WRONLY)
 def listener(events):
-    lines = [json.dumps([e.key, e.possible_duplicate, [str(events.numbering), e.partition, e.sequence]]) for e in events]
+    queue = str(events.numbering)
+    lines = [json.dumps([e.key, e.possible_duplicate, [queue, e.partition, e.sequence]]) for e in events]
     os.write(file, ("\\n".join(lines) + "\\n").encode())
     return True
 cache = pywan.Cache("there", locators=locators, dir=folder)
@@ -76,7 +80,9 @@ def test_what_another_site_was_told_stays_and_a_queue_here_takes_each_event_once
 ):
     with (
         pywan.Locator("l2", distributed_system_id=2, port=0, dir=tmp_path / "l2") as remote,
-        pywan.Locator("l1", distributed_system_id=1, port=0, dir=tmp_path / "l1", remote_locators=str(remote.address)) as l1,
+        pywan.Locator(
+            "l1", distributed_system_id=1, port=0, dir=tmp_path / "l1", remote_locators=str(remote.address)
+        ) as l1,
         pywan.Cache("here", locators=str(l1.address), dir=tmp_path / "here") as cache,
     ):
         sender = cache.create_gateway_sender(
@@ -114,3 +120,92 @@ def test_what_another_site_was_told_stays_and_a_queue_here_takes_each_event_once
             assert key not in places or may_repeat, f"{key} was told again unmarked"
             assert places.setdefault(key, place) == place, f"{key} was told from another place"
         assert len({tuple(place) for place in places.values()}) == len(keys)
+
+
+class Relay:
+    """A site 2 between two others: events of site 1 come by a session, and go into the persistent queue of a sender to
+    site 3. Its region's table is lost whenever the process ends."""
+
+    NAME = "1/ln/queue/7/1"
+
+    def __init__(self, folder):
+        self.folder = folder
+        folder.mkdir()
+        self.open()
+
+    def open(self):
+        self.queue = _core.EventQueue(
+            "tk", remote_site=3, log_directory=self.folder, log_id=5, synchronous=False, mount=9
+        )
+        self.queue.running = True
+        self.region = _core.RegionCore("data", _core.Clock(), site=2, member=2)
+        self.region.attach([self.queue])
+        self.memory = _core.SourceMemory(1, None, self.NAME)
+
+    def receive(self, dispatcher, mount):
+        """Carries what a dispatcher of site 1 sends. The acknowledgements are lost."""
+        receiver = _core.ReceiverSession(
+            self.memory, _core.ReceiverCounts(), {"data": self.region}.get, None, mount=mount
+        )
+        receiver.connected(1)
+        while data := dispatcher.data_to_send(1):
+            receiver.receive_data(data, 1)
+
+
+class Source:
+    """The sender at site 1."""
+
+    def __init__(self):
+        self.queue = _core.EventQueue("ln", remote_site=2)
+        self.queue.running = True
+        self.region = _core.RegionCore("data", _core.Clock(), site=1, member=1)
+        self.region.attach([self.queue])
+        self.dispatcher = _core.DispatcherSession(self.queue, 0, _core.EventQueue("parked", partitions=8))
+        self.dispatcher.configure(10, -1)
+
+    def send_to(self, relay, mount=4):
+        self.dispatcher.disconnected()
+        self.dispatcher.connected(1_000_000, 64 << 20, 1)
+        relay.receive(self.dispatcher, mount)
+
+
+def queued(relay):
+    return [_core.record_fields(record)["key"][1].decode() for _, _, record in relay.queue.records(1 << 20)]
+
+
+def test_a_queue_has_the_places_of_its_events_in_its_log_and_knows_them_after_a_crash(tmp_path):
+    source, relay = Source(), Relay(tmp_path / "log")
+    for n in range(25):
+        source.region.put(f"k{n}", n)
+    source.send_to(relay)
+    relay.queue.commit_once(False)
+    source.region.put("k25", 25)
+    del relay.queue
+    found = [
+        place
+        for block in read_blocks(tmp_path / "log")
+        for kind, _, data in block.parts
+        if kind == PLACES
+        for place in stream_places(data)
+    ]
+    digest = hashlib.blake2b(Relay.NAME.encode(), digest_size=16).digest()
+    assert found == [StreamPlace(digest, 4, 25, 0)]
+    relay.region = None
+    relay.open()
+    assert queued(relay) == [f"k{n}" for n in range(25)]
+    source.send_to(relay)
+    assert queued(relay) == [f"k{n}" for n in range(26)]
+    assert len(relay.region) == 26  # Its table had lost all, and has all again.
+    counts = relay.queue.counts()
+    assert (counts["received"], counts["queued"]) == (26, 26)
+
+
+def test_what_comes_by_another_mount_enters_again_with_the_mark(tmp_path):
+    source, relay = Source(), Relay(tmp_path / "log")
+    source.region.put("k", 1)
+    source.send_to(relay)
+    relay.memory = _core.SourceMemory(1, None, Relay.NAME)
+    source.send_to(relay, mount=5)
+    assert queued(relay) == ["k", "k"]
+    flags = [_core.record_fields(record)["flags"] for _, _, record in relay.queue.records(1 << 20)]
+    assert flags == [0, 4]

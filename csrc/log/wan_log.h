@@ -42,7 +42,15 @@
 enum { WAN_LOG_QUEUE = 1, WAN_LOG_REGION = 2 }; /* The kind of the log's owner. */
 /* The kinds of parts of a block: new records, holes, the owner's state, records moved out of old segments, and names of
  * regions. */
-enum { WAN_PART_RECORDS = 1, WAN_PART_HOLES, WAN_PART_STATE, WAN_PART_MOVED, WAN_PART_NAMES, WAN_PART_PLACES, WAN_PART_KIND_COUNT };
+enum {
+    WAN_PART_RECORDS = 1,
+    WAN_PART_HOLES,
+    WAN_PART_STATE,
+    WAN_PART_MOVED,
+    WAN_PART_NAMES,
+    WAN_PART_PLACES,
+    WAN_PART_KIND_COUNT
+};
 
 typedef struct {
     char magic[8];    /* "PWANSEG\0" */

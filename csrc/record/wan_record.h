@@ -38,7 +38,7 @@ enum {
     FIELD(uint32_t, event_member, "event id: member")                                                                  \
     FIELD(uint32_t, event_thread, "event id: thread")                                                                  \
     FIELD(uint16_t, region, "number of the region at the member that wrote the record: see REGION")                    \
-    FIELD(uint8_t, flags, "1: a caller gave the stamp; 2: an operator forces it; 4: it may have been applied before")    \
+    FIELD(uint8_t, flags, "1: a caller gave the stamp; 2: an operator forces it; 4: it may have been applied before")  \
     FIELD(uint8_t, recipients_count, "number of recipients")                                                           \
     FIELD(uint8_t, stamp_site, "site whose clock made the stamp: the second half of the version")                      \
     FIELD(uint8_t, origin_site, "site in which the event happened")                                                    \

@@ -58,7 +58,8 @@ static wan_status grow_index(wan_sources *sources)
     free(sources->index);
     sources->index = fresh;
     sources->mask = capacity - 1;
-    for (uint32_t number = 1; number <= count_of(sources); number++) *slot_of(sources, place_at(sources, number)) = number;
+    for (uint32_t number = 1; number <= count_of(sources); number++)
+        *slot_of(sources, place_at(sources, number)) = number;
     return WAN_OK;
 }
 
@@ -86,13 +87,15 @@ void wan_sources_note(wan_sources *sources, const wan_source_place *place)
         return;
     }
     if (count_of(sources) >= WAN_SOURCES_MAX) forget_all(sources);
+    WAN_DEBUG_CHECK(sources->places.bytes && sources->index);
     wan_buffer_put(&sources->places, place, sizeof *place);
     sources->newest = *slot_of(sources, place) = (uint32_t)count_of(sources);
 }
 
 wan_status wan_sources_load(wan_sources *sources, const uint8_t *bytes, uint64_t length)
 {
-    if (length % sizeof(wan_source_place)) return WAN_FAIL(WAN_CORRUPT, "places of streams with %llu bytes", (unsigned long long)length);
+    if (length % sizeof(wan_source_place))
+        return WAN_FAIL(WAN_CORRUPT, "places of streams with %llu bytes", (unsigned long long)length);
     for (uint64_t at = 0; at < length; at += sizeof(wan_source_place)) {
         wan_source_place place;
         memcpy(&place, bytes + at, sizeof place);

@@ -1252,7 +1252,7 @@ class ReceiverSession(Session):
         memory: SourceMemory,
         counts: ReceiverCounts,
         find_region: Callable[[str], RegionCore | None],
-        callback_apply: Callable[[Any, bytes, _Position], int] | None,
+        callback_apply: Callable[[Any, bytes, tuple[int, int, bool, bytes | None]], int] | None,
         *,
         credit_bytes: int = ...,
         max_drift_ms: int = 300000,

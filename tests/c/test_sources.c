@@ -90,10 +90,8 @@ static void a_queue_that_is_told_of_too_many_streams_forgets_and_goes_on(void)
 const test_case sources_tests[] = {
     {"what was noted of a stream is known through its last event",
      what_was_noted_of_a_stream_is_known_through_its_last_event},
-    {"sequences of another era are other events",
-     sequences_of_another_era_are_other_events},
-    {"many streams are known as a plain array knows them",
-     many_streams_are_known_as_a_plain_array_knows_them},
+    {"sequences of another era are other events", sequences_of_another_era_are_other_events},
+    {"many streams are known as a plain array knows them", many_streams_are_known_as_a_plain_array_knows_them},
     {"places in a log are loaded again and damaged ones are refused",
      places_in_a_log_are_loaded_again_and_damaged_ones_are_refused},
     {"a queue that is told of too many streams forgets and goes on",

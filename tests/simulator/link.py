@@ -139,7 +139,9 @@ class Link:
     @property
     def known(self) -> Remembered:
         """What the receiver knows of the queue under its present identity."""
-        return self.remembered.setdefault(self.queue.numbering, Remembered(self.partitions, f"{self.name}/{self.queue.numbering:x}"))
+        return self.remembered.setdefault(
+            self.queue.numbering, Remembered(self.partitions, f"{self.name}/{self.queue.numbering:x}")
+        )
 
     @property
     def options(self) -> dict[str, Any]:

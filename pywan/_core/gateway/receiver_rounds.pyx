@@ -1,6 +1,6 @@
 # Owns the rounds of events of regions that several members hold (docs/decisions/0088), or that have logs
-# (docs/decisions/0103): what waits for other members, for copies or for logs, and what is noted and acknowledged then. While one round is handled, the one before is waited
-# for: other members work on it.
+# (docs/decisions/0103): what waits for other members, for copies or for logs, and what is noted and acknowledged then.
+# While one round is handled, the one before is waited for: other members and committers work on it.
 from libc.stdint cimport uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport qsort
 from libc.string cimport memset

@@ -10,8 +10,8 @@ from pywan._core.queue.queue cimport durable_log, gateway_queue, logged_places
 
 cdef wan_status take_state(gateway_queue *gateway, uint64_t commit, const wan_queue_counts *counts,
                            uint64_t conflated, const wan_buffer *places) noexcept nogil:
-    """Lays the queue's state out in `fresh_state`, with these counters. Under the queue's lock. `places`: those that come
-    into the log with the state, each a logged_places; NULL: only what is in the log counts."""
+    """Lays the queue's state out in `fresh_state`, with these counters. Under the queue's lock. `places`: those that
+    come into the log with the state, each a logged_places; NULL: only what is in the log counts."""
     cdef durable_log *durable = gateway.durable
     cdef wan_queue_state head
     cdef wan_counter saved[WAN_QUEUE_COUNTERS_COUNT]

@@ -100,8 +100,8 @@ cdef wan_status add_places(durable_log *durable, wan_part *parts, uint32_t *coun
 
 
 cdef void places_are_written(durable_log *durable, uint64_t written) noexcept nogil:
-    """The block with `block_places` is in the log. Without memory a later state lacks them, and a crash after that makes
-    the queue take some events again."""
+    """The block with `block_places` is in the log. Without memory a later state lacks them, and a crash after that
+    makes the queue take some events again."""
     durable.places_written = written
     wan_sources_load(&durable.logged, durable.block_places.bytes, durable.block_places.used)
 
@@ -109,9 +109,10 @@ cdef void places_are_written(durable_log *durable, uint64_t written) noexcept no
 cdef wan_status write_ahead(gateway_queue *gateway, const wan_buffer *moved, uint64_t *moved_written,
                             uint32_t *moved_count, uint64_t *names_written,
                             uint32_t *names_count, uint64_t first) noexcept nogil:
-    """Writes the first records in blocks of their own, if there are more than fit into an ordinary block.
+    """Writes the first records in blocks of their own, if there are more than fit into an ordinary block. `first`: the
+    number of the first record taken.
 
-    `first`: the number of the first record taken. Holes and the state stay for the block that ends the commit. Nothing counts as durable before that block, or its
+    Holes and the state stay for the block that ends the commit. Nothing counts as durable before that block, or its
     failure. A crash in between leaves the events as they were before the changes behind them happened."""
     cdef durable_log *durable = gateway.durable
     cdef wan_part parts[3]

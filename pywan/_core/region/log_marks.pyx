@@ -1,6 +1,5 @@
-# Owns the wait of an acknowledgement that leaves the process. A site, a task of Spark or a sink is told nothing that the
-# logs of this process could still lose, whatever `disk-synchronous` says to callers in this process.
-from libc.stdint cimport uint64_t
+# Owns the wait of an acknowledgement that leaves the process. A site or a task of Spark is told nothing that the logs of
+# this process could still lose, whatever `disk-synchronous` says to callers in this process.
 from pywan._core.c_base cimport *
 from pywan._core.log.committer cimport FOR_EVENTS, committer_given, committer_wake
 from pywan._core.queue.event_queue cimport EventQueue
@@ -9,8 +8,8 @@ from pywan._core.region.region cimport RegionCore
 
 
 cdef dict log_marks(cores, bint hurry):
-    """Returns where the logs of these regions, and of the queues attached to them, end now: by the owner of each log, how
-    many records were given to the log so far. `hurry`: the committers write now, and not at the end of their
+    """Returns where the logs of these regions, and of the queues attached to them, end now: by the owner of each log,
+    how many records were given to the log so far. `hurry`: the committers write now, and not at the end of their
     intervals."""
     cdef dict marks = {}
     cdef CompiledRegion state
