@@ -1,5 +1,5 @@
-# Owns the wait of an acknowledgement that leaves the process. A site or a task of Spark is told nothing that the logs of
-# this process could still lose, whatever `disk-synchronous` says to callers in this process.
+# Owns the wait of an acknowledgement that leaves the process. A site or a task of Spark is told nothing that the logs
+# of this process could still lose, whatever `disk-synchronous` says to callers in this process.
 from pywan._core.c_base cimport *
 from pywan._core.log.committer cimport FOR_EVENTS, committer_given, committer_wake
 from pywan._core.queue.event_queue cimport EventQueue
