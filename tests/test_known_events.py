@@ -122,6 +122,52 @@ def test_what_another_site_was_told_stays_and_a_queue_here_takes_each_event_once
         assert len({tuple(place) for place in places.values()}) == len(keys)
 
 
+WRITER = """
+import sys, pywan
+cache = pywan.Cache("here", locators=sys.argv[1], dir=sys.argv[2])
+cache.create_gateway_sender("s", remote_distributed_system_id=2, batch_time_interval=-1, retry_interval_ms=50)
+region = cache.create_region("data", type="REPLICATE_PERSISTENT", disk_synchronous="false", gateway_sender_ids=["s"])
+print(" ".join(region), flush=True)
+sys.stdin.readline()
+n = 0
+while True:
+    n += 1
+    region[f"{sys.argv[3]}-{n}"] = n
+"""
+
+
+def test_what_another_site_has_of_a_persistent_region_is_here_after_a_kill(tmp_path):
+    with (
+        pywan.Locator("l2", distributed_system_id=2, port=0, dir=tmp_path / "l2") as remote,
+        pywan.Locator(
+            "l1", distributed_system_id=1, port=0, dir=tmp_path / "l1", remote_locators=str(remote.address)
+        ) as locator,
+        pywan.Cache("there", locators=str(remote.address), dir=tmp_path / "there") as cache,
+    ):
+        there = cache.create_region("data", type="REPLICATE")
+        receiver = cache.create_gateway_receiver(start_port=0, end_port=0)
+        sent = set()
+        for attempt in range(4):
+            arguments = [str(locator.address), str(tmp_path / "here"), str(attempt)]
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-c", WRITER, *arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            try:
+                assert sent <= set(process.stdout.readline().split())
+                before = len(there)
+                process.stdin.write("go\n")
+                process.stdin.flush()
+                eventually(lambda before=before: len(there) > before + 300)
+            finally:
+                process.kill()
+                process.wait()
+            eventually(lambda: receiver.connection_count == 0)
+            sent = set(there)
+
+
 class Relay:
     """A site 2 between two others: events of site 1 come by a session, and go into the persistent queue of a sender to
     site 3. Its region's table is lost whenever the process ends."""

@@ -195,7 +195,23 @@ class Machine:
         before = self.versions()
         loses = self.synchronous == "written" and (power or self.disk.has_failed_syncs)
         happened = self.disk.crash(power)
-        return f"{happened}, starts {self._start(before, loses)} times"
+        attempts = self._start(before, loses)
+        if self.region_is_persistent and not self.has_lost:
+            self._check_sent()
+        return f"{happened}, starts {attempts} times"
+
+    def _check_sent(self) -> None:
+        """What another site has of this one's changes, this one has too. Events that a queue recovered are excused: its
+        log may have what the region's log lost (docs/decisions/0015)."""
+        after = self.versions()
+        for link in self.out:
+            for (partition, sequence), (key, version) in link.ever_applied if not link.is_copied else ():
+                must(
+                    version[1] != self.site
+                    or sequence <= link.ever_recovered.get(partition, 0)
+                    or after.get(key, (0, 0)) >= version,
+                    f"site {link.receiver.site} has {key} of {version}, and site {self.site} recovered {after.get(key)}",
+                )
 
     def _start(self, before: dict[str, Version], loses: bool = False) -> int:
         """Starts on what is on the disk. `before`: what its region can hold at most. `loses`: what was not synced may

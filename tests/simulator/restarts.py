@@ -62,6 +62,7 @@ class LoggedLink(Link):
         self.lost: dict[str, set[Version]] = defaultdict(set)
         # By the place of an event in the stream that it came by: its partition and sequence here.
         self.taken: dict[bytes, tuple[int, int]] = {}
+        self.ever_recovered: dict[int, int] = {}  # By partition: up to here events were ever recovered.
         self.gives_way_to: LoggedLink | None = None
         machine.out.append(self)
 
@@ -316,6 +317,7 @@ class LoggedLink(Link):
             for sequence in range(removed + 1, appended + 1):
                 self._check_event((partition, sequence), found.get((partition, sequence)))
             self.settled[partition], self.recovered_through[partition] = removed, appended
+            self.ever_recovered[partition] = max(appended, self.ever_recovered.get(partition, 0))
         self.durable = self.synced = self.queue.log_state()["durable"]
         self.newest.clear()
         for key, version in self.versions.values():

@@ -5,6 +5,7 @@ from pywan._core.c_record cimport wan_record, wan_section, wan_stream
 from pywan._core.c_store cimport wan_merge, wan_store_span
 from pywan._core.queue.event_queue cimport EventQueue
 from pywan._core.gateway.in_flight cimport InFlight
+from pywan._core.gateway.log_gate cimport log_gate
 from pywan._core.queue.queue cimport gateway_queue
 from pywan._core.gateway.sender_callbacks cimport SenderCallbacks
 from pywan._core.wire.session cimport Session
@@ -36,6 +37,7 @@ cdef class BatchBuilder:
     cdef uint32_t unreadable_partition
     # No batch is built before this time: nothing that was peeked could be read, or the next event does not count yet.
     cdef uint64_t again_us
+    cdef log_gate gate              # How far the logs of persistent regions let events leave.
     # Scratch memory of the batch in work.
     cdef wan_record **records
     cdef uint64_t *sequences        # The sequence of each record.

@@ -9,6 +9,7 @@ from pywan._core.c_tables cimport *
 from pywan._core.c_store cimport *
 from pywan._core.c_system cimport *
 from pywan._core.queue.event_queue cimport EventQueue
+from pywan._core.gateway.log_gate cimport gate_close, gate_grow, gate_look
 from pywan._core.gateway.in_flight cimport InFlight, flight
 from pywan._core.wire.lz4 cimport lz4_bound, lz4_load, lz4_is_direct, lz4_pack, lz4_pack_behind
 from pywan._core.queue.queue cimport (
@@ -24,7 +25,8 @@ cdef enum:
     # Records in a file are copied with the bytes between them, if these are together at most so many times as long.
     COPY_RATIO_MAX = 8
     READ_AGAIN_US = 1000000             # A file of the log that cannot be read is tried again after so long.
-    COUNTS_AGAIN_US = 2000              # A batch that waits until its first event counts looks again after so long.
+    # A batch whose first event does not count yet, or is in no log yet, looks again after so long.
+    COUNTS_AGAIN_US = 2000
 
 
 cdef struct batch_in_work:
@@ -58,6 +60,7 @@ cdef class BatchBuilder:
         free(self.streams)
         free(self.named_lives)
         wan_merge_close(&self.merge)
+        gate_close(&self.gate)
         wan_buffer_close(&self.copied)
         wan_buffer_close(&self.pack)
 
@@ -171,11 +174,15 @@ cdef class BatchBuilder:
             return 0
         if not grow_sections(self, work.sections_max) or not grow_names(self, partitions):
             return 0
+        if not gate_grow(&self.gate, partitions):
+            return 0
         wan_lock_take(&self.gateway.lock)
         if partitions != self.gateway.queue.partition_count:        # The room may be too small now.
             wan_lock_release(&self.gateway.lock)
             return 1
         wan_queue_let_go(&self.gateway.queue, self.index, self.gateway.dispatchers)
+        if self.gateway.logs.used:
+            waits = gate_look(&self.gate, self.gateway, self.index)
         for n in range(turns):
             if (work.count >= work.wanted or work.bytes >= self.options.bytes_max
                     or work.sections == work.sections_max):
@@ -184,7 +191,7 @@ cdef class BatchBuilder:
             if turn < mine:
                 take_of(self, &work, self.index + turn * self.gateway.dispatchers)
             else:
-                waits = take_merged(self, &work)
+                waits |= take_merged(self, &work)
         self.next_turn = (self.next_turn + 1) % turns
         # Counted anew: conflation takes events out and does not correct the count.
         queue_refresh_ready(self.gateway, self.index)
@@ -225,10 +232,14 @@ cdef void take_of(BatchBuilder self, batch_in_work *work, uint32_t number) noexc
     """Peeks events of one partition, as many as fit. Under the queue's lock."""
     cdef wan_partition *partition = &self.gateway.queue.partitions[number]
     cdef uint64_t size, first = partition.peeked + 1
-    cdef uint32_t taken
+    cdef uint32_t taken, wanted = work.wanted - work.count
     if wan_partition_ready(partition) == 0:
         return
-    taken = wan_queue_peek(&self.gateway.queue, number, work.wanted - work.count, self.options.bytes_max - work.bytes,
+    if self.gateway.logs.used:
+        if self.gate.open[number] <= partition.peeked:
+            return
+        wanted = <uint32_t>min(<uint64_t>wanted, self.gate.open[number] - partition.peeked)
+    taken = wan_queue_peek(&self.gateway.queue, number, wanted, self.options.bytes_max - work.bytes,
                            work.count == 0, self.records + work.count, self.sequences + work.count, &size)
     if taken:
         add_section(self, work, number, first, taken, size)

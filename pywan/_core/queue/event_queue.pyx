@@ -174,6 +174,7 @@ cdef class EventQueue:
         if self.gateway.durable != NULL:
             durable_log_close(self.gateway.durable)
         wan_sources_close(&self.gateway.sources)
+        wan_buffer_close(&self.gateway.logs)
         free(self.gateway.signals)
         free(self.gateway.buckets)
         free(self.gateway)

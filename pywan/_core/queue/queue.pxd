@@ -23,6 +23,11 @@ cdef enum:
     FULL_BLOCK = 0, FULL_REFUSE = 1, FULL_DROP_OLDEST = 2, FULL_DROP_NEWEST = 3
     SLOW_DISK_US = 10000000     # A change waits so long for a log that is behind. Then it is refused.
 
+cdef struct fed_log:
+    # The log of a persistent region whose events enter the queue.
+    log_committer *committer
+    uint64_t number         # No other log that ever fed the queue has it.
+
 cdef struct gateway_queue:
     # Guards the queue, the signals and the counts. A thread takes it after an entry lock, never before one.
     wan_lock lock
@@ -44,6 +49,8 @@ cdef struct gateway_queue:
     int running             # 0: an event that comes is counted as dropped. It is read without the lock.
     durable_log *durable    # NULL without persistence.
     wan_sources sources     # Which events of other sites it has taken.
+    wan_buffer logs         # Each a fed_log. No event leaves before the log of its region has it.
+    uint64_t logs_added
     wan_clock *clock        # The clock of the attached regions, with persistence. NULL: no region was attached yet.
     uint8_t full_policy     # FULL_*: what an enqueue does if it finds no room (disk full, or a limit).
     # Events that another member tells as settled stay until `settled_take` takes them: the callbacks here are to hear
@@ -118,6 +125,8 @@ cdef inline int queue_note_rows(gateway_queue *gateway, const uint16_t *partitio
     return wake
 
 
+cdef wan_status queue_add_log(gateway_queue *gateway, log_committer *committer) noexcept nogil
+cdef void queue_remove_log(gateway_queue *gateway, const log_committer *committer) noexcept nogil
 cdef void queue_refresh_ready(gateway_queue *gateway, uint32_t dispatcher) noexcept nogil
 cdef uint64_t queue_drop_oldest(gateway_queue *gateway, uint32_t keeps) noexcept nogil
 

@@ -6,6 +6,32 @@ from pywan._core.c_store cimport *
 from pywan._core.c_system cimport *
 
 
+cdef wan_status queue_add_log(gateway_queue *gateway, log_committer *committer) noexcept nogil:
+    """From now on events of a region with this log enter the queue. Takes and releases the queue's lock."""
+    cdef fed_log fresh
+    cdef wan_status status
+    wan_lock_take(&gateway.lock)
+    gateway.logs_added += 1
+    fresh.committer, fresh.number = committer, gateway.logs_added
+    status = wan_buffer_add(&gateway.logs, &fresh, sizeof(fresh))
+    wan_lock_release(&gateway.lock)
+    return status
+
+
+cdef void queue_remove_log(gateway_queue *gateway, const log_committer *committer) noexcept nogil:
+    """The region does not feed the queue any more, or its log is about to be freed."""
+    cdef fed_log *logs
+    cdef uint64_t n
+    wan_lock_take(&gateway.lock)
+    logs = <fed_log *>gateway.logs.bytes
+    for n in range(gateway.logs.used // sizeof(fed_log)):
+        if logs[n].committer == committer:
+            gateway.logs.used -= sizeof(fed_log)
+            logs[n] = logs[gateway.logs.used // sizeof(fed_log)]
+            break
+    wan_lock_release(&gateway.lock)
+
+
 cdef void queue_refresh_ready(gateway_queue *gateway, uint32_t dispatcher) noexcept nogil:
     cdef uint64_t ready = 0
     cdef uint32_t p = dispatcher

@@ -37,6 +37,7 @@ cdef class CompiledRegion:
     cdef int check_open(self) except -1
     cdef int fail(self, wan_status status, str what) except -1
     cdef int attach(self, queues, callback_change, asking) except -1
+    cdef int add_log_to(self, queues) except -1
     cdef int choose_durable(self, queues) except -1
     cdef int keep_log(self, region_log *log, environment, LogBudget budget, log_wait) except -1
     cdef int close(self) except -1

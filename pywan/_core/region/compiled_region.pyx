@@ -18,7 +18,7 @@ from pywan._core.log.disk_log cimport LogBudget
 from pywan._core.queue.event_queue cimport EventQueue
 from pywan._core.values.names cimport region_number
 from pywan._core.region.put cimport region_change, region_change_if, region_is_full, region_relieve
-from pywan._core.queue.queue cimport SLOW_DISK_US, gateway_queue, wake_dispatchers
+from pywan._core.queue.queue cimport SLOW_DISK_US, gateway_queue, queue_add_log, queue_remove_log, wake_dispatchers
 from pywan._core.region.region_recovery cimport region_log_close
 from pywan._core.region.region_state cimport (
     MAX_ATTACHED, PATH_CALLBACKS, PATH_STRAIGHT, attachment, condition, decision, origin, region_log)
@@ -59,6 +59,8 @@ cdef class CompiledRegion:
         wan_table_close(&self.region.table)
         free(self.region.attached)
         if self.region.log != NULL:
+            for queue in self.attached_queues:
+                queue_remove_log((<EventQueue>queue).gateway, &self.region.log.committer)
             region_log_close(self.region.log)
 
     cdef int check_process(self) except -1:
@@ -132,11 +134,15 @@ cdef class CompiledRegion:
             if self.tail is not None:
                 self.feed({*queues, *self.attached_queues})
                 note_firsts(fresh, &(<Tail>self.tail).tail)
+            self.add_log_to([queue for queue in queues if queue not in self.attached_queues])
         except BaseException:
             free(fresh)
             raise
         with nogil:
             attachment_publish(&self.region, fresh)
+        for queue in self.attached_queues:
+            if queue not in queues and self.region.log != NULL:
+                queue_remove_log(queue.gateway, &self.region.log.committer)
         if self.tail is not None:
             self.feed(queues)
             for queue in queues:
@@ -144,6 +150,16 @@ cdef class CompiledRegion:
                     wan_tail_has_fed(&(<Tail>self.tail).tail, &queue.gateway.queue)
         self.attached_queues, self.asking, self.seems_by_callbacks = tuple(queues), tuple(asking), by_callbacks
         del old_queues
+        return 0
+
+    cdef int add_log_to(self, queues) except -1:
+        """The events of the region leave these queues only when its log, if it has one, has them."""
+        cdef EventQueue queue
+        cdef wan_status status = WAN_OK
+        for queue in queues:
+            if self.region.log != NULL:
+                status = queue_add_log(queue.gateway, &self.region.log.committer)
+            raise_for(status, f"region {self.name!r}: the log for queue {queue.name!r}")
         return 0
 
     cdef int choose_durable(self, queues) except -1:
@@ -157,6 +173,7 @@ cdef class CompiledRegion:
         """The region is persistent from now on."""
         self.region.log, self.environment, self.budget, self.log_wait = log, environment, budget, log_wait
         self.full_timeout_us = SLOW_DISK_US
+        self.add_log_to(self.attached_queues)
         return self.choose_durable(self.attached_queues)
 
     cdef int close(self) except -1:
