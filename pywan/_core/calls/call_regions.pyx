@@ -19,7 +19,8 @@ cdef class CallRegions(CallShelf):
         self.regions.item_bytes = sizeof(region_core *)
 
     def __dealloc__(self):
-        self.drop_shelved()         # While `states` and `former` keep the tails that they wait in.
+        with nogil:
+            self.drop_shelved()     # While `states` and `former` keep the tails that they wait in.
         wan_pages_close(&self.regions)
 
     cdef region_core *known(self, uint16_t number) noexcept nogil:
