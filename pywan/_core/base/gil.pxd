@@ -1,14 +1,7 @@
 # Owns how a thread that has the GIL takes locks of the core. It keeps the GIL while it spins, and lets go of the GIL
 # before it sleeps. It never waits for the GIL while it holds a lock (docs/decisions/0099).
 from pywan._core.c_base cimport *
-
-cdef extern from *:
-    """
-    static inline void *wan_leave_gil(void) { return PyEval_SaveThread(); }
-    static inline void wan_come_back_to_gil(void *left) { PyEval_RestoreThread((PyThreadState *)left); }
-    """
-    void *wan_leave_gil() noexcept nogil
-    void wan_come_back_to_gil(void *left) noexcept nogil
+from pywan._core.c_python cimport wan_come_back_to_gil, wan_leave_gil
 
 
 cdef inline void gil_may_go() noexcept nogil:

@@ -69,7 +69,8 @@ cdef class CallRegions(CallShelf):
         elif self.former and not self.shelved:
             self.former.clear()
         try:
-            core = self.find_region(self.names[number]) if number in self.names else None
+            # A session for this member's own calls finds none.
+            core = self.find_region(self.names[number]) if self.find_region and number in self.names else None
             if core is not None and not core.state.region.closed:
                 state = self.states[number] = core.state
                 self.set_known(number, &state.region)
