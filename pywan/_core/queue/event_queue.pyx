@@ -341,7 +341,9 @@ cdef class EventQueue:
 
     def wait_records(self, uint64_t given):
         """Returns when the log has the first `given` records that it ever got, as durable as `synchronous` says."""
-        cdef disk_wait wait = queue_begin_wait(self.gateway, FOR_EVENTS, WAIT_FOR_LOG_US)
+        cdef disk_wait wait
+        with nogil:
+            wait = queue_begin_wait(self.gateway, FOR_EVENTS, WAIT_FOR_LOG_US)
         wait.wanted = given
         committer_wait(&self.gateway.durable.committer, &wait, f"queue {self.name!r}", IN_MEMORY)
 

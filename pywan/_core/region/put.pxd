@@ -270,7 +270,7 @@ cdef inline wan_status region_enqueue_one(region_core *region, wan_shard *shard,
     wan_lock_take(&gateway.lock)
     if from_.place != NULL and not queue_takes_place(gateway, from_.place):
         wan_lock_release(&gateway.lock)
-        return region_step(region, shard, change, from_, NULL, outcome)
+        return region_step(region, shard, change, from_, attached, NULL, NULL, outcome)
     length = wan_record_size(change.key_length, change.value_length, from_.callback_length, recipient_count)
     partition = queue_partition(gateway, region.buckets, change.hash, from_.event_member, from_.event_thread)
     status = queue_reserve(gateway, partition, 0, length, &reservation)
@@ -427,7 +427,7 @@ cdef inline wan_status step_reserve(region_core *region, const wan_change *chang
             partition, sequence = queue_partition(gateway, region.buckets, change.hash, from_.event_member,
                                                   from_.event_thread), 0
         wan_lock_take(&gateway.lock)
-        if from_.place != NULL and region.tail == NULL:
+        if from_.place != NULL and step.tail == NULL:
             if queue_has(gateway, from_.place):
                 wan_lock_release(&gateway.lock)
                 step.decided.verdicts[n] = ENQUEUE_KNOWN
@@ -553,7 +553,7 @@ cdef inline void step_commit_queues(region_core *region, wan_change *change, con
         write_record(step.reservations[n].at, step.reservations[n].length, region, change, operation, from_,
                      step.recipients, step.recipient_count, value, value_length, value_form)
         step.wake_files[n] = queue_commit(gateway, &step.reservations[n])
-        if from_.place != NULL and region.tail == NULL:
+        if from_.place != NULL and step.tail == NULL:
             queue_note_place(gateway, from_.place)
         gateway.counts.received += 1
         gateway.counts.queued += 1
