@@ -1,6 +1,7 @@
 # The interface of compiled_region.pyx.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from pywan._core.c_base cimport *
+from pywan._core.c_copies cimport wan_tail
 from pywan._core.c_region cimport *
 from pywan._core.region.call_slots cimport CallSlots
 from pywan._core.base.clock cimport Clock
@@ -68,5 +69,7 @@ cdef class OneDeadline:
     cdef CompiledRegion state
     cdef uint64_t outer
 
+cdef bint tail_holds_back(wan_tail *tail, uint32_t bucket, uint64_t now_us) noexcept nogil
+cdef bint tail_may_read(wan_tail *tail, uint32_t bucket, uint64_t now_us) noexcept nogil
 cdef uint64_t enter_call(CompiledRegion self) except? 0
 cdef void leave_call(uint64_t outer) noexcept
