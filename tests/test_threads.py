@@ -4,6 +4,7 @@ somebody who looks on. Also what `make tsan` runs under ThreadSanitizer; so the 
 from __future__ import annotations
 
 import functools
+import itertools
 import socket
 import tempfile
 import threading
@@ -18,8 +19,10 @@ from pywan import _core
 from pywan.stats import ledger
 from pywan.testing.waiting import LIMIT_S, eventually
 from records import check_ledger
+from shared_site import SharedSite
 
 WRITERS, ROUNDS, KEYS = 3, 12, 300
+ALTERED = 200
 
 
 class Crew:
@@ -209,6 +212,36 @@ def test_a_persistent_queue_keeps_what_threads_put_into_it(tmp_path):
     assert ledger(again.counts())["balanced"]
 
 
+def test_a_region_gets_and_loses_senders_while_its_members_change_it():
+    queues = [_core.EventQueue("ln", remote_site=2, partitions=2) for _ in range(2)]
+    others = [_core.EventQueue("tk", remote_site=3) for _ in range(2)]
+    with SharedSite(2) as site, Crew() as crew:
+        for queue in queues + others:
+            queue.running = True
+        site.keep_carrying()
+
+        def alter(member: int) -> None:
+            both = [queues[member], others[member]]
+            for n in range(ALTERED):
+                site.cores[member].attach(both if n % 2 else both[n // 2 % 2 :][:1])
+
+        def put(writer: int) -> None:
+            for n in itertools.count():
+                if crew.is_over.is_set():
+                    return
+                site.cores[0].put(b"%d-%d" % (writer, n % KEYS), n)
+
+        for writer in range(WRITERS):
+            crew.start(put, writer)
+        for done in [crew.start(alter, member) for member in range(2)]:
+            done.result(LIMIT_S)
+        crew.is_over.set()
+    for member in range(2):
+        site.cores[member].attach([])
+        for queue in (queues[member], others[member]):
+            assert ledger(queue.counts())["balanced"] and queue.counts()["received"] > 0
+
+
 # `make tsan` runs this file as a program. ThreadSanitizer does not see what orders the threads when pytest loads the
 # core.
 if __name__ == "__main__":
@@ -222,3 +255,5 @@ if __name__ == "__main__":
         with tempfile.TemporaryDirectory() as folder:
             each(Path(folder), *arguments)
         print("held:", each.__name__, *arguments)
+    test_a_region_gets_and_loses_senders_while_its_members_change_it()
+    print("held: test_a_region_gets_and_loses_senders_while_its_members_change_it")

@@ -30,12 +30,14 @@ static uint64_t now_ns(void)
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-void wan_lock_wait(wan_lock *lock)
+_Thread_local wan_lock_sleeper wan_lock_sleeper_own;
+
+int wan_lock_spin(wan_lock *lock)
 {
     uint64_t now = 0, until = 0;
     do {
         for (int spin = 0; spin < SPINS_A_LOOK; spin++) {
-            if (atomic_load_explicit(&lock->state, memory_order_relaxed) == 0 && wan_lock_try(lock)) return;
+            if (atomic_load_explicit(&lock->state, memory_order_relaxed) == 0 && wan_lock_try(lock)) return 1;
 #if defined(__x86_64__)
             __builtin_ia32_pause();
 #endif
@@ -43,6 +45,17 @@ void wan_lock_wait(wan_lock *lock)
         now = now_ns();
         if (until == 0) until = now + SPIN_NS;
     } while (now < until);
+    return 0;
+}
+
+void wan_lock_wait(wan_lock *lock)
+{
+    if (wan_lock_spin(lock)) return;
+    wan_lock_sleeper *self = &wan_lock_sleeper_own;
+    if (self->let_go) {
+        self->gone = self->let_go();
+        self->let_go = NULL;
+    }
     atomic_fetch_add(&lock->sleepers, 1);
     /* If the holder released the lock before the barrier, we see that the lock is free. If the holder releases it after
      * the barrier, the holder sees a sleeper and wakes it. */

@@ -21,10 +21,21 @@ typedef struct {
     _Atomic uint32_t sleepers; /* Threads that sleep until the lock is free, or are about to. */
 } wan_lock;
 
+/* A thread may have something for which other threads wait, and which it does not need while it holds locks. It lets go
+ * of that before it sleeps for a lock, once, and gets it back when it holds no lock any more. The layer above sets
+ * `let_go` and looks at `gone`. */
+typedef struct {
+    void *(*let_go)(void); /* NULL: there is nothing of which to let go. */
+    void *gone;            /* What `let_go` returned. NULL: the thread has what it had. */
+} wan_lock_sleeper;
+extern _Thread_local wan_lock_sleeper wan_lock_sleeper_own __attribute__((visibility("hidden")));
+
 /* Asks the system for barriers, once for the process. While the process has one thread that takes no time. Later the
  * system waits until every processor has switched tasks, 10 to 40 ms under load: without this call, the first thread
  * that sleeps for a lock waits so long. */
 void wan_lock_prepare(void);
+/* Tries for about ten microseconds to take a lock that another thread holds. Returns whether it did. */
+int wan_lock_spin(wan_lock *lock);
 void wan_lock_wait(wan_lock *lock); /* Takes a lock that another thread holds. */
 /* Wakes one sleeper. */
 void wan_lock_wake(wan_lock *lock);

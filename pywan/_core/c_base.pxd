@@ -30,6 +30,11 @@ cdef extern from "base/wan_lock.h" nogil:
         pass
     void wan_lock_take(wan_lock *lock)
     bint wan_lock_try(wan_lock *lock)
+    bint wan_lock_spin(wan_lock *lock)
+    ctypedef struct wan_lock_sleeper:
+        void *(*let_go)() noexcept nogil
+        void *gone
+    wan_lock_sleeper wan_lock_sleeper_own
     void wan_lock_prepare()
     void wan_lock_release(wan_lock *lock)
     void wan_wait_change(uint32_t *word, uint32_t seen, uint32_t timeout_ms)

@@ -9,3 +9,11 @@ cdef extern from "Python.h":
     object PyMemoryView_FromMemory(char *at, Py_ssize_t size, int flags)
     enum: PyBUF_READ, PyBUF_WRITE
     int Py_AddPendingCall(int (*call)(void *) noexcept, void *argument)
+
+cdef extern from *:
+    """
+    static inline void *wan_leave_gil(void) { return PyEval_SaveThread(); }
+    static inline void wan_come_back_to_gil(void *left) { PyEval_RestoreThread((PyThreadState *)left); }
+    """
+    void *wan_leave_gil() noexcept nogil
+    void wan_come_back_to_gil(void *left) noexcept nogil

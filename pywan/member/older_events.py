@@ -200,6 +200,19 @@ class OlderEvents:
                 with contextlib.suppress(PywanError):
                     self._ask(other, Wanted(self.region, self.sender, number, bucket.life, 0, 0), 0)
 
+    def are_elsewhere(self, me: Incarnation, lacks: list[Lack]) -> bool:
+        """Whether another member has all events of each of these buckets. That one sends them in any case: also if it
+        loses the sender."""
+        return all(any(self._is_whole(other, lack) for other in others_of(lack.bucket, me)) for lack in lacks)
+
+    def _is_whole(self, other: Incarnation, lack: Lack) -> bool:
+        """Whether a member says that its queue has the bucket's stream and lacks nothing of it."""
+        try:
+            reply = self._ask(other, Wanted(self.region, self.sender, lack.number, lack.bucket.life, 0, 0), 0)
+        except PywanError:
+            return False
+        return reply.get("lacks") == 0
+
     def _take_all(self, me: Incarnation, other: Incarnation, lack: Lack) -> bool:
         """Takes all that another member has. Returns whether that lacks nothing itself. NotNow: it is to be asked
         again."""

@@ -110,7 +110,8 @@ class SharedRegions:
         self._call_timeout_s = call_timeout_s
         self._member_timeout_us = 0  # For which `call-timeout` was looked at last.
         self._feeding = Feeding(self.sender_primary, self._fetch_older)
-        self._fetching: set[tuple[str, Any]] = set()  # Regions, and queues that get older events of them.
+        # What gets older events, by the region and the queue.
+        self._fetching: dict[tuple[str, Any], OlderEvents] = {}
         self._ending = threading.Event()
         self.sender_changed: Callable[[Any], object] = lambda sender: None  # Called when a sender runs elsewhere.
         self._unanswered: set[str] = set()  # Regions that were created without an answer of the coordinator.
@@ -359,22 +360,26 @@ class SharedRegions:
         """A queue lacks events that other members have. It gets them, unless it is getting them already."""
         if (region, sender.queue) in self._fetching or self._ending.is_set():
             return
-        self._fetching.add((region, sender.queue))
+        older = OlderEvents(region, sender.id, sender.queue, self._ask_older)
+        self._fetching[region, sender.queue] = older
         try:
-            self._run_older(OlderEvents(region, sender.id, sender.queue, self._ask_older))
+            self._run_older(older)
         except IllegalStateError as error:  # The system has no thread now.
-            self._fetching.discard((region, sender.queue))
+            self._fetching.pop((region, sender.queue), None)
             log.error("region %s: %s; it is tried again with the next decision about a bucket", region, error)
 
     def losing_senders(self, name: str) -> None:
-        """A region is about to lose senders, which returns when their queues have what other members had queued. A
-        queue that is fed no more forgets what it has of a bucket as long as it lacks that: it must not send it, and
-        the others may be about to do the same. It waits for 5 s at most."""
+        """A region is about to lose senders. A queue that is fed no more forgets what it has of a bucket as long as it
+        lacks what other members had queued: it must not send it, and the others may be about to do the same. So this
+        returns when the queues lack nothing, or when another member has all. It waits for about 5 s at most."""
         until_us = _core.monotonic_us() + 5_000_000
         while _core.monotonic_us() < until_us:
             with self._lock:
-                waits = any(region == name for region, _ in self._fetching)
-            if not waits or self._ending.wait(0.01):
+                me = self._me
+                lacks = [
+                    (older, self._lacking(older)) for (region, _), older in self._fetching.items() if region == name
+                ]
+            if all(older.are_elsewhere(me, each) for older, each in lacks) or self._ending.wait(0.01):
                 return
         log.warning(
             "region %s: it loses a sender that has not got yet what other members have queued for that: events of"
@@ -399,7 +404,7 @@ class SharedRegions:
                 self._see_feeding({older.region: [each.number for each in ended]})
             is_over = not self._lacking(older)
             if is_over:
-                self._fetching.discard((older.region, older.queue))
+                self._fetching.pop((older.region, older.queue), None)
         if is_over and ended:
             log.info("region %s: this member has all that was queued for sender %s before", older.region, older.sender)
         older.ask_what_is_settled(me, ended)

@@ -82,6 +82,53 @@ static void who_goes_to_sleep_as_the_lock_becomes_free_is_woken(void)
     pthread_join(other, NULL);
 }
 
+static int is_there;       /* What a sleeper lets go of. */
+static uint64_t let_go_of; /* How often it did. */
+
+static void *let_go(void)
+{
+    wan_add_shared(&let_go_of, 1);
+    return &is_there;
+}
+
+static void *sleep_twice(void *context)
+{
+    (void)context;
+    wan_lock_sleeper_own.let_go = let_go;
+    for (uint64_t n = 0; n < 2; n++) {
+        wan_lock_take(&lock);
+        wan_lock_release(&lock);
+        wan_set(&taken, n + 1);
+        while (wan_read(&offered) == n + 1) {}
+    }
+    EXPECT(wan_lock_sleeper_own.gone == &is_there && !wan_lock_sleeper_own.let_go);
+    return NULL;
+}
+
+/* What the thread has is gone when it sleeps, and not before: another thread may need it to release the lock. */
+static void who_goes_to_sleep_lets_go_first_and_once(void)
+{
+    pthread_t other;
+    taken = let_go_of = 0;
+    wan_lock_take(&lock);
+    wan_set(&offered, 1);
+    EXPECT(!wan_lock_spin(&lock));
+    EXPECT_EQUAL(let_go_of, 0);
+    EXPECT_EQUAL(pthread_create(&other, NULL, sleep_twice, NULL), 0);
+    while (wan_read(&let_go_of) == 0) {}
+    wan_lock_release(&lock);
+    while (wan_read(&taken) != 1) {}
+    wan_lock_take(&lock);
+    wan_set(&offered, 2);
+    while (atomic_load(&lock.sleepers) == 0) {}
+    wan_lock_release(&lock);
+    while (wan_read(&taken) != 2) {}
+    wan_set(&offered, 3);
+    pthread_join(other, NULL);
+    EXPECT_EQUAL(let_go_of, 1);
+    EXPECT(!wan_lock_sleeper_own.gone);
+}
+
 static wan_role role;
 /* The word that threads sleep on after they asked for the role in vain. */
 static uint32_t released;
@@ -137,6 +184,7 @@ static void the_release_of_a_role_that_nobody_asked_for_wakes_nobody(void)
 const test_case lock_tests[] = {
     {"no two threads are in at once", no_two_threads_are_in_at_once},
     {"who goes to sleep as the lock becomes free is woken", who_goes_to_sleep_as_the_lock_becomes_free_is_woken},
+    {"who goes to sleep lets go first, and once", who_goes_to_sleep_lets_go_first_and_once},
     {"one thread has the role, and its release wakes the others",
      one_thread_has_the_role_and_its_release_wakes_the_others},
     {"the release of a role that nobody asked for wakes nobody",

@@ -237,6 +237,7 @@ cdef class EventCalls:
 
     cdef bint wait_for(self, list parts, uint64_t until_us, goes_on_waiting goes_on, void *owner) except *:
         """Returns when each attempt has ended. False: the wait was given up."""
+        cdef bint still
         cdef CallPart part
         try:
             self.here.begin_here(until_us)
@@ -247,7 +248,9 @@ cdef class EventCalls:
                 return False
             for part in parts:
                 while part.slot != NULL and part.wait(until_us):
-                    if not goes_on(owner):
+                    with nogil:
+                        still = goes_on(owner)
+                    if not still:
                         return False
                     if self.route.has_moved(&part.head):
                         part.trouble = "moved", part.head.epoch, MOVED, b""
@@ -258,6 +261,7 @@ cdef class EventCalls:
 
     cdef bint serve(self, list parts, goes_on_waiting goes_on, void *owner) except *:
         """Waits until what was done here counts."""
+        cdef bint still
         cdef CallPart part
         cdef uint64_t at = 0
         while True:
@@ -265,7 +269,9 @@ cdef class EventCalls:
                 self.here.settle(&at)
             if at == self.here.waits.used:
                 break
-            if not goes_on(owner):
+            with nogil:
+                still = goes_on(owner)
+            if not still:
                 return False
         for part in parts:
             if part.is_here:
@@ -275,6 +281,7 @@ cdef class EventCalls:
     cdef bint aim_again(self, part_, uint64_t began_us, uint64_t until_us, goes_on_waiting goes_on,
                         void *owner) except *:
         """Waits until there is another primary of a part's bucket to ask, or the same one is to be asked again."""
+        cdef bint still
         cdef CallPart part = part_
         cdef uint64_t deadline = wan_deadline_us, slice_us
         global wan_deadline_us
@@ -290,7 +297,9 @@ cdef class EventCalls:
                     raise
             finally:
                 wan_deadline_us = deadline
-            if not goes_on(owner):
+            with nogil:
+                still = goes_on(owner)
+            if not still:
                 return False
 
     cdef bint take(self, part_) except *:

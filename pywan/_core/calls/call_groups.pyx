@@ -96,11 +96,13 @@ cdef class GroupCalls(BucketCalls):
         cdef wan_change *change = &group.changes[group.first]
         cdef const origin *from_ = &group.origins[group.first]
         cdef wan_outcome *outcome = &group.outcomes[group.first]
+        cdef wan_shard *shard
         cdef wan_status status = region_change(region, change, from_, NULL, outcome)
         if status == WAN_SLOW and region.tail != NULL:
-            wan_lock_take(&wan_table_shard(&region.table, change.hash).lock)
+            shard = wan_table_shard(&region.table, change.hash)
+            wan_lock_take(&shard.lock)
             status = region_recall(region, change, from_, outcome)
-            wan_lock_release(&wan_table_shard(&region.table, change.hash).lock)
+            wan_lock_release(&shard.lock)
             status = WAN_SLOW if status == WAN_EMPTY else status
         return WAN_NO_MEMORY if status == WAN_OK and outcome[0] == WAN_OUT_OF_MEMORY else status
 

@@ -54,6 +54,7 @@ cdef class KeyCalls(CallCallbacks):
         cdef origin from_
         cdef condition wanted
         cdef wan_outcome outcome = WAN_LOST
+        cdef wan_shard *shard
         cdef wan_answer *answer
         cdef wan_status status
         prepare(region, record, wan_key_hash(wan_record_key(record), record.key_length, record.key_form),
@@ -75,9 +76,10 @@ cdef class KeyCalls(CallCallbacks):
         else:
             status = region_change(region, &change, &from_, NULL, &outcome)
         if status == WAN_SLOW and region.tail != NULL:     # The callbacks are not asked about a repeat.
-            wan_lock_take(&wan_table_shard(&region.table, change.hash).lock)
+            shard = wan_table_shard(&region.table, change.hash)
+            wan_lock_take(&shard.lock)
             status = region_recall(region, &change, &from_, &outcome)
-            wan_lock_release(&wan_table_shard(&region.table, change.hash).lock)
+            wan_lock_release(&shard.lock)
             status = WAN_SLOW if status == WAN_EMPTY else status
             self.found = wanted.found if call.condition else self.found
         if status == WAN_SLOW:

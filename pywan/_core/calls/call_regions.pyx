@@ -19,7 +19,8 @@ cdef class CallRegions(CallShelf):
         self.regions.item_bytes = sizeof(region_core *)
 
     def __dealloc__(self):
-        self.drop_shelved()         # While `states` and `former` keep the tails that they wait in.
+        with nogil:
+            self.drop_shelved()     # While `states` and `former` keep the tails that they wait in.
         wan_pages_close(&self.regions)
 
     cdef region_core *known(self, uint16_t number) noexcept nogil:
@@ -68,7 +69,8 @@ cdef class CallRegions(CallShelf):
         elif self.former and not self.shelved:
             self.former.clear()
         try:
-            core = self.find_region(self.names[number]) if number in self.names else None
+            # A session for this member's own calls finds none.
+            core = self.find_region(self.names[number]) if self.find_region and number in self.names else None
             if core is not None and not core.state.region.closed:
                 state = self.states[number] = core.state
                 self.set_known(number, &state.region)

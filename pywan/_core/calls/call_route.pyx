@@ -124,7 +124,7 @@ cdef class CallRoute:
             return self.change_as(&call, operation, key, value, callback_argument, event_id, condition_, timestamp_ms,
                                   began_us, since)
         finally:
-            wan_slots_give(&slots.slots, call)
+            slots.give(call)
 
     cdef object change_as(self, const wan_call_identity *call, int operation, key, value, callback_argument, event_id,
                           Condition condition_, int64_t timestamp_ms, uint64_t began_us, uint64_t since):
@@ -235,7 +235,7 @@ cdef class CallRoute:
                 parts.append(part)
             self.exchange_all(parts, wan_monotonic_us())
         finally:
-            wan_slots_give(&slots.slots, call)
+            slots.give(call)
         return [self.cleared(part) for part in parts]
 
     cdef object cleared(self, CallPart part):
@@ -553,13 +553,14 @@ cdef class CallSteps:
     cdef int end(self) except -1:
         """The call is over: its slot is free for the next one."""
         if self.call.caller:
-            wan_slots_give(&self.route.slots.slots, self.call)
+            self.route.slots.give(self.call)
             self.call.caller = 0
         return 0
 
     cdef int let_go(self) except -1:
         if self.slot != NULL:
-            self.line.free(self.slot)
+            with nogil:
+                self.line.free(self.slot)
             self.slot = NULL
         return 0
 
@@ -581,7 +582,8 @@ cdef class CallSteps:
         """Lays out the next attempt on a line. `epoch`: 0 if the line leads to this member itself. `left_us`: for how
         long the caller waits yet. Returns whether it is on its way; if not, `trouble` says why."""
         cdef const void *expected = NULL
-        cdef uint64_t length = 0, known = epoch or self.route.state.epoch_of(self.head.bucket)
+        cdef const char *packed
+        cdef uint64_t packed_length, length = 0, known = epoch or self.route.state.epoch_of(self.head.bucket)
         cdef int state = CALL_NOT_SENT
         if self.condition_ is not None:
             expected, length = self.condition_.wanted.value, self.condition_.wanted.length
@@ -589,10 +591,11 @@ cdef class CallSteps:
         self.line, self.before, self.head.epoch = line, self.since, epoch
         self.head.within = wan_call_within(left_us)
         mark_repeat(&self.head, self.before)
-        self.slot = line.take_slot(0)
-        if self.slot != NULL:
-            state = line.submit(self.slot, &self.head, PyBytes_AS_STRING(self.packed), PyBytes_GET_SIZE(self.packed),
-                                expected, length)
+        packed, packed_length = PyBytes_AS_STRING(self.packed), <uint64_t>PyBytes_GET_SIZE(self.packed)
+        with nogil:
+            self.slot = line.take_slot(0)
+            if self.slot != NULL:
+                state = line.submit(self.slot, &self.head, packed, packed_length, expected, length)
         if state == CALL_NOT_SENT:
             self.trouble = self.route.judge(&self.head, state, &self.got, None, line, self.before, &self.since,
                                             self.key)

@@ -7,7 +7,7 @@ from pywan._core.c_record cimport *
 from pywan._core.c_region cimport *
 from pywan._core.c_session cimport *
 from pywan._core.c_tables cimport wan_record
-from pywan._core.c_copies cimport wan_call_identity, wan_slots_give
+from pywan._core.c_copies cimport wan_call_identity
 from pywan._core.calls.call_route cimport CallPart, CallRoute, begin, identify
 from pywan._core.region.call_slots cimport CallSlots
 from pywan._core.values.codec cimport encode, encode_key, encoded
@@ -172,7 +172,7 @@ cdef class RowCalls:
                 self.drop()         # Ctrl-C: nobody waits for the answers.
                 raise
             finally:
-                wan_slots_give(&slots.slots, call)
+                slots.give(call)
             for part in parts:
                 self.take(part)
         self.is_late = self.is_late or wan_monotonic_us() >= wan_deadline_of(self.began, self.route.limit_us)

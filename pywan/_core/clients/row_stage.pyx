@@ -68,13 +68,17 @@ cdef class RowStage(Session):
         self.producer, self.task = <uint32_t>wan_hash(<const char *>run_id, len(run_id), 0), <uint32_t>task
         cdef bytes place = os.fsencode(directory) if directory is not None else b""
         self.budget = budget if budget is not None else StageBudget(16 << 30)
-        if wan_row_stage_open(&self.stage, &self.budget.pool, <const char *>place if directory is not None
-                              else NULL) != WAN_OK:
+        cdef const char *path = <const char *>place if directory is not None else NULL
+        cdef wan_status status
+        with nogil:
+            status = wan_row_stage_open(&self.stage, &self.budget.pool, path)
+        if status != WAN_OK:
             raise MemoryError(detail_text())
         self.speaks_last = True
 
     def __dealloc__(self):
-        wan_row_stage_close(&self.stage)
+        with nogil:
+            wan_row_stage_close(&self.stage)
         if self.charged:
             wan_add_shared(&self.budget.taken, -self.charged)
 
@@ -236,7 +240,8 @@ cdef class RowStage(Session):
                 self.missing += 1
             else:
                 self.applied += 1
-            wan_row_stage_drop(&self.stage)
+            with nogil:
+                wan_row_stage_drop(&self.stage)
             if self.work_us() >= until_us:
                 return False
         return True

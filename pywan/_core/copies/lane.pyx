@@ -41,7 +41,7 @@ cdef class LaneSender(LaneState):
         if not 0 < len(name.encode()) <= WAN_LANE_NAME_BYTES_MAX:
             raise ValueError(f"lane to {self.about}: the name {name!r} is empty, or too long for a lane")
         if known is not None and known[1] is not None:
-            self.session.remove_region(number)
+            self.end_region(number)
         self.regions[number] = (name, core)
         self.session.add_region(number, name.encode(), &core.state.region)
 
@@ -49,8 +49,12 @@ cdef class LaneSender(LaneState):
         """Sends nothing of this region any more. When this returns, the lane does not use its tail."""
         for number, (known, core) in list(self.regions.items()):
             if known == name and core is not None:
-                self.session.remove_region(number)
+                self.end_region(number)
                 self.regions[number] = (name, None)
+
+    cdef void end_region(self, uint32_t number) noexcept:
+        with nogil:
+            self.session.remove_region(number)
 
     def run_over_socket(self, sock):
         """Sends over a connected socket until it breaks, or until `stop`. Returns "stopped", or why it ended. The GIL

@@ -39,10 +39,11 @@ cdef class News:
         cdef lane_news *item
         cdef uint32_t n
         eventfd_read(self.file, &drained)
-        wan_lock_take(&self.lock)
-        taken, self.items.bytes, self.items.capacity = self.items, NULL, 0
-        wan_buffer_empty(&self.items)
-        wan_lock_release(&self.lock)
+        with nogil:
+            wan_lock_take(&self.lock)
+            taken, self.items.bytes, self.items.capacity = self.items, NULL, 0
+            wan_buffer_empty(&self.items)
+            wan_lock_release(&self.lock)
         try:
             item = <lane_news *>taken.bytes
             return [(item[n].kind, item[n].region, item[n].bucket, item[n].value) for n in range(taken.count)]

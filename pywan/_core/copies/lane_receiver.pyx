@@ -176,7 +176,8 @@ cdef class LaneReceiverSession(Session):
             if core.state.region.closed or core.state.region.tail == NULL:
                 return NULL
             if core.state.region.tail.bucket_count != region.buckets:
-                self.news.tell(NEWS_BUCKETS, number, core.state.region.tail.bucket_count, region.buckets)
+                with nogil:
+                    self.news.tell(NEWS_BUCKETS, number, core.state.region.tail.bucket_count, region.buckets)
                 return NULL
             region.core = &core.state.region
         except BaseException as error:

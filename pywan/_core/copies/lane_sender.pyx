@@ -111,31 +111,34 @@ cdef class LaneSenderSession(Session):
         """As `LaneSender.add_region`. The caller keeps the region alive until it is removed."""
         cdef wan_lane_region told
         cdef uint64_t none = 0, length = <uint64_t>PyBytes_GET_SIZE(name)
+        cdef const char *text = PyBytes_AS_STRING(name)
         cdef uint32_t count
+        cdef void *grown
         cdef wan_status status = WAN_OK
         memset(&told, 0, sizeof(told))
         told.number, told.buckets, told.name_length = number, core.table.bucket_count, <uint32_t>length
-        wan_lock_take(&self.lock)
-        if number >= self.region_count:
-            count = max(<uint32_t>16, self.region_count)
-            while count <= number:
-                count *= 2
-            grown = realloc(self.regions, count * sizeof(lane_region))
-            if grown == NULL:
-                status = WAN_NO_MEMORY
-            else:
-                self.regions = <lane_region *>grown
-                memset(self.regions + self.region_count, 0, (count - self.region_count) * sizeof(lane_region))
-                self.region_count = count
-        if status == WAN_OK:
-            status = wan_buffer_reserve(&self.names, sizeof(told) + length + 8)
-        if status == WAN_OK:
-            wan_buffer_put(&self.names, &told, sizeof(told))
-            wan_buffer_put(&self.names, PyBytes_AS_STRING(name), length)
-            wan_buffer_put(&self.names, &none, wan_align8(length) - length)
-            self.regions[number].core = core
-            self.rewind(number)
-        wan_lock_release(&self.lock)
+        with nogil:
+            wan_lock_take(&self.lock)
+            if number >= self.region_count:
+                count = max(<uint32_t>16, self.region_count)
+                while count <= number:
+                    count *= 2
+                grown = realloc(self.regions, count * sizeof(lane_region))
+                if grown == NULL:
+                    status = WAN_NO_MEMORY
+                else:
+                    self.regions = <lane_region *>grown
+                    memset(self.regions + self.region_count, 0, (count - self.region_count) * sizeof(lane_region))
+                    self.region_count = count
+            if status == WAN_OK:
+                status = wan_buffer_reserve(&self.names, sizeof(told) + length + 8)
+            if status == WAN_OK:
+                wan_buffer_put(&self.names, &told, sizeof(told))
+                wan_buffer_put(&self.names, text, length)
+                wan_buffer_put(&self.names, &none, wan_align8(length) - length)
+                self.regions[number].core = core
+                self.rewind(number)
+            wan_lock_release(&self.lock)
         self.wake()
         return raise_for(status, "a region of a lane")
 

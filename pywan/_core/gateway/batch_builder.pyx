@@ -3,6 +3,7 @@
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memmove, memset
+from cpython.bytes cimport PyBytes_AS_STRING
 from pywan._core.c_base cimport *
 from pywan._core.c_record cimport *
 from pywan._core.c_tables cimport *
@@ -222,9 +223,10 @@ cdef class BatchBuilder:
     cdef object unreadable_reason(self):
         """Why events that lie in a file of the log are not sent; None: they are. Any thread may ask."""
         cdef char reason[WAN_DETAIL_BYTES]
-        wan_lock_take(&self.gateway.lock)
-        memcpy(reason, self.unreadable, sizeof(reason))
-        wan_lock_release(&self.gateway.lock)
+        with nogil:
+            wan_lock_take(&self.gateway.lock)
+            memcpy(reason, self.unreadable, sizeof(reason))
+            wan_lock_release(&self.gateway.lock)
         return (<bytes>reason).decode("utf-8", "replace") if reason[0] else None
 
 
@@ -454,6 +456,8 @@ cdef bint filter_batch(BatchBuilder self, Session session, uint32_t sections) no
     """Asks the user's filter. False: the session was told to stop meanwhile. Then what was peeked is queued as before,
     and the filter is asked again."""
     cdef uint32_t at = 0, s, _k
+    cdef bytes leaves               # For each record whether it is sent.
+    cdef const char *passes
     try:
         raw = []
         for s in range(sections):
@@ -463,23 +467,26 @@ cdef bint filter_batch(BatchBuilder self, Session session, uint32_t sections) no
                 at += 1
         verdicts = self.callbacks.ask_filter(session, raw)      # The user's Python runs before the lock is taken.
         if len(verdicts) < len(raw) and wan_flag_read(&session.stop_flag):
-            wan_lock_take(&self.gateway.lock)
-            for s in range(sections):
-                wan_queue_unpeek(&self.gateway.queue, self.sections[s].partition, self.sections[s].first - 1)
-            queue_refresh_ready(self.gateway, self.index)
-            wan_lock_release(&self.gateway.lock)
+            with nogil:
+                wan_lock_take(&self.gateway.lock)
+                for s in range(sections):
+                    wan_queue_unpeek(&self.gateway.queue, self.sections[s].partition, self.sections[s].first - 1)
+                queue_refresh_ready(self.gateway, self.index)
+                wan_lock_release(&self.gateway.lock)
             return False
         if len(verdicts) != len(raw):
             raise ValueError(f"{len(verdicts)} answers about {len(raw)} events")
-        at = 0
-        wan_lock_take(&self.gateway.lock)
-        for s in range(sections):
-            for _k in range(self.sections[s].count):
-                if not verdicts[at]:
-                    drop_from_batch(self, &self.sections[s], at, &self.gateway.counts.filtered_transmit,
-                                    WAN_HOLE_FILTERED)
-                at += 1
-        wan_lock_release(&self.gateway.lock)
+        at, leaves = 0, bytes(verdicts)
+        passes = PyBytes_AS_STRING(leaves)
+        with nogil:
+            wan_lock_take(&self.gateway.lock)
+            for s in range(sections):
+                for _k in range(self.sections[s].count):
+                    if not passes[at]:
+                        drop_from_batch(self, &self.sections[s], at, &self.gateway.counts.filtered_transmit,
+                                        WAN_HOLE_FILTERED)
+                    at += 1
+            wan_lock_release(&self.gateway.lock)
     except BaseException as error:      # The user's own errors are handled before. After any other error all is sent.
         report_unraisable("before_transmit", error)
     return True

@@ -113,11 +113,14 @@ cdef class DispatcherSession(Session):
     def tell_floors(self, bytes floors):
         """Tells the receiver these floors (wan_floor): with a ping at once, and again on every connection to come."""
         cdef wan_status status
-        wan_lock_take(&self.gateway.lock)
-        wan_buffer_empty(&self.floors)
-        status = wan_buffer_add(&self.floors, PyBytes_AS_STRING(floors), PyBytes_GET_SIZE(floors))
-        wan_add_guarded(&self.floors_told, 1)
-        wan_lock_release(&self.gateway.lock)
+        cdef const char *told = PyBytes_AS_STRING(floors)
+        cdef uint64_t length = <uint64_t>PyBytes_GET_SIZE(floors)
+        with nogil:
+            wan_lock_take(&self.gateway.lock)
+            wan_buffer_empty(&self.floors)
+            status = wan_buffer_add(&self.floors, told, length)
+            wan_add_guarded(&self.floors_told, 1)
+            wan_lock_release(&self.gateway.lock)
         raise_for(status, f"queue {self.queue.name!r}: floors")
         wan_flag_set(&self.floors_due, 1)
         self.wake()

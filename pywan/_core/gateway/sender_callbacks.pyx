@@ -55,7 +55,8 @@ cdef class SenderCallbacks:
         """Before each record the receiver hears that we live, so that all of them together are no time-out for it."""
         for record in records:
             end_if_strayed(self.born, "a dispatcher")
-            session.keep_alive()
+            with nogil:
+                session.keep_alive()
             yield record
 
     def _until_stopped(self, Session session, list records):

@@ -247,15 +247,16 @@ cdef void tell_acknowledged(Settlement self, Session session, const flight *batc
         for s in range(batch.sections):
             sequence = batch.section[s].first - 1
             while True:
-                wan_lock_take(&self.gateway.lock)
-                partition = partition_of(self, batch, s)
-                if partition != NULL:
-                    sequence = wan_queue_next_live(partition, max(sequence, partition.removed) + 1,
-                                                   batch.section[s].through)
-                record = wan_queue_at(&self.gateway.queue, partition,
-                                      sequence) if partition != NULL and sequence else NULL
-                readable = record == NULL or queue_can_read(self.gateway, batch.section[s].partition, sequence)
-                wan_lock_release(&self.gateway.lock)
+                with nogil:
+                    wan_lock_take(&self.gateway.lock)
+                    partition = partition_of(self, batch, s)
+                    if partition != NULL:
+                        sequence = wan_queue_next_live(partition, max(sequence, partition.removed) + 1,
+                                                       batch.section[s].through)
+                    record = wan_queue_at(&self.gateway.queue, partition,
+                                          sequence) if partition != NULL and sequence else NULL
+                    readable = record == NULL or queue_can_read(self.gateway, batch.section[s].partition, sequence)
+                    wan_lock_release(&self.gateway.lock)
                 if not readable:
                     from pywan.errors import DiskError
                     raise DiskError(f"not told of events from {batch.section[s].partition}/{sequence} on: "

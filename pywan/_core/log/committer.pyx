@@ -319,9 +319,11 @@ cdef dict committer_state(log_committer *committer):
     not)."""
     cdef log_view view
     cdef uint64_t waits, unsynced
-    wan_lock_take(committer.owner.lock)
-    view, waits, unsynced = committer.view, committer.given - committer.durable, committer.durable - committer.synced
-    wan_lock_release(committer.owner.lock)
+    with nogil:
+        wan_lock_take(committer.owner.lock)
+        view = committer.view
+        waits, unsynced = committer.given - committer.durable, committer.durable - committer.synced
+        wan_lock_release(committer.owner.lock)
     return {"bytes": view.bytes, "segments": view.segments, "commits": view.commits, "pending": waits,
             "unsynced": unsynced, "failing": failure_of(&view)}
 
@@ -415,9 +417,10 @@ cdef int committer_wait(log_committer *committer, disk_wait *wait, str whose, st
 cdef object not_on_disk(log_committer *committer, str whose, str meanwhile):
     from pywan.errors import DiskError, InternalError
     cdef log_view view
-    wan_lock_take(committer.owner.lock)
-    view = committer.view
-    wan_lock_release(committer.owner.lock)
+    with nogil:
+        wan_lock_take(committer.owner.lock)
+        view = committer.view
+        wan_lock_release(committer.owner.lock)
     reason = failure_of(&view)
     if view.failing == WAN_BROKEN:
         return InternalError(f"{whose}: not on the disk, and never will be: {reason}")

@@ -69,6 +69,7 @@ cdef class EventQueue:
         cdef bytes path = b""
         cdef const wan_env *env = environment_of(environment)
         cdef const char *path_or_null = NULL
+        cdef wan_status status
         if directory is not None:
             path = str(directory).encode("utf-8", "surrogateescape")
             path_or_null = path
@@ -85,8 +86,9 @@ cdef class EventQueue:
         self.gateway.lock_order = queues_made
         id_ = name.encode()
         self.gateway.sender = wan_hash(<const char *>id_, len(id_), 0)
-        raise_for(wan_queue_init(&self.gateway.queue, env, path_or_null, memory_limit, partitions, conflate),
-                  f"queue {name!r}")
+        with nogil:
+            status = wan_queue_init(&self.gateway.queue, env, path_or_null, memory_limit, partitions, conflate)
+        raise_for(status, f"queue {name!r}")
         self.gateway.dispatchers = dispatchers
         self.gateway.settled_file = -1
         memset(self.gateway.lowest_copied, 0xff, sizeof(self.gateway.lowest_copied))
@@ -170,7 +172,8 @@ cdef class EventQueue:
                     close_file(self.gateway.signals[n].file)
         if self.gateway.settled_file >= 0:
             close_file(self.gateway.settled_file)
-        wan_queue_close(&self.gateway.queue)
+        with nogil:                 # Other queues may share its store.
+            wan_queue_close(&self.gateway.queue)
         if self.gateway.durable != NULL:
             durable_log_close(self.gateway.durable)
         wan_sources_close(&self.gateway.sources)
@@ -232,10 +235,11 @@ cdef class EventQueue:
             from pywan.errors import ConfigurationError
             raise ConfigurationError(f"queue {self.name!r}: only a queue with a log takes another numbering, and "
                                      "none is 0")
-        wan_lock_take(&self.gateway.lock)
-        if durable.numbering == old and durable.wanted_numbering == 0:
-            wan_set(&durable.wanted_numbering, numbering)
-        wan_lock_release(&self.gateway.lock)
+        with nogil:
+            wan_lock_take(&self.gateway.lock)
+            if durable.numbering == old and durable.wanted_numbering == 0:
+                wan_set(&durable.wanted_numbering, numbering)
+            wan_lock_release(&self.gateway.lock)
         committer_wake(&durable.committer)
         self.wait_for_log(FOR_IDENTITY, timeout, "it sends nothing until its new identity is on the disk")
 
@@ -258,10 +262,11 @@ cdef class EventQueue:
         if through == NULL:
             raise MemoryError()
         found = committer_state(&durable.committer)
-        wan_lock_take(&self.gateway.lock)
-        for p in range(count):
-            through[p] = self.gateway.queue.partitions[p].durable
-        wan_lock_release(&self.gateway.lock)
+        with nogil:
+            wan_lock_take(&self.gateway.lock)
+            for p in range(count):
+                through[p] = self.gateway.queue.partitions[p].durable
+            wan_lock_release(&self.gateway.lock)
         found["durable"] = [through[p] for p in range(count)]
         free(through)
         return found
@@ -296,14 +301,16 @@ cdef class EventQueue:
         """Makes the log take nothing more, and `commit_loop` return once everything is on the disk (or cannot get
         there)."""
         if self.gateway.durable != NULL:
-            committer_stop(&self.gateway.durable.committer)
+            with nogil:
+                committer_stop(&self.gateway.durable.committer)
 
     cdef bint gives_up(self, uint64_t waited_us):
         """Whether the log has taken nothing for longer than an enqueue may wait for that. A log near its limit that
         makes room takes something now and then."""
         cdef uint64_t since = 0
         if self.gateway.durable != NULL and waited_us >= self.gateway.block_timeout_us:
-            since = committer_failing_since(&self.gateway.durable.committer, WAN_OK)
+            with nogil:
+                since = committer_failing_since(&self.gateway.durable.committer, WAN_OK)
         return since != 0 and wan_monotonic_us() - since >= self.gateway.block_timeout_us
 
     def wait_durable(self, double timeout=60.0):
@@ -328,12 +335,16 @@ cdef class EventQueue:
         cdef disk_wait wait
         if self.gateway.durable == NULL:
             return 0
-        wait = queue_begin_wait(self.gateway, what, <uint64_t>(timeout * 1e6))
+        cdef uint64_t limit_us = <uint64_t>(timeout * 1e6)
+        with nogil:
+            wait = queue_begin_wait(self.gateway, what, limit_us)
         return committer_wait(&self.gateway.durable.committer, &wait, f"queue {self.name!r}", meanwhile)
 
     def wait_records(self, uint64_t given):
         """Returns when the log has the first `given` records that it ever got, as durable as `synchronous` says."""
-        cdef disk_wait wait = queue_begin_wait(self.gateway, FOR_EVENTS, WAIT_FOR_LOG_US)
+        cdef disk_wait wait
+        with nogil:
+            wait = queue_begin_wait(self.gateway, FOR_EVENTS, WAIT_FOR_LOG_US)
         wait.wanted = given
         committer_wait(&self.gateway.durable.committer, &wait, f"queue {self.name!r}", IN_MEMORY)
 
@@ -397,9 +408,10 @@ cdef class EventQueue:
         cdef wan_partition *copies = <wan_partition *>malloc(count * sizeof(wan_partition))
         if copies == NULL:
             raise MemoryError()
-        wan_lock_take(&self.gateway.lock)
-        memcpy(copies, self.gateway.queue.partitions, count * sizeof(wan_partition))
-        wan_lock_release(&self.gateway.lock)
+        with nogil:
+            wan_lock_take(&self.gateway.lock)
+            memcpy(copies, self.gateway.queue.partitions, count * sizeof(wan_partition))
+            wan_lock_release(&self.gateway.lock)
         # No Python object is made under the lock: making one can start the collector, and with it anybody's code.
         found = [(copies[p].removed, copies[p].peeked, copies[p].appended) for p in range(count)]
         free(copies)
@@ -430,9 +442,10 @@ cdef class EventQueue:
             from pywan.errors import IllegalStateError
             raise IllegalStateError(f"queue {self.name!r} is persistent, and such a queue cannot follow the buckets of"
                                     " a region that several members hold in this version")
-        wan_lock_take(&self.gateway.lock)
-        status = wan_queue_add_run(&self.gateway.queue, region, buckets, self.gateway.dispatchers, lives, &first)
-        wan_lock_release(&self.gateway.lock)
+        with nogil:
+            wan_lock_take(&self.gateway.lock)
+            status = wan_queue_add_run(&self.gateway.queue, region, buckets, self.gateway.dispatchers, lives, &first)
+            wan_lock_release(&self.gateway.lock)
         raise_for(status, f"queue {self.name!r}")
         return first
 
@@ -441,12 +454,13 @@ cdef class EventQueue:
         earlier ones still hold events."""
         cdef uint32_t n, count
         cdef wan_stream_run *copies
-        wan_lock_take(&self.gateway.lock)
-        count = self.gateway.queue.run_count
-        copies = <wan_stream_run *>malloc((count + 1) * sizeof(wan_stream_run))
-        if copies != NULL and count:
-            memcpy(copies, self.gateway.queue.runs, count * sizeof(wan_stream_run))
-        wan_lock_release(&self.gateway.lock)
+        with nogil:
+            wan_lock_take(&self.gateway.lock)
+            count = self.gateway.queue.run_count
+            copies = <wan_stream_run *>malloc((count + 1) * sizeof(wan_stream_run))
+            if copies != NULL and count:
+                memcpy(copies, self.gateway.queue.runs, count * sizeof(wan_stream_run))
+            wan_lock_release(&self.gateway.lock)
         if copies == NULL:
             raise MemoryError(f"queue {self.name!r}: no memory for its runs")
         found = [(region_name(copies[n].region), copies[n].first, copies[n].buckets) for n in range(count)]
@@ -457,47 +471,58 @@ cdef class EventQueue:
         """Says whether this member sends the events of these stream partitions. When it begins to, what is queued may
         have been sent by another member; with `in_order` that one handed over, and has nothing on its way. When it
         ends, nothing more leaves from here; what is on its way may still be acknowledged."""
-        cdef uint32_t partition
-        cdef list numbers = list(partitions)
-        for partition in numbers:
-            self.check_partition(partition)
-            if partition < self.gateway.queue.own_count:
-                from pywan.errors import ConfigurationError
-                raise ConfigurationError(f"queue {self.name!r}: partition {partition} is no stream")
-        # All at once: what a thread put into several buckets leaves in its order if it begins to leave together.
-        wan_lock_take(&self.gateway.lock)
-        for partition in numbers:
-            wan_queue_lead(&self.gateway.queue, partition, leads, in_order)
-        wake_dispatchers(self.gateway)
-        wan_lock_release(&self.gateway.lock)
+        cdef wan_buffer numbers
+        cdef uint32_t partition, n
+        memset(&numbers, 0, sizeof(numbers))
+        try:
+            for partition in partitions:
+                self.check_partition(partition)
+                if partition < self.gateway.queue.own_count:
+                    from pywan.errors import ConfigurationError
+                    raise ConfigurationError(f"queue {self.name!r}: partition {partition} is no stream")
+                raise_for(wan_buffer_add(&numbers, &partition, sizeof(partition)), f"queue {self.name!r}")
+            # All at once: what a thread put into several buckets leaves in its order if it begins to leave together.
+            with nogil:
+                wan_lock_take(&self.gateway.lock)
+                for n in range(numbers.count):
+                    wan_queue_lead(&self.gateway.queue, (<uint32_t *>numbers.bytes)[n], leads, in_order)
+                wake_dispatchers(self.gateway)
+                wan_lock_release(&self.gateway.lock)
+        finally:
+            wan_buffer_close(&numbers)
 
     def run_of(self, str region):
         """The first partition of the run that a region feeds now. None: it feeds none."""
         cdef uint16_t number = <uint16_t>region_number(region)
         cdef wan_stream_run *run
-        cdef uint32_t n
-        found = None
-        wan_lock_take(&self.gateway.lock)
-        for n in range(self.gateway.queue.run_count):
-            run = &self.gateway.queue.runs[n]
-            if run.region == number and self.gateway.queue.partitions[run.first].stream != NULL:
-                found = run.first
-        wan_lock_release(&self.gateway.lock)
-        return found
+        cdef uint32_t n, found = 0
+        with nogil:
+            wan_lock_take(&self.gateway.lock)
+            for n in range(self.gateway.queue.run_count):
+                run = &self.gateway.queue.runs[n]
+                if run.region == number and self.gateway.queue.partitions[run.first].stream != NULL:
+                    found = run.first
+            wan_lock_release(&self.gateway.lock)
+        return found or None        # The own partitions come first, and there is one at least.
 
     def lacking(self, uint32_t first, uint32_t count):
         """For each of `count` partitions, from `first` on: through which sequence other members may have events that
         this queue has not, as it is fed since a later moment than theirs. 0: it lacks none. None: it is being
         attached."""
         cdef uint32_t n
+        cdef uint64_t *lacks
         self.check_partition(first + count - 1)
-        found = [0] * count
-        wan_lock_take(&self.gateway.lock)
-        for n in range(count):
-            if self.gateway.queue.partitions[first + n].lacks:
-                found[n] = self.gateway.queue.partitions[first + n].lacks
-        wan_lock_release(&self.gateway.lock)
-        return [None if lacks == NO_LIMIT else lacks for lacks in found]
+        lacks = <uint64_t *>malloc((count + 1) * sizeof(uint64_t))
+        if lacks == NULL:
+            raise MemoryError(f"queue {self.name!r}: no memory to say what it lacks")
+        with nogil:
+            wan_lock_take(&self.gateway.lock)
+            for n in range(count):
+                lacks[n] = self.gateway.queue.partitions[first + n].lacks
+            wan_lock_release(&self.gateway.lock)
+        found = [None if lacks[n] == NO_LIMIT else lacks[n] for n in range(count)]
+        free(lacks)
+        return found
 
     def older_events(self, uint32_t partition, uint64_t life, uint64_t after, uint64_t through, uint64_t most):
         """The events of a stream behind `after` through `through`, about `most` bytes of them and one at least, for a
@@ -562,11 +587,12 @@ cdef class EventQueue:
         now, it may be led from now on (`lead`)."""
         self.check_partition(partition)
         check_whole(self)
-        wan_lock_take(&self.gateway.lock)
-        if (self.gateway.queue.partitions[partition].life == life
-                and self.gateway.queue.partitions[partition].lacks == through):
-            wan_queue_lack(&self.gateway.queue, partition, 0)
-        wan_lock_release(&self.gateway.lock)
+        with nogil:
+            wan_lock_take(&self.gateway.lock)
+            if (self.gateway.queue.partitions[partition].life == life
+                    and self.gateway.queue.partitions[partition].lacks == through):
+                wan_queue_lack(&self.gateway.queue, partition, 0)
+            wan_lock_release(&self.gateway.lock)
 
     def run_events(self, uint32_t first, uint32_t count):
         """How many events are queued in each of `count` partitions, from `first` on."""
@@ -582,11 +608,12 @@ cdef class EventQueue:
         """How many queued events this member sends."""
         cdef uint64_t count = 0
         cdef uint32_t p
-        wan_lock_take(&self.gateway.lock)
-        for p in range(self.gateway.queue.partition_count):
-            if self.gateway.queue.partitions[p].leads:
-                count += self.gateway.queue.partitions[p].events
-        wan_lock_release(&self.gateway.lock)
+        with nogil:
+            wan_lock_take(&self.gateway.lock)
+            for p in range(self.gateway.queue.partition_count):
+                if self.gateway.queue.partitions[p].leads:
+                    count += self.gateway.queue.partitions[p].events
+            wan_lock_release(&self.gateway.lock)
         return count
 
     def streams(self):
@@ -596,9 +623,10 @@ cdef class EventQueue:
         cdef wan_partition *copies = <wan_partition *>malloc(count * sizeof(wan_partition))
         if copies == NULL:
             raise MemoryError(f"queue {self.name!r}: no memory for its streams")
-        wan_lock_take(&self.gateway.lock)
-        memcpy(copies, self.gateway.queue.partitions, count * sizeof(wan_partition))
-        wan_lock_release(&self.gateway.lock)
+        with nogil:
+            wan_lock_take(&self.gateway.lock)
+            memcpy(copies, self.gateway.queue.partitions, count * sizeof(wan_partition))
+            wan_lock_release(&self.gateway.lock)
         found = [(p, region_name(copies[p].region), copies[p].bucket, copies[p].life, bool(copies[p].leads),
                   copies[p].settle_through)
                  for p in range(self.gateway.queue.own_count, count) if copies[p].region]
@@ -645,8 +673,10 @@ cdef class EventQueue:
         """Appends one record in wire form, after a check. For tests, parked events and tools."""
         self.check_partition(partition)
         raise_for(wan_record_check(&record[0], record.shape[0]), "append_record")
-        raise_for(queue_append_copy(self.gateway, partition, <const wan_record *>&record[0], False, 0),
-                  f"queue {self.name!r}")
+        cdef wan_status status
+        with nogil:
+            status = queue_append_copy(self.gateway, partition, <const wan_record *>&record[0], False, 0)
+        raise_for(status, f"queue {self.name!r}")
 
     def records(self, uint64_t limit=100):
         """Up to `limit` queued events as (partition, sequence, record bytes), oldest first within each partition."""
@@ -720,6 +750,7 @@ cdef class EventQueue:
         cdef wan_record **records = <wan_record **>malloc(count * sizeof(wan_record *))
         cdef uint64_t *sequences = <uint64_t *>malloc(count * sizeof(uint64_t)) if with_positions else NULL
         cdef uint64_t size, before
+        cdef uint32_t taken, n
         cdef wan_store_span span
         cdef wan_status status = WAN_OK
         if records == NULL or (with_positions and sequences == NULL):
@@ -727,18 +758,19 @@ cdef class EventQueue:
             free(sequences)
             raise MemoryError()
         try:
-            wan_lock_take(&self.gateway.lock)
-            wan_queue_let_go(&self.gateway.queue, queue_dispatcher(self.gateway, partition), self.gateway.dispatchers)
-            before = self.gateway.queue.partitions[partition].peeked
-            taken = wan_queue_peek(&self.gateway.queue, partition, count, NO_LIMIT, 1, records, sequences, &size)
-            if taken:
-                span = wan_queue_span(&self.gateway.queue, partition, before + 1,
-                                      self.gateway.queue.partitions[partition].peeked)
-                status = wan_store_check(self.gateway.queue.store, &span)
-            if status != WAN_OK:
-                wan_queue_unpeek(&self.gateway.queue, partition, before)
-            queue_refresh_ready(self.gateway, queue_dispatcher(self.gateway, partition))
-            wan_lock_release(&self.gateway.lock)
+            with nogil:
+                wan_lock_take(&self.gateway.lock)
+                wan_queue_let_go(&self.gateway.queue, queue_dispatcher(self.gateway, partition), self.gateway.dispatchers)
+                before = self.gateway.queue.partitions[partition].peeked
+                taken = wan_queue_peek(&self.gateway.queue, partition, count, NO_LIMIT, 1, records, sequences, &size)
+                if taken:
+                    span = wan_queue_span(&self.gateway.queue, partition, before + 1,
+                                          self.gateway.queue.partitions[partition].peeked)
+                    status = wan_store_check(self.gateway.queue.store, &span)
+                if status != WAN_OK:
+                    wan_queue_unpeek(&self.gateway.queue, partition, before)
+                queue_refresh_ready(self.gateway, queue_dispatcher(self.gateway, partition))
+                wan_lock_release(&self.gateway.lock)
             raise_for(status, f"queue {self.name!r}")
             if not with_positions:
                 return [PyBytes_FromStringAndSize(<char *>records[n], wan_record_length(records[n]))
@@ -753,53 +785,59 @@ cdef class EventQueue:
         """Drops every event up to and including `through`: the receiver has them. Returns how many."""
         self.check_partition(partition)
         cdef uint64_t removed
-        wan_lock_take(&self.gateway.lock)
-        removed = wan_queue_remove(&self.gateway.queue, partition, through)
-        queue_go_on_settling(self.gateway, partition)
-        self.gateway.counts.distributed += removed
-        wan_lock_release(&self.gateway.lock)
+        with nogil:
+            wan_lock_take(&self.gateway.lock)
+            removed = wan_queue_remove(&self.gateway.queue, partition, through)
+            queue_go_on_settling(self.gateway, partition)
+            self.gateway.counts.distributed += removed
+            wan_lock_release(&self.gateway.lock)
         check_whole(self)
         return removed
 
     def make_hole(self, uint32_t partition, uint64_t sequence):
         """Makes one event a hole, as a filter would. It is counted as filtered at transmit."""
+        cdef uint64_t before
         self.check_partition(partition)
-        wan_lock_take(&self.gateway.lock)
-        if (sequence > self.gateway.queue.partitions[partition].removed
-                and sequence <= self.gateway.queue.partitions[partition].appended):
-            before = self.gateway.queue.events
-            wan_queue_make_hole(&self.gateway.queue, partition, sequence, WAN_HOLE_FILTERED)
-            self.gateway.counts.filtered_transmit += before - self.gateway.queue.events
-            queue_refresh_ready(self.gateway, queue_dispatcher(self.gateway, partition))
-        wan_lock_release(&self.gateway.lock)
+        with nogil:
+            wan_lock_take(&self.gateway.lock)
+            if (sequence > self.gateway.queue.partitions[partition].removed
+                    and sequence <= self.gateway.queue.partitions[partition].appended):
+                before = self.gateway.queue.events
+                wan_queue_make_hole(&self.gateway.queue, partition, sequence, WAN_HOLE_FILTERED)
+                self.gateway.counts.filtered_transmit += before - self.gateway.queue.events
+                queue_refresh_ready(self.gateway, queue_dispatcher(self.gateway, partition))
+            wan_lock_release(&self.gateway.lock)
         check_whole(self)
 
     def rewind(self, uint32_t partition):
         """Makes the dispatcher send again what was peeked and not removed, as possible duplicates."""
         self.check_partition(partition)
-        wan_lock_take(&self.gateway.lock)
-        wan_queue_rewind(&self.gateway.queue, partition)
-        queue_go_on_settling(self.gateway, partition)
-        queue_refresh_ready(self.gateway, queue_dispatcher(self.gateway, partition))
-        wan_lock_release(&self.gateway.lock)
+        with nogil:
+            wan_lock_take(&self.gateway.lock)
+            wan_queue_rewind(&self.gateway.queue, partition)
+            queue_go_on_settling(self.gateway, partition)
+            queue_refresh_ready(self.gateway, queue_dispatcher(self.gateway, partition))
+            wan_lock_release(&self.gateway.lock)
 
     # What other members of the site have sent.
 
     def keep_settled(self, bint keep):
         """With `keep`, events that another member tells as settled stay until `take_settled` takes them. Without, they
         go at once. Wakes `take_settled`. OSError: no file descriptor is left."""
+        cdef uint32_t p
         cdef int file = -1
         if keep and self.gateway.settled_file < 0:
             file = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)
             if file < 0:
                 raise OSError(f"queue {self.name!r}: no file descriptor is left (ulimit -n)")
-        wan_lock_take(&self.gateway.lock)
-        if file >= 0:
-            self.gateway.settled_file = file
-        self.gateway.keeps_settled = keep
-        for p in range(self.gateway.queue.own_count, self.gateway.queue.partition_count):
-            queue_go_on_settling(self.gateway, p)
-        wan_lock_release(&self.gateway.lock)
+        with nogil:
+            wan_lock_take(&self.gateway.lock)
+            if file >= 0:
+                self.gateway.settled_file = file
+            self.gateway.keeps_settled = keep
+            for p in range(self.gateway.queue.own_count, self.gateway.queue.partition_count):
+                queue_go_on_settling(self.gateway, p)
+            wan_lock_release(&self.gateway.lock)
         if self.gateway.settled_file >= 0:
             eventfd_write(self.gateway.settled_file, 1)
 
@@ -838,13 +876,14 @@ cdef class EventQueue:
         out."""
         cdef uint64_t found[256]
         cdef uint32_t n
-        wan_lock_take(&self.gateway.lock)
-        if until_empty and self.gateway.queue.events == 0:
-            memset(self.gateway.lowest_copied, 0xff, sizeof(found))
-        memcpy(found, self.gateway.lowest_copied, sizeof(found))
-        if not until_empty:
-            memset(self.gateway.lowest_copied, 0xff, sizeof(found))
-        wan_lock_release(&self.gateway.lock)
+        with nogil:
+            wan_lock_take(&self.gateway.lock)
+            if until_empty and self.gateway.queue.events == 0:
+                memset(self.gateway.lowest_copied, 0xff, sizeof(found))
+            memcpy(found, self.gateway.lowest_copied, sizeof(found))
+            if not until_empty:
+                memset(self.gateway.lowest_copied, 0xff, sizeof(found))
+            wan_lock_release(&self.gateway.lock)
         return {n: found[n] for n in range(256) if found[n] != NO_STAMP}
 
     def replay_into(self, EventQueue other not None, bint force=False, int stays=-1):
@@ -869,7 +908,9 @@ cdef class EventQueue:
         try:
             if taker != NULL:
                 wan_flag_set(&taker.replaying, 1)
-                if committer_failing_since(&other.gateway.durable.committer, WAN_OK):
+                with nogil:
+                    before = committer_failing_since(&taker.committer, WAN_OK)
+                if before:
                     other.wait_durable()        # The reserve may help to write it.
             while status == WAN_OK:
                 before = moved
@@ -926,10 +967,11 @@ cdef class EventQueue:
                 other.wait_durable()
                 gone = True
         finally:
-            for p in range(self.gateway.queue.partition_count):
-                wan_lock_take(&self.gateway.lock)
-                if gone and through[p]:
-                    wan_queue_remove(&self.gateway.queue, p, through[p])
-                wan_queue_rewind(&self.gateway.queue, p)
-                wan_lock_release(&self.gateway.lock)
+            with nogil:
+                for p in range(self.gateway.queue.partition_count):
+                    wan_lock_take(&self.gateway.lock)
+                    if gone and through[p]:
+                        wan_queue_remove(&self.gateway.queue, p, through[p])
+                    wan_queue_rewind(&self.gateway.queue, p)
+                    wan_lock_release(&self.gateway.lock)
         return status

@@ -7,4 +7,5 @@ cdef class CallSlots:
     cdef readonly uint32_t member       # The number of the incarnation that makes the calls now.
 
     cdef int take(self, wan_call_identity *call) except -1
+    cdef void give(self, wan_call_identity call) noexcept
     cdef int rename(self, wan_call_identity *call) except -1

@@ -3,6 +3,7 @@ import os
 from libc.stdint cimport uint32_t, uint64_t
 from pywan._core.c_base cimport *
 from pywan._core.c_copies cimport *
+from pywan._core.base.gil cimport gil_back, gil_may_go
 from pywan._core.base.status cimport raise_for
 
 
@@ -31,16 +32,37 @@ cdef class CallSlots:
         Later ones have another caller, and the numbers of their slots count on."""
         cdef uint64_t caller = drawn_caller(member)
         self.member = member
-        wan_slots_rename(&self.slots, wan_read(&self.slots.caller), caller)
+        with nogil:
+            wan_slots_rename(&self.slots, wan_read(&self.slots.caller), caller)
 
     cdef int take(self, wan_call_identity *call) except -1:
-        """Begins a call, and gives it its identity. `wan_slots_give` ends it."""
-        return raise_for(wan_slots_take(&self.slots, call), "a call to a region that several members hold")
+        """Begins a call, and gives it its identity. `give` ends it."""
+        return raise_for(slots_take(&self.slots, call), "a call to a region that several members hold")
+
+    cdef void give(self, wan_call_identity call) noexcept:
+        """The call is over: its slot is free for the next one."""
+        slots_give(&self.slots, call)
 
     cdef int rename(self, wan_call_identity *call) except -1:
         """The site has given up the caller of a call: this call, and later ones, have another one."""
-        call.caller = wan_slots_rename(&self.slots, call.caller, drawn_caller(self.member))
+        cdef uint64_t fresh = drawn_caller(self.member)
+        with nogil:
+            call.caller = wan_slots_rename(&self.slots, call.caller, fresh)
         return 0
+
+
+cdef wan_status slots_take(wan_slots *slots, wan_call_identity *call) noexcept nogil:
+    cdef wan_status status
+    gil_may_go()
+    status = wan_slots_take(slots, call)
+    gil_back()
+    return status
+
+
+cdef void slots_give(wan_slots *slots, wan_call_identity call) noexcept nogil:
+    gil_may_go()
+    wan_slots_give(slots, call)
+    gil_back()
 
 
 cdef uint64_t drawn_caller(uint32_t member) except 0:

@@ -22,7 +22,7 @@ from pywan._core.queue.queue cimport (
 from pywan._core.queue.queue_committer cimport FOR_REPAIR
 from pywan._core.region.region cimport RegionCore
 from pywan._core.region.region_repair cimport REPAIR_PATIENCE_US, RegionRepair
-from pywan._core.region.region_state cimport origin, region_core
+from pywan._core.region.region_state cimport attachment, origin, region_core
 from pywan._core.region.repair_stamps cimport note_stamp, stamp_for
 from pywan._core.base.status cimport raise_for
 
@@ -87,11 +87,12 @@ cdef class ClockRepair(RegionRepair):
         """Sets back the queue's newest stamp if it is ahead, and returns whether it was. Without this, the next region
         that attaches the queue would raise the clock to it."""
         cdef bint was_ahead
-        wan_lock_take(&queue.gateway.lock)
-        was_ahead = queue.gateway.counts.newest_stamp > self.limit
-        if was_ahead:
-            wan_set(&queue.gateway.counts.newest_stamp, self.began)
-        wan_lock_release(&queue.gateway.lock)
+        with nogil:
+            wan_lock_take(&queue.gateway.lock)
+            was_ahead = queue.gateway.counts.newest_stamp > self.limit
+            if was_ahead:
+                wan_set(&queue.gateway.counts.newest_stamp, self.began)
+            wan_lock_release(&queue.gateway.lock)
         return was_ahead
 
     def restamp_events(self, EventQueue source not None, EventQueue to not None, fed):
@@ -155,18 +156,21 @@ cdef class ClockRepair(RegionRepair):
     def is_fed(self, EventQueue queue not None, RegionCore region not None):
         """Whether the region's changes get into the queue now."""
         cdef wan_shard *shard = &region.state.region.table.shards[0]
-        wan_lock_take(&shard.lock)      # Any entry lock keeps the attachment alive.
-        is_fed = takes_events(&region.state.region, queue.gateway)
-        wan_lock_release(&shard.lock)
+        cdef bint is_fed
+        with nogil:
+            wan_lock_take(&shard.lock)      # Any entry lock keeps the attachment alive.
+            is_fed = takes_events(&region.state.region, queue.gateway)
+            wan_lock_release(&shard.lock)
         return is_fed
 
     def finish_queue(self, EventQueue queue not None):
         """Ends the repair of a queue in which nothing is ahead any more. When this returns, the queue's files have no
         stamp of the future either."""
-        wan_lock_take(&queue.gateway.lock)
-        wan_set(&queue.gateway.counts.newest_stamp, wan_clock_last(&self.clock.clock))
-        queue.gateway.counts.clock_repairs += 1
-        wan_lock_release(&queue.gateway.lock)
+        with nogil:
+            wan_lock_take(&queue.gateway.lock)
+            wan_set(&queue.gateway.counts.newest_stamp, wan_clock_last(&self.clock.clock))
+            queue.gateway.counts.clock_repairs += 1
+            wan_lock_release(&queue.gateway.lock)
         if queue.gateway.durable != NULL:
             committer_wake(&queue.gateway.durable.committer)
             queue.wait_for_log(FOR_REPAIR, 60.0,
@@ -333,15 +337,16 @@ cdef uint64_t take_out(ClockRepair self, gateway_queue *source, gateway_queue *t
 cdef bint takes_events(const region_core *region, const gateway_queue *gateway) noexcept nogil:
     """Whether a local change in the region gets into this queue, if the sender's filters let it through. Under an entry
     lock."""
+    cdef const attachment *attached = region.attached
     cdef origin made_here
     cdef enqueue_decision decided
-    if region.attached == NULL or not region.forwards:
+    if attached == NULL or not region.forwards:
         return False
     memset(&made_here, 0, sizeof(made_here))
     made_here.site = region.site
-    decide_enqueue(region.attached, &made_here, region.site, NULL, &decided)
+    decide_enqueue(attached, &made_here, region.site, NULL, &decided)
     for n in range(decided.count):
-        if region.attached.queues[n] == gateway:
+        if attached.queues[n] == gateway:
             return decided.verdicts[n] == ENQUEUE_ENTERS or decided.verdicts[n] == ENQUEUE_ASK
     return False
 

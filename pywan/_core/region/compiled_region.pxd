@@ -1,6 +1,7 @@
 # The interface of compiled_region.pyx.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from pywan._core.c_base cimport *
+from pywan._core.c_copies cimport wan_tail
 from pywan._core.c_region cimport *
 from pywan._core.region.call_slots cimport CallSlots
 from pywan._core.base.clock cimport Clock
@@ -38,6 +39,7 @@ cdef class CompiledRegion:
     cdef int fail(self, wan_status status, str what) except -1
     cdef int attach(self, queues, callback_change, asking) except -1
     cdef int add_log_to(self, queues) except -1
+    cdef int remove_log_from(self, queues) except -1
     cdef int choose_durable(self, queues) except -1
     cdef int keep_log(self, region_log *log, environment, LogBudget budget, log_wait) except -1
     cdef int close(self) except -1
@@ -69,5 +71,7 @@ cdef class OneDeadline:
     cdef CompiledRegion state
     cdef uint64_t outer
 
+cdef bint tail_holds_back(wan_tail *tail, uint32_t bucket, uint64_t now_us) noexcept nogil
+cdef bint tail_may_read(wan_tail *tail, uint32_t bucket, uint64_t now_us) noexcept nogil
 cdef uint64_t enter_call(CompiledRegion self) except? 0
 cdef void leave_call(uint64_t outer) noexcept

@@ -11,6 +11,7 @@ from pywan._core.c_region cimport *
 from pywan._core.c_store cimport *
 from pywan._core.region.call_slots cimport CallSlots
 from pywan._core.base.clock cimport Clock
+from pywan._core.base.gil cimport gil_back, gil_may_go
 from pywan._core.log.committer cimport (
     FOR_DISK, FOR_EVENTS, SYNCHRONOUS_WRITTEN, WAIT_FOR_LOG_US, committer_begin_wait, committer_failing_since,
     committer_wait, disk_wait)
@@ -53,15 +54,20 @@ cdef class CompiledRegion:
         self.region.buckets = buckets
         self.region.number = <uint16_t>region_number(name)
         self.attached_queues = self.asking = ()
-        raise_for(wan_table_init(&self.region.table, buckets or WAN_BUCKETS_DEFAULT), f"region {name!r}")
+        cdef uint32_t bucket_count = buckets or WAN_BUCKETS_DEFAULT
+        cdef wan_status status
+        with nogil:
+            status = wan_table_init(&self.region.table, bucket_count)
+        raise_for(status, f"region {name!r}")
 
     def __dealloc__(self):
-        wan_table_close(&self.region.table)
-        free(self.region.attached)
         if self.region.log != NULL:
-            for queue in self.attached_queues:
-                queue_remove_log((<EventQueue>queue).gateway, &self.region.log.committer)
-            region_log_close(self.region.log)
+            self.remove_log_from(self.attached_queues)
+        with nogil:
+            wan_table_close(&self.region.table)
+            free(self.region.attached)
+            if self.region.log != NULL:
+                region_log_close(self.region.log)
 
     cdef int check_process(self) except -1:
         """Raises an error in a process that was forked from the one that made the region."""
@@ -102,6 +108,7 @@ cdef class CompiledRegion:
                                      " attached")
         cdef attachment *fresh = <attachment *>calloc(1, sizeof(attachment))
         cdef EventQueue queue
+        cdef Tail tail
         cdef bint by_callbacks = self.seems_by_callbacks if callback_change is ... else callback_change is not None
         if fresh == NULL:
             raise MemoryError(f"region {self.name!r}: no memory to attach senders; nothing was changed")
@@ -140,14 +147,15 @@ cdef class CompiledRegion:
             raise
         with nogil:
             attachment_publish(&self.region, fresh)
-        for queue in self.attached_queues:
-            if queue not in queues and self.region.log != NULL:
-                queue_remove_log(queue.gateway, &self.region.log.committer)
+        if self.region.log != NULL:
+            self.remove_log_from([queue for queue in self.attached_queues if queue not in queues])
         if self.tail is not None:
             self.feed(queues)
             for queue in queues:
                 if queue not in old_queues:
-                    wan_tail_has_fed(&(<Tail>self.tail).tail, &queue.gateway.queue)
+                    tail = self.tail
+                    with nogil:
+                        wan_tail_has_fed(&tail.tail, &queue.gateway.queue)
         self.attached_queues, self.asking, self.seems_by_callbacks = tuple(queues), tuple(asking), by_callbacks
         del old_queues
         return 0
@@ -155,11 +163,19 @@ cdef class CompiledRegion:
     cdef int add_log_to(self, queues) except -1:
         """The events of the region leave these queues only when its log, if it has one, has them."""
         cdef EventQueue queue
-        cdef wan_status status = WAN_OK
-        for queue in queues:
-            if self.region.log != NULL:
+        cdef wan_status status
+        for queue in queues if self.region.log != NULL else ():
+            with nogil:
                 status = queue_add_log(queue.gateway, &self.region.log.committer)
             raise_for(status, f"region {self.name!r}: the log for queue {queue.name!r}")
+        return 0
+
+    cdef int remove_log_from(self, queues) except -1:
+        """The region does not feed these queues any more."""
+        cdef EventQueue queue
+        for queue in queues:
+            with nogil:
+                queue_remove_log(queue.gateway, &self.region.log.committer)
         return 0
 
     cdef int choose_durable(self, queues) except -1:
@@ -312,7 +328,7 @@ cdef class CompiledRegion:
         cdef uint64_t now = wan_monotonic_us(), left = until - now if until > now else 0
         cdef uint32_t never = 0
         until = now + min(<uint64_t>LEARNER_WAIT_US, left // 2)
-        while now < until and wan_tail_holds_back(self.region.tail, bucket, now):
+        while now < until and tail_holds_back(self.region.tail, bucket, now):
             PyErr_CheckSignals()
             with nogil:
                 wan_wait_change(&never, 0, 1)
@@ -326,7 +342,7 @@ cdef class CompiledRegion:
         cdef uint32_t first_ms = 0
         cdef wan_tail *tail = self.region.tail
         cdef wan_lane_wait wait
-        cdef wan_status status = wan_tail_wait(tail, bucket, era, sequence, 0)
+        cdef wan_status status = tail_look(tail, bucket, era, sequence)
         if status != WAN_EMPTY:
             return status
         until, now = self.deadline(began), wan_monotonic_us()
@@ -370,7 +386,7 @@ cdef class CompiledRegion:
         cdef uint64_t now = wan_monotonic_us(), until = 0
         cdef uint32_t never = 0
         cdef wan_tail *tail = self.region.tail
-        while not wan_tail_may_read(tail, bucket, now):
+        while not tail_may_read(tail, bucket, now):
             if wan_read(&tail.buckets[bucket].era) != era:
                 return WAN_ELSEWHERE
             if not until:
@@ -419,7 +435,8 @@ cdef class CompiledRegion:
                 return False
             patience = max(patience, queue.gateway.block_timeout_us)
         if self.region.log != NULL and waited >= patience:
-            since = committer_failing_since(&self.region.log.committer, WAN_FULL)
+            with nogil:
+                since = committer_failing_since(&self.region.log.committer, WAN_FULL)
         return since == 0 or now < since + patience
 
     cdef int wait_written(self, bint is_queued) except -1:
@@ -458,10 +475,38 @@ cdef class CompiledRegion:
         if self.log_wait is not None:
             self.log_wait()
             return 0
-        wait = committer_begin_wait(&self.region.log.committer, what, WAIT_FOR_LOG_US)
+        with nogil:
+            wait = committer_begin_wait(&self.region.log.committer, what, WAIT_FOR_LOG_US)
         wait.wanted = min(wait.wanted, given)
         return committer_wait(&self.region.log.committer, &wait, f"region {self.name!r}",
                               "the change is in memory and will be written when the disk takes it")
+
+
+# What a call asks a tail with the GIL, in a change or read of one key.
+
+cdef wan_status tail_look(wan_tail *tail, uint32_t bucket, uint64_t era, uint64_t sequence) noexcept nogil:
+    """As `wan_tail_wait`, without a wait."""
+    cdef wan_status status
+    gil_may_go()
+    status = wan_tail_wait(tail, bucket, era, sequence, 0)
+    gil_back()
+    return status
+
+
+cdef bint tail_may_read(wan_tail *tail, uint32_t bucket, uint64_t now_us) noexcept nogil:
+    cdef bint may
+    gil_may_go()
+    may = wan_tail_may_read(tail, bucket, now_us)
+    gil_back()
+    return may
+
+
+cdef bint tail_holds_back(wan_tail *tail, uint32_t bucket, uint64_t now_us) noexcept nogil:
+    cdef bint holds
+    gil_may_go()
+    holds = wan_tail_holds_back(tail, bucket, now_us)
+    gil_back()
+    return holds
 
 
 cdef void move_queued(wan_tail *tail) noexcept nogil:

@@ -1,7 +1,9 @@
-# Owns how a thread takes the entry locks of some changes that are made under one hold.
+# Owns how a thread takes the locks of some changes that are made under one hold: those of the entries, and of the
+# queues. It releases the locks that it took, by what it remembers of them, and never asks again which they are.
 from libc.stdint cimport uint32_t
 from pywan._core.c_base cimport *
 from pywan._core.c_region cimport *
+from pywan._core.region.region_state cimport attachment
 
 cdef enum:
     # Changes of a region that stores, each of which has an entry lock, that are made under one hold at most, and bytes
@@ -43,3 +45,18 @@ cdef inline void entry_locks_release(entry_locks *locks) noexcept nogil:
     cdef uint32_t n
     for n in range(locks.count):
         wan_lock_release(&locks.held[n].lock)
+
+
+cdef inline void queue_locks_take(const attachment *attached) noexcept nogil:
+    """Takes the locks of all queues of an attachment, in their order. NULL: there are none. Under an entry lock, which
+    keeps the attachment. The region may have another attachment before the locks are released."""
+    cdef uint32_t n
+    for n in range(attached.count if attached != NULL else 0):
+        wan_lock_take(&attached.queues[n].lock)
+
+
+cdef inline void queue_locks_release(const attachment *attached) noexcept nogil:
+    """Releases the locks that `queue_locks_take` took for this attachment."""
+    cdef uint32_t n
+    for n in range(attached.count if attached != NULL else 0):
+        wan_lock_release(&attached.queues[n].lock)

@@ -11,7 +11,8 @@ from pywan._core.c_region cimport *
 from pywan._core.c_store cimport *
 from pywan._core.region.enqueue cimport ENQUEUE_ENTERS
 from pywan._core.region.entry_locks cimport (
-    CHANGE_BYTES_PER_HOLD, CHANGES_PER_HOLD, entry_locks, entry_locks_release, entry_locks_take)
+    CHANGE_BYTES_PER_HOLD, CHANGES_PER_HOLD, entry_locks, entry_locks_release, entry_locks_take, queue_locks_release,
+    queue_locks_take)
 from pywan._core.region.put cimport change_from_record, region_hear, region_note_tombstone
 from pywan._core.queue.queue cimport gateway_queue, queue_commit, queue_note_copy, queue_reserve
 from pywan._core.region.region_state cimport MAX_ATTACHED, attachment, region_core
@@ -84,14 +85,13 @@ cdef inline const wan_verdict *verdict_of(const wan_tail_entry *entry, uint64_t 
     return NULL
 
 
-cdef inline wan_status follow_reserve(region_core *region, uint32_t bucket, uint64_t sequence,
+cdef inline wan_status follow_reserve(attachment *attached, uint32_t bucket, uint64_t sequence,
                                       const wan_tail_entry *entry, followed_events *events) noexcept nogil:
     """Reserves room for the event in each queue here that it enters. A sender that this member has not is left out: the
     region may be on more members than the sender. WAN_FULL, WAN_IO: a queue has no room. Under the entry lock, the
     bucket's lock and those of the queues."""
     cdef const wan_record *record = wan_tail_entry_record(entry)
     cdef const wan_verdict *verdict
-    cdef attachment *attached = region.attached
     cdef gateway_queue *gateway
     cdef wan_status status
     cdef uint32_t n, value_length
@@ -181,16 +181,16 @@ cdef inline wan_status look_at_stamp(region_core *region, uint64_t stamp, uint64
     return WAN_OK if ahead_ms[0] <= WAN_CLOCK_WRONG_MS else note_impossible(ahead_ms[0])
 
 
-cdef inline wan_status follow_held(region_core *region, wan_shard *shard, uint32_t bucket, uint64_t hash,
-                                   const wan_tail_entry *entry, const wan_tail_reservation *room,
+cdef inline wan_status follow_held(region_core *region, attachment *attached, wan_shard *shard, uint32_t bucket,
+                                   uint64_t hash, const wan_tail_entry *entry, const wan_tail_reservation *room,
                                    followed_events *events, wan_heard *heard) noexcept nogil:
     """Takes the change into the table, the queues and the changes that listeners are told, or into none of them. Under
-    the entry lock, the bucket's lock and those of the queues."""
+    the entry lock, the bucket's lock and those of the attached queues."""
     cdef const wan_record *record = wan_tail_entry_record(entry)
     cdef wan_status status
     events.count = 0
     if entry.verdict_length:
-        status = follow_reserve(region, bucket, room.sequence, entry, events)
+        status = follow_reserve(attached, bucket, room.sequence, entry, events)
         if status != WAN_OK:
             return status
     if heard != NULL:
@@ -238,18 +238,6 @@ cdef inline wan_status follow_look(region_core *region, uint32_t bucket, const f
     return WAN_OK
 
 
-cdef inline void follow_hold_queues(region_core *region, bint holds) noexcept nogil:
-    """Takes or releases the locks of all queues that are attached, in their order. Under an entry lock, which keeps the
-    attachment."""
-    cdef attachment *attached = region.attached
-    cdef uint32_t n
-    for n in range(attached.count if attached != NULL else 0):
-        if holds:
-            wan_lock_take(&attached.queues[n].lock)
-        else:
-            wan_lock_release(&attached.queues[n].lock)
-
-
 cdef inline wan_status region_follow_changes(region_core *region, uint32_t bucket, uint64_t life, uint64_t epoch,
                                              followed_entries *entries, uint64_t *most_ahead_ms) noexcept nogil:
     """The part of `region_follow` for entries with records. Some of them share one hold of all locks: each is free for
@@ -259,6 +247,7 @@ cdef inline wan_status region_follow_changes(region_core *region, uint32_t bucke
     cdef followed_events events
     cdef wan_tail_reservation room
     cdef const wan_tail_entry *entry
+    cdef attachment *attached
     cdef wan_heard *heard = wan_tail_heard(region.tail)
     cdef uint64_t highest = 0
     cdef uint32_t n = 0
@@ -271,14 +260,15 @@ cdef inline wan_status region_follow_changes(region_core *region, uint32_t bucke
     if wan_tail_is_queue_only(region.tail, bucket):
         heard = NULL            # Listeners are told where the entries are.
     group.count = entry_locks_take(&group.locks, group.count)
+    attached = region.attached if has_events else NULL      # These queues until the entry locks are free.
     status = wan_tail_follow(region.tail, bucket, life, epoch, entries.sequence, entries.entry, &room)
     if status == WAN_OK:
-        if has_events:
-            follow_hold_queues(region, True)
+        queue_locks_take(attached)
         while status == WAN_OK:
             followed_fetch(&region.table, entries)
             entry = entries.entry
-            status = follow_held(region, group.locks.shards[n], bucket, group.hashes[n], entry, &room, &events, heard)
+            status = follow_held(region, attached, group.locks.shards[n], bucket, group.hashes[n], entry, &room,
+                                 &events, heard)
             if status != WAN_OK:
                 break
             wan_tail_followed(region.tail, &room, entry, <uint32_t>(group.locks.shards[n] - region.table.shards))
@@ -291,8 +281,7 @@ cdef inline wan_status region_follow_changes(region_core *region, uint32_t bucke
             if n == group.count:
                 break
             status = wan_tail_reserve_next(&room, entries.entry.length)
-        if has_events:
-            follow_hold_queues(region, False)
+        queue_locks_release(attached)
         wan_tail_follow_end(region.tail, &room)
     elif status == WAN_EMPTY:
         followed_advance(entries)
@@ -364,11 +353,12 @@ cdef inline wan_status region_learn(region_core *region, uint32_t bucket, const 
 cdef inline gateway_queue *queue_of(const region_core *region, uint64_t sender, uint32_t *first) noexcept nogil:
     """The attached queue of a sender, and the first partition of the region's run. NULL: there is none. Under an entry
     lock."""
+    cdef const attachment *attached = region.attached
     cdef uint32_t n
-    for n in range(region.attached.count if region.attached != NULL else 0):
-        if region.attached.queues[n].sender == sender:
-            first[0] = region.attached.firsts[n]
-            return region.attached.queues[n]
+    for n in range(attached.count if attached != NULL else 0):
+        if attached.queues[n].sender == sender:
+            first[0] = attached.firsts[n]
+            return attached.queues[n]
     return NULL
 
 

@@ -1,7 +1,7 @@
 # Owns the wait of an acknowledgement that leaves the process. A site or a task of Spark is told nothing that the logs
 # of this process could still lose, whatever `disk-synchronous` says to callers in this process.
 from pywan._core.c_base cimport *
-from pywan._core.log.committer cimport FOR_EVENTS, committer_given, committer_wake
+from pywan._core.log.committer cimport FOR_EVENTS, committer_given, committer_wake, log_committer
 from pywan._core.queue.event_queue cimport EventQueue
 from pywan._core.region.compiled_region cimport CompiledRegion
 from pywan._core.region.region cimport RegionCore
@@ -18,14 +18,19 @@ cdef dict log_marks(cores, bint hurry):
         state = (<RegionCore>core).state
         for queue in state.attached_queues:
             if queue.gateway.durable != NULL and queue not in marks:
-                marks[queue] = committer_given(&queue.gateway.durable.committer)
-                if hurry:
-                    committer_wake(&queue.gateway.durable.committer)
+                marks[queue] = log_end(&queue.gateway.durable.committer, hurry)
         if state.region.log != NULL:
-            marks[state] = committer_given(&state.region.log.committer)
-            if hurry:
-                committer_wake(&state.region.log.committer)
+            marks[state] = log_end(&state.region.log.committer, hurry)
     return marks
+
+
+cdef uint64_t log_end(log_committer *committer, bint hurry) noexcept:
+    cdef uint64_t given
+    with nogil:
+        given = committer_given(committer)
+        if hurry:
+            committer_wake(committer)
+    return given
 
 
 cdef int wait_log_marks(dict marks) except -1:

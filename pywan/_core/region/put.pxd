@@ -167,20 +167,22 @@ cdef inline wan_status region_change_held(region_core *region, wan_shard *shard,
                                           const origin *from_, decision *decisions,
                                           wan_outcome *outcome) noexcept nogil:
     """As `region_change`, for a caller that holds the entry lock."""
+    # Both are read once: the region may get others while the change is made, as this thread has one entry lock of many.
     cdef attachment *attached = region.attached
+    cdef wan_tail *tail = region.tail
     cdef wan_status status
     change_begin(region, change)
     status = check_path(attached, decisions != NULL)
-    if status == WAN_OK and from_.alone and region.tail != NULL:
+    if status == WAN_OK and from_.alone and tail != NULL:
         status = WAN_SLOW
     if status != WAN_OK:
         return status
     if attached != NULL and attached.count and region.forwards:
-        if attached.count == 1 and decisions == NULL and region.tail == NULL:
+        if attached.count == 1 and decisions == NULL and tail == NULL:
             return region_enqueue_one(region, shard, change, from_, attached, outcome)
-        return region_step(region, shard, change, from_, decisions, outcome)
-    if region.tail != NULL:
-        return region_step(region, shard, change, from_, decisions, outcome)
+        return region_step(region, shard, change, from_, attached, tail, decisions, outcome)
+    if tail != NULL:
+        return region_step(region, shard, change, from_, attached, tail, decisions, outcome)
     status = region_apply(region, shard, change, outcome)
     if attached != NULL and status == WAN_OK and outcome[0] <= WAN_DESTROYED:
         for n in range(attached.count):
@@ -263,18 +265,18 @@ cdef inline wan_status region_enqueue_one(region_core *region, wan_shard *shard,
     cdef uint64_t length
     cdef int wake = -1
     if not enters_straight(gateway, from_, region.site):
-        return region_step(region, shard, change, from_, NULL, outcome)
+        return region_step(region, shard, change, from_, attached, NULL, NULL, outcome)
     recipients = union_recipients(from_, attached, space, &recipient_count)
     wan_lock_take(&gateway.lock)
     if from_.place != NULL and not queue_takes_place(gateway, from_.place):
         wan_lock_release(&gateway.lock)
-        return region_step(region, shard, change, from_, NULL, outcome)
+        return region_step(region, shard, change, from_, attached, NULL, NULL, outcome)
     length = wan_record_size(change.key_length, change.value_length, from_.callback_length, recipient_count)
     partition = queue_partition(gateway, region.buckets, change.hash, from_.event_member, from_.event_thread)
     status = queue_reserve(gateway, partition, 0, length, &reservation)
     if status != WAN_OK:
         wan_lock_release(&gateway.lock)
-        return region_step(region, shard, change, from_, NULL, outcome)
+        return region_step(region, shard, change, from_, attached, NULL, NULL, outcome)
     status = region_apply(region, shard, change, outcome)
     if status == WAN_OK and (outcome[0] <= WAN_DESTROYED or (outcome[0] == WAN_SAME and from_.possible_duplicate)):
         operation = change.operation if outcome[0] == WAN_SAME else operation_of(outcome[0])
@@ -300,6 +302,7 @@ cdef struct put_step:
     # its bucket, then in each queue that it enters. The bucket's lock guards a place among the changes that listeners
     # are to be told, too.
     enqueue_decision decided
+    wan_tail *tail          # Of the region when the step began. NULL: this member alone had it.
     wan_tail_reservation room
     wan_reservation reservations[MAX_ATTACHED]
     int wake_files[MAX_ATTACHED]
@@ -313,23 +316,23 @@ cdef struct put_step:
 
 
 cdef inline wan_status region_step(region_core *region, wan_shard *shard, wan_change *change, const origin *from_,
-                                   decision *decisions, wan_outcome *outcome) noexcept nogil:
+                                   attachment *attached, wan_tail *tail, decision *decisions,
+                                   wan_outcome *outcome) noexcept nogil:
     """The part of `region_change` for a change that goes further than the table: into queues of senders, and to the
-    copies at other members. It reserves all room, applies the change, writes it everywhere, and commits. WAN_ELSEWHERE:
+    copies at other members: into the queues of `attached`, and to `tail` if it is not NULL. It reserves all room, applies the change, writes it everywhere, and commits. WAN_ELSEWHERE:
     another member is primary of the bucket. WAN_IN_DOUBT, WAN_GIVEN_UP: as `wan_tail_recall`. In a region that several
     members hold the change then has its place in the bucket, now or since an earlier attempt, and its maker waits until
     it counts."""
-    cdef attachment *attached = region.attached
     cdef put_step step
     cdef wan_status status = WAN_OK
     cdef bint is_made, forwards = attached != NULL and attached.count != 0 and region.forwards
     step.asked = step.taken = step.recipient_count = 0
-    step.heard = NULL
+    step.heard, step.tail = NULL, tail
     if forwards:
         step.recipients = union_recipients(from_, attached, step.space, &step.recipient_count)
         if not decide_enqueue(attached, from_, region.site, decisions, &step.decided):
             return WAN_SLOW
-    if region.tail != NULL:
+    if tail != NULL:
         status = step_take_place(region, change, from_, attached if forwards else NULL, decisions, &step)
         if status == WAN_MADE_BEFORE:
             region_take_recalled(change, from_, &step.room.recalled, outcome)
@@ -338,22 +341,22 @@ cdef inline wan_status region_step(region_core *region, wan_shard *shard, wan_ch
             return status
     if forwards:
         status = step_reserve(region, change, from_, attached, decisions, &step)
-    if status == WAN_OK and region.tail != NULL:
+    if status == WAN_OK and tail != NULL:
         status = step_hear(region, shard, change, &step)
     if status == WAN_OK:
         status = region_apply(region, shard, change, outcome)
     # With WAN_SAME the change was applied before. It is sent again because nobody knows how far it came, so it may not
     # have reached our queues then.
     is_made = status == WAN_OK and (outcome[0] <= WAN_DESTROYED
-                                    or (outcome[0] == WAN_SAME and from_.possible_duplicate and region.tail == NULL))
+                                    or (outcome[0] == WAN_SAME and from_.possible_duplicate and tail == NULL))
     if not is_made:
-        step_cancel(region, attached, &step)
-        return region_note_read(region, shard, change) if status == WAN_OK and region.tail != NULL else status
-    if region.tail != NULL:
+        step_cancel(attached, &step)
+        return region_note_read(region, shard, change) if status == WAN_OK and tail != NULL else status
+    if tail != NULL:
         step_write_entry(region, change, from_, attached if forwards else NULL, decisions, &step, outcome[0])
     if forwards:
         step_commit_queues(region, change, from_, attached, decisions, &step, outcome[0])
-    if region.tail != NULL:
+    if tail != NULL:
         step_commit_entry(region, shard, change, attached, &step)
     if forwards:
         step_tell(attached, &step)
@@ -365,8 +368,8 @@ cdef inline wan_status step_take_place(region_core *region, wan_change *change, 
                                        put_step *step) noexcept nogil:
     """Reserves the change's place in its bucket, whose lock is held with WAN_OK. Statuses as `wan_tail_reserve`."""
     cdef uint64_t length = step_entry_length(region, change, from_, attached, decisions, step)
-    step.heard = wan_tail_heard(region.tail)
-    return wan_tail_reserve(region.tail, wan_table_bucket(&region.table, change.hash).number, length,
+    step.heard = wan_tail_heard(step.tail)
+    return wan_tail_reserve(step.tail, wan_table_bucket(&region.table, change.hash).number, length,
                             remembered_attempt(from_), &step.room)
 
 
@@ -387,7 +390,7 @@ cdef inline uint64_t step_entry_length(const region_core *region, wan_change *ch
     if from_.attempt.call.caller:
         length += sizeof(wan_call_identity)
         if (from_.asked != NULL and from_.asked.found_value
-                and from_.asked.found.used <= WAN_ANSWERS_BYTES_MAX and wan_budget_remembers(region.tail.budget)):
+                and from_.asked.found.used <= WAN_ANSWERS_BYTES_MAX and wan_budget_remembers(step.tail.budget)):
             step.found_bytes = from_.asked.found.used
     if attached != NULL:
         for n in range(attached.count):
@@ -418,13 +421,13 @@ cdef inline wan_status step_reserve(region_core *region, const wan_change *chang
         if decisions != NULL and decisions[n].substituted:
             value_length = decisions[n].value_length
         length = wan_record_size(change.key_length, value_length, from_.callback_length, step.recipient_count)
-        if region.tail != NULL:
-            partition, sequence = attached.firsts[n] + step_bucket(region, step), step.room.sequence
+        if step.tail != NULL:
+            partition, sequence = attached.firsts[n] + step_bucket(step), step.room.sequence
         else:
             partition, sequence = queue_partition(gateway, region.buckets, change.hash, from_.event_member,
                                                   from_.event_thread), 0
         wan_lock_take(&gateway.lock)
-        if from_.place != NULL and region.tail == NULL:
+        if from_.place != NULL and step.tail == NULL:
             if queue_has(gateway, from_.place):
                 wan_lock_release(&gateway.lock)
                 step.decided.verdicts[n] = ENQUEUE_KNOWN
@@ -454,23 +457,23 @@ cdef inline wan_status step_hear(region_core *region, wan_shard *shard, wan_chan
     if wan_heard_refuses(heard):
         wan_note(WAN_FULL, "listeners are %llu bytes of changes behind", <unsigned long long>wan_read(&heard.bytes))
         return WAN_FULL
-    return region_hear(heard, step_bucket(region, step), step.room.sequence, shard, change.hash, change.key,
+    return region_hear(heard, step_bucket(step), step.room.sequence, shard, change.hash, change.key,
                        change.key_length, change.key_form, step.room.length)
 
 
-cdef inline uint32_t step_bucket(const region_core *region, const put_step *step) noexcept nogil:
+cdef inline uint32_t step_bucket(const put_step *step) noexcept nogil:
     """The number of the bucket in whose tail there is room."""
-    return <uint32_t>(step.room.bucket - region.tail.buckets)
+    return <uint32_t>(step.room.bucket - step.tail.buckets)
 
 
-cdef inline void step_cancel(region_core *region, attachment *attached, put_step *step) noexcept nogil:
+cdef inline void step_cancel(attachment *attached, put_step *step) noexcept nogil:
     """Gives back what was reserved: the change is not made."""
     cdef uint32_t n
     for n in range(step.asked):
         if step.decided.verdicts[n] == ENQUEUE_ENTERS:
             wan_queue_cancel(&attached.queues[n].queue, &step.reservations[n])
             wan_lock_release(&attached.queues[n].lock)
-    if region.tail != NULL:
+    if step.tail != NULL:
         wan_tail_cancel(&step.room)
 
 
@@ -518,7 +521,7 @@ cdef inline void step_write_entry(region_core *region, const wan_change *change,
     entry.verdict_length = <uint32_t>(step.room.length - (<uint8_t *>wan_tail_entry_record(entry) - step.room.at)
                                       - length - wan_align8(step.found_bytes))
     if step.heard != NULL:
-        wan_heard_add(step.heard, step_bucket(region, step), entry)
+        wan_heard_add(step.heard, step_bucket(step), entry)
 
 
 cdef inline uint64_t write_padded(uint8_t *at, const uint8_t *bytes, uint64_t length) noexcept nogil:
@@ -550,7 +553,7 @@ cdef inline void step_commit_queues(region_core *region, wan_change *change, con
         write_record(step.reservations[n].at, step.reservations[n].length, region, change, operation, from_,
                      step.recipients, step.recipient_count, value, value_length, value_form)
         step.wake_files[n] = queue_commit(gateway, &step.reservations[n])
-        if from_.place != NULL and region.tail == NULL:
+        if from_.place != NULL and step.tail == NULL:
             queue_note_place(gateway, from_.place)
         gateway.counts.received += 1
         gateway.counts.queued += 1
@@ -566,7 +569,7 @@ cdef inline void step_commit_entry(region_core *region, wan_shard *shard, wan_ch
     cdef uint32_t bucket = wan_table_bucket(&region.table, change.hash).number, n
     cdef wan_tail_bucket *at = step.room.bucket
     change.era, change.waits = at.era, 1
-    change.sequence = wan_tail_commit(region.tail, &step.room, <uint32_t>(shard - region.table.shards))
+    change.sequence = wan_tail_commit(step.tail, &step.room, <uint32_t>(shard - region.table.shards))
     if step.taken and wan_read(&at.counted) >= change.sequence:
         for n in range(attached.count):
             if step.decided.verdicts[n] == ENQUEUE_ENTERS:

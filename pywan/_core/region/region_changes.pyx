@@ -13,7 +13,7 @@ from pywan._core.c_region cimport *
 from pywan._core.values.codec cimport (
     decode, encode, encode_by_type, encode_key, encode_key_by_type, encode_plain, encoded)
 from pywan._core.region.call_slots cimport CallSlots
-from pywan._core.region.compiled_region cimport CompiledRegion, enter_call, leave_call
+from pywan._core.region.compiled_region cimport CompiledRegion, enter_call, leave_call, tail_holds_back
 from pywan._core.region.enqueue cimport (
     ENQUEUE_ASK, decide_enqueue, enqueue_decision, known_decisions, read_origin)
 from pywan._core.queue.event_queue cimport EventQueue
@@ -22,8 +22,9 @@ from pywan._core.region.put cimport (
 from pywan._core.queue.queue cimport queue_note_not_queued
 from pywan._core.region.region_columns cimport region_put_columns
 from pywan._core.region.region_state cimport (
-    IF_ABSENT, IF_EQUAL, IF_THERE, IF_VALUE, condition, decision, origin)
+    IF_ABSENT, IF_EQUAL, IF_THERE, IF_VALUE, attachment, condition, decision, origin, region_core)
 from pywan._core.region.region_walk cimport region_change_here, region_packed, sum_shards
+from pywan._core.base.gil cimport gil_back, gil_may_go, lock_take_with_gil
 from pywan._core.base.status cimport detail_text, raise_for
 from pywan._core.values.tagged cimport described, show
 
@@ -203,16 +204,19 @@ cdef class RegionChanges(RegionCalls):
         cdef uint8_t flags
         cdef enqueue_decision decided
         cdef decision *known
+        cdef const attachment *attached
         cdef wan_shard *shard = &state.region.table.shards[0]
         if not state.asking or not state.region.forwards:
             return []
         read_origin(origin_, &from_, &flags)
         known = known_decisions(decisions, state.attached_queues, state.name, None)
         decided.count = 0
-        wan_lock_take(&shard.lock)      # Any entry lock keeps the attachment alive.
-        if state.region.attached != NULL:
-            decide_enqueue(state.region.attached, &from_, state.region.site, known, &decided)
-        wan_lock_release(&shard.lock)
+        with nogil:
+            wan_lock_take(&shard.lock)      # Any entry lock keeps the attachment alive.
+            attached = state.region.attached
+            if attached != NULL:
+                decide_enqueue(attached, &from_, state.region.site, known, &decided)
+            wan_lock_release(&shard.lock)
         free(known)
         return [state.attached_queues[n] for n in range(decided.count) if decided.verdicts[n] == ENQUEUE_ASK]
 
@@ -244,16 +248,17 @@ cdef class RegionChanges(RegionCalls):
             return "destroyed" if operation == WAN_DESTROY else "updated"
         cdef wan_shard *shard = wan_table_shard(&self.state.region.table, change.hash)
         cdef wan_status status = WAN_OK
-        wan_lock_take(&shard.lock)
-        change.absent_below = absent_below(&self.state.region, flags)
-        outcome = wan_table_decide(shard, &change)
-        if condition_ is not None:
-            status = condition_look(
-                &condition_.wanted,
-                wan_table_find(shard, change.hash, change.key, change.key_length, change.key_form))
-            if not condition_.wanted.holds:
-                outcome = WAN_UNMET
-        wan_lock_release(&shard.lock)
+        cdef condition *wanted = &condition_.wanted if condition_ is not None else NULL
+        with nogil:
+            wan_lock_take(&shard.lock)
+            change.absent_below = absent_below(&self.state.region, flags)
+            outcome = wan_table_decide(shard, &change)
+            if wanted != NULL:
+                status = condition_look(
+                    wanted, wan_table_find(shard, change.hash, change.key, change.key_length, change.key_form))
+                if not wanted.holds:
+                    outcome = WAN_UNMET
+            wan_lock_release(&shard.lock)
         raise_for(status, f"region {self.state.name!r}")
         return outcome_name(outcome)
 
@@ -313,7 +318,7 @@ cdef class RegionChanges(RegionCalls):
         cdef bytes data = None
         cdef uint8_t form = 0, state = 0, site = 0
         cdef uint64_t stamp = 0
-        wan_lock_take(&shard.lock)
+        lock_take_with_gil(&shard.lock)
         try:                    # There may be no memory for the copy.
             entry = wan_table_find(shard, hash, encoded_key.data, <uint16_t>encoded_key.length, encoded_key.form)
             if entry != NULL:
@@ -388,7 +393,7 @@ cdef int put_one(CompiledRegion self, key, value, callback_argument) except -1:
     change.flags = 0
     change.local = 1
     change.ask = WAN_ASK_NOBODY
-    status = region_change(&self.region, &change, &from_, NULL, &outcome)
+    status = change_with_gil(&self.region, &change, &from_, NULL, NULL, &outcome)
     if status == WAN_FULL and self.full_timeout_us:
         status = self.wait_for_room(&change, &from_, NULL, NULL, &outcome)
     if status == WAN_SLOW or status == WAN_ELSEWHERE:       # It has become so just now.
@@ -410,6 +415,20 @@ cdef int put_one(CompiledRegion self, key, value, callback_argument) except -1:
     if wan_flag_read(&self.region.durable):
         self.wait_written(change.waits)
     return 0
+
+
+cdef inline wan_status change_with_gil(region_core *region, wan_change *change, const origin *from_,
+                                       decision *decided, condition *wanted, wan_outcome *outcome) noexcept nogil:
+    """Makes a change, on the condition `wanted` if it is not NULL. The caller has the GIL, which is cheaper to keep than
+    to take again. It goes only if the change has to sleep for a lock."""
+    cdef wan_status status
+    gil_may_go()
+    if wanted != NULL:
+        status = region_change_if(region, change, from_, decided, wanted, outcome)
+    else:
+        status = region_change(region, change, from_, decided, outcome)
+    gil_back()
+    return status
 
 
 cdef object get_one(CompiledRegion self, key, default):
@@ -443,7 +462,7 @@ cdef bytes find_here(CompiledRegion self, const encoded *key, uint64_t hash, uin
     cdef wan_entry *entry
     cdef bytes data = None
     live[0] = False
-    wan_lock_take(&shard.lock)
+    lock_take_with_gil(&shard.lock)
     try:                    # There may be no memory for the copy.
         entry = wan_table_find(shard, hash, key.data, <uint16_t>key.length, key.form)
         if entry != NULL and entry.state != WAN_ENTRY_TOMBSTONE:
@@ -547,7 +566,10 @@ cdef object no_answer(CompiledRegion self, key, bint in_doubt, uint64_t began):
 
 cdef int check_copies(CompiledRegion self, key, uint32_t bucket, uint64_t sequence, bint is_repeat) except -1:
     """Raises an error if a change that counts was made with fewer copies than min-in-sync-copies asks for."""
-    cdef uint32_t copies = wan_tail_made_with(self.region.tail, bucket, sequence, is_repeat)
+    cdef uint32_t copies = 0
+    if self.region.tail.min_copies > 1:
+        with nogil:
+            copies = wan_tail_made_with(self.region.tail, bucket, sequence, is_repeat)
     if copies:
         raise self.route.too_few(bucket, copies, self.region.tail.min_copies, key)
     return 0
@@ -631,10 +653,7 @@ cdef str finish_shared(CompiledRegion self, wan_change *change, origin *from_, d
             self.wait_for_role(key, began, from_.attempt.since != 0)
         epoch = self.epoch_of(bucket)
         change.stamp = wan_clock_take(self.region.clock, wan_clock_now_ms(self.region.clock), 1)
-        if wanted != NULL:
-            status[0] = region_change_if(&self.region, change, from_, decided, wanted, outcome)
-        else:
-            status[0] = region_change(&self.region, change, from_, decided, outcome)
+        status[0] = change_with_gil(&self.region, change, from_, decided, wanted, outcome)
 
 
 cdef str finish_for_other(CompiledRegion self, wan_change *change, key, uint64_t began, wan_status status,
@@ -746,8 +765,8 @@ cdef str change_one(CompiledRegion self, int operation, key, value, callback_arg
                 self.wait_for_memory(f"a change of key {described(key)}", self.deadline(began),
                                      self.is_elsewhere(change.hash))
             if (wan_tail_has_learner(self.region.tail, wan_table_bucket(&self.region.table, change.hash).number)
-                    and wan_tail_holds_back(self.region.tail, wan_table_bucket(&self.region.table, change.hash).number,
-                                            began)):
+                    and tail_holds_back(self.region.tail, wan_table_bucket(&self.region.table, change.hash).number,
+                                        began)):
                 self.wait_for_learner(wan_table_bucket(&self.region.table, change.hash).number, self.deadline(began))
             slots = self.slots
             slots.take(&from_.attempt.call)
@@ -755,10 +774,7 @@ cdef str change_one(CompiledRegion self, int operation, key, value, callback_arg
             from_.attempt.waits = 1
             epoch = self.epoch_of(wan_table_bucket(&self.region.table, change.hash).number)
     try:
-        if wanted != NULL:
-            status = region_change_if(&self.region, &change, &from_, decided, wanted, &outcome)
-        else:
-            status = region_change(&self.region, &change, &from_, decided, &outcome)
+        status = change_with_gil(&self.region, &change, &from_, decided, wanted, &outcome)
         if status == WAN_FULL and self.full_timeout_us and version is None:
             status = self.wait_for_room(&change, &from_, decided, wanted, &outcome)
         if self.region.tail != NULL and status != WAN_SLOW:
@@ -772,7 +788,7 @@ cdef str change_one(CompiledRegion self, int operation, key, value, callback_arg
     finally:
         free(decided)
         if slots is not None:
-            wan_slots_give(&slots.slots, own)
+            slots.give(own)
     if status == WAN_SLOW:
         return "callbacks"
     if status != WAN_OK:
@@ -802,7 +818,8 @@ cdef int change_here(CompiledRegion self, key, uint8_t flag) except -1:
     _key_holder = encode_key(key, &encoded_key)
     cdef bint found = change_key_here(self, &encoded_key, flag)
     for queue in self.attached_queues:
-        queue_note_not_queued(queue.gateway)
+        with nogil:
+            queue_note_not_queued(queue.gateway)
     if not found:
         raise KeyError(key)
     self.wait_written(False)
@@ -822,7 +839,8 @@ cdef int change_key_here(CompiledRegion self, const encoded *encoded_key, uint8_
     change.value_form = WAN_FORM_NONE
     change.hash = wan_key_hash(encoded_key.data, encoded_key.length, encoded_key.form)
     change.operation = WAN_DESTROY if flag == WAN_LOGGED_FORGET else WAN_UPDATE
-    status = region_change_here(&self.region, &change, flag, &found)
+    with nogil:
+        status = region_change_here(&self.region, &change, flag, &found)
     if status == WAN_FULL and self.full_timeout_us:
         began = wan_monotonic_us()
         while status == WAN_FULL and self.may_wait(began):

@@ -86,7 +86,8 @@ cdef class PersistentRegion(RegionTombstones):
     def stop_log(self):
         """Makes `commit_loop` return when everything is on the disk, or cannot get there."""
         if self.state.region.log != NULL:
-            committer_stop(&self.state.region.log.committer)
+            with nogil:
+                committer_stop(&self.state.region.log.committer)
 
     def log_state(self):
         """Sizes of the log, and the reason why writing fails now (None: it does not fail)."""

@@ -5,7 +5,7 @@ from pywan._core.c_base cimport *
 from pywan._core.c_region cimport *
 from pywan._core.base.clock cimport Bell
 from pywan._core.log.committer cimport committer_given, committer_has_written
-from pywan._core.region.region_state cimport tombstone_counts
+from pywan._core.region.region_state cimport region_log, tombstone_counts
 from pywan._core.region.region_scans cimport RegionScans
 from pywan._core.region.region_walk cimport (
     region_newest_to_expire, region_raise_mark, region_sample_stamps, region_tombstones)
@@ -77,17 +77,19 @@ cdef class RegionTombstones(RegionScans):
     cdef int drop_needless(self, uint64_t below, uint64_t before_ms) except -1:
         """Drops the tombstones that nobody needs, once the disk knows up to which stamp they may be gone."""
         cdef uint64_t newest
+        cdef wan_status status = WAN_OK
         if self.letting_go and self.is_on_disk(self.letting_go_given):
             self.let_go, self.letting_go = max(self.let_go, self.letting_go), 0
         with nogil:
             newest = region_newest_to_expire(&self.state.region.table, before_ms, below)
         if newest == 0:
             return 0
-        if (newest > self.state.region.let_go and not self.letting_go
-                and region_raise_mark(&self.state.region, newest, WAN_LOGGED_LET_GO) == WAN_OK):
-            if self.state.region.log == NULL:
+        if newest > self.state.region.let_go and not self.letting_go:
+            with nogil:
+                status = region_raise_mark(&self.state.region, newest, WAN_LOGGED_LET_GO)
+            if status == WAN_OK and self.state.region.log == NULL:
                 self.let_go = newest
-            else:
+            elif status == WAN_OK:
                 self.letting_go, self.letting_go_given = newest, self.given_now()
         if self.let_go:
             self.expire_tombstones(before_ms, min(below, self.let_go + 1))
@@ -108,7 +110,9 @@ cdef class RegionTombstones(RegionScans):
             return 0
         mark = ordered[min(len(ordered) - 1, len(ordered) - int(len(ordered) * (limit / 2) / held))]
         mark = max(mark, wan_read(&self.state.region.mark))
-        if region_raise_mark(&self.state.region, mark, 0) != WAN_OK:
+        with nogil:
+            status = region_raise_mark(&self.state.region, mark, 0)
+        if status != WAN_OK:
             return 0                        # The log has no room now. The next look tries again.
         self.forgetting, self.forgetting_given = mark, self.given_now()
         return 0
@@ -122,11 +126,21 @@ cdef class RegionTombstones(RegionScans):
 
     cdef uint64_t given_now(self):
         """How many records were given to the log so far. When so many are on the disk, all that are pending now are."""
-        return committer_given(&self.state.region.log.committer) if self.state.region.log != NULL else 0
+        cdef region_log *log = self.state.region.log
+        cdef uint64_t given = 0
+        if log != NULL:
+            with nogil:
+                given = committer_given(&log.committer)
+        return given
 
     cdef bint is_on_disk(self, uint64_t given):
         """Whether so many of the records given to the log are on the disk. Without a log, all are."""
-        return self.state.region.log == NULL or committer_has_written(&self.state.region.log.committer, given)
+        cdef region_log *log = self.state.region.log
+        cdef bint is_written = True
+        if log != NULL:
+            with nogil:
+                is_written = committer_has_written(&log.committer, given)
+        return is_written
 
     @property
     def tombstone_state(self):

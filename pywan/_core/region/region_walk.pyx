@@ -7,7 +7,8 @@ from pywan._core.c_base cimport *
 from pywan._core.c_record cimport *
 from pywan._core.c_region cimport *
 from pywan._core.region.put cimport check_path, region_apply, region_log_add, region_log_reserve
-from pywan._core.region.region_state cimport PATH_CLOSED, STAMPS_SAMPLED, attachment, region_core, tombstone_counts
+from pywan._core.region.region_state cimport (
+    PATH_CLOSED, STAMPS_SAMPLED, attachment, region_core, region_log, tombstone_counts)
 from pywan._core.base.status cimport raise_for
 
 
@@ -34,9 +35,11 @@ cdef wan_status region_change_here(region_core *region, wan_change *change, uint
     The version stays as it is. The change gets into the table and into the log, or into neither. `found`: there was an
     entry, and it was no tombstone. Takes and releases the entry lock."""
     cdef wan_shard *shard = wan_table_shard(&region.table, change.hash)
+    cdef region_log *log
     cdef wan_entry *entry
     cdef wan_status status = WAN_OK
     wan_lock_take(&shard.lock)
+    log = region.log
     status = check_path(region.attached, True)
     if status != WAN_OK:
         found[0] = False
@@ -46,18 +49,18 @@ cdef wan_status region_change_here(region_core *region, wan_change *change, uint
     found[0] = entry != NULL and entry.state != WAN_ENTRY_TOMBSTONE
     if found[0] and not (flag == WAN_LOGGED_INVALID and entry.state == WAN_ENTRY_INVALID):
         change.stamp, change.stamp_site = entry.stamp, entry.stamp_site
-        if region.log != NULL:
-            wan_lock_take(&region.log.lock)
-            status = region_log_reserve(region.log, change)
+        if log != NULL:
+            wan_lock_take(&log.lock)
+            status = region_log_reserve(log, change)
         if status == WAN_OK:
             if flag == WAN_LOGGED_FORGET:
                 wan_table_forget(shard, change.hash, change.key, change.key_length, change.key_form)
             elif wan_table_invalidate(shard, change) == WAN_OUT_OF_MEMORY:
                 status = WAN_NO_MEMORY
-            if status == WAN_OK and region.log != NULL:
-                region_log_add(region.log, change, flag, 0)
-        if region.log != NULL:
-            wan_lock_release(&region.log.lock)
+            if status == WAN_OK and log != NULL:
+                region_log_add(log, change, flag, 0)
+        if log != NULL:
+            wan_lock_release(&log.lock)
     wan_lock_release(&shard.lock)
     return status
 

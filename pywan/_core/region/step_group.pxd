@@ -15,7 +15,8 @@ from pywan._core.c_tables cimport wan_record
 from pywan._core.queue.queue cimport queue_commit, queue_count, queue_reserve
 from pywan._core.region.enqueue cimport ENQUEUE_ENTERS, count_not_entered, decide_enqueue
 from pywan._core.region.entry_locks cimport (
-    CHANGE_BYTES_PER_HOLD, CHANGES_PER_HOLD, entry_locks, entry_locks_release, entry_locks_take)
+    CHANGE_BYTES_PER_HOLD, CHANGES_PER_HOLD, entry_locks, entry_locks_release, entry_locks_take, queue_locks_release,
+    queue_locks_take)
 from pywan._core.region.put cimport (
     change_begin, put_step, region_apply, region_relieve, remembered_attempt, step_entry_length, step_hear,
     step_write_entry, union_recipients)
@@ -71,6 +72,7 @@ cdef inline uint32_t region_change_group(region_core *region, uint32_t bucket, c
     """Does what `region_change` does for some of the changes of a group, from `first` on, and returns for how many:
     what `region_change` would say of each is WAN_OK. 0: the next one has to take the single step. `ahead`: the call
     that they came with, whose `done` goes on with each change; NULL: nothing is fetched meanwhile."""
+    cdef attachment *attached
     cdef uint32_t n, count = group.count - group.first, done = 0
     if region.tail == NULL or region.log != NULL or group.is_alone or count < 2:
         return 0
@@ -78,18 +80,18 @@ cdef inline uint32_t region_change_group(region_core *region, uint32_t bucket, c
     for n in range(count):
         group.locks.shards[n] = wan_table_shard(&region.table, group.changes[group.first + n].hash)
     count = entry_locks_take(&group.locks, count)
-    if region.tail != NULL and (region.attached == NULL or region.attached.path == PATH_STRAIGHT):
-        done = group_step(region, bucket, group, count, ahead)
+    attached = region.attached
+    if region.tail != NULL and (attached == NULL or attached.path == PATH_STRAIGHT):
+        done = group_step(region, attached, bucket, group, count, ahead)
     entry_locks_release(&group.locks)
     group.is_alone = done == 0
     return done
 
 
-cdef inline uint32_t group_step(region_core *region, uint32_t bucket, change_group *group, uint32_t count,
-                                records_ahead *ahead) noexcept nogil:
+cdef inline uint32_t group_step(region_core *region, attachment *attached, uint32_t bucket, change_group *group,
+                                uint32_t count, records_ahead *ahead) noexcept nogil:
     """The part of `region_change_group` for `count` changes, under the entry locks, which keep the attachment, its
     queues and their files. The fetches go on under the locks, because an atomic operation would wait for them."""
-    cdef attachment *attached = region.attached
     cdef put_step step
     cdef wan_change *change
     cdef const origin *from_
@@ -100,7 +102,7 @@ cdef inline uint32_t group_step(region_core *region, uint32_t bucket, change_gro
     if attached != NULL and (attached.count == 0 or not region.forwards):
         attached = NULL
     step.taken = step.recipient_count = 0
-    step.heard = wan_tail_heard(region.tail)
+    step.tail, step.heard = region.tail, wan_tail_heard(region.tail)     # A region that has a tail keeps it.
     while done < count:
         change, from_ = &group.changes[group.first + done], &group.origins[group.first + done]
         change_begin(region, change)
@@ -114,7 +116,7 @@ cdef inline uint32_t group_step(region_core *region, uint32_t bucket, change_gro
             if status != WAN_OK:
                 return 0
             before = step.room.sequence - 1
-            group_hold_queues(attached, True)
+            queue_locks_take(attached)
         elif bytes > CHANGE_BYTES_PER_HOLD:
             break
         elif wan_tail_reserve_next(&step.room, length) != WAN_OK:
@@ -127,23 +129,13 @@ cdef inline uint32_t group_step(region_core *region, uint32_t bucket, change_gro
         if ahead != NULL:
             ahead.done += 1
         done += 1
-    group_hold_queues(attached, False)
+    queue_locks_release(attached)
     if wan_tail_commit_end(region.tail, &step.room, before) > before and step.taken:
         for n in range(attached.count):         # What counts at once may be sent at once.
             wake = queue_count(attached.queues[n], attached.firsts[n] + bucket)
             if wake >= 0:
                 eventfd_write(wake, 1)
     return done
-
-
-cdef inline void group_hold_queues(attachment *attached, bint holds) noexcept nogil:
-    """Takes or releases the locks of all attached queues, in their order: those that do not take an event count it."""
-    cdef uint32_t n
-    for n in range(attached.count if attached != NULL else 0):
-        if holds:
-            wan_lock_take(&attached.queues[n].lock)
-        else:
-            wan_lock_release(&attached.queues[n].lock)
 
 
 cdef inline bint group_make(region_core *region, uint32_t bucket, wan_shard *shard, wan_change *change,

@@ -11,6 +11,7 @@ from pywan._core.c_system cimport *
 from pywan._core.c_store cimport *
 from pywan._core.queue.queue cimport gateway_queue, queue_count, wake_dispatchers
 from pywan._core.base.budget cimport MemoryBudget
+from pywan._core.base.gil cimport gil_back, gil_may_go, lock_take_with_gil
 from pywan._core.base.status cimport raise_for
 
 cdef enum:
@@ -127,7 +128,7 @@ cdef class Tail:
         with nogil:
             wan_tail_set_leader(&self.tail, bucket, leader, queue_only)
             wan_tail_set_role(&self.tail, bucket, role, life, epoch, transfer)
-        tail_count_events(&self.tail, bucket)
+            tail_count_events(&self.tail, bucket)
 
     def keep_events(self, uint32_t bucket):
         """The bucket is lost, and this member is no primary of it: what its queues have of it leaves from their own
@@ -154,10 +155,11 @@ cdef class Tail:
                 given[n].state &= ~<uint8_t>COPY_QUEUES
             with nogil:
                 status = wan_tail_set_copies(&self.tail, bucket, given, count)
+                if status == WAN_OK:
+                    tail_count_events(&self.tail, bucket)
             raise_for(status, f"the copies of bucket {bucket}")
         finally:
             free(given)
-        tail_count_events(&self.tail, bucket)
 
     def hear(self, bint by_primary=False, bint says=False):
         """From now on the changes that are made or followed here wait for listeners (`next_heard`). `by_primary`: those
@@ -184,7 +186,7 @@ cdef class Tail:
         cdef bint found
         if wan_tail_heard(&self.tail) == NULL:
             return None
-        found = wan_heard_next(&self.tail, &self.heard, 0)
+        found = heard_next(&self.tail, &self.heard)
         if not found and timeout_ms:
             with nogil:
                 found = wan_heard_next(&self.tail, &self.heard, timeout_ms)
@@ -222,7 +224,11 @@ cdef class Tail:
 
     def end_hearing(self):
         """Nobody tells changes any more. Returns how many of them this member was to tell."""
-        return wan_heard_end(&self.tail) if wan_tail_heard(&self.tail) != NULL else 0
+        cdef uint64_t dropped = 0
+        with nogil:
+            if wan_tail_heard(&self.tail) != NULL:
+                dropped = wan_heard_end(&self.tail)
+        return dropped
 
     def last(self, uint32_t bucket):
         """The sequence of the newest change of a bucket. 0: there is none."""
@@ -236,7 +242,7 @@ cdef class Tail:
         cdef wan_tail_bucket *held = &self.tail.buckets[bucket]
         cdef uint64_t sequence, start, length
         cdef bytes found
-        wan_lock_take(&held.lock)
+        lock_take_with_gil(&held.lock)
         try:                    # There may be no memory for the copy.
             start, sequence = held.changes.start, held.first
             while sequence <= after and start < held.changes.used:
@@ -258,17 +264,20 @@ cdef class Tail:
         cdef wan_tail_bucket *held = &self.tail.buckets[bucket]
         cdef wan_tail_copy *copies
         cdef wan_tail_copy copy
-        cdef uint32_t n, count
-        wan_lock_take(&held.lock)
-        count = held.copy_count
-        copies = <wan_tail_copy *>calloc(count + 1, sizeof(wan_tail_copy))
-        if copies != NULL and count:
-            memcpy(copies, held.copies, count * sizeof(wan_tail_copy))
-        role, life, epoch, transfer = held.role, held.life, held.epoch, held.transfer
-        last, counted, waits = held.last, held.counted, held.changes.used - held.changes.start
-        waiters = held.waiters
-        answers, refused = held.answers.count, held.answers.refused_count
-        wan_lock_release(&held.lock)
+        cdef uint32_t n, count, refused, kept_answers, waiters
+        cdef uint64_t life, epoch, transfer, last, counted, waits
+        cdef uint8_t role
+        with nogil:
+            wan_lock_take(&held.lock)
+            count = held.copy_count
+            copies = <wan_tail_copy *>calloc(count + 1, sizeof(wan_tail_copy))
+            if copies != NULL and count:
+                memcpy(copies, held.copies, count * sizeof(wan_tail_copy))
+            role, life, epoch, transfer = held.role, held.life, held.epoch, held.transfer
+            last, counted, waits = held.last, held.counted, held.changes.used - held.changes.start
+            waiters = held.waiters
+            kept_answers, refused = held.answers.count, held.answers.refused_count
+            wan_lock_release(&held.lock)
         if copies == NULL:
             raise MemoryError("no memory for the state of a bucket")
         told = []
@@ -279,7 +288,7 @@ cdef class Tail:
                          "queue_only": bool(copy.queue_only)})
         free(copies)
         return {"role": ROLES[role], "life": life, "epoch": epoch, "transfer": transfer, "last": last,
-                "counted": counted, "bytes": waits, "answers": answers, "refused": refused,
+                "counted": counted, "bytes": waits, "answers": kept_answers, "refused": refused,
                 "waiters": waiters, "copies": told}
 
     def callers(self, uint32_t bucket):
@@ -290,9 +299,10 @@ cdef class Tail:
         cdef uint32_t n
         cdef wan_status status
         memset(&found, 0, sizeof(found))
-        wan_lock_take(&held.lock)
-        status = wan_answers_callers(&held.answers, &found)
-        wan_lock_release(&held.lock)
+        with nogil:
+            wan_lock_take(&held.lock)
+            status = wan_answers_callers(&held.answers, &found)
+            wan_lock_release(&held.lock)
         try:
             raise_for(status, f"the callers of bucket {bucket}")
             return {(<uint64_t *>found.bytes)[n] for n in range(found.count)}
@@ -317,9 +327,11 @@ cdef class Tail:
         """The copy at the end of a lane has all changes of the bucket through `sequence`. Returns whether more counts
         now."""
         self.check(bucket)
-        cdef bint grew = wan_tail_acknowledged(&self.tail, bucket, lane, life, epoch, sequence) & WAN_TAIL_GREW
-        if grew:
-            tail_count_events(&self.tail, bucket)
+        cdef bint grew
+        with nogil:
+            grew = wan_tail_acknowledged(&self.tail, bucket, lane, life, epoch, sequence) & WAN_TAIL_GREW
+            if grew:
+                tail_count_events(&self.tail, bucket)
         return grew
 
     def told(self, uint32_t bucket, uint64_t life, uint64_t epoch, uint64_t counted, uint64_t heard=0):
@@ -328,8 +340,9 @@ cdef class Tail:
         self.check(bucket)
         self.contact = self.contact or wan_contact_begin()
         wan_contact_heard(self.contact, wan_monotonic_us())
-        wan_tail_told(&self.tail, bucket, life, epoch, counted, heard, self.contact)
-        tail_count_events(&self.tail, bucket)
+        with nogil:
+            wan_tail_told(&self.tail, bucket, life, epoch, counted, heard, self.contact)
+            tail_count_events(&self.tail, bucket)
 
     def tell_settled(self, uint32_t bucket):
         """Tells all lanes once more what has left the queues that the bucket feeds. A member that has begun to hold the
@@ -342,9 +355,11 @@ cdef class Tail:
         """Through which sequence listeners were told at this member, the primary of a bucket."""
         self.check(bucket)
         cdef wan_tail_bucket *held = &self.tail.buckets[bucket]
-        wan_lock_take(&held.lock)
-        through = wan_heard_through(wan_tail_heard(&self.tail), bucket, held.counted)
-        wan_lock_release(&held.lock)
+        cdef uint64_t through
+        with nogil:
+            wan_lock_take(&held.lock)
+            through = wan_heard_through(wan_tail_heard(&self.tail), bucket, held.counted)
+            wan_lock_release(&held.lock)
         return through
 
     def behind(self):
@@ -363,7 +378,10 @@ cdef class Tail:
     def may_read(self, uint32_t bucket):
         """Whether this member, as primary of the bucket, may answer a read without asking the copies."""
         self.check(bucket)
-        return bool(wan_tail_may_read(&self.tail, bucket, wan_monotonic_us()))
+        cdef bint may
+        with nogil:
+            may = wan_tail_may_read(&self.tail, bucket, wan_monotonic_us())
+        return bool(may)
 
     def add_lane(self, uint32_t number, LaneState lane not None):
         """Names a lane. It may be called again."""
@@ -389,6 +407,15 @@ cdef class Tail:
             if wan_tail_set_primary_until(&self.tail, until):
                 for bucket in range(self.tail.bucket_count):
                     tail_count_events(&self.tail, bucket)
+
+
+cdef bint heard_next(wan_tail *tail, wan_buffer *heard) noexcept nogil:
+    """As `wan_heard_next`, without a wait. The caller has the GIL, and most often there is something."""
+    cdef bint found
+    gil_may_go()
+    found = wan_heard_next(tail, heard, 0)
+    gil_back()
+    return found
 
 
 def monotonic_us():

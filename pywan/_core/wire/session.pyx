@@ -180,7 +180,8 @@ cdef class Session:
                     speak_last(self, stream)
             self.ended = ended
         finally:
-            stream.give_back(&self.out)
+            with nogil:
+                stream.give_back(&self.out)
             self.driver = Driver()      # The stream may soon be that of another connection.
         return ended
 

@@ -1,0 +1,39 @@
+"""Every operation of a region meets every command, again and again: no process stands still (docs/decisions/0099)."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lock_stress import COMMANDS, OPERATIONS
+from pywan.testing.processes import python_environment
+
+LIMIT_S = 280
+PAIRS = [(kind, command) for kind in ("local", "shared") for command in COMMANDS]
+
+
+def meet(kind: str, command: str, rounds: int, *operations: str) -> None:
+    program = Path(__file__).with_name("lock_stress.py")
+    done = subprocess.run(
+        [sys.executable, program, kind, command, str(rounds), *operations],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        env=python_environment(),
+    )
+    assert done.returncode == 0 and done.stdout.endswith("held\n"), f"{done.stdout}\n{done.stderr}"
+
+
+@pytest.mark.parametrize(("kind", "command"), [("local", "alter_senders"), *PAIRS[len(COMMANDS) :]])
+def test_operations_meet_a_command_and_go_on(kind, command):
+    meet(kind, command, 1)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize(("kind", "command"), PAIRS)
+def test_an_operation_meets_a_command_fifty_times_and_goes_on(kind, command, operation):
+    meet(kind, command, 50, operation)
