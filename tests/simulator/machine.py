@@ -210,7 +210,7 @@ class Machine:
                     version[1] != self.site
                     or sequence <= link.ever_recovered.get(partition, 0)
                     or after.get(key, (0, 0)) >= version,
-                    f"site {link.receiver.site} has {key} of {version}, and site {self.site} recovered {after.get(key)}",
+                    f"site {link.receiver.site} has {key} of {version}, site {self.site} recovered {after.get(key)}",
                 )
 
     def _start(self, before: dict[str, Version], loses: bool = False) -> int:

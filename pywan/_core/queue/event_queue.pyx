@@ -760,7 +760,8 @@ cdef class EventQueue:
         try:
             with nogil:
                 wan_lock_take(&self.gateway.lock)
-                wan_queue_let_go(&self.gateway.queue, queue_dispatcher(self.gateway, partition), self.gateway.dispatchers)
+                wan_queue_let_go(&self.gateway.queue, queue_dispatcher(self.gateway, partition),
+                                 self.gateway.dispatchers)
                 before = self.gateway.queue.partitions[partition].peeked
                 taken = wan_queue_peek(&self.gateway.queue, partition, count, NO_LIMIT, 1, records, sequences, &size)
                 if taken:

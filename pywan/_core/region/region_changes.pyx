@@ -419,8 +419,8 @@ cdef int put_one(CompiledRegion self, key, value, callback_argument) except -1:
 
 cdef inline wan_status change_with_gil(region_core *region, wan_change *change, const origin *from_,
                                        decision *decided, condition *wanted, wan_outcome *outcome) noexcept nogil:
-    """Makes a change, on the condition `wanted` if it is not NULL. The caller has the GIL, which is cheaper to keep than
-    to take again. It goes only if the change has to sleep for a lock."""
+    """Makes a change, on the condition `wanted` if it is not NULL. The caller has the GIL, which is cheaper to keep
+    than to take again. It goes only if the change has to sleep for a lock."""
     cdef wan_status status
     gil_may_go()
     if wanted != NULL:
