@@ -432,7 +432,9 @@ class SharedRegions:
         """The member has no copy of a role region any more."""
         with self._lock:
             self._unanswered.discard(name)
-            if self._regions.pop(name, None) is not None:
+            shared = self._regions.pop(name, None)
+            if shared is not None:
+                shared.region.close()  # Links of other members look for the region of this name again.
                 self._copies.drop(name)
 
     def kept_elsewhere(self, id: str) -> int:
