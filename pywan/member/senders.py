@@ -221,6 +221,7 @@ class Senders:
             on_state=self.changed,
             on_destroy=self._forget,
             on_running=self._runs,
+            wait_known=lambda: None if self.roles is None else self.roles.wait_known(a),
             is_primary=lambda: self.roles is None or self.roles.is_primary(a),
             kept_elsewhere=lambda: 0 if self.roles is None else self.roles.kept_elsewhere(a),
             queued_elsewhere=lambda: 0 if self.roles is None else self.roles.queued_elsewhere(a),
