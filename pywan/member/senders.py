@@ -23,6 +23,7 @@ from pywan.member.regions import Regions
 from pywan.member.sender_roles import SenderRoles
 from pywan.member.state import MemberFolder, MemberState
 from pywan.member.stores import DiskStores
+from pywan.protocol.members import dispatcher_number
 
 MAX_SENDERS = 128  # Of a member, asynchronous event queues included.
 
@@ -190,8 +191,12 @@ class Senders:
         a, outgoing = core.attributes, core.outgoing
         if isinstance(a, AsyncEventQueueAttributes):
             return ListenerEnds(a, lambda: outgoing.numbering)
-        receivers = RemoteReceivers(self._state.membership, a.remote_distributed_system_id)
         state = self._state
+        receivers = RemoteReceivers(
+            state.membership,
+            a.remote_distributed_system_id,
+            lambda index: dispatcher_number(state.site, state.name, a.id, index),
+        )
         return ReceiverEnds(
             a,
             outgoing,
