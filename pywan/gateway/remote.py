@@ -11,6 +11,7 @@ from pywan.base.addresses import Address
 from pywan.errors import ConnectivityError, ProtocolError
 
 CONNECT_TIMEOUT_S = 5.0
+ANOTHER_TIMEOUT_S = 1.0
 AVOID_S = 60.0  # A receiver that did not answer is avoided for so long, if there is another one.
 SHARED_MAX = 64  # So many addresses behind which several receivers are, are remembered.
 
@@ -151,6 +152,19 @@ class RemoteReceivers:
             timeout=CONNECT_TIMEOUT_S,
         )
         return None if receiver is None else _place_of(receiver)
+
+    def another(self, index: int, than: ReceiverPlace) -> ReceiverPlace | None:
+        """Returns the receiver to which dispatcher `index` would go if this one were not there. None: there is none.
+
+        NoLocatorError if no locator of the remote site answers.
+        """
+        exclude = {than.member, *self._avoided_now()}
+        numbers = self._numbers([index])
+        receiver = self._other_sites.find_receiver(self._site, exclude, dispatchers=numbers, timeout=ANOTHER_TIMEOUT_S)
+        return None if receiver is None else _place_of(receiver)
+
+    def is_avoided(self, place: ReceiverPlace) -> bool:
+        return place.member in self._avoided_now()
 
     def send_to(self, index: int, place: ReceiverPlace | None) -> None:
         """Says where dispatcher `index` connects next. None: where `find` says."""
