@@ -449,8 +449,12 @@ def test_senders_that_ask_at_once_are_spread_by_load_and_turn():
     assert [table.hand_out(ANY, 10 + ON_THE_WAY_MS + 1)["member"] for _ in range(3)] == ["m1"] * 3
 
 
-def told(table, name, member_id, load, now_ms):
-    assert table.heartbeat({"nonce": NONCE, "name": name, "member_id": member_id, "load": load}, now_ms)
+def told(table, name, member_id, load, now_ms, dispatchers=None):
+    more = {}
+    if dispatchers is not None:
+        there = list(dispatchers) if isinstance(dispatchers, range) else dispatchers
+        more = {"receivers": [{"host": "same", "port": 5000, "dispatchers": there}]}
+    assert table.heartbeat({"nonce": NONCE, "name": name, "member_id": member_id, "load": load, **more}, now_ms)
 
 
 def test_a_receiver_counts_those_who_come_until_its_load_shows_them():
@@ -465,6 +469,62 @@ def test_a_receiver_counts_those_who_come_until_its_load_shows_them():
         given.append(table.hand_out(ANY, n)["member"])
     assert sorted([given.count("a"), given.count("b")]) == [2, 3]
     assert sorted(each["load"] for each in table.receivers(5)) == [2, 3]
+
+
+def test_dispatchers_that_come_again_before_the_loads_show_it_are_counted_once():
+    """A sender is made anew a moment after it has begun to connect, and another one begins."""
+    table = MemberTable(lease_ms=5000)
+    table.join(profile("a", 1), NONCE, 0)
+    table.join(profile("b", 2), NONCE, 0)
+
+    def ask(dispatcher, **wish):
+        at[dispatcher] = table.hand_out(ReceiverWish(dispatchers=(dispatcher,), **wish), 1)["member"]
+
+    at: dict[int, str] = {}
+    for first in range(4):
+        ask(first)
+    there = [each for each in range(4) if at[each] == "a"]
+    told(table, "a", 1, 2, 1, there)  # Both have come there; at the other receiver nobody has yet.
+    for again in range(4):
+        ask(again)
+    for other in range(4, 8):
+        ask(other)
+    assert sorted(at.values()) == ["a"] * 4 + ["b"] * 4
+    assert [each["load"] for each in table.receivers(1)] == [4, 4]
+    told(table, "a", 1, 4, 2, [each for each in at if at[each] == "a"])
+    told(table, "b", 2, 4, 2, [each for each in at if at[each] == "b"])
+    assert [each["load"] for each in table.receivers(2)] == [4, 4]
+
+
+def test_a_dispatcher_that_came_elsewhere_than_it_was_sent_is_counted_there():
+    """Several receivers are behind one address."""
+    table = MemberTable(lease_ms=5000)
+    table.join(profile("a", 1), NONCE, 0)
+    table.join(profile("b", 2), NONCE, 0)
+    assert table.hand_out(ReceiverWish(dispatchers=(7,)), 0)["member"] == "a"
+    told(table, "b", 2, 1, 1, [7])
+    assert [each["load"] for each in table.receivers(1)] == [0, 1]
+
+
+def test_dispatchers_that_move_are_counted_where_they_go():
+    table = MemberTable(lease_ms=5000)
+    table.join(profile("a", 1), NONCE, 0)
+    table.join(profile("b", 2), NONCE, 0)
+    told(table, "a", 1, 5, 0, range(5))
+    moves = [table.hand_out(ReceiverWish(instead_of=1, dispatchers=(each,)), 1) for each in range(4)]
+    assert [move and move["member"] for move in moves] == ["b", "b", None, None]
+    assert [each["load"] for each in table.receivers(1)] == [3, 2]
+    told(table, "a", 1, 4, 2, range(1, 5))
+    told(table, "b", 2, 1, 2, [0])
+    assert [each["load"] for each in table.receivers(2)] == [3, 2]
+
+
+def test_what_a_receiver_says_of_dispatchers_is_checked():
+    table = MemberTable(lease_ms=5000)
+    table.join(profile("a", 1), NONCE, 0)
+    for wrong in (7, ["a"], [-1], [2**32], [True], [0] * 1025):
+        with pytest.raises(ProtocolError, match="dispatchers"):
+            told(table, "a", 1, 1, 0, wrong)
 
 
 def test_a_sender_that_comes_back_keeps_its_receiver_while_that_is_there():
@@ -517,6 +577,10 @@ def test_connections_that_move_together_move_only_if_that_is_better():
         {"connections": 0},
         {"connections": None},
         {"connections": 65_537},
+        {"dispatchers": 1},
+        {"dispatchers": ["a"]},
+        {"dispatchers": [2**32]},
+        {"dispatchers": [1, 2]},
     ],
 )
 def test_a_wish_for_a_receiver_is_checked(request_):

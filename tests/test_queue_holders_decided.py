@@ -1,8 +1,10 @@
-"""What the coordinator decides about members that hold the queued events of a bucket and no copy of it."""
+"""What the coordinator decides about members that hold the queued events of a bucket and no copy of it, and about the
+roles of senders."""
 
 from __future__ import annotations
 
-from pywan.coordination.tables import ROLE_PREFIX, Bucket, Epoch, Incarnation, Kind, RegionAttributes
+from pywan.coordination.messages import MayLeave
+from pywan.coordination.tables import ROLE_PREFIX, Bucket, BucketKey, Epoch, Incarnation, Kind, RegionAttributes
 from test_coordinator import OVER, TIMEOUT, A, B, C, Site
 
 SERIAL, PARALLEL = "parallel=false; order-policy=key", "parallel=true; order-policy=key"
@@ -124,3 +126,32 @@ def test_a_holder_of_events_alone_that_is_silent_for_its_lease_leaves_the_set_an
 def test_a_primary_that_has_events_alone_is_refused():
     bucket = Bucket(Epoch(1, 1), 1, 0, 1, A, (A, B), queue_only=(A,))
     assert "only its queued events" in bucket.problem()
+
+
+def test_a_member_on_which_a_sender_was_stopped_does_not_get_its_role_by_the_set_of_before():
+    """The site is cut, the sender's primary ends, and the decision that took the other one out is not in effect."""
+    site = site_of(A, B)
+    key = BucketKey(f"{ROLE_PREFIX}s", 0)
+    primary = site.bucket(key).primary
+    other = ({A, B} - {primary}).pop()
+    site.core.unhost(other, key.region, site.now)
+    assert site.bucket(key).content == {primary}  # Nobody has stored that yet.
+    site.deaf.add(primary)
+    site.core.left(primary, site.now)
+    site.act()
+    assert other not in site.bucket(key).named
+    runs(site, other)
+    site.pass_time(OVER, other)  # It begins anew when promises to earlier primaries are over.
+    assert site.bucket(key).primary == other
+
+
+def test_a_member_leaves_at_once_that_leads_the_role_of_a_parallel_sender_another_one_is_learning():
+    site = Site(A, B)
+    runs(site, A, id="p", words=PARALLEL)
+    runs(site, B, id="p", words=PARALLEL)
+    site.pass_time(OVER, A, B)
+    key = BucketKey(f"{ROLE_PREFIX}p", 0)
+    assert site.bucket(key).primary == A and site.bucket(key).learning == (B,)
+    site.leave(A)
+    site.lead()
+    assert site.last_of(A, MayLeave) == MayLeave()

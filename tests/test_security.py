@@ -102,7 +102,15 @@ def ask(place, op, user=None, password=None, **fields):
 def test_each_operation_is_in_the_table():
     served = {*ManagementService.__dict__, *(name for each in ManagementService.__mro__ for name in vars(each))}
     commands = {pywan.config.options.name_of(name) for name in served if name.startswith("on_")}
-    between_members = {"adopt-buckets", "flush-queue", "older-events", "owns-opening", "ping", "queue-size"}
+    between_members = {
+        "adopt-buckets",
+        "flush-queue",
+        "has-decision",
+        "older-events",
+        "owns-opening",
+        "ping",
+        "queue-size",
+    }
     assert set(operations.MEMBER) == commands | between_members
     locator = pywan.Locator("loc", distributed_system_id=1, port=0)
     with pytest.raises(NotFoundError) as refused:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import pywan
 from pywan.testing.waiting import eventually
 from wan_site import WanMember, WanSite
 
@@ -611,3 +612,44 @@ def test_a_site_that_hands_on_asks_its_filters_where_the_key_is_led_whoever_rece
         assert sum(each.ask("asked") for each in members) >= 1000  # An event that was sent again is asked about again.
         assert [each.sender("tk", "queue_size") for each in members] == [500, 500]
         assert all(each.ask("ledger", "tk")["balanced"] for each in members)
+
+
+@pytest.mark.parametrize("region", [REPLICATE, PARTITION], ids=["replicated", "partitioned"])
+def test_no_change_is_queued_after_the_last_stop_and_each_is_after_the_first_start(region):
+    """The primaries of a site's buckets know that a sender runs, or does not, when the call that said so returns."""
+    region = {**region, "gateway_sender_ids": ["ln"]}
+    with contextlib.ExitStack() as ends:
+        locator = ends.enter_context(pywan.Locator("L", distributed_system_id=1, port=0))
+        caches = [ends.enter_context(pywan.Cache(name, locators=str(locator.address))) for name in "ab"]
+        senders = [each.create_gateway_sender("ln", remote_distributed_system_id=2) for each in caches]
+        data = [each.create_region(**region) for each in caches]
+        eventually(lambda: caches[1]._core.sharing.describe("data").get("primary"), what="primaries at both members")
+        queued = 0
+        for round in range(6):
+            for each in senders:
+                each.stop()
+            for n in range(100):
+                data[n % 2].put((round, "not queued", n), n)
+            assert [each.ledger()["in_queue"] for each in senders] == [queued, queued]
+            senders[round % 2].start()  # The other one still is stopped, and its member queues what it leads.
+            for n in range(50):
+                data[n % 2].put((round, "queued", n), n)
+            senders[1 - round % 2].start()
+            senders[round % 2].stop()
+            for n in range(50, 100):
+                data[n % 2].put((round, "queued", n), n)
+            queued += 100
+            assert [each.ledger()["in_queue"] for each in senders] == [queued, queued]
+        dropped = sum(each.ledger()["dropped"]["sender not running"] for each in senders)
+        assert dropped == 6 * 100
+
+
+def test_a_sender_that_stops_says_which_member_may_not_know_that(caplog, monkeypatch):
+    with contextlib.ExitStack() as ends:
+        locator = ends.enter_context(pywan.Locator("L", distributed_system_id=1, port=0))
+        caches = [ends.enter_context(pywan.Cache(n, locators=str(locator.address), call_timeout=1)) for n in "ab"]
+        senders = [each.create_gateway_sender("ln", remote_distributed_system_id=2) for each in caches]
+        monkeypatch.setattr(caches[1]._core.sharing, "answer_has_decision", lambda request: {"has": False})
+        senders[0].stop()
+        assert not senders[0].is_running
+        assert "is stopped on this member, and within 1 s member b did not say that it knows" in caplog.text

@@ -569,6 +569,9 @@ class NoEnds:
     longest_retry_s = 1.0
     is_own_thread = False
 
+    def watch(self, dispatchers):
+        return None
+
     def configure(self, attributes):
         pass
 

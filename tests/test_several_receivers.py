@@ -178,6 +178,50 @@ def test_dispatchers_are_spread_evenly_and_leave_a_receiver_that_dies_and_come_b
 
 
 @KINDS
+def test_connections_leave_a_receiver_that_is_stopped_long_before_its_silence_is_over(sites, parallel):
+    """SIGSTOP: its kernel goes on to take bytes and connections."""
+    for name in ("one", "two"):
+        sites.start(name)
+    sender = sites.send(parallel=parallel, dispatcher_threads=4, socket_read_timeout=20 * 60_000)
+    eventually(lambda: sorted(at(sender).values()) == [2, 2], what="2 dispatchers here and 2 there")
+    sites.members["one"].stop()
+    with keep_doing(sites.put):
+        stopped = time.monotonic()
+        eventually(lambda: at(sender) == {"two": 4}, what="that all dispatchers are at the receiver that works")
+        print(f"all at the other one {time.monotonic() - stopped:.2f} s after the stop")
+        other = sites.send("late", parallel=parallel, dispatcher_threads=2)
+        eventually(lambda: at(other) == {"two": 2}, what="that a sender that starts now is there too")
+    sites.settle(sender)
+
+
+@pytest.mark.parametrize("names", [("one",), ("one", "two")], ids=["alone", "beside another one"])
+def test_a_receiver_stays_that_works_long_on_an_event_or_is_the_only_one(sites, names):
+    """It is asked over a connection of its own, and answers; or nobody else does."""
+    for name in names:
+        sites.start(name, takes_s=5.0)
+    sender = sites.send()
+    eventually(lambda: at(sender))
+    before = at(sender)
+    if len(names) == 1:
+        sites.members["one"].stop()
+    asked: list[bool] = []
+    answers = sender._core.dispatchers.ends.answers
+
+    def note(*arguments: Any) -> bool:
+        asked.append(answers(*arguments))
+        return asked[-1]
+
+    sender._core.dispatchers.ends.answers = note
+    sites.put(0)
+    eventually(lambda: len(asked) >= 2, what="that the receiver was asked twice")
+    assert asked == [len(names) == 2] * len(asked)
+    assert at(sender) == before and sender.stats["batches_redistributed"] == 0
+    if len(names) == 1:
+        sites.members["one"].go_on()
+    sites.settle(sender)
+
+
+@KINDS
 @pytest.mark.long
 def test_nothing_is_lost_repeated_or_overtaken_while_connections_move(sites, parallel):
     """Two more receivers come, one after the other, while events flow. There are always some on their way."""

@@ -28,8 +28,12 @@ class Members:
 
     def start(self, name: str, region: dict | None = None, **more) -> pywan.Region:
         """Starts a member that has the region "data"."""
+        return self.begin(name, **more).create_region("data", **(region or PARTITION))
+
+    def begin(self, name: str, **more) -> pywan.Cache:
+        """Starts a member without regions."""
         cache = self.caches[name] = pywan.Cache(name, locators=str(self._locator.address), **more)
-        return cache.create_region("data", **(region or PARTITION))
+        return cache
 
     def close(self, *names: str) -> None:
         """Closes members, all at once. It returns when all have ended."""
@@ -44,6 +48,12 @@ class Members:
         sharing = self.caches[name]._core.sharing
         assert sharing is not None
         return sharing.describe("data")
+
+    def wait_for_role(self, name: str, id: str) -> None:
+        """Returns when the member has a whole copy of a sender's role."""
+        sharing = self.caches[name]._core.sharing
+        assert sharing is not None
+        eventually(lambda: sharing.describe(f"__sender.{id}").get("copies"), what=f"role of {id} at {name}")
 
     def wait_for_copies(self, name: str, buckets: int = BUCKETS) -> None:
         counts = {}
@@ -143,6 +153,23 @@ def test_a_member_that_others_do_not_need_ends_at_once(members):
     members.start("b", {"type": "REPLICATE_PROXY"})
     began = time.monotonic()
     members.close("b")
+    assert time.monotonic() - began < SOON_S
+
+
+@pytest.mark.parametrize("parallel", [False, True], ids=["serial", "parallel"])
+def test_a_member_ends_at_once_after_another_one_has_started_its_sender_anew(members, parallel):
+    """The other member learns the role of the sender again, and takes it."""
+    region = {**PARTITION, "redundant_copies": 1, "recovery_delay": 0, "gateway_sender_ids": ["ny"]}
+    sender = {"remote_distributed_system_id": 2, "parallel": parallel}
+    for name in ("a", "b"):
+        cache = members.begin(name, handover_time=2 * LIMIT_S)
+        cache.create_gateway_sender("ny", **sender)
+        cache.create_region("data", **region)
+    members.wait_for_role("b", "ny")
+    cache.gateway_sender("ny").stop()
+    cache.gateway_sender("ny").start()
+    began = time.monotonic()
+    members.close("a")
     assert time.monotonic() - began < SOON_S
 
 

@@ -44,6 +44,9 @@ class ListenerEnds:
     def configure(self, attributes: AsyncEventQueueAttributes) -> None:
         self._attributes = attributes
 
+    def watch(self, dispatchers: object) -> None:
+        return None
+
     def close(self) -> None:
         self.listener.close()
 

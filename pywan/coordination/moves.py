@@ -21,7 +21,16 @@ from pywan.coordination.placement import choose_to_drop
 from pywan.coordination.recovery import Recovery
 from pywan.coordination.reports import Reports
 from pywan.coordination.succession import Succession
-from pywan.coordination.tables import Bucket, BucketKey, Incarnation, Kind, Learner, RegionAttributes
+from pywan.coordination.tables import (
+    Bucket,
+    BucketKey,
+    Incarnation,
+    Kind,
+    Learner,
+    RegionAttributes,
+    is_role,
+    is_serial,
+)
 
 HANDOVERS_AT_ONCE = 8  # Of one region, to spread its primaries. Changes of these buckets wait for a moment.
 THIN_OUT_DIVISOR = 16  # Buckets with too many copies are looked at that often in a `member-timeout`.
@@ -163,7 +172,8 @@ class Moves:
 
     def _needed_of(self, member: Incarnation) -> tuple[tuple[str, int, str], ...]:
         counts = Counter((key.region, "") for key, bucket in self._site.held_by(member) if bucket.primary == member)
-        return _sorted(counts)
+        regions = self._site.regions
+        return _sorted(Counter({each: n for each, n in counts.items() if _has_leader(each[0], regions.get(each[0]))}))
 
     def _move_away(self, member: Incarnation, now_us: int) -> tuple[Counter[tuple[str, str]], Counter[str]]:
         """Takes the next step for each bucket of a member that leaves.
@@ -179,6 +189,8 @@ class Moves:
             attributes = self._site.regions.get(key.region)
             if key in self._reports.undecided or attributes is None:
                 needed[key.region, ""] += 1
+            elif not _has_leader(key.region, attributes):
+                copies.append(key)
             elif key in self._handovers:  # The new primary is not ready, whoever that is.
                 needed[key.region, _name_of(bucket.primary)] += 1
             elif bucket.primary != member:
@@ -365,6 +377,11 @@ class Moves:
         """The buckets of the same number that go where this one is, in order."""
         beside = [BucketKey(region, key.number) for region in self._site.with_children(key.region)[1:]]
         return [each for each in beside if each in self._site.buckets]
+
+
+def _has_leader(region: str, attributes: RegionAttributes | None) -> bool:
+    """Whether it matters who leads a bucket of the region. The role of a parallel sender says only where that runs."""
+    return not is_role(region) or attributes is None or is_serial(attributes.senders)
 
 
 def _is_even(counts: list[int]) -> bool:

@@ -24,6 +24,7 @@ from pywan.coordination.tables import (
     REPORTED_BYTES_MAX,
     ROLE_PREFIX,
     TABLES_BYTES_MAX,
+    Bucket,
     BucketKey,
     Holding,
     Incarnation,
@@ -260,13 +261,29 @@ class Regions:
         self._end_hosting(me, region)
         for key in list(self._site.of_region[region]):
             bucket = self._site.buckets[key]
-            if me not in bucket.holders:
+            if me not in bucket.holders and not (is_role(region) and me in bucket.leaving):
                 continue
+            if is_role(region):
+                bucket = self._without(key, bucket, me)
             self._succession.lose_copy(key, bucket, me, now_us)
             after = self._site.buckets[key]
-            if after.content == {me} and key not in self._reports.undecided:
+            if is_role(region):
+                after = self._without(key, after, me)
+            ends = after.content == {me} or (is_role(region) and after.primary == me)
+            if ends and key not in self._reports.undecided:
                 self._lives.lose_bucket(key, after)
         self._lives.look_at(region)
+
+    def _without(self, key: BucketKey, bucket: Bucket, me: Incarnation) -> Bucket:
+        """The bucket of a role without a member that has left its set and has no copy any more: it must not lead again
+        if the others are lost. A role has no content, so nobody waits until that is in effect."""
+        if me not in (*bucket.leaving, *bucket.unfenced) or key in self._reports.undecided:
+            return bucket
+        leaving = tuple(each for each in bucket.leaving if each != me)
+        unfenced = tuple(each for each in bucket.unfenced if each != me)
+        bucket = replace(bucket, leaving=leaving, unfenced=unfenced, version=bucket.version + 1)
+        self._site.set_bucket(key, bucket)
+        return bucket
 
     def destroy(self, region: str) -> None:
         """The region goes everywhere, with its buckets."""

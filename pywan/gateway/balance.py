@@ -69,7 +69,7 @@ class Balance:
             if not group:
                 break
             place = group[0].place
-            better = self._ends.receivers.less_loaded(place, len(group))
+            better = self._ends.receivers.less_loaded(place, [each.dispatcher.index for each in group])
             if better is None:
                 settled.add(place.member)
                 continue

@@ -81,6 +81,9 @@ class Ends(Protocol):
     def words(self, event_id: tuple[int, int, int]) -> str | None:
         """Returns what the end said of a parked event. None: nothing is known."""
 
+    def watch(self, dispatchers: Dispatchers) -> Callable[[], None] | None:
+        """Returns what a thread of the sender is to run until that stops. None: nothing."""
+
     def close(self) -> None:
         """Nothing is opened any more."""
 
@@ -257,6 +260,10 @@ class Dispatchers:
         for each in self._each:
             name = f"{self._attributes.thread_name}-{each.index}"
             self._threads.append(start_essential(f"{self._what} is not started", name, self._dispatch, each))
+        watch = self.ends.watch(self)
+        if watch is not None:
+            name = f"{self._attributes.thread_name}-watch"
+            self._threads.append(start_essential(f"{self._what} is not started", name, watch))
         self._follow_others()
 
     def _follow_others(self) -> None:

@@ -109,6 +109,8 @@ class QueueFace(Described):
     def start(self, *, clean_queues: bool = False) -> None:
         """Accepts events, and lets those leave that are queued. It does nothing if it runs.
 
+        Of a serial gateway sender it returns when all members of the site queue events for it.
+
         Args:
             clean_queues: Drop all queued events first, on the disk too. The ledger counts them as cleared. Parked
                 events stay.
@@ -122,6 +124,9 @@ class QueueFace(Described):
 
     def stop(self) -> None:
         """Ends the work. Queued events are kept for the next start. New events are dropped and counted.
+
+        A serial gateway sender drops none while it runs on another member. This returns when all members know that it
+        is stopped here, or logs which one did not say so for as long as a call is tried.
 
         Raises:
             GatewaySenderError: A thread did not end within 15 s. A filter or a listener may hang.

@@ -30,6 +30,7 @@ from pywan.forks import is_inherited, of_one_process
 from pywan.gateway.applied import AppliedMemory
 from pywan.gateway.floors import SourceFloors
 from pywan.protocol import gateway
+from pywan.protocol.members import dispatcher_number
 from pywan.security import operations
 from pywan.security.guard import OPEN, Guard, admit, credentials_of
 from pywan.security.identity import NOBODY, Identity
@@ -90,7 +91,8 @@ class GatewayReceiver(Described):
         self._repeats = Repeats()
         self._lock = threading.RLock()
         self._acceptor: Acceptor | None = None  # None while stopped. `_lock` guards it, and all below.
-        self._senders: dict[Connection, str] = {}  # For each connection whose opening is done: the name of its sender.
+        # For each connection whose opening is done: what its sender said of itself.
+        self._senders: dict[Connection, gateway.SenderHello] = {}
         self._port = 0
         announced = check_told_host(attributes.hostname_for_senders, "gateway receiver: hostname_for_senders")
         self._host = announced or self._bind_address
@@ -127,7 +129,15 @@ class GatewayReceiver(Described):
     def connected_senders(self) -> list[str]:
         """One text for each connected dispatcher: its sender, that sender's member and site."""
         with self._lock:
-            return sorted(set(self._senders.values()))
+            return sorted(set(map(_words_of, self._senders.values())))
+
+    @property
+    def connected_dispatchers(self) -> list[int]:
+        """What the locators call the dispatchers that are connected. One may have an earlier connection, too, whose end
+        is not known here yet."""
+        with self._lock:
+            hellos = list(self._senders.values())
+        return list(dict.fromkeys(dispatcher_number(h.site, h.member, h.sender, h.dispatcher) for h in hellos))
 
     @property
     def connection_count(self) -> int:
@@ -157,7 +167,7 @@ class GatewayReceiver(Described):
             "state": "running" if self.is_running else "stopped",
             "address": f"{self._host}[{self._port}]" if self.is_running else "none",
             "connections": len(self._senders),
-            "senders": sorted(set(dict(self._senders).values())),
+            "senders": sorted(set(map(_words_of, dict(self._senders).values()))),
             "events received": counts["events_received"],
             "bytes received": size_text(counts["bytes_received"]),
         }
@@ -248,9 +258,7 @@ class GatewayReceiver(Described):
                 self._floors.opened(hello.site, hello.member, hello.sender, hello.numbering)
                 session = self._welcome(connection, memory, hello, known)
                 with self._lock:
-                    self._senders[connection] = (
-                        f"{hello.sender}@{hello.member} (site {hello.site}, dispatcher {hello.dispatcher})"
-                    )
+                    self._senders[connection] = hello
                 self._on_change(self)
                 outcome = session.run(connection.sock, self.attributes.maximum_time_between_pings)
             if outcome not in ("closed", "stopped") and self._repeats.is_due(f"{hello.site} {hello.sender}: {outcome}"):
@@ -372,3 +380,7 @@ def _apply_by_callbacks(region: Any, record: bytes, position: tuple[int, int, bo
     `position` holds the partition, the sequence, whether the event may have been applied before, and its place.
     """
     return int(region.callbacks.apply_record(record, position))
+
+
+def _words_of(hello: gateway.SenderHello) -> str:
+    return f"{hello.sender}@{hello.member} (site {hello.site}, dispatcher {hello.dispatcher})"

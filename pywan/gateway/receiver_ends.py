@@ -10,11 +10,21 @@ from typing import Any, NamedTuple
 
 from pywan import _core
 from pywan.config.attributes import SenderAttributes
-from pywan.errors import AuthenticationError, ConnectivityError, GatewaySenderError, NotAuthorizedError, ProtocolError
+from pywan.errors import (
+    AuthenticationError,
+    ConnectivityError,
+    GatewaySenderError,
+    NotAuthorizedError,
+    ProtocolError,
+    PywanError,
+)
+from pywan.gateway.dispatchers import Dispatchers
 from pywan.gateway.queue import SenderQueue
 from pywan.gateway.remote import CONNECT_TIMEOUT_S, ReceiverPlace, RemoteReceivers
 from pywan.gateway.same_receiver import SameReceiver
+from pywan.gateway.silent_receivers import SilentReceivers
 from pywan.protocol.gateway import SenderHello, Welcome, encode
+from pywan.protocol.members import MEMBER_ID_MAX
 from pywan.security import operations
 from pywan.security.guard import OPEN, Guard, admit, credentials_of
 from pywan.transport import data
@@ -25,6 +35,8 @@ from pywan.transport.sockets import shut
 # Attempts to meet the one receiver of all dispatchers, where several are behind its address. There are so many more for
 # each other receiver that was met: the more of them there are, the rarer is the right one.
 ATTEMPTS_A_RECEIVER = 5
+# A receiver that does not welcome a connection in this time is avoided. If there is no other, CONNECT_TIMEOUT_S holds.
+QUICK_TIMEOUT_S = 1.0
 
 
 class WrongReceiver(ConnectivityError):
@@ -50,6 +62,7 @@ class ReceiverEnd:
     ) -> None:
         self.place, self._sock, self._welcome, self._receivers = place, sock, welcome, receivers
         self._on_close = on_close
+        self._given_up = ""  # Why the sender has ended the connection.
 
     def begin(self, session: _core.DispatcherSession) -> None:
         w = self._welcome
@@ -57,6 +70,11 @@ class ReceiverEnd:
 
     def run(self, session: _core.DispatcherSession) -> str:
         return session.run(self._sock)
+
+    def give_up(self, why: str) -> None:
+        """Ends the connection, as the receiver is silent. Any thread may call it."""
+        self._given_up = why
+        shut(self._sock)
 
     def shut(self) -> None:
         shut(self._sock)
@@ -69,6 +87,8 @@ class ReceiverEnd:
         """Returns why it ended, in words."""
         if session.is_given_up:
             self._receivers.avoid(self.place)
+        if self._given_up:
+            return f"connection to the receiver at {self.place} given up: {self._given_up}"
         return f"connection to the receiver at {self.place} ended: {outcome}"
 
     @property
@@ -212,8 +232,9 @@ class ReceiverEnds:
             if stopping.is_set():
                 raise GatewaySenderError(f"{self._attributes.what} is stopping")
 
+        limit_s = CONNECT_TIMEOUT_S if self.receivers.is_avoided(place) else QUICK_TIMEOUT_S
         try:
-            sock = self._way.connect((place.host, place.port), CONNECT_TIMEOUT_S, what=what, on_socket=note)
+            sock = self._way.connect((place.host, place.port), limit_s, what=what, on_socket=note)
         except ConnectivityError:
             self.receivers.avoid_unmet(place)
             raise
@@ -235,6 +256,25 @@ class ReceiverEnds:
             raise
         finally:
             on_opening(None)
+
+    def answers(self, place: ReceiverPlace, index: int, limit_s: float) -> bool:
+        """Whether a receiver welcomes a new connection in time. Another one behind its address counts too."""
+        nobody = (place.member + 1) % MEMBER_ID_MAX  # The receiver answers who it is, and ends the connection.
+        try:
+            sock = self._way.connect((place.host, place.port), limit_s, what=f"receiver of {place.name}")
+        except ConnectivityError:
+            return False
+        with contextlib.ExitStack() as watch, contextlib.closing(sock):
+            try:
+                self._open(index, sock, place, nobody, watch)
+            except ConnectivityError as error:
+                return isinstance(error, WrongReceiver)
+            except (PywanError, OSError):
+                return True  # Somebody is there, and says what is wrong.
+            return True
+
+    def watch(self, dispatchers: Dispatchers) -> Callable[[], None]:
+        return SilentReceivers(dispatchers, self).watch
 
     def _open(
         self, index: int, sock: Link, place: ReceiverPlace, wanted: int | None, watch: contextlib.ExitStack
@@ -280,6 +320,7 @@ class ReceiverEnds:
             raise ProtocolError(f"the receiver at {place} does not say of which member it is")
         if wanted not in (None, welcome.member_id):
             raise WrongReceiver(place, welcome.member_id, welcome.member)
+        sock.settimeout(CONNECT_TIMEOUT_S)
         self._queue.check_past(hello.numbering, str(place), data.receive_known(sock, welcome.known))
         return welcome
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from pywan.base.addresses import Address
 from pywan.errors import ConnectivityError, ProtocolError
 
 CONNECT_TIMEOUT_S = 5.0
+ANOTHER_TIMEOUT_S = 1.0
 AVOID_S = 60.0  # A receiver that did not answer is avoided for so long, if there is another one.
 SHARED_MAX = 64  # So many addresses behind which several receivers are, are remembered.
 
@@ -43,6 +44,7 @@ class OtherSites(Protocol):
         exclude: Iterable[int] = (),
         *,
         keep: int | None = None,
+        dispatchers: Iterable[int] = (),
         timeout: float = ...,
     ) -> dict[str, Any] | None: ...
     def less_loaded_receiver(
@@ -51,6 +53,8 @@ class OtherSites(Protocol):
         instead_of: int,
         connections: int,
         exclude: Iterable[int] = (),
+        *,
+        dispatchers: Iterable[int] = (),
         timeout: float = ...,
     ) -> dict[str, Any] | None: ...
     def remote_locators(self, distributed_system_id: int) -> list[Address]: ...
@@ -63,8 +67,9 @@ class RemoteReceivers:
     A dispatcher that connects again keeps its receiver as long as the locators know that.
     """
 
-    def __init__(self, other_sites: OtherSites, site: int) -> None:
-        self._other_sites, self._site = other_sites, site
+    def __init__(self, other_sites: OtherSites, site: int, number_of: Callable[[int], int] | None = None) -> None:
+        """`number_of`: returns what the locators call a dispatcher (`dispatcher_number`). None: they are not told."""
+        self._other_sites, self._site, self._number_of = other_sites, site, number_of
         self._lock = threading.Lock()
         # `_lock` guards the fields below.
         self._avoided: dict[int, float] = {}  # For each member whose receiver did not answer: until when it is avoided.
@@ -104,8 +109,12 @@ class RemoteReceivers:
         if following is not None:
             return following
         ask = self._other_sites.find_receiver
-        receiver = ask(self._site, avoided, keep=kept, timeout=CONNECT_TIMEOUT_S) if avoided else None
-        receiver = receiver or ask(self._site, keep=kept, timeout=CONNECT_TIMEOUT_S)
+        numbers, limit_s = self._numbers([index]), CONNECT_TIMEOUT_S
+        receiver = None
+        if avoided:
+            receiver = ask(self._site, avoided, keep=kept, dispatchers=numbers, timeout=limit_s)
+        if receiver is None:
+            receiver = ask(self._site, keep=kept, dispatchers=numbers, timeout=limit_s)
         if receiver is not None:
             return _place_of(receiver)
         known = self._other_sites.remote_locators(self._site)
@@ -129,15 +138,33 @@ class RemoteReceivers:
                     del self._shared[next(iter(self._shared))]
         return wanted._replace(member=member, name=name)
 
-    def less_loaded(self, place: ReceiverPlace, connections: int) -> ReceiverPlace | None:
-        """Returns the receiver to which so many connections from `place` are to go. None: the loads are even enough.
+    def less_loaded(self, place: ReceiverPlace, dispatchers: Sequence[int]) -> ReceiverPlace | None:
+        """Returns the receiver to which these dispatchers are to move from `place`. None: the loads are even enough.
 
         NoLocatorError if no locator of the remote site answers.
         """
         receiver = self._other_sites.less_loaded_receiver(
-            self._site, place.member, connections, self._avoided_now(), timeout=CONNECT_TIMEOUT_S
+            self._site,
+            place.member,
+            len(dispatchers),
+            self._avoided_now(),
+            dispatchers=self._numbers(dispatchers),
+            timeout=CONNECT_TIMEOUT_S,
         )
         return None if receiver is None else _place_of(receiver)
+
+    def another(self, index: int, than: ReceiverPlace) -> ReceiverPlace | None:
+        """Returns the receiver to which dispatcher `index` would go if this one were not there. None: there is none.
+
+        NoLocatorError if no locator of the remote site answers.
+        """
+        exclude = {than.member, *self._avoided_now()}
+        numbers = self._numbers([index])
+        receiver = self._other_sites.find_receiver(self._site, exclude, dispatchers=numbers, timeout=ANOTHER_TIMEOUT_S)
+        return None if receiver is None else _place_of(receiver)
+
+    def is_avoided(self, place: ReceiverPlace) -> bool:
+        return place.member in self._avoided_now()
 
     def send_to(self, index: int, place: ReceiverPlace | None) -> None:
         """Says where dispatcher `index` connects next. None: where `find` says."""
@@ -146,6 +173,9 @@ class RemoteReceivers:
                 self._next.pop(index, None)
             else:
                 self._next[index] = place
+
+    def _numbers(self, dispatchers: Sequence[int]) -> list[int]:
+        return [] if self._number_of is None else list(map(self._number_of, dispatchers))
 
     def _avoided_now(self) -> list[int]:
         now = time.monotonic()

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -35,10 +36,10 @@ class SenderCore:
     `buckets` is the number of buckets of the regions that feed a parallel sender. None: no region feeds it yet.
     `on_state(core)` is called after each start and stop, so that regions stamp events only with sites that will be
     reached. `on_destroy(core)` refuses while a region refers to the sender. `on_running(core)` is called when it has
-    begun to run, and when it has ended. `is_primary()` says whether this member is the one that sends, if it runs.
-    `queued_elsewhere()` asks the other members how many events they send; `flush_elsewhere(seconds)` has them send
-    those without waiting for full batches, and returns whether all have left. `kept_elsewhere()` says how many of the
-    events here others have too.
+    begun to run, and when it has ended; `wait_known()` returns when the other members know that. `is_primary()` says
+    whether this member is the one that sends, if it runs. `queued_elsewhere()` asks the other members how many events
+    they send; `flush_elsewhere(seconds)` has them send those without waiting for full batches, and returns whether all
+    have left. `kept_elsewhere()` says how many of the events here others have too.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class SenderCore:
         on_state: Callable[[SenderCore], None] = lambda core: None,
         on_destroy: Callable[[SenderCore], None] = lambda core: None,
         on_running: Callable[[SenderCore], None] = lambda core: None,
+        wait_known: Callable[[], None] = lambda: None,
         is_primary: Callable[[], bool] = lambda: True,
         queued_elsewhere: Callable[[], int] = lambda: 0,
         flush_elsewhere: Callable[[float], bool] = lambda _: True,
@@ -64,10 +66,14 @@ class SenderCore:
         self.id, self.what, self.label = attributes.core_id, attributes.what, attributes.label
         self.filters = SenderFilters(attributes)  # An error in them is raised before a log is opened.
         self._on_state, self._on_destroy, self._on_running = on_state, on_destroy, on_running
+        self._wait_known = wait_known
         self._is_primary, self._queued_elsewhere = is_primary, queued_elsewhere
         self._flush_elsewhere = flush_elsewhere
         self._kept_elsewhere = kept_elsewhere
-        self._runs_elsewhere = False  # A serial sender that runs on another member of the site takes events here too.
+        # Whether it takes events, and whether regions stamp them as reaching its site: because it runs here, or
+        # because it is serial and runs on another member. The lock of them guards them.
+        self._takes_here = self._reaches_here = self._runs_elsewhere = False
+        self._running_lock = threading.Lock()
         overflow = overflow_directory(attributes, directory)
         self.logs = SenderLogs(attributes, store, site)
         self.outgoing = SenderQueue(attributes, self.logs, directory=overflow, buckets=buckets)
@@ -129,11 +135,20 @@ class SenderCore:
     def note_elsewhere(self, runs: bool) -> bool:
         """Notes whether it runs on another member of the site. Returns whether it takes events now and did not before,
         or the other way round."""
-        before = self.queue.running
-        self._runs_elsewhere = runs
-        if not self.is_running:
-            self.queue.running = self.queue.reachable = runs
-        return bool(self.queue.running) != bool(before)
+        return self._note_running(elsewhere=runs)
+
+    def _note_running(
+        self, *, takes: bool | None = None, reaches: bool | None = None, elsewhere: bool | None = None
+    ) -> bool:
+        """Notes what is given. Returns whether it takes events now and did not before, or the other way round."""
+        with self._running_lock:
+            before = bool(self.queue.running)
+            self._takes_here = self._takes_here if takes is None else takes
+            self._reaches_here = self._reaches_here if reaches is None else reaches
+            self._runs_elsewhere = self._runs_elsewhere if elsewhere is None else elsewhere
+            self.queue.reachable = self._reaches_here or self._runs_elsewhere
+            self.queue.running = self._takes_here or self._runs_elsewhere
+            return bool(self.queue.running) != before
 
     @property
     def buckets(self) -> int | None:
@@ -221,15 +236,16 @@ class SenderCore:
                 self._clean()
             self.dispatchers.begin(paused)
             self._is_paused = paused
-            self.queue.running = self.queue.reachable = True
+            self._note_running(takes=True, reaches=True)
             self._on_state(self)
             try:
                 self.dispatchers.start()
             except IllegalStateError:
-                self.stop()
+                self._stop()
                 raise
             self._on_running(self)
         log.info("%s started", self.label)
+        self._wait_known()
 
     def clean(self) -> int:
         """Drops all queued events of a sender that runs nowhere. Returns how many they were."""
@@ -254,24 +270,30 @@ class SenderCore:
 
     def stop(self) -> None:
         """Stops the sender. See `GatewaySender.stop`."""
+        if self._stop():
+            self._wait_known()
+
+    def _stop(self) -> bool:
+        """Stops the sender, and returns at once. Returns whether it ran."""
         with self._lock:
             if not self.is_running:
-                return
+                return False
             # First, regions stop stamping events as reaching the remote site through this sender, so that other sites
             # relay them. Then the queue takes no more events.
-            self.queue.reachable = self._runs_elsewhere
+            self._note_running(reaches=False)
             try:
                 self._on_state(self)
             except BaseException:  # Ctrl-C came while a region's callbacks were waited for. The sender runs on.
-                self.queue.reachable = True
+                self._note_running(reaches=True)
                 raise
-            self.queue.running = self._runs_elsewhere
+            self._note_running(takes=False)
             self._is_paused = False
             try:
                 self.dispatchers.end()
             finally:
                 self._on_running(self)
         log.info("%s stopped with %d events queued", self.label, len(self.queue))
+        return True
 
     def pause(self, is_paused: bool) -> None:
         with self._lock:
@@ -323,7 +345,7 @@ class SenderCore:
         with self._lock:
             self._is_destroyed = True
             try:
-                self.stop()
+                self._stop()
             finally:
                 self.logs.stop()
                 self.dispatchers.ends.close()

@@ -39,7 +39,7 @@ from pywan.member.older_events import OLDER_EVENTS
 from pywan.member.receiving import Receiving
 from pywan.member.regions import Regions
 from pywan.member.repairs import ClockRepairs
-from pywan.member.sender_roles import FLUSH_MS, FLUSH_QUEUE
+from pywan.member.sender_roles import FLUSH_MS, FLUSH_QUEUE, HAS_DECISION
 from pywan.member.senders import Senders
 from pywan.member.staging import RowStages
 from pywan.member.state import MemberFolder, MemberState
@@ -372,6 +372,8 @@ class MemberCore:
             return self.sharing.answer_older(request, self.senders.queue_of)
         if request.get("op") == "queue-size":
             return {"local_queue_size": self.senders.local_queue_size(request.get("id"))}
+        if request.get("op") == HAS_DECISION and self.sharing is not None:
+            return self.sharing.answer_has_decision(request)
         if request.get("op") == FLUSH_QUEUE:
             seconds = to_int(request.get("ms"), "ms", 0, FLUSH_MS) / 1000
             return {"local_queue_size": self.senders.flush_for(request.get("id"), seconds)}

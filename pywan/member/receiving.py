@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 from pywan.config.attributes import ReceiverAttributes
 from pywan.errors import GatewayReceiverError, IllegalStateError, NotFoundError
 from pywan.gateway.applied import AppliedMemory
@@ -9,6 +11,7 @@ from pywan.gateway.floors import SourceFloors
 from pywan.gateway.receiver import GatewayReceiver
 from pywan.member.regions import Regions
 from pywan.member.state import MemberState
+from pywan.protocol.members import DISPATCHERS_TOLD_MAX
 from pywan.transport.links import RECEIVER_PORT, Gate
 
 
@@ -18,6 +21,7 @@ class Receiving:
     def __init__(self, state: MemberState, regions: Regions, bind_address: str) -> None:
         self._state, self._regions, self._bind_address = state, regions, bind_address
         self._applied = AppliedMemory()
+        self._telling = threading.Lock()
         self.receiver: GatewayReceiver | None = None
 
     def create(self, floors: SourceFloors, made: ReceiverAttributes) -> GatewayReceiver:
@@ -68,5 +72,9 @@ class Receiving:
         """Tells the site's locators where the receiver listens, and how many connections it has."""
         if not self._state.has_membership or self._state.closed.is_set():
             return
-        receivers = [{"host": receiver.host, "port": receiver.port}] if receiver.is_running else []
-        self._state.membership.update(receivers=receivers, load=receiver.connection_count)
+        with self._telling:  # What is told last is what is so.
+            dispatchers = receiver.connected_dispatchers
+            newest = dispatchers[-DISPATCHERS_TOLD_MAX:]
+            place = {"host": receiver.host, "port": receiver.port, "dispatchers": newest}
+            receivers = [place] if receiver.is_running else []
+            self._state.membership.update(receivers=receivers, load=len(dispatchers))

@@ -9,6 +9,7 @@ is replaced, like that of a bucket (docs/decisions/0092).
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 import zlib
 from collections.abc import Callable, Iterable
@@ -22,6 +23,7 @@ from pywan.config.values import to_int
 from pywan.coordination.tables import (
     ROLE_PREFIX,
     SENDERS_TEXT_MAX,
+    DecisionId,
     Incarnation,
     MemberProfile,
     RegionAttributes as SharedAttributes,
@@ -31,6 +33,8 @@ from pywan.member.hosting import EQUAL_WEIGHT_MB, site_attributes
 from pywan.region.member_region import MemberRegion
 from pywan.transport.control import call_once
 from pywan.transport.links import PLAIN, Way
+
+log = logging.getLogger("pywan.sender")
 
 _FILTERS = ("gateway_event_filters", "gateway_event_substitution_filter")
 # What all members say alike of a sender, beside its filters: as Geode, and what decides how its events are told apart.
@@ -44,7 +48,10 @@ _ALIKE = (
     "acknowledge_once",
 )
 _ASK_TIMEOUT_S = 1.0  # Another member that is asked how many events wait there.
+# A member is asked whether a decision is in effect there. It waits so long for that, and is then asked again.
+HAS_DECISION, HAS_DECISION_MS = "has-decision", 200
 FLUSH_QUEUE, FLUSH_MS = "flush-queue", 100  # For how long at most a member flushes its queue for another one.
+_LOOK_S = 0.1  # So often is looked whether the coordinator is away.
 _SILENCE_LIMIT_MS = 1_000  # A role has no content, so it does not wait for a member that may come back.
 
 
@@ -102,6 +109,9 @@ class RoleSharing(Protocol):
     def take_no_part(self, name: str) -> None: ...
     def kept_elsewhere(self, id: str) -> int: ...
     def sender_primary(self, id: str) -> Incarnation | None: ...
+    def wait_for_tables(self, is_so: Callable[[], bool], timeout: float) -> bool: ...
+    @property
+    def call_timeout_s(self) -> float: ...
 
 
 class RoleAgent(Protocol):
@@ -111,6 +121,8 @@ class RoleAgent(Protocol):
     def me(self) -> Incarnation: ...
     @property
     def tables(self) -> Any: ...
+    @property
+    def is_away(self) -> bool: ...
     def host(self, region: str, attributes: SharedAttributes, weight: int, timeout: float | None = None) -> bool: ...
     def unhost(self, region: str) -> None: ...
 
@@ -194,6 +206,56 @@ class SenderRoles:
         self._sharing.take_no_part(role_name(made.id))
         self._agent.unhost(role_name(made.id))
         self._agent.host(role_name(made.id), self._told(made), 0, timeout=0.0)
+
+    def wait_known(self, made: QueueAttributes) -> None:
+        """Returns when all members that have the sender know whether it runs here. From then on the primaries of the
+        site's buckets queue events for it, or do not, as it is.
+
+        It waits as long as a call is tried, and logs then who does not know. A primary asks the state of its own
+        member alone about a parallel sender, so nobody is waited for.
+        """
+        if not is_shared_sender(made) or made.parallel:
+            return
+        limit_s = self._sharing.call_timeout_s
+        deadline = time.monotonic() + limit_s
+        while not self._sharing.wait_for_tables(lambda: self._is_shown(made), _LOOK_S):
+            if self._agent.is_away and not self._others(made):
+                return
+            if time.monotonic() >= deadline:
+                break
+        decision, unaware = self._agent.tables.newest, self._others(made)
+        while unaware := [each for each in unaware if self._is_there(each) and not self._has(each, decision)]:
+            if time.monotonic() >= deadline:
+                break
+            self._sharing.wait_for_tables(lambda: not all(map(self._is_there, unaware)), _LOOK_S)
+        if unaware:
+            log.warning(
+                "%s %s on this member, and within %g s member %s did not say that it knows: until it does, changes of"
+                " the buckets that it leads may be queued as before (`show coordinator`)",
+                made.label,
+                "runs" if made.id in self._running else "is stopped",
+                limit_s,
+                ", ".join(sorted(each.incarnation.name for each in unaware)),
+            )
+
+    def _is_shown(self, made: QueueAttributes) -> bool:
+        """Whether the tables show the sender as it is here."""
+        profile = self._agent.tables.members.get(self._agent.me)
+        weight = dict(profile.hosting).get(role_name(made.core_id)) if profile is not None else None
+        return weight is not None and (weight > 0) == (made.id in self._running)
+
+    def _is_there(self, member: MemberProfile) -> bool:
+        return member.incarnation in self._agent.tables.members
+
+    def _has(self, member: MemberProfile, decision: DecisionId) -> bool:
+        """Whether the decision is in effect at the member, which says so as soon as it is."""
+        address = Address(member.host, member.port)
+        fields = {"decision": [*decision], "ms": HAS_DECISION_MS}
+        try:
+            reply = call_once(address, HAS_DECISION, timeout=_ASK_TIMEOUT_S, way=self._way, **fields)
+        except PywanError:
+            return False
+        return reply.get("has") is True
 
     def is_primary(self, made: QueueAttributes) -> bool:
         """Whether this member sends the events of a sender that runs here."""

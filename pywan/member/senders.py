@@ -23,6 +23,7 @@ from pywan.member.regions import Regions
 from pywan.member.sender_roles import SenderRoles
 from pywan.member.state import MemberFolder, MemberState
 from pywan.member.stores import DiskStores
+from pywan.protocol.members import dispatcher_number
 
 MAX_SENDERS = 128  # Of a member, asynchronous event queues included.
 
@@ -190,8 +191,12 @@ class Senders:
         a, outgoing = core.attributes, core.outgoing
         if isinstance(a, AsyncEventQueueAttributes):
             return ListenerEnds(a, lambda: outgoing.numbering)
-        receivers = RemoteReceivers(self._state.membership, a.remote_distributed_system_id)
         state = self._state
+        receivers = RemoteReceivers(
+            state.membership,
+            a.remote_distributed_system_id,
+            lambda index: dispatcher_number(state.site, state.name, a.id, index),
+        )
         return ReceiverEnds(
             a,
             outgoing,
@@ -221,6 +226,7 @@ class Senders:
             on_state=self.changed,
             on_destroy=self._forget,
             on_running=self._runs,
+            wait_known=lambda: None if self.roles is None else self.roles.wait_known(a),
             is_primary=lambda: self.roles is None or self.roles.is_primary(a),
             kept_elsewhere=lambda: 0 if self.roles is None else self.roles.kept_elsewhere(a),
             queued_elsewhere=lambda: 0 if self.roles is None else self.roles.queued_elsewhere(a),

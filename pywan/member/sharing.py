@@ -19,9 +19,12 @@ from pywan.calls.route import Route, call_timeout_s, least_call_timeout_s
 from pywan.calls.server import CallServer
 from pywan.calls.table import BucketTable
 from pywan.config.attributes import RegionAttributes
+from pywan.config.values import to_int
+from pywan.coordination.encoding import decision_id_of
 from pywan.coordination.messages import Tables
 from pywan.coordination.tables import (
     DRIFT_DIVISOR,
+    NO_DECISION,
     ROLE_PREFIX,
     Bucket,
     BucketKey,
@@ -35,7 +38,7 @@ from pywan.member.feeding import Feeding, Sender, members_without
 from pywan.member.hosting import is_of_site, silence_limit_ms, site_attributes, weight_of
 from pywan.member.interest import Interest, check_interest, hears_all, storing
 from pywan.member.older_events import OLDER_EVENTS, Lack, OlderEvents, Wanted, answer as answer_older, fields_of
-from pywan.member.sender_roles import ids_of, role_name
+from pywan.member.sender_roles import HAS_DECISION_MS, ids_of, role_name
 from pywan.region.member_region import MemberRegion
 from pywan.site.agent import Agent
 from pywan.transport.control import call_once
@@ -113,6 +116,8 @@ class SharedRegions:
         # What gets older events, by the region and the queue.
         self._fetching: dict[tuple[str, Any], OlderEvents] = {}
         self._ending = threading.Event()
+        self._taken = NO_DECISION  # What is in effect here. `_took` is notified when it changes.
+        self._took = threading.Condition(self._lock)
         self.sender_changed: Callable[[Any], object] = lambda sender: None  # Called when a sender runs elsewhere.
         self._unanswered: set[str] = set()  # Regions that were created without an answer of the coordinator.
         self._addresses: dict[Incarnation, tuple[str, int]] = {}
@@ -437,7 +442,9 @@ class SharedRegions:
         """The member has no copy of a role region any more."""
         with self._lock:
             self._unanswered.discard(name)
-            if self._regions.pop(name, None) is not None:
+            shared = self._regions.pop(name, None)
+            if shared is not None:
+                shared.region.close()  # Links of other members look for the region of this name again.
                 self._copies.drop(name)
 
     def kept_elsewhere(self, id: str) -> int:
@@ -521,7 +528,21 @@ class SharedRegions:
             for name in self._feeding.regions_of(ids) & self._regions.keys():
                 decided[name] = set(self._regions[name].buckets)
             self._see_feeding(decided)
+            self._taken = tables.newest
+            self._took.notify_all()
             return [self._regions[name].region for name in sorted(gone)]
+
+    def answer_has_decision(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Answers a member that asks whether a decision, or a later one, is in effect here: as soon as it is."""
+        decision = decision_id_of(request.get("decision"))
+        seconds = to_int(request.get("ms"), "ms", 0, HAS_DECISION_MS) / 1000
+        with self._took:
+            return {"has": self._took.wait_for(lambda: self._taken >= decision, seconds)}
+
+    def wait_for_tables(self, is_so: Callable[[], bool], timeout: float) -> bool:
+        """Waits until the tables show something. Returns whether they do."""
+        with self._took:
+            return self._took.wait_for(is_so, timeout)
 
     def take_lease(self, until_us: int, heard_us: int) -> None:
         """Takes until when the coordinator's lease runs, and a moment after which the coordinator was heard."""
@@ -577,6 +598,7 @@ class SharedRegions:
         has forgotten the earlier incarnation."""
         with self._lock:
             copies, calls = self._copies, self._calls
+            self._taken = NO_DECISION
             for shared in self._regions.values():
                 if shared.tail is not None:
                     copies.drop(shared.region.name)

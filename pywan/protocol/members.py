@@ -3,8 +3,10 @@ lowest load."""
 
 from __future__ import annotations
 
-from collections import deque
-from dataclasses import dataclass, field
+import zlib
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from pywan.base.names import check_name, is_host, quoted
@@ -19,7 +21,13 @@ LOAD_MAX = 2**31 - 1
 CONNECTIONS_MAX = 65_536  # The limit of connections in one wish: no sender has more dispatchers.
 # A connection that was sent to a receiver is expected for so long. A sender takes 5 s at most to connect.
 ON_THE_WAY_MS = 5_000
-ON_THE_WAY_MAX = 256  # So many connections are expected at a receiver, or away from it. More are counted by its load.
+ON_THE_WAY_MAX = 1024  # So many connections are expected, the newest. More are counted by the loads alone.
+DISPATCHERS_TOLD_MAX = 1024  # A receiver says of so many connections which dispatchers have them, the newest.
+
+
+def dispatcher_number(site: int, member: str, sender: str, dispatcher: int) -> int:
+    """Returns what senders, receivers and locators alike call a dispatcher, in 32 bits."""
+    return zlib.crc32(f"{site} {member} {sender} {dispatcher}".encode())
 
 
 class ReceiverWish(NamedTuple):
@@ -31,12 +39,15 @@ class ReceiverWish(NamedTuple):
         instead_of: The member that connections are to leave. The sender gets a receiver only if the loads are more even
             after that.
         connections: The number of connections that it opens there.
+        dispatchers: The dispatchers that open them (`dispatcher_number`). A dispatcher has one connection: when it asks
+            again, its earlier one is not expected any more, and does not count where it still is.
     """
 
     exclude: frozenset[int] = frozenset()
     keep: int | None = None
     instead_of: int | None = None
     connections: int = 1
+    dispatchers: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, request: dict[str, Any]) -> ReceiverWish:
@@ -52,38 +63,27 @@ class ReceiverWish(NamedTuple):
             raise ConfigurationError(
                 f"receiver: connections is a number from 1 to {CONNECTIONS_MAX}, not {quoted(connections)}"
             )
-        return cls(frozenset(exclude), request.get("keep"), request.get("instead_of"), connections)
+        dispatchers = request.get("dispatchers", [])
+        if not _are_dispatchers(dispatchers) or len(dispatchers) > connections:
+            raise ConfigurationError("receiver: dispatchers is a list of at most `connections` numbers of 32 bits")
+        keep, instead_of = request.get("keep"), request.get("instead_of")
+        return cls(frozenset(exclude), keep, instead_of, connections, tuple(dispatchers))
 
 
-class _OnTheWay:
-    """Connections that were sent somewhere, and that no load shows yet. Each is expected for `ON_THE_WAY_MS`."""
+class _Place(NamedTuple):
+    """A receiver: the member, and which of its receivers."""
 
-    def __init__(self) -> None:
-        self._until: deque[int] = deque(maxlen=ON_THE_WAY_MAX)
-
-    def add(self, connections: int, now_ms: int) -> None:
-        self._until.extend([now_ms + ON_THE_WAY_MS] * min(connections, ON_THE_WAY_MAX))
-
-    def arrived(self, connections: int) -> None:
-        """Notes that the load shows so many more."""
-        for _ in range(min(connections, len(self._until))):
-            self._until.popleft()
-
-    def count(self, now_ms: int) -> int:
-        while self._until and self._until[0] <= now_ms:
-            self._until.popleft()
-        return len(self._until)
+    member_id: int
+    number: int
 
 
-class _Receiver:
-    """What the locator did with one receiver: the connections that it sent there and away, and when it did so last."""
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """A connection that was sent to a receiver a moment ago."""
 
-    def __init__(self) -> None:
-        self.coming, self.going = _OnTheWay(), _OnTheWay()
-        self.given_at = 0
-
-    def load_changed(self, by: int) -> None:
-        (self.coming if by > 0 else self.going).arrived(abs(by))
+    to: _Place | None  # None: its dispatcher asks now where to go.
+    leaves: _Place | None  # The receiver that a connection leaves of which the dispatcher is not known.
+    until_ms: int
 
 
 @dataclass
@@ -92,16 +92,16 @@ class Member:
 
     `mark` is that of the nonce which the member tells this locator. Who knows the nonce is the member.
 
-    `receivers` are in the order of those in the profile.
+    `given_at` says of each receiver in the profile when a sender was last sent there.
     """
 
     profile: dict[str, Any]
     heard_ms: int
     mark: bytes
-    receivers: list[_Receiver] = field(default_factory=list)
+    given_at: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.receivers = [_Receiver() for _ in self.profile["receivers"]]
+        self.given_at = [0 for _ in self.profile["receivers"]]
 
     @property
     def name(self) -> str:
@@ -111,24 +111,25 @@ class Member:
     def member_id(self) -> int:
         return int(self.profile["member_id"])
 
-    def load(self, index: int, now_ms: int) -> int:
-        """Returns the connections of a receiver, with those that come to it and without those that leave it."""
-        receiver = self.receivers[index]
-        return max(0, self._told_load(index) + receiver.coming.count(now_ms) - receiver.going.count(now_ms))
+    def take_profile(self, profile: dict[str, Any]) -> bool:
+        """Takes a newer profile. Returns whether its receivers are the same ones as before."""
+        before, self.profile = self.profile["receivers"], profile
+        is_same = [(each["host"], each["port"]) for each in before] == [
+            (each["host"], each["port"]) for each in profile["receivers"]
+        ]
+        if not is_same:
+            self.given_at = [0 for _ in profile["receivers"]]
+        return is_same
 
-    def take_profile(self, profile: dict[str, Any]) -> None:
-        """Takes a newer profile. What its loads show now is not on its way any more."""
-        places = [(each["host"], each["port"]) for each in self.profile["receivers"]]
-        before = [self._told_load(index) for index in range(len(places))]
-        self.profile = profile
-        if places != [(each["host"], each["port"]) for each in profile["receivers"]]:
-            self.receivers = [_Receiver() for _ in profile["receivers"]]
-            return
-        for index, receiver in enumerate(self.receivers):
-            receiver.load_changed(self._told_load(index) - before[index])
-
-    def _told_load(self, index: int) -> int:
-        return int(self.profile["receivers"][index].get("load", self.profile["load"]))
+    def told(self) -> dict[_Place, tuple[int, frozenset[int]]]:
+        """Returns of each receiver how many connections it has, and of which dispatchers, as far as it says."""
+        return {
+            _Place(self.member_id, index): (
+                int(each.get("load", self.profile["load"])),
+                frozenset(each.get("dispatchers", ())),
+            )
+            for index, each in enumerate(self.profile["receivers"])
+        }
 
     def is_told_by(self, request: dict[str, Any]) -> bool:
         """Whether a request that names the member comes from it."""
@@ -144,6 +145,10 @@ class MemberTable:
         self.lease_ms = lease_ms
         self._members: dict[str, Member] = {}
         self._turn = 0
+        # Connections that are on their way, by dispatcher, the oldest first. Those of dispatchers that are not known
+        # have negative numbers.
+        self._sent: dict[int, _Sent] = {}
+        self._nameless = 0
 
     @property
     def count(self) -> int:
@@ -169,7 +174,11 @@ class MemberTable:
         if member is None:
             return False
         changes = {key: request[key] for key in ("receivers", "load") if key in request}
-        member.take_profile(check_profile({**member.profile, **changes}))
+        before = member.told()
+        if member.take_profile(check_profile({**member.profile, **changes})):
+            self._take_loads(before, member.told())
+        else:
+            self._sent = {each: sent for each, sent in self._sent.items() if sent.to not in before}
         member.heard_ms = now_ms
         return True
 
@@ -204,40 +213,103 @@ class MemberTable:
         """
         kept = None if wish.keep in wish.exclude else self._by_id(wish.keep)
         left = None if wish.instead_of is None else self._by_id(wish.instead_of)
-        if wish.instead_of is not None and (left is None or not left.receivers):
+        if wish.instead_of is not None and (left is None or not left.given_at):
             return None
+        if left is None:
+            for each in wish.dispatchers:
+                self._send(each, _Sent(None, None, now_ms + ON_THE_WAY_MS))
+        loads = self._loads(now_ms)
         choices = [
-            (member.load(index, now_ms), receiver.given_at, member.member_id, index, member)
-            for member in ([kept] if kept is not None and kept.receivers else self._members.values())
+            (loads[_Place(member.member_id, index)], given_at, member.member_id, index, member)
+            for member in ([kept] if kept is not None and kept.given_at else self._members.values())
             if member.member_id not in wish.exclude and member is not left
-            for index, receiver in enumerate(member.receivers)
+            for index, given_at in enumerate(member.given_at)
         ]
         if not choices:
             return None
         load, _, _, index, member = min(choices, key=lambda choice: choice[:4])
+        leaves = None
         if left is not None:
-            most, most_at = max((left.load(n, now_ms), n) for n in range(len(left.receivers)))
-            if most - load <= wish.connections:  # Afterwards they would differ as much, the other way round.
+            leaves = max((_Place(left.member_id, n) for n in range(len(left.given_at))), key=lambda each: loads[each])
+            if loads[leaves] - load <= wish.connections:  # Afterwards they would differ as much, the other way round.
                 return None
-            left.receivers[most_at].going.add(wish.connections, now_ms)
         self._turn += 1
-        member.receivers[index].coming.add(wish.connections, now_ms)
-        member.receivers[index].given_at = self._turn
+        member.given_at[index] = self._turn
+        self._nameless -= min(wish.connections - len(wish.dispatchers), ON_THE_WAY_MAX)
+        nameless = range(self._nameless, self._nameless + wish.connections - len(wish.dispatchers))[:ON_THE_WAY_MAX]
+        for each in (*nameless, *wish.dispatchers):
+            sent = _Sent(_Place(member.member_id, index), leaves if each < 0 else None, now_ms + ON_THE_WAY_MS)
+            self._send(each, sent)
         return _receiver_view(member, index)
+
+    def _send(self, dispatcher: int, sent: _Sent) -> None:
+        self._sent.pop(dispatcher, None)
+        self._sent[dispatcher] = sent
+        if len(self._sent) > ON_THE_WAY_MAX:
+            del self._sent[next(iter(self._sent))]
+
+    def _loads(self, now_ms: int) -> dict[_Place, int]:
+        """Returns the connections of each receiver, with those that come to it and without those that leave it."""
+        while self._sent:
+            first = next(iter(self._sent))
+            if self._sent[first].until_ms > now_ms:
+                break
+            del self._sent[first]
+        told = {place: each for member in self._members.values() for place, each in member.told().items()}
+        changes: Counter[_Place | None] = Counter()
+        for place, (_, there) in told.items():
+            leaving = (each for each in there & self._sent.keys() if self._sent[each].to != place)
+            changes[place] -= sum(1 for _ in leaving)
+        for dispatcher, sent in self._sent.items():
+            if sent.to in told and dispatcher not in told[sent.to][1]:
+                changes[sent.to] += 1
+            changes[sent.leaves] -= 1
+        return {place: max(0, load + changes[place]) for place, (load, _) in told.items()}
+
+    def _take_loads(
+        self,
+        before: dict[_Place, tuple[int, frozenset[int]]],
+        now: dict[_Place, tuple[int, frozenset[int]]],
+    ) -> None:
+        """Takes what receivers of a member say newly.
+
+        Dispatchers that have come are not on their way any more, wherever they were sent: several receivers may be
+        behind one address. The oldest connections whose dispatchers are not known have come, or left.
+        """
+        for place, (load, there) in now.items():
+            earlier_load, earlier = before[place]
+            for each in there - earlier:
+                self._sent.pop(each, None)
+            nameless = load - earlier_load - (len(there) - len(earlier))
+            for each in self._oldest(nameless, lambda sent, place=place: sent.to == place):  # type: ignore[misc]
+                self._note(each, replace(self._sent[each], to=None))
+            for each in self._oldest(-nameless, lambda sent, place=place: sent.leaves == place):  # type: ignore[misc]
+                self._note(each, replace(self._sent[each], leaves=None))
+
+    def _oldest(self, count: int, is_meant: Callable[[_Sent], bool]) -> list[int]:
+        return [each for each, sent in self._sent.items() if is_meant(sent)][: max(count, 0)]
+
+    def _note(self, dispatcher: int, sent: _Sent) -> None:
+        if sent.to is None and sent.leaves is None:
+            del self._sent[dispatcher]
+        else:
+            self._sent[dispatcher] = sent
 
     def receivers(self, now_ms: int) -> list[dict[str, Any]]:
         """Returns every receiver with its load as senders are sent by it, by the member's name."""
+        loads = self._loads(now_ms)
         return [
-            {**_receiver_view(member, index), "load": member.load(index, now_ms)}
+            {**_receiver_view(member, index), "load": loads[_Place(member.member_id, index)]}
             for member in sorted(self._members.values(), key=lambda m: m.name)
-            for index in range(len(member.receivers))
+            for index in range(len(member.given_at))
         ]
 
     def _by_id(self, member_id: int | None) -> Member | None:
         return next((m for m in self._members.values() if m.member_id == member_id), None)
 
     def members(self) -> list[dict[str, Any]]:
-        return [dict(m.profile) for m in sorted(self._members.values(), key=lambda m: m.name)]
+        """Returns the members as people see them."""
+        return [_shown(m.profile) for m in sorted(self._members.values(), key=lambda m: m.name)]
 
     def servers(self) -> list[dict[str, Any]]:
         """Returns the members as clients see them: where to connect, and no gateway receivers."""
@@ -268,6 +340,10 @@ def check_profile(value: Any) -> dict[str, Any]:
         checked = {"host": _host(receiver), "port": _number(receiver, "port", 1, 65535)}
         if "load" in receiver:
             checked["load"] = _number(receiver, "load", 0, LOAD_MAX)
+        if "dispatchers" in receiver:
+            if not _are_dispatchers(receiver["dispatchers"]):
+                raise ProtocolError(f"member {profile['name']}: dispatchers is no list of numbers of 32 bits")
+            checked["dispatchers"] = receiver["dispatchers"]
         profile["receivers"].append(checked)
     if profile["distributed_system_id"] is not None:
         _number(value, "distributed_system_id", -1, 255)
@@ -318,6 +394,16 @@ def _receiver_view(member: Member, index: int) -> dict[str, Any]:
         "member": member.name,
         "member_id": member.member_id,
     }
+
+
+def _shown(profile: dict[str, Any]) -> dict[str, Any]:
+    receivers = [{k: v for k, v in each.items() if k != "dispatchers"} for each in profile["receivers"]]
+    return {**profile, "receivers": receivers}
+
+
+def _are_dispatchers(value: Any) -> bool:
+    is_list = isinstance(value, list) and len(value) <= DISPATCHERS_TOLD_MAX
+    return is_list and all(type(each) is int and 0 <= each < 1 << 32 for each in value)
 
 
 def _is_member_id(value: Any) -> bool:

@@ -42,6 +42,7 @@ MEMBER: Mapping[str, Needs] = {
     "owns-opening": MANAGES,
     "ping": LOOKS,
     "flush-queue": MANAGES,
+    "has-decision": LOOKS,
     "queue-size": MANAGES,
     # Entries.
     "get": Needs(DATA, READ, "region", "key"),

@@ -270,6 +270,11 @@ class Agent:
         return self._session.is_joined
 
     @property
+    def is_away(self) -> bool:
+        """Whether nobody coordinates, as far as is known."""
+        return bool(self._session.problem) or not self._session.is_joined
+
+    @property
     def lease_until_us(self) -> int:
         return self._session.lease_until_us
 

@@ -294,14 +294,21 @@ class Membership:
         return others + self._own_locators()
 
     def find_receiver(
-        self, distributed_system_id: int, exclude: Iterable[int] = (), *, keep: int | None = None, timeout: float = 5.0
+        self,
+        distributed_system_id: int,
+        exclude: Iterable[int] = (),
+        *,
+        keep: int | None = None,
+        dispatchers: Iterable[int] = (),
+        timeout: float = 5.0,
     ) -> dict[str, Any] | None:
         """Returns the receiver of another site with the lowest load, as {host, port, member, member_id}.
 
         Receivers of the members in `exclude` are left out. The receiver of the member `keep` is returned if it is there
-        still, whatever its load. None if the site, its locators or such a receiver cannot be found now.
+        still, whatever its load. `dispatchers`: those that ask (`dispatcher_number`). None if the site, its locators or
+        such a receiver cannot be found now.
         """
-        wish = {"exclude": list(exclude), "keep": keep}
+        wish = {"exclude": list(exclude), "keep": keep, "dispatchers": list(dispatchers)}
         for reply in self._ask_remote(distributed_system_id, timeout, "receiver", **wish):
             if reply.get("receiver") is not None:
                 return check_receiver(reply["receiver"])
@@ -313,6 +320,8 @@ class Membership:
         instead_of: int,
         connections: int,
         exclude: Iterable[int] = (),
+        *,
+        dispatchers: Iterable[int] = (),
         timeout: float = 5.0,
     ) -> dict[str, Any] | None:
         """Returns the receiver of another site to which so many connections of the member `instead_of` are to go.
@@ -321,6 +330,7 @@ class Membership:
         of that site answers.
         """
         wish = {"exclude": list(exclude), "instead_of": instead_of, "connections": connections}
+        wish["dispatchers"] = list(dispatchers)[:connections]
         for reply in self._ask_remote(distributed_system_id, timeout, "receiver", **wish):
             return None if reply.get("receiver") is None else check_receiver(reply["receiver"])
         raise NoLocatorError(f"member {self.name}: no locator of site {distributed_system_id} answers")

@@ -37,6 +37,7 @@ class Gateways(SiteWorld):
         "remote sites cut off",
         "remote sites that paused",
         "events repeated",
+        "senders started anew",
     )
 
     def _form(self, rng: random.Random) -> None:
@@ -135,11 +136,32 @@ class Gateways(SiteWorld):
             for each in self.events.sites.values():
                 each.open()
             self._find_rest()
+        self._start_anew()
         self.events.check_ledgers()
         self.events.check_sites()
 
+    def _start_anew(self) -> None:
+        """A sender is stopped on a member of a healthy site and started again: the member has its role again."""
+        running = [each for each in self._senders() if each.is_running]
+        if running:
+            each = self.simulation.rng.choice(running)
+            self.note(f"{each.id} is started anew on {each.member.me}")
+            self.statistics["senders started anew"] += 1
+            each.member.do(lambda: (each.stop(), each.start()))
+            self._find_rest()
+
     def unrest(self) -> str:
-        return self.events.unrest()
+        return self._unrest_of_roles() or self.events.unrest()
+
+    def _unrest_of_roles(self) -> str:
+        """Why a sender's role has no primary, or is still learned; empty: nothing."""
+        site = self.coordinator.core.site
+        for role in self.roles:
+            key = BucketKey(role.name, 0)
+            bucket = site.buckets.get(key)
+            if key.region in site.regions and (bucket is None or bucket.primary is None or bucket.learners):
+                return f"{key} has no primary, or is still learned: {bucket}"
+        return ""
 
     # What goes wrong with senders and on the way to remote sites
 
