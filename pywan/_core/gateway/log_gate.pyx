@@ -55,8 +55,8 @@ cdef bint mark_logs(log_gate *gate, const gateway_queue *gateway) noexcept nogil
 
 
 cdef bint have_reached(const log_gate *gate, const gateway_queue *gateway) noexcept nogil:
-    """Whether the logs have all that was noted. A log that is gone, or whose thread has ended, writes nothing more. A log
-    that is full is not waited for: in a store that it shares with the queue, only events that leave make room."""
+    """Whether the logs have all that was noted. A log that is gone, or whose thread has ended, writes nothing more. A
+    log that is full is not waited for: in a store that it shares with the queue, only events that leave make room."""
     cdef const fed_log *logs = <const fed_log *>gateway.logs.bytes
     cdef const log_mark *marks = <const log_mark *>gate.marks.bytes
     cdef log_committer *committer

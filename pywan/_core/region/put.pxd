@@ -320,9 +320,9 @@ cdef inline wan_status region_step(region_core *region, wan_shard *shard, wan_ch
                                    wan_outcome *outcome) noexcept nogil:
     """The part of `region_change` for a change that goes further than the table: into the queues of `attached`, and to
     the replicas at other members if `tail` is not NULL. It reserves all room, applies the change, writes it everywhere,
-    and commits. WAN_ELSEWHERE: another member is primary of the bucket. WAN_IN_DOUBT, WAN_GIVEN_UP: as `wan_tail_recall`. In a region that several
-    members hold the change then has its place in the bucket, now or since an earlier attempt, and its maker waits until
-    it counts."""
+    and commits. WAN_ELSEWHERE: another member is primary of the bucket. WAN_IN_DOUBT, WAN_GIVEN_UP: as
+    `wan_tail_recall`. In a region that several members hold the change then has its place in the bucket, now or since
+    an earlier attempt, and its maker waits until it counts."""
     cdef put_step step
     cdef wan_status status = WAN_OK
     cdef bint is_made, forwards = attached != NULL and attached.count != 0 and region.forwards
