@@ -210,6 +210,7 @@ static wan_status make_segment(wan_log *log, uint64_t bytes)
     segment_path(log, segment->number, path, sizeof path);
     status = log->env->remove(log->env, path); /* A left-over file that no manifest names. */
     if (status == WAN_OK) status = log->env->create(log->env, path, bytes, &segment->file);
+    log->disk_is_full = status == WAN_FULL;
     if (status != WAN_OK) {
         free(segment->highest);
         return status;
@@ -254,6 +255,22 @@ static void forget_segment(wan_log *log, uint32_t index)
 
 static uint64_t room_left(const wan_log_segment *segment) { return segment->bytes - segment->used; }
 
+/* The segments before this index take blocks now. The last one is kept for records that make the log shorter, where it
+ * is not the only one. */
+static uint32_t end_of_room(const wan_log *log)
+{
+    int keeps = log->count > 1 && !log->uses_reserve && !log->may_use_reserve
+                && wan_log_room(log) >= wan_log_segment_bytes(log) * WAN_LOG_KEPT_ROOM;
+    return keeps ? log->count - 1 : log->count;
+}
+
+static int takes_block(const wan_log *log, uint64_t need)
+{
+    for (uint32_t n = log->writing; n < end_of_room(log); n++)
+        if (room_left(&log->segments[n]) >= need) return 1;
+    return 0;
+}
+
 static wan_status only_for_reading(const wan_log *log)
 {
     return WAN_FAIL(WAN_IO, "the log in %.300s was opened for salvage; nothing is written to it", log->directory);
@@ -268,20 +285,24 @@ wan_status wan_log_make_room(wan_log *log, uint64_t length, const uint8_t *state
     /* A segment may exist only beside a manifest. */
     if (log->manifest_unsure || !log->has_manifest) status = write_manifest(log, state, state_bytes);
     if (status != WAN_OK) return status;
-    for (uint32_t n = log->writing; n < log->count; n++)
-        if (room_left(&log->segments[n]) >= need) return WAN_OK;
-    /* Makes a few segments at once, so that not each of them needs a manifest. The first must succeed. The others may
-     * wait. */
+    if (takes_block(log, need)) return WAN_OK;
+    /* Makes a few segments at once, so that not each of them needs a manifest. Those that the block needs must succeed:
+     * one for the block, and one that is kept. The others may wait. The first segment of a log may be without the one
+     * that is kept. */
     uint64_t bytes = wan_log_segment_bytes(log);
     if (need + WAN_LOG_PAGE > bytes) bytes = (need + 2 * WAN_LOG_PAGE - 1) & ~(uint64_t)(WAN_LOG_PAGE - 1);
-    uint32_t before = log->count;
-    status = add_segment(log, bytes);
-    if (status != WAN_OK) return status;
-    for (uint32_t n = 1; n < WAN_LOG_AHEAD && before; n++)
-        if (wan_log_room(log) < wan_log_segment_bytes(log) * WAN_LOG_AHEAD_ROOM
+    uint32_t before = log->count, made = 0;
+    for (; status == WAN_OK && !takes_block(log, need); made++) {
+        status = add_segment(log, bytes);
+        bytes = wan_log_segment_bytes(log);
+    }
+    for (; status == WAN_OK && made < WAN_LOG_AHEAD; made++) {
+        uint32_t room_for = before ? WAN_LOG_AHEAD_ROOM : WAN_LOG_KEPT_ROOM;
+        if (wan_log_room(log) < wan_log_segment_bytes(log) * room_for || (!before && log->may_use_reserve)
             || add_segment(log, wan_log_segment_bytes(log)) != WAN_OK)
             break;
-    status = write_manifest(log, state, state_bytes);
+    }
+    if (status == WAN_OK) status = write_manifest(log, state, state_bytes);
     /* If it is unsure which manifest is on the disk, that manifest may name the new segments. So they stay. */
     if (status == WAN_OK || log->manifest_unsure) return status;
     while (log->count > before) {
@@ -448,7 +469,7 @@ wan_status wan_log_sync(wan_log *log)
 int wan_log_takes(const wan_log *log, uint64_t length)
 {
     if (log->broken || log->for_reading || log->manifest_unsure || !log->has_manifest || log->sync_failed
-        || log->writing >= log->count)
+        || log->writing >= end_of_room(log))
         return 0;
     for (uint32_t n = log->writing; n < log->count; n++)
         if (log->segments[n].torn) return 0;

@@ -33,6 +33,9 @@
 #define WAN_LOG_AHEAD 2u
 /* Segments are made ahead only while the budget has room for this many. */
 #define WAN_LOG_AHEAD_ROOM 8u
+/* The last segment of a log is kept for records that make the log shorter. It is not kept where the budget has room for
+ * fewer segments than this: then the reserve of the budget serves. */
+#define WAN_LOG_KEPT_ROOM 32u
 /* The most bytes of the owner's state, in the manifest and in checkpoints: 65,535 partitions, and as many names of
  * 1,024 bytes. */
 #define WAN_LOG_STATE_BYTES_MAX (72u << 20)
@@ -125,7 +128,8 @@ typedef struct {
     uint32_t reserve_in_use; /* 1: a log uses all of the reserve. Only one log at a time may do so. Atomic. */
 } wan_log_budget;
 /* The reserve: this many of the WAN_LOG_PARTS parts of the budget. It is kept for work that needs about as much room as
- * it gives back afterwards. Two of these parts serve failed events that are to leave their queue (`may_use_reserve`).
+ * it gives back afterwards. Two of these parts serve failed events that are to leave their queue, and changes of a region
+ * that make its log shorter (`may_use_reserve`).
  * All of them serve one log that moves what lives out of its old segments, or that takes back parked events
  * (`uses_reserve`). */
 #define WAN_LOG_RESERVE_PARTS 3u
@@ -142,6 +146,7 @@ typedef struct {
     uint8_t may_use_reserve; /* The log may always use the reserve but for one part. */
     /* The log may use all of the reserve now. Set between wan_log_take_reserve and wan_log_give_back_reserve. */
     uint8_t uses_reserve;
+    uint8_t disk_is_full; /* The disk had no room for the segment that was to be made last. */
     /* The live segments, in ascending order. The one at index `writing` takes blocks, and those behind it are empty. */
     wan_log_segment *segments;
     uint32_t count, capacity, writing;
@@ -211,6 +216,8 @@ void wan_log_share(wan_log *log, wan_log_budget *budget, uint64_t known, int may
 int wan_log_take_reserve(wan_log *log);
 /* Ends that use. What was written stays. */
 void wan_log_give_back_reserve(wan_log *log);
+/* From here on the log may use the reserve but for one part, or may not any more. */
+static inline void wan_log_allow_reserve(wan_log *log, int may) { log->may_use_reserve = may != 0; }
 /* The bytes that the log could take while it uses the reserve: all free room of the budget. */
 uint64_t wan_log_reserve_room(const wan_log *log);
 /* The longest record that the log takes. It fits, in a segment of its own, into the reserve of the budget. */

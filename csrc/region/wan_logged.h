@@ -17,7 +17,9 @@ enum {
     WAN_LOGGED_RESTAMPED = 16,
     /* All kinds. MARK together with FORGET means: no stamp in the log before this change counts if it is above this
      * one's. `other_stamp` then says up to which stamp destroys may have been forgotten. */
-    WAN_LOGGED_KINDS = 31
+    WAN_LOGGED_KINDS = 31,
+    /* Only while it is pending, never on the disk: its value is shorter than the one that it replaces. */
+    WAN_LOGGED_SMALLER = 32
 };
 
 typedef struct {

@@ -383,6 +383,7 @@ wan_outcome wan_table_apply(wan_shard *shard, wan_change *change)
     wan_outcome outcome = decide(shard, entry, change);
     if (outcome > WAN_DESTROYED) return outcome;
     WAN_DEBUG_CHECK(entry || (!slot && outcome != WAN_UPDATED));
+    change->replaced_length = entry && entry->state == WAN_ENTRY_LIVE ? entry->value_length : 0;
     /* Most changes give another value to an entry that stays where it is. */
     if (WAN_LIKELY(outcome == WAN_UPDATED && fits(entry, change->value_length))) {
         put_value(entry, change, change->value_length, change->value);

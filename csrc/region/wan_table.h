@@ -143,6 +143,10 @@ typedef struct {
     uint8_t waits;
     /* Out, if the outcome is WAN_DESTROYED: by how much the bytes of tombstones grew. */
     int64_t tombstone_bytes;
+    /* Out, if the change took effect: the length of the value that it replaced. 0: there was none. */
+    uint32_t replaced_length;
+    /* Out, set by the put path of a persistent region: the number of its record in the log. 0: it has none. */
+    uint64_t logged;
     /* Out, set by the put path of a region that several members hold: the place of the change in its bucket. Its maker
      * waits until the change counts. */
     uint64_t era, sequence;

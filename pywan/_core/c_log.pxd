@@ -29,6 +29,7 @@ cdef extern from "log/wan_log.h" nogil:
         wan_buffer identity
         const wan_breakage *broken
         uint8_t has_manifest
+        uint8_t disk_is_full
     ctypedef struct wan_damage:
         char file[4096]
         uint64_t offset
@@ -52,6 +53,7 @@ cdef extern from "log/wan_log.h" nogil:
         uint64_t limit, used
     int wan_log_take_reserve(wan_log *log)
     void wan_log_give_back_reserve(wan_log *log)
+    void wan_log_allow_reserve(wan_log *log, int may)
     uint64_t wan_log_reserve_room(const wan_log *log)
     uint64_t wan_log_record_bytes(const wan_log *log)
     void wan_log_share(wan_log *log, wan_log_budget *budget, uint64_t known, int may_use_reserve)

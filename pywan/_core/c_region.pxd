@@ -4,7 +4,9 @@ from pywan._core.c_base cimport *
 from pywan._core.c_record cimport *
 
 cdef extern from "region/wan_logged.h" nogil:
-    enum: WAN_LOGGED_FORGET, WAN_LOGGED_INVALID, WAN_LOGGED_MARK, WAN_LOGGED_LET_GO, WAN_LOGGED_RESTAMPED
+    enum:
+        WAN_LOGGED_FORGET, WAN_LOGGED_INVALID, WAN_LOGGED_MARK, WAN_LOGGED_LET_GO, WAN_LOGGED_RESTAMPED
+        WAN_LOGGED_SMALLER
     ctypedef struct wan_logged:
         uint32_t value_length
         uint16_t key_length
@@ -79,6 +81,8 @@ cdef extern from "region/wan_table.h" nogil:
         uint8_t fault
         uint8_t waits
         int64_t tombstone_bytes
+        uint32_t replaced_length
+        uint64_t logged
         uint64_t era, sequence
         uint32_t recalled
     wan_status wan_table_init(wan_table *table, uint32_t buckets)

@@ -91,7 +91,7 @@ class Housekeeper:
         elif self._is_due(what, reason):
             log.error(
                 "%s: its log is not written: %s; changes that are not written yet wait in memory, and new changes are"
-                " refused until the disk takes them",
+                " refused until the disk takes them (a full store takes what makes room: destroys, shorter values)",
                 what,
                 reason,
             )

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from pywan import _core, forks
+from pywan.base.faces import counted
 from pywan.callbacks import CacheListener, GatewayConflictResolver
 from pywan.config.attributes import CALLBACK_METHODS, RegionAttributes
 from pywan.config.classes import make_instance
@@ -96,7 +97,18 @@ class MemberRegion(_core.RegionCore):
         """Logs why some changes could not be written. It is called after the log has ended."""
         failing = self.log_state().get("failing")
         if failing:
-            log.error("region %s: the newest changes could not be written: %s", self.name, failing)
+            count, keys = self.unwritten()
+            if not count:
+                log.error("region %s: the end of its log could not be written: %s", self.name, failing)
+                return
+            log.error(
+                "region %s: %s not on the disk and lost with this process, of the keys %s%s: %s",
+                self.name,
+                f"{counted(count, 'change')} {'is' if count == 1 else 'are'}",
+                ", ".join(map(repr, keys)),
+                " and others" if count > len(keys) else "",
+                failing,
+            )
 
     def close(self) -> None:
         """Refuses every operation from now on. The log of a persistent region ends when all changes are written.

@@ -575,7 +575,7 @@ static void a_full_disk_refuses_and_goes_on_when_room_returns(void)
     begin();
     owner.limit = 0;
     EXPECT_EQUAL(reopen(), WAN_OK);
-    disk.capacity = 20u << 20;
+    disk.capacity = 28u << 20;
     wan_status status;
     while ((status = owner_write(&owner, 1u << 20)) == WAN_OK) {}
     EXPECT_EQUAL(status, WAN_FULL);
@@ -606,6 +606,32 @@ static void a_log_on_a_disk_without_a_byte_left_can_be_shortened(void)
     EXPECT(owner.log.count < segments);
     EXPECT_EQUAL(reopen(), WAN_OK);
     EXPECT(owner_is_whole(&owner));
+    end();
+}
+
+/* A segment is kept for records that make the log shorter. It is there from the first block on. */
+static void a_full_disk_takes_what_may_use_the_segment_that_is_kept(void)
+{
+    begin();
+    owner.limit = 0;
+    EXPECT_EQUAL(reopen(), WAN_OK);
+    EXPECT_EQUAL(owner_write(&owner, 100), WAN_OK);
+    disk.capacity = 1; /* Other files took all the rest. */
+    while (owner_write(&owner, 1u << 20) == WAN_OK) {}
+    for (int n = 0; n < 3; n++) {
+        EXPECT_EQUAL(owner_write(&owner, 1u << 20), WAN_FULL);
+        EXPECT(owner.log.disk_is_full);
+        wan_log_allow_reserve(&owner.log, 1);
+        EXPECT_EQUAL(owner_write(&owner, 1u << 20), WAN_OK);
+        wan_log_allow_reserve(&owner.log, 0);
+    }
+    EXPECT_EQUAL(reopen(), WAN_OK);
+    EXPECT(owner_is_whole(&owner));
+    EXPECT_EQUAL(owner_write(&owner, 100), WAN_FULL);
+    disk.capacity = 60u << 20;
+    write_items(9, 1u << 20);
+    EXPECT(!owner.log.disk_is_full);
+    EXPECT(owner.log.writing + 1 < owner.log.count);
     end();
 }
 
@@ -989,6 +1015,8 @@ const test_case log_tests[] = {
     {"only what needs one write is taken", only_what_needs_one_write_is_taken},
     {"a full disk refuses and goes on when room returns", a_full_disk_refuses_and_goes_on_when_room_returns},
     {"a log on a disk without a byte left can be shortened", a_log_on_a_disk_without_a_byte_left_can_be_shortened},
+    {"a full disk takes what may use the segment that is kept",
+     a_full_disk_takes_what_may_use_the_segment_that_is_kept},
     {"the limit holds and is named", the_limit_holds_and_is_named},
     {"a log without its manifest is not taken for a new one", a_log_without_its_manifest_is_not_taken_for_a_new_one},
     {"a manifest that cannot be opened is not taken for none", a_manifest_that_cannot_be_opened_is_not_taken_for_none},

@@ -105,6 +105,8 @@ cdef class ReceiverSession(ReceiverApply):
             is_applied = self.apply_section(section, at)
             self.add_applied()
             if not is_applied:
+                if self.refused_code:
+                    self.apply_destroys(section, at, head.sections - _n)
                 return 0
             at += section.bytes
             section += 1

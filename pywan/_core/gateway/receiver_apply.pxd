@@ -24,4 +24,5 @@ cdef class ReceiverApply(ReceiverRounds):
     cdef int apply_section(self, const wan_section *section, const uint8_t *at) noexcept nogil
     cdef int apply_run(self, const wan_section *section, const uint8_t *at, connection_partition *partition,
                        applied_slot *slot, applied_slot *unremembered, uint64_t expected) noexcept nogil
+    cdef void apply_destroys(self, const wan_section *section, const uint8_t *at, uint32_t count) noexcept nogil
     cdef void note_stranger(self, const wan_section *section, uint64_t sequence) noexcept nogil

@@ -1,7 +1,7 @@
 # Owns the way of the records of a section into the tables of regions, in the order of their sequences: which ones are
 # known, where a gap is, and what became of each.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
-from libc.string cimport memset
+from libc.string cimport memcpy, memset
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from pywan._core.c_base cimport *
 from pywan._core.c_copies cimport *
@@ -31,6 +31,9 @@ cdef enum:
     GROUP_RECORDS = 4
     RING_RECORDS = 16
 
+
+cdef enum:
+    NO_PLACE = 0        # No event has this sequence.
 
 cdef enum:
     # What became of an event. A positive number is a reason of failure. ELSEWHERE: another member leads its bucket.
@@ -95,10 +98,10 @@ cdef class ReceiverApply(ReceiverRounds):
         return APPLIED
 
     cdef const wan_source_place *place_of(self, uint32_t partition, uint64_t sequence) noexcept nogil:
-        """The place of an event in its stream. NULL: its sender has no name."""
+        """The place of an event in its stream. NULL: its sender has no name, or the event is applied out of order."""
         cdef wan_source_place *place = &self.partitions[partition].place
         place.through = sequence
-        return place if place.source[0] | place.source[1] else NULL
+        return place if sequence != NO_PLACE and place.source[0] | place.source[1] else NULL
 
     cdef int apply_shared(self, region_core *core, const wan_record *record, uint64_t hash, uint32_t partition,
                           uint64_t sequence, bint possible_duplicate) noexcept nogil:
@@ -372,6 +375,41 @@ cdef class ReceiverApply(ReceiverRounds):
         if highest and not is_given:
             wan_clock_hear(self.clock, highest)
         return 1
+
+    cdef void apply_destroys(self, const wan_section *section, const uint8_t *at, uint32_t count) noexcept nogil:
+        """Applies the destroys in `count` sections, of which an event was refused: they make room where that is what
+        the event waits for. All of them come again, and are known by their versions then. Queues here must not take
+        them for all that came before them in their stream, so they have no place."""
+        cdef connection_partition *partition
+        cdef const wan_record *record
+        cdef const uint8_t *run
+        cdef region_core *core
+        cdef uint64_t sequence
+        cdef uint32_t number
+        cdef char detail[WAN_DETAIL_BYTES]
+        memcpy(detail, wan_detail, WAN_DETAIL_BYTES)      # It says why the event was refused.
+        for _ in range(count):
+            partition = &self.partitions[section.partition] if section.partition < self.partition_capacity else NULL
+            run = at
+            at += section.bytes
+            if partition != NULL and partition.slot != NULL and partition.run == NULL:
+                wan_lock_take(&partition.slot.lock)
+                if section.first <= partition.slot.last + 1:
+                    record = <const wan_record *>(run + wan_section_head_bytes(section))
+                    for number in range(section.count):
+                        sequence = wan_section_sequence(section, run, number)
+                        if record.operation == WAN_DESTROY and sequence > partition.slot.last:
+                            core = region_of(self, record.region)
+                            if core != NULL and core.tail == NULL:
+                                self.apply_one(core, record,
+                                               wan_key_hash(wan_record_key(record), record.key_length, record.key_form),
+                                               section.partition, NO_PLACE,
+                                               number < section.duplicates or record.flags & WAN_FLAG_REPEATED)
+                        record = <const wan_record *>(<const uint8_t *>record + wan_record_length(record))
+                wan_lock_release(&partition.slot.lock)
+            section += 1
+        self.add_applied()
+        wan_note(WAN_CORRUPT, "%s", <const char *>detail)
 
     cdef void note_stranger(self, const wan_section *section, uint64_t sequence) noexcept nogil:
         wan_note(WAN_CORRUPT, "event %u/%llu is of another region or bucket than its stream", section.partition,

@@ -58,6 +58,8 @@ cdef enum:
 cdef struct disk_wait:                      # One caller's wait for a log, in slices.
     int what                                # FOR_*
     uint64_t wanted
+    # The numbers of the records that the caller itself gave. Only these count while others wait for room (`left`).
+    uint64_t first, last
     uint64_t deadline_us
     uint64_t failing_since_us
 
@@ -97,6 +99,12 @@ cdef struct log_committer:
     # Records given to the log so far, and how many of these are as durable as the level says. A wait compares the two.
     uint64_t given, durable
     uint64_t synced                         # How many of these are certainly on the disk.
+    # The store has no room for some records, and later ones passed them. Then the records up to number `passed` are on
+    # the disk, but for those whose numbers are in `left`, which ascend. 0: no records were passed.
+    uint64_t passed
+    wan_buffer left
+    # So many records were given when the last attempt to pass others began. 0: the log takes what comes.
+    uint64_t tried
     uint64_t pending_max                    # Bytes of records that may be pending.
     uint64_t record_max                     # Bytes of the longest record that the log takes.
     int waiting                             # The committer sleeps, or is about to.
@@ -137,6 +145,16 @@ cdef inline wan_status committer_reserve(const log_committer *committer, log_pen
     """Makes sure that records of `length` bytes can become pending. Under the owner's lock."""
     if (wan_flag_read(&committer.stop) or committer.view.failing or length > committer.record_max
             or committer_is_behind(committer, records, length)):
+        return committer_refuse(committer, records, length)
+    return wan_buffer_reserve(&records.pending, length)
+
+
+cdef inline wan_status committer_reserve_smaller(const log_committer *committer, log_pending *records,
+                                                 uint64_t length) noexcept nogil:
+    """The same for a record that makes the log shorter: a store that has no room for others takes it. Under the owner's
+    lock."""
+    if (wan_flag_read(&committer.stop) or committer.view.failing != WAN_FULL or length > committer.record_max
+            or records.pending.used + length > committer.pending_max):
         return committer_refuse(committer, records, length)
     return wan_buffer_reserve(&records.pending, length)
 
@@ -183,7 +201,9 @@ cdef wan_status committer_once(log_committer *committer, uint32_t work) noexcept
 cdef void committer_made_durable(log_committer *committer, uint64_t given) noexcept nogil
 cdef void committer_run(log_committer *committer) noexcept nogil
 cdef void committer_stop(log_committer *committer) noexcept nogil
+cdef void committer_note_passed(log_committer *committer, uint64_t given, wan_buffer *left) noexcept nogil
 cdef disk_wait committer_begin_wait(log_committer *committer, int what, uint64_t limit_us) noexcept nogil
+cdef uint64_t committer_left(log_committer *committer) noexcept nogil
 cdef wan_status committer_write_now(log_committer *committer) noexcept nogil
 cdef uint8_t level_of(object synchronous) except 255
 cdef object level_name(uint8_t level)

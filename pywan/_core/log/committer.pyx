@@ -2,7 +2,7 @@
 # its rounds, the role of the committer, the waits of callers, and what others see of the log. The owner supplies what a
 # round writes (`log_owner`).
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
-from libc.string cimport memcpy, strncpy
+from libc.string cimport memcpy, memset, strncpy
 from cpython.exc cimport PyErr_CheckSignals
 from pywan._core.c_base cimport *
 from pywan._core.c_log cimport *
@@ -214,8 +214,12 @@ cdef void committer_run(log_committer *committer) noexcept nogil:
             if status == WAN_EMPTY:
                 status = WAN_OK
         if status != WAN_OK:
-            # The thread tries again after this.
-            wan_wait_change(&committer.work, __atomic_load_n(&committer.work, __ATOMIC_ACQUIRE), IDLE_MS)
+            # The thread tries again after this, or when something comes that may pass what waits for room.
+            seen = __atomic_load_n(&committer.work, __ATOMIC_ACQUIRE)
+            wan_flag_set(&committer.waiting, 1)
+            if committer.tried == 0 or committer_given(committer) == committer.tried:
+                wan_wait_change(&committer.work, seen, IDLE_MS)
+            wan_flag_set(&committer.waiting, 0)
             continue
         failing_since = 0
         if syncs:
@@ -281,7 +285,49 @@ cdef void committer_made_durable(log_committer *committer, uint64_t given) noexc
     """Notes how many of the records given are durable, after a round. Under the owner's lock. The caller then calls
     `committer_wake_waiters` without the lock."""
     committer.durable = given
+    committer.passed = committer.tried = 0
+    wan_buffer_close(&committer.left)
     show(committer, WAN_OK)
+
+
+cdef void committer_note_passed(log_committer *committer, uint64_t given, wan_buffer *left) noexcept nogil:
+    """Notes that all records up to number `given` are on the disk, but for those whose numbers `left` has. It takes
+    `left` over. Under the owner's lock; then as `committer_made_durable`."""
+    wan_buffer_close(&committer.left)
+    committer.left = left[0]
+    memset(left, 0, sizeof(wan_buffer))
+    committer.passed = given
+
+
+cdef inline bint has_passed(const log_committer *committer, uint64_t first, uint64_t last) noexcept nogil:
+    """Whether the records with the numbers `first` to `last` are on the disk, though others may not be. Under the
+    owner's lock."""
+    cdef const uint64_t *left = <const uint64_t *>committer.left.bytes
+    cdef uint64_t low = 0, high = committer.left.used // sizeof(uint64_t), count = high, middle
+    if last > committer.passed:
+        return False
+    while low < high:
+        middle = (low + high) // 2
+        if left[middle] < first:
+            low = middle + 1
+        else:
+            high = middle
+    return low == count or left[low] > last
+
+
+cdef uint64_t committer_left(log_committer *committer) noexcept nogil:
+    """How many records given are not as durable as the level says."""
+    cdef uint64_t count
+    wan_lock_take(committer.owner.lock)
+    count = count_left(committer)
+    wan_lock_release(committer.owner.lock)
+    return count
+
+
+cdef inline uint64_t count_left(const log_committer *committer) noexcept nogil:
+    if committer.passed:
+        return committer.left.used // sizeof(uint64_t) + committer.given - committer.passed
+    return committer.given - committer.durable
 
 
 cdef wan_status committer_refuse(const log_committer *committer, const log_pending *records,
@@ -322,7 +368,7 @@ cdef dict committer_state(log_committer *committer):
     with nogil:
         wan_lock_take(committer.owner.lock)
         view = committer.view
-        waits, unsynced = committer.given - committer.durable, committer.durable - committer.synced
+        waits, unsynced = count_left(committer), committer.durable - committer.synced
         wan_lock_release(committer.owner.lock)
     return {"bytes": view.bytes, "segments": view.segments, "commits": view.commits, "pending": waits,
             "unsynced": unsynced, "failing": failure_of(&view)}
@@ -351,7 +397,7 @@ cdef bint committer_has_written(log_committer *committer, uint64_t given) noexce
     """Whether `given` records are as durable as the level says."""
     cdef bint has
     wan_lock_take(committer.owner.lock)
-    has = committer.durable >= given
+    has = committer.durable >= given or has_passed(committer, given, given)
     wan_lock_release(committer.owner.lock)
     return has
 
@@ -362,7 +408,8 @@ cdef disk_wait committer_begin_wait(log_committer *committer, int what, uint64_t
     """Begins a wait for all that is pending now."""
     cdef disk_wait wait
     wait.what, wait.failing_since_us, wait.deadline_us = what, 0, wan_monotonic_us() + limit_us
-    wait.wanted = committer_given(committer)
+    wait.wanted = wait.last = committer_given(committer)
+    wait.first = 1
     return wait
 
 
@@ -377,9 +424,9 @@ cdef int wait_slice(log_committer *committer, disk_wait *wait) noexcept nogil:
         seen = __atomic_load_n(&committer.changed, __ATOMIC_ACQUIRE)
         wan_lock_take(committer.owner.lock)
         if wait.what == FOR_EVENTS:
-            done = committer.durable >= wait.wanted
+            done = committer.durable >= wait.wanted or has_passed(committer, wait.first, wait.last)
         elif wait.what == FOR_DISK:
-            done = committer.synced >= wait.wanted
+            done = committer.synced >= wait.wanted or has_passed(committer, wait.first, wait.last)
         else:
             done = committer.owner.has_reached(committer.owner.itself, wait)
         failing = committer.view.failing

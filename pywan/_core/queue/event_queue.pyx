@@ -345,7 +345,7 @@ cdef class EventQueue:
         cdef disk_wait wait
         with nogil:
             wait = queue_begin_wait(self.gateway, FOR_EVENTS, WAIT_FOR_LOG_US)
-        wait.wanted = given
+        wait.wanted = wait.last = given
         committer_wait(&self.gateway.durable.committer, &wait, f"queue {self.name!r}", IN_MEMORY)
 
     def __len__(self):

@@ -58,14 +58,16 @@ cdef class CompiledRegion:
     cdef wan_status wait_for_room(self, wan_change *change, const origin *from_, decision *decided, condition *wanted,
                                   wan_outcome *outcome) except *
     cdef bint may_wait(self, uint64_t began_us) except *
-    cdef int wait_written(self, bint is_queued) except -1
-    cdef int wait_log(self, int what, uint64_t given) except -1
+    cdef int wait_written(self, bint is_queued, uint64_t first=*, uint64_t last=*) except -1
+    cdef uint64_t logged_before(self) noexcept
+    cdef int wait_log(self, int what, uint64_t first, uint64_t last) except -1
     cdef int wait_durable(self) except -1
 
 cdef class OneWait:
     cdef CompiledRegion state
     cdef const void *outer
     cdef int outer_waits
+    cdef uint64_t logged_before
 
 cdef class OneDeadline:
     cdef CompiledRegion state

@@ -14,7 +14,7 @@ from pywan._core.base.clock cimport Clock
 from pywan._core.base.gil cimport gil_back, gil_may_go
 from pywan._core.log.committer cimport (
     FOR_DISK, FOR_EVENTS, SYNCHRONOUS_WRITTEN, WAIT_FOR_LOG_US, committer_begin_wait, committer_failing_since,
-    committer_wait, disk_wait)
+    committer_given, committer_wait, disk_wait)
 from pywan._core.log.disk_log cimport LogBudget
 from pywan._core.queue.event_queue cimport EventQueue
 from pywan._core.values.names cimport region_number
@@ -91,7 +91,9 @@ cdef class CompiledRegion:
             remedy = "that is put right (a full disk or queue: free disk space, or raise maximum-queue-memory)"
             if log_fails():
                 remedy = "the disk takes writes again"
-                if wan_detail_status != WAN_IO:
+                if wan_detail_status == WAN_FULL:
+                    remedy = "there is room; what makes room is taken now: destroys, clears and shorter values"
+                elif wan_detail_status != WAN_IO:
                     remedy = "the process has memory for it"
             raise full_error(f"region {self.name!r}: {what} refused: {detail_text()}; nothing was stored or sent -"
                              f" repeat it when {remedy}")
@@ -439,10 +441,12 @@ cdef class CompiledRegion:
                 since = committer_failing_since(&self.region.log.committer, WAN_FULL)
         return since == 0 or now < since + patience
 
-    cdef int wait_written(self, bint is_queued) except -1:
+    cdef int wait_written(self, bint is_queued, uint64_t first=0, uint64_t last=0) except -1:
         """Returns when all changes and events so far are as durable as the logs' levels say. It works for a region that
         was closed since, too. `is_queued`: whether a queue took an event. If none did, the queues are not waited for:
-        a queue that drops new events may have a full disk."""
+        a queue that drops new events may have a full disk. `first`, `last`: the numbers of the caller's own records in
+        the region's log. If others wait for room in a full store, only these are waited for. 0: as far as there are
+        any."""
         global wan_bulk_waits
         cdef EventQueue queue
         self.check_process()
@@ -453,8 +457,16 @@ cdef class CompiledRegion:
             if queue.gateway.durable != NULL and queue.gateway.durable.committer.synchronous:
                 queue.wait_written()
         if self.region.log != NULL and self.region.log.committer.synchronous:
-            self.wait_log(FOR_EVENTS, NO_LIMIT)
+            self.wait_log(FOR_EVENTS, first, last)
         return 0
+
+    cdef uint64_t logged_before(self) noexcept:
+        """The number of the newest record in the region's log. 0: it has none."""
+        cdef uint64_t given = 0
+        if self.region.log != NULL:
+            with nogil:
+                given = committer_given(&self.region.log.committer)
+        return given
 
     cdef int wait_durable(self) except -1:
         """As `wait_written`. For a log that is synced after the write, this also waits for the sync."""
@@ -465,19 +477,20 @@ cdef class CompiledRegion:
             if queue.gateway.durable != NULL and queue.gateway.durable.committer.synchronous == SYNCHRONOUS_WRITTEN:
                 queue.wait_durable()
         if self.region.log != NULL and self.region.log.committer.synchronous == SYNCHRONOUS_WRITTEN:
-            self.wait_log(FOR_DISK, NO_LIMIT)
+            self.wait_log(FOR_DISK, 0, 0)
         return 0
 
-    cdef int wait_log(self, int what, uint64_t given) except -1:
-        """Waits until the region's log has the first `given` records; NO_LIMIT: all so far. `what`: FOR_EVENTS or
-        FOR_DISK."""
+    cdef int wait_log(self, int what, uint64_t first, uint64_t last) except -1:
+        """Waits for the region's log up to record number `last`. `what`: FOR_EVENTS or FOR_DISK. `first`, `last`: as for
+        `wait_written`."""
         cdef disk_wait wait
         if self.log_wait is not None:
             self.log_wait()
             return 0
         with nogil:
             wait = committer_begin_wait(&self.region.log.committer, what, WAIT_FOR_LOG_US)
-        wait.wanted = min(wait.wanted, given)
+        wait.first, wait.last = first or wait.first, last or wait.last
+        wait.wanted = min(wait.wanted, wait.last)
         return committer_wait(&self.region.log.committer, &wait, f"region {self.name!r}",
                               "the change is in memory and will be written when the disk takes it")
 
@@ -564,6 +577,7 @@ cdef class OneWait:
         global wan_bulk_region, wan_bulk_waits
         self.outer, self.outer_waits = wan_bulk_region, wan_bulk_waits
         wan_bulk_region, wan_bulk_waits = &self.state.region, 0
+        self.logged_before = self.state.logged_before()
         return self
 
     def __exit__(self, kind, error, trace):
@@ -574,7 +588,7 @@ cdef class OneWait:
         if not waits or (error is not None and not isinstance(error, Exception)):   # Ctrl-C does not wait.
             return False
         try:
-            self.state.wait_written(waits & WAN_BULK_QUEUED != 0)
+            self.state.wait_written(waits & WAN_BULK_QUEUED != 0, self.logged_before + 1)
         except DiskError as late:
             if error is None:
                 raise

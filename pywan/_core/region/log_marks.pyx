@@ -40,5 +40,5 @@ cdef int wait_log_marks(dict marks) except -1:
         if isinstance(owner, EventQueue):
             owner.wait_records(given)
         else:
-            (<CompiledRegion>owner).wait_log(FOR_EVENTS, given)
+            (<CompiledRegion>owner).wait_log(FOR_EVENTS, 0, given)
     return 0

@@ -10,7 +10,7 @@ from pywan._core.c_log cimport *
 from pywan._core.c_copies cimport *
 from pywan._core.c_region cimport *
 from pywan._core.c_system cimport *
-from pywan._core.log.committer cimport committer_reserve, committer_note_pending
+from pywan._core.log.committer cimport committer_note_pending, committer_reserve, committer_reserve_smaller
 from pywan._core.region.enqueue cimport (
     ENQUEUE_ENTERS, ENQUEUE_KNOWN, ENQUEUE_NO_ROOM, decide_enqueue, enqueue_decision, enters_straight, note_not_entered)
 from pywan._core.queue.queue cimport (
@@ -107,7 +107,7 @@ cdef inline wan_status region_change_if(region_core *region, wan_change *change,
     WAN_UNMET. No other change of the key comes in between. `wanted` gets a copy of the key's value."""
     cdef wan_shard *shard = wan_table_shard(&region.table, change.hash)
     cdef wan_status status
-    change.waits = 0
+    change.waits, change.logged = 0, 0
     region_relieve(region)
     wan_lock_take(&shard.lock)
     if region.tail != NULL and from_.attempt.call.caller:
@@ -153,7 +153,7 @@ cdef inline wan_status condition_look(condition *wanted, const wan_entry *entry)
 
 cdef inline void change_begin(const region_core *region, wan_change *change) noexcept nogil:
     """Sets what a change is compared with, and its stamp if that is too old by now. Under the entry lock."""
-    change.waits = 0
+    change.waits, change.logged = 0, 0
     if not change.local:
         change.absent_below = absent_below(region, change.flags)
     else:
@@ -631,11 +631,14 @@ cdef inline wan_status region_apply_logged(region_log *log, wan_shard *shard, wa
     cdef uint64_t replaced
     wan_lock_take(&log.lock)
     cdef wan_status status = region_log_reserve(log, change)
+    if status != WAN_OK and makes_smaller(shard, change):
+        status = region_log_reserve_smaller(log, change)
     if status == WAN_OK:
         replaced = region_log_replaced(log, shard, change)
         outcome[0] = wan_table_apply(shard, change)
         if outcome[0] <= WAN_DESTROYED:
-            region_log_add(log, change, 0, replaced)
+            region_log_add(log, change, WAN_LOGGED_SMALLER if change.value_length < change.replaced_length else 0,
+                           replaced)
     wan_lock_release(&log.lock)
     return status
 
@@ -711,6 +714,20 @@ cdef inline wan_status region_log_reserve(region_log *log, const wan_change *cha
     return committer_reserve(&log.committer, &log.records, wan_logged_size(change.key_length, change.value_length))
 
 
+cdef inline wan_status region_log_reserve_smaller(region_log *log, const wan_change *change) noexcept nogil:
+    """The same for a change that makes the log shorter, where a full store has no room for others."""
+    return committer_reserve_smaller(&log.committer, &log.records,
+                                     wan_logged_size(change.key_length, change.value_length))
+
+
+cdef inline bint makes_smaller(const wan_shard *shard, const wan_change *change) noexcept nogil:
+    """Whether the change replaces an entry by less, or by nothing. Under the entry lock."""
+    cdef const wan_entry *entry = wan_table_find(shard, change.hash, change.key, change.key_length, change.key_form)
+    if change.operation == WAN_DESTROY:
+        return entry != NULL or change.local        # A local destroy of a key that is not there adds nothing.
+    return entry != NULL and entry.state == WAN_ENTRY_LIVE and change.value_length < entry.value_length
+
+
 cdef inline uint64_t region_log_replaced(const region_log *log, const wan_shard *shard,
                                          const wan_change *change) noexcept nogil:
     """The stamp of the later version that the change takes the place of. 0: there is none. Call it before the change is
@@ -726,7 +743,7 @@ cdef inline uint64_t region_log_replaced(const region_log *log, const wan_shard 
     return entry.stamp
 
 
-cdef inline void region_log_add(region_log *log, const wan_change *change, uint8_t kinds,
+cdef inline void region_log_add(region_log *log, wan_change *change, uint8_t kinds,
                                 uint64_t other) noexcept nogil:
     """Adds a record of the change to the log, in the room that was reserved. `kinds`: WAN_LOGGED_*. `other`: what
     `region_log_replaced` returned; for a mark, the second stamp that it holds. Under the log's lock."""
@@ -744,6 +761,7 @@ cdef inline void region_log_add(region_log *log, const wan_change *change, uint8
     log.records.pending.used += length
     log.records.pending.count += 1
     committer_note_pending(&log.committer, 1)
+    change.logged = log.committer.given
 
 
 cdef inline void set_bit(uint64_t *bits, uint64_t bit) noexcept nogil:

@@ -290,10 +290,11 @@ cdef class RegionChanges(RegionCalls):
         cdef encoded encoded_key
         cdef bytes packed
         cdef const uint8_t *run
-        cdef uint64_t at, cursor = 0, dropped = 0
+        cdef uint64_t at, cursor = 0, dropped = 0, logged_before = 0
         state.check_open()
         if state.region.tail != NULL:
             return state.route.clear()
+        logged_before = state.logged_before()
         while cursor < state.region.table.shard_count:
             packed = region_packed(&state.region.table, &cursor, state.region.table.shard_count, 1, state.name)
             run, at = <const uint8_t *>PyBytes_AS_STRING(packed), 0
@@ -303,7 +304,7 @@ cdef class RegionChanges(RegionCalls):
                 encoded_key.data = run + at + 32
                 dropped += change_key_here(state, &encoded_key, WAN_LOGGED_FORGET)
                 at += 32 + encoded_key.length
-        state.wait_written(False)
+        state.wait_written(False, logged_before + 1)
         return dropped
 
     def lookup(self, key):
@@ -413,7 +414,7 @@ cdef int put_one(CompiledRegion self, key, value, callback_argument) except -1:
     if outcome == WAN_OUT_OF_MEMORY:
         raise MemoryError(f"region {self.name!r}: no memory for key {described(key)}; nothing was stored")
     if wan_flag_read(&self.region.durable):
-        self.wait_written(change.waits)
+        self.wait_written(change.waits, change.logged, change.logged)
     return 0
 
 
@@ -795,8 +796,8 @@ cdef str change_one(CompiledRegion self, int operation, key, value, callback_arg
         self.fail(status, f"change of key {described(key)}")
     if outcome == WAN_OUT_OF_MEMORY:
         raise MemoryError(f"region {self.name!r}: no memory for key {described(key)}; nothing was stored")
-    if version is None and wan_flag_read(&self.region.durable):
-        self.wait_written(change.waits)
+    if version is None and wan_flag_read(&self.region.durable) and outcome != WAN_MISSING:
+        self.wait_written(change.waits, change.logged, change.logged)
     if version is not None:
         if outcome == WAN_LOST:
             wan_add_shared(&self.region.conflicts, 1)
@@ -816,13 +817,14 @@ cdef int change_here(CompiledRegion self, key, uint8_t flag) except -1:
         raise IllegalStateError(f"region {self.name!r} is on several members, and its entries cannot differ between"
                                 " them: use destroy, or a region of type LOCAL; nothing was changed")
     _key_holder = encode_key(key, &encoded_key)
+    cdef uint64_t logged_before = self.logged_before()
     cdef bint found = change_key_here(self, &encoded_key, flag)
     for queue in self.attached_queues:
         with nogil:
             queue_note_not_queued(queue.gateway)
     if not found:
         raise KeyError(key)
-    self.wait_written(False)
+    self.wait_written(False, logged_before + 1)
     return 0
 
 

@@ -6,8 +6,9 @@ from pywan._core.log.committer cimport WORK_IDLE, WORK_NOW, committer_init, log_
 from pywan._core.log.log_pending cimport pending_rest
 from pywan._core.region.region_log cimport region_log_write
 from pywan._core.region.region_log_move cimport (
-    region_log_end_moving, region_log_may_shrink, region_log_shorten, region_log_sweep, region_log_wants_sweep,
+    region_log_end_moving, region_log_gains, region_log_may_shrink, region_log_shorten, region_log_sweep, region_log_wants_sweep,
     region_log_write_behind)
+from pywan._core.region.region_log_pass cimport region_log_pass
 from pywan._core.region.region_state cimport region_log
 
 
@@ -38,16 +39,24 @@ cdef wan_status round_of_region(void *itself, uint32_t work) noexcept nogil:
     log."""
     cdef region_log *log = <region_log *>itself
     # A round that failed took records and did not write them. Records that became pending since are written after them.
-    cdef bint late = log.records.taken.used != 0
+    cdef bint late = log.records.taken.used != 0, waits_for_room = log.committer.tried != 0
     cdef wan_status status = WAN_OK
-    if region_log_wants_sweep(log):
+    if waits_for_room:
+        # What makes the log shorter comes first: then a sweep need not keep what it replaces.
+        status = region_log_pass(log)
+        if status == WAN_FULL:
+            status = WAN_OK
+    if status == WAN_OK and region_log_wants_sweep(log):
         status = region_log_sweep(log)      # Before the write, while there is room.
     if status == WAN_OK:
         status = region_log_write_behind(log)
-    if status == WAN_FULL and region_log_may_shrink(log):       # There is no room: now a sweep is worth any gain.
+    # There is no room: now a sweep is worth any gain. If there was none before, it has to be worth its price.
+    if status == WAN_FULL and region_log_may_shrink(log) and (not waits_for_room or region_log_gains(log)):
         status = region_log_sweep(log)
         if status == WAN_OK:
             status = region_log_write_behind(log)
+    if status == WAN_FULL and not waits_for_room:
+        status = region_log_pass(log)
     if status == WAN_OK and late:
         status = region_log_write_behind(log)
     if status == WAN_OK:

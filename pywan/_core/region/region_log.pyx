@@ -5,7 +5,7 @@
 # record comes twice. There are two exceptions. A removal on this member only takes out what stands before it in the
 # log, up to its version. A change that took the place of a later version (a resolver let it, or the clock was repaired)
 # names that version, and takes its place again.
-from libc.stdint cimport uint32_t, uint64_t
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from pywan._core.c_base cimport *
 from pywan._core.c_record cimport *
 from pywan._core.c_log cimport *
@@ -27,25 +27,41 @@ cdef wan_status region_log_write_blocks(region_log *log, uint32_t kind, const wa
     quarter of the usual bytes, so that little of each segment stays empty."""
     cdef wan_part part
     cdef uint32_t segment
+    cdef uint8_t kinds
     cdef uint64_t length, block_bytes = most_of_block(log)
     cdef wan_status status
     while written[0] < records.used:
         part.head.kind, part.head.count, part.head.length = kind, 0, 0
         part.first, part.first_length = NULL, 0
         part.bytes = records.bytes + written[0]
+        kinds = 0
         while written[0] + part.head.length < records.used:
             length = wan_logged_length(<const wan_logged *>(part.bytes + part.head.length))
             if part.head.count and part.head.length + length > block_bytes:
                 break
+            kinds |= (<const wan_logged *>(part.bytes + part.head.length)).kinds
             part.head.length += length
             part.head.count += 1
         status = wan_log_make_room(&log.committer.log, wan_parts_length(&part, 1), NULL, 0)
         if status == WAN_OK:
+            if kinds & WAN_LOGGED_SMALLER:
+                clear_smaller(<uint8_t *>part.bytes, part.head.length)
             status = committer_write(&log.committer, &part, 1, False, &segment)
         if status != WAN_OK:
             return status
         written[0] += part.head.length
+        log.written_count += part.head.count
     return WAN_OK
+
+
+cdef void clear_smaller(uint8_t *records, uint64_t length) noexcept nogil:
+    """Takes out of records that are written now what nobody but this process reads."""
+    cdef wan_logged *record
+    cdef uint64_t at = 0
+    while at < length:
+        record = <wan_logged *>(records + at)
+        record.kinds &= <uint8_t>~WAN_LOGGED_SMALLER
+        at += wan_logged_length(record)
 
 
 cdef bint is_one_write(const region_log *log) noexcept nogil:
@@ -74,6 +90,7 @@ cdef wan_status region_log_write(region_log *log, bint in_one_write) noexcept no
     if status != WAN_OK:
         return status
     log.written = 0
+    wan_buffer_close(&log.passed)
     pending_written(&log.records, wan_monotonic_us())
     wan_lock_take(&log.lock)
     committer_made_durable(&log.committer, given)

@@ -6,5 +6,6 @@ cdef wan_status region_log_write_behind(region_log *log) noexcept nogil
 cdef wan_status region_log_shorten(region_log *log) noexcept nogil
 cdef wan_status region_log_sweep(region_log *log) noexcept nogil
 cdef bint region_log_may_shrink(region_log *log) noexcept nogil
+cdef bint region_log_gains(const region_log *log) noexcept nogil
 cdef bint region_log_wants_sweep(region_log *log) noexcept nogil
 cdef void region_log_end_moving(region_log *log) noexcept nogil

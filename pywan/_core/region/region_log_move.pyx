@@ -20,6 +20,8 @@ cdef enum:
     NEAR_LIMIT_SEGMENTS = 8
     # A sweep moves what lives out of so many segments in one commit, so that the price of a commit has a limit.
     NEAR_LIMIT_MOVED = 16
+    # While changes wait for room, a sweep may find less than a segment of history so long after the last one.
+    SWEEP_AGAIN_US = 1000000
 
 
 cdef uint64_t region_log_live_bytes(const region_log *log) noexcept nogil:
@@ -32,7 +34,8 @@ cdef uint64_t region_log_live_bytes(const region_log *log) noexcept nogil:
 
 cdef inline bint region_log_has_room(const region_log *log, uint32_t segments) noexcept nogil:
     """Whether the log has room for so many segments."""
-    return wan_log_room(&log.committer.log) >= segments * wan_log_segment_bytes(&log.committer.log)
+    return (not log.committer.log.disk_is_full
+            and wan_log_room(&log.committer.log) >= segments * wan_log_segment_bytes(&log.committer.log))
 
 
 cdef wan_status add_once(wan_buffer *records, wan_item_set *added, const wan_logged *record) noexcept nogil:
@@ -179,7 +182,8 @@ cdef bint region_log_pending_fits(region_log *log) noexcept nogil:
     wan_lock_take(&log.lock)
     pending = log.records.pending.used + log.records.taken.used - log.written
     wan_lock_release(&log.lock)
-    return wan_log_room(&log.committer.log) >= pending + 2 * wan_log_segment_bytes(&log.committer.log)
+    return (not log.committer.log.disk_is_full
+            and wan_log_room(&log.committer.log) >= pending + 2 * wan_log_segment_bytes(&log.committer.log))
 
 
 cdef bint region_log_may_shrink(region_log *log) noexcept nogil:
@@ -187,7 +191,9 @@ cdef bint region_log_may_shrink(region_log *log) noexcept nogil:
     began, or became pending since it looked what to keep."""
     if log.committer.log.count == 0 or region_log_has_room(log, NEAR_LIMIT_SEGMENTS):
         return False
-    return (log.moving.sweep_end != 0 or log.moving.sweep_durable != log.committer.durable
+    if log.committer.log.disk_is_full and not region_log_gains(log):
+        return False
+    return (log.moving.sweep_end != 0 or log.moving.sweep_written != log.written_count
             or region_log_may_keep_less(log))
 
 
@@ -202,13 +208,14 @@ cdef wan_status region_log_sweep(region_log *log) noexcept nogil:
     if log.moving.sweep_end == 0:
         log.moving.sweep_end = log.committer.log.segments[log.committer.log.writing].number
         region_log_forget_look(log)
-        log.moving.sweep_durable = log.committer.durable
+        log.moving.sweep_written = log.written_count
     while (status == WAN_OK and moved < NEAR_LIMIT_MOVED and not region_log_has_room(log, NEAR_LIMIT_SEGMENTS)
            and log.committer.log.segments[0].number < log.moving.sweep_end):
         status = region_log_drop_oldest(log, 1, not region_log_pending_fits(log))
         moved += 1
     if log.committer.log.segments[0].number >= log.moving.sweep_end:
         log.moving.sweep_end, log.moving.bytes_after_sweep = 0, log.committer.log.bytes
+        log.moving.live_after_sweep, log.moving.swept_us = region_log_live_bytes(log), wan_monotonic_us()
         region_log_end_look(log)
     wan_log_give_back_reserve(&log.committer.log)
     return status
@@ -226,6 +233,19 @@ cdef bint region_log_wants_sweep(region_log *log) noexcept nogil:
     cdef uint64_t most = min(max(segment, wan_log_record_bytes(&log.committer.log) // 2), LOG_SEGMENTS_KEPT * segment)
     return (log.committer.log.bytes >= log.moving.bytes_after_sweep + max(log.moving.bytes_after_sweep // 8, most)
             or log.committer.log.bytes > 3 * region_log_live_bytes(log) + 2 * segment)
+
+
+cdef bint region_log_gains(const region_log *log) noexcept nogil:
+    """Whether a sweep is worth its price where changes wait for room: a segment of records became history since the
+    last one ended, or that was a while ago, or the log ends."""
+    cdef uint64_t was = log.moving.bytes_after_sweep, live = region_log_live_bytes(log)
+    cdef uint64_t segment = wan_log_segment_bytes(&log.committer.log)
+    if log.moving.sweep_end or wan_flag_read(&log.committer.stop):
+        return True
+    if was == 0:        # None has ended yet. On a full disk a sweep may have to write a log of any length.
+        return not log.committer.log.disk_is_full or log.committer.log.bytes >= live + 2 * segment
+    return (log.committer.log.bytes + log.moving.live_after_sweep >= was + live + segment
+            or wan_monotonic_us() >= log.moving.swept_us + SWEEP_AGAIN_US)
 
 
 cdef void region_log_end_moving(region_log *log) noexcept nogil:

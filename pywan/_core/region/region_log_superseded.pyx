@@ -49,7 +49,7 @@ cdef inline bint is_unwritten(const region_log *log, const wan_logged *record) n
     return log.unwritten.keys[bit >> 6] >> (bit & 63) & 1
 
 
-cdef inline bint is_restamped(region_log *log, const wan_logged *record) noexcept nogil:
+cdef bint is_restamped(region_log *log, const wan_logged *record) noexcept nogil:
     """Whether a record of this key took the place of a later version. It may be another key with the same bit."""
     cdef uint64_t bit = unwritten_bit(record), bits
     wan_lock_take(&log.lock)
@@ -150,7 +150,7 @@ cdef wan_status region_log_find_newest(region_log *log) noexcept nogil:
         if status == WAN_OK:
             status = wan_log_read_segment(&log.committer.log, n, &reader)
     if status == WAN_OK:
-        log.unwritten.looked, log.unwritten.looked_durable = given, log.committer.durable
+        log.unwritten.looked, log.unwritten.looked_written = given, log.written_count
     return status
 
 
@@ -178,7 +178,7 @@ cdef wan_status region_log_keep_superseded(region_log *log, const wan_buffer *su
             # The record that took its place may be in a later segment, or may have been written since. This one must
             # not be written behind that.
             if (status == WAN_OK and is_restamped(log, record)
-                    and (other == NULL or log.unwritten.looked_durable != log.committer.durable)):
+                    and (other == NULL or log.unwritten.looked_written != log.written_count)):
                 status = region_log_find_newest(log)
                 if status == WAN_OK:
                     status = region_log_newest_of(log, record, &other)

@@ -6,8 +6,8 @@ from pywan._core.c_base cimport *
 from pywan._core.c_log cimport *
 from pywan._core.c_region cimport *
 from pywan._core.log.committer cimport (
-    WORK_NOW, committer_once, committer_opened, committer_run, committer_share, committer_state, committer_stop,
-    committer_write_now, level_of)
+    WORK_NOW, committer_left, committer_once, committer_opened, committer_release_role, committer_run, committer_share, committer_state, committer_stop,
+    committer_take_role, committer_write_now, level_of)
 from pywan._core.log.disk_log cimport LogBudget, damage_list
 from pywan._core.region.region_committer cimport region_committer_init
 from pywan._core.region.region_recovery cimport (
@@ -15,6 +15,7 @@ from pywan._core.region.region_recovery cimport (
 from pywan._core.region.region_state cimport region_log
 from pywan._core.region.region_tombstones cimport RegionTombstones
 from pywan._core.base.status cimport environment_of
+from pywan._core.values.codec cimport decode
 
 
 cdef class PersistentRegion(RegionTombstones):
@@ -94,6 +95,24 @@ cdef class PersistentRegion(RegionTombstones):
         self.state.check_process()
         return committer_state(&self.state.region.log.committer) if self.state.region.log != NULL else {}
 
+    def unwritten(self, uint64_t limit=10):
+        """(how many changes are not on the disk, up to `limit` of their keys). It waits for a round that is under
+        way."""
+        cdef region_log *log = self.state.region.log
+        cdef list keys = []
+        if log == NULL:
+            return 0, keys
+        with nogil:
+            committer_take_role(&log.committer)
+            wan_lock_take(&log.lock)
+        try:
+            add_keys(keys, &log.records.taken, log.written, limit)
+            add_keys(keys, &log.records.pending, 0, limit)
+        finally:
+            wan_lock_release(&log.lock)
+            committer_release_role(&log.committer)
+        return committer_left(&log.committer), keys
+
     def release_entries(self):
         """Gives back the memory of a closed region's entries, because others may hold the region for a long time yet.
         If the region has a log, this happens when `commit_loop` ends: until then the committer asks the table which
@@ -120,3 +139,17 @@ cdef class PersistentRegion(RegionTombstones):
                 wan_table_free(content)
             wan_table_drop_spare(&self.state.region.table)
         return 0
+
+
+cdef int add_keys(list keys, const wan_buffer *records, uint64_t at, uint64_t limit) except -1:
+    """Adds the keys of the records from the byte `at` on that are not in the list, until it has `limit`."""
+    cdef const wan_logged *record
+    while at < records.used and <uint64_t>len(keys) < limit:
+        record = <const wan_logged *>(records.bytes + at)
+        at += wan_logged_length(record)
+        if record.kinds & WAN_LOGGED_MARK:
+            continue
+        key = decode(record.key_form, wan_logged_key(record), record.key_length)
+        if key not in keys:
+            keys.append(key)
+    return 0

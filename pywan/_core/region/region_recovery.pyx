@@ -78,7 +78,7 @@ cdef region_log *region_log_new(region_core *region) except NULL:
         raise MemoryError()
     log.region = region
     log.moving.of_records.key_of = log.unwritten.of_newest.key_of = wan_logged_item_key
-    log.moving.sweep_durable = NO_SWEEP
+    log.moving.sweep_written = NO_SWEEP
     return log
 
 
@@ -90,6 +90,8 @@ cdef void region_log_close(region_log *log) noexcept nogil:
     wan_buffer_close(&log.moving.superseded)
     wan_buffer_close(&log.unwritten.newest)
     wan_buffer_close(&log.damages)
+    wan_buffer_close(&log.passed)
+    wan_buffer_close(&log.committer.left)
     wan_item_set_empty(&log.moving.of_records)
     wan_item_set_empty(&log.unwritten.of_newest)
     free(log)

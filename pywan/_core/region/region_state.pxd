@@ -135,10 +135,12 @@ cdef struct log_moving:
     wan_buffer superseded
     # A sweep moves what lives out of the segments up to this one. 0: no sweep runs.
     uint64_t sweep_end
-    # Records on the disk when the last sweep began. If there are no more now, another sweep finds nothing.
+    # What `written_count` of the log was when the last sweep began. If there are no more now, another sweep finds nothing.
     # NO_SWEEP: no sweep has begun in this process.
-    uint64_t sweep_durable
+    uint64_t sweep_written
     uint64_t bytes_after_sweep  # Bytes of the log when the last sweep ended. What was written since may be history.
+    uint64_t live_after_sweep   # About how many of these lived.
+    uint64_t swept_us           # When that was.
 
 cdef struct log_unwritten:
     # What a crash would bring back while records are pending (region_log_superseded). Only the holder of the
@@ -155,7 +157,11 @@ cdef struct log_unwritten:
     wan_item_set of_newest
     # How many records had ever been pending at the last look. 0: nobody has looked since the last sweep began.
     uint64_t looked
-    uint64_t looked_durable     # How many of them were on the disk at the last look.
+    uint64_t looked_written     # What `written_count` of the log was at the last look.
+
+cdef struct passed_record:
+    uint64_t number
+    uint64_t hash       # Of its key.
 
 cdef struct region_log:
     # Guards the pending records, and what the committer's comments call "under the owner's lock". It is taken after
@@ -165,6 +171,10 @@ cdef struct region_log:
     log_pending records         # Changes, each a wan_logged.
     # Bytes of the records taken that are in the log already. Only the holder of the committer's role touches it.
     uint64_t written
+    uint64_t written_count      # How many records were written so far. Only the holder of the role touches it.
+    # The keys of the records that later ones passed, by their numbers: a `passed_record` each. Those whose key still has
+    # a record that waits for room. Only the holder of the role touches it.
+    wan_buffer passed
     # A repair of the clock is replacing a later version with this change now; `replaced` is the stamp of that version.
     # NULL: it is not. Guarded by the entry lock of the key and by the lock; one change at a time.
     const wan_change *restamping

@@ -6,7 +6,8 @@ from cpython.bytes cimport PyBytes_FromStringAndSize
 from pywan._core.c_base cimport *
 from pywan._core.c_record cimport *
 from pywan._core.c_region cimport *
-from pywan._core.region.put cimport check_path, region_apply, region_log_add, region_log_reserve
+from pywan._core.region.put cimport (
+    check_path, region_apply, region_log_add, region_log_reserve, region_log_reserve_smaller)
 from pywan._core.region.region_state cimport (
     PATH_CLOSED, STAMPS_SAMPLED, attachment, region_core, region_log, tombstone_counts)
 from pywan._core.base.status cimport raise_for
@@ -52,6 +53,8 @@ cdef wan_status region_change_here(region_core *region, wan_change *change, uint
         if log != NULL:
             wan_lock_take(&log.lock)
             status = region_log_reserve(log, change)
+            if status != WAN_OK:
+                status = region_log_reserve_smaller(log, change)
         if status == WAN_OK:
             if flag == WAN_LOGGED_FORGET:
                 wan_table_forget(shard, change.hash, change.key, change.key_length, change.key_form)
@@ -165,6 +168,8 @@ cdef wan_status region_raise_mark(region_core *region, uint64_t mark, uint8_t fl
     if region.log != NULL:
         wan_lock_take(&region.log.lock)
         status = region_log_reserve(region.log, &change)
+        if status != WAN_OK:
+            status = region_log_reserve_smaller(region.log, &change)
         if status == WAN_OK:
             region_log_add(region.log, &change, WAN_LOGGED_MARK | flag, 0)
         wan_lock_release(&region.log.lock)
