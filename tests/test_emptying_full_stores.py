@@ -210,6 +210,27 @@ def test_a_region_on_a_full_disk_goes_on_when_its_segments_have_made_room():
     assert entries(open_full(disk, None)) == before
 
 
+def change_some(region, rng: random.Random, keys: int, note) -> None:
+    """Makes up to three changes; while the store has no room, none that takes some."""
+    failing = region.log_state()["failing"] is not None
+    key = rng.randrange(keys)
+    there = region.get(key)
+    with contextlib.suppress(QueueFullError):
+        for _ in range(rng.randrange(1, 4)):
+            what = rng.random()
+            if what < 0.6 and not failing:
+                region.put(key, bytes([rng.randrange(256)]) * rng.randrange(1, 40_000))
+            elif there is not None and what < 0.7:
+                region.put(key, there[: len(there) // 2])
+            elif there is not None and what < 0.8:
+                region.local_destroy(key)
+            elif there is not None:
+                region.change(2, key, None)
+            note(key)
+            key = rng.randrange(keys)
+            there = region.get(key)
+
+
 @pytest.mark.parametrize("seed", range(30))
 def test_whatever_was_pending_in_a_full_store_the_newest_of_each_key_is_recovered(seed):
     """Keys are put, destroyed and removed here while the store has no room, with the power cut at any call."""
@@ -225,23 +246,7 @@ def test_whatever_was_pending_in_a_full_store_the_newest_of_each_key_is_recovere
     if seed % 3 == 0:
         disk.off_in = rng.randrange(50, 2000)
     for _ in range(400):
-        failing = region.log_state()["failing"] is not None
-        key = rng.randrange(keys)
-        there = region.get(key)
-        with contextlib.suppress(QueueFullError):
-            for _ in range(rng.randrange(1, 4)):
-                what = rng.random()
-                if what < 0.6 and not failing:
-                    region.put(key, bytes([rng.randrange(256)]) * rng.randrange(1, 40_000))
-                elif there is not None and what < 0.7:
-                    region.put(key, there[: len(there) // 2])
-                elif there is not None and what < 0.8:
-                    region.local_destroy(key)
-                elif there is not None:
-                    region.change(2, key, None)
-                note(key)
-                key = rng.randrange(keys)
-                there = region.get(key)
+        change_some(region, rng, keys, note)
         if not disk.is_off and region.commit_once():
             allowed = {key: {region.get(key)} for key in range(keys)}
         if disk.is_off:
@@ -274,12 +279,14 @@ def test_destroys_of_another_site_take_effect_behind_a_put_that_does_not_fit():
     remote_site = Link(queue, parked)
     remote_site.remote["full"] = remote
     count = 0
-    while there.commit():
-        feeder.put(f"k{count}", b"v" * 20_000)
-        count += 1
-        assert here.commit()
-        remote_site.run()
-    assert remote.log_state()["failing"] and len(remote) == count and len(queue) == 0
+    with pytest.raises(QueueFullError):
+        while True:
+            feeder.put(f"k{count}", b"v" * 20_000)
+            count += 1
+            assert here.commit()
+            remote_site.run()
+    remote_site.session.disconnected()
+    assert remote.log_state()["failing"] and len(remote) == count and len(queue) == 1
     feeder.put("more", b"v" * 20_000)
     feeder.put("k0", b"w" * 20_000)
     for n in range(count):
@@ -288,7 +295,7 @@ def test_destroys_of_another_site_take_effect_behind_a_put_that_does_not_fit():
     with pytest.raises(QueueFullError):
         remote_site.run()
     remote_site.session.disconnected()
-    assert len(remote) == 0 and len(queue) == count + 2
+    assert len(remote) == 0 and len(queue) == count + 3
     for _ in range(10):
         if there.commit():
             break
@@ -325,5 +332,3 @@ def test_a_queue_on_a_disk_without_a_byte_left_loses_what_is_acknowledged_and_go
         feeder.put(f"again {n}", b"v" * 500_000)
         assert queue.commit_once()
     feeder.attach([])
-
-

@@ -54,8 +54,18 @@ class Store:
 
     def region(self, name: str) -> _core.RegionCore:
         region = _core.RegionCore(name, _core.Clock(), site=1, member=1)
+
+        def wait() -> None:  # As a caller that waits, while the committer runs.
+            if not region.commit_once():
+                raise DiskError("not in time")
+
         region.open_log(
-            f"/{name}", log_id=7, synchronous=False, log_budget=self.budget, environment=self.disk.environment
+            f"/{name}",
+            log_id=7,
+            synchronous=False,
+            log_budget=self.budget,
+            environment=self.disk.environment,
+            wait=wait,
         )
         self.logs.append(region)
         return region

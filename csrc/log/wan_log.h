@@ -128,9 +128,9 @@ typedef struct {
     uint32_t reserve_in_use; /* 1: a log uses all of the reserve. Only one log at a time may do so. Atomic. */
 } wan_log_budget;
 /* The reserve: this many of the WAN_LOG_PARTS parts of the budget. It is kept for work that needs about as much room as
- * it gives back afterwards. Two of these parts serve failed events that are to leave their queue, and changes of a region
- * that make its log shorter (`may_use_reserve`).
- * All of them serve one log that moves what lives out of its old segments, or that takes back parked events
+ * it gives back afterwards. Two of these parts serve failed events that are to leave their queue, and changes of a
+ * region that make its log shorter (`may_use_reserve`). All of them serve one log that moves what lives out of its old
+ * segments, or that takes back parked events
  * (`uses_reserve`). */
 #define WAN_LOG_RESERVE_PARTS 3u
 #define WAN_LOG_PARTS         16u /* A record takes at most one part. */

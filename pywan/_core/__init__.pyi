@@ -583,6 +583,8 @@ class RegionCore(RegionCalls):
         """Makes `commit_loop` return when everything is on the disk, or cannot get there."""
     def log_state(self) -> dict[str, Any]:
         """Sizes of the log, and the reason why writing fails now (None: it does not fail)."""
+    def unwritten(self, limit: int = 10) -> tuple[int, list[Any]]:
+        """(how many changes are not on the disk, up to `limit` of their keys)."""
     def change(
         self,
         operation: int,

@@ -673,9 +673,10 @@ cdef class EventQueue:
         """Appends one record in wire form, after a check. For tests, parked events and tools."""
         self.check_partition(partition)
         raise_for(wan_record_check(&record[0], record.shape[0]), "append_record")
+        cdef const wan_record *from_ = <const wan_record *>&record[0]
         cdef wan_status status
         with nogil:
-            status = queue_append_copy(self.gateway, partition, <const wan_record *>&record[0], False, 0)
+            status = queue_append_copy(self.gateway, partition, from_, False, 0)
         raise_for(status, f"queue {self.name!r}")
 
     def records(self, uint64_t limit=100):

@@ -481,8 +481,8 @@ cdef class CompiledRegion:
         return 0
 
     cdef int wait_log(self, int what, uint64_t first, uint64_t last) except -1:
-        """Waits for the region's log up to record number `last`. `what`: FOR_EVENTS or FOR_DISK. `first`, `last`: as for
-        `wait_written`."""
+        """Waits for the region's log up to record number `last`. `what`: FOR_EVENTS or FOR_DISK. `first`, `last`: as
+        for `wait_written`."""
         cdef disk_wait wait
         if self.log_wait is not None:
             self.log_wait()

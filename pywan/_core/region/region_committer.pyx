@@ -6,8 +6,8 @@ from pywan._core.log.committer cimport WORK_IDLE, WORK_NOW, committer_init, log_
 from pywan._core.log.log_pending cimport pending_rest
 from pywan._core.region.region_log cimport region_log_write
 from pywan._core.region.region_log_move cimport (
-    region_log_end_moving, region_log_gains, region_log_may_shrink, region_log_shorten, region_log_sweep, region_log_wants_sweep,
-    region_log_write_behind)
+    region_log_end_moving, region_log_gains, region_log_may_shrink, region_log_shorten, region_log_sweep,
+    region_log_wants_sweep, region_log_write_behind)
 from pywan._core.region.region_log_pass cimport region_log_pass
 from pywan._core.region.region_state cimport region_log
 

@@ -1,6 +1,6 @@
 # Owns what happens to pending records while a store has no room for some of them (docs/decisions/0100): those that make
 # the log shorter pass the others, and are written. The others wait, in their order, until there is room.
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdint cimport uint64_t
 from libc.stdlib cimport qsort
 from libc.string cimport memcpy, memset
 from pywan._core.c_base cimport *
@@ -87,7 +87,8 @@ cdef wan_status add_smaller(region_log *log, waiting_records *found, const wan_l
     length = wan_logged_size(head.key_length, 0)
     status = wan_buffer_reserve(&found.smaller, length)
     if status == WAN_OK:
-        wan_logged_write(found.smaller.bytes + found.smaller.used, length, head, wan_logged_key(record), NULL)
+        wan_logged_write(found.smaller.bytes + found.smaller.used, length, head, wan_logged_key(record),
+                         wan_logged_key(record))       # It has no bytes of a value.
         found.smaller.used += length
         found.smaller.count += 1
     return status
@@ -198,7 +199,7 @@ cdef wan_status write_smaller(region_log *log, wan_buffer *records, uint64_t *wr
     """Writes and syncs records that make the log shorter. They may use the reserve of the store, but for a part: what
     is moved out of old segments needs that."""
     cdef wan_status status, synced
-    if log.moving.written < log.moving.records.used:        # What is moved stands before them, as a whole or not at all.
+    if log.moving.written < log.moving.records.used:    # What is moved stands before them, as a whole or not at all.
         log.moving.segments = 0
     wan_log_allow_reserve(&log.committer.log, True)
     status = region_log_write_blocks(log, WAN_PART_RECORDS, records, written)
@@ -212,7 +213,7 @@ cdef wan_status region_log_pass(region_log *log) noexcept nogil:
     nothing waits any more. WAN_FULL: others wait for room, and the next round tries to write them. The caller has the
     committer's role."""
     cdef waiting_records found
-    cdef uint64_t given, written = 0
+    cdef uint64_t given = 0, written = 0
     cdef char detail[WAN_DETAIL_BYTES]
     cdef wan_status status, kept
     memcpy(detail, wan_detail, WAN_DETAIL_BYTES)      # It says why there is no room.

@@ -6,8 +6,8 @@ from pywan._core.c_base cimport *
 from pywan._core.c_log cimport *
 from pywan._core.c_region cimport *
 from pywan._core.log.committer cimport (
-    WORK_NOW, committer_left, committer_once, committer_opened, committer_release_role, committer_run, committer_share, committer_state, committer_stop,
-    committer_take_role, committer_write_now, level_of)
+    WORK_NOW, committer_left, committer_once, committer_opened, committer_release_role, committer_run,
+    committer_share, committer_state, committer_stop, committer_take_role, committer_write_now, level_of)
 from pywan._core.log.disk_log cimport LogBudget, damage_list
 from pywan._core.region.region_committer cimport region_committer_init
 from pywan._core.region.region_recovery cimport (
@@ -99,6 +99,7 @@ cdef class PersistentRegion(RegionTombstones):
         """(how many changes are not on the disk, up to `limit` of their keys). It waits for a round that is under
         way."""
         cdef region_log *log = self.state.region.log
+        cdef uint64_t left
         cdef list keys = []
         if log == NULL:
             return 0, keys
@@ -111,7 +112,9 @@ cdef class PersistentRegion(RegionTombstones):
         finally:
             wan_lock_release(&log.lock)
             committer_release_role(&log.committer)
-        return committer_left(&log.committer), keys
+        with nogil:
+            left = committer_left(&log.committer)
+        return left, keys
 
     def release_entries(self):
         """Gives back the memory of a closed region's entries, because others may hold the region for a long time yet.

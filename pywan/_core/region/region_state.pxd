@@ -135,8 +135,8 @@ cdef struct log_moving:
     wan_buffer superseded
     # A sweep moves what lives out of the segments up to this one. 0: no sweep runs.
     uint64_t sweep_end
-    # What `written_count` of the log was when the last sweep began. If there are no more now, another sweep finds nothing.
-    # NO_SWEEP: no sweep has begun in this process.
+    # What `written_count` of the log was when the last sweep began. If there are no more now, another sweep finds
+    # nothing. NO_SWEEP: no sweep has begun in this process.
     uint64_t sweep_written
     uint64_t bytes_after_sweep  # Bytes of the log when the last sweep ended. What was written since may be history.
     uint64_t live_after_sweep   # About how many of these lived.
@@ -172,8 +172,8 @@ cdef struct region_log:
     # Bytes of the records taken that are in the log already. Only the holder of the committer's role touches it.
     uint64_t written
     uint64_t written_count      # How many records were written so far. Only the holder of the role touches it.
-    # The keys of the records that later ones passed, by their numbers: a `passed_record` each. Those whose key still has
-    # a record that waits for room. Only the holder of the role touches it.
+    # The keys of the records that later ones passed, by their numbers: a `passed_record` each. Those whose key still
+    # has a record that waits for room. Only the holder of the role touches it.
     wan_buffer passed
     # A repair of the clock is replacing a later version with this change now; `replaced` is the stamp of that version.
     # NULL: it is not. Guarded by the entry lock of the key and by the lock; one change at a time.
