@@ -103,7 +103,7 @@ $(STAMP)-tools: | $(VENV)/bin/python
 
 # The stamps say that the install (and the last build) is newer than everything it was made of.
 $(STAMP)-install: pyproject.toml setup.py $(STAMP)-tools
-	@echo "installing pywan, what it needs and PySpark into $(VENV): about a minute of two idle cores, most of it for the core"
+	@echo "installing pywan, what it needs and PySpark into $(VENV): about 4 minutes of processor time, most of it for the core"
 	$(PIP) install -q --no-build-isolation -e '.[spark,test,bench]'
 	@touch $@
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 
 import pytest
 
 import pywan
+from commands import CommandedSite, CommandFailed
 from pywan.config import cache_xml
 from pywan.errors import CacheXmlError
 from pywan.testing.waiting import eventually
@@ -62,6 +64,43 @@ def test_what_has_no_effect_here_is_refused_with_its_line(element):
     """C-151: transport filters of a cache.xml, and what its asynchronous event queues cannot do here."""
     with pytest.raises(CacheXmlError, match=":2:"):
         cache_xml.parse_bytes(f"<cache>{element}</cache>".encode())
+
+
+def test_status_commands_say_the_state_at_each_member(tmp_path):
+    """C-172: a sender of two members, in each state; a receiver that runs, is stopped, and is not there."""
+    with contextlib.closing(CommandedSite(tmp_path)) as site, contextlib.ExitStack() as ends:
+        site.start()
+        ends.enter_context(pywan.Cache("other", locators=str(site.locator.address)))
+
+        def states(what: str) -> dict[str, str]:
+            return {each["member"]: each["status"] for each in site.do(f"status {what}")["members"]}
+
+        with pytest.raises(CommandFailed, match="GatewaySender ln is not available"):
+            site.do("status gateway-sender --id=ln")
+        site.do("create gateway-sender --id=ln --remote-distributed-system-id=2 --parallel=true --manual-start=true")
+        assert states("gateway-sender --id=ln") == {"server": "Not running", "other": "Not running"}
+        site.do("start gateway-sender --id=ln")
+        assert states("gateway-sender --id=ln") == dict.fromkeys(("server", "other"), "Running, not Connected")
+        site.do("pause gateway-sender --id=ln --member=other")
+        assert states("gateway-sender --id=ln") == {"server": "Running, not Connected", "other": "Paused"}
+
+        locator = ends.enter_context(
+            pywan.Locator("ln", distributed_system_id=2, port=0, remote_locators=str(site.locator.address))
+        )
+        remote = ends.enter_context(pywan.Cache("server_ln", locators=str(locator.address)))
+        remote.create_gateway_receiver(start_port=0, end_port=0)
+        connected = {"server": "Running and Connected", "other": "Paused"}
+        eventually(lambda: states("gateway-sender --id=ln") == connected, what="a connected sender")
+        site.do("stop gateway-sender --id=ln --member=server")
+        assert states("gateway-sender --id=ln") == {"server": "Not running", "other": "Paused"}
+
+        site.do("create gateway-receiver --start-port=0 --end-port=0 --member=server")
+        with pytest.raises(CommandFailed, match="GatewayReceiver is not available on member other"):
+            site.do("status gateway-receiver")
+        site.do("create gateway-receiver --start-port=0 --end-port=0 --member=other")
+        assert states("gateway-receiver") == {"server": "Running", "other": "Running"}
+        site.do("stop gateway-receiver --member=other")
+        assert states("gateway-receiver") == {"server": "Running", "other": "Not running"}
 
 
 def test_a_filter_that_closes_the_cache_during_a_bulk_call_ends_it_with_an_error():

@@ -167,7 +167,7 @@ def test_stop_does_not_wait_for_a_receiver_that_says_nothing(network, parallel, 
 
 @both
 def test_attributes_altered_while_puts_run_and_events_wait(network, linked, parallel):
-    """C-055: batch size, interval, filters, alert threshold; new values hold, nothing is lost."""
+    """C-055: batch size, interval, filters, alert threshold; new values hold, also for what waits; nothing is lost."""
     ny, ln, sender = linked
 
     class Half(GatewayEventFilter):
@@ -190,10 +190,15 @@ def test_attributes_altered_while_puts_run_and_events_wait(network, linked, para
     )
     sender.pause()
     fill(ny.data, range(100))
-    sender.alter(gateway_event_filters=[Half()])
+    eventually(lambda: sender.lag()["seconds"] > 0.01)
+    before = sender.stats
+    sender.alter(gateway_event_filters=[Half()], batch_size=4)  # With 200, each dispatcher would send one batch.
     sender.resume()
     network.settle()
     assert len([key for key in ln.data if isinstance(key, int)]) == 50
+    changed = {name: count - before[name] for name, count in sender.stats.items()}
+    assert changed["batches_distributed"] >= 50 / 4
+    assert changed["events_exceeding_alert_threshold"] == 50
     sender.alter(gateway_event_filters=())
     ny.data[1] = 1
     network.settle()

@@ -458,6 +458,10 @@ def test_a_sender_is_created_alike_on_all_members(tmp_path):
             {"enable_batch_conflation": True},
             {"alert_threshold": 10},
             {"order_policy": "thread"},
+            {"enforce_threads_connect_same_receiver": True},
+            {"acknowledge_once": True},
+            {"gateway_event_filters": ["wan_site:RefusesAtBothPlaces"]},
+            {"gateway_event_substitution_filter": "wan_site:Substitutes"},
         ):
             (name,) = differs
             with pytest.raises(AssertionError, match=f"gateway sender ln: {name.replace('_', '-')} is .* here and"):

@@ -178,3 +178,58 @@ def test_ctrl_c_ends_a_wait_for_the_disk(ny, tmp_path, call, kind):
         disk.let_go()
         process.kill()
         process.wait()
+
+
+QUEUES = """
+import sys, threading
+import pywan
+from pywan.testing.waiting import eventually
+locators, folder, synchronous = sys.argv[1:]
+
+def say(word):
+    print(word, flush=True)
+    assert sys.stdin.readline()
+
+def region(name, **sender):
+    cache.create_gateway_sender(name, remote_distributed_system_id=2, **sender)
+    return cache.create_region(name, "REPLICATE", gateway_sender_ids=[name])
+
+cache = pywan.Cache("slow", locators=locators, dir=folder)
+first = region("first", enable_persistence=True, disk_synchronous=synchronous == "True")
+later = region("later", enable_persistence=True, disk_synchronous=False)
+overflowing = region("overflowing", maximum_queue_memory=1)
+say("ready")
+thread = threading.Thread(target=first.put, args=("k", 1))
+thread.start()
+eventually(lambda: cache.gateway_sender("first").queue_size == 1)
+for n in range(1000):
+    overflowing[n] = b"v" * 5000
+    later[n] = n
+assert cache.gateway_sender("overflowing").stats["overflow_files_made"] > 0
+say("waits" if thread.is_alive() else "returned")
+thread.join()
+cache.close()
+say("closed")
+"""
+
+
+@pytest.mark.parametrize("synchronous", [True, False])
+def test_a_put_waits_for_the_disk_of_a_synchronous_queue_and_of_no_other(ny, tmp_path, synchronous):
+    """C-118: while no sync of the disk ends, puts into a queue that only overflows return, and so do those into a
+    persistent queue with `disk-synchronous=false`."""
+    disk = FaultyDisk(tmp_path)
+    process = disk.start(QUEUES, ny.locator.address, tmp_path / "member", synchronous)
+    try:
+        assert process.stdout.readline().strip() == "ready"
+        disk.hold()
+        process.stdin.write("go on\n")
+        assert process.stdout.readline().strip() == ("waits" if synchronous else "returned")
+        disk.let_go()
+        process.stdin.write("go on\n")
+        assert process.stdout.readline().strip() == "closed"
+        process.stdin.write("go on\n")
+        assert process.wait(LIMIT_S) == 0
+    finally:
+        disk.let_go()
+        process.kill()
+        process.wait()

@@ -125,6 +125,13 @@ class RefusesAtBothPlaces(pywan.GatewayEventFilter):
         return not 700 <= int(event.key.split()[-1]) < 800
 
 
+class Substitutes(pywan.GatewayEventSubstitutionFilter):
+    """Sends another value."""
+
+    def get_substitute_value(self, event: Any) -> Any:
+        return "another value"
+
+
 class Acknowledged(FourOfFive):
     """Lets all through."""
 

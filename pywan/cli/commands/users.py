@@ -140,6 +140,6 @@ COMMANDS = (
         " [of this table](security.md#users-and-roles)",
     ),
     Command("user passwd", "give a user another password", passwd, (_NAME, _FILE)),
-    Command("user remove", "remove a user; its connections end within a minute", remove, (_NAME, _FILE)),
+    Command("user remove", "remove a user; its connections end within about 10 s", remove, (_NAME, _FILE)),
     Command("user list", "users with their roles, and roles with their permissions", list_users, (_FILE,)),
 )
