@@ -226,7 +226,7 @@ def test_a_task_whose_rows_a_failing_disk_does_not_take_is_told_so(disk, member,
             DiskAccessError,
             match=(
                 "member at .*nothing more was taken for 0 s: the log is not written now: "
-                f".*{os.strerror(errno.EIO)}; 0 of the task's 1 rows are applied"
+                f".*{os.strerror(errno.EIO)}; none of the task's 1 rows is applied"
             ),
         ):
             rows.commit()

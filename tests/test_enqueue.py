@@ -129,11 +129,11 @@ def test_a_filter_is_told_when_the_change_was_made_where_it_was_made(network):
     ny.data.put_columns(["given"], [b"v"], timestamps=[1_600_000_000_000])
     core.callbacks.apply_record(
         make_record(b"remote", b"v", stamp=1_500_000_000_000 << 16, stamp_site=3, origin_site=3, flags=GIVEN),
-        (0, 1, True),
+        (0, 1, True, None),
     )
     core.callbacks.apply_record(
         make_record(b"first", b"v", stamp=1_500_000_000_001 << 16, stamp_site=3, origin_site=3, flags=GIVEN),
-        (0, 2, False),
+        (0, 2, False, None),
     )
     assert seen == [
         ("given", 1_600_000_000_000, False),
