@@ -224,6 +224,8 @@ class Link:
         key, place = fields["key"][1].decode(), (fields["partition"], fields["sequence"])
         if self.receiver.poisoned and key in POISON_KEYS:
             return POISONED
+        if fields["place"] is None:
+            return self.apply_ahead(core, fields, connection)
         if place in connection.known.applied:
             self.wrong.append(f"{place} of key {key} was applied twice")
         if place[1] <= self.settled[place[0]] and place not in self.conflated:
@@ -238,6 +240,15 @@ class Link:
         connection.known.applied[place] = event = key, (fields["stamp"], fields["stamp_site"])
         self.ever_applied.add((place, event))
         connection.known.last_of_key[key] = place
+        return 0
+
+    def apply_ahead(self, core: Any, fields: dict[str, Any], connection: Connection) -> int:
+        """A destroy that makes room: an event before it was refused. It comes again in its place, as all behind that
+        event do."""
+        key = fields["key"][1].decode()
+        if fields["operation"] != DESTROY:
+            self.wrong.append(f"an event of key {key} that destroys nothing was applied out of its order")
+        self.change_receiver(core, key, None, fields, connection)
         return 0
 
     def change_receiver(

@@ -191,7 +191,7 @@ class LoggedLink(Link):
 
     def apply(self, core: Any, fields: dict[str, Any], connection: Connection) -> int:
         try:
-            if connection.line != self.line:
+            if connection.line != self.line and fields["place"] is not None:
                 return self.apply_lost(core, fields, connection)
             return super().apply(core, fields, connection)
         except (QueueFullError, DiskError):
@@ -220,7 +220,11 @@ class LoggedLink(Link):
         )
         before = [link.queue.positions() for link in machine.out]
         outcome = super().change_receiver(core, key, value, fields, connection)
-        sent_again = connection.openings == self.openings and fields["sequence"] <= self.recovered_through[partition]
+        sent_again = (
+            fields["place"] is not None
+            and connection.openings == self.openings
+            and fields["sequence"] <= self.recovered_through[partition]
+        )
         if sent_again and not fields["possible_duplicate"]:
             self.wrong.append(
                 f"{partition}, {fields['sequence']} of key {key} was recovered, and was not sent as possible duplicate"
@@ -243,7 +247,7 @@ class LoggedLink(Link):
     def note_taken(self, fields: dict[str, Any], before: list[tuple[int, int, int]]) -> None:
         """An event of another queue was applied here. If it came before, it must not have entered this queue again,
         whatever the region had lost of it."""
-        if self.queue.positions() == before:
+        if self.queue.positions() == before or fields["place"] is None:
             return
         source, era, _, place_in = STREAM_PLACE.unpack(fields["place"])
         # Sequences of another mount may stand for other events: a queue recognises those of the newest mount alone.

@@ -203,7 +203,8 @@ cdef wan_status region_log_sweep(region_log *log) noexcept nogil:
     for moving more."""
     cdef uint32_t moved = 0
     cdef wan_status status = WAN_OK
-    if not wan_log_take_reserve(&log.committer.log):
+    # A log without segments has nothing to sweep: the disk was full as it was opened.
+    if log.committer.log.count == 0 or not wan_log_take_reserve(&log.committer.log):
         return WAN_OK
     if log.moving.sweep_end == 0:
         log.moving.sweep_end = log.committer.log.segments[log.committer.log.writing].number
