@@ -368,7 +368,7 @@ def test_a_member_creates_all_regions_of_a_site_in_one_message(tmp_path):
         requests = [["host", f"r{n}", small, 1] for n in range(REGIONS_MAX - 1)]
         began = time.monotonic()
         reply = call_once(started.address, "coordination-ask", timeout=60, **a.speaks, requests=requests)
-        assert time.monotonic() - began < 20 and not reply["refused_requests"]
+        assert time.monotonic() - began < 50 and not reply["refused_requests"]
         assert b.host() and not a.given_up and not b.given_up
 
 

@@ -148,6 +148,7 @@ def test_members_go_on_with_a_coordinator_whose_file_is(what, site, tmp_path):
     eventually(answers(three), what="a put without the first member")
     writer.write(three, 20)
     eventually(lambda: leads(site, "two") + leads(site, "three") == BUCKETS, what="new primaries")
+    eventually(lambda: has_two_whole_copies(site), what="two copies of each bucket again")
     site.kill_locator()
     writer.write(three, 20)  # Nobody needs the coordinator for that.
     shutil.rmtree(locator)

@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from pywan.coordination.tables import Bucket, BucketKey, Incarnation
     from pywan.member.sharing import SharedRegions
     from pywan.region.member_region import MemberRegion
-    from pywan.site.agent import Agent
+    from pywan.site.agent import Agent, Handover
 
 log = logging.getLogger("pywan.cache")
 
@@ -536,7 +536,13 @@ class MemberCore:
     def _leave_site(self, agent: Agent) -> None:
         """Leaves the site when others have taken over, or when the time for that is over. What is lost is logged."""
         limit_s = 0.0 if self._waits_no_longer.is_set() else self._handover_s
-        handover = agent.leave(limit_s, lambda needed: log.info("cache %s %s", self.name, still_needed_text(needed)))
+        agent.leave(
+            limit_s,
+            lambda needed: log.info("cache %s %s", self.name, still_needed_text(needed)),
+            lambda handover: self._say_lost(handover, limit_s),
+        )
+
+    def _say_lost(self, handover: Handover, limit_s: float) -> None:
         lost = {} if self.sharing is None else self.sharing.last_copies(handover.lost)
         if not lost:
             return

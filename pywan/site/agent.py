@@ -214,8 +214,17 @@ class Agent:
         with self._asking() as session:
             session.stay()
 
-    def leave(self, timeout: float, on_progress: Callable[[StillNeeded], object] = _nothing) -> Handover:
-        """As `hand_over`; then it leaves the site, and the agent has stopped. Ends of regions are told first."""
+    def leave(
+        self,
+        timeout: float,
+        on_progress: Callable[[StillNeeded], object] = _nothing,
+        on_handed_over: Callable[[Handover], object] = _nothing,
+    ) -> Handover:
+        """As `hand_over`; then it leaves the site, and the agent has stopped. Ends of regions are told first.
+
+        `on_handed_over` is called before the goodbye. When the goodbye is answered, the tables name this member no
+        more, and what it lost is not here any more.
+        """
         session = self._session
         with self._changed:
             self._changed.wait_for(
@@ -229,6 +238,7 @@ class Agent:
                 min(timeout, GOODBYE_S),
             )
         handover = self.hand_over(timeout, on_progress)
+        on_handed_over(handover)
         with self._changed:
             if session.is_joined and not self._stopping:
                 goodbye = session.say_goodbye()
