@@ -72,7 +72,7 @@ class TwoSites:
         self.parked = _core.EventQueue("parked", partitions=8)
         self.failures = []
         self.dispatcher = _core.DispatcherSession(
-            self.queue, 0, self.parked, on_failure=lambda *what: self.failures.append(what)
+            self.queue, 0, self.parked, on_failure=lambda *what: self.failures.append(what[:3])
         )
         self.dispatcher.configure(100, -1)
         self.memory = _core.SourceMemory(partitions)

@@ -335,7 +335,7 @@ def test_events_are_parked_once_though_the_disk_took_the_first_copies_late(disk)
         region.put(f"k{n}", n)
     memory, told = _core.SourceMemory(3), []
     session = _core.DispatcherSession(
-        queue, 0, parked, on_failure=lambda partition, sequence, reason: told.append((partition, sequence))
+        queue, 0, parked, on_failure=lambda partition, sequence, *_: told.append((partition, sequence))
     )
 
     def send(batch_size: int) -> None:

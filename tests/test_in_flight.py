@@ -43,7 +43,7 @@ class InFlightMachine(RuleBasedStateMachine):
             acknowledged=(lambda records: self.acknowledged.extend(place[:2] for _, place in records))
             if asks
             else None,
-            on_failure=lambda *what: self.told.append(what),
+            on_failure=lambda *what: self.told.append(what[:3]),
         )
         self.session.configure(batch_size, -1)
         self.session.flush(True)

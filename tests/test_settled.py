@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from fuzz_core.lane import SENDER, SETTLED, SETTLED_ITEM, region_frame, settled_frame
+from fuzz_core.lane import SENDER, SETTLED, region_frame, settled_frame, settled_items
 from pywan import GatewayEventFilter, _core, stats
 from pywan.config.attributes import SenderAttributes
 from pywan.errors import ConnectivityError, ProtocolError
@@ -407,7 +407,7 @@ def test_a_learner_says_no_more_than_the_member_that_it_learned_from():
         session = pair.back.session
         session.connected()
         (frame,) = [frame for frame in split_frames(session.data_to_send(1_000_000)) if frame.type == SETTLED]
-        told = {(after, through) for _, _, after, through, _, _ in SETTLED_ITEM.iter_unpack(frame.payload[8:])}
+        told = {(item["after"], item["through"]) for item in settled_items(frame.payload)}
         assert told == {(100, 200)}
     finally:
         pair.close()
@@ -415,7 +415,23 @@ def test_a_learner_says_no_more_than_the_member_that_it_learned_from():
 
 @pytest.mark.parametrize(
     "items, count",
-    [([{"through": 0}], None), ([{"after": 5, "through": 5}], None), ([{"through": 2**63}], None), ([{}], 2), ([], 0)],
+    [
+        ([{"through": 0}], None),
+        ([{"after": 5, "through": 5}], None),
+        ([{"through": 2**63}], None),
+        ([{}], 2),
+        ([], 0),
+        ([{"after": 5, "through": 9, "explained": 4}], None),
+        ([{"through": 9, "explained": 10}], None),
+        ([{"leads": 2}], None),
+        ([{"through": 9, "exceptions": 1}], None),  # It is cut off.
+        ([{"through": 9, "explained": 3, "exceptions": [(3, 1, 2)]}], None),
+        ([{"through": 9, "exceptions": [(9, 2, 2)]}], None),
+        ([{"through": 9, "exceptions": [(1, 0, 2)]}], None),
+        ([{"through": 9, "exceptions": [(1, 3, 2), (3, 1, 2)]}], None),
+        *[([{"through": 9, "exceptions": [(1, 1, reason)]}], None) for reason in (0, 7, 10)],
+        ([{"through": 2**40, "exceptions": [(n, 1, 2) for n in range(1, 4099, 2)]}], None),  # Too many.
+    ],
 )
 def test_a_frame_that_is_not_in_order_ends_the_lane(holders, items, count):
     holders.open(1_000_000)
@@ -676,3 +692,75 @@ def test_a_filter_may_stop_its_own_sender_when_it_hears_of_an_event(holders, mak
     holders.send(0)
     assert stopped.wait(LIMIT_S)
     eventually(lambda: holders.sizes() == [0, 0])
+
+
+def cut_off(holders, what):
+    """Does something to the queue of the sending member while nobody can hear of it."""
+    holders.cut()
+    what(holders.queues[0])
+    holders.connect()
+
+
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_filters_hear_of_what_was_acknowledged_alone_and_the_ledger_of_the_holder_balances(
+    holders, make_sender, is_cut
+):
+    heard = Heard()
+    core = make_sender(heard)
+    holders.put_many(300)
+    eventually(holders.is_even)
+    first = holders.firsts[0]
+
+    def leave(queue):
+        for bucket in range(BUCKETS):
+            for sequence in (2, 3, 7):
+                queue.make_hole(first + bucket, sequence)
+            sent = queue.peek_with_positions(first + bucket, 20)
+            queue.remove(first + bucket, sent[-1][0])
+        queue.clear()
+
+    cut_off(holders, leave) if is_cut else leave(holders.queues[0])
+    eventually(lambda: holders.sizes() == [0, 0] and len(heard.keys) == BUCKETS * 20)
+    entry = stats.ledger(core.queue.counts())
+    assert entry["removed_by_primary"] == 300 and entry["balanced"]  # The sending member counts them by their reasons.
+
+
+def test_what_a_member_told_before_it_died_another_one_tells_on(holders):
+    """The copy knows the reasons too: it tells them to whoever holds the stream."""
+    holders.connect()
+    holders.put_many(30)
+    eventually(holders.is_even)
+    holders.queues[0].make_hole(holders.firsts[0], 2)
+    holders.send(0)
+    eventually(lambda: holders.sizes() == [0, 0])
+    holders.cut()
+    session = holders.back.session
+    session.connected()
+    (frame,) = [frame for frame in split_frames(session.data_to_send(1_000_000)) if frame.type == SETTLED]
+    told = {item["bucket"]: (item["explained"], item["exceptions"]) for item in settled_items(frame.payload)}
+    assert told[0] == (0, [(2, 1, 2)]) and all(each == (0, []) for number, each in told.items() if number)
+
+
+def test_a_reason_is_told_once_on_a_connection_and_all_of_them_on_the_next_one(holders):
+    holders.open(1_000_000)
+    for _ in range(10):
+        holders.pump()
+        holders.now += TELL_US
+    holders.change_all(60)
+    for _ in range(10):
+        holders.pump()
+        holders.now += TELL_US
+
+    def told():
+        holders.now += TELL_US
+        data = holders.sender.session.data_to_send(holders.now)
+        holders.taking.receive_data(data, holders.now)
+        frames = [frame for frame in split_frames(data) if frame.type == SETTLED]
+        return [each for frame in frames for item in settled_items(frame.payload) for each in item["exceptions"]]
+
+    holders.queues[0].make_hole(holders.firsts[0], 1)
+    assert told() == [(1, 1, 2)]
+    holders.queues[0].make_hole(holders.firsts[0], 2)
+    assert told() == [(2, 1, 2)]
+    holders.here.tail.tell_settled(0)
+    assert told() == [(1, 2, 2)]

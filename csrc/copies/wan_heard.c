@@ -51,6 +51,11 @@ static void drop_first(wan_heard *heard, wan_heard_kept *kept)
     if (is_empty(kept)) wan_buffer_trim(&kept->items, EMPTY_BYTES_KEPT);
 }
 
+static inline const wan_tail_entry *entry_in(const wan_heard_item *item)
+{
+    return (const wan_tail_entry *)((const uint8_t *)(item + 1) + wan_align8(item->old_length));
+}
+
 /* Writes an item behind all others, without its entry, and does not count it yet. There is room for it. */
 static wan_heard_item *write_item(wan_heard_kept *kept, uint64_t sequence, const uint8_t *old, uint32_t old_length,
                                   uint8_t old_form, uint64_t entry_length)
@@ -331,7 +336,8 @@ static wan_status take_first(wan_tail *tail, wan_heard *heard, uint32_t number, 
         const wan_heard_item *item = first_of(kept);
         status = wan_buffer_add(to, item, item->length);
         if (status == WAN_OK) {
-            ((wan_heard_item *)to->bytes)->may_repeat = item->order <= kept->repeats;
+            ((wan_heard_item *)to->bytes)->may_repeat =
+                item->order <= kept->repeats || wan_tail_entry_record(entry_in(item))->flags & WAN_FLAG_REPEATED;
             kept->is_told = 1;
         } else {
             list_bucket(heard, number);

@@ -159,19 +159,50 @@ static wan_status check_answer(const uint8_t *payload, uint64_t length)
     return WAN_OK;
 }
 
+static wan_status check_exceptions(const wan_lane_settled *settled, const wan_exception *each)
+{
+    uint64_t last = settled->explained;
+    for (uint32_t n = 0; n < settled->exceptions; n++, each++) {
+        if (each->first <= last || each->first > settled->through || each->count == 0
+            || each->count - 1 > settled->through - each->first || each->reason == 0 || each->reason == WAN_HOLE_MOVED
+            || each->reason >= WAN_HOLE_REASONS)
+            return WAN_FAIL(WAN_CORRUPT,
+                            "a lane tells that %" PRIu32 " events of bucket %" PRIu32 " from sequence %" PRIu64
+                            " on left for reason %" PRIu32,
+                            each->count, settled->bucket, each->first, each->reason);
+        last = each->first + each->count - 1;
+    }
+    return WAN_OK;
+}
+
 static wan_status check_settled(const uint8_t *payload, uint64_t length)
 {
-    uint64_t behind = 0;
-    wan_status status = check_head(payload, length, sizeof(wan_lane_settled), &behind);
-    if (status != WAN_OK) return status;
-    if (behind != length)
-        return WAN_FAIL(WAN_CORRUPT, "what a lane tells as settled has %" PRIu64 " bytes too many", length - behind);
-    const wan_lane_settled *settled = (const wan_lane_settled *)(payload + sizeof(wan_lane_head));
-    for (uint32_t n = 0; n < ((const wan_lane_head *)payload)->count; n++)
-        if (settled[n].through <= settled[n].after || settled[n].through > SEQUENCE_MAX)
-            return WAN_FAIL(WAN_CORRUPT, "a lane tells that bucket %" PRIu32 " is settled through sequence %" PRIu64,
-                            settled[n].bucket, settled[n].through);
-    return WAN_OK;
+    uint64_t least = 0;
+    wan_status status = check_head(payload, length, sizeof(wan_lane_settled), &least);
+    const uint8_t *at = payload + sizeof(wan_lane_head), *end = payload + length;
+    for (uint32_t n = 0; status == WAN_OK && n < ((const wan_lane_head *)payload)->count; n++) {
+        const wan_lane_settled *settled = (const wan_lane_settled *)at;
+        if ((uint64_t)(end - at) < sizeof *settled)
+            return WAN_FAIL(WAN_CORRUPT, "what a lane tells as settled is cut off in item %" PRIu32, n);
+        at = (const uint8_t *)(settled + 1);
+        if (settled->through <= settled->after || settled->through > SEQUENCE_MAX || settled->explained < settled->after
+            || settled->explained > settled->through || settled->leads > 1 || settled->reserved[0]
+            || settled->reserved[1] || settled->reserved[2])
+            return WAN_FAIL(WAN_CORRUPT,
+                            "a lane tells that bucket %" PRIu32 " is settled through sequence %" PRIu64
+                            ", and why from %" PRIu64 " on",
+                            settled->bucket, settled->through, settled->explained);
+        const uint64_t bytes = settled->exceptions * (uint64_t)sizeof(wan_exception);
+        if (settled->exceptions > WAN_EXCEPTIONS_MAX || bytes > (uint64_t)(end - at))
+            return WAN_FAIL(WAN_CORRUPT, "a lane tells %" PRIu32 " exceptions of bucket %" PRIu32, settled->exceptions,
+                            settled->bucket);
+        status = check_exceptions(settled, (const wan_exception *)at);
+        at += bytes;
+    }
+    if (status == WAN_OK && at != end)
+        return WAN_FAIL(WAN_CORRUPT, "what a lane tells as settled has %" PRIu64 " bytes too many",
+                        (uint64_t)(end - at));
+    return status;
 }
 
 wan_status wan_lane_check(uint8_t type, const uint8_t *payload, uint64_t length)

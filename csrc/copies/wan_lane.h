@@ -99,17 +99,25 @@ typedef struct {
 } wan_lane_answer;
 _Static_assert(sizeof(wan_lane_answer) == 40, "an answer of a lane is a format");
 
-/* The events of one bucket in the queue of one sender that the sender of the lane has removed: their site of
- * destination has them, or they were dropped. It is a fact about events, and not a right, so it has no epoch. A later
- * item of the same lane, sender, region, bucket and life says all that an earlier one said. */
+/* The events of one bucket in the queue of one sender that the sender of the lane has removed, and why: their site of
+ * destination acknowledged them, but for the exceptions. It is a fact about events, and not a right, so it has no
+ * epoch. A later item of the same lane, sender, region, bucket and life says all that an earlier one said, but for the
+ * exceptions through its `explained`. */
 typedef struct {
     uint64_t sender; /* As in a wan_verdict. */
     uint64_t life;
     uint64_t after;   /* What came through this sequence was never in this queue. 0: it had all. */
     uint64_t through; /* All events behind that, through this sequence, were removed. after < through */
+    /* Why events through here were removed was told before, or is not known. after <= explained <= through */
+    uint64_t explained;
     uint32_t region, bucket;
+    /* So many wan_exception follow, for the events behind `explained`. Their sequences rise. All other events behind
+     * it were acknowledged. */
+    uint32_t exceptions;
+    uint8_t leads; /* This member sends the events. */
+    uint8_t reserved[3];
 } wan_lane_settled;
-_Static_assert(sizeof(wan_lane_settled) == 40, "what a lane tells as settled is a format");
+_Static_assert(sizeof(wan_lane_settled) == 56, "what a lane tells as settled is a format");
 
 /* The order of two epochs with their lives: negative, 0 or positive. */
 static inline int wan_epoch_order(uint64_t life, uint64_t epoch, uint64_t other_life, uint64_t other_epoch)

@@ -145,6 +145,8 @@ static int has_queue(const wan_feeds *feeds, const wan_queue *queue)
     return 0;
 }
 
+_Static_assert(WAN_TAIL_LANES_MAX <= WAN_TOLD_MAX, "a queue knows what it has told each member");
+
 static void tell_settled(void *tail, uint32_t bucket) { wan_tail_note_settled(tail, bucket); }
 
 /* Begins or ends the feeding of the queues of `feeds` that `others` has not. */
@@ -240,7 +242,7 @@ wan_status wan_tail_add_lane(wan_tail *tail, uint32_t lane, wan_lane_state *stat
     if (lane >= WAN_TAIL_LANES_MAX)
         return WAN_FAIL(WAN_INVALID, "lane %" PRIu32 ", and there are at most %u", lane, WAN_TAIL_LANES_MAX);
     if (!tail->to_send[lane]) {
-        uint64_t *bits = calloc(words_of(tail), sizeof *bits), *settled = calloc(words_of(tail), sizeof *settled);
+        uint64_t *bits = calloc(words_of(tail), sizeof *bits), *settled = calloc(2 * words_of(tail), sizeof *settled);
         if (!bits || !settled) {
             free(bits);
             free(settled);
@@ -303,6 +305,29 @@ void wan_tail_note_settled(wan_tail *tail, uint32_t number)
         note_lane(tail, lane);
         wan_lock_release(&tail->lanes_lock);
     }
+}
+
+static void set_settled(uint64_t *words, uint32_t number)
+{
+    __atomic_fetch_or(&words[number / 64], (uint64_t)1 << number % 64, __ATOMIC_SEQ_CST);
+}
+
+void wan_tail_tell_again(wan_tail *tail, uint32_t number)
+{
+    const uint32_t limit = __atomic_load_n(&tail->lane_limit, __ATOMIC_ACQUIRE);
+    for (uint32_t lane = 0; lane < limit; lane++) {
+        uint64_t *words = __atomic_load_n(&tail->settled[lane], __ATOMIC_ACQUIRE);
+        if (words) set_settled(words + words_of(tail), number);
+    }
+    wan_tail_note_settled(tail, number);
+}
+
+int wan_tail_take_again(wan_tail *tail, uint32_t lane, uint32_t number)
+{
+    uint64_t *words = tail->settled[lane] + words_of(tail);
+    const uint64_t bit = (uint64_t)1 << number % 64;
+    if (WAN_LIKELY(!(__atomic_load_n(&words[number / 64], __ATOMIC_SEQ_CST) & bit))) return 0;
+    return (__atomic_fetch_and(&words[number / 64], ~bit, __ATOMIC_SEQ_CST) & bit) != 0;
 }
 
 /* Marks the bucket for a lane. Returns whether there is one. Under the bucket's lock. */
@@ -1132,8 +1157,10 @@ void wan_tail_rewind(wan_tail *tail, uint32_t lane)
 {
     uint64_t *settled = __atomic_load_n(&tail->settled[lane], __ATOMIC_ACQUIRE);
     if (settled && wan_tail_feeds(tail)) {
-        for (uint32_t number = 0; number < tail->bucket_count; number++)
-            __atomic_fetch_or(&settled[number / 64], (uint64_t)1 << number % 64, __ATOMIC_SEQ_CST);
+        for (uint32_t number = 0; number < tail->bucket_count; number++) {
+            set_settled(settled + words_of(tail), number);
+            set_settled(settled, number);
+        }
         wan_lock_take(&tail->lanes_lock);
         note_lane(tail, lane);
         wan_lock_release(&tail->lanes_lock);

@@ -286,7 +286,8 @@ typedef struct wan_tail {
     wan_lane_state *lanes[WAN_TAIL_LANES_MAX]; /* NULL: there is none of this number. Published atomically. */
     /* For each lane: a bit for each bucket that has something to send on it. Allocated with the lane. */
     uint64_t *to_send[WAN_TAIL_LANES_MAX];
-    /* The same for buckets of which more events have left queues here than the lane has told. */
+    /* The same for buckets of which more events have left queues here than the lane has told. As many words follow, for
+     * those of which the lane has to tell all again. */
     uint64_t *settled[WAN_TAIL_LANES_MAX];
     uint32_t lane_limit; /* No lane has this number or a higher one. Atomic; it only grows. */
     /* Keeps the lanes that are named here alive for wan_tail_note_settled. No lock is taken under it. */
@@ -516,6 +517,10 @@ void wan_tail_charge(wan_tail *tail, wan_tail_bucket *bucket);
 uint64_t wan_tail_behind(wan_tail *tail, uint32_t lane);
 /* Events of a bucket have left a queue that it feeds: the lanes tell the other members. Any lock may be held. */
 void wan_tail_note_settled(wan_tail *tail, uint32_t bucket);
+/* The same, and the lanes tell once more all that is known of why events left. No bucket's lock is held. */
+void wan_tail_tell_again(wan_tail *tail, uint32_t bucket);
+/* Whether a lane has to tell all again of a bucket. It will have then. Only its thread calls this. */
+int wan_tail_take_again(wan_tail *tail, uint32_t lane, uint32_t bucket);
 /* The connection is new: everything behind `acked` is sent again, images begin anew, and what is settled is told again.
  */
 void wan_tail_rewind(wan_tail *tail, uint32_t lane);

@@ -72,6 +72,7 @@ void wan_queue_close(wan_queue *queue)
     for (uint32_t n = 0; n < queue->partition_count; n++) {
         free(queue->partitions[n].blocks);
         free(queue->partitions[n].index);
+        wan_queue_close_exceptions(&queue->partitions[n]);
     }
     if (queue->partitions) (void)munmap(queue->partitions, PARTITIONS_BYTES);
     free(queue->runs);
@@ -224,7 +225,7 @@ void wan_queue_conflate_with(wan_queue *queue, wan_partition *partition, uint64_
         if (slot->hash != hash) continue;
         if (slot->sequence <= partition->peeked) break; /* That event is on its way or gone. Its slot serves again. */
         wan_entry_ref ref = *entry_of(partition, slot->sequence);
-        if (!ref) break;
+        if (!is_live(ref)) break;
         const wan_record *older = ref_record(queue->store, ref);
         if (!same_key(older, record)) continue;
         /* The older record has the later version, for instance because it was parked and replayed. It stays, and it is
@@ -327,7 +328,7 @@ wan_status wan_queue_commit_reference(wan_queue *queue, wan_reservation *reserva
     WAN_CHECK(queue, queue->store == from->store, WAN_BROKEN);
     WAN_CHECK(queue, sequence > partition->removed && sequence <= partition->appended, WAN_BROKEN);
     const wan_entry_ref ref = *entry_of(partition, sequence);
-    WAN_CHECK(queue, ref, WAN_BROKEN);
+    WAN_CHECK(queue, is_live(ref), WAN_BROKEN);
     const wan_record *record = ref_record(queue->store, ref);
     reservation->length = ref_length(queue->store, ref);
     wan_store_refer(queue->store, &queue->records, ref_segment(ref), reservation->length);
@@ -421,7 +422,7 @@ wan_record *wan_queue_at(const wan_queue *queue, const wan_partition *partition,
 {
     WAN_DEBUG_CHECK(sequence > partition->removed && sequence <= partition->appended);
     wan_entry_ref ref = *entry_of(partition, sequence);
-    return ref ? ref_record(queue->store, ref) : NULL;
+    return is_live(ref) ? ref_record(queue->store, ref) : NULL;
 }
 
 uint64_t wan_queue_next_live(const wan_partition *partition, uint64_t from, uint64_t through)
@@ -432,7 +433,7 @@ uint64_t wan_queue_next_live(const wan_partition *partition, uint64_t from, uint
         if (end > through) end = through;
         if (block->entries && block->live) {
             for (; from <= end; from++)
-                if (block->entries[(from - 1) % WAN_BLOCK_ENTRIES]) return from;
+                if (is_live(block->entries[(from - 1) % WAN_BLOCK_ENTRIES])) return from;
         }
         from = end + 1;
     }
@@ -471,7 +472,7 @@ uint32_t wan_queue_peek(wan_queue *queue, uint32_t number, uint32_t count, uint6
         }
         for (const wan_entry_ref *entry = entries + in_block; left && taken < count; left--, entry++, peeked++) {
             wan_entry_ref ref = *entry;
-            if (!ref) continue;
+            if (!is_live(ref)) continue;
             if (WAN_UNLIKELY(adopted)) {
                 uint32_t here = wan_store_segment(queue->store, ref_segment(ref))->is_adopted ? ref_segment(ref) : 0;
                 ends = taken && here != file;
@@ -570,16 +571,39 @@ void wan_queue_unpeek(wan_queue *queue, uint32_t number, uint64_t peeked)
     check_positions(partition);
 }
 
-static void forget_entry(wan_queue *queue, wan_partition *partition, uint64_t sequence)
+/* A block that is not the newest has no live entries any more, and gives its memory back. It keeps that while it has
+ * holes for several reasons: those are near the front, and leave soon. */
+static void give_dead_block(wan_queue *queue, const wan_partition *partition, wan_block *block)
+{
+    uint32_t reason = 0;
+    if (partition->tell) {
+        for (uint32_t n = 0; n < WAN_BLOCK_ENTRIES; n++) {
+            const uint32_t each = (uint32_t)block->entries[n];
+            if (each && reason && each != reason) return;
+            if (each) reason = each;
+        }
+    }
+    block->reason = reason;
+    give_block(queue, partition, block);
+}
+
+/* The reason of a hole that other members may be told of, or 0. */
+static uint32_t reason_of(const wan_partition *partition, uint64_t sequence)
+{
+    const wan_block *block = block_of(partition, sequence);
+    return block->entries ? (uint32_t)block->entries[(sequence - 1) % WAN_BLOCK_ENTRIES] : block->reason;
+}
+
+static void forget_entry(wan_queue *queue, wan_partition *partition, uint64_t sequence, uint32_t reason)
 {
     wan_entry_ref *entry = entry_of(partition, sequence);
     wan_block *block = block_of(partition, sequence);
     wan_entry_ref ref = *entry;
     uint64_t length = ref_length(queue->store, ref);
-    *entry = 0;
+    *entry = partition->tell ? reason : 0;
     /* An old block without live entries gives its memory back. The newest block still takes entries. */
     if (--block->live == 0 && (sequence - 1) / WAN_BLOCK_ENTRIES < partition->appended / WAN_BLOCK_ENTRIES)
-        give_block(queue, partition, block);
+        give_dead_block(queue, partition, block);
     partition->events--;
     partition->bytes -= length;
     wan_add_guarded(&queue->events, -(uint64_t)1);
@@ -588,17 +612,29 @@ static void forget_entry(wan_queue *queue, wan_partition *partition, uint64_t se
 }
 
 /* Removes `count` entries of one block, from the sequence `first` on. Records that lie in the same segment are given
- * back together. */
-static void forget_run(wan_queue *queue, wan_partition *partition, uint64_t first, uint64_t count)
+ * back together. Events through `dropped_through` leave for `reason`, and the others because they were acknowledged. */
+static void forget_run(wan_queue *queue, wan_partition *partition, uint64_t first, uint64_t count,
+                       uint64_t dropped_through, uint32_t reason)
 {
     wan_block *block = block_of(partition, first);
-    if (!block->entries) return;
+    if (!block->entries) {
+        if (block->reason) wan_queue_note_exception(partition, first, count, block->reason);
+        return;
+    }
     wan_entry_ref *entry = &block->entries[(first - 1) % WAN_BLOCK_ENTRIES];
-    uint64_t bytes = 0, together = 0;
+    uint64_t bytes = 0, together = 0, acknowledged = partition->acknowledged;
     uint32_t segment = 0, forgotten = 0;
     for (uint64_t n = 0; n < count; n++) {
         wan_entry_ref ref = entry[n];
         if (!ref) continue;
+        if (!is_live(ref) || first + n <= dropped_through) {
+            partition->acknowledged = acknowledged;
+            wan_queue_note_exception(partition, first + n, 1, is_live(ref) ? reason : (uint32_t)ref);
+            if (!is_live(ref)) {
+                entry[n] = 0;
+                continue;
+            }
+        } else acknowledged = first + n;
         uint64_t length = ref_length(queue->store, ref);
         if (ref_segment(ref) != segment) {
             if (together) wan_store_give(queue->store, &queue->records, segment, together);
@@ -610,11 +646,12 @@ static void forget_run(wan_queue *queue, wan_partition *partition, uint64_t firs
         forgotten++;
         entry[n] = 0;
     }
+    partition->acknowledged = acknowledged;
     if (!forgotten) return;
     wan_store_give(queue->store, &queue->records, segment, together);
     block->live -= forgotten;
     if (block->live == 0 && (first - 1) / WAN_BLOCK_ENTRIES < partition->appended / WAN_BLOCK_ENTRIES)
-        give_block(queue, partition, block);
+        give_dead_block(queue, partition, block);
     partition->events -= forgotten;
     partition->bytes -= bytes;
     wan_add_guarded(&queue->events, -(uint64_t)forgotten);
@@ -627,8 +664,9 @@ static inline void tell_settled(const wan_partition *partition)
     if (partition->tell) partition->tell(partition->teller, partition->bucket);
 }
 
-/* As wan_queue_remove. Nobody is told. */
-static uint64_t remove_through(wan_queue *queue, wan_partition *partition, uint64_t through)
+/* As wan_queue_remove. Nobody is told. Events through `dropped_through` leave for `reason`. */
+static uint64_t remove_through(wan_queue *queue, wan_partition *partition, uint64_t through, uint64_t dropped_through,
+                               uint32_t reason)
 {
     if (queue->broken) return 0;
     WAN_CHECK(queue, through <= partition->peeked, 0);
@@ -636,7 +674,7 @@ static uint64_t remove_through(wan_queue *queue, wan_partition *partition, uint6
     while (partition->removed < through) {
         uint64_t count = WAN_BLOCK_ENTRIES - partition->removed % WAN_BLOCK_ENTRIES;
         if (count > through - partition->removed) count = through - partition->removed;
-        forget_run(queue, partition, partition->removed + 1, count);
+        forget_run(queue, partition, partition->removed + 1, count, dropped_through, reason);
         partition->removed += count;
         if (partition->removed % WAN_BLOCK_ENTRIES == 0) drop_first_block(queue, partition);
     }
@@ -648,7 +686,7 @@ static uint64_t remove_through(wan_queue *queue, wan_partition *partition, uint6
 uint64_t wan_queue_remove(wan_queue *queue, uint32_t number, uint64_t through)
 {
     wan_partition *partition = &queue->partitions[number];
-    const uint64_t removed = partition->removed, count = remove_through(queue, partition, through);
+    const uint64_t removed = partition->removed, count = remove_through(queue, partition, through, 0, 0);
     if (partition->removed != removed) tell_settled(partition);
     return count;
 }
@@ -660,7 +698,9 @@ static void drop_front_holes(wan_queue *queue, wan_partition *partition)
 {
     if (partition->peeked != partition->removed || !partition->leads) return;
     const uint64_t end = counts_through(queue, partition), removed = partition->removed;
-    while (partition->removed < end && !*entry_of(partition, partition->removed + 1)) {
+    while (partition->removed < end && !is_live(*entry_of(partition, partition->removed + 1))) {
+        const uint32_t reason = reason_of(partition, partition->removed + 1);
+        if (reason) wan_queue_note_exception(partition, partition->removed + 1, 1, reason);
         partition->peeked = ++partition->removed;
         if (partition->removed % WAN_BLOCK_ENTRIES == 0) drop_first_block(queue, partition);
     }
@@ -673,7 +713,7 @@ static void make_hole(wan_queue *queue, wan_partition *partition, uint64_t seque
     if (queue->broken) return;
     WAN_CHECK(queue, sequence > partition->removed && sequence <= partition->appended);
     wan_entry_ref *entry = entry_of(partition, sequence);
-    if (!*entry) return;
+    if (!is_live(*entry)) return;
     /* Without memory for the note, a crash brings the event back. That is an older update before its newer one, and
      * harms nothing. */
     if (queue->holes)
@@ -682,7 +722,7 @@ static void make_hole(wan_queue *queue, wan_partition *partition, uint64_t seque
     if (sequence > partition->peeked) partition->unpeeked--;
     if (partition_waits(queue, partition) && sequence > partition->counted) partition->uncounted_events--;
     queue->hole_bytes += ref_length(queue->store, *entry);
-    forget_entry(queue, partition, sequence);
+    forget_entry(queue, partition, sequence, reason);
     if (sequence == partition->removed + 1) drop_front_holes(queue, partition);
     check_positions(partition);
 }
@@ -715,7 +755,7 @@ static void count_more(wan_queue *queue, wan_partition *partition)
     }
     while (partition->counted < end) {
         partition->counted++;
-        if (partition->counted > partition->removed && *entry_of(partition, partition->counted))
+        if (partition->counted > partition->removed && is_live(*entry_of(partition, partition->counted)))
             partition->uncounted_events--;
     }
     drop_front_holes(queue, partition);
@@ -796,8 +836,10 @@ wan_status wan_queue_feed(wan_queue *queue, uint32_t number, const uint64_t *cou
     if (queue->broken) return wan_refuse_broken(queue->broken);
     if (!partition_waits(queue, partition)) partition->counted = partition->appended;
     partition->stream = counted;
+    if (partition->explained < partition->appended) partition->explained = partition->appended;
     if (counted && !partition->appended)
-        partition->removed = partition->peeked = partition->appended = partition->counted = partition->begun = last;
+        partition->removed = partition->peeked = partition->appended = partition->counted = partition->begun =
+            partition->explained = last;
     wan_queue_set_life(queue, number, life);
     count_more(queue, partition);
     return WAN_OK;
@@ -815,7 +857,9 @@ void wan_queue_set_life(wan_queue *queue, uint32_t number, uint64_t life)
     wan_partition *partition = &queue->partitions[number];
     if (partition->life == life) return;
     partition->life = life;
-    partition->settle_through = 0;
+    partition->settle_through = partition->unsure_through = 0;
+    wan_queue_forget_exceptions(partition, 0);
+    partition->explained = partition->removed;
 }
 
 void wan_queue_lead(wan_queue *queue, uint32_t number, int leads, int in_order)
@@ -840,18 +884,19 @@ uint64_t wan_queue_count(wan_queue *queue, uint32_t number)
     return wan_partition_ready(partition) - before;
 }
 
-/* Drops all events through `through` <= appended that another member is done with. Nothing is on its way. */
-static uint64_t settle(wan_queue *queue, wan_partition *partition, uint64_t through)
+/* Drops all events through `through` <= appended that another member is done with. Nothing is on its way. Nobody knows
+ * why those through `unsure_through` left. */
+static uint64_t settle(wan_queue *queue, wan_partition *partition, uint64_t through, uint64_t unsure_through)
 {
     while (partition->peeked < through) {
         const uint64_t sequence = ++partition->peeked;
-        const int lives = *entry_of(partition, sequence) != 0;
+        const int lives = is_live(*entry_of(partition, sequence));
         partition->unpeeked -= (uint64_t)lives;
         if (sequence <= partition->counted) continue;
         partition->counted = sequence;
         partition->uncounted_events -= (uint64_t)lives;
     }
-    const uint64_t count = remove_through(queue, partition, partition->peeked);
+    const uint64_t count = remove_through(queue, partition, partition->peeked, unsure_through, WAN_HOLE_UNKNOWN);
     queue->removed_by_primary += count;
     return count;
 }
@@ -861,6 +906,7 @@ wan_status wan_queue_settle(wan_queue *queue, uint32_t number, uint64_t through)
     wan_partition *partition = &queue->partitions[number];
     if (queue->broken) return wan_refuse_broken(queue->broken);
     WAN_CHECK(queue, partition->peeked == partition->removed, WAN_BROKEN);
+    if (partition->explained < through) partition->explained = through; /* An image does not say why they left. */
     if (through > partition->appended && partition->removed == partition->appended) { /* There is nothing between. */
         while (partition->block_count) drop_first_block(queue, partition);
         partition->removed = partition->peeked = partition->appended = through;
@@ -868,7 +914,7 @@ wan_status wan_queue_settle(wan_queue *queue, uint32_t number, uint64_t through)
         return WAN_OK;
     }
     wan_status status = through > partition->appended ? wan_queue_skip_to(queue, partition, through) : WAN_OK;
-    if (status == WAN_OK) (void)settle(queue, partition, through);
+    if (status == WAN_OK) (void)settle(queue, partition, through, through);
     return status;
 }
 
@@ -896,15 +942,44 @@ uint64_t wan_queue_settled(wan_queue *queue, uint32_t number, int *waits)
     return partition->tellable;
 }
 
-void wan_queue_hear_settled(wan_queue *queue, uint32_t number, uint64_t after, uint64_t through, int whole)
+/* Another member says that events left its queue for this reason: those that are here leave too. */
+static void leave(wan_queue *queue, uint32_t number, uint64_t first, uint64_t last, uint32_t reason)
 {
     wan_partition *partition = &queue->partitions[number];
-    if (partition->lacks) return; /* It is told again when the queue lacks nothing. */
-    if (partition->removed < after && partition->settle_through < after) {
-        const uint64_t end = after < partition->appended ? after : partition->appended;
+    if (last > partition->appended && last > partition->unsure_through) partition->unsure_through = last;
+    for (; !queue->broken; first++) {
+        if (first <= partition->removed) first = partition->removed + 1;
+        first = wan_queue_next_live(partition, first, last < partition->appended ? last : partition->appended);
+        if (!first) return;
+        if (first <= partition->peeked) wan_queue_pin(queue, number, first);
+        make_hole(queue, partition, first, reason);
+        queue->removed_by_primary++; /* The member that removed them counts them by their reasons. */
+    }
+}
+
+void wan_queue_hear_settled(wan_queue *queue, uint32_t number, const wan_settled *said, int whole)
+{
+    wan_partition *partition = &queue->partitions[number];
+    /* What was told of the events through here holds. */
+    const uint64_t known =
+        partition->settle_through > partition->removed ? partition->settle_through : partition->removed;
+    /* It is told again when the queue lacks nothing. */
+    if (partition->lacks || queue->broken || said->through <= known) return;
+    if (known < said->after) {
+        const uint64_t end = said->after < partition->appended ? said->after : partition->appended;
         if (!whole || wan_queue_next_live(partition, partition->removed + 1, end)) return;
     }
-    if (partition->settle_through < through) partition->settle_through = through;
+    if (said->explained > known) {
+        if (!said->leads) return;
+        leave(queue, number, known + 1, said->explained, WAN_HOLE_UNKNOWN);
+    }
+    for (uint32_t n = 0; n < said->count; n++) {
+        const wan_exception *each = &said->exceptions[n];
+        const uint64_t first = each->first > known ? each->first : known + 1, last = each->first + each->count - 1;
+        leave(queue, number, first, last < said->through ? last : said->through, each->reason);
+    }
+    wan_queue_tidy(queue);
+    partition->settle_through = said->through;
 }
 
 uint64_t wan_queue_go_on_settling(wan_queue *queue, uint32_t number, uint64_t limit)
@@ -914,7 +989,7 @@ uint64_t wan_queue_go_on_settling(wan_queue *queue, uint32_t number, uint64_t li
         partition->settle_through < partition->appended ? partition->settle_through : partition->appended;
     if (limit < through) through = limit;
     if (queue->broken || through <= partition->removed || partition->peeked != partition->removed) return 0;
-    return settle(queue, partition, through);
+    return settle(queue, partition, through, partition->unsure_through);
 }
 
 uint64_t wan_queue_begin_anew(wan_queue *queue, uint32_t number, uint64_t life)
@@ -926,13 +1001,14 @@ uint64_t wan_queue_begin_anew(wan_queue *queue, uint32_t number, uint64_t life)
         wan_queue_pin(queue, number, sequence);
     partition->peeked = partition->counted = partition->appended;
     partition->unpeeked = partition->uncounted_events = 0;
-    const uint64_t dropped = remove_through(queue, partition, partition->appended);
+    const uint64_t dropped = remove_through(queue, partition, partition->appended, 0, 0);
     queue->forgotten += dropped;
     while (partition->block_count) drop_first_block(queue, partition);
     wan_queue_forget_index(partition); /* Sequences are given again, and a slot must not seem to name a new event. */
     partition->removed = partition->peeked = partition->appended = partition->counted = 0;
     partition->durable = partition->taken = partition->duplicate_through = partition->known_holes = 0;
-    partition->settle_through = 0;
+    partition->settle_through = partition->unsure_through = 0;
+    wan_queue_forget_exceptions(partition, 0);
     partition->tellable = partition->telling = partition->telling_after = partition->replaced_by = 0;
     partition->begun = partition->lacks = 0;
     partition->life = life;
@@ -945,7 +1021,7 @@ void wan_queue_settle_superseded(wan_queue *queue, const wan_buffer *superseded)
     const wan_hole *hole = (const wan_hole *)superseded->bytes;
     for (uint32_t n = 0; n < superseded->count; n++, hole++) {
         wan_partition *partition = &queue->partitions[hole->partition];
-        if (hole->sequence <= partition->peeked || !*entry_of(partition, hole->sequence)) continue;
+        if (hole->sequence <= partition->peeked || !is_live(*entry_of(partition, hole->sequence))) continue;
         wan_queue_make_hole(queue, hole->partition, hole->sequence, hole->reason);
         queue->conflated++;
     }
@@ -980,7 +1056,9 @@ wan_status wan_queue_clear(wan_queue *queue, uint64_t *dropped)
         partition->counted = partition->appended;
         if (queue->persistent) partition->durable = partition->appended;
         partition->unpeeked = partition->uncounted_events = 0;
-        wan_queue_remove(queue, n, partition->appended);
+        const uint64_t removed = partition->removed;
+        (void)remove_through(queue, partition, partition->appended, partition->appended, WAN_HOLE_CLEARED);
+        if (partition->removed != removed) tell_settled(partition);
     }
     return WAN_OK;
 }

@@ -9,9 +9,10 @@
 #include "base/wan_buffer.h"
 #include "store/wan_store.h"
 
-/* The place of a record, in 64 bits. 0: there is no record, because the event became a hole. The word includes the
- * length in units of 8 bytes, so that removing an event need not touch its record. Length 0 means that the length
- * does not fit; then the record itself says it. */
+/* The place of a record, in 64 bits. 0, or the number of a reason (WAN_HOLE_*): there is no record, because the event
+ * became a hole. The reason is there only if other members are told of it. The word includes the length in units of
+ * 8 bytes, so that removing an event need not touch its record. Length 0 means that the length does not fit; then the
+ * record itself says it. */
 typedef uint64_t wan_entry_ref;
 /* The offset divided by 8, for segments of up to 32 MB. A longer record lies at offset 0. */
 #define WAN_REF_OFFSET_BITS 22
@@ -27,9 +28,11 @@ typedef struct {
     wan_entry_ref *entries;
     uint32_t segment;
     uint32_t live; /* Entries that are no holes. */
+    /* Why its events became holes (WAN_HOLE_*), once its memory was given back. 0: none of them has a reason. */
+    uint32_t reason;
 } wan_block;
 
-/* Why an event became a hole. The numbers are in logs. */
+/* Why an event became a hole. The numbers are in logs, and between members. */
 enum {
     WAN_HOLE_CONFLATED = 1,
     WAN_HOLE_FILTERED = 2,
@@ -37,7 +40,10 @@ enum {
     WAN_HOLE_PARKED = 4,
     WAN_HOLE_DROPPED = 5,
     WAN_HOLE_RESTAMPED = 6,
-    WAN_HOLE_MOVED = 7 /* It is in a stream now, or was in one. No log has it. */
+    WAN_HOLE_MOVED = 7,   /* It is in a stream now, or was in one. No log has it, and no other member is told. */
+    WAN_HOLE_CLEARED = 8, /* An operator removed it. No log has it, as the next one. */
+    WAN_HOLE_UNKNOWN = 9, /* Another member removed it, and nobody told why. */
+    WAN_HOLE_REASONS
 };
 typedef struct {
     uint32_t partition;
@@ -46,6 +52,21 @@ typedef struct {
 } wan_hole;
 
 _Static_assert(sizeof(wan_hole) == 16, "a hole in a log is a format");
+
+/* Events of a stream that left a queue for another reason than an acknowledgement: those that this queue had of the
+ * `count` sequences from `first` on. */
+typedef struct {
+    uint64_t first;
+    uint32_t count;
+    uint32_t reason; /* WAN_HOLE_* */
+} wan_exception;
+
+_Static_assert(sizeof(wan_exception) == 16, "an exception is a format");
+
+#define WAN_EXCEPTIONS_MAX 2048u /* That a partition remembers: 32 KiB. */
+#define WAN_TOLD_MAX       256u  /* Members that are told of a stream. */
+/* The newest exceptions of a partition, in wan_queue_inner.h. */
+typedef struct wan_exceptions wan_exceptions;
 
 typedef struct {
     uint64_t hash;
@@ -95,6 +116,13 @@ typedef struct {
      * there are events among it that a newer one replaced, which may be as new as `telling_after`: it may be told when
      * that counts. `replaced_by`: the newest event that ever replaced an older one. tellable <= telling <= removed */
     uint64_t tellable, telling, telling_after, replaced_by;
+    /* Events of the stream that left otherwise than by an acknowledgement, for the other members. It has all of them
+     * behind `explained`. Why the events through that left is not known. NULL: it has none. */
+    wan_exceptions *exceptions;
+    uint64_t explained;
+    uint64_t acknowledged; /* The newest event of the stream that left because it was acknowledged. */
+    /* Another member told exceptions among events that are not here yet. Nobody knows why those through here left. */
+    uint64_t unsure_through;
     /* The queue got events of the stream from the next sequence on: what came up to here was never here, and other
      * members may have it still. begun <= removed */
     uint64_t begun;
@@ -334,12 +362,32 @@ void wan_queue_tell_settled(wan_queue *queue, uint32_t partition, void (*tell)(v
 /* Through which sequence other members may be told that all events of a stream partition have left. 0: none. *waits:
  * more has left, and may be told when more changes count. */
 uint64_t wan_queue_settled(wan_queue *queue, uint32_t partition, int *waits);
-/* Another member says that all events of a stream partition behind `after` through `through` have left its queue. It
- * never had those before; so nothing happens if one of those is here still, or may come. `whole`: no event through
- * `after` comes any more, so that holes are not waited for. */
-void wan_queue_hear_settled(wan_queue *queue, uint32_t partition, uint64_t after, uint64_t through, int whole);
+/* Through which sequence member `to` was told why events of a stream partition left, or all that can be told of. */
+uint64_t wan_queue_explained(const wan_queue *queue, uint32_t partition, uint32_t to);
+/* Member `to` is told of all events of a stream partition through `through`. 0: it has to be told all again. */
+void wan_queue_set_told(wan_queue *queue, uint32_t partition, uint32_t to, uint64_t through);
+/* Writes the exceptions of a stream partition behind `after` through `through` to `exceptions`, where there is room for
+ * WAN_EXCEPTIONS_MAX. Returns how many they are. */
+uint32_t wan_queue_exceptions(const wan_queue *queue, uint32_t partition, uint64_t after, uint64_t through,
+                              wan_exception *exceptions);
+/* What another member says of a stream partition: all events behind `after` through `through` have left its queue.
+ * Those behind `explained` were acknowledged, but for the exceptions, which come in order. It says nothing about why
+ * the others left. `leads`: it sends the events. */
+typedef struct {
+    uint64_t after, through, explained;
+    const wan_exception *exceptions;
+    uint32_t count;
+    int leads;
+} wan_settled;
+/* Takes what another member says. It never had the events through `after`; so nothing happens if one of those is here
+ * still, or may come. `whole`: no event through `after` comes any more, so that holes are not waited for. Events that
+ * are exceptions leave at once, counted as removed by the primary. Those whose reason nobody told become
+ * exceptions too (WAN_HOLE_UNKNOWN). A member that does not lead is not believed where it leaves reasons out: the one
+ * that leads may tell them still. The others stay until wan_queue_go_on_settling takes them. */
+void wan_queue_hear_settled(wan_queue *queue, uint32_t partition, const wan_settled *said, int whole);
 /* Drops the events that another member said to have left its queue, up to `limit`. Nothing happens while any of the
- * partition is on its way. Returns how many events were dropped. */
+ * partition is on its way. Returns how many events were dropped: they were acknowledged, but for those through
+ * `unsure_through`. */
 uint64_t wan_queue_go_on_settling(wan_queue *queue, uint32_t partition, uint64_t limit);
 /* The bucket that feeds a partition begins anew in this life: all events are dropped, and sequences begin at 1 again.
  * Of what is on its way, nothing can be acknowledged any more. Returns how many were dropped. */
@@ -393,7 +441,7 @@ static inline uint64_t wan_partition_ready(const wan_partition *partition)
 {
     return partition->leads ? partition->unpeeked - partition->uncounted_events : 0;
 }
-/* Drops all events. *dropped: how many they were. WAN_BROKEN: nothing was changed. */
+/* Drops all events, because an operator wants that. *dropped: how many they were. WAN_BROKEN: nothing was changed. */
 wan_status wan_queue_clear(wan_queue *queue, uint64_t *dropped);
 
 #endif

@@ -35,6 +35,16 @@ static inline wan_block *block_of(const wan_partition *partition, uint64_t seque
     return &partition->blocks[(sequence - 1) / WAN_BLOCK_ENTRIES & (partition->block_capacity - 1)];
 }
 
+/* Whether an entry is no hole. No segment has the number 0. */
+static inline int is_live(wan_entry_ref entry) { return entry >> (WAN_REF_OFFSET_BITS + WAN_REF_LENGTH_BITS) != 0; }
+
+/* The newest exceptions of a partition, oldest first. */
+struct wan_exceptions {
+    wan_exception *items;
+    uint32_t count, capacity;
+    uint64_t told[WAN_TOLD_MAX]; /* Through which sequence each member was told of them. */
+};
+
 /* Stands for every entry of a block of holes. Nothing writes to it. */
 static wan_entry_ref no_entry;
 
@@ -107,6 +117,12 @@ wan_status wan_queue_grow_index(wan_partition *partition, uint32_t more);
 /* Of what is queued, nothing is conflated any more: it is not in the index. */
 void wan_queue_forget_index(wan_partition *partition);
 void wan_queue_conflate_with(wan_queue *queue, wan_partition *partition, uint64_t sequence, const wan_record *record);
+/* In wan_queue_exceptions.c: those of `count` events of a stream from `first` on that were here leave for this reason.
+ * All events that left before have lower sequences. */
+void wan_queue_note_exception(wan_partition *partition, uint64_t first, uint64_t count, uint32_t reason);
+/* Nothing is known of events behind `after`: they may come again. */
+void wan_queue_forget_exceptions(wan_partition *partition, uint64_t after);
+void wan_queue_close_exceptions(wan_partition *partition);
 /* In wan_queue_restore.c: appends holes up to `appended`. A block that has only holes takes no memory for entries. */
 wan_status wan_queue_skip_to(wan_queue *queue, wan_partition *partition, uint64_t appended);
 /* In wan_queue_streams.c: the record is about to leave the queue, and its dispatcher may still read it. */

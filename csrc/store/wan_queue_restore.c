@@ -36,7 +36,7 @@ static inline wan_status restore_room(wan_queue *queue, wan_partition *partition
         status = sequence == partition->appended + 1 ? WAN_OK : wan_queue_skip_to(queue, partition, sequence - 1);
         return status == WAN_OK ? entry_room(queue, partition) : status;
     }
-    *known = *entry_of(partition, sequence) != 0;
+    *known = is_live(*entry_of(partition, sequence));
     wan_block *block = block_of(partition, sequence);
     if (*known || block->entries) return WAN_OK;
     uint8_t *at;
@@ -46,6 +46,8 @@ static inline wan_status restore_room(wan_queue *queue, wan_partition *partition
     if (status != WAN_OK) return status;
     memset(at, 0, block_bytes(partition));
     block->entries = (wan_entry_ref *)at;
+    for (uint32_t n = 0; block->reason && n < WAN_BLOCK_ENTRIES; n++) block->entries[n] = block->reason;
+    block->reason = 0;
     block->segment = segment;
     block->live = 0;
     return WAN_OK;
@@ -126,7 +128,7 @@ wan_status wan_queue_restore_positions(wan_queue *queue, uint32_t number, uint64
     if (removed > partition->removed) {
         if (queue->persistent && partition->durable < removed) wan_queue_made_durable(queue, number, removed);
         while (partition->peeked < removed) {
-            if (*entry_of(partition, partition->peeked + 1)) partition->unpeeked--;
+            if (is_live(*entry_of(partition, partition->peeked + 1))) partition->unpeeked--;
             partition->peeked++;
         }
         wan_queue_remove(queue, number, removed);

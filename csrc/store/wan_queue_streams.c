@@ -167,6 +167,7 @@ wan_status wan_queue_reach_back(wan_queue *queue, uint32_t number, uint64_t afte
     wan_queue_forget_index(partition); /* A slot must not seem to name one of these. */
     partition->removed = partition->peeked = partition->begun = after;
     partition->known_holes = 0;
+    wan_queue_forget_exceptions(partition, after);
     if (partition->telling > after) partition->telling = after;
     if (partition->tellable > after) partition->tellable = after;
     check_positions(partition);

@@ -403,7 +403,7 @@ class Tail:
     def told(self, bucket: int, life: int, epoch: int, counted: int, heard: int = 0) -> None:
         """The primary says through which sequence the changes of the bucket count, and listeners heard them."""
     def tell_settled(self, bucket: int) -> None:
-        """Tells all lanes once more what has left the queues that the bucket feeds."""
+        """Tells all lanes once more what has left the queues that the bucket feeds, and why."""
     def may_read(self, bucket: int) -> bool:
         """Whether this member, as primary of the bucket, may answer a read without asking the copies."""
     def add_lane(self, number: int, lane: LaneState) -> None:
@@ -1130,7 +1130,7 @@ class DispatcherSession(Session):
         *,
         transmit_filter: Callable[[Iterable[tuple[bytes, _Position]]], Sequence[bool]] | None = None,
         acknowledged: Callable[[Iterable[tuple[bytes, _Position]]], None] | None = None,
-        on_failure: Callable[[int, int, int], None] | None = None,
+        on_failure: Callable[[int, int, int, tuple[str, str, Encoded]], None] | None = None,
     ) -> Self: ...
     @property
     def index(self) -> int: ...
@@ -1260,7 +1260,7 @@ class ReceiverSession(Session):
         max_drift_ms: int = 300000,
         mount: int = 0,
         on_floors: Callable[[bytes], None] | None = None,
-        on_no_memory: Callable[[], None] | None = None,
+        on_failure: Callable[[str, str, Encoded, int], None] | None = None,
     ) -> Self: ...
     def stop(self) -> None:
         """Makes `run` return soon, after the event in work."""

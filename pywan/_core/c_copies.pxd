@@ -185,7 +185,8 @@ cdef extern from "copies/wan_tail.h" nogil:
     bint wan_tail_has_learner(const wan_tail *tail, uint32_t bucket)
     void wan_tail_charge(wan_tail *tail, wan_tail_bucket *bucket)
     uint64_t wan_tail_behind(wan_tail *tail, uint32_t lane)
-    void wan_tail_note_settled(wan_tail *tail, uint32_t bucket)
+    void wan_tail_tell_again(wan_tail *tail, uint32_t bucket)
+    bint wan_tail_take_again(wan_tail *tail, uint32_t lane, uint32_t bucket)
     void wan_tail_rewind(wan_tail *tail, uint32_t lane)
 
 cdef extern from "copies/wan_contact.h" nogil:

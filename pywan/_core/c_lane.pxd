@@ -30,8 +30,9 @@ cdef extern from "copies/wan_lane.h" nogil:
         uint64_t life, epoch, sequence
         uint8_t kind
     ctypedef struct wan_lane_settled:
-        uint64_t sender, life, after, through
-        uint32_t region, bucket
+        uint64_t sender, life, after, through, explained
+        uint32_t region, bucket, exceptions
+        uint8_t leads
     int wan_epoch_order(uint64_t life, uint64_t epoch, uint64_t other_life, uint64_t other_epoch)
     void wan_lane_set_asleep(wan_lane_state *state, uint32_t value)
     bint wan_lane_change(wan_lane_state *state, uint32_t before, uint32_t now)

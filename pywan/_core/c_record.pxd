@@ -129,3 +129,11 @@ cdef extern from "record/wan_names.h" nogil:
         uint16_t length
     wan_region_name *wan_region_names
     wan_status wan_region_name_give(uint16_t number, const char *text, uint16_t length)
+
+cdef extern from "record/wan_event_name.h" nogil:
+    ctypedef struct wan_event_name:
+        uint32_t key_length
+        uint16_t region
+        uint8_t operation, key_form
+        uint8_t *key
+    void wan_name_event(wan_event_name *name, const wan_record *record)

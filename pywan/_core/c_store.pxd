@@ -18,7 +18,15 @@ cdef extern from "store/wan_sources.h" nogil:
 
 cdef extern from "store/wan_queue.h" nogil:
     enum: WAN_HOLE_CONFLATED, WAN_HOLE_FILTERED, WAN_HOLE_CONFLATED_IN_BATCH
-    enum: WAN_HOLE_PARKED, WAN_HOLE_DROPPED, WAN_HOLE_RESTAMPED
+    enum: WAN_HOLE_PARKED, WAN_HOLE_DROPPED, WAN_HOLE_RESTAMPED, WAN_HOLE_CLEARED, WAN_HOLE_REASONS
+    enum: WAN_EXCEPTIONS_MAX
+    ctypedef struct wan_exception:
+        pass
+    ctypedef struct wan_settled:
+        uint64_t after, through, explained
+        const wan_exception *exceptions
+        uint32_t count
+        bint leads
     ctypedef struct wan_hole:
         uint32_t partition
         uint32_t reason
@@ -36,6 +44,7 @@ cdef extern from "store/wan_queue.h" nogil:
         uint64_t events
         uint64_t bytes
         uint64_t unpeeked
+        uint64_t counted
         uint64_t durable
         uint64_t taken
         const uint64_t *stream
@@ -43,7 +52,7 @@ cdef extern from "store/wan_queue.h" nogil:
         uint32_t bucket
         uint16_t region
         uint8_t leads
-        uint64_t settle_through, begun, lacks
+        uint64_t settle_through, unsure_through, begun, lacks
     ctypedef struct wan_stream_run:
         uint32_t first, buckets
         uint16_t region
@@ -95,7 +104,11 @@ cdef extern from "store/wan_queue.h" nogil:
     void wan_queue_settle_superseded(wan_queue *queue, const wan_buffer *superseded)
     void wan_queue_made_durable(wan_queue *queue, uint32_t partition, uint64_t durable)
     uint64_t wan_queue_settled(wan_queue *queue, uint32_t partition, int *waits)
-    void wan_queue_hear_settled(wan_queue *queue, uint32_t partition, uint64_t after, uint64_t through, int whole)
+    uint64_t wan_queue_explained(const wan_queue *queue, uint32_t partition, uint32_t to)
+    void wan_queue_set_told(wan_queue *queue, uint32_t partition, uint32_t to, uint64_t through)
+    uint32_t wan_queue_exceptions(const wan_queue *queue, uint32_t partition, uint64_t after, uint64_t through,
+                                  wan_exception *exceptions)
+    void wan_queue_hear_settled(wan_queue *queue, uint32_t partition, const wan_settled *said, int whole)
     uint64_t wan_queue_go_on_settling(wan_queue *queue, uint32_t partition, uint64_t limit)
     wan_status wan_queue_settle(wan_queue *queue, uint32_t partition, uint64_t through)
     uint64_t wan_queue_count(wan_queue *queue, uint32_t partition)

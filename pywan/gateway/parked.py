@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pywan import _core
+from pywan._core import Encoded
 from pywan.config.attributes import QueueAttributes
 from pywan.config.values import to_int
 from pywan.errors import PywanError
@@ -44,26 +45,34 @@ class ParkedEvents:
     def __len__(self) -> int:
         return len(self.queue)
 
-    def note_failure(self, partition: int, sequence: int, reason: int) -> None:
-        """Logs the first failures, and some of the later ones."""
+    def note_failure(self, partition: int, sequence: int, reason: int, event: tuple[str, str, Encoded]) -> None:
+        """Logs the first failures, and some of the later ones. `event`: its region, operation and key."""
+        region, operation, key = event
         self._failures_logged += 1
         if self._failures_logged > 10 and self._failures_logged % 10000:
             return
         if reason == NOT_PARKED:
             log.error(
-                "%s: event %d/%d failed and could not be parked: no room in the parked queue",
+                "%s: the %s of key %s of region %r failed and could not be parked: no room in the parked queue"
+                " (event %d/%d)",
                 self._label,
+                operation,
+                f"{key!r:.80}",
+                region,
                 partition,
                 sequence,
             )
         else:
             log.warning(
-                "%s: event %d/%d failed%s and is parked: %s",
+                "%s: the %s of key %s of region %r failed%s and is parked: %s (event %d/%d)",
                 self._label,
-                partition,
-                sequence,
+                operation,
+                f"{key!r:.80}",
+                region,
                 self._where,
                 _core.failure_text(reason),
+                partition,
+                sequence,
             )
 
     def withhold(self, record: bytes) -> None:

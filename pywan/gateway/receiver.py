@@ -14,6 +14,7 @@ from pywan import _core
 from pywan.base.addresses import WILDCARDS, check_told_host
 from pywan.base.amounts import size_text
 from pywan.base.faces import Described, counted
+from pywan.base.lines import Lines
 from pywan.base.repeats import Repeats
 from pywan.base.threads import told_error
 from pywan.config.attributes import ReceiverAttributes
@@ -89,6 +90,7 @@ class GatewayReceiver(Described):
         self._counts = _core.ReceiverCounts()
         # Limits the log lines about connections that were given up: their senders come back at once.
         self._repeats = Repeats()
+        self._failures = Lines(log)
         self._lock = threading.RLock()
         self._acceptor: Acceptor | None = None  # None while stopped. `_lock` guards it, and all below.
         # For each connection whose opening is done: what its sender said of itself.
@@ -317,14 +319,22 @@ class GatewayReceiver(Described):
             raise ProtocolError(f"sender {hello.sender!r} wants site {hello.remote_site}; this is site {self._site}")
         return hello, principal
 
-    def _say_no_memory(self, hello: gateway.SenderHello) -> None:
-        if self._repeats.is_due(f"{hello.site} {hello.sender}: out of memory"):
-            log.error(
-                "gateway receiver: out of memory: events of sender %s of site %d cannot be applied; they are"
-                " parked there, and can be replayed",
-                hello.sender,
-                hello.site,
-            )
+    def _say_failed(
+        self, hello: gateway.SenderHello, region: str, operation: str, key: _core.Encoded, reason: int
+    ) -> None:
+        """Logs that an event is not applied. Where memory is short, a line a minute is enough."""
+        if reason == _core.FAILED_NO_MEMORY and not self._repeats.is_due(f"{hello.site} {hello.sender}: no memory"):
+            return
+        self._failures.warning(
+            "gateway receiver: the %s of key %s of region %r, from sender %s of site %d, is not applied; that sender"
+            " parks it, and is told: %s",
+            operation,
+            f"{key!r:.80}",
+            region,
+            hello.sender,
+            hello.site,
+            _core.failure_text(reason),
+        )
 
     def _welcome(
         self,
@@ -343,7 +353,7 @@ class GatewayReceiver(Described):
             credit_bytes=CREDIT_BYTES,
             mount=hello.mount,
             on_floors=lambda floors: self._floors.hear(hello.site, hello.member, hello.sender, floors),
-            on_no_memory=lambda: self._say_no_memory(hello),
+            on_failure=lambda *event: self._say_failed(hello, *event),
         )
         self._memory.take_over(hello, session)
         data.set_socket_options(sock, self.attributes.socket_buffer_size, socket.SO_RCVBUF)

@@ -109,9 +109,15 @@ static uint64_t build(random_source *source, uint8_t type)
             *(wan_lane_answer *)at = (wan_lane_answer){.kind = (uint8_t)random_below(source, WAN_ANSWER_KINDS)};
             at += sizeof(wan_lane_answer);
         } else if (type == WAN_FRAME_LANE_SETTLED) {
-            *(wan_lane_settled *)at = (wan_lane_settled){
-                .sender = n, .life = 1, .after = random_below(source, 9), .through = 9 + random_next(source) / 4};
-            at += sizeof(wan_lane_settled);
+            wan_lane_settled *settled = (wan_lane_settled *)at;
+            *settled = (wan_lane_settled){
+                .sender = n, .life = 1, .after = random_below(source, 9), .through = 99 + random_next(source) / 4};
+            settled->explained = settled->after + random_below(source, 9);
+            settled->exceptions = random_below(source, 4), settled->leads = (uint8_t)random_below(source, 2);
+            wan_exception *each = (wan_exception *)(settled + 1);
+            for (uint32_t k = 0; k < settled->exceptions; k++, each++)
+                *each = (wan_exception){20 + 20 * k, 1 + random_below(source, 20), 1 + random_below(source, 6)};
+            at = (uint8_t *)each;
         } else if (type == WAN_FRAME_LANE_REGIONS) {
             wan_lane_region *region = (wan_lane_region *)at;
             *region = (wan_lane_region){random_below(source, WAN_LANE_REGIONS_MAX), 1, 1 + random_below(source, 40), 0};
@@ -192,9 +198,19 @@ static void touch(uint8_t type, const uint8_t *payload, uint64_t length)
         at += sizeof(wan_lane_head) + ((const wan_lane_head *)payload)->count * sizeof(wan_lane_answer);
     } else if (type == WAN_FRAME_LANE_SETTLED) {
         const uint32_t count = ((const wan_lane_head *)payload)->count;
-        const wan_lane_settled *settled = (const wan_lane_settled *)(at + sizeof(wan_lane_head));
-        for (uint32_t n = 0; n < count; n++) FUZZ_CHECK(settled[n].after < settled[n].through);
-        at = (const uint8_t *)(settled + count);
+        at += sizeof(wan_lane_head);
+        for (uint32_t n = 0; n < count; n++) {
+            const wan_lane_settled *settled = (const wan_lane_settled *)at;
+            FUZZ_CHECK(settled->after < settled->through && settled->after <= settled->explained);
+            uint64_t last = settled->explained;
+            const wan_exception *each = (const wan_exception *)(settled + 1);
+            for (uint32_t k = 0; k < settled->exceptions; k++, each++) {
+                FUZZ_CHECK(each->first > last && each->count && each->reason < WAN_HOLE_REASONS);
+                last = each->first + each->count - 1;
+                FUZZ_CHECK(last <= settled->through);
+            }
+            at = (const uint8_t *)each;
+        }
     } else if (type == WAN_FRAME_LANE_REGIONS) {
         while (at < end) {
             const wan_lane_region *region = (const wan_lane_region *)at;

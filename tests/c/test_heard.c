@@ -53,6 +53,7 @@ static wan_tail_entry *entry_of(uint32_t row, uint32_t length)
     } made;
     made.entry = (wan_tail_entry){.length = length, .row = row};
     memset(made.bytes + sizeof made.entry, (int)row, length - sizeof made.entry);
+    wan_tail_entry_record(&made.entry)->flags = 0; /* No site sent it again. */
     return &made.entry;
 }
 

@@ -188,6 +188,12 @@ static void what_left_a_stream_may_be_told_when_it_and_all_that_replaced_it_coun
     close_queue();
 }
 
+
+static void hear(uint64_t after, uint64_t through, int whole)
+{
+    wan_queue_hear_settled(&queue, 0, &(wan_settled){.after = after, .through = through, .leads = 1}, whole);
+}
+
 static void what_another_member_removed_goes_when_nothing_is_on_its_way(void)
 {
     wan_record *records[8];
@@ -197,8 +203,8 @@ static void what_another_member_removed_goes_when_nothing_is_on_its_way(void)
     for (uint64_t n = 1; n <= 6; n++) EXPECT_EQUAL(append_at(n), WAN_OK);
     wan_queue_count(&queue, 0);
     EXPECT_EQUAL(peek(2, records), 2);
-    wan_queue_hear_settled(&queue, 0, 0, 4, 0);
-    wan_queue_hear_settled(&queue, 0, 0, 3, 0);
+    hear(0, 4, 0);
+    hear(0, 3, 0);
     EXPECT_EQUAL(wan_queue_go_on_settling(&queue, 0, UINT64_MAX), 0);
     EXPECT_EQUAL(wan_queue_remove(&queue, 0, 1), 1);
     EXPECT_EQUAL(wan_queue_go_on_settling(&queue, 0, UINT64_MAX), 0);
@@ -206,7 +212,7 @@ static void what_another_member_removed_goes_when_nothing_is_on_its_way(void)
     EXPECT_EQUAL(wan_queue_go_on_settling(&queue, 0, 3), 2);
     EXPECT_EQUAL(wan_queue_go_on_settling(&queue, 0, UINT64_MAX), 1);
     EXPECT_EQUAL(wan_queue_go_on_settling(&queue, 0, UINT64_MAX), 0);
-    wan_queue_hear_settled(&queue, 0, 0, 7, 0); /* Of events that come later. */
+    hear(0, 7, 0); /* Of events that come later. */
     EXPECT_EQUAL(wan_queue_go_on_settling(&queue, 0, UINT64_MAX), 2);
     EXPECT_EQUAL(append_at(7), WAN_OK);
     EXPECT_EQUAL(append_at(8), WAN_OK);
@@ -215,10 +221,134 @@ static void what_another_member_removed_goes_when_nothing_is_on_its_way(void)
     wan_queue_count(&queue, 0);
     EXPECT_EQUAL(peek(8, records), 1);
     wan_queue_rewind(&queue, 0);
-    wan_queue_hear_settled(&queue, 0, 0, 20, 0);
-    wan_queue_set_life(&queue, 0, 2);            /* In another life that means nothing. */
-    wan_queue_hear_settled(&queue, 0, 8, 20, 1); /* That member never had event 8, which is here still. */
+    hear(0, 20, 0);
+    wan_queue_set_life(&queue, 0, 2); /* In another life that means nothing. */
+    hear(8, 20, 1);                   /* That member never had event 8, which is here still. */
     EXPECT_EQUAL(wan_queue_go_on_settling(&queue, 0, UINT64_MAX), 0);
+    close_queue();
+}
+
+static void note_nothing(void *teller, uint32_t bucket) { (void)teller, (void)bucket; }
+
+/* Opens a queue whose only partition is fed by a bucket, has `count` events, and tells. */
+static void open_telling(uint64_t count, const uint64_t *counted)
+{
+    open_queue(0);
+    EXPECT_EQUAL(wan_queue_feed(&queue, 0, counted, 1, 0), WAN_OK);
+    wan_queue_tell_settled(&queue, 0, note_nothing, NULL);
+    for (uint64_t n = 1; n <= count; n++) EXPECT_EQUAL(append_at(n), WAN_OK);
+    wan_queue_count(&queue, 0);
+}
+
+/* What a queue remembers of the events behind `after` through `through`. */
+static uint32_t remembered(uint64_t after, uint64_t through, wan_exception *exceptions)
+{
+    return wan_queue_exceptions(&queue, 0, after, through, exceptions);
+}
+
+static void a_queue_remembers_what_left_it_otherwise_than_by_an_acknowledgement(void)
+{
+    static wan_exception each[WAN_EXCEPTIONS_MAX];
+    wan_record *records[1200];
+    uint64_t counted = 1200, dropped = 0;
+    open_telling(1200, &counted);
+    EXPECT_EQUAL(peek(1000, records), 1000);
+    EXPECT_EQUAL(remembered(0, 1200, each), 0);
+    wan_queue_make_hole(&queue, 0, 2, WAN_HOLE_FILTERED);
+    wan_queue_make_hole(&queue, 0, 3, WAN_HOLE_FILTERED);
+    wan_queue_make_hole(&queue, 0, 4, WAN_HOLE_PARKED);
+    wan_queue_make_hole(&queue, 0, 6, WAN_HOLE_PARKED);
+    for (uint64_t n = 513; n <= 600; n++) wan_queue_make_hole(&queue, 0, n, WAN_HOLE_CONFLATED);
+    EXPECT_EQUAL(wan_queue_remove(&queue, 0, 700), 700 - 4 - 88);
+    EXPECT_EQUAL(remembered(0, 1200, each), 4);
+    EXPECT(each[0].first == 2 && each[0].count == 2 && each[0].reason == WAN_HOLE_FILTERED);
+    EXPECT(each[1].first == 4 && each[1].count == 1 && each[1].reason == WAN_HOLE_PARKED);
+    EXPECT(each[2].first == 6 && each[2].count == 1 && each[2].reason == WAN_HOLE_PARKED);
+    EXPECT(each[3].first == 513 && each[3].count == 88 && each[3].reason == WAN_HOLE_CONFLATED);
+    EXPECT_EQUAL(remembered(2, 520, each), 4); /* A part of the first and of the last. */
+    EXPECT(each[0].first == 3 && each[0].count == 1 && each[3].first == 513 && each[3].count == 8);
+    EXPECT_EQUAL(remembered(600, 1200, each), 0);
+    wan_queue_set_told(&queue, 0, 5, 700);
+    EXPECT(wan_queue_explained(&queue, 0, 5) == 700 && wan_queue_explained(&queue, 0, 6) == 0);
+    EXPECT_EQUAL(wan_queue_clear(&queue, &dropped), WAN_OK);
+    EXPECT_EQUAL(remembered(700, 1200, each), 1);
+    EXPECT(each[0].first == 701 && each[0].count == 500 && each[0].reason == WAN_HOLE_CLEARED);
+    wan_queue_begin_anew(&queue, 0, 2);
+    EXPECT(remembered(0, 1200, each) == 0 && wan_queue_explained(&queue, 0, 5) == 0);
+    close_queue();
+}
+
+static void a_block_of_holes_that_gave_its_memory_back_keeps_its_reason(void)
+{
+    static wan_exception each[WAN_EXCEPTIONS_MAX];
+    wan_record *records[2048];
+    uint64_t counted = 2048;
+    open_telling(2048, &counted);
+    EXPECT_EQUAL(peek(2048, records), 2048);
+    for (uint64_t n = 513; n <= 1024; n++) wan_queue_make_hole(&queue, 0, n, WAN_HOLE_CONFLATED);
+    EXPECT(!queue.partitions[0].blocks[1].entries);
+    for (uint64_t n = 1025; n <= 1536; n++)
+        wan_queue_make_hole(&queue, 0, n, n % 2 ? WAN_HOLE_FILTERED : WAN_HOLE_PARKED);
+    EXPECT(queue.partitions[0].blocks[2].entries); /* It has holes for two reasons. */
+    EXPECT_EQUAL(wan_queue_remove(&queue, 0, 1030), 512);
+    EXPECT_EQUAL(remembered(0, 1030, each), 7);
+    EXPECT(each[0].first == 513 && each[0].count == 512 && each[0].reason == WAN_HOLE_CONFLATED);
+    EXPECT(each[1].first == 1025 && each[1].reason == WAN_HOLE_FILTERED);
+    EXPECT(each[6].first == 1030 && each[6].reason == WAN_HOLE_PARKED);
+    close_queue();
+}
+
+static void it_remembers_the_newest_and_says_from_where_on(void)
+{
+    static wan_exception each[WAN_EXCEPTIONS_MAX];
+    wan_record *records[512];
+    uint64_t counted = 10000;
+    open_telling(10000, &counted);
+    for (uint64_t n = 0; n < 10000; n += 500) {
+        EXPECT_EQUAL(peek(500, records), 500);
+        for (uint64_t at = n + 2; at <= n + 500; at += 2) wan_queue_make_hole(&queue, 0, at, WAN_HOLE_FILTERED);
+        wan_queue_remove(&queue, 0, n + 500);
+    }
+    const uint64_t explained = wan_queue_explained(&queue, 0, 0);
+    EXPECT(explained >= 10000 - 2 * WAN_EXCEPTIONS_MAX && explained <= 10000 - WAN_EXCEPTIONS_MAX);
+    EXPECT_EQUAL(remembered(explained, 10000, each), (10000 - explained) / 2);
+    EXPECT(each[0].first == explained + 2);
+    close_queue();
+}
+
+static void what_another_member_did_not_send_leaves_at_once(void)
+{
+    wan_record *records[8];
+    uint64_t counted = 20;
+    open_telling(10, &counted);
+    wan_exception told[] = {{2, 3, WAN_HOLE_FILTERED}, {7, 1, WAN_HOLE_CONFLATED}, {9, 4, WAN_HOLE_PARKED}};
+    EXPECT_EQUAL(peek(3, records), 3); /* These are on their way from here. */
+    wan_queue_hear_settled(&queue, 0, &(wan_settled){.through = 12, .exceptions = told, .count = 3, .leads = 1}, 0);
+    EXPECT(queue.events == 4 && queue.removed_by_primary == 6 && queue.conflated == 0);
+    wan_queue_rewind(&queue, 0);
+    wan_queue_let_go(&queue, 0, 1);
+    EXPECT_EQUAL(wan_queue_go_on_settling(&queue, 0, UINT64_MAX), 4); /* 1, 5, 6, 8 were acknowledged. */
+    EXPECT_EQUAL(queue.removed_by_primary, 10);
+    for (uint64_t n = 11; n <= 14; n++) EXPECT_EQUAL(append_at(n), WAN_OK);
+    EXPECT(queue.partitions[0].unsure_through == 12); /* The reasons of 11 and 12 were told before they came. */
+    EXPECT_EQUAL(wan_queue_go_on_settling(&queue, 0, UINT64_MAX), 2);
+    static wan_exception each[WAN_EXCEPTIONS_MAX];
+    EXPECT_EQUAL(remembered(10, 14, each), 1); /* What this one tells others of them. */
+    EXPECT(each[0].first == 11 && each[0].count == 2 && each[0].reason == WAN_HOLE_UNKNOWN);
+    close_queue();
+}
+
+static void what_nobody_explains_counts_as_acknowledged_by_nobody(void)
+{
+    uint64_t counted = 20;
+    open_telling(10, &counted);
+    wan_settled said = {.through = 8, .explained = 5};
+    wan_queue_hear_settled(&queue, 0, &said, 0); /* The member that leads may tell the reasons still. */
+    EXPECT(queue.events == 10 && queue.partitions[0].settle_through == 0);
+    said.leads = 1;
+    wan_queue_hear_settled(&queue, 0, &said, 0);
+    EXPECT(queue.events == 5 && queue.removed_by_primary == 5 && queue.partitions[0].settle_through == 8);
+    EXPECT_EQUAL(wan_queue_next_live(&queue.partitions[0], 1, 8), 6);
     close_queue();
 }
 
@@ -228,11 +358,11 @@ static void holes_are_not_waited_for_when_no_image_fills_them(void)
     open_queue(0);
     EXPECT_EQUAL(wan_queue_feed(&queue, 0, &counted, 1, 0), WAN_OK);
     EXPECT_EQUAL(append_at(5), WAN_OK); /* 1 to 4 are holes. */
-    wan_queue_hear_settled(&queue, 0, 5, 9, 1);
+    hear(5, 9, 1);
     EXPECT_EQUAL(wan_queue_go_on_settling(&queue, 0, UINT64_MAX), 0);
-    wan_queue_hear_settled(&queue, 0, 4, 9, 0); /* An image may bring them. */
+    hear(4, 9, 0); /* An image may bring them. */
     EXPECT_EQUAL(wan_queue_go_on_settling(&queue, 0, UINT64_MAX), 0);
-    wan_queue_hear_settled(&queue, 0, 4, 9, 1);
+    hear(4, 9, 1);
     EXPECT_EQUAL(wan_queue_go_on_settling(&queue, 0, UINT64_MAX), 1);
     EXPECT(queue.events == 0 && queue.partitions[0].removed == 5);
     close_queue();
@@ -395,7 +525,7 @@ static void a_partition_that_lacks_events_sends_none_and_heeds_nothing(void)
     EXPECT_EQUAL(wan_queue_count(&queue, 0), 0);
     wan_queue_lead(&queue, 0, 1, 0);
     EXPECT(!queue.partitions[0].leads && wan_partition_ready(&queue.partitions[0]) == 0);
-    wan_queue_hear_settled(&queue, 0, 0, 11, 1);
+    hear(0, 11, 1);
     EXPECT_EQUAL(wan_queue_go_on_settling(&queue, 0, 12), 0);
     wan_queue_lack(&queue, 0, 0);
     wan_queue_lead(&queue, 0, 1, 0);
@@ -1205,6 +1335,14 @@ const test_case queue_tests[] = {
      what_left_a_stream_may_be_told_when_it_and_all_that_replaced_it_counts},
     {"what another member removed goes when nothing is on its way",
      what_another_member_removed_goes_when_nothing_is_on_its_way},
+    {"a queue remembers what left it otherwise than by an acknowledgement",
+     a_queue_remembers_what_left_it_otherwise_than_by_an_acknowledgement},
+    {"a block of holes that gave its memory back keeps its reason",
+     a_block_of_holes_that_gave_its_memory_back_keeps_its_reason},
+    {"it remembers the newest and says from where on", it_remembers_the_newest_and_says_from_where_on},
+    {"what another member did not send leaves at once",
+     what_another_member_did_not_send_leaves_at_once},
+    {"what nobody explains counts as acknowledged by nobody", what_nobody_explains_counts_as_acknowledged_by_nobody},
     {"holes are not waited for when no image fills them", holes_are_not_waited_for_when_no_image_fills_them},
     {"an image fills the holes before what the stream brought",
      an_image_fills_the_holes_before_what_the_stream_brought},

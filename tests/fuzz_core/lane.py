@@ -11,6 +11,7 @@ import itertools
 import struct
 import time
 from random import Random
+from typing import Any
 
 from pywan import _core
 from pywan.errors import ProtocolError
@@ -24,7 +25,8 @@ REGIONS, CHANGES, IMAGE, ANSWER, SETTLED = 15, 16, 17, 18, 20
 SECTION = struct.Struct("<IIQQQQQQII")
 PIECE = struct.Struct("<IIQQQQIIIBBH")
 ITEM = struct.Struct("<IIQQQB7x")
-SETTLED_ITEM = struct.Struct("<QQQQII")
+SETTLED_ITEM = struct.Struct("<QQQQQIIIB3x")
+EXCEPTION = struct.Struct("<QII")
 ENTRY = struct.Struct("<IIIBBBB")
 VERDICT = struct.Struct("<QIBBBB")
 IDENTITY = struct.Struct("<QQ")
@@ -135,10 +137,32 @@ def answer(items: list[tuple[int, int, int, int, int, int]], question: int, coun
     return _core.pack_frame(ANSWER, head + b"".join(ITEM.pack(*item) for item in items), question)
 
 
-def settled_frame(items: list[dict[str, int]], count: int | None = None) -> bytes:
+def settled_item(exceptions: list[tuple[int, ...]] | int = 0, **given: int) -> bytes:
+    """One item of what is settled, with its exceptions: (first sequence, count, reason). Or how many it says it has."""
+    left = [] if isinstance(exceptions, int) else exceptions
+    fields = {"sender": 0, "life": LIFE, "after": 0, "through": 1, "explained": 0, "region": 1, "bucket": 0}
+    fields |= {"exceptions": exceptions if isinstance(exceptions, int) else len(left), "leads": 1, **given}
+    return SETTLED_ITEM.pack(*fields.values()) + b"".join(EXCEPTION.pack(*each) for each in left)
+
+
+def settled_frame(items: list[dict[str, Any]], count: int | None = None) -> bytes:
     head = struct.pack("<II", len(items) if count is None else count, 0)
-    whole = [{"sender": 0, "life": LIFE, "after": 0, "through": 1, "region": 1, "bucket": 0, **item} for item in items]
-    return _core.pack_frame(SETTLED, head + b"".join(SETTLED_ITEM.pack(*item.values()) for item in whole))
+    return _core.pack_frame(SETTLED, head + b"".join(settled_item(**item) for item in items))
+
+
+def settled_items(payload: bytes) -> list[dict[str, Any]]:
+    """What a frame tells as settled."""
+    found, at = [], 8
+    while at < len(payload):
+        sender, life, after, through, explained, region, bucket, count, leads = SETTLED_ITEM.unpack_from(payload, at)
+        at += SETTLED_ITEM.size
+        left = [EXCEPTION.unpack_from(payload, at + n * EXCEPTION.size) for n in range(count)]
+        at += count * EXCEPTION.size
+        found.append(
+            {"sender": sender, "life": life, "after": after, "through": through, "explained": explained}
+            | {"region": region, "bucket": bucket, "leads": leads, "exceptions": left}
+        )
+    return found
 
 
 def answered(payload: bytes) -> list[tuple[int, ...]]:
@@ -205,9 +229,24 @@ def write_settled(source: Random, at: list[int]) -> bytes:
             "bucket": bucket,
             "through": odd_number(source, at[bucket]),
         }
-        for name, near, bits in (("bucket", bucket, 32), ("region", 1, 32), ("life", LIFE, 64), ("after", 1, 64)):
+        if source.random() < 0.5:  # Some left for other reasons, and some of the reasons are not told.
+            sequences = sorted(source.sample(range(1, at[bucket] + 9), 4))
+            item["explained"], item["leads"] = min(sequences[0], item["through"]), source.randrange(2)
+            item["exceptions"] = [(sequences[1], sequences[2] - sequences[1], source.choice((1, 2, 3, 4, 5, 6, 8, 9)))]
+            if item["through"] < sequences[2] - 1:
+                del item["exceptions"]
+        for name, near, bits in (
+            ("bucket", bucket, 32),
+            ("region", 1, 32),
+            ("life", LIFE, 64),
+            ("after", 1, 64),
+            ("explained", 1, 64),
+            ("leads", 1, 8),
+        ):
             if source.random() < 0.03:
                 item[name] = odd_number(source, near, bits)
+        if source.random() < 0.03:
+            item["exceptions"] = [tuple(odd_number(source, 3, bits) for bits in (64, 32, 32))]
         items.append(item)
     return settled_frame(items, odd_number(source, len(items), 32) if source.random() < 0.02 else None)
 

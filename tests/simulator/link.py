@@ -214,7 +214,7 @@ class Link:
                 self.excused.add(place[:2])
         return verdicts
 
-    def _on_failure(self, partition: int, sequence: int, reason: int) -> None:
+    def _on_failure(self, partition: int, sequence: int, reason: int, event: object) -> None:
         if reason == 0xFFFF:
             raise Failure("no room to park")
         self.excused.add((partition, sequence))

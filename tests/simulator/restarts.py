@@ -166,7 +166,7 @@ class LoggedLink(Link):
         for partition, through in enumerate(removed):
             self.checkpointed[partition] = max(through, self.checkpointed[partition])
 
-    def _on_failure(self, partition: int, sequence: int, reason: int) -> None:
+    def _on_failure(self, partition: int, sequence: int, reason: int, event: object) -> None:
         if reason != 0xFFFF:  # Otherwise its disk does not take the parked event, and the batch is sent again.
             self.excused.add((partition, sequence))
             self.ever_failed.add(((partition, sequence), self.versions.get((partition, sequence))))

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from linearizability import Operation
-from pywan import _core
+from pywan import GatewayEventFilter, _core
 from pywan.config.attributes import SenderAttributes
 from pywan.coordination.tables import BucketKey
 from pywan.member.sender_roles import role_name
@@ -22,10 +22,37 @@ if TYPE_CHECKING:
     from .world import SiteWorld
 
 
+class Watching(GatewayEventFilter):
+    """The filter of one sender, at all members: it lets no event of one key leave, and is told of no event that the
+    remote site did not get. An error in a filter is logged only, so it notes what is wrong."""
+
+    def __init__(self, events: Events, site: int, refused: str | None) -> None:
+        self._events, self._site, self.refused = events, site, refused
+        events.refused_keys[site] = refused
+
+    def before_transmit(self, event: Any) -> bool:
+        is_refused = event.key == self.refused
+        self._events.world.statistics["events that a filter refused"] += is_refused
+        return not is_refused
+
+    def after_acknowledgement(self, event: Any) -> None:
+        world, number = self._events.world, number_in(event.value)
+        world.statistics["acknowledgements that members were told of"] += 1
+        if event.key == self.refused:
+            self._events.wrong.append(f"{event} is told as acknowledged, and was never sent")
+        if number is None or self._events.is_excused(event.region, event.key):
+            return
+        got = self._events.sites[self._site].values[event.region, event.key]
+        if number not in got:
+            self._events.wrong.append(f"{event} is told as acknowledged, and did not come to site {self._site}")
+
+
 class Events:
     def __init__(self, world: SiteWorld, made: Sequence[SenderAttributes]) -> None:
         self.world, self.made = world, made
         self.sites: dict[int, RemoteSite] = {}  # By their numbers.
+        self.wrong: list[str] = []  # What filters have seen.
+        self.refused_keys: dict[int, str | None] = {}  # By site: the key of which a filter lets nothing leave.
         self.senders: dict[str, tuple[Member, MemberSenders]] = {}  # Of each member that lives, by its name.
         self._dropped: defaultdict[str, int] = defaultdict(
             int
@@ -38,6 +65,7 @@ class Events:
     def moved(self, member: Member) -> None:
         """A member has worked. Where a serial sender does not run, it drops events only if it runs nowhere, as far as
         the member knows."""
+        self.world.must(not self.wrong, "; ".join(self.wrong[:3]))
         held, senders = self.senders.get(member.name, (None, None))
         if held is not member or senders is None:
             return
@@ -208,6 +236,9 @@ class Events:
     def _missing(self, made: SenderAttributes, site: RemoteSite, region: str, of: str) -> list[str]:
         """Says what of a key did not come to a remote site: the changes that were answered, and the last one."""
         world = self.world
+        if of == self.refused_keys.get(site.number):
+            world.must(not site.values[region, of], f"{site.name} got {of} of {region}, which a filter refused")
+            return []
         if BucketKey(region, world.keys.bucket_of(of)) in world.watch.unchecked:
             # A history that nobody knew of may have given the same sequences in this life. The receiver skips them.
             world.statistics["keys of forks not compared"] += 1

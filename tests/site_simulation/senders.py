@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 # The product's times, as much shorter as the simulated `member-timeout` is.
 FIRST_RETRY_US, LONGEST_RETRY_US = 10 * MS, 200 * MS
 SILENCE_MS = 1000
+TELL_US, TAKEN_AT_ONCE = 20 * MS, 50
 
 
 class Outgoing(Stream):
@@ -112,12 +113,23 @@ class SimulatedDispatchers(Dispatchers):
 
     def start(self) -> None:
         self._at_work = [Dispatching(self._sender, each) for each in self]
+        self._tell_acknowledged()
+
+    def _tell_acknowledged(self) -> None:
+        """Tells the filters of events that other members sent, as `SentElsewhere` has a thread do it."""
+        filters, queue = self._sender.filters, self._sender.queue
+        if not self._at_work or not filters.hears_acknowledgements:
+            return
+        queue.keep_settled(True)  # This also ends the wait of the next call.
+        filters.tell_acknowledged(queue.take_settled(TAKEN_AT_ONCE))
+        self._sender.member.later(TELL_US, self._tell_acknowledged)
 
     def end(self) -> None:
         self._stopping.set()
         for each in self._at_work:
             each.end()
         self._at_work = []
+        self._sender.queue.keep_settled(False)
 
 
 class SimulatedSender(SenderCore):

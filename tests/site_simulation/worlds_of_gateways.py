@@ -9,7 +9,7 @@ from pywan.config.attributes import SenderAttributes
 from pywan.coordination.tables import BucketKey
 from pywan.member.sender_roles import SenderRoles, role_name
 
-from .events import Events
+from .events import Events, Watching
 from .remote import RemoteSite
 from .senders import SILENCE_MS, MemberSenders, SimulatedSender
 from .simulation import MS
@@ -38,6 +38,8 @@ class Gateways(SiteWorld):
         "remote sites that paused",
         "events repeated",
         "senders started anew",
+        "events that a filter refused",
+        "acknowledgements that members were told of",
     )
 
     def _form(self, rng: random.Random) -> None:
@@ -65,7 +67,11 @@ class Gateways(SiteWorld):
         ]
         self.roles = [SenderRoles._region_attributes(each.id) for each in made]
         self.events = Events(self, made)
+        hearing = random.Random(f"{self.seed} filters")
         for sender in made:
+            if hearing.random() < 0.6:
+                refused = hearing.choice([None, *self.keys.names])
+                sender.gateway_event_filters = [Watching(self.events, sender.remote_distributed_system_id, refused)]
             number, buckets = sender.remote_distributed_system_id, chance.choice([1, 3, 7])
             regions = {region.name: buckets for region in self.regions}
             site = RemoteSite(self.events, number, regions, chance.choice([1, 1, 2]))

@@ -22,6 +22,7 @@ cdef struct event_place:
 cdef struct failed_event:
     uint64_t number             # As in its event_place.
     wan_failure failure
+    const wan_record *record    # In its event_run. It is known only in `failed` of a shared_out.
 
 cdef struct event_run:
     # The events of one bucket in one round.
@@ -92,4 +93,4 @@ cdef class EventCalls:
                         void *owner) except *
     cdef bint take(self, part) except *
     cdef int fail_all(self, uint32_t reason) except -1
-    cdef int fail(self, const event_place *place, uint32_t reason) except -1
+    cdef int fail(self, const event_place *place, const wan_record *record, uint32_t reason) except -1

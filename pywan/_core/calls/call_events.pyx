@@ -310,7 +310,8 @@ cdef class EventCalls:
         cdef const event_place *places = <const event_place *>self.out.runs[part.head.bucket].places.bytes
         # The epoch under which it was asked for.
         cdef uint64_t asked = part.got.number if part.is_here else part.head.epoch
-        cdef uint32_t n
+        cdef const wan_record *record
+        cdef uint32_t n, number = 0
         from pywan.errors import ProtocolError, RegionNotFoundError
         if part.payload is None:
             if part.trouble is None:        # `send` found nobody to ask.
@@ -331,26 +332,33 @@ cdef class EventCalls:
             raise ProtocolError((<bytes>wan_detail).decode("utf-8", "replace"))
         self.out.conflicts += became.conflicts
         failures = <const wan_call_failure *>(became + 1)
-        for n in range(became.failures):
-            self.fail(&places[failures[n].record], failures[n].reason)
+        record = <const wan_record *>part.data
+        for n in range(became.failures):        # Their numbers rise.
+            while number < failures[n].record:
+                record = <const wan_record *>(<const uint8_t *>record + wan_record_length(record))
+                number += 1
+            self.fail(&places[number], record, failures[n].reason)
         return True
 
     cdef int fail_all(self, uint32_t reason) except -1:
         """All events of the calls without an answer failed for one reason."""
         cdef CallPart part
         cdef event_run *run
+        cdef const wan_record *record
         cdef uint32_t n
         for part in self.parts:
             run = &self.out.runs[part.head.bucket]
+            record = <const wan_record *>part.data
             for n in range(run.count):
-                self.fail(&(<const event_place *>run.places.bytes)[n], reason)
+                self.fail(&(<const event_place *>run.places.bytes)[n], record, reason)
+                record = <const wan_record *>(<const uint8_t *>record + wan_record_length(record))
         return 0
 
-    cdef int fail(self, const event_place *place, uint32_t reason) except -1:
+    cdef int fail(self, const event_place *place, const wan_record *record, uint32_t reason) except -1:
         cdef failed_event failed
         failed.number = place.number
         failed.failure.partition, failed.failure.sequence = place.partition, place.sequence
-        failed.failure.reason = reason
+        failed.failure.reason, failed.record = reason, record
         if wan_buffer_add(&self.out.failed, &failed, sizeof(failed)) != WAN_OK:
             raise MemoryError(f"region {self.state.name!r}: no memory to note failed events")
         return 0

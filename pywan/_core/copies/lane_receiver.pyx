@@ -5,6 +5,7 @@ from libc.string cimport memcpy, memset
 from pywan._core.c_base cimport *
 from pywan._core.c_copies cimport *
 from pywan._core.c_lane cimport *
+from pywan._core.c_store cimport wan_exception
 from pywan._core.c_record cimport *
 from pywan._core.c_region cimport *
 from pywan._core.c_system cimport *
@@ -331,11 +332,12 @@ cdef class LaneReceiverSession(Session):
         cdef const wan_lane_head *head = <const wan_lane_head *>(frame + 1)
         cdef const wan_lane_settled *item = <const wan_lane_settled *>(head + 1)
         cdef region_core *core
-        cdef uint32_t n
-        for n in range(head.count):
-            core = self.region_of(item[n].region)
+        cdef uint32_t _n
+        for _n in range(head.count):
+            core = self.region_of(item.region)
             if core != NULL:
-                settled_hear(core, &item[n])
+                settled_hear(core, item)
+            item = <const wan_lane_settled *>(<const wan_exception *>(item + 1) + item.exceptions)
         return GOES_ON
 
     # Promises.

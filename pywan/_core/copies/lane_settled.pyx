@@ -7,16 +7,35 @@ from pywan._core.c_base cimport *
 from pywan._core.c_copies cimport *
 from pywan._core.c_lane cimport *
 from pywan._core.c_store cimport *
-from pywan._core.queue.queue cimport gateway_queue, queue_go_on_settling
+from pywan._core.queue.queue cimport gateway_queue, queue_dispatcher, queue_go_on_settling, queue_refresh_ready
 from pywan._core.region.region_state cimport region_core
 
 
 cdef enum:
-    ITEMS_MAX = 4096        # Of a frame: 128 KiB.
+    ITEMS_BYTES = 256 << 10     # A frame is closed behind so many bytes.
 
 
-cdef int collect_bucket(wan_tail *tail, uint32_t bucket, uint32_t region, wan_buffer *items) noexcept nogil:
+cdef wan_status add_item(gateway_queue *gateway, uint32_t partition, uint32_t lane, wan_lane_settled *item,
+                         wan_buffer *items) noexcept nogil:
+    """Adds an item, with why the events left of which the lane has not told that. Under the queue's lock."""
+    cdef uint64_t explained = wan_queue_explained(&gateway.queue, partition, lane)
+    cdef wan_status status = wan_buffer_reserve(items, sizeof(item[0]) + WAN_EXCEPTIONS_MAX * sizeof(wan_exception))
+    if status != WAN_OK:
+        return status
+    item.explained = min(max(explained, item.after), item.through)
+    item.leads = gateway.queue.partitions[partition].leads
+    item.exceptions = wan_queue_exceptions(&gateway.queue, partition, item.explained, item.through,
+                                           <wan_exception *>(items.bytes + items.used + sizeof(item[0])))
+    wan_buffer_put(items, item, sizeof(item[0]))
+    items.used += item.exceptions * sizeof(wan_exception)
+    wan_queue_set_told(&gateway.queue, partition, lane, item.through)
+    return WAN_OK
+
+
+cdef int collect_bucket(wan_tail *tail, uint32_t lane, uint32_t bucket, uint32_t region,
+                        wan_buffer *items) noexcept nogil:
     """Adds what has left the queues that one bucket feeds, as `settled_collect`."""
+    cdef bint again = wan_tail_take_again(tail, lane, bucket)
     cdef wan_tail_bucket *at = &tail.buckets[bucket]
     cdef const wan_feeds *feeds
     cdef gateway_queue *gateway
@@ -33,13 +52,16 @@ cdef int collect_bucket(wan_tail *tail, uint32_t bucket, uint32_t region, wan_bu
         gateway = <gateway_queue *>feeds.items[n].owner
         item.sender = gateway.sender
         wan_lock_take(&gateway.lock)
+        if again:
+            wan_queue_set_told(&gateway.queue, feeds.items[n].first + bucket, lane, 0)
         item.after = gateway.queue.partitions[feeds.items[n].first + bucket].begun
         item.through = wan_queue_settled(&gateway.queue, feeds.items[n].first + bucket, &waits)
-        wan_lock_release(&gateway.lock)
         if waits:
             found |= SETTLED_WAITS
-        if item.through > item.after and wan_buffer_add(items, &item, sizeof(item)) != WAN_OK:
+        if item.through > item.after and add_item(gateway, feeds.items[n].first + bucket, lane, &item,
+                                                  items) != WAN_OK:
             found |= SETTLED_NO_MEMORY
+        wan_lock_release(&gateway.lock)
     wan_lock_release(&at.lock)
     return found
 
@@ -55,12 +77,12 @@ cdef int settled_collect(wan_tail *tail, uint32_t lane, uint32_t region, wan_buf
     for word in range((tail.bucket_count + 63) // 64):
         bits = wan_lane_bits(&words[word])
         while bits:
-            if items.count >= ITEMS_MAX:
+            if items.used >= ITEMS_BYTES:
                 return found | SETTLED_FULL
             bucket = word * 64 + wan_lowest_bit(bits)
             bits &= bits - 1
             wan_lane_clear_bit(words, bucket)       # Before the look: what leaves the queue after that sets it again.
-            here = collect_bucket(tail, bucket, region, items)
+            here = collect_bucket(tail, lane, bucket, region, items)
             if here:
                 wan_lane_set_bit(words, bucket)
             found |= here
@@ -70,14 +92,16 @@ cdef int settled_collect(wan_tail *tail, uint32_t lane, uint32_t region, wan_buf
 
 
 cdef void settled_hear(region_core *core, const wan_lane_settled *item) noexcept nogil:
-    """Takes one item of another member. It is ignored if the bucket has another life here, or does not feed the queue
-    of that sender."""
+    """Takes one item of another member, with its exceptions. It is ignored if the bucket has another life here, or does
+    not feed the queue of that sender."""
     cdef wan_tail_bucket *at
     cdef const wan_feeds *feeds
     cdef gateway_queue *gateway
-    cdef uint64_t through = item.through
-    cdef uint32_t n
+    cdef wan_settled said
+    cdef uint32_t n, partition
     cdef bint whole
+    said.after, said.through, said.explained, said.leads = item.after, item.through, item.explained, item.leads
+    said.exceptions, said.count = <const wan_exception *>(item + 1), item.exceptions
     if item.bucket >= core.tail.bucket_count:
         return
     at = &core.tail.buckets[item.bucket]
@@ -86,15 +110,19 @@ cdef void settled_hear(region_core *core, const wan_lane_settled *item) noexcept
     if at.life != item.life or at.role == WAN_TAIL_ABSENT:
         feeds = NULL
     if at.role != WAN_TAIL_LEARNER:     # A learner may hear of events before they come.
-        through = min(through, at.last)
+        said.through = min(said.through, at.last)
+        said.explained = min(said.explained, at.last)
     for n in range(feeds.count if feeds != NULL else 0):
         gateway = <gateway_queue *>feeds.items[n].owner
         if gateway.sender != item.sender:
             continue
         whole = at.role != WAN_TAIL_LEARNER and item.after <= at.last
+        partition = feeds.items[n].first + item.bucket
         wan_lock_take(&gateway.lock)
-        wan_queue_hear_settled(&gateway.queue, feeds.items[n].first + item.bucket, item.after, through, whole)
-        queue_go_on_settling(gateway, feeds.items[n].first + item.bucket)
+        wan_queue_hear_settled(&gateway.queue, partition, &said, whole)
+        if gateway.queue.partitions[partition].leads:
+            queue_refresh_ready(gateway, queue_dispatcher(gateway, partition))
+        queue_go_on_settling(gateway, partition)
         wan_lock_release(&gateway.lock)
     wan_lock_release(&at.lock)
 

@@ -36,10 +36,10 @@ cdef class ReceiverSession(ReceiverApply):
 
     def __cinit__(self, SourceMemory memory not None, ReceiverCounts counts not None, find_region, callback_apply, *,
                   uint64_t credit_bytes=64 << 20, uint64_t max_drift_ms=300000, uint64_t mount=0, on_floors=None,
-                  on_no_memory=None):
+                  on_failure=None):
         self.mount = mount
         self.memory, self.counts, self.find_region, self.callback_apply = memory, counts, find_region, callback_apply
-        self.on_floors, self.on_no_memory = on_floors, on_no_memory
+        self.on_floors, self.on_failure = on_floors, on_failure
         self.credit_bytes, self.max_drift_ms = credit_bytes, max_drift_ms
         self.speaks_last = True
         self.grow_partitions(memory.partitions)

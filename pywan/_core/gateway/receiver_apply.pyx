@@ -343,8 +343,7 @@ cdef class ReceiverApply(ReceiverRounds):
                 waits = handled[self.current] != 0
                 counts = &self.rounds[self.current].held if waits else &self.own
                 if result > APPLIED:
-                    if result == WAN_FAILED_NO_MEMORY:
-                        self.tell_no_memory()
+                    self.note_refused(record, <uint32_t>result, NULL)
                     counts.exceptions_occurred += 1
                     if not self.note_failure(self.handled_events, section.partition, sequence, <uint32_t>result):
                         return 0

@@ -34,6 +34,8 @@ cdef class ReceiverRegions(ReceiverReport):
     cdef void begin_batch(self) noexcept nogil
     cdef int learn_region(self, const wan_frame *frame) noexcept with gil
     cdef region_core *look_up(self, uint16_t number) noexcept with gil
+    cdef void note_refused(self, const wan_record *record, uint32_t reason, const region_core *core) noexcept nogil
+    cdef void tell_refused(self, const wan_record *record, uint32_t reason, const region_core *core) noexcept with gil
     cdef bint is_named(self, uint16_t number) noexcept with gil
     cdef dict mark_logs(self, bint hurry)
 

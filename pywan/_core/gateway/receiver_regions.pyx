@@ -1,17 +1,24 @@
 # Owns the regions that a sender has named on one connection: what each of its numbers means, which region of this
 # member that is now, and the clock by which its events are judged.
 from libc.stdint cimport uint16_t, uint32_t
+from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdlib cimport free, realloc
 from libc.string cimport memset
 from pywan._core.c_base cimport *
 from pywan._core.c_record cimport *
 from pywan._core.base.status cimport report_unraisable
+from pywan._core.values.names cimport region_name
+from pywan._core.values.tagged cimport Encoded
 from pywan._core.gateway.stream_memory cimport StreamMemory
 from pywan._core.region.log_marks cimport log_marks
 from pywan._core.region.region cimport RegionCore
 
+cdef tuple OPERATIONS = ("create", "update", "destroy")
+
 cdef enum:
     REGION_NAME_BYTES = 1024
+    FAILURES_TOLD = 10              # Of a connection's events that are not applied, the first ones are told ...
+    FAILURES_BETWEEN = 10000        # ... and then each one of so many.
 
 
 cdef class ReceiverRegions(ReceiverReport):
@@ -83,6 +90,28 @@ cdef class ReceiverRegions(ReceiverReport):
             report_unraisable("region look-up", error)
             self.regions[number].core = NULL
         return self.regions[number].core
+
+    cdef void note_refused(self, const wan_record *record, uint32_t reason, const region_core *core) noexcept nogil:
+        """Tells of an event that is not applied, for the log. A flood of events is no flood of lines. `core`: its
+        region. NULL: the region of the number in `record`, as the sender named it."""
+        self.failed_events += 1
+        if self.failed_events <= FAILURES_TOLD or self.failed_events % FAILURES_BETWEEN == 0:
+            self.tell_refused(record, reason, core)
+
+    cdef void tell_refused(self, const wan_record *record, uint32_t reason, const region_core *core) noexcept with gil:
+        cdef wan_event_name name
+        try:
+            if self.on_failure is None:
+                return
+            wan_name_event(&name, record)
+            self.on_failure(region_name(core.number) if core != NULL else self.names.get(record.region, "?"),
+                            OPERATIONS[name.operation],
+                            Encoded(name.key_form, PyBytes_FromStringAndSize(<const char *>name.key, name.key_length)),
+                            reason)
+        except MemoryError:
+            pass                    # There is none to say so. The sender parks the event with its reason.
+        except BaseException as error:
+            report_unraisable("on_failure", error)
 
     cdef bint is_named(self, uint16_t number) noexcept with gil:
         return number in self.names

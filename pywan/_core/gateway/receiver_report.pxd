@@ -12,7 +12,10 @@ cdef enum:
 
 cdef class ReceiverReport(Session):
     cdef ReceiverCounts counts
-    cdef object on_no_memory        # Called for each event for which there was no memory.
+    # (region, operation, key, reason) -> None, for the log: called for the first events that are not applied, and for
+    # some of the later ones.
+    cdef object on_failure
+    cdef uint64_t failed_events     # So many of this connection were not applied.
     cdef uint64_t credit_bytes
     # Failures of the batches that are not acknowledged: at most as many as they have records.
     cdef failed_event *failures
@@ -35,7 +38,6 @@ cdef class ReceiverReport(Session):
     cdef int acknowledge(self, uint64_t id, uint64_t number, uint32_t worked_us) noexcept nogil
     cdef void refuse(self, object error)
     cdef int give_up(self, error)
-    cdef void tell_no_memory(self) noexcept with gil
     cdef void add_applied(self) noexcept nogil
     cdef void add_counts(self, const wan_receiver_counts *counts) noexcept nogil
     cdef void tell_counts(self) noexcept nogil

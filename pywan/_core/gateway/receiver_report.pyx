@@ -112,13 +112,6 @@ cdef class ReceiverReport(Session):
         from pywan.errors import QueueFullError
         return QueueFullError(detail_text()) if self.refused_code else Session.error_of_end(self)
 
-    cdef void tell_no_memory(self) noexcept with gil:
-        try:
-            if self.on_no_memory is not None:
-                self.on_no_memory()
-        except BaseException:
-            pass                    # There is no memory to say so. The sender parks the event with that reason.
-
     # Counts.
 
     cdef void add_applied(self) noexcept nogil:

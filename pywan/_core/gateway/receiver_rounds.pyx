@@ -210,8 +210,7 @@ cdef class ReceiverRounds(ReceiverStreams):
         cdef uint64_t n
         round.held.conflicts += out.conflicts
         for n in range(out.failed.used // sizeof(failed_event)):
-            if failed[n].failure.reason == WAN_FAILED_NO_MEMORY:
-                self.tell_no_memory()
+            self.note_refused(failed[n].record, failed[n].failure.reason, out.region)
             round.held.exceptions_occurred += 1
             if not self.note_failure(failed[n].number, failed[n].failure.partition, failed[n].failure.sequence,
                                      failed[n].failure.reason):

@@ -1,14 +1,14 @@
 # The interface of sender_callbacks.pyx.
 from libc.stdint cimport uint32_t, uint64_t
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from pywan._core.c_record cimport WAN_FLAG_REPEATED, wan_record, wan_record_length
+from pywan._core.c_record cimport WAN_FLAG_REPEATED, wan_event_name, wan_record, wan_record_length
 from pywan._core.queue.queue cimport gateway_queue
 from pywan._core.wire.session cimport Session
 
 cdef class SenderCallbacks:
     cdef object transmit_filter     # Each of the three may be None: there is no such callback.
     cdef object acknowledged
-    cdef object on_failure          # (partition, sequence, reason) -> None, for the log.
+    cdef object on_failure          # (partition, sequence, reason, (region, operation, key)) -> None, for the log.
     cdef uint64_t spent_us          # Time spent in callbacks that have returned.
     cdef uint64_t since_us          # When the callback that runs now was called; 0: none runs.
     cdef uint32_t born              # `wan_forks` of the process that made this object.
@@ -17,7 +17,8 @@ cdef class SenderCallbacks:
     cdef void end(self, Session session) noexcept nogil
     cdef list ask_filter(self, Session session, list records)
     cdef int tell_acknowledged(self, Session session, list records) except -1
-    cdef void tell_failure(self, uint32_t partition, uint64_t sequence, uint32_t reason) noexcept with gil
+    cdef void tell_failure(self, uint32_t partition, uint64_t sequence, uint32_t reason,
+                           const wan_event_name *name) noexcept with gil
     cdef object time_us(self, uint64_t now_us)
 
 

@@ -4,6 +4,10 @@ from libc.stdint cimport uint32_t, uint64_t
 from pywan._core.c_base cimport *
 from pywan._core.wire.session cimport Session
 from pywan._core.base.status cimport end_if_strayed, report_unraisable
+from pywan._core.values.names cimport region_name
+from pywan._core.values.tagged cimport Encoded
+
+cdef tuple OPERATIONS = ("create", "update", "destroy")
 
 
 cdef class SenderCallbacks:
@@ -44,10 +48,13 @@ cdef class SenderCallbacks:
             end_if_strayed(self.born, "a dispatcher")
         return 0
 
-    cdef void tell_failure(self, uint32_t partition, uint64_t sequence, uint32_t reason) noexcept with gil:
+    cdef void tell_failure(self, uint32_t partition, uint64_t sequence, uint32_t reason,
+                           const wan_event_name *name) noexcept with gil:
         try:
             if self.on_failure is not None:
-                self.on_failure(partition, sequence, reason)
+                self.on_failure(partition, sequence, reason, (
+                    region_name(name.region) or "?", OPERATIONS[name.operation],
+                    Encoded(name.key_form, PyBytes_FromStringAndSize(<const char *>name.key, name.key_length))))
         except BaseException as error:
             report_unraisable("on_failure", error)
 

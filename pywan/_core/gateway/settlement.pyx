@@ -2,6 +2,7 @@
 # user hears of both.
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport bsearch, qsort
+from libc.string cimport memset
 from pywan._core.c_base cimport *
 from pywan._core.c_record cimport *
 from pywan._core.c_tables cimport *
@@ -163,11 +164,14 @@ cdef bint park_copies(Settlement self, const flight *batch, const wan_failure *f
     cdef uint32_t length
     cdef wan_record *record
     cdef parked_copy copy
+    cdef wan_event_name name
     cdef bint readable
     while n[0] < count:
         wan_lock_take(&self.gateway.lock)
         record = failed_record(self, batch, &failures[n[0]])
         readable = record == NULL or queue_can_read(self.gateway, failures[n[0]].partition, failures[n[0]].sequence)
+        if record != NULL and readable:
+            wan_name_event(&name, record)
         wan_lock_release(&self.gateway.lock)
         if not readable:        # The connection ends with the reason. What is sent again stops at this file.
             return False
@@ -181,7 +185,7 @@ cdef bint park_copies(Settlement self, const flight *batch, const wan_failure *f
                 if (wan_buffer_reserve(&self.copies, sizeof(copy)) != WAN_OK
                         or queue_append_copy(self.parked.gateway, park_reason(failures[n[0]].reason), record, False,
                                              0) != WAN_OK):
-                    self.callbacks.tell_failure(failures[n[0]].partition, failures[n[0]].sequence, 0xffff)
+                    self.callbacks.tell_failure(failures[n[0]].partition, failures[n[0]].sequence, 0xffff, &name)
                     return False
                 wan_buffer_put(&self.copies, &copy, sizeof(copy))
             copied += length
@@ -202,6 +206,7 @@ cdef void leave_parked(Settlement self, const flight *batch, const wan_failure *
     were applied, or parked."""
     cdef uint32_t n, last = end
     cdef wan_record *record
+    cdef wan_event_name name
     cdef const wan_partition *partition
     wan_buffer_empty(&self.copies)
     self.copies_before = 0
@@ -209,12 +214,15 @@ cdef void leave_parked(Settlement self, const flight *batch, const wan_failure *
         wan_lock_take(&self.gateway.lock)
         record = failed_record(self, batch, &failures[n])
         if record != NULL:
+            memset(&name, 0, sizeof(name))
+            if queue_can_read(self.gateway, failures[n].partition, failures[n].sequence):
+                wan_name_event(&name, record)
             wan_queue_make_hole(&self.gateway.queue, failures[n].partition, failures[n].sequence, WAN_HOLE_PARKED)
             self.gateway.counts.parked += 1
             last = n
         wan_lock_release(&self.gateway.lock)
         if record != NULL:
-            self.callbacks.tell_failure(failures[n].partition, failures[n].sequence, failures[n].reason)
+            self.callbacks.tell_failure(failures[n].partition, failures[n].sequence, failures[n].reason, &name)
     # With an `acknowledged` callback they stay: it is told of the whole batch at once.
     if last < end and self.callbacks.acknowledged is None:
         wan_lock_take(&self.gateway.lock)

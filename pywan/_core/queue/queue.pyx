@@ -81,9 +81,11 @@ cdef void queue_make_room(gateway_queue *gateway, uint32_t partition) noexcept n
 
 
 cdef void queue_settle(gateway_queue *gateway, uint32_t partition) noexcept nogil:
-    """As `queue_go_on_settling`. What callbacks are to hear of stays, and whoever takes it is woken."""
+    """As `queue_go_on_settling`. What callbacks are to hear of stays, and whoever takes it is woken. An event that does
+    not count here may be another one than the event with its sequence that was sent: callbacks do not hear of it before
+    it counts."""
     cdef wan_partition *at = &gateway.queue.partitions[partition]
-    cdef uint64_t through = min(at.settle_through, at.appended)
+    cdef uint64_t through = min(at.settle_through, at.counted if gateway.keeps_settled else at.appended)
     if gateway.keeps_settled and wan_queue_next_live(at, at.removed + 1, through):
         eventfd_write(gateway.settled_file, 1)
     elif wan_queue_go_on_settling(&gateway.queue, partition, through) and at.leads:

@@ -38,6 +38,8 @@ cdef inline void count_hole(uint64_t *conflated, wan_queue_counts *counts, uint3
         counts.dropped_oldest += by
     elif reason == WAN_HOLE_RESTAMPED:
         counts.restamped += by
+    elif reason == WAN_HOLE_CLEARED:
+        counts.dropped_cleared += by
     else:
         counts.conflated_batch += by
 

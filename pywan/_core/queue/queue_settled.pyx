@@ -1,5 +1,5 @@
 # Owns how events leave a queue that another member of the site has sent, and that this member's callbacks are to hear
-# of: they are copied out, a few at a time.
+# of: they are copied out, a few at a time. They were acknowledged.
 from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memset
 from pywan._core.c_base cimport *
@@ -26,7 +26,9 @@ cdef wan_status take_of(gateway_queue *gateway, uint32_t number, uint32_t count,
     """Takes the events of one partition, until there are `count` or enough bytes. WAN_NO_MEMORY, WAN_IO: the last one
     that was taken is lost for the callbacks; the detail says why. Under the lock."""
     cdef wan_partition *partition = &gateway.queue.partitions[number]
-    cdef uint64_t end = min(partition.settle_through, partition.appended), sequence = partition.removed
+    cdef uint64_t end = min(partition.settle_through, partition.counted)    # As `queue_settle`.
+    # Nobody is told of events that left for a reason that is not known.
+    cdef uint64_t sequence = max(partition.removed, min(partition.unsure_through, end))
     cdef const wan_record *record
     cdef taken_event head
     cdef wan_status status = WAN_OK
@@ -60,7 +62,8 @@ cdef wan_status settled_take(gateway_queue *gateway, uint32_t count, wan_buffer 
     wan_lock_take(&gateway.lock)
     for n in range(gateway.queue.own_count, gateway.queue.partition_count if gateway.keeps_settled else 0):
         partition = &gateway.queue.partitions[n]
-        if partition.settle_through <= partition.removed or partition.peeked != partition.removed:
+        if (min(partition.settle_through, partition.counted) <= partition.removed
+                or partition.peeked != partition.removed):
             continue
         status = take_of(gateway, n, count, taken)
         if status != WAN_OK or taken.count >= 2 * count or taken.used >= TAKEN_BYTES:

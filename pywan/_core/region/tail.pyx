@@ -345,11 +345,11 @@ cdef class Tail:
             tail_count_events(&self.tail, bucket)
 
     def tell_settled(self, uint32_t bucket):
-        """Tells all lanes once more what has left the queues that the bucket feeds. A member that has begun to hold the
-        bucket did not heed what was told before."""
+        """Tells all lanes once more what has left the queues that the bucket feeds, and why. A member that has begun to
+        hold the bucket did not heed what was told before."""
         self.check(bucket)
         with nogil:
-            wan_tail_note_settled(&self.tail, bucket)
+            wan_tail_tell_again(&self.tail, bucket)
 
     def heard_through(self, uint32_t bucket):
         """Through which sequence listeners were told at this member, the primary of a bucket."""
